@@ -1,16 +1,30 @@
-"""Gives every test its category, the name of the folder under `tests/` that it lies in, and a report of a time-out all stacks."""
+"""Gives every test its category, the name of the folder under `tests/` that it lies in, and a report of a time-out all stacks. Leaves out
+tests that import PyTorch where it is missing."""
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 # A folder `torch` would be taken for the package, where that is missing.
 FOLDERS = {"pytorch": "torch"}
 CATEGORIES = ("unit", "process", "net", "fuse", "slurm", "ssh", "k8s", "torch", "gpu", "verbs", "bench")
+# Tests in these folders of monarch-tensor import PyTorch; those of other wheels give it to programs that they start.
+NEED_TORCH = [Path(__file__).parent / "packages" / "monarch-tensor" / "tests" / folder for folder in ("pytorch", "gpu", "bench")]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if not any(collection_path.is_relative_to(folder) for folder in NEED_TORCH) or importlib.util.find_spec("torch") is not None:
+        return None
+    named = [Path(config.invocation_params.dir, str(word).partition("::")[0]) for word in config.args]
+    if any(path.is_relative_to(folder) for path in named for folder in NEED_TORCH):
+        raise pytest.UsageError("PyTorch is missing here: python -m tools.side_venv torch, then python -m tools.with_torch pytest ...")
+    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

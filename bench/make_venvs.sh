@@ -19,7 +19,9 @@ install() {
 compgen -G 'dist/*.whl' >/dev/null || "$python" -m tools.build_wheels
 make ours
 install ours numpy
-install ours --force-reinstall --no-deps dist/*.whl
-install ours dist/*.whl
+# Without monarch-tensor: it brings PyTorch.
+mapfile -t wheels < <(ls dist/*.whl | grep -v /monarch_tensor-)
+install ours --force-reinstall --no-deps "${wheels[@]}"
+install ours "${wheels[@]}"
 make reference
 install reference torchmonarch==0.7.0 numpy pyzmq

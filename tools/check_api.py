@@ -3,6 +3,8 @@
     python -m tools.check_api --check     print what differs, exit 1 if anything does
     python -m tools.check_api --write     rewrite the files
 
+A wheel that needs PyTorch is left out where that is missing.
+
 A change of a file is a change of what users rely on, and is reviewed as one: a removal takes one minor release of warnings.
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import sys
 
 from tools.project import ROOT
@@ -38,7 +41,10 @@ WHEELS = {
     "monarch-fs": ("monarch.fs", "monarch.gather_mount", "monarch.remotemount"),
     "monarch-spmd": ("monarch.spmd",),
     "monarch-telemetry": ("monarch.telemetry", "monarch.distributed_telemetry"),
+    "monarch-tensor": ("monarch.tensor",),
 }
+# Wheels that cannot be imported without PyTorch: `python -m tools.with_torch python -m tools.check_api ...` has them too.
+NEED_TORCH = ("monarch-tensor",)
 FOLDER = ROOT / "docs" / "api"
 
 
@@ -52,7 +58,11 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     different = False
+    without = importlib.util.find_spec("torch") is None
     for wheel, modules in WHEELS.items():
+        if without and wheel in NEED_TORCH:
+            print(f"{wheel} is left out: it needs PyTorch, python -m tools.with_torch python -m tools.check_api {arguments[0]}")
+            continue
         path = FOLDER / f"{wheel}.txt"
         new = surface(modules)
         old = path.read_text(encoding="utf-8") if path.exists() else ""

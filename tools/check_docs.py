@@ -4,7 +4,8 @@
 
 The blocks of one file run in order, as one script in a process of its own; a block marked ```python no-run is left out. An example
 runs with `--quick` where it knows that option, and must define `main()`. Each runs in an empty folder, with warnings as errors, and must
-end with exit code 0 and an empty stderr.
+end with exit code 0 and an empty stderr. A page whose code imports PyTorch or monarch-tensor
+runs with both (`tools/with_torch.py`), and is left out where they are missing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,10 +21,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from tools import with_torch
 from tools.code_blocks import script
 from tools.project import PACKAGES, ROOT
 
 TIMEOUT_S = 120  # of one file; only a hang gets there
+_TORCH = re.compile(r"^\s*(?:import|from)\s+(?:torch|monarch\.tensor)\b|^\s*from monarch import .*\btensor\b", re.MULTILINE)
 
 
 def documents() -> list[Path]:
@@ -40,24 +44,25 @@ def check(path: Path) -> str | None:
             code = script(text)
             if not code:
                 return None
+            environment = with_torch.variables() if _TORCH.search(code) else dict(os.environ)
+            if environment is None:
+                print(f"{path.name} is left out: {with_torch.MISSING}", flush=True)
+                return None
             program = Path(scratch) / f"{path.stem}.py"
             program.write_text(code, encoding="utf-8")
-            argv = [str(program)]
-        else:
-            if not any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in ast.parse(text).body):
-                return "an example must define main()"
-            argv = [str(path), *(["--quick"] if "--quick" in text else [])]
-        return _run(argv, Path(scratch))
+            return _run([str(program)], Path(scratch), environment)
+        if not any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in ast.parse(text).body):
+            return "an example must define main()"
+        return _run([str(path), *(["--quick"] if "--quick" in text else [])], Path(scratch), dict(os.environ))
 
 
-def _run(argv: list[str], folder: Path) -> str | None:
-    environment = {**os.environ, "MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1"}
+def _run(argv: list[str], folder: Path, environment: dict[str, str]) -> str | None:
     # Output goes to files: a process that was left behind would hold a pipe open, and the wait would not end.
     with (folder / "stdout").open("w+") as out, (folder / "stderr").open("w+") as err:
         process = subprocess.Popen(
             [sys.executable, "-W", "error", *argv],
             cwd=folder,
-            env=environment,
+            env={**environment, "MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,

@@ -1,5 +1,7 @@
 """Opens every built wheel, installs all of them into an empty environment, imports them with an empty environment.
 
+monarch-tensor is installed last and without its dependencies: PyTorch is large. Without it the import has to name what is missing.
+
     python -m tools.check_wheels [FOLDER]      dist/ by default
 
 Prints sizes, the number of modules that `import monarch.actor` loads and the time it takes (for reading; nothing here is timed as a
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from tools import wheel_install
 from tools.project import DIST, ROOT
-from tools.wheel_contents import WHEELS, problems
+from tools.wheel_contents import NEED_TORCH, WHEELS, problems
 
 THIRD_PARTY = ROOT / "tools" / "tests" / "third_party"
 
@@ -40,9 +42,12 @@ def main(arguments: list[str]) -> int:
 def _installed(wheels: list[Path]) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="wheels-") as scratch:
         python = wheel_install.create(Path(scratch) / "empty")
-        wheel_install.install(python, wheels)
+        apart = [wheel for wheel in wheels if wheel.stem.split("-")[0] in NEED_TORCH]
+        wheel_install.install(python, [wheel for wheel in wheels if wheel not in apart])
         seen = wheel_install.probe(python, Path(scratch))
         seen.problems.extend(_third_party(python, Path(scratch)))
+        wheel_install.install(python, apart, dependencies=False)
+        seen.problems.extend(wheel_install.without_torch(python, Path(scratch)))
     print(f"import monarch.actor: {seen.milliseconds:.1f} ms, {len(seen.own)} own modules")
     return seen.problems
 

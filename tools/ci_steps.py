@@ -16,7 +16,7 @@ import sys
 import time
 
 from tools.lanes import Lanes, Outcome, Step
-from tools.project import CORE, PACKAGES, RDMA, ROOT, RUST
+from tools.project import CORE, PACKAGES, RDMA, ROOT, RUST, TENSOR
 
 PY = sys.executable
 RUST_TESTED = ("monarch-events", "monarch-files", "monarch-wire", "monarch-net", "monarch-runtime", "monarch-bulk")
@@ -29,13 +29,17 @@ _TESTED = tuple(word for crate in RUST_TESTED for word in ("-p", crate))
 # assertions and overflow checks belong into tests.
 _PROFILE = tuple(word for change in ("lto=false", "debug-assertions=true") for word in ("--config", f"profile.release.{change}"))
 _READINESS = str((RDMA / "tests" / "unit" / "test_rdma_verbs_readiness.py").relative_to(ROOT))
+_TENSOR_FOLDER = str(TENSOR.relative_to(ROOT))
+# Only where build_torch has made the environment.
+_WITH_TORCH = (PY, "-m", "tools.with_torch", "--if-made")
 _PYTEST = (PY, "-m", "pytest", "--durations=10", "-W", "error", "-m")
 _QUICK = "small or dropped or every_name"
 STEPS = (
     Step("ruff", "cheap", ("ruff", "check", ".")),
     Step("format", "cheap", ("ruff", "format", "--check", ".")),
     Step("style", "cheap", (PY, "-m", "tools.check_style")),
-    Step("imports", "cheap", ("lint-imports", "--no-cache", "--no-logo")),
+    # monarch-tensor is not installed: it needs PyTorch.
+    Step("imports", "cheap", ("env", f"PYTHONPATH={_TENSOR_FOLDER}/python", "lint-imports", "--no-cache", "--no-logo")),
     Step("rustfmt", "cheap", ("cargo", "fmt", "--all", "--check"), _RUST_FOLDER, "rustfmt"),
     # Tests start thousands of interpreters. Where the environment forbids writing bytecode, each would compile all of it again.
     Step("bytecode", "build", (PY, "-m", "compileall", "-q", *_SOURCES)),
@@ -68,6 +72,9 @@ STEPS = (
     Step("k8s", "clusters", (*_PYTEST, "k8s"), beside=True),
     # Their ranks take all processors, and seconds each to import PyTorch.
     Step("torch", "clusters", (*_PYTEST, "torch")),
+    # These import PyTorch into the process of pytest.
+    Step("tensor", "clusters", (*_WITH_TORCH, *_PYTEST, "torch", f"{_TENSOR_FOLDER}/tests/pytorch")),
+    Step("api_tensor", "clusters", (*_WITH_TORCH, PY, "-m", "tools.check_api", "--check")),
     # The quick ones: an emulated machine is slow. All: `-m verbs packages/monarch-rdma`.
     Step(
         "verbs",
@@ -95,7 +102,8 @@ STEPS = (
 ALIASES = {
     "wheels": ("build_wheels", "check_wheels"),
     "pytest": ("pytest_core", "pytest_others"),
-    "tests": ("pytest_core", "pytest_others", "unit", "k8s", "torch"),
+    "torch": ("torch", "tensor"),
+    "tests": ("pytest_core", "pytest_others", "unit", "k8s", "torch", "tensor"),
 }
 
 

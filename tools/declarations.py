@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
+from tools import bare_package
 from tools.project import PACKAGES
 
 
@@ -26,6 +27,8 @@ def _load(target: str) -> Any:
     sys.path[:0] = [str(path) for path in sorted(PACKAGES.glob("*/python"))]
     try:
         module, _, name = target.partition(":")
+        if module.startswith(f"{bare_package.NAME}."):
+            bare_package.bare_tensor_package()
         return getattr(importlib.import_module(module), name)
     finally:
         sys.path[:] = before

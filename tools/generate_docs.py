@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools import gen_kubernetes, lazy_names, sizes
-from tools.project import CORE, FS, JOBS, RDMA, ROOT, SPMD, TELEMETRY
+from tools.project import CORE, FS, JOBS, RDMA, ROOT, SPMD, TELEMETRY, TENSOR
 
 PAGES = {
     "docs/settings.md": "tools.gen_settings:text",
@@ -74,6 +74,7 @@ REGIONS = (
     _names(FS, "monarch.fs", "monarch.fs"),
     _names(TELEMETRY, "monarch.telemetry", "monarch.telemetry"),
     _names(SPMD, "monarch.spmd", "monarch.spmd"),
+    _names(TENSOR, "monarch.tensor", "monarch.tensor"),
     *(
         Region("docs/kubernetes.md", f"<!-- Generated: {words}. -->", f"<!-- End: {words}. -->", make)
         for words, make in gen_kubernetes.MANIFESTS.items()

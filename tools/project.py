@@ -15,6 +15,7 @@ RDMA = PACKAGES / "monarch-rdma"
 FS = PACKAGES / "monarch-fs"
 TELEMETRY = PACKAGES / "monarch-telemetry"
 SPMD = PACKAGES / "monarch-spmd"
+TENSOR = PACKAGES / "monarch-tensor"
 DIST = ROOT / "dist"
 
 # Folders that hold what a build or a run made; only consulted where git cannot say.

@@ -28,8 +28,11 @@ WHEELS = {
     "monarch_fs": Allowed(("monarch/fs/", "monarch/gather_mount/", "monarch/remotemount/"), MB, 2 * MB, "py3-none-any"),
     "monarch_telemetry": Allowed(("monarch/telemetry/", "monarch/distributed_telemetry/"), MB, 2 * MB, "py3-none-any"),
     "monarch_spmd": Allowed(("monarch/spmd/",), MB, MB, "py3-none-any"),
+    "monarch_tensor": Allowed(("monarch/tensor/",), MB, 2 * MB, "py3-none-any"),
     "monarch_suite": Allowed((), MB // 10, MB // 10, "py3-none-any"),
 }
+# Those that depend on PyTorch: nothing installs it for a check of wheels.
+NEED_TORCH = ("monarch_tensor",)
 
 
 def problems(path: Path) -> Iterator[str]:

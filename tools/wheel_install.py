@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -37,6 +38,9 @@ for group in ("console_scripts", "monarch.cli", "monarch.doctor", "monarch.launc
                 assert callable(found), entry
 """
 
+# The lowest version of PyTorch that fits.
+_RANGE = re.compile(r"\b2\.\d+\b")
+
 
 class Probe(NamedTuple):
     """What `import monarch.actor` did in a fresh interpreter."""
@@ -52,10 +56,10 @@ def create(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def install(python: Path, wheels: list[Path]) -> None:
-    """Installs the wheels; what they depend on comes from the configured index, unless it is among them."""
+def install(python: Path, wheels: list[Path], *, dependencies: bool = True) -> None:
+    """Installs the wheels; what they depend on comes from the configured index, unless it is among them, or not at all."""
     argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), "install", "--quiet"]
-    subprocess.run([*argv, "--only-binary", ":all:", *map(str, wheels)], check=True)
+    subprocess.run([*argv, "--only-binary", ":all:", *([] if dependencies else ["--no-deps"]), *map(str, wheels)], check=True)
 
 
 def probe(python: Path, folder: Path, times: int = 7) -> Probe:
@@ -73,6 +77,17 @@ def probe(python: Path, folder: Path, times: int = 7) -> Probe:
     if last["threads"] > 1 or last["tasks"] > 1:
         problems.append("import monarch.actor starts a thread")
     return Probe(1000 * statistics.median(run["seconds"] for run in runs[1:]), last["own"], problems)
+
+
+def without_torch(python: Path, folder: Path) -> list[str]:
+    """What is wrong with `import monarch.tensor` where there is no PyTorch: an `ImportError` has to name it and the versions that fit."""
+    argv = [str(python), "-W", "error", "-c", "import monarch.tensor"]
+    done = subprocess.run(argv, cwd=folder, env={}, check=False, capture_output=True, text=True)
+    text = done.stderr.partition("ImportError: ")[2]
+    if done.returncode and "torch" in text and _RANGE.search(text):
+        return []
+    end = f"ends with exit code {done.returncode}\n{done.stderr}".rstrip()
+    return [f"import monarch.tensor without PyTorch has to raise an ImportError that names torch and the versions that fit, and {end}"]
 
 
 def _run(python: Path, folder: Path, code: str) -> str:

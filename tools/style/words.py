@@ -64,6 +64,7 @@ CONVERTED: tuple[str, ...] = (
     "packages/monarch-rdma",
     "packages/monarch-spmd",
     "packages/monarch-telemetry",
+    "packages/monarch-tensor",
 )
 
 

@@ -8,9 +8,10 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && sed -i 's/^#user_allow_other/user_allow_other/' /etc/fuse.conf
 
-# The wheels of this release; their dependencies come from the configured index.
+# The wheels of this release but monarch-tensor, which brings PyTorch; their dependencies come from the configured index.
 RUN --mount=type=bind,source=dist,target=/wheels \
-    python -m pip install --no-cache-dir --root-user-action=ignore --find-links /wheels 'monarch-suite[all]' 'monarch-jobs[kubernetes]'
+    python -m pip install --no-cache-dir --root-user-action=ignore --find-links /wheels \
+    'monarch-suite[fs,jobs,rdma,spmd,telemetry]' 'monarch-jobs[kubernetes]'
 
 RUN groupadd --gid 1000 monarch && useradd --uid 1000 --gid 1000 --create-home monarch
 USER 1000:1000

@@ -62,6 +62,6 @@ def test_hints_name_what_exists() -> None:
     assert install_hint("monarch-jobs") == "`pip install ./packages/monarch-jobs` in a checkout, or `pip install dist/monarch_jobs-*.whl`"
     assert all((PACKAGES / name).is_dir() and f"./packages/{name}`" in install_hint(name) for name in EXISTING)
     assert (
-        str(missing_wheel("rref", "monarch-tensor"))
-        == "rref needs the wheel monarch-tensor, which is not installed\nhint: monarch-tensor is not released yet"
+        str(missing_wheel("rref", "monarch-later"))
+        == "rref needs the wheel monarch-later, which is not installed\nhint: monarch-later is not released yet"
     )

@@ -225,7 +225,7 @@ def test_tensor_engine(before):
 def test_tensor_engine_by_default_needs_its_wheel():
     patch = patch_tensor_engine(Outer)
     assert patch.actor_class is Outer
-    with patch as simulated, pytest.raises(NotImplementedError, match="monarch-tensor is not released yet"):
+    with patch as simulated, pytest.raises(NotImplementedError, match="needs the wheel monarch-tensor, which is not installed"):
         simulated(this_proc())
 
 

@@ -13,7 +13,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 # What there is, by folder of `packages`.
-EXISTING = ("monarch-core", "monarch-jobs", "monarch-rdma", "monarch-fs", "monarch-telemetry", "monarch-spmd", "monarch-suite")
+EXISTING = (
+    "monarch-core",
+    "monarch-jobs",
+    "monarch-rdma",
+    "monarch-fs",
+    "monarch-telemetry",
+    "monarch-spmd",
+    "monarch-tensor",
+    "monarch-suite",
+)
 # A package of another project that takes the name of the namespace.
 FOREIGN = "monarch"
 # Modules and verbs of the command, by the wheel that has them.
@@ -25,6 +34,7 @@ _MODULES = {
     "monarch.remotemount": "monarch-fs",
     "monarch.telemetry": "monarch-telemetry",
     "monarch.spmd": "monarch-spmd",
+    "monarch.tensor": "monarch-tensor",
 }
 _VERBS = {
     "monarch-jobs": ("apply", "context", "cp", "exec", "heal", "kill", "logs", "port-forward", "shell", "status"),

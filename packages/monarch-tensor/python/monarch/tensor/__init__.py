@@ -1,0 +1,90 @@
+"""Torch code of one program on every device of a mesh: the public names. Each is loaded on first use.
+
+`ImportError` without torch, and with one outside the range that this wheel is made for.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata as _metadata
+
+# The oldest and the first one that is too new, by major and minor version.
+_OLDEST, _TOO_NEW = (2, 4), (3, 0)
+
+
+def _check_torch() -> None:
+    wanted = f"torch >= {'.'.join(map(str, _OLDEST))}, < {'.'.join(map(str, _TOO_NEW))}"
+    try:
+        version = _metadata.version("torch")
+    except _metadata.PackageNotFoundError:
+        raise ImportError(f"monarch.tensor needs {wanted}, and torch is not installed here: pip install torch") from None
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+    if not _OLDEST <= numbers < _TOO_NEW:
+        raise ImportError(f"monarch.tensor needs {wanted}, and torch {version} is installed here")
+
+
+_check_torch()
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch.tensor.active import get_active_mesh as get_active_mesh
+    from monarch.tensor.active import get_active_stream as get_active_stream
+    from monarch.tensor.errors import RemoteException as RemoteException
+    from monarch.tensor.errors import TensorMeshError as TensorMeshError
+    from monarch.tensor.fetch import fetch_shard as fetch_shard
+    from monarch.tensor.fetch import inspect as inspect
+    from monarch.tensor.fetch import show as show
+    from monarch.tensor.grad import grad_function as grad_function
+    from monarch.tensor.grad import grad_generator as grad_generator
+    from monarch.tensor.mesh import DeviceMesh as DeviceMesh
+    from monarch.tensor.mesh import RemoteProcessGroup as RemoteProcessGroup
+    from monarch.tensor.mesh import no_mesh as no_mesh
+    from monarch.tensor.moves import MeshSliceTensor as MeshSliceTensor
+    from monarch.tensor.moves import slice_mesh as slice_mesh
+    from monarch.tensor.moves import to_mesh as to_mesh
+    from monarch.tensor.opaque_ref import OpaqueRef as OpaqueRef
+    from monarch.tensor.recording import coalescing as coalescing
+    from monarch.tensor.recording import compile as compile
+    from monarch.tensor.reductions import reduce as reduce
+    from monarch.tensor.reductions import reduce_ as reduce_
+    from monarch.tensor.remote_function import Remote as Remote
+    from monarch.tensor.remote_function import call_on_shard_and_fetch as call_on_shard_and_fetch
+    from monarch.tensor.remote_function import remote as remote
+    from monarch.tensor.stream import Borrow as Borrow
+    from monarch.tensor.stream import Stream as Stream
+    from monarch.tensor.tensor import Tensor as Tensor
+
+# Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
+_HOMES = {
+    "active": ("get_active_mesh", "get_active_stream"),
+    "errors": ("RemoteException", "TensorMeshError"),
+    "fetch": ("fetch_shard", "inspect", "show"),
+    "grad": ("grad_function", "grad_generator"),
+    "mesh": ("DeviceMesh", "RemoteProcessGroup", "no_mesh"),
+    "moves": ("MeshSliceTensor", "slice_mesh", "to_mesh"),
+    "opaque_ref": ("OpaqueRef",),
+    "recording": ("coalescing", "compile"),
+    "reductions": ("reduce", "reduce_"),
+    "remote_function": ("Remote", "call_on_shard_and_fetch", "remote"),
+    "stream": ("Borrow", "Stream"),
+    "tensor": ("Tensor",),
+}
+# End of the generated table.
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_NAMES = sorted(_HOME)
+
+if not TYPE_CHECKING:  # type checkers go by the imports above
+    __all__ = [*_NAMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'monarch.tensor' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"monarch.tensor.{home}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return list(_NAMES)

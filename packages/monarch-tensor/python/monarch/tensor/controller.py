@@ -1,0 +1,410 @@
+"""The controller of the workers of one mesh: numbers, definitions, batches, and the bound on how far it may be ahead."""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import threading
+import time
+from collections import Counter, deque
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from monarch.actor import SupervisionError
+from monarch.extension import is_ending, member
+from monarch.extension.mesh import mesh_view
+from monarch.tensor.commands import RELEASE, Segment, encode
+from monarch.tensor.errors import TensorMeshError
+from monarch.tensor.failures import Failures, listen
+from monarch.tensor.frames import Site, current_site
+from monarch.tensor.worker.actor import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from monarch.actor import Future, ProcMesh
+    from monarch.extension import HostId
+    from monarch.tensor.commands import Definition
+    from monarch.tensor.place import Place
+    from monarch.tensor.propagate import Known
+    from monarch.tensor.recording import Recorder
+    from monarch.tensor.stream import Borrow, Stream
+
+# A batch is sent when it has this many commands, or is this old.
+BATCH_COMMANDS = 64
+BATCH_SECONDS = 200e-6
+# How far the controller may be ahead of the slowest worker: four marks, of so many commands or so many bytes each.
+MARKS = 4
+MARK_COMMANDS = 1_024
+MARK_BYTES = 16 << 20
+# The lines of the program are known of so many of the last operations.
+_SITES = 65_536
+# Signatures of operators that are remembered; those of the first quarter are forgotten when there are more.
+_SIGNATURES = 16_384
+
+
+_sessions = itertools.count()
+
+
+class Controller:
+    """One for each activated mesh of procs. Any thread issues commands; their order is that of the lock.
+
+    `rank` is a worker's place in the activated mesh.
+    """
+
+    def __init__(self, procs: ProcMesh) -> None:
+        view = mesh_view(procs)
+        local = _local_ranks(view.hosts)
+        self.procs = procs
+        self.size = len(local)
+        self.lock = threading.RLock()
+        self.numbers = itertools.count(1)
+        self.events = itertools.count(1)
+        self.places: dict[Any, Place] = {}
+        self.cache: dict[tuple[Any, ...], tuple[Known, int]] = {}
+        self.pinned: set[int] = set()
+        self.recorder: Recorder | None = None
+        self.held = 0
+        self.failed: Exception | None = None
+        self.kept: dict[Any, Any] = {}
+        # Borrows that were collected without an end.
+        self.forgotten: list[Borrow] = []
+        # Process groups of the program that nothing refers to any more.
+        self.dropped_groups: list[str] = []
+        self._definitions = itertools.count(1)
+        self._streams: dict[Stream, int] = {}
+        self._targets: dict[tuple[int, ...], int] = {}
+        self._new_definitions: list[tuple[int, Definition]] = []
+        self._new_targets: list[tuple[int, tuple[int, ...]]] = []
+        self._forget: list[int] = []
+        self._place: Place | None = None
+        self._segments: list[Segment] = []
+        self._code: list[int] = []
+        self._constants: list[Any] = []
+        self._count = 0
+        self._operations = 0
+        self._sites: deque[Site] = deque(maxlen=_SITES)
+        self._bytes = 0
+        self._marked = 0
+        self._marks: deque[Future[Any]] = deque()
+        self._ranks: dict[int, Any] = {}
+        self._pins: Counter[int] = Counter()
+        self._unreferenced: set[int] = set()
+        self._known_definitions: dict[int, Definition] = {}
+        self.failures = Failures(self.site_of)
+        listener = listen(self.failures)
+        self.coordinates = list(_coordinates(procs))
+        session = f"{member().proc}/{next(_sessions)}"
+        self.workers = procs.spawn("tensor_worker", Worker, tuple(local), listener, session, view.procs, view.hosts)
+        self._run = self.workers.run.broadcast
+        self._mark_call = self.workers.mark.call
+        self._awake = False
+        # A queue and no event: what dies on any thread, between any two instructions of it, stirs the flusher.
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        # Commands of the flusher are those of the actor, or client, that made the controller: their order is that of one sender.
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._flusher,), name="monarch-tensor-flusher", daemon=True).start()
+
+    # Numbers
+
+    def stream_number(self, stream: Stream) -> int:
+        with self.lock:
+            return self._streams.setdefault(stream, len(self._streams))
+
+    def target_number(self, ranks: tuple[int, ...]) -> int:
+        """Of a set of ranks; 0 is all of them."""
+        if len(ranks) == self.size:
+            return 0
+        with self.lock:
+            found = self._targets.get(ranks)
+            if found is None:
+                found = self._targets[ranks] = len(self._targets) + 1
+                self._new_targets.append((found, ranks))
+            return found
+
+    def define(self, definition: Definition) -> int:
+        """The number of a definition, which is sent with the next batch."""
+        with self.lock:
+            number = next(self._definitions)
+            self._new_definitions.append((number, definition))
+            self._known_definitions[number] = definition
+            return number
+
+    def definition(self, number: int) -> Definition:
+        """The definition with this number."""
+        return self._known_definitions[number]
+
+    def defined(self, definition: Definition) -> int:
+        """The same, and equal definitions have the same number for as long as the controller lives."""
+        found = self.kept.get(definition)
+        if found is None:
+            found = self.kept[definition] = self.define(definition)
+        return found
+
+    def forget_definition(self, number: int) -> None:
+        """The workers forget it, after what was issued so far. Takes no lock."""
+        self._known_definitions.pop(number, None)
+        self._forget.append(number)
+
+    def remember(self, key: tuple[Any, ...], known: Known) -> int:
+        """Sends the definition for a signature, and remembers both."""
+        with self.lock:
+            if len(self.cache) >= _SIGNATURES:
+                for old in list(itertools.islice(self.cache, _SIGNATURES // 4)):
+                    number = self.cache.pop(old)[1]
+                    if number not in self.pinned:
+                        self.forget_definition(number)
+            number = self.define(known.call)
+            self.cache[key] = (known, number)
+            return number
+
+    def site_of(self, number: int) -> Site:
+        """The lines that issued an operation; none if it is too long ago."""
+        with self.lock:
+            back = self._operations - number
+            return self._sites[-back] if 0 < back <= len(self._sites) else ()
+
+    # Commands
+
+    def emit(self, place: Place, definition: int, inputs: Iterable[int], constants: Sequence[Any], results: Iterable[int]) -> None:
+        """Adds an operation to the batch."""
+        with self.lock:
+            if self.failed is not None:
+                raise self.failed
+            if place is not self._place:
+                self._turn(place)
+            code = self._code
+            if place.released:
+                self._release(place)
+            code.append(definition)
+            code.extend(inputs)
+            code.extend(results)
+            if constants:
+                self._constants.extend(constants)
+                for value in constants:
+                    self._bytes += getattr(value, "nbytes", 0)
+            self._sites.append(current_site())
+            self._operations += 1
+            self._count += 1
+            if self.recorder is not None:
+                self.recorder.record(place, definition, inputs, constants, results)
+            if self._count >= BATCH_COMMANDS:
+                if not self.held:
+                    self.flush()
+            elif not self._awake:
+                self.stir()
+
+    def emit_order(self, place: Place, opcode: int, event: int) -> None:
+        """Adds a SIGNAL or a WAIT."""
+        with self.lock:
+            if self.failed is not None:
+                raise self.failed
+            if place is not self._place:
+                self._turn(place)
+            self._code.extend((opcode, event))
+            if self.recorder is not None:
+                self.recorder.order(place, opcode, event)
+
+    def free(self, place: Place, numbers: Sequence[int]) -> None:
+        """Frees entries of the table at this point of the order."""
+        with self.lock:
+            if place is not self._place:
+                self._turn(place)
+            self._code.extend((RELEASE, len(numbers), *numbers))
+
+    def _turn(self, place: Place) -> None:
+        """Begins a segment."""
+        old = self._place
+        if old is not None and old.released:
+            self._release(old)
+        self._code, self._constants = [], []
+        self._segments.append(Segment(*place.head, self._operations, self._code, self._constants))
+        self._place = place
+
+    def _release(self, place: Place) -> None:
+        count = len(place.released)
+        # Others append meanwhile; what is there now is taken from the front.
+        numbers = place.released[:count]
+        del place.released[:count]
+        if self._pins:
+            # What a recording uses stays.
+            self._unreferenced.update(n for n in numbers if n in self._pins)
+            numbers = [n for n in numbers if n not in self._pins]
+        recorder = self.recorder
+        if recorder is not None:
+            numbers = recorder.released(place, numbers)
+        if not numbers:
+            return
+        self._code.extend((RELEASE, len(numbers), *numbers))
+
+    def pin(self, number: int) -> None:
+        """Keeps an entry of the table, whatever becomes of the tensor."""
+        with self.lock:
+            self._pins[number] += 1
+
+    def unpin(self, numbers: Sequence[int], place: Place) -> None:
+        """Takes back a `pin`. Takes no lock: a recording ends by garbage collection."""
+        for number in numbers:
+            self._pins[number] -= 1
+            if not self._pins[number]:
+                del self._pins[number]
+                if number in self._unreferenced:
+                    self._unreferenced.discard(number)
+                    place.released.append(number)
+
+    def flush(self) -> None:
+        """Sends the batch, if there is one, and waits if the workers are too far behind."""
+        with self.lock:
+            if self.failed is not None:
+                raise self.failed
+            self.end_forgotten()
+            for place in list(self.places.values()):
+                if place.released:
+                    if place is not self._place:
+                        self._turn(place)
+                    self._release(place)
+            if not self._segments:
+                self._drop_groups()
+                return
+            segments = [s for s in self._segments if s.code]
+            definitions, self._new_definitions = self._new_definitions, []
+            targets, self._new_targets = self._new_targets, []
+            forget, self._forget = self._forget, []
+            self._segments = []
+            self._place = None
+            self._count = 0
+            data, constants = encode(segments)
+            self._bytes += len(data)
+            try:
+                self._run(data, constants, definitions, targets, forget)
+            except SupervisionError as e:
+                self.fail(e)
+                raise
+            self._drop_groups()
+            if self._operations - self._marked >= MARK_COMMANDS or self._bytes >= MARK_BYTES:
+                self._marked = self._operations
+                self._bytes = 0
+                self._marks.append(self._mark_call())
+                if len(self._marks) > MARKS:
+                    self._passed(self._marks.popleft())
+
+    def end_forgotten(self) -> None:
+        """Ends the borrows that were collected without an end."""
+        while self.forgotten:  # polls: no, each pass takes one
+            self.forgotten.pop().drop()
+
+    def _drop_groups(self) -> None:
+        while self.dropped_groups:  # polls: no, each pass takes one
+            self.workers.drop_group.broadcast(self.dropped_groups.pop())
+
+    def place_of_ranks(self, ranks: tuple[int, ...], stream: Stream) -> Place:
+        """Where commands go that ranks of several meshes execute together."""
+        key = (ranks, stream)
+        found = self.places.get(key)
+        if found is None:
+            from monarch.tensor.place import Place
+
+            head = (self.stream_number(stream), self.target_number(ranks))
+            # What lives there is never used by a call: it has no mesh.
+            found = self.places[key] = Place(self, None, stream, head)
+        return found
+
+    def stir(self) -> None:
+        """Has the batch sent soon. Takes no lock."""
+        if not self._awake:
+            self._awake = True
+            self._wake.put(None)
+
+    def _passed(self, mark: Future[Any]) -> None:
+        try:
+            found = mark.get()
+        except SupervisionError as e:
+            self.fail(e)
+            raise
+        for failure in found.values():
+            if failure is not None:
+                self.failures.report(failure)
+
+    def fail(self, error: Exception) -> None:
+        """The mesh has ended: nothing is sent to it any more."""
+        failure = getattr(error, "failure", None)
+        if failure is not None and failure.reason.kind == "stopped":
+            stopped = TensorMeshError(f"the mesh of the workers has stopped: {self.procs!r}")
+            stopped.__cause__ = error
+            error = stopped
+        with self.lock:
+            if self.failed is None:
+                self.failed = error
+
+    def wait(self) -> None:
+        """Returns when the workers have executed all commands so far; raises the first failure that nothing has raised yet."""
+        with self.lock:
+            self.flush()
+            while self._marks:  # polls: no, each pass takes one mark
+                self._passed(self._marks.popleft())
+            mark = self._mark_call()
+        self._passed(mark)
+        self.failures.raise_first()
+
+    def lead(self) -> int:
+        """The marks that the slowest worker has not passed."""
+        return len(self._marks)
+
+    # One rank
+
+    def worker(self, rank: int) -> Any:
+        """The actor of a rank, as a mesh of one."""
+        found = self._ranks.get(rank)
+        if found is None:
+            coordinates = self.coordinates[rank]
+            found = self._ranks[rank] = self.workers.slice(**coordinates) if coordinates else self.workers
+        return found
+
+    def fetch(self, place: Place, rank: int, numbers: Sequence[int]) -> Future[Any]:
+        """The tensors of a rank as it has them at this point of the order: a list, or a `Failure`."""
+        with self.lock:
+            self.flush()
+            return self.worker(rank).fetch.call_one(place.head[0], tuple(numbers))
+
+    # The thread that sends what is old
+
+    def _flusher(self) -> None:
+        while self.failed is None:  # polls: no, the queue has an item with the first command of a batch
+            self._wake.get()
+            idle = 0
+            while idle < 10 and self.failed is None:  # polls: for 2 ms after the last command, then it waits for the queue
+                time.sleep(BATCH_SECONDS)  # sleeps: the age of a batch
+                if is_ending():
+                    return
+                idle += 1
+                # The issuing thread has the lock where it is busy, and sends by itself.
+                if self.lock.acquire(blocking=False):
+                    try:
+                        if not self.held and (self._segments or self.dropped_groups or any(p.released for p in self.places.values())):
+                            idle = 0
+                            self.flush()
+                        if idle >= 10 or self.failed is not None:
+                            self._awake = False
+                    except Exception as e:
+                        self.fail(e)
+                    finally:
+                        self.lock.release()
+                else:
+                    idle = 0
+
+
+def _local_ranks(hosts: Sequence[HostId]) -> list[tuple[int, int]]:
+    """Of each rank: its place among the ranks of its host, and their number."""
+    counts = Counter(hosts)
+    seen: Counter[HostId] = Counter()
+    local: list[tuple[int, int]] = []
+    for host in hosts:
+        local.append((seen[host], counts[host]))
+        seen[host] += 1
+    return local
+
+
+def _coordinates(procs: ProcMesh) -> Iterable[dict[str, int]]:
+    sizes = procs.sizes
+    for place in itertools.product(*(range(n) for n in sizes.values())):
+        yield dict(zip(sizes, place, strict=True))

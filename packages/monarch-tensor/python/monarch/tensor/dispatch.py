@@ -1,0 +1,395 @@
+"""Torch calls of an active mesh: checked, propagated, and sent as commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from monarch.tensor import checks
+from monarch.tensor.active import active, get_active_stream
+from monarch.tensor.commands import Constant
+from monarch.tensor.frames import frames_of
+from monarch.tensor.layout import Layout, layout_of
+from monarch.tensor.memory import BORROWED, DROPPED, SHARED, Handle, Memory
+from monarch.tensor.mesh import check_nesting
+from monarch.tensor.place import Place, place_of
+from monarch.tensor.propagate import Known, propagate, varying_arguments
+from monarch.tensor.propagate import Place as ResultPlace
+from monarch.tensor.tensor import Tensor, emit_new, needs_data, new_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monarch.tensor.mesh import DeviceMesh
+    from monarch.tensor.stream import Stream
+
+_aten = torch.ops.aten
+
+# What brings a tensor of the controller to the mesh: `torch.tensor(...)` ends in one of these.
+_LIFTS = {_aten.lift_fresh.default, _aten.lift_fresh_copy.default, _aten.lift.default}
+
+# Marks for the profiler of this process.
+_LOCAL_NAMESPACES = {"profiler"}
+
+_NUMBER = frozenset({int, float, bool, complex})
+
+
+class _Unusual(Exception):
+    """An operand that needs a look: of another place, dropped, borrowed, local."""
+
+
+class MeshMode(TorchDispatchMode):
+    """Takes the operators of a thread while it is active."""
+
+    # Torch would import its compiler with the first operator, to keep it away from here: 2 s. It does not come here.
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init__(self, place: Place | None) -> None:
+        super().__init__()
+        self.place = place
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        place = self.place
+        if place is None:
+            # Also for the modes outside of this one.
+            with no_dispatch():
+                return func(*args, **(kwargs or {}))
+        operands: list[Any] = []
+        constants: list[Any] = []
+        try:
+            key = _signature(func, args, kwargs, place, operands, constants)
+        except _Unusual:
+            if func in _LIFTS:
+                return _lifted(place, args[0])
+            place.controller.end_forgotten()
+            _refuse_unusable(func, args, kwargs or {}, place)
+            operands, constants = [], []
+            key = _signature(func, args, kwargs, None, operands, constants)
+        controller = place.controller
+        found = controller.cache.get(key)
+        if found is None:
+            return _first(place, func, args, kwargs or {}, key, operands, constants)
+        known, definition = found
+        layout = known.single
+        if layout is None:
+            return _several(place, func, args, kwargs or {}, known, definition, operands, constants)
+        number = next(controller.numbers)
+        controller.emit(place, definition, [t._handle.id for t in operands], constants, (number,))
+        return new_tensor(Handle(number, layout, Memory(), place))
+
+
+def _signature(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, place: Place | None, operands: list[Any], constants: list[Any]
+) -> tuple[Any, ...]:
+    """The key of the cache for a call; fills the operands and the constants. `_Unusual` for what `place` has not at hand, unless it is None."""
+    key: list[Any] = [func]
+    varying = varying_arguments(func)
+    for position, value in enumerate(args):
+        kind = value.__class__
+        if kind is Tensor:
+            handle = value._handle
+            if place is not None and (handle.place is not place or handle.memory.state is not None):
+                raise _Unusual
+            operands.append(value)
+            key.append(handle.layout)
+        elif kind in _NUMBER:
+            key.append(kind)
+            if position in varying and kind is not bool:
+                constants.append(value)
+            else:
+                key.append(value)
+        elif kind is list or kind is tuple:
+            _list(value, place, key, operands)
+        elif isinstance(value, torch.Tensor):
+            raise _Unusual
+        else:
+            key.append(value)
+    if kwargs:
+        for name, value in kwargs.items():
+            key.append(name)
+            kind = value.__class__
+            if kind is Tensor:
+                handle = value._handle
+                if place is not None and (handle.place is not place or handle.memory.state is not None):
+                    raise _Unusual
+                operands.append(value)
+                key.append(handle.layout)
+            elif kind in _NUMBER:
+                key.append(kind)
+                if name in varying and kind is not bool:
+                    constants.append(value)
+                else:
+                    key.append(value)
+            elif kind is list or kind is tuple:
+                _list(value, place, key, operands)
+            elif isinstance(value, torch.Tensor):
+                raise _Unusual
+            else:
+                key.append(value)
+    return tuple(key)
+
+
+def _list(values: Any, place: Place | None, key: list[Any], operands: list[Any]) -> None:
+    key.append(len(values))
+    for value in values:
+        kind = value.__class__
+        if kind is Tensor:
+            handle = value._handle
+            if place is not None and (handle.place is not place or handle.memory.state is not None):
+                raise _Unusual
+            operands.append(value)
+            key.append(handle.layout)
+        elif kind is list or kind is tuple:
+            _list(value, place, key, operands)
+        elif isinstance(value, torch.Tensor):
+            raise _Unusual
+        else:
+            key.append(kind)
+            key.append(value)
+
+
+def _handle_or_none(value: Any) -> Handle | None:
+    return value._handle if type(value) is Tensor else None
+
+
+def _lifted(place: Place, value: Any) -> Any:
+    """A tensor of the controller on all ranks: a copy of it as it is now."""
+    if type(value) is Tensor:
+        return value
+    layout = layout_of(value)
+    layout = layout.with_shape(layout.shape)
+    with no_dispatch():
+        data = value.detach().clone(memory_format=torch.contiguous_format)
+    made = emit_new(place, Constant(), (), layout, (data,))
+    if not layout.shape:
+        made._handle.memory.value = data
+    return made
+
+
+def _first(
+    place: Place, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: tuple[Any, ...], operands: list[Any], constants: list[Any]
+) -> Any:
+    """A call whose signature is new."""
+    if func is _aten._local_scalar_dense.default or func is _aten.item.default:
+        value = operands[0]._handle.memory.value
+        if value is None:
+            raise needs_data("a number or truth value of it (`item()`, `float()`, `bool()`, `if`, ...)")
+        return value.item()
+    if func in _LIFTS:
+        return args[0]
+    if getattr(func, "namespace", "") in _LOCAL_NAMESPACES:
+        with no_dispatch():
+            return func(*args, **kwargs)
+    known = propagate(func, args, kwargs, _handle_or_none)
+    controller = place.controller
+    if known.single is not None and not known.single.shape and all(not t._handle.layout.shape for t in operands) and operands:
+        # Numbers that are known stay known: this goes the longer way.
+        known = known._replace(single=None)
+    definition = controller.remember(key, known)
+    return _several(place, func, args, kwargs, known, definition, operands, constants)
+
+
+def _several(
+    place: Place,
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    known: Known,
+    definition: int,
+    operands: list[Any],
+    constants: list[Any],
+) -> Any:
+    """The general case: views, operands that are written, several results, operands with another layout."""
+    controller = place.controller
+    value = _known_value(func, args, kwargs, operands)
+    made: list[Any] = []
+    numbers: list[int] = []
+    for result in known.results:
+        if result.operand is not None:
+            made.append(operands[result.operand])
+            continue
+        number = next(controller.numbers)
+        numbers.append(number)
+        memory = Memory() if result.source is None else operands[result.source]._handle.memory
+        made.append(new_tensor(Handle(number, result.layout, memory, place)))
+    controller.emit(place, definition, [t._handle.id for t in operands], constants, numbers)
+    for index in known.mutates:
+        operands[index]._handle.memory.value = value if len(known.mutates) == 1 else None
+    if value is not None and not known.mutates and len(made) == 1:
+        made[0]._handle.memory.value = value
+    for index, layout in known.relaid:
+        _relay(operands[index], layout)
+    return _shaped(known.shape, made)
+
+
+def _known_value(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any]) -> Any:
+    """The value of an operation on numbers that are all known, as `step += 1` of an optimiser; else None."""
+    if not operands or any(t._handle.memory.value is None or t._handle.layout.shape for t in operands):
+        return None
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return None
+
+    def local(value: Any) -> Any:
+        if type(value) is Tensor:
+            return value._handle.memory.value.clone()
+        return [local(v) for v in value] if isinstance(value, list | tuple) else value  # pyright: ignore[reportUnknownVariableType]
+
+    with no_dispatch():
+        out = func(*map(local, args), **{k: local(v) for k, v in kwargs.items()})
+    return out if isinstance(out, torch.Tensor) and not out.dim() and out.device.type == "cpu" else None
+
+
+def _relay(tensor: Any, layout: Layout) -> None:
+    """Gives a tensor another layout, as `resize_` and `transpose_` do."""
+    tensor._handle.layout = layout
+    with no_dispatch():
+        size = (
+            layout.offset + 1 + sum((n - 1) * s for n, s in zip(layout.shape, layout.stride, strict=True)) if 0 not in layout.shape else 0
+        )
+        needed = size * layout.dtype.itemsize
+        if tensor.untyped_storage().nbytes() < needed:
+            tensor.untyped_storage().resize_(needed)
+        _aten.as_strided_.default(tensor, layout.shape, layout.stride, layout.offset)
+
+
+def _shaped(shape: Any, made: list[Any]) -> Any:
+    if isinstance(shape, ResultPlace):
+        return made[shape.index]
+    if isinstance(shape, tuple):
+        return tuple(_shaped(s, made) for s in shape)
+    return shape
+
+
+# Operands that cannot be used
+
+
+def _problem(place: Place | None, value: Any, written: bool) -> tuple[str, dict[str, str]] | None:
+    if not isinstance(value, torch.Tensor):
+        return None
+    if type(value) is not Tensor:
+        return checks.LOCAL_TENSOR, {}
+    handle = value._handle
+    if handle.memory.state == DROPPED:
+        frames = frames_of(handle.memory.dropped_at or ())
+        return checks.DROPPED, {"of": str(frames[0]) if frames else "the end of its borrow"}
+    if place is None:
+        return checks.WRONG_MESH, {"of": repr(handle.place.mesh), "here": "the controller, where no mesh is active"}
+    if handle.place.mesh != place.mesh:
+        return checks.WRONG_MESH, {"of": repr(handle.place.mesh), "here": repr(place.mesh)}
+    if handle.place.stream is not place.stream:
+        return checks.WRONG_STREAM, {"of": handle.place.stream.name, "here": place.stream.name}
+    if handle.memory.state == BORROWED:
+        return checks.BORROWED, {}
+    if handle.memory.state == SHARED and written:
+        return checks.MUTATING_BORROW, {}
+    return None
+
+
+def check_operands(
+    name: str, args: Sequence[Any], kwargs: dict[str, Any], place: Place, writes: Sequence[Any] = (), autograd: bool = False
+) -> None:
+    """For what is no operator of torch: `TypeError` with the operands that cannot be used. `autograd`: it reaches through."""
+    place.controller.end_forgotten()
+    found: list[str] = []
+
+    def problem(value: Any) -> tuple[str, dict[str, str]] | None:
+        wrong = _problem(place, value, any(value is w for w in writes))
+        if wrong is None and not autograd and isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
+            wrong = checks.REQUIRES_GRAD, {}
+        if wrong is not None:
+            found.append(wrong[0])
+        return wrong
+
+    refusal = checks.refusal(name, args, kwargs, problem)
+    if found:
+        raise refusal
+
+
+def _refuse_unusable(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> None:
+    """`TypeError` if an operand cannot be used here; else nothing: what is shared may be read."""
+    written = _written(func, args, kwargs)
+    found: list[str] = []
+
+    def problem(value: Any) -> tuple[str, dict[str, str]] | None:
+        wrong = _problem(place, value, any(value is w for w in written))
+        if wrong is not None:
+            found.append(wrong[0])
+        return wrong
+
+    refusal = checks.refusal(str(func), args, kwargs, problem)
+    if found:
+        raise refusal
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    found: list[Any] = []
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[position] if position < len(args) and not argument.kwarg_only else kwargs.get(argument.name)
+            found += given if isinstance(given, list | tuple) else [given]  # pyright: ignore[reportUnknownArgumentType]
+    return found
+
+
+def outside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call with mesh tensors where no mesh is active."""
+    written = _written(func, args, kwargs)
+    raise checks.refusal(str(func), args, kwargs, lambda v: _problem(None, v, any(v is w for w in written)))
+
+
+# Activation
+
+
+class _Activation:
+    """Puts a mode on the stack of this thread, and takes it off."""
+
+    def __init__(self) -> None:
+        self._mode: MeshMode | None = None
+        self._before: tuple[DeviceMesh | None, Stream | None] = (None, None)
+
+    def _enter(self, mesh: DeviceMesh | None, stream: Stream | None) -> None:
+        if self._mode is not None:
+            raise RuntimeError("this activation is in force already: make another one")
+        self._before = (active.mesh, active.stream)
+        active.mesh, active.stream = mesh, stream
+        try:
+            self._mode = MeshMode(None if mesh is None else place_of(mesh, get_active_stream()))
+            self._mode.__enter__()
+        except BaseException:
+            active.mesh, active.stream = self._before
+            raise
+
+    def __exit__(self, *error: Any) -> None:
+        mode, self._mode = self._mode, None
+        active.mesh, active.stream = self._before
+        if mode is not None:
+            mode.__exit__(*error)
+
+
+class MeshActivation(_Activation):
+    """For `activate` of a mesh, and of `no_mesh`."""
+
+    def __init__(self, mesh: DeviceMesh | None) -> None:
+        super().__init__()
+        self._mesh = mesh
+
+    def __enter__(self) -> DeviceMesh | None:
+        check_nesting(self._mesh)
+        self._enter(self._mesh, active.stream)
+        return self._mesh
+
+
+class StreamActivation(_Activation):
+    """For `Stream.activate`."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def __enter__(self) -> Stream:
+        self._enter(active.mesh, self._stream)
+        return self._stream

@@ -1,0 +1,127 @@
+"""Failed operations of workers: what a worker reports, and what the controller makes of it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
+
+from monarch.actor import Actor, endpoint, this_proc
+from monarch.tensor.errors import RemoteException
+from monarch.tensor.frames import frames_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monarch.tensor.frames import Site
+
+# A failure that no fetch has raised is logged after this long: a fetch that is under way raises it first.
+LOG_SECONDS = 0.5
+# The failures that wait to be logged or raised. After the first ones of a program the others say nothing new.
+_KEPT = 64
+
+
+class Failure(NamedTuple):
+    """A failed operation. `rank` and `number` name it: the rank of the worker, and the operation in the order of the controller."""
+
+    rank: int
+    number: int
+    host: str
+    operation: str
+    exception: BaseException
+    worker_frames: tuple[str, ...]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return (self.rank, self.number)
+
+
+class Failures:
+    """Of a controller. Thread-safe."""
+
+    def __init__(self, site_of: Callable[[int], Site]) -> None:
+        self._site_of = site_of
+        self._lock = threading.Lock()
+        self._waiting: dict[tuple[int, int], Failure] = {}
+        self._known: set[tuple[int, int]] = set()
+        self._timer: threading.Timer | None = None
+        self._unlogged: list[tuple[int, int]] = []
+
+    def report(self, failure: Failure) -> None:
+        """Takes a worker's report; nothing if it was raised or reported before."""
+        with self._lock:
+            if failure.key in self._known or len(self._known) >= 65_536:
+                return
+            self._known.add(failure.key)
+            if len(self._waiting) < _KEPT:
+                self._waiting[failure.key] = failure
+            self._unlogged.append(failure.key)
+            if self._timer is None:
+                self._timer = threading.Timer(LOG_SECONDS, self._log)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def error(self, failure: Failure) -> RemoteException:
+        """The exception for it, which counts as raised: it is not logged any more."""
+        with self._lock:
+            self._known.add(failure.key)
+            self._waiting.pop(failure.key, None)
+            if failure.key in self._unlogged:
+                self._unlogged.remove(failure.key)
+        frames = frames_of(self._site_of(failure.number))
+        error = RemoteException(failure.exception, failure.rank, failure.host, failure.operation, frames, failure.worker_frames)
+        error.__cause__ = failure.exception
+        return error
+
+    def raise_first(self) -> None:
+        """Raises the first failure that nothing has raised, by the order of operations."""
+        with self._lock:
+            first = min(self._waiting.values(), key=lambda f: (f.number, f.rank), default=None)
+        if first is not None:
+            error = self.error(first)
+            # The same operation on other ranks, and what came after it, is the same piece of news.
+            with self._lock:
+                self._waiting.clear()
+                self._unlogged.clear()
+            raise error
+
+    def _log(self) -> None:
+        with self._lock:
+            self._timer = None
+            unlogged, self._unlogged = self._unlogged, []
+            shown = [self._waiting[k] for k in unlogged if k in self._waiting]
+        if not shown:
+            return
+        first = min(shown, key=lambda f: (f.number, f.rank))
+        frames = frames_of(self._site_of(first.number))
+        error = RemoteException(first.exception, first.rank, first.host, first.operation, frames, first.worker_frames)
+        more = f"\n({len(unlogged) - 1} more failed operations)" if len(unlogged) > 1 else ""
+        logging.getLogger("monarch.tensor").error("%s%s", error, more)
+
+
+class Listener(Actor):
+    """Takes the reports of workers, in the process of their controller."""
+
+    @endpoint
+    def report(self, number: int, failure: Failure) -> None:
+        failures = _of_controllers.get(number)
+        if failures is not None:
+            failures.report(failure)
+
+
+_of_controllers: WeakValueDictionary[int, Failures] = WeakValueDictionary()
+_numbers = itertools.count()
+_listeners: dict[int, Any] = {}
+
+
+def listen(failures: Failures) -> tuple[Any, int]:
+    """The actor of this process that workers report to, and the number by which it knows the controller."""
+    number = next(_numbers)
+    _of_controllers[number] = failures
+    found = _listeners.get(os.getpid())
+    if found is None:
+        found = _listeners[os.getpid()] = this_proc().spawn("tensor_listener", Listener)
+    return found, number

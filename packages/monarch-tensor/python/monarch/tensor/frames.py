@@ -1,0 +1,71 @@
+"""The lines of the controller's program that issue a command."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+# A command keeps this many lines of the program, and looks for them in this many frames: a module within modules has two or three
+# frames of torch for each of its own.
+KEPT = 4
+DEPTH = 40
+
+# The packages whose frames are not the program's.
+_OTHERS = ("torch", "monarch")
+
+_is_program: dict[CodeType, bool] = {}
+
+
+class Frame(NamedTuple):
+    """One line of the controller's program."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f'File "{self.file}", line {self.line}, in {self.function}'
+
+
+# Code and place in it of each kept frame, innermost first, one after the other: cheap to take, and read only after a failure.
+Site = tuple["CodeType | int", ...]
+
+
+def current_site() -> Site:
+    """Where the program is now."""
+    frame = sys._getframe(1)
+    known = _is_program
+    found: list[CodeType | int] = []
+    for _ in range(DEPTH):
+        code = frame.f_code
+        program = known.get(code)
+        if program is None:
+            if len(known) > 65_536:  # programs that make code without end
+                known.clear()
+            program = known[code] = frame.f_globals.get("__name__", "").partition(".")[0] not in _OTHERS
+        if program:
+            found += (code, frame.f_lasti)
+            if len(found) == 2 * KEPT:
+                break
+        back = frame.f_back
+        if back is None:
+            break
+        frame = back
+    return tuple(found)
+
+
+def frames_of(site: Site) -> tuple[Frame, ...]:
+    """The lines of a site, innermost first."""
+    return tuple(_frame(code, place) for code, place in zip(site[::2], site[1::2], strict=True) if not isinstance(code, int))
+
+
+def _frame(code: CodeType, place: CodeType | int) -> Frame:
+    line = code.co_firstlineno
+    if isinstance(place, int):
+        for start, end, number in code.co_lines():
+            if start <= place < end and number is not None:
+                line = number
+    return Frame(code.co_filename, line, code.co_qualname)

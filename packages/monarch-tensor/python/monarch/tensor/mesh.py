@@ -1,0 +1,187 @@
+"""Meshes of the ranks that execute torch calls."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from monarch.actor import MeshTrait, ProcMesh
+from monarch.tensor.active import active
+from monarch.tensor.commands import Grid, Held, RankOf
+from monarch.tensor.controllers import controller_of
+from monarch.tensor.errors import TensorMeshError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from monarch.actor import Shape, Slice
+    from monarch.tensor.controller import Controller
+    from monarch.tensor.tensor import Tensor
+
+_group_names = itertools.count(1)
+
+
+class DeviceMesh(MeshTrait):
+    """The ranks of a mesh of procs, or of a part of it, as torch calls see them; immutable. Its slices and splits are such meshes too."""
+
+    def __init__(self, controller: Controller, labels: Sequence[str], ndslice: Slice) -> None:
+        self.controller = controller
+        self.__ndslice = ndslice
+        self.__labels = tuple(labels)
+        self.grid = Grid(self.__labels, ndslice.offset, tuple(ndslice.sizes), tuple(ndslice.strides))
+        self.ranks_in_order = self.grid.ranks()
+        self.key = self.grid
+
+    @property
+    def _ndslice(self) -> Slice:
+        return self.__ndslice
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        return self.__labels
+
+    def _new_with_shape(self, shape: Shape) -> DeviceMesh:
+        return DeviceMesh(self.controller, shape.labels, shape.ndslice)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeviceMesh) and other.controller is self.controller and other.grid == self.grid
+
+    def __hash__(self) -> int:
+        return hash((id(self.controller), self.grid))
+
+    def __repr__(self) -> str:
+        return f"DeviceMesh({', '.join(f'{k}={v}' for k, v in self.sizes.items())})"
+
+    def activate(self) -> AbstractContextManager[DeviceMesh]:
+        """Inside, each torch call of this thread is one operation on all ranks of the mesh.
+
+        `TensorMeshError` inside of an activation of procs that have another controller.
+        """
+        from monarch.tensor.dispatch import MeshActivation
+
+        return MeshActivation(self)
+
+    def rank(self, dims: str | Sequence[str]) -> Tensor:
+        """The index of each rank along the dimensions, as an integer tensor without dimensions. `KeyError` for an unknown one."""
+        from monarch.tensor.active import get_active_stream
+        from monarch.tensor.place import place_of
+        from monarch.tensor.tensor import emit_new, scalar_layout
+
+        names = self.dims_of(dims)
+        place = place_of(self, get_active_stream())
+        return emit_new(place, RankOf(self.grid, names), (), scalar_layout())
+
+    @property
+    def ranks(self) -> dict[str, Tensor]:
+        """`rank` of each dimension, by its name."""
+        return {dim: self.rank(dim) for dim in self._labels}
+
+    def process_idx(self) -> Tensor:
+        """The rank's place in the mesh, row-major."""
+        return self.rank(self._labels)
+
+    def process_group(self, dims: str | tuple[str, ...]) -> RemoteProcessGroup:
+        """The group of the ranks that differ in these dimensions only. Remote functions get it as a process group of torch."""
+        return RemoteProcessGroup(self, self.dims_of(dims))
+
+    def check(self) -> None:
+        """Waits until the workers have executed all commands so far, and raises the first failure that no fetch has raised."""
+        self.controller.wait()
+
+    def to_table(self) -> str:
+        """The ranks with their coordinates and hosts, as a table in Markdown."""
+        labels = list(self._labels)
+        from monarch.extension.mesh import mesh_view
+
+        hosts = mesh_view(self.controller.procs).hosts
+        lines = ["| " + " | ".join(["rank", *labels, "host"]) + " |", "|" + " --- |" * (len(labels) + 2)]
+        for rank in self.ranks_in_order:
+            place = self.grid.place_of(rank)
+            assert place is not None
+            lines.append("| " + " | ".join([str(rank), *map(str, place), str(hosts[rank])]) + " |")
+        return "\n".join(lines)
+
+    def dims_of(self, dims: str | Sequence[str] | None) -> tuple[str, ...]:
+        """The names as a tuple, all if there are none. `KeyError` for an unknown one, `ValueError` for one that is named twice."""
+        names = (dims,) if isinstance(dims, str) else tuple(dims or self._labels)
+        for name in names:
+            if name not in self._labels:
+                raise KeyError(f"{self!r} has no dimension {name!r}, only {', '.join(map(repr, self._labels)) or 'none'}")
+        if len(set(names)) != len(names):
+            raise ValueError(f"a dimension of {self!r} is named twice: {', '.join(map(repr, names))}")
+        return names
+
+
+class RemoteProcessGroup:
+    """A process group of torch on the workers, for remote functions; made there with its first use."""
+
+    def __init__(self, mesh: DeviceMesh, dims: tuple[str, ...]) -> None:
+        self.mesh = mesh
+        self.dims = dims
+        self.dropped = False
+        self.name = f"program-{next(_group_names)}"
+        self._end = weakref.finalize(self, _drop_group, mesh.controller, self.name)
+
+    def size(self) -> int:
+        """The ranks of each group."""
+        size = 1
+        for dim in self.dims:
+            size *= self.mesh.sizes[dim]
+        return size
+
+    def drop(self) -> None:
+        """Closes it on the workers after the commands so far. A second call does nothing."""
+        if not self.dropped:
+            self.dropped = True
+            self._end()
+
+    def held(self) -> Held:
+        """What stands for it in a command. `TypeError` after `drop`."""
+        if self.dropped:
+            raise TypeError(f"{self!r} was dropped")
+        return Held("group", (self.mesh.grid, self.dims, self.name))
+
+    def __repr__(self) -> str:
+        return f"<RemoteProcessGroup {', '.join(self.dims)} of {self.mesh!r}{', dropped' if self.dropped else ''}>"
+
+
+def _drop_group(controller: Controller, name: str) -> None:
+    if controller.failed is None:
+        controller.dropped_groups.append(name)
+        controller.stir()
+
+
+def mesh_of(procs: Any) -> DeviceMesh:
+    """The mesh of a mesh of procs, whose workers are started with the first one; or the mesh itself."""
+    if isinstance(procs, DeviceMesh):
+        return procs
+    if not isinstance(procs, ProcMesh):
+        raise TypeError(f"expected a DeviceMesh or a ProcMesh, not {type(procs).__name__}")
+    controller, ndslice = controller_of(procs)
+    return DeviceMesh(controller, list(procs.sizes), ndslice)
+
+
+class _NoMesh:
+    """Inside of `no_mesh.activate()` torch is local, whatever mesh is active outside."""
+
+    def activate(self) -> AbstractContextManager[None]:
+        from monarch.tensor.dispatch import MeshActivation
+
+        return MeshActivation(None)
+
+    def __repr__(self) -> str:
+        return "no_mesh"
+
+
+no_mesh = _NoMesh()
+
+
+def check_nesting(mesh: DeviceMesh | None) -> None:
+    outer = active.mesh
+    if mesh is not None and outer is not None and outer.controller is not mesh.controller:
+        raise TensorMeshError(
+            f"{mesh!r} cannot be activated inside of an activation of {outer!r}: they are procs of two controllers. Leave that one first, or "
+            "activate a mesh of procs that has both."
+        )

@@ -1,0 +1,40 @@
+"""Where a mesh tensor lives: on the ranks of a mesh, in the order of one stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from monarch.tensor.controller import Controller
+    from monarch.tensor.stream import Stream
+
+
+class Place:
+    """A mesh and a stream of it. There is one object for each such pair, so that places are compared by identity."""
+
+    __slots__ = ("controller", "head", "mesh", "released", "stream")
+
+    def __init__(self, controller: Controller, mesh: Any, stream: Stream, head: tuple[int, int]) -> None:
+        self.controller = controller
+        self.mesh = mesh
+        self.stream = stream
+        # The numbers of the stream and of the set of ranks in a batch.
+        self.head = head
+        # The numbers of tensors that have died here, filled by any thread.
+        self.released: list[int] = []
+
+    def __repr__(self) -> str:
+        return f"<Place {self.mesh!r} {self.stream!r}>"
+
+
+def place_of(mesh: Any, stream: Any) -> Place:
+    """The one place of this mesh and this stream."""
+    controller: Controller = mesh.controller
+    places = controller.places
+    # By the ranks and labels, not by the object: two slices that are equal are the same mesh.
+    key = (mesh.key, stream)
+    found = places.get(key)
+    if found is None:
+        head = (controller.stream_number(stream), controller.target_number(mesh.ranks_in_order))
+        found = places[key] = Place(controller, mesh, stream, head)
+    return found

@@ -1,0 +1,261 @@
+"""What an operator gives for operands without data: the layouts of its results, which operands it writes, which it is a view of.
+
+The results come from torch's fake tensors. They are remembered per operator and input signature by the controller.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from monarch.tensor.commands import Call, Input, Varying
+from monarch.tensor.errors import TensorMeshError
+from monarch.tensor.layout import Layout, layout_of
+from monarch.tensor.memory import Handle
+
+
+class Result(NamedTuple):
+    """One tensor among the results: a new one with a layout, or an operand. `source` is the operand whose memory a new one is a view of."""
+
+    layout: Layout
+    operand: int | None
+    source: int | None
+
+
+class Known(NamedTuple):
+    """What is known of an operator for one input signature.
+
+    `single` is the layout of the only result, where that is a tensor with memory of its own: the usual case. `shape` is how the results
+    lie in lists and tuples: a number is an entry of `results`, and anything else stands for itself. `relaid` are operands that get
+    another layout.
+    """
+
+    call: Call
+    single: Layout | None
+    results: tuple[Result, ...]
+    shape: Any
+    mutates: tuple[int, ...]
+    relaid: tuple[tuple[int, Layout], ...]
+
+
+class Place(NamedTuple):
+    """Of `Known.shape`: the place of a result."""
+
+    index: int
+
+
+# What an operator may have as arguments beside tensors, numbers and lists of them.
+_SENT = {type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
+
+
+class _Quiet(logging.Filter):
+    """Keeps fake tensors from logging the tracebacks of errors that the program gets as exceptions; in this thread, while it propagates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = threading.local()
+        logging.getLogger("torch._subclasses.fake_tensor").addFilter(self)
+
+    def __enter__(self) -> None:
+        self._depth.value = getattr(self._depth, "value", 0) + 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth.value -= 1
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not getattr(self._depth, "value", 0)
+
+
+_quiet = _Quiet()
+
+
+# Operators whose numbers decide on shapes.
+_NUMBERS_COUNT = {"arange", "range", "linspace", "logspace", "histc", "scalar_tensor"}
+
+_scalars: dict[Any, frozenset[int | str]] = {}
+
+
+def varying_arguments(func: Any) -> frozenset[int | str]:
+    """The places and names of arguments that are numbers and decide on no shape: the value of one is a constant of the command."""
+    found = _scalars.get(func)
+    if found is None:
+        places: set[int | str] = set()
+        schema = getattr(func, "_schema", None)
+        if schema is not None and func._overloadpacket.__name__ not in _NUMBERS_COUNT:
+            for place, argument in enumerate(schema.arguments):
+                if str(argument.type) in ("number", "Scalar", "Optional[number]", "Optional[Scalar]"):
+                    places.add(argument.name)
+                    if not argument.kwarg_only:
+                        places.add(place)
+        found = _scalars[func] = frozenset(places)
+    return found
+
+
+_local = threading.local()
+
+
+def fake_mode() -> Any:
+    """The mode of this thread in which tensors have no data."""
+    found = getattr(_local, "mode", None)
+    if found is None:
+        found = _local.mode = FakeTensorMode()
+    return found
+
+
+def fake_of(layout: Layout) -> Any:
+    """A tensor with this layout and no data. To be called in the fake mode."""
+    if not layout.offset and 0 not in layout.shape:
+        return torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device=layout.device)
+    last = sum((size - 1) * stride for size, stride in zip(layout.shape, layout.stride, strict=True)) if 0 not in layout.shape else 0
+    base = torch.empty(layout.offset + last + 1, dtype=layout.dtype, device=layout.device)
+    return base.as_strided(layout.shape, layout.stride, layout.offset)
+
+
+def operator_name(func: Any) -> str:
+    """As a program has it: `aten.add.Tensor`."""
+    return str(func)
+
+
+def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_of: Any) -> Known:
+    """`handle_of` gives the handle of a mesh tensor, and None for anything else.
+
+    `TensorMeshError` where the results depend on data, or where the operator has no fake implementation; what the operator itself raises
+    for such operands passes through.
+    """
+    if not isinstance(func, torch._ops.OpOverload):
+        raise TensorMeshError(f"{func} is not an operator of torch's registry, and cannot be sent to a mesh. {_BY_REMOTE}")
+    varying = varying_arguments(func)
+    fakes: list[Any] = []
+    inputs: list[Handle] = []
+    constants = 0
+
+    def template(value: Any, vary: bool) -> tuple[Any, Any]:
+        """The argument for the definition, and the one for the fake execution."""
+        nonlocal constants
+        handle = handle_of(value)
+        if handle is not None:
+            inputs.append(handle)
+            fakes.append(fake_of(handle.layout))
+            return Input(len(inputs) - 1), fakes[-1]
+        if isinstance(value, list | tuple):
+            pairs = [template(v, False) for v in value]  # pyright: ignore[reportUnknownVariableType]
+            return type(value)(p[0] for p in pairs), type(value)(p[1] for p in pairs)  # pyright: ignore[reportUnknownVariableType]
+        if vary and type(value) in (int, float, complex):
+            constants += 1
+            return Varying(constants - 1), value
+        if isinstance(value, torch.Generator):
+            raise TensorMeshError(f"{func}: a generator of the controller cannot be used on a mesh. Use `monarch.tensor.manual_seed`.")
+        if type(value) not in _SENT:
+            raise TensorMeshError(f"{func}: an argument of type {type(value).__name__} cannot be sent to a mesh. {_BY_REMOTE}")
+        return value, value
+
+    mode = fake_mode()
+    # The caches of the mode are by layout as well, and this module's come first.
+    with _disable_current_modes(), mode, _quiet:
+        pairs = [template(a, i in varying) for i, a in enumerate(args)]
+        named = {k: template(v, k in varying) for k, v in kwargs.items()}
+        try:
+            out = func(*(p[1] for p in pairs), **{k: p[1] for k, p in named.items()})
+        except Exception as e:
+            _explain(func, e)
+            raise
+    mutated, sources = _aliases(func, tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()})
+    results: list[Result] = []
+
+    def place(value: Any, number: int) -> Any:
+        if isinstance(value, torch.Tensor):
+            operand = next((i for i, f in enumerate(fakes) if f is value), None)
+            if operand is None and number in mutated:
+                operand = mutated[number]
+            source = sources.get(number)
+            results.append(Result(_layout(func, value), operand, source))
+            return Place(len(results) - 1)
+        if isinstance(value, list | tuple):
+            return tuple(place(v, number) for v in value)  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise TensorMeshError(_data_dependent(func))
+        return value
+
+    several = len(func._schema.returns) > 1
+    shape = tuple(place(v, i) for i, v in enumerate(out)) if several else place(out, 0)
+    written = tuple(sorted(set(_written(func, pairs, named))))
+    relaid = tuple((i, after) for i in written if (after := _layout(func, fakes[i])) is not inputs[i].layout)
+    keep = tuple(i for i, r in enumerate(results) if r.operand is None)
+    call = Call(operator_name(func), tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()}, len(inputs), constants, keep, written)
+    usual = len(results) == 1 and isinstance(shape, Place) and results[0].operand is None and results[0].source is None and not relaid
+    return Known(call, results[0].layout if usual and not written else None, tuple(results), shape, written, relaid)
+
+
+_BY_REMOTE = 'Put it into a function with `remote(propagate="inspect")`, which runs it on the workers and asks one of them for the shapes.'
+
+
+def _data_dependent(func: Any) -> str:
+    return (
+        f"{func}: the shape or value of the result depends on data, which are on the workers. Fetch them with `inspect` or `fetch_shard`, or "
+        'put the operation into a function with `remote(propagate="inspect")`.'
+    )
+
+
+def _explain(func: Any, error: Exception) -> None:
+    kind = type(error).__name__
+    if kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):
+        raise TensorMeshError(_data_dependent(func)) from None
+    if kind in ("UnsupportedOperatorException", "MissingOpProfile") or (
+        isinstance(error, NotImplementedError) and ("meta" in str(error).lower() or "fake" in str(error).lower())
+    ):
+        raise TensorMeshError(f"{func} has no fake implementation: what it returns is not known without data. {_BY_REMOTE}") from error
+    if kind == "UnsupportedFakeTensorException":
+        raise TensorMeshError(f"{func}: {error}. {_BY_REMOTE}") from error
+
+
+def _layout(func: Any, value: Any) -> Layout:
+    try:
+        return layout_of(value)
+    except TypeError as e:
+        raise TensorMeshError(f"{func}: {e}. {_BY_REMOTE}") from None
+
+
+def _first(template: Any) -> int | None:
+    if isinstance(template, Input):
+        return template.index
+    return None
+
+
+def _aliases(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[int, int], dict[int, int]]:
+    """By the number of the return: the operand that it is, and the operand whose memory it has."""
+    operand_of: dict[str, int] = {}
+    schema = func._schema
+    for place, argument in enumerate(schema.arguments):
+        if argument.alias_info is None:
+            continue
+        given = args[place] if place < len(args) and not argument.kwarg_only else kwargs.get(argument.name)
+        index = _first(given)
+        if index is not None:
+            for name in argument.alias_info.before_set:
+                operand_of[name] = index
+    same: dict[int, int] = {}
+    views: dict[int, int] = {}
+    for number, returned in enumerate(schema.returns):
+        if returned.alias_info is None:
+            continue
+        for name in returned.alias_info.before_set:
+            if name in operand_of:
+                (same if returned.alias_info.is_write else views)[number] = operand_of[name]
+    return same, views
+
+
+def _written(func: Any, pairs: list[tuple[Any, Any]], named: dict[str, tuple[Any, Any]]) -> list[int]:
+    found: list[int] = []
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        given = pairs[place][0] if place < len(pairs) and not argument.kwarg_only else named.get(argument.name, (None, None))[0]
+        for one in given if isinstance(given, list | tuple) and not isinstance(given, Input | Varying) else (given,):  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(one, Input):
+                found.append(one.index)
+    return found

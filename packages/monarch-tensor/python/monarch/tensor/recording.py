@@ -1,0 +1,281 @@
+"""Commands that are sent together, and calls that are recorded once and replayed."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils import _pytree
+
+from monarch.tensor.active import active, get_active_mesh, get_active_stream
+from monarch.tensor.commands import RELEASE, Replay
+from monarch.tensor.controllers import controllers
+from monarch.tensor.errors import TensorMeshError
+from monarch.tensor.frames import Site, current_site, frames_of
+from monarch.tensor.memory import Handle, Memory
+from monarch.tensor.place import Place, place_of
+from monarch.tensor.tensor import Tensor, new_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from monarch.tensor.controller import Controller
+
+
+@contextmanager
+def coalescing() -> Iterator[None]:
+    """Inside, commands are kept, and sent as one message at the end or with a fetch."""
+    held = [active.mesh.controller] if active.mesh is not None else controllers()
+    for controller in held:
+        with controller.lock:
+            controller.held += 1
+    try:
+        yield
+    finally:
+        for controller in held:
+            with controller.lock:
+                controller.held -= 1
+                if not controller.held and controller.failed is None:
+                    controller.flush()
+
+
+class _Operation(NamedTuple):
+    definition: int
+    inputs: tuple[int, ...]
+    constants: tuple[Any, ...]
+    results: tuple[int, ...]
+    site: Site
+
+
+class Recorder:
+    """Listens to the commands of one call."""
+
+    def __init__(self, place: Place, formals: Sequence[int]) -> None:
+        self.place = place
+        self.formals = tuple(formals)
+        self.thread = threading.get_ident()
+        # Operations, and numbers that were freed between them.
+        self.log: list[_Operation | list[int]] = []
+        self.made: set[int] = set()
+        self.captured: dict[int, None] = {}
+
+    def record(self, place: Place, definition: int, inputs: Iterable[int], constants: Sequence[Any], results: Iterable[int]) -> None:
+        self._check(place)
+        operation = _Operation(definition, tuple(inputs), tuple(constants), tuple(results), current_site())
+        for number in operation.inputs:
+            if number not in self.made and number not in self.formals:
+                self.captured[number] = None
+        self.made.update(operation.results)
+        self.log.append(operation)
+
+    def order(self, place: Place, opcode: int, event: int) -> None:
+        self._check(place)
+
+    def released(self, place: Place, numbers: list[int]) -> list[int]:
+        """Takes note of what was freed; gives what is to be freed now."""
+        if own := [n for n in numbers if n in self.made]:
+            self.log.append(own)
+        return numbers
+
+    def _check(self, place: Place) -> None:
+        if place is not self.place:
+            raise TensorMeshError(
+                f"compile: a recorded call is on one mesh and one stream, and this one used {place!r} beside {self.place!r}"
+            )
+
+    def normal(self) -> list[Any]:
+        """The operations with numbers that two calls have in common."""
+        names: dict[int, Any] = {number: ("argument", i) for i, number in enumerate(self.formals)}
+        found: list[Any] = []
+        for entry in self.log:
+            if isinstance(entry, _Operation):
+                inputs = tuple(names.get(n, n) for n in entry.inputs)
+                for number in entry.results:
+                    names[number] = ("result", len(names))
+                found.append((entry.definition, inputs, tuple(map(_comparable, entry.constants))))
+        return found
+
+
+def _comparable(value: Any) -> Any:
+    return (tuple(value.shape), value.tolist()) if isinstance(value, torch.Tensor) else value
+
+
+class _Recording:
+    """One signature of a compiled function."""
+
+    def __init__(self, recorder: Recorder, leaves: list[Any], out: Any, fn_name: str) -> None:
+        self.recorder = recorder
+        self.verified = False
+        self.name = fn_name
+        place = recorder.place
+        controller = place.controller
+        self.out_leaves, self.spec = _pytree.tree_flatten(out)
+        self._arguments = [v for v in leaves if type(v) is Tensor]
+        argument_of = {t._handle.id: i for i, t in enumerate(self._arguments)}
+        del self._arguments
+        # Of each returned tensor: the argument that it is, itself if it was there before, or a new one with this layout.
+        self.outs: list[Any] = []
+        results: list[int] = []
+        self.layouts: list[Any] = []
+        for leaf in self.out_leaves:
+            if type(leaf) is not Tensor:
+                self.outs.append(("value", leaf))
+                continue
+            if leaf.requires_grad:
+                raise TensorMeshError(f"compile({fn_name}): a returned tensor requires grad, and autograd does not reach into a recording")
+            number = leaf._handle.id
+            if number in argument_of:
+                self.outs.append(("argument", argument_of[number]))
+            elif number in recorder.made:
+                self.outs.append(("new", len(results)))
+                results.append(number)
+                self.layouts.append(leaf._handle.layout)
+            else:
+                self.outs.append(("value", leaf))
+        # What lives on although it is not returned, as a gradient in `.grad`, is made anew under its number.
+        alive = {n for n in recorder.made if n not in results} - {n for e in recorder.log if isinstance(e, list) for n in e}
+        alive -= set(place.released)
+        self.survivors = sorted(alive)
+        names = {n: -(i + 1) for i, n in enumerate([*recorder.formals, *sorted(recorder.made)])}
+        code: list[int] = []
+        constants: list[Any] = []
+        kept = set(results) | alive
+        for entry in recorder.log:
+            if isinstance(entry, _Operation):
+                code += (entry.definition, *(names.get(n, n) for n in entry.inputs), *(names[n] for n in entry.results))
+                constants += entry.constants
+                controller.pinned.add(entry.definition)
+            else:
+                freed = [names[n] for n in entry if n not in kept]
+                if freed:
+                    code += (RELEASE, len(freed), *freed)
+        base = next(controller.numbers) << 24
+        shift = lambda values: [v - base if v < 0 and abs(v) <= len(names) else v for v in values]  # noqa: E731
+        self.replay = Replay(
+            ((0, tuple(_shifted(code, controller, shift)), tuple(constants)),),
+            tuple(shift([names[n] for n in recorder.formals])),
+            tuple(shift([names[n] for n in (*results, *self.survivors)])),
+            len(recorder.formals),
+            tuple(range(len(results) + len(self.survivors))),
+            tuple(recorder.captured),
+            name=f"compile({fn_name})",
+        )
+        self.definition = controller.define(self.replay)
+        for number in (*recorder.captured, *self.survivors):
+            controller.pin(number)
+        weakref.finalize(self, _forget, weakref.ref(controller), self.definition, (*recorder.captured, *self.survivors), place)
+
+    def run(self, leaves: list[Any]) -> Any:
+        place = self.recorder.place
+        controller = place.controller
+        arguments = [v for v in leaves if type(v) is Tensor]
+        numbers = [next(controller.numbers) for _ in self.layouts]
+        controller.emit(place, self.definition, [t._handle.id for t in arguments], (), (*numbers, *self.survivors))
+        made = [new_tensor(Handle(n, layout, Memory(), place)) for n, layout in zip(numbers, self.layouts, strict=True)]
+        out = [made[v] if kind == "new" else arguments[v] if kind == "argument" else v for kind, v in self.outs]
+        return _pytree.tree_unflatten(out, self.spec)
+
+
+def _shifted(code: list[int], controller: Controller, shift: Callable[[Any], list[int]]) -> list[int]:
+    """The code with the numbers of the recording moved out of the way of other recordings; opcodes stay."""
+    found: list[int] = []
+    at = 0
+    while at < len(code):
+        head = code[at]
+        if head > 0:
+            definition = controller.definition(head)
+            after = at + 1 + definition.inputs + len(definition.keep)
+            found.append(head)
+            found += shift(code[at + 1 : after])
+        else:
+            after = at + 2 + code[at + 1]
+            found += (head, code[at + 1])
+            found += shift(code[at + 2 : after])
+        at = after
+    return found
+
+
+def _forget(controller: Any, definition: int, numbers: Sequence[int], place: Place) -> None:
+    alive = controller()
+    if alive is not None and alive.failed is None:
+        alive.unpin(numbers, place)
+        alive.forget_definition(definition)
+        alive.stir()
+
+
+def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
+    """A function of mesh tensors whose commands are recorded with its first call per signature, and sent as one message afterwards.
+
+    The signature are the layouts and places of tensors and the values of other arguments. The second call runs the function again and
+    compares with the recording, unless `verify=False`: `TensorMeshError` names the first difference. Later calls do not run its Python
+    code. Tensors that it uses and that are no arguments stay alive with the recording. A recorded call is on one mesh and one stream, fetches
+    nothing, and returns no tensors that require grad.
+    """
+    if fn is None:
+        return lambda f: compile(f, verify)
+    function = fn
+    recordings: dict[Any, _Recording] = {}
+    name = getattr(fn, "__qualname__", repr(fn))
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, spec = _pytree.tree_flatten((args, kwargs))
+        place = place_of(get_active_mesh(), get_active_stream())
+        key = (spec, place, torch.is_grad_enabled(), *(_signature(v) for v in leaves))
+        found = recordings.get(key)
+        if found is not None and found.recorder.place.controller.failed is not None:
+            found = None
+        if found is not None and (found.verified or not verify):
+            return found.run(leaves)
+        recorder = Recorder(place, [v._handle.id for v in leaves if type(v) is Tensor])
+        controller = place.controller
+        with controller.lock:
+            if controller.recorder is not None:
+                raise TensorMeshError(f"compile({name}): another recording is under way")
+            # What has died before is no business of the recording.
+            controller.flush()
+            controller.recorder = recorder
+        try:
+            out = function(*args, **kwargs)
+        finally:
+            with controller.lock:
+                controller.recorder = None
+        if found is not None:
+            _compare(name, found.recorder, recorder)
+            found.verified = True
+            return out
+        if len(recordings) >= 64:
+            recordings.clear()
+        recordings[key] = _Recording(recorder, leaves, out, name)
+        return out
+
+    return call
+
+
+def _signature(value: Any) -> Any:
+    if type(value) is Tensor:
+        return (value._handle.layout, value._handle.place, value.requires_grad)
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(f"compile: an argument of type {type(value).__name__} cannot be compared with that of the recording") from None
+    return (type(value), value)
+
+
+def _compare(name: str, first: Recorder, second: Recorder) -> None:
+    ones, others = first.normal(), second.normal()
+    operations = [e for e in second.log if isinstance(e, _Operation)]
+    definition = first.place.controller.definition
+    for i, (one, other) in enumerate(zip(ones, others, strict=False)):
+        if one != other:
+            frames = frames_of(operations[i].site)
+            at = f" at {frames[0]}" if frames else ""
+            was, now = definition(one[0]).name, definition(other[0]).name
+            what = f"{was} was recorded, and {now} came" if was != now else f"{was} was recorded with other operands or values"
+            raise TensorMeshError(f"compile({name}): its second call differs from the recording in operation {i}{at}: {what}")
+    if len(ones) != len(others):
+        raise TensorMeshError(f"compile({name}): {len(ones)} operations were recorded, and its second call had {len(others)}")

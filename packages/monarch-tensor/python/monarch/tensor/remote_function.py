@@ -1,0 +1,384 @@
+"""Functions of the program that run on the workers, with each rank's own tensors."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils import _pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from monarch.actor import Shape, SupervisionError, ValueMesh
+from monarch.extension import promise, when_done
+from monarch.extension.pickling import dumps
+from monarch.tensor.active import active, get_active_stream
+from monarch.tensor.commands import Apply, Input, Unpack, Varying
+from monarch.tensor.dispatch import check_operands
+from monarch.tensor.errors import TensorMeshError
+from monarch.tensor.failures import Failure
+from monarch.tensor.fetch import rank_of
+from monarch.tensor.layout import Layout, layout_of
+from monarch.tensor.memory import Handle, Memory
+from monarch.tensor.mesh import RemoteProcessGroup
+from monarch.tensor.opaque_ref import OpaqueRef
+from monarch.tensor.place import Place, place_of
+from monarch.tensor.propagate import fake_mode, fake_of
+from monarch.tensor.tensor import Tensor, new_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from monarch.actor import Future
+
+Propagation = "Callable[..., Any] | str | None"
+KINDS = ("mocked", "cached", "inspect")
+
+# Constants of commands; anything else of an argument is part of the definition.
+_PLAIN = (int, float, complex)
+
+
+class Arguments(NamedTuple):
+    """The arguments of a call: for the definition, for the command, and for the cache; `key` is None if they cannot be compared."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    numbers: list[int]
+    constants: list[Any]
+    key: Any
+
+
+class Results(NamedTuple):
+    """What a call returns, without data: the pytree, with places of tensors, and their layouts."""
+
+    leaves: tuple[Any, ...]
+    spec: Any
+    layouts: tuple[Any, ...]
+
+
+class _Place(NamedTuple):
+    index: int
+
+
+class Remote:
+    """A function on each rank of the active mesh, in the order of torch calls. Its adverbs are those of an endpoint.
+
+    Calling it sends the call and returns tensors of the mesh, whose shapes `propagate` gives:
+
+    | `propagate` | shapes of results |
+    |---|---|
+    | a function | it is called with fake tensors |
+    | `"cached"` | the function itself is called with fake tensors, once per signature of its arguments |
+    | `"mocked"` | the same; process groups are replaced by ones that move nothing |
+    | `"inspect"` | the function runs, and rank 0 is asked |
+    | None | the function returns no tensors, and the call None |
+    """
+
+    def __init__(self, function: Callable[..., Any] | str, propagate: Any = None) -> None:
+        if not callable(function) and not isinstance(function, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"remote({function!r}): expected a function or an import path")
+        if isinstance(function, str) and "." not in function:
+            raise ValueError(f"remote({function!r}): an import path has a module and a name, as 'package.module.function'")
+        if not (propagate is None or callable(propagate) or propagate in KINDS):
+            raise ValueError(f"remote(propagate={propagate!r}): expected a function, None, or one of {', '.join(map(repr, KINDS))}")
+        if isinstance(function, str) and propagate in ("mocked", "cached"):
+            raise ValueError(
+                f"remote({function!r}, propagate={propagate!r}): the function is not on the controller; give a function instead"
+            )
+        self.function = function
+        self.propagate = propagate
+        self._known: dict[Any, Results] = {}
+        if isinstance(function, str):
+            self._name = function
+        else:
+            self._name = getattr(function, "__qualname__", type(function).__name__)
+            functools.update_wrapper(self, function, updated=())
+
+    def __repr__(self) -> str:
+        return f"<Remote {self._name}>"
+
+    @functools.cached_property
+    def _reference(self) -> Any:
+        if isinstance(self.function, str):
+            return self.function
+        pickled, parts = dumps(self.function)
+        return (bytes(pickled), *(bytes(p) for p in parts))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        place = self._active()
+        given = self._arguments(place, args, kwargs)
+        if self.propagate == "inspect":
+            return self._inspected(place, given)
+        results = self._results(args, kwargs, given.key)
+        made, numbers = _new_tensors(place, results.layouts)
+        self._emit(place, given, results.layouts, numbers)
+        return _filled(results, made)
+
+    def rref(self, *args: Any, **kwargs: Any) -> Any:
+        """The same as a call of it."""
+        return self(*args, **kwargs)
+
+    def broadcast(self, *args: Any, **kwargs: Any) -> None:
+        """Runs it on all ranks and drops what it returns."""
+        place = self._active()
+        self._emit(place, self._arguments(place, args, kwargs), (None,), [next(place.controller.numbers)], release=True)
+
+    def call(self, *args: Any, **kwargs: Any) -> Future[ValueMesh[Any]]:
+        """What each rank's call returns, by value, in the shape of the active mesh."""
+        place = self._active()
+        answers = self._invoke(place, place.mesh.ranks_in_order, args, kwargs)
+        done = promise(f"the results of {self._name}")
+        values: list[Any] = [None] * len(answers)
+        left = itertools.count(len(answers) - 1, -1)
+
+        def take(index: int, future: Future[Any]) -> None:
+            try:
+                values[index] = _value(place, future)
+            except Exception as e:
+                done.set_exception(e)
+            if next(left) == 0:
+                done.set_result(ValueMesh(Shape(list(place.mesh.sizes), _row_major(place)), values))
+
+        for index, answer in enumerate(answers):
+            when_done(answer, functools.partial(take, index))
+        return done.future
+
+    def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """What the call returns on the only rank of the mesh; `ValueError` if there are several."""
+        place = self._active()
+        if len(place.mesh.ranks_in_order) != 1:
+            raise ValueError(f"call_one requires exactly 1 rank, but {place.mesh!r} has {len(place.mesh.ranks_in_order)}")
+        return self._on_rank(place, place.mesh.ranks_in_order[0], args, kwargs)
+
+    def choose(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """What the call returns on a rank by chance, on which alone it runs."""
+        place = self._active()
+        return self._on_rank(place, random.choice(place.mesh.ranks_in_order), args, kwargs)
+
+    def stream(self, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
+        """A future per rank, in the order of ranks."""
+        place = self._active()
+        answers = self._invoke(place, place.mesh.ranks_in_order, args, kwargs)
+        return iter([_mapped(place, answer, self._name) for answer in answers])
+
+    def on_shard(self, shard: dict[str, int] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
+        """For `call_on_shard_and_fetch`."""
+        place = self._active()
+        return self._on_rank(place, rank_of(place, shard, {}), args, kwargs)
+
+    # How
+
+    def _active(self) -> Place:
+        mesh = active.mesh
+        if mesh is None:
+            raise TensorMeshError(
+                f"{self._name}: a remote function requires an active proc_mesh: call it inside of `with procs.activate():`"
+            )
+        return place_of(mesh, get_active_stream())
+
+    def _arguments(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        leaves, spec = _pytree.tree_flatten((args, kwargs))
+        check_operands(self._name, args, kwargs, place, autograd=not torch.is_grad_enabled())
+        numbers: list[int] = []
+        constants: list[Any] = []
+        key: list[Any] = [spec]
+        given: list[Any] = []
+        for leaf in leaves:
+            if type(leaf) is Tensor:
+                numbers.append(leaf._handle.id)
+                given.append(Input(len(numbers) - 1))
+                key.append(leaf._handle.layout)
+            elif isinstance(leaf, OpaqueRef):
+                numbers.append(leaf.handle_at(place).id)
+                given.append(Input(len(numbers) - 1))
+                key.append(OpaqueRef)
+            elif isinstance(leaf, RemoteProcessGroup):
+                given.append(leaf.held())
+                key.append(given[-1])
+            elif type(leaf) in _PLAIN:
+                constants.append(leaf)
+                given.append(Varying(len(constants) - 1))
+                key.append((type(leaf), leaf))
+            else:
+                given.append(leaf)
+                key.append((type(leaf), leaf))
+        made_args, made_kwargs = _pytree.tree_unflatten(given, spec)
+        signature: Any = tuple(key)
+        try:
+            hash(signature)
+        except TypeError:
+            signature = None
+        return Arguments(tuple(made_args), made_kwargs, numbers, constants, signature)
+
+    def _results(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Results:
+        if self.propagate is None:
+            return _NOTHING
+        found = self._known.get(key) if key is not None else None
+        if found is not None:
+            return found
+        results = _propagated(self.function if self.propagate in KINDS else self.propagate, args, kwargs)
+        if key is not None and self.propagate in KINDS:
+            if len(self._known) >= 1024:
+                self._known.clear()
+            self._known[key] = results
+        return results
+
+    def _emit(self, place: Place, given: Arguments, layouts: tuple[Any, ...], numbers: list[int], release: bool = False) -> None:
+        controller = place.controller
+        definition = Apply(
+            self._reference,
+            given.args,
+            given.kwargs,
+            layouts,
+            self._name,
+            len(given.numbers),
+            len(given.constants),
+            tuple(range(len(numbers))),
+        )
+        key = None if given.key is None else (self, _without_values(given), layouts)
+        number = controller.kept.get(key) if key is not None else None
+        if number is None:
+            number = controller.define(definition)
+            if key is not None:
+                controller.kept[key] = number
+        controller.emit(place, number, given.numbers, given.constants, numbers)
+        if release:
+            controller.free(place, numbers)
+        if key is None:
+            controller.forget_definition(number)
+
+    def _inspected(self, place: Place, given: Arguments) -> Any:
+        """The function runs, rank 0 is asked for what it returned, and the tensors get their numbers."""
+        controller = place.controller
+        number = next(controller.numbers)
+        self._emit(place, given, (None,), [number])
+        rank = place.mesh.ranks_in_order[0]
+        with controller.lock:
+            controller.flush()
+            answer = controller.worker(rank).describe.call_one(place.head[0], number)
+        results = Results(*_value(place, answer))
+        made, numbers = _new_tensors(place, results.layouts)
+        controller.emit(place, controller.defined(Unpack(results.layouts, self._name, tuple(range(len(numbers))))), (number,), (), numbers)
+        controller.free(place, [number])
+        return _filled(results, made)
+
+    def _on_rank(self, place: Place, rank: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
+        [answer] = self._invoke(place, (rank,), args, kwargs)
+        return _mapped(place, answer, self._name)
+
+    def _invoke(self, place: Place, ranks: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Future[Any]]:
+        controller = place.controller
+        given = self._arguments(place, args, kwargs)
+        template = _with_values(given)
+        with controller.lock:
+            controller.flush()
+            return [
+                controller.worker(r).invoke.call_one(place.head[0], self._reference, self._name, template, tuple(given.numbers))
+                for r in ranks
+            ]
+
+
+def _without_values(given: Arguments) -> Any:
+    """What two calls with the same definition have in common."""
+    return tuple(part if not (isinstance(part, tuple) and part[0] in _PLAIN) else part[0] for part in given.key)
+
+
+def _with_values(given: Arguments) -> Any:
+    def filled(value: Any) -> Any:
+        if isinstance(value, Varying):
+            return given.constants[value.index]
+        if isinstance(value, Input) or not isinstance(value, list | tuple | dict):
+            return value
+        if isinstance(value, dict):
+            return {k: filled(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        made = [filled(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
+        return made if isinstance(value, list) else type(value)(*made) if hasattr(value, "_fields") else tuple(made)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+    return filled(given.args), filled(given.kwargs)
+
+
+def _value(place: Place, answer: Future[Any]) -> Any:
+    try:
+        found = answer.get()
+    except SupervisionError as e:
+        place.controller.fail(e)
+        raise
+    if isinstance(found, Failure):
+        raise place.controller.failures.error(found)
+    return found
+
+
+def _mapped(place: Place, answer: Future[Any], name: str) -> Future[Any]:
+    done = promise(f"the result of {name}")
+
+    def take(future: Future[Any]) -> None:
+        try:
+            done.set_result(_value(place, future))
+        except Exception as e:
+            done.set_exception(e)
+
+    when_done(answer, take)
+    return done.future
+
+
+def _row_major(place: Place) -> Any:
+    from monarch.actor import Slice
+
+    return Slice.new_row_major(list(place.mesh.sizes.values()))
+
+
+_NOTHING = Results((None,), None, ())
+
+
+def _propagated(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
+    from monarch.tensor.mock_group import MockGroup
+
+    def fake(leaf: Any) -> Any:
+        if type(leaf) is Tensor:
+            return fake_of(leaf._handle.layout)
+        return MockGroup(leaf.size()) if isinstance(leaf, RemoteProcessGroup) else leaf
+
+    # The modes of active meshes would take the operators of fake tensors too.
+    with _disable_current_modes(), fake_mode():
+        fakes, named = _pytree.tree_map(fake, (args, kwargs))
+        return describe_results(function(*fakes, **named))
+
+
+def describe_results(out: Any) -> Results:
+    """The pytree of a result with its tensors as layouts."""
+    leaves, spec = _pytree.tree_flatten(out)
+    layouts: list[Layout] = []
+    shown: list[Any] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            shown.append(_Place(len(layouts)))
+            layouts.append(layout_of(leaf))
+        else:
+            shown.append(leaf)
+    return Results(tuple(shown), spec, tuple(layouts))
+
+
+def _new_tensors(place: Place, layouts: tuple[Any, ...]) -> tuple[list[Tensor], list[int]]:
+    numbers = [next(place.controller.numbers) for _ in layouts]
+    return [new_tensor(Handle(n, layout, Memory(), place)) for n, layout in zip(numbers, layouts, strict=True)], numbers
+
+
+def _filled(results: Results, made: list[Tensor]) -> Any:
+    if results.spec is None:
+        return None
+    return _pytree.tree_unflatten([made[leaf.index] if isinstance(leaf, _Place) else leaf for leaf in results.leaves], results.spec)
+
+
+def remote(function: Callable[..., Any] | str | None = None, *, propagate: Any = None) -> Any:
+    """A function, or the import path of one, as a `Remote`. Also as a decorator, with and without arguments."""
+    if function is None:
+        return lambda f: Remote(f, propagate)
+    return Remote(function, propagate)
+
+
+def call_on_shard_and_fetch(remote: Any, *args: Any, shard: dict[str, int] | None = None, **kwargs: Any) -> Future[Any]:
+    """Runs a remote function on one rank of the active mesh, the first one unless `shard` names another, and gives what it returns."""
+    called = remote if isinstance(remote, Remote) else Remote(remote)
+    return called.on_shard(shard, args, kwargs)

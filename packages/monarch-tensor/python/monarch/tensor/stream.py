@@ -1,0 +1,110 @@
+"""Streams: commands of one run in order on each worker, beside those of the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monarch.tensor.active import active
+from monarch.tensor.commands import SIGNAL, WAIT, Alias
+from monarch.tensor.memory import BORROWED, SHARED, Handle, Memory
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from monarch.tensor.tensor import Tensor
+
+
+class Stream:
+    """A sequence of commands of its own, a thread on each worker and, on a GPU, a stream of it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name}>"
+
+    def activate(self) -> AbstractContextManager[Stream]:
+        """Inside, the commands of this thread go to this stream."""
+        from monarch.tensor.dispatch import StreamActivation
+
+        return StreamActivation(self)
+
+    def borrow(self, t: Tensor, mutable: bool = False) -> tuple[Tensor, Borrow]:
+        """`t` for this stream, and the borrow, which `Borrow.drop` or the end of a `with` of it ends.
+
+        This stream waits until the owner's has come here, and the owner's waits, where the borrow ends, until this one has come there.
+        `mutable=True` gives it to this stream for itself; else it is read by both. `TypeError` for a tensor that is dropped, or borrowed
+        in a way that excludes this one.
+        """
+        from monarch.tensor.dispatch import check_operands
+        from monarch.tensor.place import place_of
+        from monarch.tensor.tensor import handle_of, new_tensor
+
+        handle = handle_of(t)
+        owner = handle.place
+        check_operands("borrow", (t,), {"mutable": mutable}, owner, writes=(t,) if mutable else ())
+        controller = owner.controller
+        place = place_of(owner.mesh, self)
+        memory = Memory()
+        memory.state = None if mutable else SHARED
+        number = next(controller.numbers)
+        if place is not owner:
+            event = next(controller.events)
+            controller.emit_order(owner, SIGNAL, event)
+            controller.emit_order(place, WAIT, event)
+        controller.emit(place, controller.defined(Alias()), (handle.id,), (), (number,))
+        lent = new_tensor(Handle(number, handle.layout, memory, place))
+        handle.memory.borrows += 1
+        handle.memory.state = BORROWED if mutable else SHARED
+        return lent, Borrow(handle, memory, place)
+
+
+class Borrow:
+    """A tensor of one stream in the hands of another one, until `drop`. One that is forgotten ends when it is collected."""
+
+    def __init__(self, handle: Handle, memory: Memory, place: Any) -> None:
+        self._handle = handle
+        self._memory = memory
+        self._place = place
+        self._ended = False
+
+    def drop(self) -> None:
+        """Ends the borrow: the borrowed tensor and its views cannot be used any more. A second call does nothing."""
+        from monarch.tensor.frames import current_site
+        from monarch.tensor.memory import DROPPED
+
+        if self._ended:
+            return
+        self._ended = True
+        owner = self._handle.place
+        controller = owner.controller
+        memory = self._memory
+        memory.state, memory.dropped_at = DROPPED, current_site()
+        if controller.failed is None:
+            controller.free(self._place, sorted(memory.ids))
+            if self._place is not owner:
+                event = next(controller.events)
+                controller.emit_order(self._place, SIGNAL, event)
+                controller.emit_order(owner, WAIT, event)
+        lent = self._handle.memory
+        lent.borrows -= 1
+        if not lent.borrows and lent.state != DROPPED:
+            lent.state = None
+
+    def __enter__(self) -> Borrow:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drop()
+
+    def __del__(self) -> None:
+        if not self._ended:
+            # Collected on any thread, perhaps inside of the controller: its own commands take the borrow back.
+            self._handle.place.controller.forgotten.append(self)
+
+
+main_stream = Stream("main")
+
+
+def active_stream() -> Stream:
+    return active.stream or main_stream

@@ -1,0 +1,139 @@
+"""The actor that executes a controller's commands on one rank."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monarch.actor import Actor, current_rank, endpoint
+from monarch.extension import member
+from monarch.tensor.commands import decode
+from monarch.tensor.failures import Failure
+from monarch.tensor.worker.executor import Executor, filler
+from monarch.tensor.worker.groups import Groups
+from monarch.tensor.worker.poison import Poison, poison_among
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monarch.actor import Port
+    from monarch.extension import HostId, ProcId
+    from monarch.tensor.commands import Definition
+
+
+class Worker(Actor):
+    """One of each activated proc. Its endpoints return at once; the streams execute."""
+
+    def __init__(
+        self,
+        local: Sequence[tuple[int, int]],
+        listener: tuple[Any, int],
+        session: str,
+        procs: Sequence[ProcId],
+        hosts: Sequence[HostId],
+    ) -> None:
+        rank = current_rank().rank
+        place, count = local[rank]
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(place), WORLD_SIZE=str(len(local)), LOCAL_WORLD_SIZE=str(count))
+        if torch.cuda.is_available():
+            torch.cuda.set_device(place % torch.cuda.device_count())
+        actor, number = listener
+        self._groups = Groups(session, rank, procs, hosts)
+        self._executor = Executor(rank, str(member().host), self._groups, lambda f: actor.report.broadcast(number, f))
+
+    @endpoint
+    def run(
+        self, data: bytes, constants: list[Any], definitions: list[tuple[int, Definition]], targets: list[Any], forget: list[int]
+    ) -> None:
+        self._executor.take(decode(data, constants), definitions, targets, forget)
+
+    @endpoint(explicit_response_port=True)
+    def mark(self, port: Port[Failure | None]) -> None:
+        """Answers when all streams have executed what came before, with a failure that nothing has fetched."""
+        executor = self._executor
+
+        def passed() -> None:
+            failure, executor.unfetched = executor.unfetched, None
+            port.send(failure)
+
+        executor.after_all(passed)
+
+    @endpoint(explicit_response_port=True)
+    def fetch(self, port: Port[Any], stream: int, numbers: tuple[int, ...]) -> None:
+        """Answers with copies on the CPU, when the stream has come here."""
+        executor = self._executor
+
+        def read() -> None:
+            values = [executor.table.get(n) for n in numbers]
+            poison = poison_among(values)
+            if poison is not None:
+                port.send(poison.failure)
+                return
+            try:
+                # A copy in any case: the stream goes on while the answer is on its way.
+                port.send([_copy(v) for v in values])
+            except Exception as e:
+                port.send(executor.failure(e, -1, "fetch_shard"))
+
+        executor.stream(stream).put(read)
+
+    @endpoint(explicit_response_port=True)
+    def invoke(
+        self, port: Port[Any], stream: int, function: tuple[bytes, ...] | str, name: str, template: Any, numbers: tuple[int, ...]
+    ) -> None:
+        """Answers with what a remote function returns, when the stream has come here."""
+        executor = self._executor
+
+        def apply() -> None:
+            values = [executor.table.get(n) for n in numbers]
+            poison = poison_among(values)
+            if poison is not None:
+                port.send(poison.failure)
+                return
+            try:
+                args, kwargs = filler(*template, lambda slot: executor.held(stream, slot))(values, [])
+                with torch.enable_grad():
+                    port.send(executor.function(function)(*args, **kwargs))
+            except Exception as e:
+                port.send(executor.failure(e, -1, name))
+
+        executor.stream(stream).put(apply)
+
+    @endpoint(explicit_response_port=True)
+    def describe(self, port: Port[Any], stream: int, number: int) -> None:
+        """Answers with the pytree of what a remote function returned, its tensors as layouts."""
+        executor = self._executor
+
+        def read() -> None:
+            from monarch.tensor.remote_function import describe_results
+
+            value = executor.table.get(number)
+            if isinstance(value, Poison):
+                port.send(value.failure)
+                return
+            try:
+                port.send(tuple(describe_results(value)))
+            except Exception as e:
+                port.send(executor.failure(e, -1, "describe"))
+
+        executor.stream(stream).put(read)
+
+    @endpoint
+    def drop_group(self, name: str) -> None:
+        """Closes the process groups of this name when all streams have come here."""
+        self._executor.after_all(lambda: self._groups.drop(name))
+
+    @endpoint
+    def size_of_table(self) -> int:
+        return len(self._executor.table)
+
+    def __cleanup__(self, error: Exception | None) -> None:
+        self._groups.close()
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True).contiguous()
+    raise TypeError(f"a fetched value is a tensor, not {type(value).__name__}" if not isinstance(value, Poison) else "poisoned")

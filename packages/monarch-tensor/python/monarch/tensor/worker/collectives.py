@@ -1,0 +1,213 @@
+"""Reductions and movements between ranks.
+
+A rank whose operand is poisoned takes part with zeros and reports itself: a collective of one number, which runs beside that of the
+data, has the least rank that did. So no rank waits for one that failed before, and the group stays as it is.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from monarch.tensor.worker.poison import Poison, PoisonedElsewhere
+
+if TYPE_CHECKING:
+    from monarch.tensor.commands import Move, Reduce
+    from monarch.tensor.failures import Failure
+    from monarch.tensor.worker.groups import Group, Groups
+
+_OPS = {"sum": "SUM", "avg": "SUM", "product": "PRODUCT", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
+
+_FINE = 1 << 40  # more than any rank
+
+
+class Collectives:
+    """Of one worker."""
+
+    def __init__(self, groups: Groups, rank: int) -> None:
+        self.groups = groups
+        self.rank = rank
+
+    def reduce(self, stream: int, command: Reduce, inputs: list[Any]) -> Any:
+        """The result for this rank, None where it is of no use here. Raises the failure of the rank that had no data."""
+        shape, dtype, device = command.layout
+        value = inputs[0]
+        poison = value if type(value) is Poison else None
+        target = inputs[1] if command.inputs == 2 else None
+        if poison is None and type(target) is Poison:
+            poison = target
+        group = self.groups.of(command.grid.line(self.rank, command.dims), stream, torch.device(device).type)
+        if poison is not None:
+            value = torch.zeros(shape, dtype=dtype, device=device)
+        try:
+            flag = _Flag(group, poison, value.device)
+            result = _reduced(group, command, value)
+            flag.check()
+        except (PoisonedElsewhere, NotImplementedError):
+            raise
+        except Exception:
+            self.groups.forget(group)
+            raise
+        if command.in_place:
+            inputs[0].copy_(result.reshape(inputs[0].shape))
+            return None
+        if target is not None:
+            target.copy_(result)
+            return None
+        if command.result is not None and self.rank not in command.result:
+            return None
+        return result
+
+    def move(self, stream: int, command: Move, inputs: list[Any]) -> Any:
+        """The tensor for this rank, if it is a destination."""
+        shape, dtype, device = command.layout
+        value = inputs[0] if inputs else None
+        sends = [to for of, to in command.routes if of == self.rank and to != self.rank]
+        sources = [of for of, to in command.routes if to == self.rank]
+        failure = value.failure if type(value) is Poison else None
+        result: Any = None
+        if any(of != to for of, to in command.routes):
+            ranks = tuple(sorted({r for route in command.routes for r in route}))
+            group = self.groups.of(ranks, stream, torch.device(device).type)
+            try:
+                result = self._exchange(group, value, failure, sends, [s for s in sources if s != self.rank], command.layout)
+            except PoisonedElsewhere:
+                raise
+            except Exception:
+                self.groups.forget(group)
+                raise
+        if self.rank in sources:
+            if failure is not None:
+                raise PoisonedElsewhere(failure)
+            result = value.clone(memory_format=torch.contiguous_format)
+        return result
+
+    def _exchange(self, group: Group, value: Any, failure: Failure | None, sends: list[int], sources: list[int], layout: Any) -> Any:
+        shape, dtype, device = layout
+        where = torch.device(device)
+        works: list[Any] = []
+        kept: list[Any] = []
+        if sends:
+            data = value.contiguous() if failure is None else torch.zeros(shape, dtype=dtype, device=where)
+            text = torch.zeros(1, dtype=torch.int64, device=where)
+            if failure is not None:
+                text = torch.tensor([len(_packed(failure))], dtype=torch.int64, device=where)
+            kept += [data, text]
+            for to in sends:
+                place = group.ranks.index(to)
+                works += [group.pg.send([text], place, 0), group.pg.send([_plain(data)], place, 1)]
+                if failure is not None:
+                    body = torch.frombuffer(bytearray(_packed(failure)), dtype=torch.uint8).to(where)
+                    kept.append(body)
+                    works.append(group.pg.send([body], place, 2))
+        received: Any = None
+        for of in sources:
+            place = group.ranks.index(of)
+            text = torch.zeros(1, dtype=torch.int64, device=where)
+            received = torch.empty(shape, dtype=dtype, device=where)
+            first, second = group.pg.recv([text], place, 0), group.pg.recv([_plain(received)], place, 1)
+            first.wait()
+            second.wait()
+            if length := int(text.item()):
+                body = torch.zeros(length, dtype=torch.uint8, device=where)
+                group.pg.recv([body], place, 2).wait()
+                for work in works:
+                    work.wait()
+                raise PoisonedElsewhere(pickle.loads(body.cpu().numpy().tobytes()))
+        for work in works:
+            work.wait()
+        return received
+
+
+def _packed(failure: Failure) -> bytes:
+    return pickle.dumps(failure)
+
+
+def _plain(tensor: Any) -> Any:
+    """The same memory with a type that every back end moves."""
+    if tensor.dtype == torch.bool or tensor.is_complex() or tensor.dtype in (torch.int16, torch.bfloat16):
+        return tensor.view(torch.uint8) if tensor.dim() else tensor.view(1).view(torch.uint8)
+    return tensor
+
+
+class _Flag:
+    """The least place in the group whose data are poisoned, found beside the collective of the data."""
+
+    def __init__(self, group: Group, poison: Poison | None, device: Any) -> None:
+        self._group = group
+        self._poison = poison
+        self._flag = torch.tensor([_FINE if poison is None else group.place], dtype=torch.int64, device=device)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MIN
+        self._work = group.pg.allreduce([self._flag], options)
+
+    def check(self) -> None:
+        """Raises the failure of that rank, on all ranks."""
+        self._work.wait()
+        place = int(self._flag.item())
+        if place == _FINE:
+            return
+        group = self._group
+        # The failure itself is sent by that rank, which all know by now.
+        body = pickle.dumps(self._poison.failure) if self._poison is not None and place == group.place else b""
+        length = torch.tensor([len(body)], dtype=torch.int64, device=self._flag.device)
+        options = dist.BroadcastOptions()
+        options.rootRank = place
+        group.pg.broadcast([length], options).wait()
+        text = torch.zeros(int(length.item()), dtype=torch.uint8, device=self._flag.device)
+        if body:
+            text.copy_(torch.frombuffer(bytearray(body), dtype=torch.uint8))
+        group.pg.broadcast([text], options).wait()
+        raise PoisonedElsewhere(pickle.loads(text.cpu().numpy().tobytes()))
+
+
+def _reduced(group: Group, command: Reduce, value: Any) -> Any:
+    if command.reduction == "stack":
+        return _stacked(group, value, command.scatter)
+    result = _summed(group, value, command.reduction)
+    # Gloo has no reduction that scatters for all types: each rank takes its part.
+    return result[group.place].clone() if command.scatter else result
+
+
+def _stacked(group: Group, value: Any, scatter: bool) -> Any:
+    source = value.contiguous()
+    if scatter:
+        result = torch.empty_like(source)
+        if source.numel():
+            group.pg.alltoall_base(_bytes(result), _bytes(source), [], [], dist.AllToAllOptions()).wait()
+        return result
+    result = torch.empty((group.size, *source.shape), dtype=source.dtype, device=source.device)
+    if source.numel():
+        group.pg._allgather_base(_bytes(result), _bytes(source)).wait()
+    return result
+
+
+def _bytes(tensor: Any) -> Any:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _summed(group: Group, value: Any, reduction: str) -> Any:
+    """The reduction over the group, in new memory."""
+    options = dist.AllreduceOptions()
+    options.reduceOp = getattr(dist.ReduceOp, _OPS[reduction])
+    result = value.clone(memory_format=torch.contiguous_format)
+    moved = result
+    if value.is_complex():
+        if reduction not in ("sum", "avg"):
+            raise NotImplementedError(f"reduce: {reduction!r} of complex numbers")
+        moved = torch.view_as_real(result)
+    elif value.dtype == torch.bool:
+        # True is 1: of its sum what is not 0, as torch counts.
+        moved = result.to(torch.int32)
+    elif group.is_gloo and value.dtype in (torch.bfloat16, torch.int16):
+        moved = result.to(torch.float32 if value.is_floating_point() else torch.int32)
+    if moved.numel():
+        group.pg.allreduce([moved], options).wait()
+    if reduction == "avg":
+        moved = moved / group.size
+    if value.is_complex():
+        return torch.view_as_complex(moved)
+    return moved if moved.dtype == value.dtype else moved.to(value.dtype)

@@ -1,0 +1,488 @@
+"""Executes the commands of a controller on one rank."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monarch.extension.pickling import loads
+from monarch.tensor.commands import (
+    RELEASE,
+    SIGNAL,
+    WAIT,
+    Alias,
+    Apply,
+    Call,
+    Constant,
+    Held,
+    Input,
+    Move,
+    RankOf,
+    Reduce,
+    Replay,
+    Segment,
+    Unpack,
+    Varying,
+)
+from monarch.tensor.failures import Failure
+from monarch.tensor.layout import Layout, describe
+from monarch.tensor.worker.collectives import Collectives
+from monarch.tensor.worker.poison import Poison, PoisonedElsewhere, poison_among
+from monarch.tensor.worker.stream_thread import StreamThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from monarch.tensor.commands import Definition
+    from monarch.tensor.worker.groups import Groups
+
+_NAME = re.compile(r"([A-Za-z_]\w*)(?:::|\.)([A-Za-z_]\w*)\.([A-Za-z_]\w*)")
+
+# Reports of failures in a row that no fetch has asked for: what comes after them is poisoned all the same.
+_REPORTS = 64
+
+
+class NotAnObject(Exception):
+    """A remote function returned something else than it was to return."""
+
+
+def operator_of(name: str) -> Any:
+    """The operator of torch's registry with this name. `LookupError` for anything else: a name is never imported or evaluated."""
+    match = _NAME.fullmatch(name)
+    found: Any = None
+    if match is not None:
+        space, operator, overload = match.groups()
+        packet = getattr(getattr(torch.ops, space), operator, None)
+        found = getattr(packet, overload, None)
+    if not isinstance(found, torch._ops.OpOverload):
+        raise LookupError(f"{name!r} is no operator of torch's registry on this worker, which has torch {torch.__version__}")
+    return found
+
+
+def function_of(reference: tuple[bytes, ...] | str) -> Any:
+    """A remote function: a pickle of it and the memory beside that, or its import path `module.name`."""
+    if isinstance(reference, tuple):
+        return _function(loads(reference[0], list(reference[1:])))
+    import importlib
+
+    module, _, name = reference.rpartition(".")
+    if not module:
+        raise ValueError(f"{reference!r} is no import path: it has no module")
+    return _function(getattr(importlib.import_module(module), name))
+
+
+def _function(found: Any) -> Any:
+    # A decorated function is pickled by its name, which is that of what the decorator made of it.
+    from monarch.tensor.remote_function import Remote
+
+    if not isinstance(found, Remote):
+        return found
+    return function_of(found.function) if isinstance(found.function, str) else found.function
+
+
+class Step:
+    """A definition as it is executed: how many numbers of the code it has, and what they are given to."""
+
+    __slots__ = ("constants", "inputs", "keep", "mutates", "name", "results", "run", "takes_poison")
+
+    def __init__(self, definition: Definition, run: Callable[[int, list[Any], list[Any]], Any]) -> None:
+        self.inputs = definition.inputs
+        self.results = len(definition.keep)
+        self.constants = definition.constants
+        self.keep = definition.keep
+        self.mutates = definition.mutates
+        self.name = definition.name
+        # Gives all tensors of the result, of which `keep` have numbers.
+        self.run = run
+        # Collectives take part also without data.
+        self.takes_poison = isinstance(definition, Reduce | Move | Replay | Alias)
+
+
+class Executor:
+    """The table of a rank, and its streams."""
+
+    def __init__(self, rank: int, host: str, groups: Groups, report: Callable[[Failure], object]) -> None:
+        self.rank = rank
+        self.host = host
+        self.groups = groups
+        self.collectives = Collectives(groups, rank)
+        self.table: dict[int, Any] = {}
+        self.steps: dict[int, Step] = {}
+        self._report = report
+        self._reports = 0
+        self._targets: dict[int, frozenset[int]] = {}
+        self._streams: dict[int, StreamThread] = {}
+        self._events: dict[int, _Event] = {}
+        self._events_lock = threading.Lock()
+        self._functions: dict[tuple[bytes, ...] | str, Any] = {}
+        self.unfetched: Failure | None = None
+
+    # What the controller sends
+
+    def take(self, segments: list[Segment], definitions: list[tuple[int, Definition]], targets: list[Any], forget: list[int]) -> None:
+        """Hands the commands to the streams; returns at once."""
+        for number, definition in definitions:
+            self.steps[number] = self._step(definition)
+        for number, ranks in targets:
+            self._targets[number] = frozenset(ranks)
+        for segment in segments:
+            if segment.target and self.rank not in self._targets[segment.target]:
+                continue
+            self.stream(segment.stream).put(lambda s=segment: self.run(s))
+        if forget:
+            self._after_all(lambda: [self.steps.pop(number, None) for number in forget])
+
+    def stream(self, number: int) -> StreamThread:
+        found = self._streams.get(number)
+        if found is None:
+            found = self._streams[number] = StreamThread(number)
+        return found
+
+    def after_all(self, task: Callable[[], object]) -> None:
+        """Runs it when each stream has executed what it was given so far."""
+        self._after_all(task)
+
+    def _after_all(self, task: Callable[[], object]) -> None:
+        streams = list(self._streams.values()) or [self.stream(0)]
+        left = len(streams)
+        lock = threading.Lock()
+
+        def passed() -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                last = not left
+            if last:
+                task()
+
+        for stream in streams:
+            stream.put(passed)
+
+    # The commands of one segment, on the thread of its stream
+
+    def run(self, segment: Segment) -> None:
+        code, constants, number, stream = segment.code, segment.constants, segment.first, segment.stream
+        table, steps = self.table, self.steps
+        at, used, end = 0, 0, len(code)
+        while at < end:
+            head = code[at]
+            if head > 0:
+                step = steps[head]
+                middle = at + 1 + step.inputs
+                after = middle + step.results
+                inputs = code[at + 1 : middle]
+                values = constants[used : used + step.constants]
+                used += step.constants
+                self.execute(step, stream, number, inputs, values, code[middle:after])
+                at = after
+                number += 1
+            elif head == RELEASE:
+                after = at + 2 + code[at + 1]
+                for entry in code[at + 2 : after]:
+                    table.pop(entry, None)
+                at = after
+            elif head == SIGNAL:
+                self._event(code[at + 1]).signal()
+                at += 2
+            elif head == WAIT:
+                self._event(code[at + 1]).wait()
+                with self._events_lock:
+                    self._events.pop(code[at + 1], None)
+                at += 2
+            else:
+                raise ValueError(f"a command begins with {head}")
+
+    def execute(self, step: Step, stream: int, number: int, inputs: list[int], constants: list[Any], results: list[int]) -> None:
+        """One operation: its results, or the reason for which there are none, get their numbers in the table."""
+        table = self.table
+        try:
+            values = [table[i] for i in inputs]
+            if step.takes_poison:
+                out = step.run(stream, values, constants)
+            else:
+                try:
+                    out = step.run(stream, values, constants)
+                except Exception:
+                    # Asked only now: what is poisoned is no tensor, so that no operator takes it.
+                    if poison_among(values) is not None:
+                        self._poison(poison_among(values), step, inputs, results)
+                        return
+                    raise
+            if results:
+                keep = step.keep
+                if len(keep) == 1 and isinstance(out, torch.Tensor):
+                    table[results[0]] = out
+                    return
+                for entry, place in zip(results, keep, strict=True):
+                    value = out[place]
+                    if value is not None:
+                        table[entry] = value
+        except PoisonedElsewhere as e:
+            self._poison(Poison(e.failure), step, inputs, results)
+        except BaseException as e:
+            failure = self.failure(e, number, step.name)
+            self._poison(Poison(failure), step, inputs, results)
+            self.unfetched = self.unfetched or failure
+            self._reports += 1
+            if self._reports <= _REPORTS:
+                self._report(failure)
+            if not isinstance(e, Exception):
+                del e
+        else:
+            return
+
+    def failure(self, error: BaseException, number: int, name: str) -> Failure:
+        """What the controller is told of an exception."""
+        frames = traceback.extract_tb(error.__traceback__)
+        # The frames of this file come first; the reader knows that a worker has executed it.
+        while frames and frames[0].filename == __file__:
+            del frames[0]
+        return Failure(self.rank, number, self.host, name, _portable(error), tuple(traceback.format_list(frames)))
+
+    def _poison(self, poison: Poison | None, step: Step, inputs: list[int], results: list[int]) -> None:
+        table = self.table
+        for entry in results:
+            table[entry] = poison
+        for place in step.mutates:
+            value = table.get(inputs[place])
+            if isinstance(value, torch.Tensor):
+                # Each view of that memory has the same wrong numbers.
+                storage = value.untyped_storage()._cdata
+                for entry, other in list(table.items()):
+                    if isinstance(other, torch.Tensor) and other.untyped_storage()._cdata == storage:
+                        table[entry] = poison
+            else:
+                table[inputs[place]] = poison
+
+    def _event(self, number: int) -> _Event:
+        with self._events_lock:
+            found = self._events.get(number)
+            if found is None:
+                found = self._events[number] = _Event()
+            return found
+
+    # Definitions
+
+    def _step(self, definition: Definition) -> Step:
+        return Step(definition, self._runner(definition))
+
+    def _runner(self, definition: Definition) -> Callable[[int, list[Any], list[Any]], Any]:
+        if isinstance(definition, Call):
+            return self._call(definition)
+        if isinstance(definition, Constant):
+            return lambda stream, inputs, constants: [_constant(constants[0])]
+        if isinstance(definition, RankOf):
+            index = definition.grid.index_in(self.rank, definition.dims) if definition.grid.place_of(self.rank) is not None else 0
+            return lambda stream, inputs, constants: [torch.tensor(index)]
+        if isinstance(definition, Reduce):
+            return lambda stream, inputs, constants: [self.collectives.reduce(stream, definition, inputs)]
+        if isinstance(definition, Move):
+            return lambda stream, inputs, constants: [self.collectives.move(stream, definition, inputs)]
+        if isinstance(definition, Alias):
+            return lambda stream, inputs, constants: inputs
+        if isinstance(definition, Apply):
+            return lambda stream, inputs, constants: self._apply(stream, definition, inputs, constants)
+        if isinstance(definition, Unpack):
+            return lambda stream, inputs, constants: checked_results(definition.name, inputs[0], definition.results)
+        return _Replayed(self, definition).run
+
+    def _call(self, call: Call) -> Callable[[int, list[Any], list[Any]], Any]:
+        try:
+            operator = operator_of(call.operator)
+        except LookupError as e:
+            return _raiser(e)
+        fill = filler(call.args, call.kwargs)
+        single = call.keep == (0,)
+
+        def run(stream: int, inputs: list[Any], constants: list[Any]) -> Any:
+            args, kwargs = fill(inputs, constants)
+            out = operator(*args, **kwargs)
+            return out if single and isinstance(out, torch.Tensor) else flat_tensors(out)
+
+        return run
+
+    def held(self, stream: int, slot: Held) -> Any:
+        """What a definition names instead of a tensor."""
+        if slot.kind == "group":
+            grid, dims, name = slot.key
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            return self.groups.of(grid.line(self.rank, dims), name, device).pg
+        raise ValueError(f"a worker keeps no {slot.kind!r}")
+
+    def function(self, reference: tuple[bytes, ...] | str) -> Any:
+        found = self._functions.get(reference)
+        if found is None:
+            if len(self._functions) >= 1024:
+                self._functions.clear()
+            found = self._functions[reference] = function_of(reference)
+        return found
+
+    def _apply(self, stream: int, command: Apply, inputs: list[Any], constants: list[Any]) -> list[Any]:
+        # A function may have anything in its arguments: it is not called with what is poisoned.
+        poison = poison_among(inputs)
+        if poison is not None:
+            raise PoisonedElsewhere(poison.failure)
+        args, kwargs = filler(command.args, command.kwargs, lambda slot: self.held(stream, slot))(inputs, constants)
+        with torch.enable_grad():
+            out = self.function(command.function)(*args, **kwargs)
+        return checked_results(command.name, out, command.results)
+
+
+def _raiser(error: Exception) -> Callable[[int, list[Any], list[Any]], Any]:
+    def run(stream: int, inputs: list[Any], constants: list[Any]) -> Any:
+        raise error
+
+    return run
+
+
+def _constant(value: Any) -> Any:
+    # A copy: what came in a message may be memory that cannot be written.
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _portable(error: BaseException) -> BaseException:
+    """The exception itself, if it can be sent and read again without this worker's modules failing."""
+    error.__traceback__ = None
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def flat_tensors(out: Any) -> list[Any]:
+    """The tensors of a result, in order."""
+    if isinstance(out, torch.Tensor):
+        return [out]
+    if isinstance(out, list | tuple):
+        return [t for value in out for t in flat_tensors(value)]  # pyright: ignore[reportUnknownVariableType]
+    return []
+
+
+def checked_results(name: str, out: Any, expected: tuple[Any, ...]) -> list[Any]:
+    """The leaves of what a remote function returned, which are to have these layouts; None stands for an object of any kind."""
+    from torch.utils import _pytree
+
+    leaves: list[Any] = [out] if expected == (None,) else [v for v in _pytree.tree_leaves(out) if isinstance(v, torch.Tensor)]
+    if len(leaves) != len(expected):
+        raise NotAnObject(f"{name} returned {len(leaves)} tensors, and {len(expected)} were propagated for it")
+    for i, (value, layout) in enumerate(zip(leaves, expected, strict=True)):
+        if isinstance(layout, Layout):
+            if tuple(value.shape) != layout.shape or value.dtype != layout.dtype:
+                got = describe(value.dtype, value.shape)
+                raise NotAnObject(f"{name} returned {got} as its tensor {i}, and {layout.describe()} was propagated for it")
+            leaves[i] = value.detach()
+    return leaves
+
+
+def filler(
+    args: tuple[Any, ...], kwargs: dict[str, Any], held: Callable[[Held], Any] | None = None
+) -> Callable[[list[Any], list[Any]], tuple[list[Any], dict[str, Any]]]:
+    """Puts tensors and constants into the arguments of a definition."""
+
+    def has_slots(value: Any) -> bool:
+        if isinstance(value, Input | Varying | Held):
+            return True
+        if isinstance(value, list | tuple):
+            return any(map(has_slots, value))  # pyright: ignore[reportUnknownArgumentType]
+        if isinstance(value, dict):
+            return any(map(has_slots, value.values()))  # pyright: ignore[reportUnknownArgumentType]
+        return False
+
+    def filled(value: Any, inputs: list[Any], constants: list[Any]) -> Any:
+        if isinstance(value, Input):
+            return inputs[value.index]
+        if isinstance(value, Varying):
+            return constants[value.index]
+        if isinstance(value, Held):
+            assert held is not None
+            return held(value)
+        if isinstance(value, list | tuple):
+            return _again(value, (filled(v, inputs, constants) for v in value))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        if isinstance(value, dict):
+            return {k: filled(v, inputs, constants) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        return value
+
+    direct = [(place, value.index) for place, value in enumerate(args) if isinstance(value, Input)]
+    others = [(place, value) for place, value in enumerate(args) if not isinstance(value, Input) and has_slots(value)]
+    named = [(key, value) for key, value in kwargs.items() if has_slots(value)]
+
+    def fill(inputs: list[Any], constants: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        given = list(args)
+        for place, index in direct:
+            given[place] = inputs[index]
+        for place, value in others:
+            given[place] = filled(value, inputs, constants)
+        if not named:
+            return given, kwargs
+        return given, {**kwargs, **{key: filled(value, inputs, constants) for key, value in named}}
+
+    return fill
+
+
+def _again(like: Any, values: Iterable[Any]) -> Any:
+    made = list(values)
+    if isinstance(like, list):
+        return made
+    return type(like)(*made) if hasattr(like, "_fields") else tuple(made)
+
+
+class _Event:
+    """That one stream has come to a point, for another one."""
+
+    def __init__(self) -> None:
+        self._set = threading.Event()
+        self._device: Any = None
+
+    def signal(self) -> None:
+        if torch.cuda.is_available():
+            self._device = torch.cuda.Event()
+            self._device.record()
+        self._set.set()
+
+    def wait(self) -> None:
+        self._set.wait()
+        if self._device is not None:
+            torch.cuda.current_stream().wait_event(self._device)
+
+
+class _Replayed:
+    """A recording: its commands, with numbers of their own for what they make."""
+
+    def __init__(self, executor: Executor, recording: Replay) -> None:
+        self._executor = executor
+        self._recording = recording
+
+    def run(self, stream: int, inputs: list[Any], constants: list[Any]) -> list[Any]:
+        executor, recording = self._executor, self._recording
+        # Numbers of a recording are negative in the table: no command of the controller has them.
+        table = executor.table
+        for formal, value in zip(recording.formals, inputs, strict=True):
+            table[formal] = value
+        for _, code, values in recording.code:
+            executor.run(Segment(stream, 0, 0, list(code), list(values)))
+        results = [table[number] for number in recording.results]
+        for _, code, _ in recording.code:
+            _clear(executor, code)
+        for formal in recording.formals:
+            table.pop(formal, None)
+        return results
+
+
+def _clear(executor: Executor, code: tuple[int, ...]) -> None:
+    at = 0
+    while at < len(code):
+        head = code[at]
+        if head > 0:
+            step = executor.steps[head]
+            at += 1 + step.inputs
+            for number in code[at : at + step.results]:
+                executor.table.pop(number, None)
+            at += step.results
+        else:
+            at += 2 + (code[at + 1] if head == RELEASE else 0)

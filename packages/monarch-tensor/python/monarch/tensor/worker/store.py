@@ -1,0 +1,139 @@
+"""The store by which the ranks of a process group find each other: a dictionary in the process of its first rank, without a port.
+
+The others reach it by requests of the job's own links.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from monarch.extension import ask, member, serve
+
+if TYPE_CHECKING:
+    from monarch.extension import ProcId, Request
+
+REQUEST = "monarch.tensor.store"
+
+SET, GET, ADD, CHECK, DELETE = range(5)
+# Longer than any creation of a group takes, and shorter than a night.
+SECONDS = 300.0
+
+
+class Shelf:
+    """The entries of this process. A `GET` of one that is not there is answered when it is set."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._set = threading.Condition(self._lock)
+        self._entries: dict[str, bytes] = {}
+        self._waiting: dict[str, list[Any]] = {}
+
+    def serve(self) -> None:
+        serve(REQUEST, self._answer)
+
+    def _answer(self, request: Request) -> bytes | None:
+        kind, key, value = _unpack(bytes(request.body))
+        if kind == GET:
+            with self._lock:
+                if key not in self._entries:
+                    request.defer()
+                    self._waiting.setdefault(key, []).append(request)
+                    return None
+                return self._entries[key]
+        return self.apply(kind, key, value)
+
+    def wait(self, key: str, seconds: float) -> bytes:
+        """The value of an entry, when it is set. `TimeoutError` after so many seconds."""
+        with self._lock:
+            if not self._set.wait_for(lambda: key in self._entries, seconds):
+                raise TimeoutError(f"{key!r} was not set in the store of a process group within {seconds} s")
+            return self._entries[key]
+
+    def apply(self, kind: int, key: str, value: bytes) -> bytes:
+        """Everything but `GET`."""
+        with self._lock:
+            if kind == SET:
+                self._entries[key] = value
+            elif kind == ADD:
+                self._entries[key] = str(int(self._entries.get(key, b"0")) + int(value)).encode()
+            elif kind == CHECK:
+                return b"1" if key in self._entries else b"0"
+            elif kind == DELETE:
+                gone = [k for k in self._entries if k.startswith(key)]
+                for k in gone:
+                    del self._entries[k]
+                return b"1" if gone else b"0"
+            else:
+                raise ValueError(f"the store has no operation {kind}")
+            answer = self._entries[key]
+            waiting = self._waiting.pop(key, [])
+            self._set.notify_all()
+        for request in waiting:
+            request.answer(answer)
+        return answer
+
+
+def _pack(kind: int, key: str, value: bytes = b"") -> bytes:
+    name = key.encode()
+    return struct.pack("<BI", kind, len(name)) + name + value
+
+
+def _unpack(body: bytes) -> tuple[int, str, bytes]:
+    if len(body) < 5:
+        raise ValueError(f"a request to the store of {len(body)} bytes is cut off")
+    kind, length = struct.unpack_from("<BI", body)
+    if len(body) < 5 + length:
+        raise ValueError(f"a request to the store of {len(body)} bytes is cut off")
+    return kind, body[5 : 5 + length].decode(), body[5 + length :]
+
+
+class RequestStore(dist.Store):
+    """The store in another process, or in this one, as torch's process groups use it. `prefix` keeps groups apart."""
+
+    def __init__(self, shelf: Shelf, owner: ProcId, prefix: str) -> None:
+        super().__init__()
+        # That of this process, if this process is the owner.
+        self._shelf = shelf if owner == member().proc else None
+        self._owner = owner
+        self._prefix = prefix
+        self._seconds = SECONDS
+
+    def _ask(self, kind: int, key: str, value: bytes = b"") -> bytes:
+        if self._shelf is not None:
+            name = self._prefix + key
+            return self._shelf.wait(name, self._seconds) if kind == GET else self._shelf.apply(kind, name, value)
+        return bytes(ask(self._owner, REQUEST, _pack(kind, self._prefix + key, value)).get(self._seconds))
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self._ask(SET, key, value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        return self._ask(GET, key)
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._ask(ADD, key, str(amount).encode()))
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self._ask(CHECK, key) == b"1" for key in keys)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        for key in keys:
+            self._ask(GET, key)
+
+    def delete_key(self, key: str) -> bool:
+        return self._ask(DELETE, key) == b"1"
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._seconds = timeout.total_seconds()
+
+    def num_keys(self) -> int:
+        raise NotImplementedError("the store of a mesh does not count its keys")
+
+    def clear(self) -> None:
+        """Removes what was set under the prefix."""
+        self._ask(DELETE, "")

@@ -1,0 +1,39 @@
+"""The thread of a stream on a worker: it executes one command after another."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class StreamThread:
+    """Runs tasks in their order, without autograd. The first stream has the device's own stream, each other one a stream of its own."""
+
+    def __init__(self, number: int) -> None:
+        self._tasks: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self.number = number
+        threading.Thread(target=self._run, name=f"monarch-tensor-stream-{number}", daemon=True).start()
+
+    def put(self, task: Callable[[], object]) -> None:
+        self._tasks.put(task)
+
+    def _run(self) -> None:
+        torch.set_grad_enabled(False)
+        if self.number and torch.cuda.is_available():
+            torch.cuda.set_stream(torch.cuda.Stream())
+        while True:  # polls: no, it waits for the next task
+            task = self._tasks.get()
+            try:
+                task()
+            except Exception:
+                # A task reports what its commands raise: this is a defect of ours, and the stream goes on.
+                logging.getLogger("monarch.tensor").exception("stream %d of a worker", self.number)
+            # The queue is empty for long times: nothing of the last task stays meanwhile.
+            del task
