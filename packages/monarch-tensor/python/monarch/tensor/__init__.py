@@ -26,6 +26,10 @@ _check_torch()
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from monarch.tensor import builtins as builtins
+    from monarch.tensor import pipelining as pipelining
+    from monarch.tensor import random as random
+    from monarch.tensor import timer as timer
     from monarch.tensor.active import get_active_mesh as get_active_mesh
     from monarch.tensor.active import get_active_stream as get_active_stream
     from monarch.tensor.errors import RemoteException as RemoteException
@@ -38,10 +42,15 @@ if TYPE_CHECKING:
     from monarch.tensor.mesh import DeviceMesh as DeviceMesh
     from monarch.tensor.mesh import RemoteProcessGroup as RemoteProcessGroup
     from monarch.tensor.mesh import no_mesh as no_mesh
+    from monarch.tensor.meta import set_meta as set_meta
     from monarch.tensor.moves import MeshSliceTensor as MeshSliceTensor
     from monarch.tensor.moves import slice_mesh as slice_mesh
     from monarch.tensor.moves import to_mesh as to_mesh
+    from monarch.tensor.opaque_module import OpaqueModule as OpaqueModule
+    from monarch.tensor.opaque_object import OpaqueObject as OpaqueObject
+    from monarch.tensor.opaque_object import opaque_method as opaque_method
     from monarch.tensor.opaque_ref import OpaqueRef as OpaqueRef
+    from monarch.tensor.random import manual_seed as manual_seed
     from monarch.tensor.recording import coalescing as coalescing
     from monarch.tensor.recording import compile as compile
     from monarch.tensor.reductions import reduce as reduce
@@ -49,6 +58,7 @@ if TYPE_CHECKING:
     from monarch.tensor.remote_function import Remote as Remote
     from monarch.tensor.remote_function import call_on_shard_and_fetch as call_on_shard_and_fetch
     from monarch.tensor.remote_function import remote as remote
+    from monarch.tensor.resolvers import function_resolvers as function_resolvers
     from monarch.tensor.stream import Borrow as Borrow
     from monarch.tensor.stream import Stream as Stream
     from monarch.tensor.tensor import Tensor as Tensor
@@ -60,17 +70,24 @@ _HOMES = {
     "fetch": ("fetch_shard", "inspect", "show"),
     "grad": ("grad_function", "grad_generator"),
     "mesh": ("DeviceMesh", "RemoteProcessGroup", "no_mesh"),
+    "meta": ("set_meta",),
     "moves": ("MeshSliceTensor", "slice_mesh", "to_mesh"),
+    "opaque_module": ("OpaqueModule",),
+    "opaque_object": ("OpaqueObject", "opaque_method"),
     "opaque_ref": ("OpaqueRef",),
+    "random": ("manual_seed",),
     "recording": ("coalescing", "compile"),
     "reductions": ("reduce", "reduce_"),
     "remote_function": ("Remote", "call_on_shard_and_fetch", "remote"),
+    "resolvers": ("function_resolvers",),
     "stream": ("Borrow", "Stream"),
     "tensor": ("Tensor",),
 }
 # End of the generated table.
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_NAMES = sorted(_HOME)
+# Modules with names of their own.
+_MODULES = ("builtins", "pipelining", "random", "timer")
+_NAMES = sorted((*_HOME, *_MODULES))
 
 if not TYPE_CHECKING:  # type checkers go by the imports above
     __all__ = [*_NAMES]  # noqa: PLE0604
@@ -79,6 +96,8 @@ if not TYPE_CHECKING:  # type checkers go by the imports above
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
+    if name in _MODULES:
+        return import_module(f"monarch.tensor.{name}")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'monarch.tensor' has no attribute {name!r}")

@@ -31,24 +31,25 @@ def refusal(
 ) -> TypeError:
     """The error for a call. `problem` gives for an operand its marker and the words of its remedy, or None."""
     found: dict[str, dict[str, str]] = {}
-
-    def shown(value: Any) -> str:
-        if isinstance(value, list | tuple):
-            inner = ", ".join(map(shown, value))  # pyright: ignore[reportUnknownArgumentType]
-            return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"  # pyright: ignore[reportUnknownArgumentType]
-        if isinstance(value, dict):
-            return "{" + ", ".join(f"{k!r}: {shown(v)}" for k, v in value.items()) + "}"  # pyright: ignore[reportUnknownVariableType]
-        wrong = problem(value)
-        if wrong is not None:
-            marker, words = wrong
-            found.setdefault(marker, words)
-            return marker
-        if hasattr(value, "dtype") and hasattr(value, "shape"):
-            return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
-        text = repr(value)
-        return text if len(text) <= 60 else text[:57] + "..."
-
-    operands = [shown(a) for a in args] + [f"{k}={shown(v)}" for k, v in kwargs.items()]
+    operands = [_shown(a, problem, found) for a in args] + [f"{k}={_shown(v, problem, found)}" for k, v in kwargs.items()]
     lines = [f"{name}({', '.join(operands)})"]
     lines += [f"{marker}: {REMEDIES[marker].format(**words)}" for marker, words in found.items()]
     return TypeError("\n".join(lines))
+
+
+# No function inside of `refusal`: one that calls itself is a cycle of references, and would keep the operands until it is collected.
+def _shown(value: Any, problem: Callable[[Any], tuple[str, dict[str, str]] | None], found: dict[str, dict[str, str]]) -> str:
+    if isinstance(value, list | tuple):
+        inner = ", ".join(_shown(v, problem, found) for v in value)  # pyright: ignore[reportUnknownVariableType]
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k!r}: {_shown(v, problem, found)}" for k, v in value.items()) + "}"  # pyright: ignore[reportUnknownVariableType]
+    wrong = problem(value)
+    if wrong is not None:
+        marker, words = wrong
+        found.setdefault(marker, words)
+        return marker
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

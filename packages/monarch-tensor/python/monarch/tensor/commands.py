@@ -80,12 +80,12 @@ class Grid(NamedTuple):
         """The coordinates of a rank; None if it is not in the mesh."""
         left = rank - self.offset
         place = [0] * len(self.sizes)
+        if left < 0:
+            return None
         for axis in sorted(range(len(self.sizes)), key=lambda a: -self.strides[a]):
             if self.sizes[axis] > 1:
                 place[axis] = min(left // self.strides[axis], self.sizes[axis] - 1)
                 left -= place[axis] * self.strides[axis]
-            if left < 0:
-                return None
         return tuple(place) if left == 0 and 0 not in self.sizes else None
 
     def rank_at(self, place: tuple[int, ...]) -> int:

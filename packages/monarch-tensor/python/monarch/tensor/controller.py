@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from monarch.actor import Future, ProcMesh
-    from monarch.extension import HostId
+    from monarch.extension import HostId, ProcId
     from monarch.tensor.commands import Definition
     from monarch.tensor.place import Place
     from monarch.tensor.propagate import Known
@@ -52,11 +52,12 @@ class Controller:
     `rank` is a worker's place in the activated mesh.
     """
 
+    # The hosts of the ranks, in their order.
+    hosts: Sequence[Any]
+    size: int
+
     def __init__(self, procs: ProcMesh) -> None:
-        view = mesh_view(procs)
-        local = _local_ranks(view.hosts)
         self.procs = procs
-        self.size = len(local)
         self.lock = threading.RLock()
         self.numbers = itertools.count(1)
         self.events = itertools.count(1)
@@ -92,13 +93,26 @@ class Controller:
         self._unreferenced: set[int] = set()
         self._known_definitions: dict[int, Definition] = {}
         self.failures = Failures(self.site_of)
+        self.awake = False
+        # The batches that were sent, and by which name the workers know this controller.
+        self.batches = 0
+        self.session = ""
+        self.rank_of: dict[ProcId, int] = {}
+        self._start(procs)
+
+    def _start(self, procs: ProcMesh) -> None:
+        """Starts the workers, and what sends to them."""
+        view = mesh_view(procs)
+        local = _local_ranks(view.hosts)
+        self.hosts = view.hosts
+        self.size = len(local)
         listener = listen(self.failures)
         self.coordinates = list(_coordinates(procs))
-        session = f"{member().proc}/{next(_sessions)}"
+        session = self.session = f"{member().proc}/{next(_sessions)}"
+        self.rank_of = {proc: rank for rank, proc in enumerate(view.procs)}
         self.workers = procs.spawn("tensor_worker", Worker, tuple(local), listener, session, view.procs, view.hosts)
         self._run = self.workers.run.broadcast
         self._mark_call = self.workers.mark.call
-        self._awake = False
         # A queue and no event: what dies on any thread, between any two instructions of it, stirs the flusher.
         self._wake: SimpleQueue[None] = SimpleQueue()
         # Commands of the flusher are those of the actor, or client, that made the controller: their order is that of one sender.
@@ -166,21 +180,18 @@ class Controller:
 
     # Commands
 
-    def emit(self, place: Place, definition: int, inputs: Iterable[int], constants: Sequence[Any], results: Iterable[int]) -> None:
+    def emit(self, place: Place, definition: int, inputs: Sequence[int], constants: Sequence[Any], results: Sequence[int]) -> None:
         """Adds an operation to the batch."""
         with self.lock:
             if self.failed is not None:
                 raise self.failed
             if place is not self._place:
                 self._turn(place)
-            code = self._code
             if place.released:
                 self._release(place)
-            code.append(definition)
-            code.extend(inputs)
-            code.extend(results)
+            self._code += (definition, *inputs, *results)
             if constants:
-                self._constants.extend(constants)
+                self._constants += constants
                 for value in constants:
                     self._bytes += getattr(value, "nbytes", 0)
             self._sites.append(current_site())
@@ -191,7 +202,7 @@ class Controller:
             if self._count >= BATCH_COMMANDS:
                 if not self.held:
                     self.flush()
-            elif not self._awake:
+            elif not self.awake:
                 self.stir()
 
     def emit_order(self, place: Place, opcode: int, event: int) -> None:
@@ -275,6 +286,7 @@ class Controller:
             self._count = 0
             data, constants = encode(segments)
             self._bytes += len(data)
+            self.batches += 1
             try:
                 self._run(data, constants, definitions, targets, forget)
             except SupervisionError as e:
@@ -311,8 +323,8 @@ class Controller:
 
     def stir(self) -> None:
         """Has the batch sent soon. Takes no lock."""
-        if not self._awake:
-            self._awake = True
+        if not self.awake:
+            self.awake = True
             self._wake.put(None)
 
     def _passed(self, mark: Future[Any]) -> None:
@@ -384,7 +396,7 @@ class Controller:
                             idle = 0
                             self.flush()
                         if idle >= 10 or self.failed is not None:
-                            self._awake = False
+                            self.awake = False
                     except Exception as e:
                         self.fail(e)
                     finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from monarch.actor import ProcMesh, Slice
 from monarch.extension.mesh import mesh_view
+from monarch.tensor.active import active
 from monarch.tensor.controller import Controller
 
 if TYPE_CHECKING:
@@ -19,8 +20,13 @@ _controllers: list[tuple[dict[ProcId, int], Controller]] = []
 _process = os.getpid()
 
 
-def controller_of(procs: ProcMesh) -> tuple[Controller, Slice]:
-    """The controller whose workers are on these procs, which is started if there is none, and where they are among its ranks."""
+def controller_of(procs: ProcMesh, kind: type[Controller] | None = None) -> tuple[Controller, Slice]:
+    """The controller whose workers are on these procs, which is started if there is none, and where they are among its ranks.
+
+    `kind` is that of the active mesh, unless it is given.
+    """
+    if kind is None:
+        kind = Controller if active.mesh is None else type(active.mesh.controller)
     view = mesh_view(procs)
     if not view.procs:
         raise ValueError(f"{procs!r} has no ranks to activate")
@@ -32,11 +38,11 @@ def controller_of(procs: ProcMesh) -> tuple[Controller, Slice]:
             _process = os.getpid()
         _controllers[:] = [pair for pair in _controllers if pair[1].failed is None]
         for ranks, controller in _controllers:
-            if all(proc in ranks for proc in view.procs):
+            if type(controller) is kind and all(proc in ranks for proc in view.procs):
                 found = _affine([ranks[proc] for proc in view.procs], sizes)
                 if found is not None:
                     return controller, found
-        controller = Controller(procs)
+        controller = kind(procs)
         _controllers.append(({proc: rank for rank, proc in enumerate(view.procs)}, controller))
         return controller, Slice.new_row_major(sizes)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from monarch.tensor import checks
 from monarch.tensor.active import active, get_active_stream
@@ -18,7 +18,7 @@ from monarch.tensor.mesh import check_nesting
 from monarch.tensor.place import Place, place_of
 from monarch.tensor.propagate import Known, propagate, varying_arguments
 from monarch.tensor.propagate import Place as ResultPlace
-from monarch.tensor.tensor import Tensor, emit_new, needs_data, new_tensor
+from monarch.tensor.tensor import Tensor, emit_new, needs_data, new_tensor, set_data
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +30,9 @@ _aten = torch.ops.aten
 
 # What brings a tensor of the controller to the mesh: `torch.tensor(...)` ends in one of these.
 _LIFTS = {_aten.lift_fresh.default, _aten.lift_fresh_copy.default, _aten.lift.default}
+
+# What gives its first operand the memory of the second one, or new memory.
+_SETS = {_aten.set_.default, _aten.set_.source_Tensor, _aten.set_.source_Tensor_storage_offset}
 
 # Marks for the profiler of this process.
 _LOCAL_NAMESPACES = {"profiler"}
@@ -56,20 +59,25 @@ class MeshMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         place = self.place
         if place is None:
-            # Also for the modes outside of this one.
-            with no_dispatch():
+            # Also for the modes outside of this one. Subclasses of tensors, as those of a mesh, take their operators themselves.
+            with _disable_current_modes() if types else no_dispatch():
                 return func(*args, **(kwargs or {}))
         operands: list[Any] = []
+        numbers: list[int] = []
         constants: list[Any] = []
         try:
-            key = _signature(func, args, kwargs, place, operands, constants)
+            key = _signature(func, args, kwargs, place, operands, numbers, constants)
         except _Unusual:
             if func in _LIFTS:
                 return _lifted(place, args[0])
+            if _is_local(args) and _is_local((kwargs or {}).values()):
+                # What was fetched, or made outside, is used as ever: only a mixture is refused.
+                with _disable_current_modes() if types else no_dispatch():
+                    return func(*args, **(kwargs or {}))
             place.controller.end_forgotten()
             _refuse_unusable(func, args, kwargs or {}, place)
-            operands, constants = [], []
-            key = _signature(func, args, kwargs, None, operands, constants)
+            operands, numbers, constants = [], [], []
+            key = _signature(func, args, kwargs, None, operands, numbers, constants)
         controller = place.controller
         found = controller.cache.get(key)
         if found is None:
@@ -79,23 +87,35 @@ class MeshMode(TorchDispatchMode):
         if layout is None:
             return _several(place, func, args, kwargs or {}, known, definition, operands, constants)
         number = next(controller.numbers)
-        controller.emit(place, definition, [t._handle.id for t in operands], constants, (number,))
+        controller.emit(place, definition, numbers, constants, (number,))
         return new_tensor(Handle(number, layout, Memory(), place))
 
 
 def _signature(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, place: Place | None, operands: list[Any], constants: list[Any]
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None,
+    place: Place | None,
+    operands: list[Any],
+    numbers: list[int],
+    constants: list[Any],
 ) -> tuple[Any, ...]:
-    """The key of the cache for a call; fills the operands and the constants. `_Unusual` for what `place` has not at hand, unless it is None."""
-    key: list[Any] = [func]
+    """The key of the cache for a call; fills the operands, their numbers and the constants.
+
+    `_Unusual` for what `place` has not at hand, unless it is None.
+    """
+    # An operator's own hash runs Python code. The identity is safe: `varying_arguments` keeps the operator.
+    key: list[Any] = [id(func)]
     varying = varying_arguments(func)
-    for position, value in enumerate(args):
+    position = 0
+    for value in args:
         kind = value.__class__
         if kind is Tensor:
             handle = value._handle
             if place is not None and (handle.place is not place or handle.memory.state is not None):
                 raise _Unusual
             operands.append(value)
+            numbers.append(handle.id)
             key.append(handle.layout)
         elif kind in _NUMBER:
             key.append(kind)
@@ -104,29 +124,24 @@ def _signature(
             else:
                 key.append(value)
         elif kind is list or kind is tuple:
-            _list(value, place, key, operands)
+            _list(value, place, key, operands, numbers)
         elif isinstance(value, torch.Tensor):
             raise _Unusual
         else:
             key.append(value)
+        position += 1
     if kwargs:
         for name, value in kwargs.items():
             key.append(name)
             kind = value.__class__
-            if kind is Tensor:
-                handle = value._handle
-                if place is not None and (handle.place is not place or handle.memory.state is not None):
-                    raise _Unusual
-                operands.append(value)
-                key.append(handle.layout)
-            elif kind in _NUMBER:
+            if kind in _NUMBER:
                 key.append(kind)
                 if name in varying and kind is not bool:
                     constants.append(value)
                 else:
                     key.append(value)
-            elif kind is list or kind is tuple:
-                _list(value, place, key, operands)
+            elif kind is Tensor or kind is list or kind is tuple:
+                _list((value,), place, key, operands, numbers)
             elif isinstance(value, torch.Tensor):
                 raise _Unusual
             else:
@@ -134,7 +149,7 @@ def _signature(
     return tuple(key)
 
 
-def _list(values: Any, place: Place | None, key: list[Any], operands: list[Any]) -> None:
+def _list(values: Any, place: Place | None, key: list[Any], operands: list[Any], numbers: list[int]) -> None:
     key.append(len(values))
     for value in values:
         kind = value.__class__
@@ -143,14 +158,20 @@ def _list(values: Any, place: Place | None, key: list[Any], operands: list[Any])
             if place is not None and (handle.place is not place or handle.memory.state is not None):
                 raise _Unusual
             operands.append(value)
+            numbers.append(handle.id)
             key.append(handle.layout)
         elif kind is list or kind is tuple:
-            _list(value, place, key, operands)
+            _list(value, place, key, operands, numbers)
         elif isinstance(value, torch.Tensor):
             raise _Unusual
         else:
             key.append(kind)
             key.append(value)
+
+
+def _is_local(values: Any) -> bool:
+    """Whether there is no mesh tensor among them."""
+    return all(_is_local(v) if isinstance(v, list | tuple) else type(v) is not Tensor for v in values)
 
 
 def _handle_or_none(value: Any) -> Handle | None:
@@ -176,7 +197,7 @@ def _first(
 ) -> Any:
     """A call whose signature is new."""
     if func is _aten._local_scalar_dense.default or func is _aten.item.default:
-        value = operands[0]._handle.memory.value
+        value = _number(operands[0])
         if value is None:
             raise needs_data("a number or truth value of it (`item()`, `float()`, `bool()`, `if`, ...)")
         return value.item()
@@ -220,16 +241,27 @@ def _several(
     controller.emit(place, definition, [t._handle.id for t in operands], constants, numbers)
     for index in known.mutates:
         operands[index]._handle.memory.value = value if len(known.mutates) == 1 else None
-    if value is not None and not known.mutates and len(made) == 1:
+    # A view has the number of its memory.
+    if value is not None and not known.mutates and len(made) == 1 and known.results[0].source is None:
         made[0]._handle.memory.value = value
     for index, layout in known.relaid:
         _relay(operands[index], layout)
+    if func in _SETS:
+        _rebase(operands[0]._handle, operands[1]._handle.memory if len(operands) > 1 else Memory())
     return _shaped(known.shape, made)
+
+
+def _number(tensor: Any) -> Any:
+    """The number that a tensor without dimensions is known to have, as a local tensor; else None."""
+    handle = tensor._handle
+    value = handle.memory.value
+    # A view with another type has other numbers, as `x.real` has.
+    return value if value is not None and value.dtype == handle.layout.dtype and not handle.layout.bits else None
 
 
 def _known_value(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any]) -> Any:
     """The value of an operation on numbers that are all known, as `step += 1` of an optimiser; else None."""
-    if not operands or any(t._handle.memory.value is None or t._handle.layout.shape for t in operands):
+    if not operands or any(t._handle.layout.shape or _number(t) is None for t in operands):
         return None
     if torch.Tag.nondeterministic_seeded in func.tags:
         return None
@@ -248,13 +280,14 @@ def _relay(tensor: Any, layout: Layout) -> None:
     """Gives a tensor another layout, as `resize_` and `transpose_` do."""
     tensor._handle.layout = layout
     with no_dispatch():
-        size = (
-            layout.offset + 1 + sum((n - 1) * s for n, s in zip(layout.shape, layout.stride, strict=True)) if 0 not in layout.shape else 0
-        )
-        needed = size * layout.dtype.itemsize
-        if tensor.untyped_storage().nbytes() < needed:
-            tensor.untyped_storage().resize_(needed)
-        _aten.as_strided_.default(tensor, layout.shape, layout.stride, layout.offset)
+        set_data(tensor, new_tensor(tensor._handle))
+
+
+def _rebase(handle: Handle, memory: Memory) -> None:
+    """Gives a tensor other memory, as `set_` does."""
+    handle.memory.ids.discard(handle.id)
+    handle.memory = memory
+    memory.ids.add(handle.id)
 
 
 def _shaped(shape: Any, made: list[Any]) -> Any:

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 LOG_SECONDS = 0.5
 # The failures that wait to be logged or raised. After the first ones of a program the others say nothing new.
 _KEPT = 64
+_REMEMBERED = 65_536
 
 
 class Failure(NamedTuple):
-    """A failed operation. `rank` and `number` name it: the rank of the worker, and the operation in the order of the controller."""
+    """A failed operation: the rank of the worker, and the number of the operation in the order of the controller."""
 
     rank: int
     number: int
@@ -35,8 +36,9 @@ class Failure(NamedTuple):
     worker_frames: tuple[str, ...]
 
     @property
-    def key(self) -> tuple[int, int]:
-        return (self.rank, self.number)
+    def key(self) -> int:
+        """The same operation on several ranks is one piece of news."""
+        return self.number
 
 
 class Failures:
@@ -45,16 +47,18 @@ class Failures:
     def __init__(self, site_of: Callable[[int], Site]) -> None:
         self._site_of = site_of
         self._lock = threading.Lock()
-        self._waiting: dict[tuple[int, int], Failure] = {}
-        self._known: set[tuple[int, int]] = set()
+        self._waiting: dict[int, Failure] = {}
+        self._known: set[int] = set()
         self._timer: threading.Timer | None = None
-        self._unlogged: list[tuple[int, int]] = []
+        self._unlogged: list[int] = []
 
     def report(self, failure: Failure) -> None:
         """Takes a worker's report; nothing if it was raised or reported before."""
         with self._lock:
-            if failure.key in self._known or len(self._known) >= 65_536:
+            if failure.key in self._known:
                 return
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
             self._known.add(failure.key)
             if len(self._waiting) < _KEPT:
                 self._waiting[failure.key] = failure

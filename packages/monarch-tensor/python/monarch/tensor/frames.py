@@ -10,13 +10,14 @@ if TYPE_CHECKING:
 
 # A command keeps this many lines of the program, and looks for them in this many frames: a module within modules has two or three
 # frames of torch for each of its own.
-KEPT = 4
+KEPT = 3
 DEPTH = 40
 
 # The packages whose frames are not the program's.
 _OTHERS = ("torch", "monarch")
 
-_is_program: dict[CodeType, bool] = {}
+# By the identity of the code, which is kept here: its hash is that of all its contents.
+_known: dict[int, tuple[CodeType, bool]] = {}
 
 
 class Frame(NamedTuple):
@@ -36,18 +37,20 @@ Site = tuple["CodeType | int", ...]
 
 def current_site() -> Site:
     """Where the program is now."""
-    frame = sys._getframe(1)
-    known = _is_program
+    frame = sys._getframe(2)
+    known = _known
     found: list[CodeType | int] = []
     for _ in range(DEPTH):
         code = frame.f_code
-        program = known.get(code)
-        if program is None:
+        entry = known.get(id(code))
+        if entry is None:
             if len(known) > 65_536:  # programs that make code without end
                 known.clear()
-            program = known[code] = frame.f_globals.get("__name__", "").partition(".")[0] not in _OTHERS
-        if program:
-            found += (code, frame.f_lasti)
+            program = frame.f_globals.get("__name__", "").partition(".")[0] not in _OTHERS
+            entry = known[id(code)] = (code, program)
+        if entry[1]:
+            found.append(code)
+            found.append(frame.f_lasti)
             if len(found) == 2 * KEPT:
                 break
         back = frame.f_back

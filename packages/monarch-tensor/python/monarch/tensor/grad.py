@@ -24,7 +24,6 @@ import functools
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -32,21 +31,9 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils import _pytree as pytree
 
+from monarch.tensor.gradient_context import capture_context, node_context
+
 _Slot = tuple[Any, int]
-
-
-def _no_context() -> Callable[[], AbstractContextManager[Any]]:
-    return nullcontext
-
-
-def _no_node_context(gradients: Sequence[Any]) -> AbstractContextManager[Any]:
-    return nullcontext()
-
-
-# The package replaces both. The first is called when a function of `grad_function` is: what it returns makes the context of the backward.
-capture_context: Callable[[], Callable[[], AbstractContextManager[Any]]] = _no_context
-# The context in which `grad_generator` runs a node that receives these gradients, of which at least one is not None.
-node_context: Callable[[Sequence[Any]], AbstractContextManager[Any]] = _no_node_context
 
 
 def grad_generator(roots: Any = (), with_respect_to: Any = (), grad_roots: Any = ()) -> Iterator[Any]:
@@ -166,7 +153,7 @@ class _GradFunction(torch.autograd.Function):
         results, ctx.backward_function = call.run(tensors)
         ctx.name, ctx.inputs, ctx.leaves = call.name, call.inputs, len(call.leaves)
         # Aliases: the backward may refer to the results, which would refer to it by `grad_fn`, a cycle that no collector sees.
-        aliases = tuple(result.detach() for result in results)
+        aliases = tuple(map(_alias, results))
         ctx.mark_non_differentiable(*(a for a in aliases if not (a.dtype.is_floating_point or a.dtype.is_complex)))
         return aliases
 
@@ -183,6 +170,11 @@ class _GradFunction(torch.autograd.Function):
             f"the backward of {ctx.name} returned {len(found)} gradients, and {ctx.name} was called with {len(ctx.inputs)} tensors"
             "\nhint: return one gradient, or None, for each tensor"
         )
+
+
+def _alias(tensor: Any) -> Any:
+    with node_context([tensor]):  # a result may be on another mesh
+        return tensor.detach()
 
 
 def _is_leaf(value: Any) -> bool:

@@ -7,23 +7,31 @@ from typing import Any
 import torch
 
 
+CONJUGATED, NEGATED = 1, 2
+
+
 class Layout:
     """Sizes and strides in elements, offset into the storage in elements, type and device.
+
+    `bits` has `CONJUGATED` and `NEGATED`: such a tensor is a view of memory that has the conjugated or negated numbers.
 
     Equal layouts are one object (`intern_layout`), so that they are compared by identity.
     """
 
-    __slots__ = ("device", "dtype", "offset", "shape", "stride")
+    __slots__ = ("bits", "contiguous", "device", "dtype", "offset", "shape", "stride")
 
-    def __init__(self, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: Any, device: Any) -> None:
+    def __init__(self, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: Any, device: Any, bits: int) -> None:
         self.shape = shape
         self.stride = stride
         self.offset = offset
         self.dtype = dtype
         self.device = device
+        self.bits = bits
+        # Row-major, from the begin of the storage: the layout that a shape alone has.
+        self.contiguous = not offset and not bits and stride == row_major(shape)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return intern_layout, (self.shape, self.stride, self.offset, self.dtype, self.device)
+        return intern_layout, (self.shape, self.stride, self.offset, self.dtype, self.device, self.bits)
 
     def __repr__(self) -> str:
         return f"Layout({self.describe()}, stride={self.stride}, offset={self.offset})"
@@ -47,8 +55,8 @@ def describe(dtype: Any, shape: Any) -> str:
     return f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, shape))}]"
 
 
-def intern_layout(shape: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: Any, device: Any) -> Layout:
-    key = (shape, stride, offset, dtype, device)
+def intern_layout(shape: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: Any, device: Any, bits: int = 0) -> Layout:
+    key = (shape, stride, offset, dtype, device, bits)
     found = _layouts.get(key)
     if found is None:
         if len(_layouts) >= _KEPT:
@@ -58,16 +66,31 @@ def intern_layout(shape: tuple[int, ...], stride: tuple[int, ...], offset: int, 
 
 
 def contiguous_layout(shape: tuple[int, ...], dtype: Any, device: Any) -> Layout:
+    return intern_layout(shape, row_major(shape), 0, dtype, device)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a shape whose elements lie one after the other, the last dimension fastest."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
-        strides.insert(0, step)
+        strides.append(step)
         step *= max(size, 1)
-    return intern_layout(shape, tuple(strides), 0, dtype, device)
+    return tuple(reversed(strides))
 
 
 def layout_of(tensor: Any) -> Layout:
     """That of a strided tensor, local, fake or of a mesh. `TypeError` for a sparse or quantized one."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise TypeError(f"a mesh tensor is dense and strided, not {tensor.layout}{' and quantized' if tensor.is_quantized else ''}")
-    return intern_layout(tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()), tensor.dtype, tensor.device)
+    bits = (CONJUGATED if tensor.is_conj() else 0) | (NEGATED if tensor.is_neg() else 0)
+    return intern_layout(tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()), tensor.dtype, tensor.device, bits)
+
+
+def mark(tensor: Any, bits: int) -> Any:
+    """Gives a tensor without data the bits of its layout."""
+    if bits & CONJUGATED:
+        torch._C._set_conj(tensor, True)
+    if bits & NEGATED:
+        torch._C._set_neg(tensor, True)
+    return tensor

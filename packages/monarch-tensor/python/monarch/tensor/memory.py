@@ -45,4 +45,6 @@ class Handle:
         self.memory.ids.discard(self.id)
         place = self.place
         place.released.append(self.id)
-        place.controller.stir()
+        controller = place.controller
+        if not controller.awake:
+            controller.stir()

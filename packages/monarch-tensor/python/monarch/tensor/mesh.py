@@ -93,9 +93,7 @@ class DeviceMesh(MeshTrait):
     def to_table(self) -> str:
         """The ranks with their coordinates and hosts, as a table in Markdown."""
         labels = list(self._labels)
-        from monarch.extension.mesh import mesh_view
-
-        hosts = mesh_view(self.controller.procs).hosts
+        hosts = self.controller.hosts
         lines = ["| " + " | ".join(["rank", *labels, "host"]) + " |", "|" + " --- |" * (len(labels) + 2)]
         for rank in self.ranks_in_order:
             place = self.grid.place_of(rank)

@@ -28,21 +28,25 @@ class MeshSliceTensor:
 
     def to_mesh(self, mesh: DeviceMesh | ProcMesh, stream: Stream | None = None) -> Tensor:
         """A copy of that part on another mesh: see `monarch.tensor.to_mesh`."""
-        return _moved(self.tensor, self.mesh, mesh_of(mesh), stream)
+        return moved(self.tensor, self.mesh, mesh_of(mesh), stream)
 
     def __repr__(self) -> str:
         return f"<{self.tensor!r} on {self.mesh!r}>"
 
 
 def to_mesh(tensors: Any, mesh: DeviceMesh | ProcMesh, stream: Stream | None = None) -> Any:
-    """Each tensor of a pytree on another mesh, as a copy.
+    """Each tensor of a pytree, and each `slice_mesh` of one, on another mesh, as a copy.
 
     Dimensions of the same name have the same size, and their ranks are sent to each other; a dimension that the tensor's mesh lacks is
     broadcast. `ValueError` where a size differs, or where the tensor's mesh has a dimension that the other one lacks. `stream` is that of
     the copy; without it, it has the tensor's stream.
     """
     target = mesh_of(mesh)
-    return _pytree.tree_map_only(Tensor, lambda t: _moved(t, t.mesh, target, stream), tensors)
+
+    def to_target(value: Any) -> Any:
+        return value.to_mesh(target, stream) if isinstance(value, Tensor | MeshSliceTensor) else value
+
+    return _pytree.tree_map(to_target, tensors)
 
 
 def slice_mesh(tensors: Any, **coords: int | slice) -> Any:
@@ -50,7 +54,8 @@ def slice_mesh(tensors: Any, **coords: int | slice) -> Any:
     return _pytree.tree_map_only(Tensor, lambda t: t.slice_mesh(**coords), tensors)
 
 
-def _moved(tensor: Tensor, source: DeviceMesh, target: DeviceMesh, stream: Stream | None) -> Tensor:
+def moved(tensor: Tensor, source: DeviceMesh, target: DeviceMesh, stream: Stream | None) -> Tensor:
+    """`tensor`, as `source` has it, on `target`."""
     handle = handle_of(tensor)
     owner = handle.place
     check_operands("to_mesh", (tensor,), {"mesh": target}, owner)

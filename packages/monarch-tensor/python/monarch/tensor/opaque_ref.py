@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from monarch.tensor.errors import TensorMeshError
 
@@ -12,21 +12,47 @@ if TYPE_CHECKING:
 
 
 class OpaqueRef:
-    """Stands for an object of any kind that a remote function has returned on each rank; remote functions get the object in its place."""
+    """An object of any kind that stays on the workers.
 
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
+    A remote function returns `OpaqueRef(value)`; its `propagate` returns `OpaqueRef()` in that place. The controller gets an `OpaqueRef`
+    without the value. Given to a remote function, it arrives as an `OpaqueRef` whose `value` is the object of that rank.
+    """
+
+    def __init__(self, value: Any = None) -> None:
+        self._value = value
+        # On the controller: what the workers have under a number.
+        self._handle: Handle | None = None
 
     @property
     def value(self) -> Any:
-        """On the controller: `TensorMeshError`, as the object is on the workers."""
-        raise TensorMeshError("the value of an OpaqueRef is on the workers: pass it to a remote function, which gets the object itself")
+        """The object, on the workers. On the controller: `TensorMeshError`."""
+        if self._handle is not None:
+            raise TensorMeshError("the value of an OpaqueRef is on the workers: pass it to a remote function, which reads `value` there")
+        return self._value
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        if self._handle is not None:
+            raise TensorMeshError("the value of an OpaqueRef is on the workers: set it in a remote function")
+        self._value = value
 
     def handle_at(self, place: Place) -> Handle:
-        """Its handle, for a call at this place. `TypeError` for an object of another mesh or stream."""
+        """Its handle, for a call at this place. `TypeError` for an object of another mesh or stream, and for one that no worker has."""
+        if self._handle is None:
+            raise TypeError("this OpaqueRef was made on the controller, so that no worker has its value: let a remote function return it")
         if self._handle.place is not place:
             raise TypeError(f"{self!r} is on {self._handle.place!r}, and the call is on {place!r}")
         return self._handle
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("an OpaqueRef cannot be copied or pickled: its value stays where it is. Pass it to a remote function.")
+
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} on {self._handle.place.mesh!r}>"
+        return f"<{type(self).__name__}{'' if self._handle is None else f' on {self._handle.place.mesh!r}'}>"
+
+
+def new_ref(handle: Handle) -> OpaqueRef:
+    """The reference of the controller to what the workers have under a number."""
+    made = OpaqueRef()
+    made._handle = handle
+    return made

@@ -15,8 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from monarch.tensor.commands import Call, Input, Varying
 from monarch.tensor.errors import TensorMeshError
-from monarch.tensor.layout import Layout, layout_of
-from monarch.tensor.memory import Handle
+from monarch.tensor.layout import Layout, layout_of, mark
 
 
 class Result(NamedTuple):
@@ -77,12 +76,13 @@ _quiet = _Quiet()
 # Operators whose numbers decide on shapes.
 _NUMBERS_COUNT = {"arange", "range", "linspace", "logspace", "histc", "scalar_tensor"}
 
-_scalars: dict[Any, frozenset[int | str]] = {}
+# By the identity of the operator, which is kept here.
+_scalars: dict[int, tuple[Any, frozenset[int | str]]] = {}
 
 
 def varying_arguments(func: Any) -> frozenset[int | str]:
     """The places and names of arguments that are numbers and decide on no shape: the value of one is a constant of the command."""
-    found = _scalars.get(func)
+    found = _scalars.get(id(func))
     if found is None:
         places: set[int | str] = set()
         schema = getattr(func, "_schema", None)
@@ -92,8 +92,8 @@ def varying_arguments(func: Any) -> frozenset[int | str]:
                     places.add(argument.name)
                     if not argument.kwarg_only:
                         places.add(place)
-        found = _scalars[func] = frozenset(places)
-    return found
+        found = _scalars[id(func)] = (func, frozenset(places))
+    return found[1]
 
 
 _local = threading.local()
@@ -110,10 +110,10 @@ def fake_mode() -> Any:
 def fake_of(layout: Layout) -> Any:
     """A tensor with this layout and no data. To be called in the fake mode."""
     if not layout.offset and 0 not in layout.shape:
-        return torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device=layout.device)
+        return mark(torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device=layout.device), layout.bits)
     last = sum((size - 1) * stride for size, stride in zip(layout.shape, layout.stride, strict=True)) if 0 not in layout.shape else 0
     base = torch.empty(layout.offset + last + 1, dtype=layout.dtype, device=layout.device)
-    return base.as_strided(layout.shape, layout.stride, layout.offset)
+    return mark(base.as_strided(layout.shape, layout.stride, layout.offset), layout.bits)
 
 
 def operator_name(func: Any) -> str:
@@ -131,7 +131,8 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
         raise TensorMeshError(f"{func} is not an operator of torch's registry, and cannot be sent to a mesh. {_BY_REMOTE}")
     varying = varying_arguments(func)
     fakes: list[Any] = []
-    inputs: list[Handle] = []
+    # No handles: a function that calls itself is a cycle of references, and would keep them until it is collected.
+    inputs: list[Layout] = []
     constants = 0
 
     def template(value: Any, vary: bool) -> tuple[Any, Any]:
@@ -139,7 +140,7 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
         nonlocal constants
         handle = handle_of(value)
         if handle is not None:
-            inputs.append(handle)
+            inputs.append(handle.layout)
             fakes.append(fake_of(handle.layout))
             return Input(len(inputs) - 1), fakes[-1]
         if isinstance(value, list | tuple):
@@ -184,10 +185,13 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
     several = len(func._schema.returns) > 1
     shape = tuple(place(v, i) for i, v in enumerate(out)) if several else place(out, 0)
     written = tuple(sorted(set(_written(func, pairs, named))))
-    relaid = tuple((i, after) for i in written if (after := _layout(func, fakes[i])) is not inputs[i].layout)
+    relaid = tuple((i, after) for i in written if (after := _layout(func, fakes[i])) is not inputs[i])
     keep = tuple(i for i, r in enumerate(results) if r.operand is None)
     call = Call(operator_name(func), tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()}, len(inputs), constants, keep, written)
     usual = len(results) == 1 and isinstance(shape, Place) and results[0].operand is None and results[0].source is None and not relaid
+    # The functions above refer to themselves: without this, they keep the operands until the next collection of garbage.
+    inputs.clear()
+    fakes.clear()
     return Known(call, results[0].layout if usual and not written else None, tuple(results), shape, written, relaid)
 
 

@@ -23,9 +23,10 @@ from monarch.tensor.fetch import rank_of
 from monarch.tensor.layout import Layout, layout_of
 from monarch.tensor.memory import Handle, Memory
 from monarch.tensor.mesh import RemoteProcessGroup
-from monarch.tensor.opaque_ref import OpaqueRef
+from monarch.tensor.opaque_ref import OpaqueRef, new_ref
 from monarch.tensor.place import Place, place_of
 from monarch.tensor.propagate import fake_mode, fake_of
+from monarch.tensor.resolvers import resolved
 from monarch.tensor.tensor import Tensor, new_tensor
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Arguments(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What a call returns, without data: the pytree, with places of tensors, and their layouts."""
+    """What a call returns, without data: the pytree, with places of tensors, and their layouts. That of an `OpaqueRef` is its class."""
 
     leaves: tuple[Any, ...]
     spec: Any
@@ -77,6 +78,7 @@ class Remote:
     """
 
     def __init__(self, function: Callable[..., Any] | str, propagate: Any = None) -> None:
+        function = resolved(function)
         if not callable(function) and not isinstance(function, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"remote({function!r}): expected a function or an import path")
         if isinstance(function, str) and "." not in function:
@@ -107,14 +109,11 @@ class Remote:
         return (bytes(pickled), *(bytes(p) for p in parts))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        place = self._active()
-        given = self._arguments(place, args, kwargs)
+        place = self.active_place()
+        given = self.arguments(place, args, kwargs)
         if self.propagate == "inspect":
-            return self._inspected(place, given)
-        results = self._results(args, kwargs, given.key)
-        made, numbers = _new_tensors(place, results.layouts)
-        self._emit(place, given, results.layouts, numbers)
-        return _filled(results, made)
+            return self.inspected(place, given)[1]
+        return self.emitted(place, given, self._results(args, kwargs, given.key))
 
     def rref(self, *args: Any, **kwargs: Any) -> Any:
         """The same as a call of it."""
@@ -122,12 +121,12 @@ class Remote:
 
     def broadcast(self, *args: Any, **kwargs: Any) -> None:
         """Runs it on all ranks and drops what it returns."""
-        place = self._active()
-        self._emit(place, self._arguments(place, args, kwargs), (None,), [next(place.controller.numbers)], release=True)
+        place = self.active_place()
+        self._emit(place, self.arguments(place, args, kwargs), (None,), [next(place.controller.numbers)], release=True)
 
     def call(self, *args: Any, **kwargs: Any) -> Future[ValueMesh[Any]]:
         """What each rank's call returns, by value, in the shape of the active mesh."""
-        place = self._active()
+        place = self.active_place()
         answers = self._invoke(place, place.mesh.ranks_in_order, args, kwargs)
         done = promise(f"the results of {self._name}")
         values: list[Any] = [None] * len(answers)
@@ -147,30 +146,43 @@ class Remote:
 
     def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """What the call returns on the only rank of the mesh; `ValueError` if there are several."""
-        place = self._active()
+        place = self.active_place()
         if len(place.mesh.ranks_in_order) != 1:
             raise ValueError(f"call_one requires exactly 1 rank, but {place.mesh!r} has {len(place.mesh.ranks_in_order)}")
         return self._on_rank(place, place.mesh.ranks_in_order[0], args, kwargs)
 
     def choose(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """What the call returns on a rank by chance, on which alone it runs."""
-        place = self._active()
+        place = self.active_place()
         return self._on_rank(place, random.choice(place.mesh.ranks_in_order), args, kwargs)
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
         """A future per rank, in the order of ranks."""
-        place = self._active()
+        place = self.active_place()
         answers = self._invoke(place, place.mesh.ranks_in_order, args, kwargs)
         return iter([_mapped(place, answer, self._name) for answer in answers])
 
     def on_shard(self, shard: dict[str, int] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
         """For `call_on_shard_and_fetch`."""
-        place = self._active()
+        place = self.active_place()
         return self._on_rank(place, rank_of(place, shard, {}), args, kwargs)
+
+    # For calls whose results are known in other ways
+
+    def with_results(self, results: Results, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with these results, whatever `propagate` is."""
+        place = self.active_place()
+        return self.emitted(place, self.arguments(place, args, kwargs), results)
+
+    def emitted(self, place: Place, given: Arguments, results: Results) -> Any:
+        made, numbers = new_results(place, results.layouts)
+        self._emit(place, given, results.layouts, numbers)
+        return filled_results(results, made)
 
     # How
 
-    def _active(self) -> Place:
+    def active_place(self) -> Place:
+        """Where a call of it runs now. `TensorMeshError` without an active mesh."""
         mesh = active.mesh
         if mesh is None:
             raise TensorMeshError(
@@ -178,7 +190,8 @@ class Remote:
             )
         return place_of(mesh, get_active_stream())
 
-    def _arguments(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    def arguments(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """The arguments of a call, checked."""
         leaves, spec = _pytree.tree_flatten((args, kwargs))
         check_operands(self._name, args, kwargs, place, autograd=not torch.is_grad_enabled())
         numbers: list[int] = []
@@ -190,6 +203,8 @@ class Remote:
                 numbers.append(leaf._handle.id)
                 given.append(Input(len(numbers) - 1))
                 key.append(leaf._handle.layout)
+                # The function may write to it.
+                leaf._handle.memory.value = None
             elif isinstance(leaf, OpaqueRef):
                 numbers.append(leaf.handle_at(place).id)
                 given.append(Input(len(numbers) - 1))
@@ -218,7 +233,7 @@ class Remote:
         found = self._known.get(key) if key is not None else None
         if found is not None:
             return found
-        results = _propagated(self.function if self.propagate in KINDS else self.propagate, args, kwargs)
+        results = propagated(self.function if self.propagate in KINDS else self.propagate, args, kwargs)
         if key is not None and self.propagate in KINDS:
             if len(self._known) >= 1024:
                 self._known.clear()
@@ -249,7 +264,7 @@ class Remote:
         if key is None:
             controller.forget_definition(number)
 
-    def _inspected(self, place: Place, given: Arguments) -> Any:
+    def inspected(self, place: Place, given: Arguments) -> tuple[Results, Any]:
         """The function runs, rank 0 is asked for what it returned, and the tensors get their numbers."""
         controller = place.controller
         number = next(controller.numbers)
@@ -259,10 +274,10 @@ class Remote:
             controller.flush()
             answer = controller.worker(rank).describe.call_one(place.head[0], number)
         results = Results(*_value(place, answer))
-        made, numbers = _new_tensors(place, results.layouts)
+        made, numbers = new_results(place, results.layouts)
         controller.emit(place, controller.defined(Unpack(results.layouts, self._name, tuple(range(len(numbers))))), (number,), (), numbers)
         controller.free(place, [number])
-        return _filled(results, made)
+        return results, filled_results(results, made)
 
     def _on_rank(self, place: Place, rank: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
         [answer] = self._invoke(place, (rank,), args, kwargs)
@@ -270,7 +285,7 @@ class Remote:
 
     def _invoke(self, place: Place, ranks: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Future[Any]]:
         controller = place.controller
-        given = self._arguments(place, args, kwargs)
+        given = self.arguments(place, args, kwargs)
         template = _with_values(given)
         with controller.lock:
             controller.flush()
@@ -332,7 +347,8 @@ def _row_major(place: Place) -> Any:
 _NOTHING = Results((None,), None, ())
 
 
-def _propagated(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
+def propagated(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
+    """The results of a function that is called with tensors without data."""
     from monarch.tensor.mock_group import MockGroup
 
     def fake(leaf: Any) -> Any:
@@ -347,25 +363,37 @@ def _propagated(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def describe_results(out: Any) -> Results:
-    """The pytree of a result with its tensors as layouts."""
+    """The pytree of a result with its tensors as layouts, and the class in the place of an `OpaqueRef`."""
     leaves, spec = _pytree.tree_flatten(out)
-    layouts: list[Layout] = []
+    layouts: list[Layout | type[OpaqueRef]] = []
     shown: list[Any] = []
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             shown.append(_Place(len(layouts)))
             layouts.append(layout_of(leaf))
+        elif isinstance(leaf, OpaqueRef):
+            shown.append(_Place(len(layouts)))
+            layouts.append(OpaqueRef)
         else:
             shown.append(leaf)
     return Results(tuple(shown), spec, tuple(layouts))
 
 
-def _new_tensors(place: Place, layouts: tuple[Any, ...]) -> tuple[list[Tensor], list[int]]:
+def listed(layouts: tuple[Any, ...]) -> Results:
+    """Of a function that returns a list of tensors."""
+    leaves, spec = _pytree.tree_flatten([_Place(i) for i in range(len(layouts))], is_leaf=lambda v: isinstance(v, _Place))
+    return Results(tuple(leaves), spec, layouts)
+
+
+def new_results(place: Place, layouts: tuple[Any, ...]) -> tuple[list[Any], list[int]]:
+    """The tensors and references for results with these layouts, and their numbers."""
     numbers = [next(place.controller.numbers) for _ in layouts]
-    return [new_tensor(Handle(n, layout, Memory(), place)) for n, layout in zip(numbers, layouts, strict=True)], numbers
+    handles = [Handle(n, layout, Memory(), place) for n, layout in zip(numbers, layouts, strict=True)]
+    return [new_ref(h) if h.layout is OpaqueRef else new_tensor(h) for h in handles], numbers
 
 
-def _filled(results: Results, made: list[Tensor]) -> Any:
+def filled_results(results: Results, made: list[Any]) -> Any:
+    """The pytree with these tensors and references."""
     if results.spec is None:
         return None
     return _pytree.tree_unflatten([made[leaf.index] if isinstance(leaf, _Place) else leaf for leaf in results.leaves], results.spec)

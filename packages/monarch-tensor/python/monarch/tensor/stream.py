@@ -56,6 +56,8 @@ class Stream:
         lent = new_tensor(Handle(number, handle.layout, memory, place))
         handle.memory.borrows += 1
         handle.memory.state = BORROWED if mutable else SHARED
+        if mutable:
+            handle.memory.value = None
         return lent, Borrow(handle, memory, place)
 
 

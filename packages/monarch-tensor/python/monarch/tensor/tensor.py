@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import torch
 
 from monarch.tensor.errors import TensorMeshError
-from monarch.tensor.layout import Layout, contiguous_layout
+from monarch.tensor.layout import Layout, contiguous_layout, mark
 from monarch.tensor.memory import DROPPED, Handle, Memory
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def _binary(function: Callable[..., Any], reflected: bool = False) -> Callable[.
 class Tensor(torch.Tensor):
     """A tensor on each rank of a mesh. Operators on it are commands to the workers; its data come to the controller by a fetch only."""
 
+    # A slot and no entry of the dictionary: it is read for each operand.
+    __slots__ = ("_handle",)
     _handle: Handle
 
     # Functions of torch take it as any tensor: only operators are looked at, below autograd.
@@ -110,9 +112,10 @@ class Tensor(torch.Tensor):
 
     def to_mesh(self, mesh: DeviceMesh | ProcMesh, stream: Stream | None = None) -> Tensor:
         """A copy on another mesh: dimensions of the same name and size move point to point, those that are missing here are broadcast."""
-        from monarch.tensor.moves import to_mesh
+        from monarch.tensor.mesh import mesh_of
+        from monarch.tensor.moves import moved
 
-        return to_mesh(self, mesh, stream)
+        return moved(self, self.mesh, mesh_of(mesh), stream)
 
     def slice_mesh(self, **coords: int | slice) -> Any:
         """This tensor on a part of its mesh only, for `to_mesh`."""
@@ -153,6 +156,19 @@ class Tensor(torch.Tensor):
     def __format__(self, spec: str) -> str:
         return format(repr(self), spec)
 
+    @property
+    def data(self) -> Any:
+        """A view of which autograd knows nothing. Once it is set to a tensor, this one is a view of that."""
+        return _data.__get__(self)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        with torch.no_grad():
+            view = value.detach()
+        handle = handle_of(view)
+        set_data(self, view)
+        self._handle = handle
+
     def tolist(self) -> NoReturn:
         raise needs_data("tolist()")
 
@@ -182,21 +198,28 @@ class Tensor(torch.Tensor):
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "a mesh tensor cannot be pickled: its data are on the workers. Fetch them with `monarch.tensor.inspect`, or pass the tensor to a "
-            "remote function or to an endpoint of actors on the procs of its mesh."
-        )
+        from monarch.tensor.endpoints import pickled
+
+        return pickled(self)
 
 
 _wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
+_data: Any = torch.Tensor.data
+# Gives a tensor the sizes, strides and type of another one; for autograd it stays the same tensor.
+set_data: Callable[[Any, Any], None] = _data.__set__
 
 
 def new_tensor(handle: Handle) -> Tensor:
     """The tensor for a handle."""
     layout = handle.layout
-    made: Tensor = _wrapper(
-        Tensor, layout.shape, strides=layout.stride, storage_offset=layout.offset, dtype=layout.dtype, device=layout.device
-    )
+    if layout.contiguous:
+        made: Tensor = _wrapper(Tensor, layout.shape, dtype=layout.dtype, device=layout.device)
+    else:
+        made = _wrapper(
+            Tensor, layout.shape, strides=layout.stride, storage_offset=layout.offset, dtype=layout.dtype, device=layout.device
+        )
+        if layout.bits:
+            mark(made, layout.bits)
     made._handle = handle
     return made
 

@@ -203,6 +203,18 @@ class Actor(MeshTrait):
     def _handle_undeliverable_message(self, envelope: Any) -> bool:
         return False
 
+    # What `EndpointCall.through` calls.
+
+    def _call_through(self, function: Callable[..., Any], given: tuple[Any, ...], name: str, /, *args: Any, **kwargs: Any) -> Any:
+        return function(*given, self._method_of(name), *args, **kwargs)
+
+    async def _await_through(self, function: Callable[..., Any], given: tuple[Any, ...], name: str, /, *args: Any, **kwargs: Any) -> Any:
+        return await function(*given, self._method_of(name), *args, **kwargs)
+
+    def _method_of(self, name: str) -> Any:
+        found = getattr(self, name)
+        return found._method.__get__(self) if isinstance(found, EndpointProperty) else found
+
     # The trait makes `handle.slice(...)` type-check on a handle typed as the class; an instance has no shape.
     if not TYPE_CHECKING:
         slice = _on_handle_only("slice")

@@ -98,6 +98,35 @@ class Endpoint(Generic[P, R]):
         dest = f"{info.name} ({len(ranks)} ranks)" if only is None else info.display(only)
         return DeliveryError(undeliverable(self._endpoint_name, str(context().actor_instance), dest, exc.message), hint=exc.hint)
 
+    def _sent_again(
+        self, exc: RuntimeError | TypeError, args: tuple[Any, ...], kwargs: dict[str, Any], mode: int, rank: int | None = None
+    ) -> CallCell | BaseException | None:
+        """After an attempt to send that raised `exc`: sends again if an argument asks for the receivers, else why there is no answer."""
+        from monarch._core.pickle.state import NeedsReceivers, Receivers, state
+
+        if isinstance(exc, RuntimeError):
+            return self._undelivered(exc, rank)
+        if not isinstance(exc, NeedsReceivers):
+            raise exc
+        from monarch._core.extension.ids import ProcId
+
+        ranks = self._mesh._base_ranks()
+        procs = self._mesh._info.procs
+        found = Receivers(tuple(ProcId(procs[r]) for r in (ranks if rank is None else [ranks[rank]])))
+        before, state.receivers = state.receivers, found
+        sent = False
+        try:
+            cell = self._caller.send(args, kwargs, mode, rank)
+            sent = True
+            return cell
+        except RuntimeError as e:
+            return self._undelivered(e, rank)
+        finally:
+            state.receivers = before
+            if not sent:
+                for undo in found.not_sent:
+                    undo()
+
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
         """Calls all actors; the result has one value per rank, in the shape of the called mesh."""
         self._check(args, kwargs)
@@ -106,8 +135,10 @@ class Endpoint(Generic[P, R]):
             return Future._error(refused)
         try:
             cell = self._caller.send(args, kwargs, FIRST_ERROR)
-        except RuntimeError as e:
-            return Future._error(self._undelivered(e))
+        except (RuntimeError, TypeError) as e:
+            cell = self._sent_again(e, args, kwargs, FIRST_ERROR)
+            if isinstance(cell, BaseException):
+                return Future._error(cell)
         return Future._of(cell, self._mesh_result)
 
     def call_one(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -120,8 +151,10 @@ class Endpoint(Generic[P, R]):
             return Future._error(refused)
         try:
             cell = self._caller.send(args, kwargs, FIRST_ERROR)
-        except RuntimeError as e:
-            return Future._error(self._undelivered(e))
+        except (RuntimeError, TypeError) as e:
+            cell = self._sent_again(e, args, kwargs, FIRST_ERROR)
+            if isinstance(cell, BaseException):
+                return Future._error(cell)
         return Future._of(cell, self._one_result)
 
     def choose(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -135,8 +168,10 @@ class Endpoint(Generic[P, R]):
         rank = _random_below(self._size)
         try:
             cell = self._caller.send(args, kwargs, FIRST_ERROR, rank)
-        except RuntimeError as e:
-            return Future._error(self._undelivered(e, rank))
+        except (RuntimeError, TypeError) as e:
+            cell = self._sent_again(e, args, kwargs, FIRST_ERROR, rank)
+            if isinstance(cell, BaseException):
+                return Future._error(cell)
         return Future._of(cell, lambda cell: self._one_result(cell, rank))
 
     def stream(self, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
@@ -147,9 +182,10 @@ class Endpoint(Generic[P, R]):
             return iter([Future._error(refused) for _ in range(self._size)])
         try:
             cell = self._caller.send(args, kwargs, STREAM)
-        except RuntimeError as e:
-            error = self._undelivered(e)
-            return iter([Future._error(error) for _ in range(self._size)])
+        except (RuntimeError, TypeError) as e:
+            cell = self._sent_again(e, args, kwargs, STREAM)
+            if isinstance(cell, BaseException):
+                return iter([Future._error(cell) for _ in range(self._size)])
         return iter([Future._of(cell, self._arrival_result(i), i) for i in range(self._size)])
 
     def broadcast(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -160,8 +196,10 @@ class Endpoint(Generic[P, R]):
             raise refused
         try:
             self._caller.send(args, kwargs, NO_ANSWER)
-        except RuntimeError as e:
-            raise self._undelivered(e) from None
+        except (RuntimeError, TypeError) as e:
+            error = self._sent_again(e, args, kwargs, NO_ANSWER)
+            if isinstance(error, BaseException):
+                raise error from None
 
     def rref(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Tensors that stay where they are; needs monarch-tensor."""
@@ -297,10 +335,13 @@ def send(
     if refused is not None:
         raise refused
     only = _random_below(endpoint._size) if selection == "choose" else None
+    mode = NO_ANSWER if port is None else STREAM
     try:
-        cell = endpoint._caller.send(tuple(args), kwargs, NO_ANSWER if port is None else STREAM, only)
-    except RuntimeError as e:
-        raise endpoint._undelivered(e, only) from None
+        cell = endpoint._caller.send(tuple(args), kwargs, mode, only)
+    except (RuntimeError, TypeError) as e:
+        cell = endpoint._sent_again(e, tuple(args), kwargs, mode, only)
+        if isinstance(cell, BaseException):
+            raise cell from None
     if port is None:
         return
     assert cell is not None

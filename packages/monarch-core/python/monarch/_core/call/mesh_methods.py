@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from monarch._core.call.actor_mesh import ActorMesh
     from monarch._core.call.endpoint import Endpoint
+    from monarch._core.call.future import Future
+    from monarch._core.call.value_mesh import ValueMesh
 
 GROUP = "monarch.mesh"
 # The wheel of this project that implements most of them.
@@ -58,6 +60,21 @@ class EndpointCall:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"EndpointCall.{name} cannot be set: a call is immutable")
+
+    def through(self, function: Callable[..., Any], async_function: Callable[..., Any], *given: Any) -> Future[ValueMesh[Any]]:
+        """Sends the call. In place of `method(*args, **kwargs)` the actors run `function(*given, method, *args, **kwargs)`.
+
+        They answer with what that returns. An async method is given to `async_function`, which is awaited. The messages of a caller stay
+        in order, these and others. `TypeError` for an endpoint that answers by a port.
+        """
+        from monarch._core.call.actor import is_coroutine_function
+        from monarch._core.call.endpoint import as_endpoint
+
+        if self.endpoint._explicit:
+            raise TypeError(f"{self.endpoint._endpoint_name} answers by a port, and not with what it returns")
+        if is_coroutine_function(self.endpoint._method):
+            return as_endpoint(self.mesh._await_through).call(async_function, given, self.name, *self.args, **self.kwargs)
+        return as_endpoint(self.mesh._call_through).call(function, given, self.name, *self.args, **self.kwargs)
 
     def __repr__(self) -> str:
         return f"<EndpointCall {self.name} of {self.mesh!r}>"

@@ -17,7 +17,7 @@ from _pickle import loads as _c_loads
 from typing import TYPE_CHECKING, Any
 
 from monarch._core.pickle.reference import goes_by_value, is_in_main
-from monarch._core.pickle.state import state
+from monarch._core.pickle.state import NeedsReceivers, state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -137,7 +137,7 @@ def _encode(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes] 
             with tensors.modes_off():
                 return _attempt(obj, large, buffers, tensors.reduce, same_program)
         return _attempt(obj, large, buffers, None, same_program)
-    except (RecursionError, MemoryError):
+    except (RecursionError, MemoryError, NeedsReceivers):
         raise
     except Exception as exc:
         from monarch._core.pickle.blame import blame_pickling
@@ -159,6 +159,8 @@ def _attempt(
         return _run(SameProgramPickler if same_program else MessagePickler, obj, large, buffers, tensor)
     except ByValue:
         pass
+    except NeedsReceivers:
+        raise
     except (PicklingError, AttributeError, TypeError):
         pass  # cloudpickle knows more types; what a `__reduce__` of the user raised comes again
     from monarch._core.pickle.by_value import ByValuePickler, SameProgramByValuePickler

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from monarch.actor import Actor, current_rank, endpoint
-from monarch.extension import member
 from monarch.tensor.commands import decode
 from monarch.tensor.failures import Failure
+from monarch.tensor.worker import handoff
 from monarch.tensor.worker.executor import Executor, filler
 from monarch.tensor.worker.groups import Groups
 from monarch.tensor.worker.poison import Poison, poison_among
@@ -39,15 +40,21 @@ class Worker(Actor):
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(place), WORLD_SIZE=str(len(local)), LOCAL_WORLD_SIZE=str(count))
         if torch.cuda.is_available():
             torch.cuda.set_device(place % torch.cuda.device_count())
+        if count > 1 and "OMP_NUM_THREADS" not in os.environ:
+            # The ranks of a host share its processors: each would use all of them, and spin while it waits for its threads.
+            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // count))
         actor, number = listener
         self._groups = Groups(session, rank, procs, hosts)
-        self._executor = Executor(rank, str(member().host), self._groups, lambda f: actor.report.broadcast(number, f))
+        self._session = session
+        self._executor = Executor(rank, socket.gethostname(), self._groups, lambda f: actor.report.broadcast(number, f))
+        handoff.opened(session, self._executor)
 
     @endpoint
     def run(
         self, data: bytes, constants: list[Any], definitions: list[tuple[int, Definition]], targets: list[Any], forget: list[int]
     ) -> None:
         self._executor.take(decode(data, constants), definitions, targets, forget)
+        handoff.arrived(self._session)
 
     @endpoint(explicit_response_port=True)
     def mark(self, port: Port[Failure | None]) -> None:
@@ -121,6 +128,11 @@ class Worker(Actor):
         executor.stream(stream).put(read)
 
     @endpoint
+    def undelivered(self, key: int, error: Exception) -> None:
+        """The results of an endpoint that were to become tensors do not come."""
+        handoff.undelivered(self._session, key, error)
+
+    @endpoint
     def drop_group(self, name: str) -> None:
         """Closes the process groups of this name when all streams have come here."""
         self._executor.after_all(lambda: self._groups.drop(name))
@@ -130,6 +142,7 @@ class Worker(Actor):
         return len(self._executor.table)
 
     def __cleanup__(self, error: Exception | None) -> None:
+        handoff.closed(self._session)
         self._groups.close()
 
 

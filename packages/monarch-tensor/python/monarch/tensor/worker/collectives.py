@@ -91,7 +91,7 @@ class Collectives:
         works: list[Any] = []
         kept: list[Any] = []
         if sends:
-            data = value.contiguous() if failure is None else torch.zeros(shape, dtype=dtype, device=where)
+            data = value.contiguous().resolve_conj().resolve_neg() if failure is None else torch.zeros(shape, dtype=dtype, device=where)
             text = torch.zeros(1, dtype=torch.int64, device=where)
             if failure is not None:
                 text = torch.tensor([len(_packed(failure))], dtype=torch.int64, device=where)
@@ -173,7 +173,7 @@ def _reduced(group: Group, command: Reduce, value: Any) -> Any:
 
 
 def _stacked(group: Group, value: Any, scatter: bool) -> Any:
-    source = value.contiguous()
+    source = value.contiguous().resolve_conj().resolve_neg()
     if scatter:
         result = torch.empty_like(source)
         if source.numel():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import re
 import threading
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"([A-Za-z_]\w*)(?:::|\.)([A-Za-z_]\w*)\.([A-Za-z_]\w*)")
 
+# Operators that a module of torch itself defines when it is imported, with their first use on the controller.
+_DEFINED_IN = {"torch_nn": "torch.nn.modules.linear_cross_entropy"}
+
 # Reports of failures in a row that no fetch has asked for: what comes after them is poisoned all the same.
 _REPORTS = 64
 
@@ -58,6 +62,9 @@ def operator_of(name: str) -> Any:
     if match is not None:
         space, operator, overload = match.groups()
         packet = getattr(getattr(torch.ops, space), operator, None)
+        if packet is None and space in _DEFINED_IN:
+            importlib.import_module(_DEFINED_IN[space])
+            packet = getattr(getattr(torch.ops, space), operator, None)
         found = getattr(packet, overload, None)
     if not isinstance(found, torch._ops.OpOverload):
         raise LookupError(f"{name!r} is no operator of torch's registry on this worker, which has torch {torch.__version__}")
@@ -68,8 +75,6 @@ def function_of(reference: tuple[bytes, ...] | str) -> Any:
     """A remote function: a pickle of it and the memory beside that, or its import path `module.name`."""
     if isinstance(reference, tuple):
         return _function(loads(reference[0], list(reference[1:])))
-    import importlib
-
     module, _, name = reference.rpartition(".")
     if not module:
         raise ValueError(f"{reference!r} is no import path: it has no module")
@@ -88,7 +93,7 @@ def _function(found: Any) -> Any:
 class Step:
     """A definition as it is executed: how many numbers of the code it has, and what they are given to."""
 
-    __slots__ = ("constants", "inputs", "keep", "mutates", "name", "results", "run", "takes_poison")
+    __slots__ = ("constants", "inputs", "keep", "may_miss", "mutates", "name", "results", "run", "takes_poison")
 
     def __init__(self, definition: Definition, run: Callable[[int, list[Any], list[Any]], Any]) -> None:
         self.inputs = definition.inputs
@@ -101,6 +106,8 @@ class Step:
         self.run = run
         # Collectives take part also without data.
         self.takes_poison = isinstance(definition, Reduce | Move | Replay | Alias)
+        # A rank that only receives has no operand.
+        self.may_miss = isinstance(definition, Move)
 
 
 class Executor:
@@ -119,6 +126,8 @@ class Executor:
         self._streams: dict[int, StreamThread] = {}
         self._events: dict[int, _Event] = {}
         self._events_lock = threading.Lock()
+        # The results of operations with several ones, by each of them.
+        self._siblings: dict[int, list[int]] = {}
         self._functions: dict[tuple[bytes, ...] | str, Any] = {}
         self.unfetched: Failure | None = None
 
@@ -183,8 +192,11 @@ class Executor:
                 number += 1
             elif head == RELEASE:
                 after = at + 2 + code[at + 1]
+                siblings = self._siblings
                 for entry in code[at + 2 : after]:
                     table.pop(entry, None)
+                    if siblings:
+                        siblings.pop(entry, None)
                 at = after
             elif head == SIGNAL:
                 self._event(code[at + 1]).signal()
@@ -201,7 +213,7 @@ class Executor:
         """One operation: its results, or the reason for which there are none, get their numbers in the table."""
         table = self.table
         try:
-            values = [table[i] for i in inputs]
+            values = list(map(table.get, inputs)) if step.may_miss else [table[i] for i in inputs]
             if step.takes_poison:
                 out = step.run(stream, values, constants)
             else:
@@ -218,6 +230,8 @@ class Executor:
                 if len(keep) == 1 and isinstance(out, torch.Tensor):
                     table[results[0]] = out
                     return
+                if len(results) > 1:
+                    self._siblings.update((entry, results) for entry in results)
                 for entry, place in zip(results, keep, strict=True):
                     value = out[place]
                     if value is not None:
@@ -248,6 +262,12 @@ class Executor:
         table = self.table
         for entry in results:
             table[entry] = poison
+        if not results and not step.mutates:
+            # A check of what another operation has made, as `linalg.cholesky` ends in: its operands are wrong, and what came with them.
+            for checked in inputs:
+                for entry in self._siblings.get(checked, [checked]):
+                    if entry in table:
+                        table[entry] = poison
         for place in step.mutates:
             value = table.get(inputs[place])
             if isinstance(value, torch.Tensor):
@@ -368,15 +388,23 @@ def checked_results(name: str, out: Any, expected: tuple[Any, ...]) -> list[Any]
     """The leaves of what a remote function returned, which are to have these layouts; None stands for an object of any kind."""
     from torch.utils import _pytree
 
-    leaves: list[Any] = [out] if expected == (None,) else [v for v in _pytree.tree_leaves(out) if isinstance(v, torch.Tensor)]
+    from monarch.tensor.opaque_ref import OpaqueRef
+
+    if expected == (None,):
+        return [out]
+    leaves: list[Any] = [v for v in _pytree.tree_leaves(out) if isinstance(v, torch.Tensor | OpaqueRef)]
     if len(leaves) != len(expected):
         raise NotAnObject(f"{name} returned {len(leaves)} tensors, and {len(expected)} were propagated for it")
     for i, (value, layout) in enumerate(zip(leaves, expected, strict=True)):
+        if isinstance(value, OpaqueRef) != (layout is OpaqueRef):
+            got, wanted = ("an OpaqueRef", layout.describe()) if isinstance(layout, Layout) else (type(value).__name__, "an OpaqueRef")
+            raise NotAnObject(f"{name} returned {got} as its result {i}, and {wanted} was propagated for it")
         if isinstance(layout, Layout):
             if tuple(value.shape) != layout.shape or value.dtype != layout.dtype:
                 got = describe(value.dtype, value.shape)
                 raise NotAnObject(f"{name} returned {got} as its tensor {i}, and {layout.describe()} was propagated for it")
-            leaves[i] = value.detach()
+            # Without the bits of a lazy conjugation, of which the controller knows nothing.
+            leaves[i] = value.detach() if layout.bits else value.detach().resolve_conj().resolve_neg()
     return leaves
 
 

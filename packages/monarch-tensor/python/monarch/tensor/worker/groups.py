@@ -99,7 +99,14 @@ class Groups:
             reach(first, self._hosts[ranks[0]])
         name = f"{self._session}/{stream}/{device}/{'-'.join(map(str, ranks)) if len(ranks) <= 16 else hash(ranks)}/{built}"
         one_host = len({self._hosts[r] for r in ranks}) == 1
-        group = Group(ranks, self._rank, device, RequestStore(self.shelf, first, name + "/"), name, one_host)
+        store = RequestStore(self.shelf, first, name + "/")
+        try:
+            group = Group(ranks, self._rank, device, store, name, one_host)
+        except Exception as e:
+            # The others wait for this rank.
+            with suppress(Exception):
+                store.fail(f"rank {self._rank} could not join the process group of ranks {ranks}: {type(e).__name__}: {e}")
+            raise
         with self._lock:
             self._groups[key] = group
         return group

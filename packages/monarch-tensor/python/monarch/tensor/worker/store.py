@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from monarch.extension import ask, member, serve
+from monarch.extension import RequestError, ask, member, serve
 
 if TYPE_CHECKING:
     from monarch.extension import ProcId, Request
 
 REQUEST = "monarch.tensor.store"
 
-SET, GET, ADD, CHECK, DELETE = range(5)
+SET, GET, ADD, CHECK, DELETE, FAIL = range(6)
 # Longer than any creation of a group takes, and shorter than a night.
 SECONDS = 300.0
+# Groups that could not be made are remembered until there are so many: all ranks have learned of it by then.
+_FAILED = 256
 
 
 class Shelf:
@@ -32,6 +35,8 @@ class Shelf:
         self._set = threading.Condition(self._lock)
         self._entries: dict[str, bytes] = {}
         self._waiting: dict[str, list[Any]] = {}
+        # Why a group cannot be made, by the prefix of its keys.
+        self._failed: dict[str, str] = {}
 
     def serve(self) -> None:
         serve(REQUEST, self._answer)
@@ -41,6 +46,7 @@ class Shelf:
         if kind == GET:
             with self._lock:
                 if key not in self._entries:
+                    self._raise_failed(key)
                     request.defer()
                     self._waiting.setdefault(key, []).append(request)
                     return None
@@ -50,9 +56,19 @@ class Shelf:
     def wait(self, key: str, seconds: float) -> bytes:
         """The value of an entry, when it is set. `TimeoutError` after so many seconds."""
         with self._lock:
-            if not self._set.wait_for(lambda: key in self._entries, seconds):
+            if not self._set.wait_for(lambda: key in self._entries or self._reason(key) is not None, seconds):
                 raise TimeoutError(f"{key!r} was not set in the store of a process group within {seconds} s")
+            if key not in self._entries:
+                self._raise_failed(key)
             return self._entries[key]
+
+    def _reason(self, key: str) -> str | None:
+        return next((why for prefix, why in self._failed.items() if key.startswith(prefix)), None)
+
+    def _raise_failed(self, key: str) -> None:
+        why = self._reason(key)
+        if why is not None:
+            raise RuntimeError(why)
 
     def apply(self, kind: int, key: str, value: bytes) -> bytes:
         """Everything but `GET`."""
@@ -63,6 +79,15 @@ class Shelf:
                 self._entries[key] = str(int(self._entries.get(key, b"0")) + int(value)).encode()
             elif kind == CHECK:
                 return b"1" if key in self._entries else b"0"
+            elif kind == FAIL:
+                if len(self._failed) >= _FAILED:
+                    self._failed.clear()
+                self._failed[key] = value.decode()
+                self._set.notify_all()
+                gone = [(k, self._waiting.pop(k)) for k in list(self._waiting) if k.startswith(key)]
+                for request in [r for _, requests in gone for r in requests]:
+                    request.fail(value)
+                return b"1"
             elif kind == DELETE:
                 gone = [k for k in self._entries if k.startswith(key)]
                 for k in gone:
@@ -107,7 +132,15 @@ class RequestStore(dist.Store):
         if self._shelf is not None:
             name = self._prefix + key
             return self._shelf.wait(name, self._seconds) if kind == GET else self._shelf.apply(kind, name, value)
-        return bytes(ask(self._owner, REQUEST, _pack(kind, self._prefix + key, value)).get(self._seconds))
+        body = _pack(kind, self._prefix + key, value)
+        end = time.monotonic() + self._seconds
+        while True:  # polls: the worker of the first rank may be about to start, and nothing reports to this one that it has
+            try:
+                return bytes(ask(self._owner, REQUEST, body).get(self._seconds))
+            except RequestError as e:
+                if e.code != "request_unhandled" or time.monotonic() > end:
+                    raise
+            time.sleep(0.01)  # sleeps: between two questions to a worker that starts
 
     def set(self, key: str, value: bytes | str) -> None:
         self._ask(SET, key, value.encode() if isinstance(value, str) else bytes(value))
@@ -133,6 +166,10 @@ class RequestStore(dist.Store):
 
     def num_keys(self) -> int:
         raise NotImplementedError("the store of a mesh does not count its keys")
+
+    def fail(self, why: str) -> None:
+        """Has every rank that waits for a key under the prefix, now or later, fail with this text."""
+        self._ask(FAIL, "", why.encode())
 
     def clear(self) -> None:
         """Removes what was set under the prefix."""

@@ -1,0 +1,697 @@
+"""What the tensors of a mesh cost on the controller, beside eager torch and beside torch.distributed.
+
+    python -m tools.with_torch python bench/tensor.py [--rounds N] [--device cpu] [--json FILE] [PART...]
+
+| part | what |
+|---|---|
+| operations | a chain of `torch.mul` on 4 elements, 1 worker: issued in bursts within the window, and in a long run; wall and thread time |
+| over_eager | the same chain with its final `check()`, beside eager torch |
+| step | a training step whose mean kernel takes 50 and 20 us, 1 worker, beside eager torch |
+| transformer | a step of a small transformer: eager, 1 worker, 2 data-parallel workers, DDP of torch.distributed on 2 processes |
+| replay | that step recorded by `compile`, and replayed |
+| activation | 8 procs that have imported torch: from `activate()` to the first data of a tensor; and the import by the first operator |
+| fetch | one element, and 64 MiB |
+| reduce | 4 bytes and 4 MiB on 2 workers, beside `all_reduce` of torch.distributed with gloo |
+| death | from the SIGKILL of a worker to the exception of a fetch that waits for it |
+| memory | resident memory of the controller and a worker over 1,000,000 operations |
+
+All but `memory` by default. Each part runs in a process of its own. Peers alternate in each round, since the machine is shared, and a
+ratio is that of one round. A line has the median and the quartiles of the rounds. Thread time is the processor time of the thread that
+issues the operations, without that of the thread that sends and of core's threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+BURST, LONG, EAGER = 2_000, 20_000, 10_000
+STEPS = 40
+LAYERS, WIDTH, HEADS, LENGTH, BATCH = 2, 128, 4, 64, 8
+PROCS = 8
+# Seconds after which a part is given up.
+LIMIT = 900
+_KERNELS_US = (50, 20)
+
+device = "cpu"
+
+
+# Numbers
+
+
+def put(part: str, what: str, values: Sequence[float], unit: str, goal: str = "", **more: Any) -> None:
+    """Prints a measure as a line of JSON."""
+    ordered = sorted(values)
+    first, middle, last = statistics.quantiles(ordered, n=4, method="inclusive") if len(ordered) > 1 else ordered * 3
+    row = {"part": part, "what": what, "median": middle, "quartiles": [first, last], "n": len(ordered), "unit": unit, "goal": goal, **more}
+    print(json.dumps(row), flush=True)
+
+
+def ratio(part: str, what: str, ours: Sequence[float], theirs: Sequence[float], goal: str = "") -> None:
+    put(part, what, [a / b for a, b in zip(ours, theirs, strict=True)], "x", goal)
+
+
+class Watch:
+    """Wall time and processor time of this thread, in seconds, from its making."""
+
+    def __init__(self) -> None:
+        self._wall, self._thread = time.perf_counter(), time.thread_time()
+
+    def wall(self) -> float:
+        return time.perf_counter() - self._wall
+
+    def thread(self) -> float:
+        return time.thread_time() - self._thread
+
+
+def settled() -> None:
+    """Waits for the device of this process."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+# Meshes
+
+
+@contextlib.contextmanager
+def workers(count: int) -> Iterator[Any]:
+    """An active mesh of so many procs, each with one thread for torch, and with all of its workers at work."""
+    from monarch import tensor
+    from monarch.actor import this_host
+
+    procs = this_host().spawn_procs({"gpus": count})
+    with procs.activate() as mesh:
+        tensor.remote(_one_thread).call().get()
+        mesh.check()
+        yield mesh
+    procs.stop().get()
+
+
+def _one_thread() -> int:
+    torch.set_num_threads(1)
+    return os.getpid()
+
+
+def fenced(mesh: Any) -> Callable[[], None]:
+    """A function that returns when all workers have done what was issued, their devices too."""
+    from monarch import tensor
+
+    wait = tensor.remote(settled)
+
+    def fence() -> None:
+        if device == "cuda":
+            wait.call().get()
+        mesh.check()
+
+    return fence
+
+
+# Parts
+
+
+def chain(count: int, value: Any, by: Any) -> Any:
+    for _ in range(count):
+        value = torch.mul(value, by)
+    return value
+
+
+def operations(rounds: int) -> None:
+    with workers(1) as mesh:
+        value, by = torch.ones(4, device=device), torch.ones(4, device=device)
+        chain(BURST, value, by)
+        mesh.check()
+        found: dict[str, list[float]] = {}
+        for _ in range(rounds):
+            # All garbage and all messages of the round before are gone: the burst fits into the window.
+            for what, count in (("burst", BURST), ("long run", LONG)):
+                watch = Watch()
+                last = chain(count, value, by)
+                wall, thread = watch.wall(), watch.thread()
+                mesh.check()
+                found.setdefault(f"{what}, wall", []).append(wall / count * 1e6)
+                found.setdefault(f"{what}, thread", []).append(thread / count * 1e6)
+                found.setdefault(f"{what}, with the final check, wall", []).append(watch.wall() / count * 1e6)
+                del last
+    for what, values in found.items():
+        put("operations", f"one operation, {what}", values, "us", "<= 10" if "check" not in what else "")
+    put("operations", "operations, burst, wall", [1e6 / v for v in found["burst, wall"]], "/s", ">= 100,000")
+    put("operations", "operations, burst, thread", [1e6 / v for v in found["burst, thread"]], "/s", ">= 100,000")
+    put("operations", "operations, long run", [1e6 / v for v in found["long run, with the final check, wall"]], "/s", ">= 100,000")
+
+
+def over_eager(rounds: int) -> None:
+    from monarch.tensor import no_mesh
+
+    with workers(1) as mesh:
+        fence = fenced(mesh)
+        ours, eager = [], []
+        value, by = torch.ones(4, device=device), torch.ones(4, device=device)
+        with no_mesh.activate():
+            local, local_by = torch.ones(4, device=device), torch.ones(4, device=device)
+        chain(BURST, value, by)
+        fence()
+        for _ in range(rounds):
+            watch = Watch()
+            chain(EAGER, value, by)
+            fence()
+            ours.append(watch.wall() / EAGER * 1e6)
+            with _outside():
+                watch = Watch()
+                chain(EAGER, local, local_by)
+                settled()
+                eager.append(watch.wall() / EAGER * 1e6)
+    put("over_eager", "one operation, eager", eager, "us")
+    put("over_eager", "one operation, 1 worker, with the final check", ours, "us")
+    put("over_eager", "one operation, over eager", [a - b for a, b in zip(ours, eager, strict=True)], "us", "<= 15")
+
+
+@contextlib.contextmanager
+def _outside() -> Iterator[None]:
+    """Torch as it is without a mesh: the modes of the active one are off the stack."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield
+
+
+class _Count(TorchDispatchMode):
+    """Counts operators that compute, and those that make views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels = self.views = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.is_view or func._overloadpacket.__name__ == "detach":
+            self.views += 1
+        else:
+            self.kernels += 1
+        return func(*args, **(kwargs or {}))
+
+
+Step = Callable[[], Any]
+
+
+def perceptron(width: int, batch: int) -> Step:
+    """A step of 4 layers with SGD."""
+    layers: list[Any] = []
+    for _ in range(4):
+        layers += [torch.nn.Linear(width, width, device=device), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    x, y = torch.randn(batch, width, device=device), torch.randn(batch, width, device=device)
+
+    def step() -> Any:
+        loss = functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def repeated(step: Step, count: int, end: Callable[[], None] = settled) -> tuple[float, float]:
+    """Wall and thread time of one step, over so many."""
+    watch = Watch()
+    for _ in range(count):
+        step()
+    thread = watch.thread()
+    end()
+    return watch.wall() / count, thread / count
+
+
+def mean_kernel(step: Step) -> tuple[float, int, int]:
+    """Of an eager step: the time of an operator that computes, and how many of these and of views it has."""
+    step()
+    count = _Count()
+    with count:
+        step()
+    seconds = statistics.median(repeated(step, 5)[0] for _ in range(5))
+    return seconds / count.kernels * 1e6, count.kernels, count.views
+
+
+def sized(target_us: float) -> tuple[int, int, float]:
+    """Width and batch of the perceptron whose mean kernel is nearest to so many microseconds, and what it is."""
+    found: list[tuple[float, int, int, float]] = []
+    for width in (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096):
+        batch = width // 2
+        mean, _, _ = mean_kernel(perceptron(width, batch))
+        found.append((abs(mean - target_us), width, batch, mean))
+        if mean > 2 * target_us:
+            break
+    _, width, batch, mean = min(found)
+    return width, batch, mean
+
+
+def step(rounds: int) -> None:
+    sizes = [(us, *sized(us)) for us in _KERNELS_US]
+    with workers(1) as mesh:
+        fence = fenced(mesh)
+        for us, width, batch, _ in sizes:
+            ours = perceptron(width, batch)
+            with _outside():
+                eager = perceptron(width, batch)
+                mean, kernels, views = mean_kernel(eager)
+            repeated(ours, 5, fence)
+            found: list[list[float]] = [[], [], [], []]
+            for _ in range(rounds):
+                with _outside():
+                    for into, value in zip(found[:2], repeated(eager, STEPS), strict=True):
+                        into.append(value)
+                for into, value in zip(found[2:], repeated(ours, STEPS, fence), strict=True):
+                    into.append(value)
+            more = {"width": width, "batch": batch, "kernels": kernels, "views": views}
+            name = f"step, mean kernel about {us} us"
+            put("step", f"{name}: the kernel as measured", [t / kernels * 1e6 for t in found[0]], "us", **more)
+            put("step", f"{name}: eager", [t * 1e3 for t in found[0]], "ms")
+            put("step", f"{name}: 1 worker", [t * 1e3 for t in found[2]], "ms")
+            put("step", f"{name}: 1 worker, thread of the controller", [t * 1e3 for t in found[3]], "ms")
+            put("step", f"{name}: its operators, each on the controller", [t / (kernels + views) * 1e6 for t in found[3]], "us", "<= 10")
+            ratio("step", f"{name}: 1 worker to eager", found[2], found[0], "<= 1.05" if us >= 50 else "<= 1.10")
+
+
+class Block(torch.nn.Module):
+    """One layer of a transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.LayerNorm(WIDTH), torch.nn.LayerNorm(WIDTH)
+        self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        batch, length, width = x.shape
+        q, k, v = (t.view(batch, length, HEADS, width // HEADS).transpose(1, 2) for t in self.qkv(self.first(x)).chunk(3, -1))
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, width)
+        x = x + self.out(seen)
+        return x + self.down(functional.gelu(self.up(self.second(x))))
+
+
+class Transformer(torch.nn.Module):
+    """Tokens to the next tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(256, WIDTH)
+        self.blocks = torch.nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.head = torch.nn.Linear(WIDTH, 256)
+
+    def forward(self, tokens: Any) -> Any:
+        return self.head(self.blocks(self.embedding(tokens)))
+
+
+def transformer_step(wrap: Callable[[Any], Any] = lambda m: m, reduced: Callable[[list[Any]], None] | None = None) -> Step:
+    """A step with SGD; `reduced` combines the gradients of ranks."""
+    model = wrap(Transformer().to(device))
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=1e-2)
+    tokens, target = torch.randint(256, (BATCH, LENGTH), device=device), torch.randint(256, (BATCH, LENGTH), device=device)
+
+    def step() -> Any:
+        loss = functional.cross_entropy(model(tokens).flatten(0, 1), target.flatten())
+        loss.backward()
+        if reduced is not None:
+            reduced([p.grad for p in parameters])
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def each_reduced(grads: list[Any]) -> None:
+    """A reduction for each gradient."""
+    for grad in grads:
+        grad.reduce_("gpus", "avg")
+
+
+def all_reduced(grads: list[Any]) -> None:
+    """One reduction for all, as DDP has it in buckets."""
+    flat = torch.cat([g.flatten() for g in grads]).reduce_("gpus", "avg")
+    for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+        grad.copy_(part.view(grad.shape))
+
+
+def transformer(rounds: int) -> None:
+    from monarch import tensor
+
+    found: dict[str, list[float]] = {}
+    threads: dict[str, list[float]] = {}
+
+    def measured(name: str, step: Step, end: Callable[[], None]) -> None:
+        wall, thread = repeated(step, STEPS, end)
+        found.setdefault(name, []).append(wall * 1e3)
+        threads.setdefault(name, []).append(thread * 1e3)
+
+    with workers(2) as both:
+        one = both.slice(gpus=0)
+        with _outside():
+            eager = transformer_step()
+            counted = mean_kernel(eager)
+        steps = {
+            "2 workers, a reduction for each gradient": (both, transformer_step(reduced=each_reduced)),
+            "2 workers, one reduction": (both, transformer_step(reduced=all_reduced)),
+            "2 workers, one reduction, recorded": (both, tensor.compile(transformer_step(reduced=all_reduced))),
+            "2 workers, no reduction": (both, transformer_step()),
+        }
+        with one.activate():
+            steps["1 worker"] = (one, transformer_step())
+            steps["1 worker, recorded"] = (one, tensor.compile(transformer_step()))
+        for mesh, body in steps.values():
+            with mesh.activate():
+                repeated(body, 5, fenced(mesh))
+        for _ in range(rounds):
+            with _outside():
+                measured("eager", eager, settled)
+            for name, (mesh, body) in steps.items():
+                with mesh.activate():
+                    measured(name, body, fenced(mesh))
+            found.setdefault("DDP on 2 processes", []).append(1e3 * beside("ddp"))
+    more = {"kernels": counted[1], "views": counted[2]}
+    for name, values in found.items():
+        put("transformer", f"step of a transformer, {name}", values, "ms", **(more if name == "eager" else {}))
+    for name in steps:
+        put("transformer", f"thread of the controller, {name}", threads[name], "ms")
+    ratio("transformer", "1 worker to eager", found["1 worker"], found["eager"])
+    ratio("transformer", "1 worker, recorded, to eager", found["1 worker, recorded"], found["eager"])
+    for name in steps:
+        if name.startswith("2 workers"):
+            ratio("transformer", f"{name}, to DDP", found[name], found["DDP on 2 processes"])
+
+
+def replay(rounds: int) -> None:
+    from monarch import tensor
+
+    with workers(1) as mesh:
+        recorded = tensor.compile(transformer_step())
+        for _ in range(5):
+            recorded()
+        mesh.check()
+        walls, threads, ends = [], [], []
+        for _ in range(rounds):
+            watch = Watch()
+            for _ in range(STEPS):
+                recorded()
+            wall, thread = watch.wall(), watch.thread()
+            mesh.check()
+            walls.append(wall / STEPS * 1e6)
+            threads.append(thread / STEPS * 1e6)
+            ends.append(watch.wall() / STEPS * 1e3)
+    put("replay", "recorded step of the transformer replayed, controller, wall", walls, "us", "<= 100")
+    put("replay", "recorded step of the transformer replayed, controller, thread", threads, "us", "<= 100")
+    put("replay", "recorded step of the transformer replayed, until it is done", ends, "ms")
+
+
+def activation(rounds: int) -> None:
+    from monarch import tensor
+    from monarch.actor import Actor, endpoint, this_host
+
+    class Importer(Actor):
+        @endpoint
+        def load(self) -> str:
+            import torch
+
+            return torch.__version__
+
+    host = this_host()
+
+    def first_data(procs: Any) -> float:
+        watch = Watch()
+        with procs.activate():
+            tensor.inspect(torch.ones(4, device=device))
+            return watch.wall()
+
+    warm, cold, every = [], [], []
+    for number in range(rounds + 1):
+        procs = host.spawn_procs({"gpus": PROCS})
+        procs.spawn("importer", Importer).load.call().get()
+        with procs.activate() as mesh:
+            if not number:
+                mesh.check()
+                watch = Watch()
+                torch.ones(4, device=device)
+                put("activation", "first operator of a process, with its imports of torch", [watch.wall()], "s")
+        procs.stop().get()
+        if not number:
+            continue
+        procs = host.spawn_procs({"gpus": PROCS})
+        procs.spawn("importer", Importer).load.call().get()
+        watch = Watch()
+        warm.append(first_data(procs))
+        with procs.activate() as mesh:
+            mesh.check()
+        every.append(watch.wall())
+        procs.stop().get()
+        procs = host.spawn_procs({"gpus": PROCS})
+        watch = Watch()
+        first_data(procs)
+        with procs.activate() as mesh:
+            mesh.check()
+        cold.append(watch.wall())
+        procs.stop().get()
+    put("activation", f"{PROCS} procs with torch, until the first data", warm, "s", "<= 0.3")
+    put("activation", f"{PROCS} procs with torch, until all ranks are at work", every, "s")
+    put("activation", f"{PROCS} procs without torch, until all ranks are at work", cold, "s")
+
+
+def fetch(rounds: int) -> None:
+    from monarch import tensor
+
+    with workers(1) as mesh:
+        small, large = torch.ones(1, device=device), torch.ones(16 << 20, device=device)
+        mesh.check()
+        latencies: list[float] = []
+        for _ in range(20 * rounds):
+            watch = Watch()
+            tensor.inspect(small)
+            latencies.append(watch.wall() * 1e6)
+        rates: list[float] = []
+        copies: list[float] = []
+        with _outside():
+            local = torch.ones(16 << 20)
+        for _ in range(rounds):
+            watch = Watch()
+            got = tensor.inspect(large)
+            rates.append(64 / watch.wall() * 1.048576)
+            del got
+            with _outside():
+                watch = Watch()
+                local.clone()
+                copies.append(64 / watch.wall() * 1.048576)
+    put("fetch", "inspect of one element", latencies, "us")
+    put("fetch", "inspect of 64 MiB", rates, "MB/s")
+    put("fetch", "copy of 64 MiB into new memory by torch, within a process", copies, "MB/s")
+
+
+def reduce(rounds: int) -> None:
+    from monarch import tensor
+
+    sizes = {"4 bytes": (1, 200), "4 MiB": (1 << 20, 10)}
+    found: dict[str, list[float]] = {}
+    with workers(2) as mesh:
+        for name, (count, times) in sizes.items():
+            value = torch.ones(count, device=device)
+            for _ in range(3):
+                tensor.inspect(value.reduce("gpus", "max")[:1])
+            mesh.check()
+            for _ in range(rounds):
+                watch = Watch()
+                for _ in range(times):
+                    value.reduce("gpus", "max")
+                mesh.check()
+                found.setdefault(f"{name}, one of many", []).append(watch.wall() / times * 1e6)
+                watch = Watch()
+                for _ in range(times):
+                    value.reduce_("gpus", "max")
+                mesh.check()
+                found.setdefault(f"{name}, in place, one of many", []).append(watch.wall() / times * 1e6)
+                watch = Watch()
+                for _ in range(max(5, times // 10)):
+                    tensor.inspect(value.reduce("gpus", "max")[:1])
+                found.setdefault(f"{name}, each fetched", []).append(watch.wall() / max(5, times // 10) * 1e6)
+                found.setdefault(f"{name}, torch.distributed", []).append(1e6 * beside("reduce", count, times))
+    for name, values in found.items():
+        put("reduce", f"reduce of {name}", values, "us")
+    for name in sizes:
+        ratio(
+            "reduce",
+            f"reduce of {name} in place, to torch.distributed",
+            found[f"{name}, in place, one of many"],
+            found[f"{name}, torch.distributed"],
+        )
+
+
+def _asleep() -> None:
+    time.sleep(60)  # sleeps: a worker that is busy until it is killed
+
+
+def death(rounds: int) -> None:
+    import monarch.actor
+    from monarch import tensor
+    from monarch.actor import SupervisionError, this_host
+
+    monarch.actor.unhandled_fault_hook = lambda failure: None
+    found: list[float] = []
+    for _ in range(rounds):
+        procs = this_host().spawn_procs({"gpus": 2})
+        at: list[float] = []
+        with procs.activate() as mesh:
+            pids = [pid for _, pid in tensor.remote(_one_thread).call().get().items()]
+            value = torch.ones(4, device=device)
+            mesh.check()
+            tensor.remote(_asleep)()
+            waiting = tensor.fetch_shard(value * 2)
+
+            def kill(pid: int = pids[0], at: list[float] = at) -> None:
+                at.append(time.perf_counter())
+                os.kill(pid, signal.SIGKILL)
+
+            threading.Timer(0.3, kill).start()
+            try:
+                waiting.get(timeout=20)
+                raise AssertionError("a fetch from a dead worker was answered")
+            except SupervisionError:
+                found.append((time.perf_counter() - at[0]) * 1e3)
+        with contextlib.suppress(Exception):
+            procs.stop().get()
+    put("death", "SIGKILL of a worker to the exception of a pending fetch", found, "ms", "<= 100")
+
+
+def resident(pid: int) -> float:
+    """Resident memory in MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def memory(rounds: int) -> None:
+    from monarch import tensor
+
+    with workers(1) as mesh:
+        value, by = torch.ones(4, device=device), torch.ones(4, device=device)
+        (pid,) = (pid for _, pid in tensor.remote(_one_thread).call().get().items())
+        seen: list[tuple[float, float]] = []
+        # The lines of the last 65,536 operations are kept: the first 100,000 fill that.
+        for count in (100_000, *[250_000] * 4):
+            chain(count, value, by)
+            mesh.check()
+            seen.append((resident(os.getpid()), resident(pid)))
+        entries = mesh.controller.workers.size_of_table.call().get()
+    for place, name in enumerate(("controller", "worker")):
+        values = [s[place] for s in seen]
+        put("memory", f"resident memory, {name}: after 100,000 operations", values[:1], "MiB")
+        put("memory", f"resident memory, {name}: 1,000,000 operations later", values[-1:], "MiB", points=[round(v, 1) for v in values])
+        put("memory", f"resident memory, {name}: growth, each operation", [(values[-1] - values[0]) * (1 << 20) / 1e6], "bytes")
+    put("memory", "entries of the worker's table", [n for _, n in entries.items()], "")
+
+
+# Torch without us, in processes of their own
+
+
+def beside(what: str, *numbers: int) -> float:
+    """Seconds of one step or reduction with torch.distributed on 2 processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [sys.executable, __file__, "--device", device, "--peer", what, *map(str, numbers), "--store", str(Path(folder, "store"))]
+        env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+        ranks = [subprocess.Popen([*argv, "--rank", str(r)], stdout=subprocess.PIPE, text=True, env=env) for r in range(2)]
+        printed = [rank.communicate(timeout=120)[0] for rank in ranks]
+        if any(rank.returncode for rank in ranks):
+            raise RuntimeError(f"the peers of torch.distributed ended with {[rank.returncode for rank in ranks]}")
+    return max(float(text.splitlines()[-1]) for text in printed)
+
+
+def peer(what: str, numbers: list[int], rank: int, store: str) -> None:
+    """One of the two processes of torch.distributed. Prints the seconds of one step or reduction."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    if what == "ddp":
+        from torch.nn.parallel import DistributedDataParallel
+
+        body = transformer_step(DistributedDataParallel)
+        repeated(body, 5)
+        dist.barrier()
+        print(repeated(body, STEPS)[0])
+    else:
+        count, times = numbers
+        value = torch.ones(count, device=device)
+        for _ in range(3):
+            dist.all_reduce(value, dist.ReduceOp.MAX)
+        dist.barrier()
+        watch = Watch()
+        for _ in range(times):
+            dist.all_reduce(value, dist.ReduceOp.MAX)
+        print(watch.wall() / times)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+PARTS: dict[str, Callable[[int], None]] = {
+    f.__name__: f for f in (operations, over_eager, step, transformer, replay, activation, fetch, reduce, death, memory)
+}
+
+
+def text(row: dict[str, Any]) -> str:
+    def number(value: float) -> str:
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+    low, high = row["quartiles"]
+    spread = f"({number(low)} to {number(high)})" if row["n"] > 1 else ""
+    return f"{row['what']:<72} {number(row['median']):>9} {row['unit']:<5} {spread:<22} {row['goal']}"
+
+
+def main() -> None:
+    global device
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", metavar="FILE", help="the lines are appended to it")
+    parser.add_argument("--one", choices=list(PARTS), help=argparse.SUPPRESS)
+    parser.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--store", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    device = given.device
+    if unknown := [part for part in given.parts if part not in PARTS]:
+        parser.error(f"there is no part {', '.join(unknown)}")
+    torch.set_num_threads(1)
+    if given.peer:
+        peer(given.peer[0], list(map(int, given.peer[1:])), given.rank, given.store)
+        return
+    if given.one:
+        PARTS[given.one](given.rounds)
+        return
+    for part in given.parts or [p for p in PARTS if p != "memory"]:
+        argv = [sys.executable, __file__, "--one", part, "--rounds", str(given.rounds), "--device", device]
+        done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=LIMIT, check=False)
+        for line in done.stdout.splitlines():
+            if not line.startswith("{"):
+                continue
+            print(text(json.loads(line)), flush=True)
+            if given.json:
+                with Path(given.json).open("a") as out:
+                    out.write(line + "\n")
+        if done.returncode:
+            print(f"# {part}: exit code {done.returncode}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

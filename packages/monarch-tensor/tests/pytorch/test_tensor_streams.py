@@ -1,0 +1,119 @@
+"""Streams and borrows."""
+
+import gc
+
+import pytest
+import torch
+from monarch.tensor import Stream, get_active_stream, inspect, remote
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@remote(propagate=lambda x: x)
+def later(x):
+    import time
+
+    time.sleep(0.2)  # sleeps: the other stream gets ahead, if it can
+    return x + 1
+
+
+def test_a_stream_has_its_own_tensors(mesh):
+    stream = Stream("beside")
+    assert get_active_stream().name == "main"
+    with stream.activate():
+        assert get_active_stream() is stream
+        t = torch.ones(2)
+        assert t.stream is stream
+        assert inspect(t).tolist() == [1.0, 1.0]
+    with pytest.raises(TypeError, match="WRONG_STREAM: this tensor is of stream beside, and the operation is of stream main"):
+        t + 1
+    assert repr(stream) == "<Stream beside>"
+
+
+def test_a_borrower_waits_for_the_owner_and_the_owner_for_the_end(mesh):
+    stream = Stream("beside")
+    owned = later(torch.zeros(2))
+    lent, borrow = stream.borrow(owned, mutable=True)
+    with pytest.raises(TypeError, match="BORROWED: another stream has borrowed"):
+        owned + 1
+    with stream.activate():
+        lent.add_(later(torch.zeros(2)))
+        lent.mul_(10)
+    borrow.drop()
+    assert inspect(owned).tolist() == [20.0, 20.0]
+    with stream.activate(), pytest.raises(TypeError, match="DROPPED"):
+        lent + 1
+
+
+def test_a_shared_borrow_is_read_by_both_and_written_by_neither(mesh):
+    stream = Stream("beside")
+    owned = torch.ones(2)
+    first, one = stream.borrow(owned)
+    second, two = Stream("third").borrow(owned)
+    assert inspect(owned + 1).tolist() == [2.0, 2.0]
+    with pytest.raises(TypeError, match="MUTATING_BORROW"):
+        owned.add_(1)
+    with stream.activate():
+        assert inspect(first * 3).tolist() == [3.0, 3.0]
+        for write in (lambda: first.add_(1), lambda: first[0].zero_()):
+            with pytest.raises(TypeError, match="MUTATING_BORROW"):
+                write()
+    with pytest.raises(TypeError, match="MUTATING_BORROW"):
+        stream.borrow(owned, mutable=True)
+    one.drop()
+    one.drop()
+    with pytest.raises(TypeError, match="MUTATING_BORROW"):
+        owned.add_(1)
+    two.drop()
+    owned.add_(1)
+    assert inspect(owned).tolist() == [2.0, 2.0]
+    del second
+
+
+def test_a_borrow_is_a_context(mesh):
+    stream = Stream("beside")
+    owned = torch.ones(2)
+    lent, borrow = stream.borrow(owned)
+    with borrow, stream.activate():
+        doubled = lent * 2
+    with stream.activate():
+        assert inspect(doubled).tolist() == [2.0, 2.0]
+    owned.add_(1)
+
+
+def test_a_forgotten_borrow_ends_when_it_is_collected(mesh):
+    stream = Stream("beside")
+    owned = torch.ones(2)
+    lent, borrow = stream.borrow(owned, mutable=True)
+    del lent, borrow
+    gc.collect()
+    owned.add_(1)
+    assert inspect(owned).tolist() == [2.0, 2.0]
+
+
+def test_streams_run_beside_each_other(mesh):
+    """Each of two streams waits for the other one to have begun."""
+
+    @remote(propagate=lambda x, mine, other: x)
+    def meet(x, mine, other):
+        import builtins
+        import threading
+
+        events = builtins.__dict__.setdefault("_meeting", {name: threading.Event() for name in ("a", "b")})
+        events[mine].set()
+        assert events[other].wait(60), "the other stream has not begun"
+        return x
+
+    stream = Stream("beside")
+    one = meet(torch.zeros(1), "a", "b")
+    with stream.activate():
+        two = meet(torch.zeros(1), "b", "a")
+        assert inspect(two).tolist() == [0.0]
+    assert inspect(one).tolist() == [0.0]
+
+
+def test_a_copy_for_another_stream(mesh):
+    stream = Stream("beside")
+    moved = later(torch.ones(2)).to_mesh(mesh, stream)
+    with stream.activate():
+        assert inspect(moved + 1).tolist() == [3.0, 3.0]

@@ -1,0 +1,56 @@
+"""Lines of the program that issue a command."""
+
+import sys
+from types import CodeType, SimpleNamespace
+
+from monarch.tensor import frames
+from monarch.tensor.frames import Frame, current_site, frames_of
+
+
+def emit():
+    return current_site()
+
+
+def caller():
+    return emit()
+
+
+def line_of(function, text):
+    import inspect
+
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+def test_the_innermost_line_comes_first():
+    found = frames_of(caller())
+    assert found[0] == Frame(__file__, line_of(caller, "emit()"), "caller")
+    assert found[1].function == "test_the_innermost_line_comes_first"
+    assert len(found) == frames.KEPT
+
+
+def test_lines_of_torch_and_of_this_project_are_left_out():
+    module = SimpleNamespace(__name__="torch.nn.modules.linear")
+    names = {"__name__": module.__name__, "emit": emit}
+    exec(compile("def forward():\n    return emit()\n", "linear.py", "exec"), names)
+    found = frames_of(names["forward"]())
+    assert [f.function for f in found][0] == "test_lines_of_torch_and_of_this_project_are_left_out"
+
+
+def test_deep_recursion_costs_no_more_than_the_kept_depth():
+    def deeper(n):
+        return emit() if n == 0 else deeper(n - 1)
+
+    assert len(frames_of(deeper(200))) == frames.KEPT
+    assert sys.getrecursionlimit() > 200
+
+
+def test_a_site_without_lines_of_the_program_has_none():
+    assert frames_of(()) == ()
+
+
+def test_code_that_is_made_without_end_is_not_kept(monkeypatch):
+    monkeypatch.setattr(frames, "_known", {i: (emit.__code__, False) for i in range(65_537)})
+    site = caller()
+    assert len(frames._known) < 100
+    assert isinstance(site[0], CodeType)
