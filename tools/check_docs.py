@@ -1,10 +1,10 @@
-"""Runs the code of the documentation: every Python block of README.md and docs/**/*.md, and every example.
+"""Runs the code of the documentation: every Python block of README.md and docs/**/*.md, and every example in one file.
 
     python -m tools.check_docs [FILE...]
 
 The blocks of one file run in order, as one script in a process of its own; a block marked ```python no-run is left out. An example
 runs with `--quick` where it knows that option, and must define `main()`. Each runs in an empty folder, with warnings as errors, and must
-end with exit code 0 and an empty stderr. A page whose code imports PyTorch or monarch-tensor
+end with exit code 0 and an empty stderr. A page or example whose code imports PyTorch or monarch-tensor
 runs with both (`tools/with_torch.py`), and is left out where they are missing.
 """
 
@@ -32,28 +32,30 @@ _TORCH = re.compile(r"^\s*(?:import|from)\s+(?:torch|monarch\.tensor)\b|^\s*from
 def documents() -> list[Path]:
     """Every file that has code to run, in a fixed order."""
     pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted(PACKAGES.glob("*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-    examples = [path for path in sorted((ROOT / "examples").glob("*.py")) if not path.name.startswith("_")]
+    folder = ROOT / "examples"
+    examples = [path for path in (*sorted(folder.glob("*.py")), *sorted(folder.glob("tensors/*.py"))) if not path.name.startswith("_")]
     return [path for path in (*pages, *examples) if path.exists()]
 
 
 def check(path: Path) -> str | None:
     """What is wrong with the code of the file; None where all is well, or where there is none."""
     text = path.read_text(encoding="utf-8")
+    is_page = path.suffix == ".md"
+    code = script(text) if is_page else text
+    if not code:
+        return None
+    if not is_page and not any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in ast.parse(text).body):
+        return "an example must define main()"
+    environment = with_torch.variables() if _TORCH.search(code) else dict(os.environ)
+    if environment is None:
+        print(f"{path.name} is left out: {with_torch.MISSING}", flush=True)
+        return None
     with tempfile.TemporaryDirectory(prefix="docs-") as scratch:
-        if path.suffix == ".md":
-            code = script(text)
-            if not code:
-                return None
-            environment = with_torch.variables() if _TORCH.search(code) else dict(os.environ)
-            if environment is None:
-                print(f"{path.name} is left out: {with_torch.MISSING}", flush=True)
-                return None
-            program = Path(scratch) / f"{path.stem}.py"
-            program.write_text(code, encoding="utf-8")
-            return _run([str(program)], Path(scratch), environment)
-        if not any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in ast.parse(text).body):
-            return "an example must define main()"
-        return _run([str(path), *(["--quick"] if "--quick" in text else [])], Path(scratch), dict(os.environ))
+        if not is_page:
+            return _run([str(path), *(["--quick"] if "--quick" in text else [])], Path(scratch), environment)
+        program = Path(scratch) / f"{path.stem}.py"
+        program.write_text(code, encoding="utf-8")
+        return _run([str(program)], Path(scratch), environment)
 
 
 def _run(argv: list[str], folder: Path, environment: dict[str, str]) -> str | None:

@@ -110,6 +110,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     options = parser.parse_args()
 
+    torch.set_num_threads(1)  # of this process: its model is small
     torch.manual_seed(0)
     local = Transformer()
     local_optimizer = torch.optim.AdamW(local.parameters(), lr=5e-3)

@@ -2,7 +2,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-class Tensor:
+class _Attributes(type):
+    def __getattr__(cls, name: str) -> Any: ...
+
+class Tensor(metaclass=_Attributes):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     shape: Size
     dtype: _dtype

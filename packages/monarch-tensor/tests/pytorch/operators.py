@@ -165,15 +165,15 @@ def plain_calls(info: Any) -> list[tuple[str, Call]]:
     return found
 
 
-def gradients(info: Any) -> Call:
-    """The gradients of what requires them among the arguments, for ones as those of all results."""
+def gradient_calls(info: Any) -> list[tuple[str, Call]]:
+    """The gradients of all arguments that require them, for ones as those of all results."""
 
     def call(sample: Sample) -> Any:
         out = [t for t in tensors_of(info(*sample.args, **sample.kwargs)) if t.requires_grad]
         given = [t for t in tensors_of(sample) if t.requires_grad]
         return torch.autograd.grad(out, given, [torch.ones_like(t) for t in out], allow_unused=True)
 
-    return call
+    return [(" backward", call)]
 
 
 # The comparison

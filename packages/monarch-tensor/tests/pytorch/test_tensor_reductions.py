@@ -4,7 +4,8 @@ import functools
 
 import pytest
 import torch
-from monarch.tensor import inspect, no_mesh, reduce, reduce_, slice_mesh, to_mesh
+from monarch.actor import this_host
+from monarch.tensor import RemoteException, inspect, no_mesh, reduce, reduce_, slice_mesh, to_mesh
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -216,3 +217,28 @@ def test_any_type_moves(mesh, dtype):
     scalar = (mesh.rank("gpus") + 3).to(dtype).slice_mesh(gpus=1).to_mesh(mesh)
     with no_mesh.activate():
         assert inspect(scalar).item() == torch.tensor(4).to(dtype).item()
+
+
+def test_between_procs_of_two_controllers(procs):
+    other = this_host().spawn_procs({"gpus": 2, "copies": 2})
+    with procs.activate() as mesh:
+        t = torch.arange(5.0) + mesh.rank("gpus")
+        flag = torch.ones((), dtype=torch.bool)
+        bad = torch.linalg.cholesky(torch.eye(2) * (1 - 2 * mesh.rank("gpus")))
+        there, few, worse = t.to_mesh(other), to_mesh([flag, torch.ones(0, 2)], other), bad.to_mesh(other)
+        t.add_(100)
+    with other.activate() as target:
+        assert there.mesh == target
+        for gpu in (0, 1):
+            for copy in (0, 1):
+                assert inspect(there + 1, gpus=gpu, copies=copy).tolist() == [1.0 + gpu + i for i in range(5)]
+        assert inspect(few[0]).item() is True and inspect(few[1]).shape == (0, 2)
+        assert inspect(worse, gpus=0, copies=1).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+        with pytest.raises(RemoteException, match="positive-definite"):
+            inspect(worse, gpus=1)
+        back = (there * 2).slice_mesh(copies=1).to_mesh(procs)
+    with procs.activate():
+        assert inspect(back, gpus=1).tolist() == [2.0, 4.0, 6.0, 8.0, 10.0]
+        with pytest.raises(RemoteException, match="positive-definite"):
+            mesh.check()
+    other.stop().get(60)

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from monarch.tensor.remote_function import call_on_shard_and_fetch as call_on_shard_and_fetch
     from monarch.tensor.remote_function import remote as remote
     from monarch.tensor.resolvers import function_resolvers as function_resolvers
+    from monarch.tensor.simulator import Simulator as Simulator
     from monarch.tensor.stream import Borrow as Borrow
     from monarch.tensor.stream import Stream as Stream
     from monarch.tensor.tensor import Tensor as Tensor
@@ -80,6 +81,7 @@ _HOMES = {
     "reductions": ("reduce", "reduce_"),
     "remote_function": ("Remote", "call_on_shard_and_fetch", "remote"),
     "resolvers": ("function_resolvers",),
+    "simulator": ("Simulator",),
     "stream": ("Borrow", "Stream"),
     "tensor": ("Tensor",),
 }

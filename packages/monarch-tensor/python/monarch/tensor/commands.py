@@ -26,13 +26,13 @@ _SEGMENT_HEAD = 5
 class Input(NamedTuple):
     """The place of a tensor in the arguments of a definition."""
 
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 class Varying(NamedTuple):
     """The place of a constant in them."""
 
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 class Held(NamedTuple):
@@ -157,6 +157,27 @@ class Move(NamedTuple):
     name: str = "to_mesh"
 
 
+class Lend(NamedTuple):
+    """A tensor for ranks of another controller. Its constants are the key, and how many ranks take it, by the rank that has it."""
+
+    inputs: int = 1
+    constants: int = 2
+    keep: tuple[int, ...] = ()
+    mutates: tuple[int, ...] = ()
+    name: str = "to_mesh"
+
+
+class Take(NamedTuple):
+    """What ranks of another controller lend. Its constants are the key, and (process, host) of the source by the rank that takes it."""
+
+    layout: tuple[Any, ...]
+    inputs: int = 0
+    constants: int = 2
+    keep: tuple[int, ...] = (0,)
+    mutates: tuple[int, ...] = ()
+    name: str = "to_mesh"
+
+
 class Alias(NamedTuple):
     """The same tensor with another number, for another stream."""
 
@@ -209,7 +230,7 @@ class Replay(NamedTuple):
     name: str = "compile"
 
 
-Definition = Call | Constant | RankOf | Reduce | Move | Alias | Apply | Unpack | Replay
+Definition = Call | Constant | RankOf | Reduce | Move | Lend | Take | Alias | Apply | Unpack | Replay
 
 
 class Segment(NamedTuple):

@@ -294,7 +294,7 @@ def _shaped(shape: Any, made: list[Any]) -> Any:
     if isinstance(shape, ResultPlace):
         return made[shape.index]
     if isinstance(shape, tuple):
-        return tuple(_shaped(s, made) for s in shape)
+        return tuple(_shaped(s, made) for s in shape)  # pyright: ignore[reportUnknownVariableType]
     return shape
 
 
@@ -333,7 +333,8 @@ def check_operands(
     def problem(value: Any) -> tuple[str, dict[str, str]] | None:
         wrong = _problem(place, value, any(value is w for w in writes))
         if wrong is None and not autograd and isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
-            wrong = checks.REQUIRES_GRAD, {}
+            found.append(checks.REQUIRES_GRAD)
+            return checks.REQUIRES_GRAD, {}
         if wrong is not None:
             found.append(wrong[0])
         return wrong

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from monarch.tensor.errors import TensorMeshError
+from monarch.extension.mesh import mesh_view
+from monarch.tensor.commands import Lend, Take
+from monarch.tensor.memory import Handle, Memory
+from monarch.tensor.place import place_of
+from monarch.tensor.tensor import Tensor, handle_of, new_tensor
 
 if TYPE_CHECKING:
     from monarch.tensor.mesh import DeviceMesh
     from monarch.tensor.stream import Stream
-    from monarch.tensor.tensor import Tensor
 
 
-def moved_far(tensor: Tensor, source: DeviceMesh, target: DeviceMesh, stream: Stream | None) -> NoReturn:
-    raise TensorMeshError(f"to_mesh: {source!r} and {target!r} are procs of two controllers: activate a mesh of procs that has both")
+def moved_far(tensor: Tensor, source: DeviceMesh, target: DeviceMesh, routes: list[tuple[int, int]], stream: Stream) -> Tensor:
+    """`tensor`, as `source` has it, on `target` of another controller, by `routes` of (rank there, rank here)."""
+    handle = handle_of(tensor)
+    owner = handle.place
+    sender, receiver = source.controller, target.controller
+    key = f"{sender.session}/{next(sender.numbers)}"
+    takers: dict[int, int] = {}
+    for of, _ in routes:
+        takers[of] = takers.get(of, 0) + 1
+    procs = mesh_view(sender.procs)
+    sender.emit(owner, sender.defined(Lend()), (handle.id,), (key, takers), ())
+    # The other controller may wait for its workers, which wait for this tensor: it is on its way before.
+    sender.flush()
+    layout = handle.layout.with_shape(handle.layout.shape)
+    place = place_of(target, stream)
+    number = next(receiver.numbers)
+    sources = {to: (procs.procs[of], procs.hosts[of]) for of, to in routes}
+    receiver.emit(
+        place, receiver.defined(Take((layout.shape, layout.dtype, layout.device))), (), (key, sources), (number,)
+    )
+    return new_tensor(Handle(number, layout, Memory(), place))

@@ -61,7 +61,8 @@ class DeviceMesh(MeshTrait):
         """
         from monarch.tensor.dispatch import MeshActivation
 
-        return MeshActivation(self)
+        found: Any = MeshActivation(self)
+        return found
 
     def rank(self, dims: str | Sequence[str]) -> Tensor:
         """The index of each rank along the dimensions, as an integer tensor without dimensions. `KeyError` for an unknown one."""
@@ -167,7 +168,8 @@ class _NoMesh:
     def activate(self) -> AbstractContextManager[None]:
         from monarch.tensor.dispatch import MeshActivation
 
-        return MeshActivation(None)
+        found: Any = MeshActivation(None)
+        return found
 
     def __repr__(self) -> str:
         return "no_mesh"

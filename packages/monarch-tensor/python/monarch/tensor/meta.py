@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 
 class _Meta(threading.local):
@@ -18,7 +18,7 @@ _meta = _Meta()
 
 
 @contextmanager
-def set_meta(value: Any) -> Iterator[None]:
+def set_meta(value: Any) -> Generator[None]:
     """Inside, commands of this thread have this value as their metadata: an inner value replaces the outer one.
 
     The `Simulator` shows it in traces, as the name of a phase or the number of a microbatch. Workers do not get it.

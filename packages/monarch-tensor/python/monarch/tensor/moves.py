@@ -67,7 +67,7 @@ def moved(tensor: Tensor, source: DeviceMesh, target: DeviceMesh, stream: Stream
     if target.controller is not source.controller:
         from monarch.tensor.far_moves import moved_far
 
-        return moved_far(tensor, source, target, stream)
+        return moved_far(tensor, source, target, routes(source, target), stream or owner.stream)
     controller = owner.controller
     union = tuple(sorted({*source.ranks_in_order, *target.ranks_in_order}))
     # The command goes to all ranks that send or receive.

@@ -45,7 +45,7 @@ class Known(NamedTuple):
 class Place(NamedTuple):
     """Of `Known.shape`: the place of a result."""
 
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 # What an operator may have as arguments beside tensors, numbers and lists of them.
@@ -145,7 +145,8 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
             return Input(len(inputs) - 1), fakes[-1]
         if isinstance(value, list | tuple):
             pairs = [template(v, False) for v in value]  # pyright: ignore[reportUnknownVariableType]
-            return type(value)(p[0] for p in pairs), type(value)(p[1] for p in pairs)  # pyright: ignore[reportUnknownVariableType]
+            kind: Any = type(value)  # pyright: ignore[reportUnknownVariableType]
+            return kind(p[0] for p in pairs), kind(p[1] for p in pairs)
         if vary and type(value) in (int, float, complex):
             constants += 1
             return Varying(constants - 1), value

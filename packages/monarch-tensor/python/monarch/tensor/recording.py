@@ -21,13 +21,13 @@ from monarch.tensor.place import Place, place_of
 from monarch.tensor.tensor import Tensor, new_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from monarch.tensor.controller import Controller
 
 
 @contextmanager
-def coalescing() -> Iterator[None]:
+def coalescing() -> Generator[None]:
     """Inside, commands are kept, and sent as one message at the end or with a fetch."""
     held = [active.mesh.controller] if active.mesh is not None else controllers()
     for controller in held:
@@ -113,7 +113,7 @@ class _Recording:
         self.name = fn_name
         place = recorder.place
         controller = place.controller
-        self.out_leaves, self.spec = _pytree.tree_flatten(out)
+        out_leaves, self.spec = _pytree.tree_flatten(out)
         self._arguments = [v for v in leaves if type(v) is Tensor]
         argument_of = {t._handle.id: i for i, t in enumerate(self._arguments)}
         del self._arguments
@@ -121,7 +121,7 @@ class _Recording:
         self.outs: list[Any] = []
         results: list[int] = []
         self.layouts: list[Any] = []
-        for leaf in self.out_leaves:
+        for leaf in out_leaves:
             if type(leaf) is not Tensor:
                 self.outs.append(("value", leaf))
                 continue
@@ -154,7 +154,10 @@ class _Recording:
                 if freed:
                     code += (RELEASE, len(freed), *freed)
         base = next(controller.numbers) << 24
-        shift = lambda values: [v - base if v < 0 and abs(v) <= len(names) else v for v in values]  # noqa: E731
+
+        def shift(values: Sequence[int]) -> list[int]:
+            return [v - base if v < 0 else v for v in values]
+
         self.replay = Replay(
             ((0, tuple(_shifted(code, controller, shift)), tuple(constants)),),
             tuple(shift([names[n] for n in recorder.formals])),
@@ -176,11 +179,11 @@ class _Recording:
         numbers = [next(controller.numbers) for _ in self.layouts]
         controller.emit(place, self.definition, [t._handle.id for t in arguments], (), (*numbers, *self.survivors))
         made = [new_tensor(Handle(n, layout, Memory(), place)) for n, layout in zip(numbers, self.layouts, strict=True)]
-        out = [made[v] if kind == "new" else arguments[v] if kind == "argument" else v for kind, v in self.outs]
+        out: list[Any] = [made[v] if kind == "new" else arguments[v] if kind == "argument" else v for kind, v in self.outs]
         return _pytree.tree_unflatten(out, self.spec)
 
 
-def _shifted(code: list[int], controller: Controller, shift: Callable[[Any], list[int]]) -> list[int]:
+def _shifted(code: list[int], controller: Controller, shift: Callable[[Sequence[int]], list[int]]) -> list[int]:
     """The code with the numbers of the recording moved out of the way of other recordings; opcodes stay."""
     found: list[int] = []
     at = 0
@@ -216,7 +219,7 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
     nothing, and returns no tensors that require grad.
     """
     if fn is None:
-        return lambda f: compile(f, verify)
+        return functools.partial(compile, verify=verify)
     function = fn
     recordings: dict[Any, _Recording] = {}
     name = getattr(fn, "__qualname__", repr(fn))

@@ -60,7 +60,7 @@ class Results(NamedTuple):
 
 
 class _Place(NamedTuple):
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 class Remote:
@@ -297,7 +297,8 @@ class Remote:
 
 def _without_values(given: Arguments) -> Any:
     """What two calls with the same definition have in common."""
-    return tuple(part if not (isinstance(part, tuple) and part[0] in _PLAIN) else part[0] for part in given.key)
+    key: tuple[Any, ...] = given.key
+    return tuple(part[0] if type(part) is tuple and part[0] in _PLAIN else part for part in key)
 
 
 def _with_values(given: Arguments) -> Any:
@@ -388,7 +389,7 @@ def listed(layouts: tuple[Any, ...]) -> Results:
 def new_results(place: Place, layouts: tuple[Any, ...]) -> tuple[list[Any], list[int]]:
     """The tensors and references for results with these layouts, and their numbers."""
     numbers = [next(place.controller.numbers) for _ in layouts]
-    handles = [Handle(n, layout, Memory(), place) for n, layout in zip(numbers, layouts, strict=True)]
+    handles: list[Any] = [Handle(n, layout, Memory(), place) for n, layout in zip(numbers, layouts, strict=True)]
     return [new_ref(h) if h.layout is OpaqueRef else new_tensor(h) for h in handles], numbers
 
 
@@ -402,7 +403,7 @@ def filled_results(results: Results, made: list[Any]) -> Any:
 def remote(function: Callable[..., Any] | str | None = None, *, propagate: Any = None) -> Any:
     """A function, or the import path of one, as a `Remote`. Also as a decorator, with and without arguments."""
     if function is None:
-        return lambda f: Remote(f, propagate)
+        return functools.partial(Remote, propagate=propagate)
     return Remote(function, propagate)
 
 

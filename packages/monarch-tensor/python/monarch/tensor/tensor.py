@@ -40,6 +40,10 @@ def _binary(function: Callable[..., Any], reflected: bool = False) -> Callable[.
     return call
 
 
+def _divided(one: Any, other: Any) -> Any:
+    return other.reciprocal() * one
+
+
 class Tensor(torch.Tensor):
     """A tensor on each rank of a mesh. Operators on it are commands to the workers; its data come to the controller by a fetch only."""
 
@@ -60,7 +64,7 @@ class Tensor(torch.Tensor):
     __add__ = __radd__ = _binary(torch.add)
     __sub__, __rsub__ = _binary(torch.sub), _binary(torch.rsub)
     __mul__ = __rmul__ = _binary(torch.mul)
-    __truediv__, __rtruediv__ = _binary(torch.div), _binary(lambda other, self: self.reciprocal() * other, True)
+    __truediv__, __rtruediv__ = _binary(torch.div), _binary(_divided, True)
     __floordiv__, __rfloordiv__ = _binary(torch.floor_divide), _binary(torch.floor_divide, True)
     __mod__, __rmod__ = _binary(torch.remainder), _binary(torch.remainder, True)
     __pow__, __rpow__ = _binary(torch.pow), _binary(torch.pow, True)

@@ -50,7 +50,7 @@ class SimulatedController(Controller):
             self.hosts = mesh_view(procs).hosts
         self.size = len(self.hosts)
         self.workers = _NoWorkers()
-        # What dies stirs nobody.
+        # A tensor that dies has no flusher to wake.
         self.awake = True
 
     # Commands

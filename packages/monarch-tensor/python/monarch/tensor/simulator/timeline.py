@@ -41,8 +41,8 @@ class Timeline:
     """What a program costs. All times are seconds from its first command.
 
     `members` are the ranks of each group: ranks of one group do the same at the same times. `busy` has the seconds in which a group's
-    stream is at work, `end` the time of its last command, `operators` and `collectives` the totals by name, `peak` the greatest number of bytes
-    of tensors that a rank of the group has at once, and `memory` how that number changes, as (time, bytes).
+    stream is at work, `end` the time of its last command, `operators` and `collectives` the totals by name, `peak` the greatest number of
+    bytes of tensors that a rank of the group has at once, and `memory` how that number changes, as (time, bytes).
     """
 
     def __init__(self, controller: SimulatedController, costs: CostModel, spans: bool = False) -> None:

@@ -100,7 +100,8 @@ class Worker(Actor):
                 port.send(poison.failure)
                 return
             try:
-                args, kwargs = filler(*template, lambda slot: executor.held(stream, slot))(values, [])
+                given, named = template
+                args, kwargs = filler(given, named, lambda slot: executor.held(stream, slot))(values, [])
                 with torch.enable_grad():
                     port.send(executor.function(function)(*args, **kwargs))
             except Exception as e:

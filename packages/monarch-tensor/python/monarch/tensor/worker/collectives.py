@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from monarch.tensor.worker.poison import Poison, PoisonedElsewhere
+from monarch.tensor.worker.poison import Poison, PoisonedElsewhere, poison_of
 
 if TYPE_CHECKING:
     from monarch.tensor.commands import Move, Reduce
@@ -35,10 +35,9 @@ class Collectives:
         """The result for this rank, None where it is of no use here. Raises the failure of the rank that had no data."""
         shape, dtype, device = command.layout
         value = inputs[0]
-        poison = value if type(value) is Poison else None
+        poison = poison_of(value)
         target = inputs[1] if command.inputs == 2 else None
-        if poison is None and type(target) is Poison:
-            poison = target
+        poison = poison or poison_of(target)
         group = self.groups.of(command.grid.line(self.rank, command.dims), stream, torch.device(device).type)
         if poison is not None:
             value = torch.zeros(shape, dtype=dtype, device=device)
@@ -63,11 +62,12 @@ class Collectives:
 
     def move(self, stream: int, command: Move, inputs: list[Any]) -> Any:
         """The tensor for this rank, if it is a destination."""
-        shape, dtype, device = command.layout
+        device = command.layout[2]
         value = inputs[0] if inputs else None
         sends = [to for of, to in command.routes if of == self.rank and to != self.rank]
         sources = [of for of, to in command.routes if to == self.rank]
-        failure = value.failure if type(value) is Poison else None
+        poison = poison_of(value)
+        failure = None if poison is None else poison.failure
         result: Any = None
         if any(of != to for of, to in command.routes):
             ranks = tuple(sorted({r for route in command.routes for r in route}))

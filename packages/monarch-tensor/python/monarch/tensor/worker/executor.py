@@ -22,17 +22,20 @@ from monarch.tensor.commands import (
     Constant,
     Held,
     Input,
+    Lend,
     Move,
     RankOf,
     Reduce,
     Replay,
     Segment,
+    Take,
     Unpack,
     Varying,
 )
 from monarch.tensor.failures import Failure
 from monarch.tensor.layout import Layout, describe
 from monarch.tensor.worker.collectives import Collectives
+from monarch.tensor.worker.lending import lending
 from monarch.tensor.worker.poison import Poison, PoisonedElsewhere, poison_among
 from monarch.tensor.worker.stream_thread import StreamThread
 
@@ -105,7 +108,7 @@ class Step:
         # Gives all tensors of the result, of which `keep` have numbers.
         self.run = run
         # Collectives take part also without data.
-        self.takes_poison = isinstance(definition, Reduce | Move | Replay | Alias)
+        self.takes_poison = isinstance(definition, Reduce | Move | Lend | Replay | Alias)
         # A rank that only receives has no operand.
         self.may_miss = isinstance(definition, Move)
 
@@ -303,6 +306,10 @@ class Executor:
             return lambda stream, inputs, constants: [self.collectives.reduce(stream, definition, inputs)]
         if isinstance(definition, Move):
             return lambda stream, inputs, constants: [self.collectives.move(stream, definition, inputs)]
+        if isinstance(definition, Lend):
+            return lambda stream, inputs, constants: lending().lend(constants[0], inputs[0], constants[1].get(self.rank, 0))
+        if isinstance(definition, Take):
+            return lambda stream, inputs, constants: [lending().take(constants[0], *constants[1][self.rank], definition.layout)]
         if isinstance(definition, Alias):
             return lambda stream, inputs, constants: inputs
         if isinstance(definition, Apply):

@@ -34,10 +34,11 @@ class Group:
         self.is_gloo = device != "cuda"
         self.store = store
         self.pg: Any = dist.ProcessGroup(store, self.place, self.size)
+        kinds: Any = dist.ProcessGroup
         if self.is_gloo:
-            kind, backend, where = dist.ProcessGroup.BackendType.GLOO, self._gloo(store, one_host), torch.device("cpu")
+            kind, backend, where = kinds.BackendType.GLOO, self._gloo(store, one_host), torch.device("cpu")
         else:
-            kind, where = dist.ProcessGroup.BackendType.NCCL, torch.device("cuda", torch.cuda.current_device())
+            kind, where = kinds.BackendType.NCCL, torch.device("cuda", torch.cuda.current_device())
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = COLLECTIVE
             backend = dist.ProcessGroupNCCL(store, self.place, self.size, options)

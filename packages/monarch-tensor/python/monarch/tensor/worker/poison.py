@@ -25,6 +25,11 @@ class PoisonedElsewhere(Exception):
         self.failure = failure
 
 
+def poison_of(value: Any) -> Poison | None:
+    """It, if it is poison."""
+    return value if type(value) is Poison else None
+
+
 def poison_among(values: list[Any]) -> Poison | None:
     """The first of them that is poisoned."""
     for value in values:
