@@ -16,8 +16,9 @@
 | memory | resident memory of the controller and a worker over 1,000,000 operations |
 
 All but `memory` by default. Each part runs in a process of its own. Peers alternate in each round, since the machine is shared, and a
-ratio is that of one round. A line has the median and the quartiles of the rounds. Thread time is the processor time of the thread that
-issues the operations, without that of the thread that sends and of core's threads.
+ratio is that of one round. A line has the median and the quartiles of the rounds. Processor times are given beside the wall times, which
+have the load of other programs in them: `thread` is the thread that issues operations, or that executes them on a worker, and `process` is
+the process with all its threads.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as functional
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from monarch.actor import Actor, endpoint, this_host
 
 BURST, LONG, EAGER = 2_000, 20_000, 10_000
 STEPS = 40
@@ -69,16 +72,40 @@ def ratio(part: str, what: str, ours: Sequence[float], theirs: Sequence[float], 
 
 
 class Watch:
-    """Wall time and processor time of this thread, in seconds, from its making."""
+    """Wall time, and processor time of this thread and of this process, in seconds, from its making."""
 
     def __init__(self) -> None:
-        self._wall, self._thread = time.perf_counter(), time.thread_time()
+        self._began = _times()
 
     def wall(self) -> float:
-        return time.perf_counter() - self._wall
+        return time.perf_counter() - self._began[0]
 
     def thread(self) -> float:
-        return time.thread_time() - self._thread
+        return time.thread_time() - self._began[1]
+
+    def process(self) -> float:
+        return time.process_time() - self._began[2]
+
+
+def _times() -> tuple[float, float, float]:
+    return time.perf_counter(), time.thread_time(), time.process_time()
+
+
+class WorkerWatch:
+    """Processor time of the first worker: of the thread that executes operations, and of its process. The commands so far are done then."""
+
+    def __init__(self) -> None:
+        from monarch import tensor
+
+        self._ask = tensor.remote(_times)
+        self._began = self._now()
+
+    def _now(self) -> tuple[float, float, float]:
+        return list(self._ask.call().get().values())[0]
+
+    def spent(self) -> tuple[float, float]:
+        now = self._now()
+        return now[1] - self._began[1], now[2] - self._began[2]
 
 
 def settled() -> None:
@@ -94,7 +121,6 @@ def settled() -> None:
 def workers(count: int) -> Iterator[Any]:
     """An active mesh of so many procs, each with one thread for torch, and with all of its workers at work."""
     from monarch import tensor
-    from monarch.actor import this_host
 
     procs = this_host().spawn_procs({"gpus": count})
     with procs.activate() as mesh:
@@ -133,37 +159,38 @@ def chain(count: int, value: Any, by: Any) -> Any:
 
 
 def operations(rounds: int) -> None:
+    found: dict[str, list[float]] = {}
     with workers(1) as mesh:
         value, by = torch.ones(4, device=device), torch.ones(4, device=device)
         chain(BURST, value, by)
         mesh.check()
-        found: dict[str, list[float]] = {}
         for _ in range(rounds):
-            # All garbage and all messages of the round before are gone: the burst fits into the window.
+            # A burst fits into the window.
             for what, count in (("burst", BURST), ("long run", LONG)):
+                executing = WorkerWatch()
                 watch = Watch()
                 last = chain(count, value, by)
-                wall, thread = watch.wall(), watch.thread()
+                times = {"wall": watch.wall(), "controller, thread": watch.thread()}
                 mesh.check()
-                found.setdefault(f"{what}, wall", []).append(wall / count * 1e6)
-                found.setdefault(f"{what}, thread", []).append(thread / count * 1e6)
-                found.setdefault(f"{what}, with the final check, wall", []).append(watch.wall() / count * 1e6)
+                times |= {"wall with the final check": watch.wall(), "controller, process": watch.process()}
+                times |= dict(zip(("worker, thread", "worker, process"), executing.spent(), strict=True))
+                for name, seconds in times.items():
+                    found.setdefault(f"{what}, {name}", []).append(seconds / count * 1e6)
                 del last
+    goals = {"burst, wall": "<= 10", "burst, controller, thread": "<= 10", "long run, controller, thread": "<= 10"}
     for what, values in found.items():
-        put("operations", f"one operation, {what}", values, "us", "<= 10" if "check" not in what else "")
-    put("operations", "operations, burst, wall", [1e6 / v for v in found["burst, wall"]], "/s", ">= 100,000")
-    put("operations", "operations, burst, thread", [1e6 / v for v in found["burst, thread"]], "/s", ">= 100,000")
-    put("operations", "operations, long run", [1e6 / v for v in found["long run, with the final check, wall"]], "/s", ">= 100,000")
+        put("operations", f"one operation, {what}", values, "us", goals.get(what, ""))
+    for what in ("burst, wall", "burst, controller, thread", "long run, wall with the final check"):
+        put("operations", f"operations, {what}", [1e6 / v for v in found[what]], "/s", ">= 100,000")
 
 
 def over_eager(rounds: int) -> None:
-    from monarch.tensor import no_mesh
-
+    ours: list[float] = []
+    eager: list[float] = []
     with workers(1) as mesh:
         fence = fenced(mesh)
-        ours, eager = [], []
         value, by = torch.ones(4, device=device), torch.ones(4, device=device)
-        with no_mesh.activate():
+        with _outside():
             local, local_by = torch.ones(4, device=device), torch.ones(4, device=device)
         chain(BURST, value, by)
         fence()
@@ -185,8 +212,6 @@ def over_eager(rounds: int) -> None:
 @contextlib.contextmanager
 def _outside() -> Iterator[None]:
     """Torch as it is without a mesh: the modes of the active one are off the stack."""
-    from torch.utils._python_dispatch import _disable_current_modes
-
     with _disable_current_modes():
         yield
 
@@ -244,7 +269,7 @@ def mean_kernel(step: Step) -> tuple[float, int, int]:
     count = _Count()
     with count:
         step()
-    seconds = statistics.median(repeated(step, 5)[0] for _ in range(5))
+    seconds = statistics.median(repeated(step, 5)[1] for _ in range(7))
     return seconds / count.kernels * 1e6, count.kernels, count.views
 
 
@@ -269,23 +294,32 @@ def step(rounds: int) -> None:
             ours = perceptron(width, batch)
             with _outside():
                 eager = perceptron(width, batch)
-                mean, kernels, views = mean_kernel(eager)
+                _, kernels, views = mean_kernel(eager)
             repeated(ours, 5, fence)
-            found: list[list[float]] = [[], [], [], []]
+            found: dict[str, list[float]] = {}
+
+            def keep(found: dict[str, list[float]] = found, **values: float) -> None:
+                for name, value in values.items():
+                    found.setdefault(name, []).append(value * 1e3)
+
             for _ in range(rounds):
                 with _outside():
-                    for into, value in zip(found[:2], repeated(eager, STEPS), strict=True):
-                        into.append(value)
-                for into, value in zip(found[2:], repeated(ours, STEPS, fence), strict=True):
-                    into.append(value)
+                    wall, thread = repeated(eager, STEPS)
+                keep(eager=wall, eager_thread=thread)
+                executing = WorkerWatch()
+                wall, thread = repeated(ours, STEPS, fence)
+                keep(ours=wall, controller_thread=thread, worker_thread=executing.spent()[0] / STEPS)
+            name = f"step of {us} us"
             more = {"width": width, "batch": batch, "kernels": kernels, "views": views}
-            name = f"step, mean kernel about {us} us"
-            put("step", f"{name}: the kernel as measured", [t / kernels * 1e6 for t in found[0]], "us", **more)
-            put("step", f"{name}: eager", [t * 1e3 for t in found[0]], "ms")
-            put("step", f"{name}: 1 worker", [t * 1e3 for t in found[2]], "ms")
-            put("step", f"{name}: 1 worker, thread of the controller", [t * 1e3 for t in found[3]], "ms")
-            put("step", f"{name}: its operators, each on the controller", [t / (kernels + views) * 1e6 for t in found[3]], "us", "<= 10")
-            ratio("step", f"{name}: 1 worker to eager", found[2], found[0], "<= 1.05" if us >= 50 else "<= 1.10")
+            put("step", f"{name}: mean kernel, thread", [t / kernels * 1e3 for t in found["eager_thread"]], "us", **more)
+            put("step", f"{name}: eager", found["eager"], "ms")
+            put("step", f"{name}: 1 worker", found["ours"], "ms")
+            ratio("step", f"{name}: 1 worker to eager", found["ours"], found["eager"], "<= 1.05" if us >= 50 else "<= 1.10")
+            put("step", f"{name}: thread of the controller", found["controller_thread"], "ms")
+            each = [t / (kernels + views) * 1e3 for t in found["controller_thread"]]
+            put("step", f"{name}: thread of the controller, each operator", each, "us", "<= 10")
+            put("step", f"{name}: thread of the worker", found["worker_thread"], "ms")
+            ratio("step", f"{name}: thread of the worker to that of eager", found["worker_thread"], found["eager_thread"])
 
 
 class Block(torch.nn.Module):
@@ -361,7 +395,7 @@ def transformer(rounds: int) -> None:
         found.setdefault(name, []).append(wall * 1e3)
         threads.setdefault(name, []).append(thread * 1e3)
 
-    with workers(2) as both:
+    with workers(2) as both, Peers("ddp") as peers:
         one = both.slice(gpus=0)
         with _outside():
             eager = transformer_step()
@@ -384,7 +418,7 @@ def transformer(rounds: int) -> None:
             for name, (mesh, body) in steps.items():
                 with mesh.activate():
                     measured(name, body, fenced(mesh))
-            found.setdefault("DDP on 2 processes", []).append(1e3 * beside("ddp"))
+            found.setdefault("DDP on 2 processes", []).append(1e3 * peers.measure())
     more = {"kernels": counted[1], "views": counted[2]}
     for name, values in found.items():
         put("transformer", f"step of a transformer, {name}", values, "ms", **(more if name == "eager" else {}))
@@ -420,56 +454,42 @@ def replay(rounds: int) -> None:
     put("replay", "recorded step of the transformer replayed, until it is done", ends, "ms")
 
 
+class Importer(Actor):
+    """Has torch imported in its proc."""
+
+    @endpoint
+    def load(self) -> str:
+        return torch.__version__
+
+
 def activation(rounds: int) -> None:
     from monarch import tensor
-    from monarch.actor import Actor, endpoint, this_host
-
-    class Importer(Actor):
-        @endpoint
-        def load(self) -> str:
-            import torch
-
-            return torch.__version__
 
     host = this_host()
-
-    def first_data(procs: Any) -> float:
+    with host.spawn_procs({"gpus": 1}).activate() as mesh:
+        tensor.remote(_one_thread).call().get()
         watch = Watch()
-        with procs.activate():
-            tensor.inspect(torch.ones(4, device=device))
-            return watch.wall()
-
-    warm, cold, every = [], [], []
-    for number in range(rounds + 1):
-        procs = host.spawn_procs({"gpus": PROCS})
-        procs.spawn("importer", Importer).load.call().get()
-        with procs.activate() as mesh:
-            if not number:
+        torch.ones(4, device=device)
+        put("activation", "first operator of a process, with the imports of torch that it needs", [watch.wall()], "s")
+        mesh.check()
+    found: dict[str, list[float]] = {}
+    for number in range(rounds):
+        for what in ("with torch", "without torch"):
+            # Eight imports of torch take their time on two cores: three rounds of that are enough.
+            if what == "without torch" and number >= 3:
+                continue
+            procs = host.spawn_procs({"gpus": PROCS})
+            if what == "with torch":
+                procs.spawn("importer", Importer).load.call().get()
+            watch = Watch()
+            with procs.activate() as mesh:
+                tensor.inspect(torch.ones(4, device=device))
+                found.setdefault(f"{what}, until the first data", []).append(watch.wall())
                 mesh.check()
-                watch = Watch()
-                torch.ones(4, device=device)
-                put("activation", "first operator of a process, with its imports of torch", [watch.wall()], "s")
-        procs.stop().get()
-        if not number:
-            continue
-        procs = host.spawn_procs({"gpus": PROCS})
-        procs.spawn("importer", Importer).load.call().get()
-        watch = Watch()
-        warm.append(first_data(procs))
-        with procs.activate() as mesh:
-            mesh.check()
-        every.append(watch.wall())
-        procs.stop().get()
-        procs = host.spawn_procs({"gpus": PROCS})
-        watch = Watch()
-        first_data(procs)
-        with procs.activate() as mesh:
-            mesh.check()
-        cold.append(watch.wall())
-        procs.stop().get()
-    put("activation", f"{PROCS} procs with torch, until the first data", warm, "s", "<= 0.3")
-    put("activation", f"{PROCS} procs with torch, until all ranks are at work", every, "s")
-    put("activation", f"{PROCS} procs without torch, until all ranks are at work", cold, "s")
+                found.setdefault(f"{what}, until all ranks are at work", []).append(watch.wall())
+            procs.stop().get()
+    for what, values in found.items():
+        put("activation", f"{PROCS} procs {what}", values, "s", "<= 0.3" if what.startswith("with torch") else "")
 
 
 def fetch(rounds: int) -> None:
@@ -509,6 +529,7 @@ def reduce(rounds: int) -> None:
     with workers(2) as mesh:
         for name, (count, times) in sizes.items():
             value = torch.ones(count, device=device)
+            peers = Peers("reduce", count, times)
             for _ in range(3):
                 tensor.inspect(value.reduce("gpus", "max")[:1])
             mesh.check()
@@ -527,7 +548,8 @@ def reduce(rounds: int) -> None:
                 for _ in range(max(5, times // 10)):
                     tensor.inspect(value.reduce("gpus", "max")[:1])
                 found.setdefault(f"{name}, each fetched", []).append(watch.wall() / max(5, times // 10) * 1e6)
-                found.setdefault(f"{name}, torch.distributed", []).append(1e6 * beside("reduce", count, times))
+                found.setdefault(f"{name}, torch.distributed", []).append(1e6 * peers.measure())
+            peers.end()
     for name, values in found.items():
         put("reduce", f"reduce of {name}", values, "us")
     for name in sizes:
@@ -546,7 +568,7 @@ def _asleep() -> None:
 def death(rounds: int) -> None:
     import monarch.actor
     from monarch import tensor
-    from monarch.actor import SupervisionError, this_host
+    from monarch.actor import SupervisionError
 
     monarch.actor.unhandled_fault_hook = lambda failure: None
     found: list[float] = []
@@ -607,38 +629,61 @@ def memory(rounds: int) -> None:
 # Torch without us, in processes of their own
 
 
-def beside(what: str, *numbers: int) -> float:
-    """Seconds of one step or reduction with torch.distributed on 2 processes."""
-    with tempfile.TemporaryDirectory() as folder:
-        argv = [sys.executable, __file__, "--device", device, "--peer", what, *map(str, numbers), "--store", str(Path(folder, "store"))]
+class Peers:
+    """Two processes of torch.distributed. They wait, without work, until they are asked for a measure."""
+
+    def __init__(self, what: str, *numbers: int) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        argv = [sys.executable, __file__, "--device", device, "--store", str(Path(self._folder.name, "store")), "--peer", what]
         env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-        ranks = [subprocess.Popen([*argv, "--rank", str(r)], stdout=subprocess.PIPE, text=True, env=env) for r in range(2)]
-        printed = [rank.communicate(timeout=120)[0] for rank in ranks]
-        if any(rank.returncode for rank in ranks):
-            raise RuntimeError(f"the peers of torch.distributed ended with {[rank.returncode for rank in ranks]}")
-    return max(float(text.splitlines()[-1]) for text in printed)
+        self._ranks = [
+            subprocess.Popen(
+                [*argv, str(rank), *map(str, numbers)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=env
+            )
+            for rank in range(2)
+        ]
+        self.measure()
+
+    def measure(self) -> float:
+        """Seconds of one step or reduction, of the slower process."""
+        for rank in self._ranks:
+            assert rank.stdin is not None
+            rank.stdin.write("go\n")
+        return max(float(rank.stdout.readline()) for rank in self._ranks if rank.stdout is not None)
+
+    def end(self) -> None:
+        # Both, before either is waited for: they leave together.
+        for rank in self._ranks:
+            assert rank.stdin is not None
+            rank.stdin.close()
+        for rank in self._ranks:
+            rank.wait(timeout=60)
+            assert rank.stdout is not None
+            rank.stdout.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Peers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
 
-def peer(what: str, numbers: list[int], rank: int, store: str) -> None:
-    """One of the two processes of torch.distributed. Prints the seconds of one step or reduction."""
+def peer(what: str, rank: int, numbers: list[int], store: str) -> None:
+    """One of the two processes of torch.distributed. Prints the seconds of one step or reduction for each line that it reads."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     if what == "ddp":
         from torch.nn.parallel import DistributedDataParallel
 
-        body = transformer_step(DistributedDataParallel)
-        repeated(body, 5)
-        dist.barrier()
-        print(repeated(body, STEPS)[0])
+        times, body = STEPS, transformer_step(DistributedDataParallel)
     else:
         count, times = numbers
         value = torch.ones(count, device=device)
-        for _ in range(3):
-            dist.all_reduce(value, dist.ReduceOp.MAX)
+        body: Step = lambda: dist.all_reduce(value, dist.ReduceOp.MAX)  # noqa: E731
+    repeated(body, 5)
+    for _ in sys.stdin:
         dist.barrier()
-        watch = Watch()
-        for _ in range(times):
-            dist.all_reduce(value, dist.ReduceOp.MAX)
-        print(watch.wall() / times)
+        print(repeated(body, times)[0], flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -661,12 +706,11 @@ def main() -> None:
     global device
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", metavar="FILE", help="the lines are appended to it")
     parser.add_argument("--one", choices=list(PARTS), help=argparse.SUPPRESS)
     parser.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
     given = parser.parse_args()
     device = given.device
@@ -674,7 +718,8 @@ def main() -> None:
         parser.error(f"there is no part {', '.join(unknown)}")
     torch.set_num_threads(1)
     if given.peer:
-        peer(given.peer[0], list(map(int, given.peer[1:])), given.rank, given.store)
+        what, rank, *numbers = given.peer
+        peer(what, int(rank), list(map(int, numbers)), given.store)
         return
     if given.one:
         PARTS[given.one](given.rounds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from monarch.actor import this_host
 
 SECONDS = 120  # the compiler of torch is imported on first use, on a busy machine

@@ -5,9 +5,11 @@ import io
 import os
 import pickle
 import signal
+import threading
 
 import pytest
 import torch
+
 from monarch import tensor as mt
 from monarch.actor import Actor, ActorError, Port, SupervisionError, as_endpoint, endpoint, this_host
 from monarch.tensor import RemoteException, TensorMeshError, inspect
@@ -179,10 +181,12 @@ def test_async_actors(mesh, procs):
 
 
 def test_a_poisoned_tensor_fails_the_call(procs, actors):
-    with procs.activate():
+    with procs.activate() as mesh:
         bad = torch.linalg.cholesky(-torch.eye(2)) + 1
         with pytest.raises(ActorError, match="cholesky"):
             actors.read.call(bad).get()
+        with pytest.raises(RemoteException, match="cholesky"):
+            mesh.check()
         assert values(actors.read.call(torch.ones(1)))[0][0][0].item() == 1
 
 
@@ -190,6 +194,7 @@ def test_actors_on_other_procs_are_refused(procs, actors):
     other = this_host().spawn_procs({"gpus": 1})
     try:
         stranger = other.spawn("stranger", Holder)
+        stranger.set.call(1.0).get()
         with procs.activate() as mesh:
             t = torch.ones(2)
             with pytest.raises(ValueError, match="given to 1 actors, and 1 of them are on procs that have no shard"):
@@ -257,10 +262,10 @@ def mt_port():
 def test_a_process_without_a_worker(monkeypatch):
     monkeypatch.setattr(handoff, "START_SECONDS", 0.01)
     with pytest.raises(ValueError, match="it: the proc of this actor has no shard of it"):
-        handoff.taken("no session", 0, 1, 1, "it")
+        handoff.taken("no session", 1, "it")
     handoff.closed("an ended session")
-    with pytest.raises(ValueError, match="its worker has ended"):
-        handoff.taken("an ended session", 0, 1, 1, "it")
+    with pytest.raises(ValueError, match="the worker of this proc has ended"):
+        handoff.taken("an ended session", 1, "it")
     with pytest.raises(RuntimeError, match="the worker has ended"):
         handoff.received("an ended session", 1)
 
@@ -343,11 +348,13 @@ def test_a_stopped_actor_poisons_its_results():
         procs.stop().get()
 
 
-def test_a_proc_that_dies_in_an_endpoint():
+def test_a_proc_that_dies_in_an_endpoint(monkeypatch):
+    noticed = threading.Event()
+    monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: noticed.set())
     procs = this_host().spawn_procs({"gpus": 2})
     actors = procs.spawn("dying", Holder)
     with procs.activate():
-        out = actors.slice(gpus=slice(0, 2)).dies.rref()
+        out = actors.dies.rref()
         with pytest.raises((SupervisionError, RemoteException)):
             inspect(out)
-    procs.stop().get()
+    assert noticed.wait(60)

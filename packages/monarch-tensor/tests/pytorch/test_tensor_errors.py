@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import torch
+
 from monarch import tensor as mt
 from monarch.actor import SupervisionError, this_host
 from monarch.tensor import RemoteException, Stream, TensorMeshError, fetch_shard, inspect, no_mesh, remote

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from monarch.actor import this_host, this_proc
 from monarch.tensor import DeviceMesh, TensorMeshError, fetch_shard, get_active_mesh, inspect, no_mesh, remote
 

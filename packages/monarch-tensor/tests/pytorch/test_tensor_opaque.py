@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+
 from monarch import tensor as mt
 from monarch.tensor import OpaqueModule, OpaqueObject, OpaqueRef, RemoteException, TensorMeshError, inspect, opaque_method, remote
 

@@ -17,7 +17,7 @@ from monarch.actor import ProcMesh, this_host
 # The first test imports torch's descriptions.
 pytestmark = pytest.mark.timeout(120)
 
-BATCHES = 10
+BATCHES = 20
 
 _MEMORY = "torch reads the positions from the memory of a tensor, below its operators, so that no tensor without data gets there"
 _STRICTER = "torch's implementation without data refuses what the one with data allows"
@@ -123,7 +123,7 @@ def test_data_of_a_tensor_is_set(mesh: Any) -> None:
         x.data.mul_(2)
         assert x.requires_grad
         assert x.shape == (3,)
-        assert mt.inspect([x.detach(), y]) == pytest.approx([torch.arange(3.0) * 2] * 2)
+        assert [t.tolist() for t in mt.inspect([x.detach(), y])] == [[0, 2, 4]] * 2
         y.drop()
         assert x.dropped
 
@@ -132,7 +132,8 @@ def test_a_module_gets_another_type(mesh: Any) -> None:
     with mesh.activate():
         module = torch.nn.Linear(2, 2).double()
         module(torch.ones(2, dtype=torch.double)).sum().backward()
-        assert mt.inspect(module.weight.grad).equal(torch.ones(2, 2, dtype=torch.double))
+        found = mt.inspect(module.weight.grad)
+        assert (found.dtype, found.tolist()) == (torch.double, [[1, 1], [1, 1]])
 
 
 def test_data_of_this_process_are_no_data_of_a_mesh_tensor(mesh: Any) -> None:
@@ -141,7 +142,7 @@ def test_data_of_this_process_are_no_data_of_a_mesh_tensor(mesh: Any) -> None:
         x = torch.zeros(3)
         with pytest.raises(TypeError):
             x.data = local
-        assert mt.inspect(x).equal(torch.zeros(3))
+        assert mt.inspect(x).tolist() == [0, 0, 0]
 
 
 def test_set_gives_a_tensor_the_memory_of_another_one(mesh: Any) -> None:

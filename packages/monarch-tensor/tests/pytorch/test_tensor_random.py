@@ -5,6 +5,7 @@ import logging
 
 import pytest
 import torch
+
 from monarch import tensor as mt
 from monarch.tensor import RemoteException, TensorMeshError, builtins, inspect, manual_seed, random, remote, timer
 from monarch.tensor.timer import ExecutionTimer

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from monarch.tensor import TensorMeshError, coalescing, compile, inspect
 
 pytestmark = pytest.mark.timeout(180)
@@ -86,7 +87,9 @@ def test_the_first_difference_is_named(mesh):
 
     x = torch.ones(2)
     changing(x)
-    with pytest.raises(TensorMeshError, match=r"its second call differs from the recording in operation 1 at .*: aten.mul.Tensor was recorded"):
+    with pytest.raises(
+        TensorMeshError, match=r"its second call differs from the recording in operation 1 at .*: aten.mul.Tensor was recorded"
+    ):
         changing(x)
 
     values = [1.0]
@@ -159,6 +162,23 @@ def test_replays_leave_nothing_on_the_workers(mesh):
     for _ in range(20):
         step(x)
     assert entries() == before
+
+
+def test_a_number_that_a_replay_writes_is_not_known_any_more(mesh):
+    count = torch.tensor(3.0)
+
+    @compile
+    def add(x):
+        x.add_(1)
+        return x
+
+    add(count)
+    add(count)
+    assert count.item() == 5.0
+    add(count)
+    with pytest.raises(TensorMeshError, match="inspect"):
+        count.item()
+    assert inspect(count).item() == 6.0
 
 
 def test_a_collective_is_replayed(mesh):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from monarch import tensor as mt
 from monarch.tensor import RemoteException, TensorMeshError, call_on_shard_and_fetch, function_resolvers, inspect, remote, set_meta
 from monarch.tensor.meta import get_meta

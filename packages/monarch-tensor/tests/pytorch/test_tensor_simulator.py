@@ -394,6 +394,8 @@ def test_a_program_is_checked_as_on_a_mesh_of_workers():
                 dependent()
         with pytest.raises(TensorMeshError, match="two controllers"), other.mesh.activate():
             pass
+        with pytest.raises(TensorMeshError, match="a simulated one sends nothing"):
+            x.to_mesh(other.mesh)
         for asked in (remote(named, propagate="inspect"), remote(named).call, lambda a: mt.call_on_shard_and_fetch(named, a)):
             with pytest.raises(TensorMeshError, match="a simulated mesh has no workers"):
                 asked(x)

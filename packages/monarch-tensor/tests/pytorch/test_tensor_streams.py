@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+
 from monarch.tensor import Stream, get_active_stream, inspect, remote
 
 pytestmark = pytest.mark.timeout(180)

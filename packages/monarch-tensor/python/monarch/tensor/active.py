@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from monarch.tensor.above import above
+from monarch.tensor.errors import TensorMeshError
+
 if TYPE_CHECKING:
     from monarch.tensor.mesh import DeviceMesh
     from monarch.tensor.stream import Stream
@@ -23,15 +26,13 @@ active = Active()
 def get_active_mesh() -> DeviceMesh:
     """The innermost mesh that is active in this thread. `TensorMeshError` if there is none."""
     if active.mesh is None:
-        from monarch.tensor.errors import TensorMeshError
-
         raise TensorMeshError("no mesh is active in this thread: `with procs.activate():` makes one active")
     return active.mesh
 
 
 def get_active_stream() -> Stream:
     """The stream that is active in this thread: the main one, unless `Stream.activate` says otherwise."""
-    from monarch.tensor.stream import main_stream
+    main_stream = above("stream", "main_stream")
 
     return active.stream or main_stream
 

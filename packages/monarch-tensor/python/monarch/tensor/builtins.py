@@ -7,7 +7,6 @@ import torch
 from monarch.tensor.remote_function import remote
 from monarch.tensor.worker import logs, rng
 
-
 # That of this process is as long as that of a worker, which has the same release of torch.
 _LENGTH: int = torch.get_rng_state().numel()
 

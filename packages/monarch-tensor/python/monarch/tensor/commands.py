@@ -188,6 +188,16 @@ class Alias(NamedTuple):
     name: str = "borrow"
 
 
+class Hand(NamedTuple):
+    """A tensor for another actor of the proc, which takes it by the constant."""
+
+    inputs: int = 1
+    constants: int = 1
+    keep: tuple[int, ...] = ()
+    mutates: tuple[int, ...] = ()
+    name: str = "an endpoint"
+
+
 class Apply(NamedTuple):
     """A remote function: `function` is a pickle with the memory beside it, or an import path, `results` the layouts of the tensors that it is to return."""
 
@@ -230,7 +240,7 @@ class Replay(NamedTuple):
     name: str = "compile"
 
 
-Definition = Call | Constant | RankOf | Reduce | Move | Lend | Take | Alias | Apply | Unpack | Replay
+Definition = Call | Constant | RankOf | Reduce | Move | Lend | Take | Alias | Hand | Apply | Unpack | Replay
 
 
 class Segment(NamedTuple):

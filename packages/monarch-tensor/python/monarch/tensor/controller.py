@@ -52,6 +52,8 @@ class Controller:
     `rank` is a worker's place in the activated mesh.
     """
 
+    # Whether there are any: a simulation has none.
+    has_workers = True
     # The hosts of the ranks, in their order.
     hosts: Sequence[Any]
     size: int
@@ -94,8 +96,7 @@ class Controller:
         self._known_definitions: dict[int, Definition] = {}
         self.failures = Failures(self.site_of)
         self.awake = False
-        # The batches that were sent, and by which name the workers know this controller.
-        self.batches = 0
+        # The name by which the workers know this controller, and the ranks by their procs.
         self.session = ""
         self.rank_of: dict[ProcId, int] = {}
         self._start(procs)
@@ -106,9 +107,9 @@ class Controller:
         local = _local_ranks(view.hosts)
         self.hosts = view.hosts
         self.size = len(local)
-        listener = listen(self.failures)
         self.coordinates = list(_coordinates(procs))
         session = self.session = f"{member().proc}/{next(_sessions)}"
+        listener = listen(self.failures, session)
         self.rank_of = {proc: rank for rank, proc in enumerate(view.procs)}
         self.workers = procs.spawn("tensor_worker", Worker, tuple(local), listener, session, view.procs, view.hosts)
         self._run = self.workers.run.broadcast
@@ -286,7 +287,6 @@ class Controller:
             self._count = 0
             data, constants = encode(segments)
             self._bytes += len(data)
-            self.batches += 1
             try:
                 self._run(data, constants, definitions, targets, forget)
             except SupervisionError as e:

@@ -239,6 +239,8 @@ def _several(
         memory = Memory() if result.source is None else operands[result.source]._handle.memory
         made.append(new_tensor(Handle(number, result.layout, memory, place)))
     controller.emit(place, definition, [t._handle.id for t in operands], constants, numbers)
+    if controller.recorder is not None:
+        controller.recorder.known += [m for i in known.mutates if (m := operands[i]._handle.memory).value is not None]
     for index in known.mutates:
         operands[index]._handle.memory.value = value if len(known.mutates) == 1 else None
     # A view has the number of its memory.

@@ -10,7 +10,7 @@ from monarch.actor import SupervisionError
 from monarch.extension import when_done
 from monarch.extension.mesh import mesh_view
 from monarch.extension.pickling import receivers
-from monarch.tensor.commands import Alias
+from monarch.tensor.commands import Hand
 from monarch.tensor.dispatch import check_operands
 from monarch.tensor.remote_function import Remote, propagated
 from monarch.tensor.worker import handoff
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from monarch.tensor.tensor import Tensor
 
 _REFUSAL = (
-    "a mesh tensor cannot be pickled: its data are on the workers. Fetch them with `monarch.tensor.inspect`, or pass the tensor to a remote "
-    "function or to an endpoint of actors on the procs of its mesh."
+    "a mesh tensor cannot be pickled: its data are on the workers. Fetch them with `monarch.tensor.inspect`, or pass the tensor to a "
+    "remote function or to an endpoint of actors on the procs of its mesh."
 )
 
 
@@ -43,12 +43,10 @@ def pickled(tensor: Tensor) -> tuple[Any, ...]:
         ranks = _ranks_of(place, found.procs, repr(tensor))
         number = next(controller.numbers)
         there = controller.place_of_ranks(ranks, place.stream)
-        with controller.lock:
-            controller.emit(there, controller.defined(Alias()), (handle.id,), (), (number,))
-            controller.flush()
-            given = (controller.session, place.head[0], number, controller.batches, repr(tensor))
-        found.notes[key] = given
-        found.not_sent.append(lambda: controller.free(there, [number]))
+        controller.emit(there, controller.defined(Hand()), (handle.id,), (number,), ())
+        controller.flush()
+        given = found.notes[key] = (controller.session, number, repr(tensor))
+        found.not_sent.append(lambda: controller.workers.withdraw.broadcast(number))
     return handoff.taken, given
 
 
@@ -79,8 +77,8 @@ def rref(call: EndpointCall) -> Any:
     name = f"{mesh_view(call.mesh).name}.{call.name}"
     if call.propagate != "inspect" and not callable(call.propagate):
         raise ValueError(
-            f"{name}.rref: the endpoint has propagate={call.propagate!r}; expected a function that gives the shapes of results, or 'inspect', "
-            "as in @endpoint(propagate=lambda x: x)"
+            f"{name}.rref: the endpoint has propagate={call.propagate!r}; expected a function that gives the shapes of results, or "
+            "'inspect', as in @endpoint(propagate=lambda x: x)"
         )
     receive = _receive(name)
     place = receive.active_place()

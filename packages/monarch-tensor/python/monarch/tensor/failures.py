@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import threading
@@ -26,7 +25,7 @@ _REMEMBERED = 65_536
 
 
 class Failure(NamedTuple):
-    """A failed operation: the rank of the worker, and the number of the operation in the order of the controller."""
+    """A failed operation: the rank of the worker, and the number of the operation in the order of the controller `session`."""
 
     rank: int
     number: int
@@ -34,6 +33,7 @@ class Failure(NamedTuple):
     operation: str
     exception: BaseException
     worker_frames: tuple[str, ...]
+    session: str
 
     @property
     def key(self) -> int:
@@ -110,22 +110,28 @@ class Listener(Actor):
     """Takes the reports of workers, in the process of their controller."""
 
     @endpoint
-    def report(self, number: int, failure: Failure) -> None:
-        failures = _of_controllers.get(number)
+    def report(self, failure: Failure) -> None:
+        failures = _of_sessions.get(failure.session)
         if failures is not None:
             failures.report(failure)
 
 
-_of_controllers: WeakValueDictionary[int, Failures] = WeakValueDictionary()
-_numbers = itertools.count()
+_of_sessions: WeakValueDictionary[str, Failures] = WeakValueDictionary()
 _listeners: dict[int, Any] = {}
 
 
-def listen(failures: Failures) -> tuple[Any, int]:
-    """The actor of this process that workers report to, and the number by which it knows the controller."""
-    number = next(_numbers)
-    _of_controllers[number] = failures
+def listen(failures: Failures, session: str) -> Any:
+    """The actor of this process that the workers of a controller report to."""
+    _of_sessions[session] = failures
     found = _listeners.get(os.getpid())
     if found is None:
         found = _listeners[os.getpid()] = this_proc().spawn("tensor_listener", Listener)
-    return found, number
+    return found
+
+
+def error_of(failure: Failure, failures: Failures) -> RemoteException:
+    """The exception for a failure that came with a fetch from the controller of `failures`: its line is that of the one that it is of.
+
+    A tensor that was moved brings the failure of another controller.
+    """
+    return _of_sessions.get(failure.session, failures).error(failure)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from monarch.extension.mesh import mesh_view
 from monarch.tensor.commands import Lend, Take
+from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.memory import Handle, Memory
 from monarch.tensor.place import place_of
 from monarch.tensor.tensor import Tensor, handle_of, new_tensor
@@ -20,6 +21,8 @@ def moved_far(tensor: Tensor, source: DeviceMesh, target: DeviceMesh, routes: li
     handle = handle_of(tensor)
     owner = handle.place
     sender, receiver = source.controller, target.controller
+    if not (sender.has_workers and receiver.has_workers):
+        raise TensorMeshError(f"to_mesh: {source!r} and {target!r} are meshes of two controllers, of which a simulated one sends nothing")
     key = f"{sender.session}/{next(sender.numbers)}"
     takers: dict[int, int] = {}
     for of, _ in routes:
@@ -32,7 +35,5 @@ def moved_far(tensor: Tensor, source: DeviceMesh, target: DeviceMesh, routes: li
     place = place_of(target, stream)
     number = next(receiver.numbers)
     sources = {to: (procs.procs[of], procs.hosts[of]) for of, to in routes}
-    receiver.emit(
-        place, receiver.defined(Take((layout.shape, layout.dtype, layout.device))), (), (key, sources), (number,)
-    )
+    receiver.emit(place, receiver.defined(Take((layout.shape, layout.dtype, layout.device))), (), (key, sources), (number,))
     return new_tensor(Handle(number, layout, Memory(), place))

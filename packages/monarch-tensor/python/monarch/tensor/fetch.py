@@ -10,7 +10,7 @@ from torch.utils import _pytree
 from monarch.actor import SupervisionError
 from monarch.extension import promise, when_done
 from monarch.tensor.dispatch import check_operands
-from monarch.tensor.failures import Failure
+from monarch.tensor.failures import Failure, error_of
 from monarch.tensor.tensor import Tensor, handle_of
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _read(place: Place, answer: Future[Any]) -> list[torch.Tensor]:
         place.controller.fail(e)
         raise
     if isinstance(found, Failure):
-        raise place.controller.failures.error(found)
+        raise error_of(found, place.controller.failures)
     return found
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-
 CONJUGATED, NEGATED = 1, 2
 
 

@@ -7,10 +7,13 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from monarch.actor import MeshTrait, ProcMesh
-from monarch.tensor.active import active
+from monarch.tensor.above import above
+from monarch.tensor.active import active, get_active_stream
 from monarch.tensor.commands import Grid, Held, RankOf
 from monarch.tensor.controllers import controller_of
 from monarch.tensor.errors import TensorMeshError
+from monarch.tensor.place import place_of
+from monarch.tensor.tensor import emit_new, scalar_layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,17 +62,13 @@ class DeviceMesh(MeshTrait):
 
         `TensorMeshError` inside of an activation of procs that have another controller.
         """
-        from monarch.tensor.dispatch import MeshActivation
+        MeshActivation = above("dispatch", "MeshActivation")
 
         found: Any = MeshActivation(self)
         return found
 
     def rank(self, dims: str | Sequence[str]) -> Tensor:
         """The index of each rank along the dimensions, as an integer tensor without dimensions. `KeyError` for an unknown one."""
-        from monarch.tensor.active import get_active_stream
-        from monarch.tensor.place import place_of
-        from monarch.tensor.tensor import emit_new, scalar_layout
-
         names = self.dims_of(dims)
         place = place_of(self, get_active_stream())
         return emit_new(place, RankOf(self.grid, names), (), scalar_layout())
@@ -166,7 +165,7 @@ class _NoMesh:
     """Inside of `no_mesh.activate()` torch is local, whatever mesh is active outside."""
 
     def activate(self) -> AbstractContextManager[None]:
-        from monarch.tensor.dispatch import MeshActivation
+        MeshActivation = above("dispatch", "MeshActivation")
 
         found: Any = MeshActivation(None)
         return found

@@ -52,7 +52,9 @@ class OpaqueModule(OpaqueObject):
         if propagation is None or not torch.is_grad_enabled():
             return super().call_method(name, propagation, *args, **kwargs)
         if propagation != "inspect" and not callable(propagation):
-            raise ValueError(f"call_method({name!r}, {propagation!r}): the method is on the workers; expected a function, 'inspect' or None")
+            raise ValueError(
+                f"call_method({name!r}, {propagation!r}): the method is on the workers; expected a function, 'inspect' or None"
+            )
         return self._differentiable(name, propagation, args, kwargs)
 
     def _differentiable(self, name: str, propagation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -84,8 +86,11 @@ class OpaqueModule(OpaqueObject):
         place = _forward.active_place()
         given = _forward.arguments(place, (self, name, needs, args, kwargs), {})
         if callable(propagation):
-            results = propagated(lambda *a, **k: (propagation(*a, **k), OpaqueRef()), args, kwargs)
-            return _forward.emitted(place, given, results)
+
+            def both(*args: Any, **kwargs: Any) -> tuple[Any, OpaqueRef]:
+                return propagation(*args, **kwargs), OpaqueRef()
+
+            return _forward.emitted(place, given, propagated(both, args, kwargs))
         known = self._known.get(given.key) if propagation is None and given.key is not None else None
         if known is not None:
             return _forward.emitted(place, given, known)

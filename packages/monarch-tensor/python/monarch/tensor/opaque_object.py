@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from monarch.actor import Future
 
-_construct = Remote(objects.construct, lambda *_, **__: OpaqueRef())
+_construct = Remote(objects.construct, lambda constructor, args, kwargs: OpaqueRef())
 _call = Remote(objects.call_method)
 _call_inspected = Remote(objects.call_method, "inspect")
 
@@ -45,7 +45,9 @@ class OpaqueObject(OpaqueRef):
         if propagation == "inspect":
             return _call_inspected(self, name, *args, **kwargs)
         if not callable(propagation):
-            raise ValueError(f"call_method({name!r}, {propagation!r}): the method is on the workers; expected a function, 'inspect' or None")
+            raise ValueError(
+                f"call_method({name!r}, {propagation!r}): the method is on the workers; expected a function, 'inspect' or None"
+            )
         return _call.with_results(propagated(propagation, args, kwargs), (self, name, *args), kwargs)
 
     def call_method_on_shard_and_fetch(self, name: str, *args: Any, shard: dict[str, int] | None = None, **kwargs: Any) -> Future[Any]:
@@ -54,7 +56,7 @@ class OpaqueObject(OpaqueRef):
 
 
 def opaque_method(method: Callable[..., Any]) -> Callable[..., Any]:
-    """For a method of a subclass of `OpaqueObject`: calls the method of that name on the workers. The body computes results without data."""
+    """For a method of a subclass of `OpaqueObject`: calls that of the same name on the workers. The body gives results without data."""
 
     @functools.wraps(method)
     def call(self: OpaqueObject, *args: Any, **kwargs: Any) -> Any:

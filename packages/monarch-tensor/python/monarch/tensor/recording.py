@@ -62,6 +62,8 @@ class Recorder:
         self.log: list[_Operation | list[int]] = []
         self.made: set[int] = set()
         self.captured: dict[int, None] = {}
+        # What is written and had a number that the controller knew: a replay writes other ones.
+        self.known: list[Memory] = []
 
     def record(self, place: Place, definition: int, inputs: Iterable[int], constants: Sequence[Any], results: Iterable[int]) -> None:
         self._check(place)
@@ -178,6 +180,8 @@ class _Recording:
         arguments = [v for v in leaves if type(v) is Tensor]
         numbers = [next(controller.numbers) for _ in self.layouts]
         controller.emit(place, self.definition, [t._handle.id for t in arguments], (), (*numbers, *self.survivors))
+        for memory in (*self.recorder.known, *(t._handle.memory for t in arguments)):
+            memory.value = None
         made = [new_tensor(Handle(n, layout, Memory(), place)) for n, layout in zip(numbers, self.layouts, strict=True)]
         out: list[Any] = [made[v] if kind == "new" else arguments[v] if kind == "argument" else v for kind, v in self.outs]
         return _pytree.tree_unflatten(out, self.spec)

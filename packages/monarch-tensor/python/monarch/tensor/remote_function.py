@@ -18,7 +18,7 @@ from monarch.tensor.active import active, get_active_stream
 from monarch.tensor.commands import Apply, Input, Unpack, Varying
 from monarch.tensor.dispatch import check_operands
 from monarch.tensor.errors import TensorMeshError
-from monarch.tensor.failures import Failure
+from monarch.tensor.failures import Failure, error_of
 from monarch.tensor.fetch import rank_of
 from monarch.tensor.layout import Layout, layout_of
 from monarch.tensor.memory import Handle, Memory
@@ -322,7 +322,7 @@ def _value(place: Place, answer: Future[Any]) -> Any:
         place.controller.fail(e)
         raise
     if isinstance(found, Failure):
-        raise place.controller.failures.error(found)
+        raise error_of(found, place.controller.failures)
     return found
 
 

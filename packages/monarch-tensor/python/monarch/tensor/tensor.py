@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
 
+from monarch.tensor.above import above
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.layout import Layout, contiguous_layout, mark
 from monarch.tensor.memory import DROPPED, Handle, Memory
@@ -57,7 +58,7 @@ class Tensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         # Outside of every activation: a mode would have come first.
-        from monarch.tensor.dispatch import outside
+        outside = above("dispatch", "outside")
 
         return outside(func, args, kwargs or {})
 
@@ -102,7 +103,7 @@ class Tensor(torch.Tensor):
 
     def drop(self) -> None:
         """Frees the memory of this tensor and of all its views on the workers, after the commands so far. A second call does nothing."""
-        from monarch.tensor.dispatch import check_operands
+        check_operands = above("dispatch", "check_operands")
         from monarch.tensor.frames import current_site
 
         handle = handle_of(self)
@@ -116,14 +117,14 @@ class Tensor(torch.Tensor):
 
     def to_mesh(self, mesh: DeviceMesh | ProcMesh, stream: Stream | None = None) -> Tensor:
         """A copy on another mesh: dimensions of the same name and size move point to point, those that are missing here are broadcast."""
-        from monarch.tensor.mesh import mesh_of
-        from monarch.tensor.moves import moved
+        mesh_of = above("mesh", "mesh_of")
+        moved = above("moves", "moved")
 
         return moved(self, self.mesh, mesh_of(mesh), stream)
 
     def slice_mesh(self, **coords: int | slice) -> Any:
         """This tensor on a part of its mesh only, for `to_mesh`."""
-        from monarch.tensor.moves import MeshSliceTensor
+        MeshSliceTensor = above("moves", "MeshSliceTensor")
 
         return MeshSliceTensor(self, self.mesh.slice(**coords))
 
@@ -136,7 +137,7 @@ class Tensor(torch.Tensor):
         out: Tensor | None = None,
     ) -> Tensor:
         """Combines the tensor over dimensions of its mesh: see `monarch.tensor.reduce`."""
-        from monarch.tensor.reductions import reduce_tensor
+        reduce_tensor = above("reductions", "reduce_tensor")
 
         return reduce_tensor(self, dims, reduction, scatter, mesh, out, False)
 
@@ -144,7 +145,7 @@ class Tensor(torch.Tensor):
         self, dims: str | Sequence[str] = (), reduction: Reduction = "sum", scatter: bool = False, mesh: DeviceMesh | None = None
     ) -> Tensor:
         """The same in place; `ValueError` where the result has another shape."""
-        from monarch.tensor.reductions import reduce_tensor
+        reduce_tensor = above("reductions", "reduce_tensor")
 
         return reduce_tensor(self, dims, reduction, scatter, mesh, None, True)
 
@@ -202,7 +203,7 @@ class Tensor(torch.Tensor):
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        from monarch.tensor.endpoints import pickled
+        pickled = above("endpoints", "pickled")
 
         return pickled(self)
 
@@ -219,9 +220,7 @@ def new_tensor(handle: Handle) -> Tensor:
     if layout.contiguous:
         made: Tensor = _wrapper(Tensor, layout.shape, dtype=layout.dtype, device=layout.device)
     else:
-        made = _wrapper(
-            Tensor, layout.shape, strides=layout.stride, storage_offset=layout.offset, dtype=layout.dtype, device=layout.device
-        )
+        made = _wrapper(Tensor, layout.shape, strides=layout.stride, storage_offset=layout.offset, dtype=layout.dtype, device=layout.device)
         if layout.bits:
             mark(made, layout.bits)
     made._handle = handle

@@ -12,13 +12,13 @@ import torch
 from monarch.tensor.remote_function import Remote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 _DEFAULT = "default"
 
 
 class ExecutionTimer:
-    """Named timers of this process. With a GPU they take the time of the device between two points of the current stream, else that of the CPU.
+    """Named timers of this process. With a GPU they take the time between two points of the device's current stream, else that of the CPU.
 
     A timer has all its measurements since `reset`. Thread-safe.
     """
@@ -47,7 +47,7 @@ class ExecutionTimer:
 
     @classmethod
     @contextmanager
-    def time(cls, name: str = _DEFAULT, use_cpu: bool = False) -> Iterator[None]:
+    def time(cls, name: str = _DEFAULT, use_cpu: bool = False) -> Generator[None]:
         """Measures what is inside."""
         cls.start(name, use_cpu)
         try:

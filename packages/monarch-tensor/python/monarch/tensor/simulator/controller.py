@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 class SimulatedController(Controller):
     """Checks and propagates as that of real workers does, and keeps what it would send. `hosts` are those of the ranks, in their order."""
 
+    has_workers = False
+
     def __init__(self, procs: ProcMesh | None, hosts: Sequence[Any] | None = None, sites: bool = False) -> None:
         self.hosts = () if hosts is None else tuple(hosts)
         self.log: list[Entry] = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monarch.actor import Actor, current_rank, endpoint
+from monarch.tensor.above import above
 from monarch.tensor.commands import decode
 from monarch.tensor.failures import Failure
 from monarch.tensor.worker import handoff
@@ -30,7 +31,7 @@ class Worker(Actor):
     def __init__(
         self,
         local: Sequence[tuple[int, int]],
-        listener: tuple[Any, int],
+        listener: Any,
         session: str,
         procs: Sequence[ProcId],
         hosts: Sequence[HostId],
@@ -43,18 +44,16 @@ class Worker(Actor):
         if count > 1 and "OMP_NUM_THREADS" not in os.environ:
             # The ranks of a host share its processors: each would use all of them, and spin while it waits for its threads.
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // count))
-        actor, number = listener
         self._groups = Groups(session, rank, procs, hosts)
         self._session = session
-        self._executor = Executor(rank, socket.gethostname(), self._groups, lambda f: actor.report.broadcast(number, f))
-        handoff.opened(session, self._executor)
+        self._executor = Executor(rank, socket.gethostname(), self._groups, listener.report.broadcast, session)
+        handoff.opened(session)
 
     @endpoint
     def run(
         self, data: bytes, constants: list[Any], definitions: list[tuple[int, Definition]], targets: list[Any], forget: list[int]
     ) -> None:
         self._executor.take(decode(data, constants), definitions, targets, forget)
-        handoff.arrived(self._session)
 
     @endpoint(explicit_response_port=True)
     def mark(self, port: Port[Failure | None]) -> None:
@@ -115,7 +114,7 @@ class Worker(Actor):
         executor = self._executor
 
         def read() -> None:
-            from monarch.tensor.remote_function import describe_results
+            describe_results = above("remote_function", "describe_results")
 
             value = executor.table.get(number)
             if isinstance(value, Poison):
@@ -127,6 +126,11 @@ class Worker(Actor):
                 port.send(executor.failure(e, -1, "describe"))
 
         executor.stream(stream).put(read)
+
+    @endpoint
+    def withdraw(self, number: int) -> None:
+        """An actor does not get a tensor that was handed over for it."""
+        self._executor.after_all(lambda: handoff.withdrawn(self._session, number))
 
     @endpoint
     def undelivered(self, key: int, error: Exception) -> None:

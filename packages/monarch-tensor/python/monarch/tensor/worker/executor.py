@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monarch.extension.pickling import loads
+from monarch.tensor.above import above
 from monarch.tensor.commands import (
     RELEASE,
     SIGNAL,
@@ -20,6 +21,7 @@ from monarch.tensor.commands import (
     Apply,
     Call,
     Constant,
+    Hand,
     Held,
     Input,
     Lend,
@@ -34,6 +36,7 @@ from monarch.tensor.commands import (
 )
 from monarch.tensor.failures import Failure
 from monarch.tensor.layout import Layout, describe
+from monarch.tensor.worker import handoff
 from monarch.tensor.worker.collectives import Collectives
 from monarch.tensor.worker.lending import lending
 from monarch.tensor.worker.poison import Poison, PoisonedElsewhere, poison_among
@@ -86,7 +89,7 @@ def function_of(reference: tuple[bytes, ...] | str) -> Any:
 
 def _function(found: Any) -> Any:
     # A decorated function is pickled by its name, which is that of what the decorator made of it.
-    from monarch.tensor.remote_function import Remote
+    Remote = above("remote_function", "Remote")
 
     if not isinstance(found, Remote):
         return found
@@ -108,7 +111,7 @@ class Step:
         # Gives all tensors of the result, of which `keep` have numbers.
         self.run = run
         # Collectives take part also without data.
-        self.takes_poison = isinstance(definition, Reduce | Move | Lend | Replay | Alias)
+        self.takes_poison = isinstance(definition, Reduce | Move | Lend | Replay | Alias | Hand)
         # A rank that only receives has no operand.
         self.may_miss = isinstance(definition, Move)
 
@@ -116,8 +119,9 @@ class Step:
 class Executor:
     """The table of a rank, and its streams."""
 
-    def __init__(self, rank: int, host: str, groups: Groups, report: Callable[[Failure], object]) -> None:
+    def __init__(self, rank: int, host: str, groups: Groups, report: Callable[[Failure], object], session: str = "") -> None:
         self.rank = rank
+        self.session = session
         self.host = host
         self.groups = groups
         self.collectives = Collectives(groups, rank)
@@ -215,8 +219,17 @@ class Executor:
     def execute(self, step: Step, stream: int, number: int, inputs: list[int], constants: list[Any], results: list[int]) -> None:
         """One operation: its results, or the reason for which there are none, get their numbers in the table."""
         table = self.table
+        missing: Any = None
         try:
-            values = list(map(table.get, inputs)) if step.may_miss else [table[i] for i in inputs]
+            try:
+                values = [table[i] for i in inputs]
+            except KeyError as e:
+                if not step.may_miss:
+                    if not step.takes_poison:
+                        raise
+                    # A defect of ours. The other ranks of a collective do not wait for this one for ever.
+                    missing = Poison(self.failure(e, number, step.name))
+                values = [table.get(i, missing) for i in inputs]
             if step.takes_poison:
                 out = step.run(stream, values, constants)
             else:
@@ -259,7 +272,7 @@ class Executor:
         # The frames of this file come first; the reader knows that a worker has executed it.
         while frames and frames[0].filename == __file__:
             del frames[0]
-        return Failure(self.rank, number, self.host, name, _portable(error), tuple(traceback.format_list(frames)))
+        return Failure(self.rank, number, self.host, name, _portable(error), tuple(traceback.format_list(frames)), self.session)
 
     def _poison(self, poison: Poison | None, step: Step, inputs: list[int], results: list[int]) -> None:
         table = self.table
@@ -311,7 +324,10 @@ class Executor:
         if isinstance(definition, Take):
             return lambda stream, inputs, constants: [lending().take(constants[0], *constants[1][self.rank], definition.layout)]
         if isinstance(definition, Alias):
-            return lambda stream, inputs, constants: inputs
+            # A tensor of its own: what is done to its layout is not done to that of the other one.
+            return lambda stream, inputs, constants: [inputs[0] if type(inputs[0]) is Poison else inputs[0].detach()]
+        if isinstance(definition, Hand):
+            return lambda stream, inputs, constants: handoff.offered(self.session, constants[0], inputs[0])
         if isinstance(definition, Apply):
             return lambda stream, inputs, constants: self._apply(stream, definition, inputs, constants)
         if isinstance(definition, Unpack):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from monarch.extension import member, reach
-from monarch.tensor.worker.store import RequestStore, Shelf
+from monarch.tensor.worker.store import RequestStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,8 +84,6 @@ class Groups:
         self._groups: dict[Any, Group] = {}
         self._built: dict[Any, int] = {}
         self._numbers = itertools.count()
-        self.shelf = Shelf()
-        self.shelf.serve()
 
     def of(self, ranks: tuple[int, ...], stream: int | str, device: str) -> Group:
         """The group of these ranks, of which this is one, for this stream. All of them ask for it in the same order of that stream."""
@@ -100,7 +98,7 @@ class Groups:
             reach(first, self._hosts[ranks[0]])
         name = f"{self._session}/{stream}/{device}/{'-'.join(map(str, ranks)) if len(ranks) <= 16 else hash(ranks)}/{built}"
         one_host = len({self._hosts[r] for r in ranks}) == 1
-        store = RequestStore(self.shelf, first, name + "/")
+        store = RequestStore(first, name + "/")
         try:
             group = Group(ranks, self._rank, device, store, name, one_host)
         except Exception as e:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,23 +13,19 @@ from monarch.tensor.worker.poison import Poison
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monarch.tensor.worker.executor import Executor
-
 # A worker is started before a tensor of it is sent, and may import torch meanwhile.
 START_SECONDS = 60.0
 
 
-class _Session:
-    """The worker of one controller in this process."""
-
-    def __init__(self, executor: Executor) -> None:
-        self.executor = executor
-        self.batches = 0
-
-
 _changed = threading.Condition()
-_sessions: dict[str, _Session] = {}
+# The controllers that have a worker in this process, and those that had one.
+_sessions: set[str] = set()
 _ended: set[str] = set()
+# By session and number: tensors for actors, with the point of the device's stream from which on they are computed.
+_offers: dict[tuple[str, int], tuple[Any, Any]] = {}
+# The last ones that were taken: a message that cannot be read is read again to find out why.
+_taken: dict[tuple[str, int], None] = {}
+_REMEMBERED = 1024
 # What endpoints have returned for results that are mesh tensors, by session and key.
 _outcomes: dict[tuple[str, int], Any] = {}
 
@@ -40,65 +35,69 @@ class _Raised:
         self.error = error
 
 
-def opened(session: str, executor: Executor) -> None:
+def opened(session: str) -> None:
     """This process has a worker of the session."""
     with _changed:
-        _sessions[session] = _Session(executor)
-        _changed.notify_all()
-
-
-def arrived(session: str) -> None:
-    """The streams have one batch more."""
-    with _changed:
-        _sessions[session].batches += 1
+        _sessions.add(session)
         _changed.notify_all()
 
 
 def closed(session: str) -> None:
     """The worker has ended: what waits for it fails."""
     with _changed:
-        _sessions.pop(session, None)
+        _sessions.discard(session)
         _ended.add(session)
+        for table in (_offers, _outcomes):
+            for key in [key for key in table if key[0] == session]:
+                del table[key]
         _changed.notify_all()
 
 
-def taken(session: str, stream: int, number: int, batch: int, shown: str) -> Any:
-    """What unpickling gives in place of a mesh tensor: the tensor of this rank, when its stream has come to where the message was sent.
+# Arguments
+
+
+def offered(session: str, number: int, value: Any) -> list[Any]:
+    """On the stream: keeps a tensor, or the reason for which there is none, until the actor takes it."""
+    ready = None
+    if isinstance(value, torch.Tensor) and value.is_cuda:
+        ready = torch.cuda.Event()
+        ready.record()
+    with _changed:
+        _offers[session, number] = value, ready
+        _changed.notify_all()
+    return []
+
+
+def withdrawn(session: str, number: int) -> None:
+    """The actor does not get it."""
+    with _changed:
+        _offers.pop((session, number), None)
+
+
+def taken(session: str, number: int, shown: str) -> Any:
+    """What unpickling gives in place of a mesh tensor: that of this rank, when its stream has come to where the message was sent.
 
     `ValueError` in a process that has no worker of the session. `RemoteException` if the tensor could not be computed.
     """
-
-    def there() -> bool:
-        found = _sessions.get(session)
-        return session in _ended or (found is not None and found.batches >= batch)
-
+    key = session, number
     with _changed:
         known = _changed.wait_for(lambda: session in _sessions or session in _ended, START_SECONDS)
-        if known:
-            _changed.wait_for(there)
-        found = _sessions.get(session)
-    if found is None:
-        raise ValueError(f"{shown}: the proc of this actor has no shard of it" + (": its worker has ended" if known else ""))
-    executor = found.executor
-    box: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
-
-    def take() -> None:
-        value = executor.table.pop(number, None)
-        event = None
-        if isinstance(value, torch.Tensor) and value.is_cuda:
-            event = torch.cuda.Event()
-            event.record()
-        box.put((value, event))
-
-    executor.stream(stream).put(take)
-    value, event = box.get()
+        if not known:
+            raise ValueError(f"{shown}: the proc of this actor has no shard of it")
+        if key in _taken:
+            raise ValueError(f"{shown}: an actor has taken it before")
+        _changed.wait_for(lambda: key in _offers or session in _ended)
+        if session in _ended:
+            raise ValueError(f"{shown}: the worker of this proc has ended")
+        value, ready = _offers.pop(key)
+        _taken[key] = None
+        if len(_taken) > _REMEMBERED:
+            del _taken[next(iter(_taken))]
     if isinstance(value, Poison):
         failure = value.failure
         raise RemoteException(failure.exception, failure.rank, failure.host, failure.operation, (), failure.worker_frames)
-    if value is None:
-        raise ValueError(f"{shown}: it was taken by an actor of this proc before")
-    if event is not None:
-        torch.cuda.current_stream().wait_event(event)
+    if ready is not None:
+        torch.cuda.current_stream().wait_event(ready)
     return value.detach()
 
 

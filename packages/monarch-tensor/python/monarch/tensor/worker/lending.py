@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monarch.extension import ask, member, reach, serve
+from monarch.extension import ask, member, reach
 from monarch.tensor.worker.poison import PoisonedElsewhere, poison_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ class Lending:
         self._lock = threading.Condition()
         self._entries: dict[str, tuple[bytes | bytearray, int]] = {}
         self._waiting: dict[str, list[Request]] = {}
-        serve(REQUEST, self._answer)
 
     def lend(self, key: str, value: Any, takers: int) -> None:
         """Keeps the bytes of a tensor, or the failure that it is poisoned with, for so many ranks."""
@@ -66,7 +65,7 @@ class Lending:
             made.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(view[:-1]), dtype=torch.uint8))
         return made.to(device)
 
-    def _answer(self, request: Request) -> bytes | bytearray | None:
+    def answer(self, request: Request) -> bytes | bytearray | None:
         key = bytes(request.body).decode()
         with self._lock:
             if key in self._entries:
@@ -86,6 +85,11 @@ class Lending:
 def lending() -> Lending:
     """That of this process."""
     return Lending()
+
+
+def answer(request: Request) -> bytes | bytearray | None:
+    """The handler of requests for what is lent."""
+    return lending().answer(request)
 
 
 def _bytes_of(tensor: Any) -> bytearray:

@@ -38,9 +38,7 @@ class Graph(NamedTuple):
     outputs: list[Any]
 
 
-def forward(
-    ref: OpaqueRef, name: str, needs: tuple[bool, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, OpaqueRef]:
+def forward(ref: OpaqueRef, name: str, needs: tuple[bool, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, OpaqueRef]:
     """Calls a method of a module. `needs` has for each tensor of the arguments whether its gradient is wanted."""
     leaves, spec = _pytree.tree_flatten((args, kwargs))
     wanted = iter(needs)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import struct
 import threading
-import time
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from monarch.extension import RequestError, ask, member, serve
+from monarch.extension import ask, member
 
 if TYPE_CHECKING:
     from monarch.extension import ProcId, Request
@@ -38,10 +38,7 @@ class Shelf:
         # Why a group cannot be made, by the prefix of its keys.
         self._failed: dict[str, str] = {}
 
-    def serve(self) -> None:
-        serve(REQUEST, self._answer)
-
-    def _answer(self, request: Request) -> bytes | None:
+    def answer(self, request: Request) -> bytes | None:
         kind, key, value = _unpack(bytes(request.body))
         if kind == GET:
             with self._lock:
@@ -103,6 +100,17 @@ class Shelf:
         return answer
 
 
+@cache
+def shelf() -> Shelf:
+    """That of this process."""
+    return Shelf()
+
+
+def answer(request: Request) -> bytes | None:
+    """The handler of requests to the store."""
+    return shelf().answer(request)
+
+
 def _pack(kind: int, key: str, value: bytes = b"") -> bytes:
     name = key.encode()
     return struct.pack("<BI", kind, len(name)) + name + value
@@ -120,27 +128,18 @@ def _unpack(body: bytes) -> tuple[int, str, bytes]:
 class RequestStore(dist.Store):
     """The store in another process, or in this one, as torch's process groups use it. `prefix` keeps groups apart."""
 
-    def __init__(self, shelf: Shelf, owner: ProcId, prefix: str) -> None:
+    def __init__(self, owner: ProcId, prefix: str) -> None:
         super().__init__()
-        # That of this process, if this process is the owner.
-        self._shelf = shelf if owner == member().proc else None
+        self._shelf = shelf() if owner == member().proc else None
         self._owner = owner
         self._prefix = prefix
         self._seconds = SECONDS
 
     def _ask(self, kind: int, key: str, value: bytes = b"") -> bytes:
+        name = self._prefix + key
         if self._shelf is not None:
-            name = self._prefix + key
             return self._shelf.wait(name, self._seconds) if kind == GET else self._shelf.apply(kind, name, value)
-        body = _pack(kind, self._prefix + key, value)
-        end = time.monotonic() + self._seconds
-        while True:  # polls: the worker of the first rank may be about to start, and nothing reports to this one that it has
-            try:
-                return bytes(ask(self._owner, REQUEST, body).get(self._seconds))
-            except RequestError as e:
-                if e.code != "request_unhandled" or time.monotonic() > end:
-                    raise
-            time.sleep(0.01)  # sleeps: between two questions to a worker that starts
+        return bytes(ask(self._owner, REQUEST, _pack(kind, name, value)).get(self._seconds))
 
     def set(self, key: str, value: bytes | str) -> None:
         self._ask(SET, key, value.encode() if isinstance(value, str) else bytes(value))

@@ -1,0 +1,168 @@
+"""Objects that ask who gets their message, and endpoint calls with a function around the method."""
+
+import copy
+import pickle
+import threading
+from typing import Any
+
+import pytest
+
+from monarch.actor import Actor, ActorError, Channel, Port, as_endpoint, endpoint, this_host
+from monarch.extension.mesh import EndpointCall, mesh_view
+from monarch.extension.pickling import Receivers, dumps, receivers
+
+
+class Addressed:
+    """Becomes the number of its receivers. Takes note of each time it is pickled."""
+
+    def __init__(self) -> None:
+        self.asked: list[Receivers] = []
+        self.undone = 0
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        found = receivers("an Addressed goes to actors only")
+        self.asked.append(found)
+        if found.notes.setdefault("times", 0) == 0:
+            found.not_sent.append(self._undo)
+        found.notes["times"] += 1
+        return len, (found.procs,)
+
+    def _undo(self) -> None:
+        self.undone += 1
+
+
+class Echo(Actor):
+    """Gives back what it gets."""
+
+    def __init__(self, *_: Any) -> None:
+        self.state = 1
+
+    @endpoint
+    def echo(self, *args: Any, **kwargs: Any) -> Any:
+        return args, kwargs
+
+    @endpoint
+    def set(self, state: int) -> None:
+        self.state = state
+
+    @endpoint
+    def add(self, value: int, *, times: int = 1) -> int:
+        return (self.state + value) * times
+
+    @endpoint(explicit_response_port=True)
+    def by_port(self, port: Port[Any], value: Any) -> None:
+        port.send(value)
+
+    def method(self, value: Any) -> Any:
+        return value
+
+
+class AsyncEcho(Actor):
+    @endpoint
+    async def echo(self, value: Any) -> Any:
+        return value
+
+
+@pytest.fixture(scope="module")
+def procs():
+    found = this_host().spawn_procs({"gpus": 2})
+    yield found
+    found.stop().get()
+
+
+@pytest.fixture(scope="module")
+def echo(procs: Any) -> Any:
+    return procs.spawn("echo", Echo)
+
+
+def test_every_adverb_gives_the_receivers(echo: Any) -> None:
+    value = Addressed()
+    assert [a for a, _ in echo.echo.call(value).get().values()] == [(2,), (2,)]
+    assert value.asked[0].procs == mesh_view(echo).procs
+    assert echo.slice(gpus=1).echo.call_one(value).get() == ((1,), {})
+    assert value.asked[-1].procs == mesh_view(echo).procs[1:]
+    assert echo.echo.choose([value], key={"a": value}).get() == (([1],), {"key": {"a": 1}})
+    assert [f.get() for f in echo.echo.stream(value)] == [((2,), {})] * 2
+    assert list(as_endpoint(echo.method).call(value).get().values()) == [2, 2]
+    assert list(echo.by_port.call(value).get().values()) == [2, 2]
+    echo.echo.broadcast(value)
+    assert value.undone == 0
+
+
+def test_async_actors_are_receivers_too(procs: Any) -> None:
+    assert list(procs.spawn("async_echo", AsyncEcho).echo.call(Addressed()).get().values()) == [2, 2]
+
+
+def test_notes_last_over_attempts(echo: Any) -> None:
+    value = Addressed()
+    # A function of this module's `__main__` or a lambda goes by value: the message is pickled once more.
+    assert echo.echo.call(value, lambda: 3).get().item(gpus=0)[0][0] == 2
+    assert value.asked[-1].notes["times"] == 2 and len({id(found) for found in value.asked}) == 1
+
+
+def test_what_is_not_sent_is_undone(echo: Any) -> None:
+    value = Addressed()
+    with pytest.raises(TypeError, match="lock"):
+        echo.echo.call(value, threading.Lock())
+    assert value.undone == 1
+
+
+def test_an_error_of_the_object_reaches_the_caller(echo: Any) -> None:
+    class Refuses:
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            raise ValueError(f"not for {len(receivers('').procs)}")
+
+    with pytest.raises(ValueError, match="not for 2"):
+        echo.echo.call(Refuses())
+
+
+@pytest.mark.parametrize("use", [pickle.dumps, copy.copy, copy.deepcopy, dumps])
+def test_there_are_no_receivers_elsewhere(use: Any) -> None:
+    with pytest.raises(TypeError, match="goes to actors only"):
+        use(Addressed())
+
+
+def test_messages_of_other_kinds_have_no_receivers(procs: Any) -> None:
+    with pytest.raises(TypeError, match="goes to actors only"):
+        procs.spawn("constructed", Echo, Addressed())
+    port, _receiver = Channel[Any].open()
+    with pytest.raises(TypeError, match="goes to actors only"):
+        port.send(Addressed())
+
+
+# A function around a method
+
+
+def around(given: int, method: Any, *args: Any, **kwargs: Any) -> tuple[int, Any]:
+    return given, method(*args, **kwargs)
+
+
+async def around_async(given: int, method: Any, *args: Any, **kwargs: Any) -> tuple[int, Any]:
+    return given, await method(*args, **kwargs)
+
+
+def call_of(mesh: Any, name: str, *args: Any, **kwargs: Any) -> EndpointCall:
+    return EndpointCall(getattr(mesh, name), mesh, name, None, args, kwargs)
+
+
+def test_a_function_around_a_method_keeps_the_order(echo: Any) -> None:
+    echo.set.broadcast(5)
+    first = call_of(echo, "add", 1, times=2).through(around, around_async, 7)
+    echo.set.broadcast(1)
+    assert list(first.get().values()) == [(7, 12), (7, 12)]
+    assert list(call_of(echo, "add", 1).through(around, around_async, 7).get().values()) == [(7, 2), (7, 2)]
+
+
+def test_a_function_around_an_async_method(procs: Any) -> None:
+    mesh = procs.spawn("async_echo", AsyncEcho)
+    assert list(call_of(mesh, "echo", Addressed()).through(around, around_async, 7).get().values()) == [(7, 2), (7, 2)]
+
+
+def test_what_the_function_raises_is_that_of_the_call(echo: Any) -> None:
+    with pytest.raises(ActorError, match="unsupported operand"):
+        call_of(echo, "add", "text").through(around, around_async, 7).get()
+
+
+def test_an_endpoint_that_answers_by_a_port_is_refused(echo: Any) -> None:
+    with pytest.raises(TypeError, match="answers by a port"):
+        call_of(echo, "by_port", 1).through(around, around_async)
