@@ -97,7 +97,7 @@ def test_notes_last_over_attempts(echo: Any) -> None:
     value = Addressed()
     # A function of this module's `__main__` or a lambda goes by value: the message is pickled once more.
     assert echo.echo.call(value, lambda: 3).get().item(gpus=0)[0][0] == 2
-    assert value.asked[-1].notes["times"] == 2 and len({id(found) for found in value.asked}) == 1
+    assert value.asked[-1].notes["times"] == 2 and len({id(found.notes) for found in value.asked}) == 1
 
 
 def test_what_is_not_sent_is_undone(echo: Any) -> None:

@@ -209,7 +209,7 @@ def _agree(expected: Any, got: Any, values: bool, strides: bool) -> None:
         if isinstance(one, torch.Tensor) and isinstance(other, mt.Tensor):
             if (one.shape, one.dtype) != (other.shape, other.dtype):
                 raise Problem(f"{other!r}, expected {one.dtype}{list(one.shape)}")
-            if strides and _strides(one) != _strides(other):
+            if strides and strides_of(one) != strides_of(other):
                 raise Problem(f"strides {other.stride()} of {list(other.shape)}, expected {one.stride()}")
             if (one.is_conj(), one.is_neg()) != (other.is_conj(), other.is_neg()):
                 raise Problem(f"is_conj() {other.is_conj()}, is_neg() {other.is_neg()}")
@@ -226,6 +226,6 @@ def _agree(expected: Any, got: Any, values: bool, strides: bool) -> None:
             raise Problem(f"rank {rank}: {e}") from e
 
 
-def _strides(tensor: Any) -> list[int]:
-    """Those that count."""
+def strides_of(tensor: Any) -> list[int]:
+    """The strides that count."""
     return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1] if tensor.numel() else []

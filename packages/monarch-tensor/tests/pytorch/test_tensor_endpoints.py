@@ -349,12 +349,15 @@ def test_a_stopped_actor_poisons_its_results():
 
 
 def test_a_proc_that_dies_in_an_endpoint(monkeypatch):
-    noticed = threading.Event()
-    monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: noticed.set())
+    noticed = threading.Semaphore(0)
+    monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: noticed.release())
     procs = this_host().spawn_procs({"gpus": 2})
     actors = procs.spawn("dying", Holder)
     with procs.activate():
         out = actors.dies.rref()
         with pytest.raises((SupervisionError, RemoteException)):
             inspect(out)
-    assert noticed.wait(60)
+    assert noticed.acquire(timeout=60)
+    # Two meshes of two actors fail. Those that an exception has shown before may be left out.
+    for _ in range(3):
+        noticed.acquire(timeout=5)

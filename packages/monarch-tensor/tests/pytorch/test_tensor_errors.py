@@ -8,9 +8,9 @@ import threading
 import pytest
 import torch
 
-from monarch import tensor as mt
 from monarch.actor import SupervisionError, this_host
 from monarch.tensor import RemoteException, Stream, TensorMeshError, fetch_shard, inspect, no_mesh, remote
+from monarch.tensor._torch_range import check_torch
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -331,14 +331,14 @@ def test_torch_that_is_missing_or_too_old_is_named(monkeypatch):
 
     monkeypatch.setattr(metadata, "version", lambda name: "2.3.1+cpu")
     with pytest.raises(ImportError, match=r"needs torch >= 2.4, < 3.0, and torch 2.3.1\+cpu is installed"):
-        mt._check_torch()
+        check_torch()
 
     def missing(name):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
     with pytest.raises(ImportError, match=r"needs torch >= 2.4.*pip install torch"):
-        mt._check_torch()
+        check_torch()
 
 
 def test_a_future_that_is_never_read_harms_nothing(mesh):

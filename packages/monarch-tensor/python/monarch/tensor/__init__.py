@@ -5,24 +5,9 @@
 
 from __future__ import annotations
 
-from importlib import metadata as _metadata
+from monarch.tensor._torch_range import check_torch
 
-# The oldest and the first one that is too new, by major and minor version.
-_OLDEST, _TOO_NEW = (2, 4), (3, 0)
-
-
-def _check_torch() -> None:
-    wanted = f"torch >= {'.'.join(map(str, _OLDEST))}, < {'.'.join(map(str, _TOO_NEW))}"
-    try:
-        version = _metadata.version("torch")
-    except _metadata.PackageNotFoundError:
-        raise ImportError(f"monarch.tensor needs {wanted}, and torch is not installed here: pip install torch") from None
-    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
-    if not _OLDEST <= numbers < _TOO_NEW:
-        raise ImportError(f"monarch.tensor needs {wanted}, and torch {version} is installed here")
-
-
-_check_torch()
+check_torch()
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +44,7 @@ if TYPE_CHECKING:
     from monarch.tensor.remote_function import call_on_shard_and_fetch as call_on_shard_and_fetch
     from monarch.tensor.remote_function import remote as remote
     from monarch.tensor.resolvers import function_resolvers as function_resolvers
-    from monarch.tensor.simulator import Simulator as Simulator
+    from monarch.tensor.simulator.simulator import Simulator as Simulator
     from monarch.tensor.stream import Borrow as Borrow
     from monarch.tensor.stream import Stream as Stream
     from monarch.tensor.tensor import Tensor as Tensor
@@ -81,7 +66,7 @@ _HOMES = {
     "reductions": ("reduce", "reduce_"),
     "remote_function": ("Remote", "call_on_shard_and_fetch", "remote"),
     "resolvers": ("function_resolvers",),
-    "simulator": ("Simulator",),
+    "simulator.simulator": ("Simulator",),
     "stream": ("Borrow", "Stream"),
     "tensor": ("Tensor",),
 }

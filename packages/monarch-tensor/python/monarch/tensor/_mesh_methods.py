@@ -46,6 +46,6 @@ def rref(call: EndpointCall) -> Any:
 
 
 def simulator(procs: ProcMesh) -> AbstractContextManager[Any]:
-    from monarch.tensor.simulator import simulated
+    from monarch.tensor.simulator.simulator import simulated
 
     return simulated(procs)

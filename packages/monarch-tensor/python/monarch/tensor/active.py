@@ -31,7 +31,7 @@ def get_active_mesh() -> DeviceMesh:
 
 
 def get_active_stream() -> Stream:
-    """The stream that is active in this thread: the main one, unless `Stream.activate` says otherwise."""
+    """The stream that is active in this thread: the main one, unless another one was activated by `Stream.activate`."""
     main_stream = above("stream", "main_stream")
 
     return active.stream or main_stream

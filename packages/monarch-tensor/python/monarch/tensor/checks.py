@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,10 +40,12 @@ def refusal(
 # No function inside of `refusal`: one that calls itself is a cycle of references, and would keep the operands until it is collected.
 def _shown(value: Any, problem: Callable[[Any], tuple[str, dict[str, str]] | None], found: dict[str, dict[str, str]]) -> str:
     if isinstance(value, list | tuple):
-        inner = ", ".join(_shown(v, problem, found) for v in value)  # pyright: ignore[reportUnknownVariableType]
-        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"  # pyright: ignore[reportUnknownArgumentType]
+        values: list[Any] = [*value]
+        inner = ", ".join(_shown(v, problem, found) for v in values)
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(values) == 1 else ''})"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k!r}: {_shown(v, problem, found)}" for k, v in value.items()) + "}"  # pyright: ignore[reportUnknownVariableType]
+        entries = cast("dict[Any, Any]", value)
+        return "{" + ", ".join(f"{k!r}: {_shown(v, problem, found)}" for k, v in entries.items()) + "}"
     wrong = problem(value)
     if wrong is not None:
         marker, words = wrong

@@ -13,7 +13,10 @@ such as a learning rate, are the *constants* of a segment, in the order of its c
 from __future__ import annotations
 
 from array import array
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 RELEASE, SIGNAL, WAIT = -1, -2, -3
 
@@ -157,8 +160,8 @@ class Move(NamedTuple):
     name: str = "to_mesh"
 
 
-class Lend(NamedTuple):
-    """A tensor for ranks of another controller. Its constants are the key, and how many ranks take it, by the rank that has it."""
+class Offer(NamedTuple):
+    """A tensor for ranks of another controller. Its constants are the key, and how many ranks pull it, by the rank that has it."""
 
     inputs: int = 1
     constants: int = 2
@@ -167,8 +170,8 @@ class Lend(NamedTuple):
     name: str = "to_mesh"
 
 
-class Take(NamedTuple):
-    """What ranks of another controller lend. Its constants are the key, and (process, host) of the source by the rank that takes it."""
+class Pull(NamedTuple):
+    """What ranks of another controller offer. Its constants are the key, and (process, host) of the source by the rank that pulls it."""
 
     layout: tuple[Any, ...]
     inputs: int = 0
@@ -199,7 +202,10 @@ class Hand(NamedTuple):
 
 
 class Apply(NamedTuple):
-    """A remote function: `function` is a pickle with the memory beside it, or an import path, `results` the layouts of the tensors that it is to return."""
+    """A remote function: `function` is a pickle with the memory beside it, or an import path.
+
+    `results` are the layouts of the tensors that it is to return.
+    """
 
     function: tuple[bytes, ...] | str
     args: tuple[Any, ...]
@@ -240,7 +246,7 @@ class Replay(NamedTuple):
     name: str = "compile"
 
 
-Definition = Call | Constant | RankOf | Reduce | Move | Lend | Take | Alias | Hand | Apply | Unpack | Replay
+Definition = Call | Constant | RankOf | Reduce | Move | Offer | Pull | Alias | Hand | Apply | Unpack | Replay
 
 
 class Segment(NamedTuple):
@@ -251,6 +257,14 @@ class Segment(NamedTuple):
     first: int
     code: list[int]
     constants: list[Any]
+
+
+def again(like: Any, values: Iterable[Any]) -> Any:
+    """A list or tuple of the same kind with other items."""
+    made = list(values)
+    if isinstance(like, list):
+        return made
+    return type(like)(*made) if hasattr(like, "_fields") else tuple(made)
 
 
 def encode(segments: list[Segment]) -> tuple[bytes, list[Any]]:

@@ -250,7 +250,7 @@ class Controller:
         self._code.extend((RELEASE, len(numbers), *numbers))
 
     def pin(self, number: int) -> None:
-        """Keeps an entry of the table, whatever becomes of the tensor."""
+        """Keeps an entry of the table, also after the tensor has died."""
         with self.lock:
             self._pins[number] += 1
 

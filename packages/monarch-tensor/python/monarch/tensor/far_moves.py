@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monarch.extension.mesh import mesh_view
-from monarch.tensor.commands import Lend, Take
+from monarch.tensor.commands import Offer, Pull
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.memory import Handle, Memory
 from monarch.tensor.place import place_of
@@ -28,12 +28,12 @@ def moved_far(tensor: Tensor, source: DeviceMesh, target: DeviceMesh, routes: li
     for of, _ in routes:
         takers[of] = takers.get(of, 0) + 1
     procs = mesh_view(sender.procs)
-    sender.emit(owner, sender.defined(Lend()), (handle.id,), (key, takers), ())
+    sender.emit(owner, sender.defined(Offer()), (handle.id,), (key, takers), ())
     # The other controller may wait for its workers, which wait for this tensor: it is on its way before.
     sender.flush()
     layout = handle.layout.with_shape(handle.layout.shape)
     place = place_of(target, stream)
     number = next(receiver.numbers)
     sources = {to: (procs.procs[of], procs.hosts[of]) for of, to in routes}
-    receiver.emit(place, receiver.defined(Take((layout.shape, layout.dtype, layout.device))), (), (key, sources), (number,))
+    receiver.emit(place, receiver.defined(Pull((layout.shape, layout.dtype, layout.device))), (), (key, sources), (number,))
     return new_tensor(Handle(number, layout, Memory(), place))

@@ -29,7 +29,10 @@ class Memory:
 
 
 class Handle:
-    """What a mesh tensor is on the workers: a number in their tables. The last reference to it frees that entry in the order of commands."""
+    """What a mesh tensor is on the workers: a number in their tables.
+
+    The last reference to it frees that entry in the order of commands.
+    """
 
     __slots__ = ("__weakref__", "id", "layout", "memory", "place")
 

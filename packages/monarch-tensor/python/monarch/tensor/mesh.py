@@ -181,6 +181,6 @@ def check_nesting(mesh: DeviceMesh | None) -> None:
     outer = active.mesh
     if mesh is not None and outer is not None and outer.controller is not mesh.controller:
         raise TensorMeshError(
-            f"{mesh!r} cannot be activated inside of an activation of {outer!r}: they are procs of two controllers. Leave that one first, or "
-            "activate a mesh of procs that has both."
+            f"{mesh!r} cannot be activated inside of an activation of {outer!r}: they are procs of two controllers. Leave that one first, "
+            "or activate a mesh of procs that has both."
         )

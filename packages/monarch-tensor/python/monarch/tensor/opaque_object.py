@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
     from monarch.actor import Future
 
-_construct = Remote(objects.construct, lambda constructor, args, kwargs: OpaqueRef())
+
+def _object(constructor: Any, args: Any, kwargs: Any) -> OpaqueRef:
+    return OpaqueRef()
+
+
+_construct = Remote(objects.construct, _object)
 _call = Remote(objects.call_method)
 _call_inspected = Remote(objects.call_method, "inspect")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -144,8 +144,9 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
             fakes.append(fake_of(handle.layout))
             return Input(len(inputs) - 1), fakes[-1]
         if isinstance(value, list | tuple):
-            pairs = [template(v, False) for v in value]  # pyright: ignore[reportUnknownVariableType]
-            kind: Any = type(value)  # pyright: ignore[reportUnknownVariableType]
+            several = cast("Any", value)
+            pairs = [template(v, False) for v in several]
+            kind = cast("Any", type(several))
             return kind(p[0] for p in pairs), kind(p[1] for p in pairs)
         if vary and type(value) in (int, float, complex):
             constants += 1
@@ -175,6 +176,10 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
             if operand is None and number in mutated:
                 operand = mutated[number]
             source = sources.get(number)
+            if source is None and operand is None:
+                # Schemas have no aliases for views in lists, as those of `split`.
+                storage = _storage(value)
+                source = next((i for i, f in enumerate(fakes) if _storage(f) == storage), None)
             results.append(Result(_layout(func, value), operand, source))
             return Place(len(results) - 1)
         if isinstance(value, list | tuple):
@@ -201,8 +206,8 @@ _BY_REMOTE = 'Put it into a function with `remote(propagate="inspect")`, which r
 
 def _data_dependent(func: Any) -> str:
     return (
-        f"{func}: the shape or value of the result depends on data, which are on the workers. Fetch them with `inspect` or `fetch_shard`, or "
-        'put the operation into a function with `remote(propagate="inspect")`.'
+        f"{func}: the shape or value of the result depends on data, which are on the workers. Fetch them with `inspect` or `fetch_shard`, "
+        'or put the operation into a function with `remote(propagate="inspect")`.'
     )
 
 
@@ -223,6 +228,11 @@ def _layout(func: Any, value: Any) -> Layout:
         return layout_of(value)
     except TypeError as e:
         raise TensorMeshError(f"{func}: {e}. {_BY_REMOTE}") from None
+
+
+def _storage(value: Any) -> Any:
+    """What views of each other have in common. A result that is not strided is refused later."""
+    return value.untyped_storage()._cdata if value.layout is torch.strided else None
 
 
 def _first(template: Any) -> int | None:
@@ -260,7 +270,9 @@ def _written(func: Any, pairs: list[tuple[Any, Any]], named: dict[str, tuple[Any
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
         given = pairs[place][0] if place < len(pairs) and not argument.kwarg_only else named.get(argument.name, (None, None))[0]
-        for one in given if isinstance(given, list | tuple) and not isinstance(given, Input | Varying) else (given,):  # pyright: ignore[reportUnknownVariableType]
+        several = isinstance(given, list | tuple) and not isinstance(given, Input | Varying)
+        ones: list[Any] = [*given] if several else [given]
+        for one in ones:
             if isinstance(one, Input):
                 found.append(one.index)
     return found

@@ -20,7 +20,7 @@ class State(OpaqueRef):
 _seed = Remote(rng.set_manual_seed)
 _get = Remote(random_states.get, lambda: OpaqueRef())
 _set = Remote(random_states.set)
-_new = Remote(random_states.new, lambda seed, process_idx: OpaqueRef())
+_new = Remote(random_states.new, lambda seed, process_idx: OpaqueRef())  # pyright: ignore[reportUnknownLambdaType]
 _deterministic = Remote(random_states.make_deterministic)
 
 

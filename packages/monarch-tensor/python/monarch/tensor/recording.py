@@ -219,8 +219,8 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
 
     The signature are the layouts and places of tensors and the values of other arguments. The second call runs the function again and
     compares with the recording, unless `verify=False`: `TensorMeshError` names the first difference. Later calls do not run its Python
-    code. Tensors that it uses and that are no arguments stay alive with the recording. A recorded call is on one mesh and one stream, fetches
-    nothing, and returns no tensors that require grad.
+    code. Tensors that it uses and that are no arguments stay alive with the recording. A recorded call is on one mesh and one stream,
+    fetches nothing, and returns no tensors that require grad.
     """
     if fn is None:
         return functools.partial(compile, verify=verify)

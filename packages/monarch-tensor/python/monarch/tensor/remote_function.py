@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch.utils import _pytree
@@ -15,7 +15,7 @@ from monarch.actor import Shape, SupervisionError, ValueMesh
 from monarch.extension import promise, when_done
 from monarch.extension.pickling import dumps
 from monarch.tensor.active import active, get_active_stream
-from monarch.tensor.commands import Apply, Input, Unpack, Varying
+from monarch.tensor.commands import Apply, Input, Unpack, Varying, again
 from monarch.tensor.dispatch import check_operands
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.failures import Failure, error_of
@@ -298,7 +298,8 @@ class Remote:
 def _without_values(given: Arguments) -> Any:
     """What two calls with the same definition have in common."""
     key: tuple[Any, ...] = given.key
-    return tuple(part[0] if type(part) is tuple and part[0] in _PLAIN else part for part in key)
+    plain: list[Any] = [part[0] if type(part) is tuple and part[0] in _PLAIN else part for part in key]
+    return tuple(plain)
 
 
 def _with_values(given: Arguments) -> Any:
@@ -308,9 +309,10 @@ def _with_values(given: Arguments) -> Any:
         if isinstance(value, Input) or not isinstance(value, list | tuple | dict):
             return value
         if isinstance(value, dict):
-            return {k: filled(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
-        made = [filled(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
-        return made if isinstance(value, list) else type(value)(*made) if hasattr(value, "_fields") else tuple(made)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            entries = cast("dict[Any, Any]", value)
+            return {k: filled(v) for k, v in entries.items()}
+        values = cast("Any", value)
+        return again(values, map(filled, values))
 
     return filled(given.args), filled(given.kwargs)
 

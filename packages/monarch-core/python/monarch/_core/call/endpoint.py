@@ -108,11 +108,10 @@ class Endpoint(Generic[P, R]):
             return self._undelivered(exc, rank)
         if not isinstance(exc, NeedsReceivers):
             raise exc
-        from monarch._core.extension.ids import ProcId
 
         ranks = self._mesh._base_ranks()
         procs = self._mesh._info.procs
-        found = Receivers(tuple(ProcId(procs[r]) for r in (ranks if rank is None else [ranks[rank]])))
+        found = Receivers(tuple(procs[r] for r in (ranks if rank is None else [ranks[rank]])))
         before, state.receivers = state.receivers, found
         sent = False
         try:

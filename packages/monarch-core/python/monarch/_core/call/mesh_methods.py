@@ -67,14 +67,14 @@ class EndpointCall:
         They answer with what that returns. An async method is given to `async_function`, which is awaited. The messages of a caller stay
         in order, these and others. `TypeError` for an endpoint that answers by a port.
         """
-        from monarch._core.call.actor import is_coroutine_function
-        from monarch._core.call.endpoint import as_endpoint
+        from monarch._core.call.actor import Actor, is_coroutine_function
 
         if self.endpoint._explicit:
             raise TypeError(f"{self.endpoint._endpoint_name} answers by a port, and not with what it returns")
-        if is_coroutine_function(self.endpoint._method):
-            return as_endpoint(self.mesh._await_through).call(async_function, given, self.name, *self.args, **self.kwargs)
-        return as_endpoint(self.mesh._call_through).call(function, given, self.name, *self.args, **self.kwargs)
+        is_async = is_coroutine_function(self.endpoint._method)
+        through, name = (Actor._await_through, "_await_through") if is_async else (Actor._call_through, "_call_through")
+        sent: Endpoint[Any, Any] = type(self.endpoint)(self.mesh, name, through)
+        return sent.call(async_function if is_async else function, given, self.name, *self.args, **self.kwargs)
 
     def __repr__(self) -> str:
         return f"<EndpointCall {self.name} of {self.mesh!r}>"

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from monarch._core.extension.ids import ProcId
-
 
 class Receivers:
     """Who gets the message that a thread pickles.
@@ -21,7 +19,7 @@ class Receivers:
 
     __slots__ = ("not_sent", "notes", "procs")
 
-    def __init__(self, procs: tuple[ProcId, ...]) -> None:
+    def __init__(self, procs: tuple[int, ...]) -> None:
         self.procs = procs
         self.notes: dict[Any, Any] = {}
         self.not_sent: list[Callable[[], object]] = []

@@ -82,6 +82,7 @@ class Collectives:
         if self.rank in sources:
             if failure is not None:
                 raise PoisonedElsewhere(failure)
+            assert value is not None, "a rank that sends to itself has the tensor"
             result = value.clone(memory_format=torch.contiguous_format)
         return result
 

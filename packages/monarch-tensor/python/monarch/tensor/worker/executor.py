@@ -7,7 +7,7 @@ import pickle
 import re
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -24,26 +24,27 @@ from monarch.tensor.commands import (
     Hand,
     Held,
     Input,
-    Lend,
     Move,
+    Offer,
+    Pull,
     RankOf,
     Reduce,
     Replay,
     Segment,
-    Take,
     Unpack,
     Varying,
+    again,
 )
 from monarch.tensor.failures import Failure
 from monarch.tensor.layout import Layout, describe
 from monarch.tensor.worker import handoff
 from monarch.tensor.worker.collectives import Collectives
-from monarch.tensor.worker.lending import lending
+from monarch.tensor.worker.offers import offers
 from monarch.tensor.worker.poison import Poison, PoisonedElsewhere, poison_among
 from monarch.tensor.worker.stream_thread import StreamThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from monarch.tensor.commands import Definition
     from monarch.tensor.worker.groups import Groups
@@ -99,7 +100,7 @@ def _function(found: Any) -> Any:
 class Step:
     """A definition as it is executed: how many numbers of the code it has, and what they are given to."""
 
-    __slots__ = ("constants", "inputs", "keep", "may_miss", "mutates", "name", "results", "run", "takes_poison")
+    __slots__ = ("checks", "constants", "inputs", "keep", "may_miss", "mutates", "name", "results", "run", "takes_poison")
 
     def __init__(self, definition: Definition, run: Callable[[int, list[Any], list[Any]], Any]) -> None:
         self.inputs = definition.inputs
@@ -110,8 +111,10 @@ class Step:
         self.name = definition.name
         # Gives all tensors of the result, of which `keep` have numbers.
         self.run = run
+        # An operator that only raises, as `linalg.cholesky` ends in one.
+        self.checks = isinstance(definition, Call) and not definition.keep and not definition.mutates
         # Collectives take part also without data.
-        self.takes_poison = isinstance(definition, Reduce | Move | Lend | Replay | Alias | Hand)
+        self.takes_poison = isinstance(definition, Reduce | Move | Offer | Replay | Alias | Hand)
         # A rank that only receives has no operand.
         self.may_miss = isinstance(definition, Move)
 
@@ -267,7 +270,7 @@ class Executor:
             return
 
     def failure(self, error: BaseException, number: int, name: str) -> Failure:
-        """What the controller is told of an exception."""
+        """The report of an exception to the controller."""
         frames = traceback.extract_tb(error.__traceback__)
         # The frames of this file come first; the reader knows that a worker has executed it.
         while frames and frames[0].filename == __file__:
@@ -278,7 +281,7 @@ class Executor:
         table = self.table
         for entry in results:
             table[entry] = poison
-        if not results and not step.mutates:
+        if step.checks:
             # A check of what another operation has made, as `linalg.cholesky` ends in: its operands are wrong, and what came with them.
             for checked in inputs:
                 for entry in self._siblings.get(checked, [checked]):
@@ -319,10 +322,10 @@ class Executor:
             return lambda stream, inputs, constants: [self.collectives.reduce(stream, definition, inputs)]
         if isinstance(definition, Move):
             return lambda stream, inputs, constants: [self.collectives.move(stream, definition, inputs)]
-        if isinstance(definition, Lend):
-            return lambda stream, inputs, constants: lending().lend(constants[0], inputs[0], constants[1].get(self.rank, 0))
-        if isinstance(definition, Take):
-            return lambda stream, inputs, constants: [lending().take(constants[0], *constants[1][self.rank], definition.layout)]
+        if isinstance(definition, Offer):
+            return lambda stream, inputs, constants: offers().offer(constants[0], inputs[0], constants[1].get(self.rank, 0))
+        if isinstance(definition, Pull):
+            return lambda stream, inputs, constants: [offers().pull(constants[0], constants[1][self.rank], definition.layout)]
         if isinstance(definition, Alias):
             # A tensor of its own: what is done to its layout is not done to that of the other one.
             return lambda stream, inputs, constants: [inputs[0] if type(inputs[0]) is Poison else inputs[0].detach()]
@@ -454,7 +457,8 @@ def filler(
             assert held is not None
             return held(value)
         if isinstance(value, list | tuple):
-            return _again(value, (filled(v, inputs, constants) for v in value))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            values = cast("Any", value)
+            return again(values, (filled(v, inputs, constants) for v in values))
         if isinstance(value, dict):
             return {k: filled(v, inputs, constants) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
         return value
@@ -474,13 +478,6 @@ def filler(
         return given, {**kwargs, **{key: filled(value, inputs, constants) for key, value in named}}
 
     return fill
-
-
-def _again(like: Any, values: Iterable[Any]) -> Any:
-    made = list(values)
-    if isinstance(like, list):
-        return made
-    return type(like)(*made) if hasattr(like, "_fields") else tuple(made)
 
 
 class _Event:

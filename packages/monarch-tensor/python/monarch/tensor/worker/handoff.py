@@ -1,4 +1,4 @@
-"""Tensors between the worker of a rank and the other actors of its proc: arguments of their endpoints, and results that become mesh tensors."""
+"""Tensors between the worker of a rank and other actors of its proc: arguments of endpoints, and results that become mesh tensors."""
 
 from __future__ import annotations
 

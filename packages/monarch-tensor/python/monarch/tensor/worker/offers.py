@@ -19,26 +19,26 @@ from monarch.tensor.worker.poison import PoisonedElsewhere, poison_of
 if TYPE_CHECKING:
     from monarch.extension import HostId, ProcId, Request
 
-REQUEST = "monarch.tensor.lend"
+REQUEST = "monarch.tensor.offer"
 
 # The last byte of an answer: what the others are.
 _DATA, _FAILURE = b"\0", b"\1"
 
 
-class Lending:
-    """What this process keeps for others. An entry goes with the last rank that takes it."""
+class Offers:
+    """What this process keeps for others. An entry goes with the last rank that pulls it."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
-        self._entries: dict[str, tuple[bytes | bytearray, int]] = {}
+        self._entries: dict[str, tuple[bytes, int]] = {}
         self._waiting: dict[str, list[Request]] = {}
 
-    def lend(self, key: str, value: Any, takers: int) -> None:
+    def offer(self, key: str, value: Any, takers: int) -> None:
         """Keeps the bytes of a tensor, or the failure that it is poisoned with, for so many ranks."""
         if not takers:
             return
         poison = poison_of(value)
-        body = bytearray(pickle.dumps(poison.failure) + _FAILURE) if poison is not None else _bytes_of(value)
+        body = pickle.dumps(poison.failure) + _FAILURE if poison is not None else _bytes_of(value)
         with self._lock:
             waiting = self._waiting.pop(key, [])
             if takers > len(waiting):
@@ -47,12 +47,13 @@ class Lending:
         for request in waiting:
             request.answer(body)
 
-    def take(self, key: str, proc: ProcId, host: HostId, layout: tuple[Any, ...]) -> Any:
-        """The tensor that a process lends, when it has come so far. Raises the failure that it is poisoned with."""
+    def pull(self, key: str, source: tuple[ProcId, HostId], layout: tuple[Any, ...]) -> Any:
+        """The tensor that a process offers, when it has come so far. Raises the failure that it is poisoned with."""
+        proc, host = source
         if proc == member().proc:
             with self._lock:
                 self._lock.wait_for(lambda: key in self._entries)
-                body = self._taken(key)
+                body = self._pulled(key)
         else:
             reach(proc, host)
             body = ask(proc, REQUEST, key.encode()).get()
@@ -65,16 +66,16 @@ class Lending:
             made.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(view[:-1]), dtype=torch.uint8))
         return made.to(device)
 
-    def answer(self, request: Request) -> bytes | bytearray | None:
+    def answer(self, request: Request) -> bytes | None:
         key = bytes(request.body).decode()
         with self._lock:
             if key in self._entries:
-                return self._taken(key)
+                return self._pulled(key)
             request.defer()
             self._waiting.setdefault(key, []).append(request)
         return None
 
-    def _taken(self, key: str) -> bytes | bytearray:
+    def _pulled(self, key: str) -> bytes:
         body, left = self._entries.pop(key)
         if left > 1:
             self._entries[key] = (body, left - 1)
@@ -82,19 +83,18 @@ class Lending:
 
 
 @cache
-def lending() -> Lending:
+def offers() -> Offers:
     """That of this process."""
-    return Lending()
+    return Offers()
 
 
-def answer(request: Request) -> bytes | bytearray | None:
-    """The handler of requests for what is lent."""
-    return lending().answer(request)
+def answer(request: Request) -> bytes | None:
+    """The handler of requests for what is offered."""
+    return offers().answer(request)
 
 
-def _bytes_of(tensor: Any) -> bytearray:
+def _bytes_of(tensor: Any) -> bytes:
     local = tensor.detach().to("cpu").contiguous()
-    body = bytearray(local.numel() * local.element_size() + 1)
-    if local.numel():
-        torch.frombuffer(body, dtype=torch.uint8, count=len(body) - 1).copy_(local.view(-1).view(torch.uint8))
-    return body
+    if not local.numel():
+        return _DATA
+    return bytes(local.view(-1).view(torch.uint8).numpy()) + _DATA
