@@ -31,81 +31,29 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as functional
+from tensor_models import Step, all_reduced, each_reduced, perceptron, transformer_step
+from tensor_numbers import Watch, WorkerWatch, put, ratio, text
+from tensor_peers import Peers
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from monarch.actor import Actor, endpoint, this_host
 
 BURST, LONG, EAGER = 2_000, 20_000, 10_000
 STEPS = 40
-LAYERS, WIDTH, HEADS, LENGTH, BATCH = 2, 128, 4, 64, 8
 PROCS = 8
 # Seconds after which a part is given up.
 LIMIT = 900
 _KERNELS_US = (50, 20)
 
 device = "cpu"
-
-
-# Numbers
-
-
-def put(part: str, what: str, values: Sequence[float], unit: str, goal: str = "", **more: Any) -> None:
-    """Prints a measure as a line of JSON."""
-    ordered = sorted(values)
-    first, middle, last = statistics.quantiles(ordered, n=4, method="inclusive") if len(ordered) > 1 else ordered * 3
-    row = {"part": part, "what": what, "median": middle, "quartiles": [first, last], "n": len(ordered), "unit": unit, "goal": goal, **more}
-    print(json.dumps(row), flush=True)
-
-
-def ratio(part: str, what: str, ours: Sequence[float], theirs: Sequence[float], goal: str = "") -> None:
-    put(part, what, [a / b for a, b in zip(ours, theirs, strict=True)], "x", goal)
-
-
-class Watch:
-    """Wall time, and processor time of this thread and of this process, in seconds, from its making."""
-
-    def __init__(self) -> None:
-        self._began = _times()
-
-    def wall(self) -> float:
-        return time.perf_counter() - self._began[0]
-
-    def thread(self) -> float:
-        return time.thread_time() - self._began[1]
-
-    def process(self) -> float:
-        return time.process_time() - self._began[2]
-
-
-def _times() -> tuple[float, float, float]:
-    return time.perf_counter(), time.thread_time(), time.process_time()
-
-
-class WorkerWatch:
-    """Processor time of the first worker: of the thread that executes operations, and of its process. The commands so far are done then."""
-
-    def __init__(self) -> None:
-        from monarch import tensor
-
-        self._ask = tensor.remote(_times)
-        self._began = self._now()
-
-    def _now(self) -> tuple[float, float, float]:
-        return list(self._ask.call().get().values())[0]
-
-    def spent(self) -> tuple[float, float]:
-        now = self._now()
-        return now[1] - self._began[1], now[2] - self._began[2]
 
 
 def settled() -> None:
@@ -231,28 +179,6 @@ class _Count(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-Step = Callable[[], Any]
-
-
-def perceptron(width: int, batch: int) -> Step:
-    """A step of 4 layers with SGD."""
-    layers: list[Any] = []
-    for _ in range(4):
-        layers += [torch.nn.Linear(width, width, device=device), torch.nn.ReLU()]
-    model = torch.nn.Sequential(*layers)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    x, y = torch.randn(batch, width, device=device), torch.randn(batch, width, device=device)
-
-    def step() -> Any:
-        loss = functional.mse_loss(model(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return step
-
-
 def repeated(step: Step, count: int, end: Callable[[], None] = settled) -> tuple[float, float]:
     """Wall and thread time of one step, over so many."""
     watch = Watch()
@@ -278,7 +204,7 @@ def sized(target_us: float) -> tuple[int, int, float]:
     found: list[tuple[float, int, int, float]] = []
     for width in (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096):
         batch = width // 2
-        mean, _, _ = mean_kernel(perceptron(width, batch))
+        mean, _, _ = mean_kernel(perceptron(width, batch, device))
         found.append((abs(mean - target_us), width, batch, mean))
         if mean > 2 * target_us:
             break
@@ -291,9 +217,9 @@ def step(rounds: int) -> None:
     with workers(1) as mesh:
         fence = fenced(mesh)
         for us, width, batch, _ in sizes:
-            ours = perceptron(width, batch)
+            ours = perceptron(width, batch, device)
             with _outside():
-                eager = perceptron(width, batch)
+                eager = perceptron(width, batch, device)
                 _, kernels, views = mean_kernel(eager)
             repeated(ours, 5, fence)
             found: dict[str, list[float]] = {}
@@ -322,68 +248,6 @@ def step(rounds: int) -> None:
             ratio("step", f"{name}: thread of the worker to that of eager", found["worker_thread"], found["eager_thread"])
 
 
-class Block(torch.nn.Module):
-    """One layer of a transformer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = torch.nn.LayerNorm(WIDTH), torch.nn.LayerNorm(WIDTH)
-        self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: Any) -> Any:
-        batch, length, width = x.shape
-        q, k, v = (t.view(batch, length, HEADS, width // HEADS).transpose(1, 2) for t in self.qkv(self.first(x)).chunk(3, -1))
-        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, width)
-        x = x + self.out(seen)
-        return x + self.down(functional.gelu(self.up(self.second(x))))
-
-
-class Transformer(torch.nn.Module):
-    """Tokens to the next tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = torch.nn.Embedding(256, WIDTH)
-        self.blocks = torch.nn.Sequential(*(Block() for _ in range(LAYERS)))
-        self.head = torch.nn.Linear(WIDTH, 256)
-
-    def forward(self, tokens: Any) -> Any:
-        return self.head(self.blocks(self.embedding(tokens)))
-
-
-def transformer_step(wrap: Callable[[Any], Any] = lambda m: m, reduced: Callable[[list[Any]], None] | None = None) -> Step:
-    """A step with SGD; `reduced` combines the gradients of ranks."""
-    model = wrap(Transformer().to(device))
-    parameters = list(model.parameters())
-    optimizer = torch.optim.SGD(parameters, lr=1e-2)
-    tokens, target = torch.randint(256, (BATCH, LENGTH), device=device), torch.randint(256, (BATCH, LENGTH), device=device)
-
-    def step() -> Any:
-        loss = functional.cross_entropy(model(tokens).flatten(0, 1), target.flatten())
-        loss.backward()
-        if reduced is not None:
-            reduced([p.grad for p in parameters])
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return step
-
-
-def each_reduced(grads: list[Any]) -> None:
-    """A reduction for each gradient."""
-    for grad in grads:
-        grad.reduce_("gpus", "avg")
-
-
-def all_reduced(grads: list[Any]) -> None:
-    """One reduction for all, as DDP has it in buckets."""
-    flat = torch.cat([g.flatten() for g in grads]).reduce_("gpus", "avg")
-    for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
-        grad.copy_(part.view(grad.shape))
-
-
 def transformer(rounds: int) -> None:
     from monarch import tensor
 
@@ -395,20 +259,20 @@ def transformer(rounds: int) -> None:
         found.setdefault(name, []).append(wall * 1e3)
         threads.setdefault(name, []).append(thread * 1e3)
 
-    with workers(2) as both, Peers("ddp") as peers:
+    with workers(2) as both, Peers(__file__, device, "ddp") as peers:
         one = both.slice(gpus=0)
         with _outside():
-            eager = transformer_step()
+            eager = transformer_step(device)
             counted = mean_kernel(eager)
         steps = {
-            "2 workers, a reduction for each gradient": (both, transformer_step(reduced=each_reduced)),
-            "2 workers, one reduction": (both, transformer_step(reduced=all_reduced)),
-            "2 workers, one reduction, recorded": (both, tensor.compile(transformer_step(reduced=all_reduced))),
-            "2 workers, no reduction": (both, transformer_step()),
+            "2 workers, a reduction for each gradient": (both, transformer_step(device, reduced=each_reduced)),
+            "2 workers, one reduction": (both, transformer_step(device, reduced=all_reduced)),
+            "2 workers, one reduction, recorded": (both, tensor.compile(transformer_step(device, reduced=all_reduced))),
+            "2 workers, no reduction": (both, transformer_step(device)),
         }
         with one.activate():
-            steps["1 worker"] = (one, transformer_step())
-            steps["1 worker, recorded"] = (one, tensor.compile(transformer_step()))
+            steps["1 worker"] = (one, transformer_step(device))
+            steps["1 worker, recorded"] = (one, tensor.compile(transformer_step(device)))
         for mesh, body in steps.values():
             with mesh.activate():
                 repeated(body, 5, fenced(mesh))
@@ -435,7 +299,7 @@ def replay(rounds: int) -> None:
     from monarch import tensor
 
     with workers(1) as mesh:
-        recorded = tensor.compile(transformer_step())
+        recorded = tensor.compile(transformer_step(device))
         for _ in range(5):
             recorded()
         mesh.check()
@@ -529,7 +393,7 @@ def reduce(rounds: int) -> None:
     with workers(2) as mesh:
         for name, (count, times) in sizes.items():
             value = torch.ones(count, device=device)
-            peers = Peers("reduce", count, times)
+            peers = Peers(__file__, device, "reduce", count, times)
             for _ in range(3):
                 tensor.inspect(value.reduce("gpus", "max")[:1])
             mesh.check()
@@ -629,53 +493,13 @@ def memory(rounds: int) -> None:
 # Torch without us, in processes of their own
 
 
-class Peers:
-    """Two processes of torch.distributed. They wait, without work, until they are asked for a measure."""
-
-    def __init__(self, what: str, *numbers: int) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        argv = [sys.executable, __file__, "--device", device, "--store", str(Path(self._folder.name, "store")), "--peer", what]
-        env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-        self._ranks = [
-            subprocess.Popen(
-                [*argv, str(rank), *map(str, numbers)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=env
-            )
-            for rank in range(2)
-        ]
-        self.measure()
-
-    def measure(self) -> float:
-        """Seconds of one step or reduction, of the slower process."""
-        for rank in self._ranks:
-            assert rank.stdin is not None
-            rank.stdin.write("go\n")
-        return max(float(rank.stdout.readline()) for rank in self._ranks if rank.stdout is not None)
-
-    def end(self) -> None:
-        # Both, before either is waited for: they leave together.
-        for rank in self._ranks:
-            assert rank.stdin is not None
-            rank.stdin.close()
-        for rank in self._ranks:
-            rank.wait(timeout=60)
-            assert rank.stdout is not None
-            rank.stdout.close()
-        self._folder.cleanup()
-
-    def __enter__(self) -> Peers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-
 def peer(what: str, rank: int, numbers: list[int], store: str) -> None:
     """One of the two processes of torch.distributed. Prints the seconds of one step or reduction for each line that it reads."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     if what == "ddp":
         from torch.nn.parallel import DistributedDataParallel
 
-        times, body = STEPS, transformer_step(DistributedDataParallel)
+        times, body = STEPS, transformer_step(device, DistributedDataParallel)
     else:
         count, times = numbers
         value = torch.ones(count, device=device)
@@ -691,15 +515,6 @@ def peer(what: str, rank: int, numbers: list[int], store: str) -> None:
 PARTS: dict[str, Callable[[int], None]] = {
     f.__name__: f for f in (operations, over_eager, step, transformer, replay, activation, fetch, reduce, death, memory)
 }
-
-
-def text(row: dict[str, Any]) -> str:
-    def number(value: float) -> str:
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
-
-    low, high = row["quartiles"]
-    spread = f"({number(low)} to {number(high)})" if row["n"] > 1 else ""
-    return f"{row['what']:<72} {number(row['median']):>9} {row['unit']:<5} {spread:<22} {row['goal']}"
 
 
 def main() -> None:

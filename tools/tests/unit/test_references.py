@@ -10,7 +10,20 @@ from tools.check_style import check
 from tools.project import ROOT
 from tools.style.references import FAILURES
 
-PARTS = ("Root", "Host agent", "Proc", "Actor", "Link", "Memory", "File", "Job", "Extension", "Telemetry", "Runs of programs")
+PARTS = (
+    "Root",
+    "Host agent",
+    "Proc",
+    "Actor",
+    "Link",
+    "Memory",
+    "File",
+    "Job",
+    "Extension",
+    "Telemetry",
+    "Runs of programs",
+    "Distributed tensors",
+)
 
 
 def problems(root: Path, name: str) -> list[tuple[str, int]]:

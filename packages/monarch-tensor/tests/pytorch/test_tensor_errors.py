@@ -270,6 +270,27 @@ def test_an_exception_that_cannot_be_sent_keeps_its_text(mesh):
         inspect(odd(torch.ones(2)))
 
 
+def test_an_argument_that_cannot_be_sent_is_refused_at_once(mesh):
+    @remote
+    def take(x, lock):
+        pass
+
+    with pytest.raises(TypeError, match="lock"):
+        take(torch.ones(2), threading.Lock())
+    assert inspect(torch.ones(2) + 1).tolist() == [2.0, 2.0]
+
+
+def test_every_rank_that_fails_a_call_counts_once(mesh, caplog):
+    @remote
+    def fail():
+        raise ValueError("no")
+
+    with pytest.raises(RemoteException, match="ValueError: no"):
+        fail.call().get()
+    assert inspect(torch.ones(1)).item() == 1.0
+    assert "is set already" not in caplog.text
+
+
 def test_wrong_shapes_of_results_are_named(mesh):
     @remote(propagate=lambda x: x)
     def wrong(x):

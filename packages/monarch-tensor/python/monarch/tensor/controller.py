@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from monarch.actor import SupervisionError
 from monarch.extension import is_ending, member
 from monarch.extension.mesh import mesh_view
-from monarch.tensor.commands import RELEASE, Segment, encode
+from monarch.extension.pickling import dumps
+from monarch.tensor.commands import RELEASE, Apply, Segment, encode
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.failures import Failures, listen
 from monarch.tensor.frames import Site, current_site
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 # A batch is sent when it has this many commands, or is this old.
 BATCH_COMMANDS = 64
 BATCH_SECONDS = 200e-6
+# A batch that still grows may be so many times as old.
+_TICKS = 5
 # How far the controller may be ahead of the slowest worker: four marks, of so many commands or so many bytes each.
 MARKS = 4
 MARK_COMMANDS = 1_024
@@ -139,6 +142,9 @@ class Controller:
 
     def define(self, definition: Definition) -> int:
         """The number of a definition, which is sent with the next batch."""
+        if isinstance(definition, Apply):
+            # What cannot be sent is the error of this call, and not of a later batch.
+            dumps(definition)
         with self.lock:
             number = next(self._definitions)
             self._new_definitions.append((number, definition))
@@ -383,7 +389,8 @@ class Controller:
     def _flusher(self) -> None:
         while self.failed is None:  # polls: no, the queue has an item with the first command of a batch
             self._wake.get()
-            idle = 0
+            idle = grown = 0
+            known = self._operations
             while idle < 10 and self.failed is None:  # polls: for 2 ms after the last command, then it waits for the queue
                 time.sleep(BATCH_SECONDS)  # sleeps: the age of a batch
                 if is_ending():
@@ -392,8 +399,13 @@ class Controller:
                 # The issuing thread has the lock where it is busy, and sends by itself.
                 if self.lock.acquire(blocking=False):
                     try:
-                        if not self.held and (self._segments or self.dropped_groups or any(p.released for p in self.places.values())):
-                            idle = 0
+                        # A batch that grows is filled by the issuing thread, which sends it then: a message for each tick would cost that
+                        # thread more than it saves.
+                        if self._operations != known and grown < _TICKS:
+                            known, grown, idle = self._operations, grown + 1, 0
+                        elif not self.held and (self._segments or self.dropped_groups or any(p.released for p in self.places.values())):
+                            idle = grown = 0
+                            known = self._operations
                             self.flush()
                         if idle >= 10 or self.failed is not None:
                             self.awake = False

@@ -131,13 +131,16 @@ class Remote:
         done = promise(f"the results of {self._name}")
         values: list[Any] = [None] * len(answers)
         left = itertools.count(len(answers) - 1, -1)
+        failed: list[Exception] = []
 
         def take(index: int, future: Future[Any]) -> None:
             try:
                 values[index] = _value(place, future)
             except Exception as e:
-                done.set_exception(e)
-            if next(left) == 0:
+                if not failed:
+                    done.set_exception(e)
+                failed.append(e)
+            if next(left) == 0 and not failed:
                 done.set_result(ValueMesh(Shape(list(place.mesh.sizes), _row_major(place)), values))
 
         for index, answer in enumerate(answers):
