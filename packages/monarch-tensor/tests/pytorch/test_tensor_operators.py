@@ -167,6 +167,39 @@ def test_resize_makes_more_memory(mesh: Any) -> None:
         assert mt.inspect(x[0]).tolist() == [0, 7, 7]
 
 
+def test_a_view_reaches_the_memory_behind_it(mesh: Any) -> None:
+    with mesh.activate():
+        x = torch.arange(6.0)
+        view = x[:1]
+        view.as_strided_((2,), (3,), 1)
+        view.add_(1)
+        assert mt.inspect(x).tolist() == [0, 2, 2, 3, 5, 5]
+
+
+def test_views_in_lists_have_the_memory_of_the_tensor(mesh: Any) -> None:
+    with mesh.activate():
+        x = torch.arange(4.0)
+        views = [*x.split(2), *x.unbind(), *x.chunk(2)]
+        x.drop()
+        assert all(v.dropped for v in views)
+
+
+def test_a_tensor_with_any_stride_of_a_dimension_of_one_element_is_moved(mesh: Any) -> None:
+    with mesh.activate():
+        x = torch.full((1,), 3, dtype=torch.int16).as_strided((1, 1), (0, 0))
+        assert mt.inspect(x.reduce("gpus", "stack")).tolist() == [[[3]], [[3]]]
+        assert mt.inspect(x.slice_mesh(gpus=0).to_mesh(mesh), gpus=1).tolist() == [[3]]
+
+
+def test_the_layout_of_a_borrowed_tensor_stays_that_of_the_owner(mesh: Any) -> None:
+    with mesh.activate():
+        x = torch.arange(6.0).view(2, 3)
+        lent, borrow = mt.Stream("other").borrow(x, mutable=True)
+        with lent.stream.activate(), borrow:
+            lent.t_().add_(1)
+        assert mt.inspect(x).tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
 def test_a_lazily_conjugated_tensor_is_moved(mesh: Any) -> None:
     with mesh.activate():
         x = (torch.arange(3) + 1j).conj()

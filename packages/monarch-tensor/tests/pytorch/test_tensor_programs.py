@@ -256,7 +256,7 @@ class Program:
             lambda x: x.resize_(c % 8).fill_(c % 3),
             lambda x: x.resize_(2, c % 3).zero_(),
             lambda x: x.as_strided_((2,), (1,), c % 2),
-            lambda x: x.set_(),
+            lambda x: x.set_().dim(),
         ]
         index = b % len(functions)
         slot = self.pick(a, write=True)
@@ -269,7 +269,7 @@ class Program:
             x.data = y
 
         one, other = self.pick(a, write=True), self.pick(b)
-        if self.call(set_data if c % 2 else (lambda x, y: x.set_(y)), one, other):
+        if self.call(set_data if c % 2 else (lambda x, y: x.set_(y).dim()), one, other):
             assert one is not None
             assert other is not None
             one.memory = other.memory

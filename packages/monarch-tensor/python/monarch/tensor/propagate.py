@@ -98,6 +98,9 @@ def varying_arguments(func: Any) -> frozenset[int | str]:
 
 _local = threading.local()
 
+# More elements than a tensor has.
+_ROOM = 1 << 48
+
 
 def fake_mode() -> Any:
     """The mode of this thread in which tensors have no data."""
@@ -107,12 +110,12 @@ def fake_mode() -> Any:
     return found
 
 
-def fake_of(layout: Layout) -> Any:
-    """A tensor with this layout and no data. To be called in the fake mode."""
-    if not layout.offset and 0 not in layout.shape:
+def fake_of(layout: Layout, room: int = 0) -> Any:
+    """A tensor with this layout and no data, in memory with `room` for so many more elements. To be called in the fake mode."""
+    if not layout.offset and 0 not in layout.shape and not room:
         return mark(torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device=layout.device), layout.bits)
     last = sum((size - 1) * stride for size, stride in zip(layout.shape, layout.stride, strict=True)) if 0 not in layout.shape else 0
-    base = torch.empty(layout.offset + last + 1, dtype=layout.dtype, device=layout.device)
+    base = torch.empty(layout.offset + last + 1 + room, dtype=layout.dtype, device=layout.device)
     return mark(base.as_strided(layout.shape, layout.stride, layout.offset), layout.bits)
 
 
@@ -130,6 +133,8 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
     if not isinstance(func, torch._ops.OpOverload):
         raise TensorMeshError(f"{func} is not an operator of torch's registry, and cannot be sent to a mesh. {_BY_REMOTE}")
     varying = varying_arguments(func)
+    # How much memory there is behind a view is known on the workers only.
+    room = _ROOM if func is torch.ops.aten.as_strided_.default else 0
     fakes: list[Any] = []
     # No handles: a function that calls itself is a cycle of references, and would keep them until it is collected.
     inputs: list[Layout] = []
@@ -141,7 +146,7 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
         handle = handle_of(value)
         if handle is not None:
             inputs.append(handle.layout)
-            fakes.append(fake_of(handle.layout))
+            fakes.append(fake_of(handle.layout, room))
             return Input(len(inputs) - 1), fakes[-1]
         if isinstance(value, list | tuple):
             several = cast("Any", value)

@@ -130,7 +130,7 @@ def _packed(failure: Failure) -> bytes:
 def _plain(tensor: Any) -> Any:
     """The same memory with a type that every back end moves."""
     if tensor.dtype == torch.bool or tensor.is_complex() or tensor.dtype in (torch.int16, torch.bfloat16):
-        return tensor.view(torch.uint8) if tensor.dim() else tensor.view(1).view(torch.uint8)
+        return _bytes(tensor)
     return tensor
 
 
@@ -176,7 +176,7 @@ def _reduced(group: Group, command: Reduce, value: Any) -> Any:
 def _stacked(group: Group, value: Any, scatter: bool) -> Any:
     source = value.contiguous().resolve_conj().resolve_neg()
     if scatter:
-        result = torch.empty_like(source)
+        result = torch.empty(source.shape, dtype=source.dtype, device=source.device)
         if source.numel():
             group.pg.alltoall_base(_bytes(result), _bytes(source), [], [], dist.AllToAllOptions()).wait()
         return result
@@ -187,7 +187,8 @@ def _stacked(group: Group, value: Any, scatter: bool) -> Any:
 
 
 def _bytes(tensor: Any) -> Any:
-    return tensor.reshape(-1).view(torch.uint8)
+    # A contiguous tensor may have any stride where the size is 1.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _summed(group: Group, value: Any, reduction: str) -> Any:
