@@ -48,7 +48,7 @@ def check(path: Path) -> str | None:
         return "an example must define main()"
     environment = with_torch.variables() if _TORCH.search(code) else dict(os.environ)
     if environment is None:
-        print(f"{path.name} is left out: {with_torch.MISSING}", flush=True)
+        print(f"{path.name} is left out: {with_torch.MISSING.format('torch')}", flush=True)
         return None
     with tempfile.TemporaryDirectory(prefix="docs-") as scratch:
         if not is_page:

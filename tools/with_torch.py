@@ -3,6 +3,7 @@
     python -m tools.with_torch python FILE
     python -m tools.with_torch pytest packages/monarch-tensor/tests/pytorch
     python -m tools.with_torch --if-made COMMAND...    nothing, and exit code 0, where that environment is missing
+    python -m tools.with_torch --of torch_2_8 COMMAND...    with another version: the name of its environment
 
 The development environment has neither: monarch-tensor needs PyTorch, which is large, and without it the entry points of monarch-tensor
 cannot be loaded. The packages of the other environment come last on the path of modules, so that a package of both is imported from the
@@ -24,7 +25,7 @@ from pathlib import Path
 from tools import side_venv
 from tools.project import ROOT, TENSOR
 
-MISSING = "there is no environment with torch: python -m tools.side_venv torch"
+MISSING = "there is no environment with torch: python -m tools.side_venv {}"
 _START = ROOT / "tools" / "torch_path"
 _VARIABLE = "TORCH_SITE_PACKAGES"
 
@@ -56,9 +57,9 @@ def installed() -> Path:
     return place
 
 
-def variables() -> dict[str, str] | None:
+def variables(name: str = "torch") -> dict[str, str] | None:
     """The variables of a process that can import both; None where there is no environment with PyTorch. `CalledProcessError` of pip."""
-    python = side_venv.existing("torch")
+    python = side_venv.existing(name)
     if python is None:
         return None
     return environment([installed(), TENSOR / "python", side_venv.site_packages(python)])
@@ -67,16 +68,19 @@ def variables() -> dict[str, str] | None:
 def main(arguments: list[str]) -> int:
     optional = arguments[:1] == ["--if-made"]
     command = arguments[optional:]
+    name = "torch"
+    if command[:1] == ["--of"] and len(command) > 1:
+        name, command = command[1], command[2:]
     if not command or command[0].startswith("-"):
-        print("usage: python -m tools.with_torch [--if-made] COMMAND...", file=sys.stderr)
+        print("usage: python -m tools.with_torch [--if-made] [--of NAME] COMMAND...", file=sys.stderr)
         return 2
     try:
-        environ = variables()
+        environ = variables(name)
     except subprocess.CalledProcessError as error:
         print(f"with_torch: monarch-tensor could not be installed: pip ended with exit code {error.returncode}", file=sys.stderr)
         return 1
     if environ is None:
-        print(f"with_torch: {MISSING}", file=sys.stderr)
+        print(f"with_torch: {MISSING.format(name)}", file=sys.stderr)
         return 0 if optional else 1
     try:
         os.execvpe(command[0], command, environ)

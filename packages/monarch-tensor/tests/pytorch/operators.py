@@ -7,7 +7,7 @@ import importlib
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ class Problem(Exception):
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> Generator[None]:
     """Without the warnings of operators about their arguments: the samples are torch's own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -152,7 +152,8 @@ def plain_calls(info: Any) -> list[tuple[str, Call]]:
 
     def with_out(sample: Sample) -> Any:
         made = plain(sample)
-        out = torch.empty_like(made) if isinstance(made, torch.Tensor) else tuple(map(torch.empty_like, made))
+        empty: list[Any] = [torch.empty_like(t) for t in tensors_of(made)]
+        out = empty[0] if isinstance(made, torch.Tensor) else tuple(empty)
         seed()
         result = info(*sample.args, **sample.kwargs, out=out)
         return result, out

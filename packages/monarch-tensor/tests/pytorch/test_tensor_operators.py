@@ -116,6 +116,16 @@ def test_gradients_for_complex_numbers(mesh: Any, batch: int) -> None:
 # What no sample has
 
 
+@mt.remote(propagate=torch.empty_like)
+def conjugate(t: Any) -> Any:
+    return t.conj()
+
+
+@mt.remote
+def increase(t: Any) -> None:
+    t.add_(1)
+
+
 def test_data_of_a_tensor_is_set(mesh: Any) -> None:
     with mesh.activate():
         x, y = torch.nn.Parameter(torch.ones(2)), torch.arange(3.0)
@@ -209,7 +219,7 @@ def test_a_lazily_conjugated_tensor_is_moved(mesh: Any) -> None:
         assert mt.inspect(x.imag).tolist() == [-1] * 3
         assert mt.inspect(x.reduce("gpus", "stack")).tolist() == [expected] * 2
         assert mt.inspect(x.slice_mesh(gpus=0).to_mesh(mesh), gpus=1).tolist() == expected
-        made = mt.remote(propagate=lambda t: torch.empty_like(t))(lambda t: t.conj())(x.conj())
+        made = conjugate(x.conj())
         assert mt.inspect(torch.view_as_real(made)).tolist() == [[0, -1], [1, -1], [2, -1]]
 
 
@@ -226,7 +236,7 @@ def test_a_view_of_a_known_number_with_another_type_is_not_known(mesh: Any) -> N
 def test_a_number_is_unknown_once_others_may_write_to_it(mesh: Any) -> None:
     with mesh.activate():
         x, y = torch.tensor(1.0), torch.tensor(1.0)
-        mt.remote(lambda t: t.add_(1)).broadcast(x)
+        increase.broadcast(x)
         lent, borrow = mt.Stream("other").borrow(y, mutable=True)
         with lent.stream.activate(), borrow:
             lent.add_(1)

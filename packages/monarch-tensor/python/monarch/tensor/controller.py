@@ -14,6 +14,7 @@ from monarch.actor import SupervisionError
 from monarch.extension import is_ending, member
 from monarch.extension.mesh import mesh_view
 from monarch.extension.pickling import dumps
+from monarch.tensor import metrics
 from monarch.tensor.commands import RELEASE, Apply, Segment, encode
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.failures import Failures, listen
@@ -290,6 +291,8 @@ class Controller:
             forget, self._forget = self._forget, []
             self._segments = []
             self._place = None
+            metrics.commands.add(self._count)
+            metrics.batch_commands.record(self._count)
             self._count = 0
             data, constants = encode(segments)
             self._bytes += len(data)
@@ -303,6 +306,7 @@ class Controller:
                 self._marked = self._operations
                 self._bytes = 0
                 self._marks.append(self._mark_call())
+                metrics.lead.set(len(self._marks) * MARK_COMMANDS)
                 if len(self._marks) > MARKS:
                     self._passed(self._marks.popleft())
 

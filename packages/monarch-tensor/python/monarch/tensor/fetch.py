@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -9,6 +10,7 @@ from torch.utils import _pytree
 
 from monarch.actor import SupervisionError
 from monarch.extension import promise, when_done
+from monarch.tensor import metrics
 from monarch.tensor.dispatch import check_operands
 from monarch.tensor.failures import Failure, error_of
 from monarch.tensor.tensor import Tensor, handle_of
@@ -33,12 +35,13 @@ def fetch_shard(obj: T, shard: dict[str, int] | None = None, **coords: int) -> F
         ready = promise("a fetch of no tensors")
         ready.set_result(obj)
         return ready.future
+    began = time.perf_counter()
     answer, place = _ask(tensors, shard, coords)
     done = promise(f"the shard of {place.mesh!r}")
 
     def take(future: Future[Any]) -> None:
         try:
-            done.set_result(_filled(leaves, spec, _read(place, future)))
+            done.set_result(_filled(leaves, spec, _read(place, future, began)))
         except Exception as e:
             done.set_exception(e)
 
@@ -52,8 +55,9 @@ def inspect(obj: T, shard: dict[str, int] | None = None, **coords: int) -> T:
     tensors = [v for v in leaves if isinstance(v, Tensor)]
     if not tensors:
         return obj
+    began = time.perf_counter()
     answer, place = _ask(tensors, shard, coords)
-    return _filled(leaves, spec, _read(place, answer))
+    return _filled(leaves, spec, _read(place, answer, began))
 
 
 def show(obj: Any, shard: dict[str, int] | None = None, **coords: int) -> Any:
@@ -84,7 +88,7 @@ def _ask(tensors: list[Tensor], shard: dict[str, int] | None, coords: dict[str, 
     return place.controller.fetch(place, rank_of(place, shard, coords), [handle_of(t).id for t in tensors]), place
 
 
-def _read(place: Place, answer: Future[Any]) -> list[torch.Tensor]:
+def _read(place: Place, answer: Future[Any], began: float) -> list[torch.Tensor]:
     try:
         found = answer.get()
     except SupervisionError as e:
@@ -92,6 +96,7 @@ def _read(place: Place, answer: Future[Any]) -> list[torch.Tensor]:
         raise
     if isinstance(found, Failure):
         raise error_of(found, place.controller.failures)
+    metrics.fetch_ms.record((time.perf_counter() - began) * 1e3)
     return found
 
 

@@ -7,11 +7,13 @@ data, has the least rank that did. So no rank waits for one that failed before, 
 from __future__ import annotations
 
 import pickle
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from monarch.tensor import metrics
 from monarch.tensor.worker.poison import Poison, PoisonedElsewhere, poison_of
 
 if TYPE_CHECKING:
@@ -41,10 +43,14 @@ class Collectives:
         group = self.groups.of(command.grid.line(self.rank, command.dims), stream, torch.device(device).type)
         if poison is not None:
             value = torch.zeros(shape, dtype=dtype, device=device)
+        began = time.perf_counter()
         try:
             flag = _Flag(group, poison, value.device)
             result = _reduced(group, command, value)
             flag.check()
+            metrics.collective_ms.record(
+                (time.perf_counter() - began) * 1e3, {"dims": ",".join(command.dims), "reduction": command.reduction}
+            )
         except (PoisonedElsewhere, NotImplementedError):
             raise
         except Exception:
