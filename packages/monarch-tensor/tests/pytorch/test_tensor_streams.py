@@ -71,6 +71,21 @@ def test_a_shared_borrow_is_read_by_both_and_written_by_neither(mesh):
     del second
 
 
+def test_a_borrow_of_a_shared_borrow_leaves_that_one_shared(mesh):
+    first, second = Stream("first"), Stream("second")
+    owned = torch.ones(2)
+    one, outer = first.borrow(owned)
+    two, inner = second.borrow(one)
+    with second.activate():
+        assert inspect(two + 1).tolist() == [2.0, 2.0]
+    inner.drop()
+    with first.activate(), pytest.raises(TypeError, match="MUTATING_BORROW"):
+        one.add_(1)
+    outer.drop()
+    owned.add_(1)
+    assert inspect(owned).tolist() == [2.0, 2.0]
+
+
 def test_a_borrow_is_a_context(mesh):
     stream = Stream("beside")
     owned = torch.ones(2)

@@ -17,12 +17,14 @@ SHARED = "SHARED"  # other streams read it: no stream writes
 class Memory:
     """One storage on each rank of a mesh. Tensors that are views of each other have the same one."""
 
-    __slots__ = ("borrows", "dropped_at", "ids", "state", "value")
+    __slots__ = ("borrows", "dropped_at", "ids", "read_only", "state", "value")
 
     def __init__(self) -> None:
         self.state: str | None = None
         self.ids: set[int] = set()
         self.borrows = 0
+        # Itself a shared borrow: it stays one when those that were made of it have ended.
+        self.read_only = False
         self.dropped_at: Site | None = None
         # The number that a tensor without dimensions is known to have, as a local tensor: what optimisers count steps with.
         self.value: Any = None

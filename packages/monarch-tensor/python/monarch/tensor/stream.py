@@ -47,6 +47,7 @@ class Stream:
         place = place_of(owner.mesh, self)
         memory = Memory()
         memory.state = None if mutable else SHARED
+        memory.read_only = not mutable
         number = next(controller.numbers)
         if place is not owner:
             event = next(controller.events)
@@ -91,7 +92,7 @@ class Borrow:
         lent = self._handle.memory
         lent.borrows -= 1
         if not lent.borrows and lent.state != DROPPED:
-            lent.state = None
+            lent.state = SHARED if lent.read_only else None
 
     def __enter__(self) -> Borrow:
         return self
