@@ -241,6 +241,13 @@ class Controller:
         self._place = place
 
     def _release(self, place: Place) -> None:
+        numbers = self._dead(place)
+        if not numbers:
+            return
+        self._code.extend((RELEASE, len(numbers), *numbers))
+
+    def _dead(self, place: Place) -> list[int]:
+        """The numbers that have died at a place since the last time, and that no recording uses."""
         count = len(place.released)
         # Others append meanwhile; what is there now is taken from the front.
         numbers = place.released[:count]
@@ -252,9 +259,7 @@ class Controller:
         recorder = self.recorder
         if recorder is not None:
             numbers = recorder.released(place, numbers)
-        if not numbers:
-            return
-        self._code.extend((RELEASE, len(numbers), *numbers))
+        return numbers
 
     def pin(self, number: int) -> None:
         """Keeps an entry of the table, also after the tensor has died."""

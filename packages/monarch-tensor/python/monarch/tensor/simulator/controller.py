@@ -101,15 +101,7 @@ class SimulatedController(Controller):
             self._release(place)
 
     def _release(self, place: Place) -> None:
-        count = len(place.released)
-        numbers = place.released[:count]
-        del place.released[:count]
-        if self._pins:
-            self._unreferenced.update(n for n in numbers if n in self._pins)
-            numbers = [n for n in numbers if n not in self._pins]
-        if self.recorder is not None:
-            numbers = self.recorder.released(place, numbers)
-        self._freed(place, numbers)
+        self._freed(place, self._dead(place))
 
     def _freed(self, place: Place, numbers: Sequence[int]) -> None:
         # A tensor that was dropped dies later as well.

@@ -15,10 +15,10 @@ from monarch.tensor.failures import Failure
 from monarch.tensor.worker import handoff
 from monarch.tensor.worker.executor import Executor, filler
 from monarch.tensor.worker.groups import Groups
-from monarch.tensor.worker.poison import Poison, poison_among
+from monarch.tensor.worker.poison import poison_among
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from monarch.actor import Port
     from monarch.extension import HostId, ProcId
@@ -69,21 +69,8 @@ class Worker(Actor):
     @endpoint(explicit_response_port=True)
     def fetch(self, port: Port[Any], stream: int, numbers: tuple[int, ...]) -> None:
         """Answers with copies on the CPU, when the stream has come here."""
-        executor = self._executor
-
-        def read() -> None:
-            values = [executor.table.get(n) for n in numbers]
-            poison = poison_among(values)
-            if poison is not None:
-                port.send(poison.failure)
-                return
-            try:
-                # A copy in any case: the stream goes on while the answer is on its way.
-                port.send([_copy(v) for v in values])
-            except Exception as e:
-                port.send(executor.failure(e, -1, "fetch_shard"))
-
-        executor.stream(stream).put(read)
+        # Copies in any case: the stream goes on while the answer is on its way.
+        self._answer(port, stream, numbers, "fetch_shard", lambda values: [_copy(v) for v in values])
 
     @endpoint(explicit_response_port=True)
     def invoke(
@@ -92,38 +79,34 @@ class Worker(Actor):
         """Answers with what a remote function returns, when the stream has come here."""
         executor = self._executor
 
-        def apply() -> None:
+        def applied(values: list[Any]) -> Any:
+            given, named = template
+            args, kwargs = filler(given, named, lambda slot: executor.held(stream, slot))(values, [])
+            with torch.enable_grad():
+                return executor.function(function)(*args, **kwargs)
+
+        self._answer(port, stream, numbers, name, applied)
+
+    @endpoint(explicit_response_port=True)
+    def describe(self, port: Port[Any], stream: int, number: int) -> None:
+        """Answers with the pytree of what a remote function returned, its tensors as layouts."""
+        described = above("remote_function", "describe_results")
+        self._answer(port, stream, (number,), "describe", lambda values: tuple(described(values[0])))
+
+    def _answer(self, port: Port[Any], stream: int, numbers: tuple[int, ...], name: str, make: Callable[[list[Any]], Any]) -> None:
+        """Sends what `make` gives for entries of the table when the stream has come here, or the `Failure` in its place."""
+        executor = self._executor
+
+        def read() -> None:
             values = [executor.table.get(n) for n in numbers]
             poison = poison_among(values)
             if poison is not None:
                 port.send(poison.failure)
                 return
             try:
-                given, named = template
-                args, kwargs = filler(given, named, lambda slot: executor.held(stream, slot))(values, [])
-                with torch.enable_grad():
-                    port.send(executor.function(function)(*args, **kwargs))
+                port.send(make(values))
             except Exception as e:
                 port.send(executor.failure(e, -1, name))
-
-        executor.stream(stream).put(apply)
-
-    @endpoint(explicit_response_port=True)
-    def describe(self, port: Port[Any], stream: int, number: int) -> None:
-        """Answers with the pytree of what a remote function returned, its tensors as layouts."""
-        executor = self._executor
-
-        def read() -> None:
-            describe_results = above("remote_function", "describe_results")
-
-            value = executor.table.get(number)
-            if isinstance(value, Poison):
-                port.send(value.failure)
-                return
-            try:
-                port.send(tuple(describe_results(value)))
-            except Exception as e:
-                port.send(executor.failure(e, -1, "describe"))
 
         executor.stream(stream).put(read)
 
@@ -148,10 +131,12 @@ class Worker(Actor):
 
     def __cleanup__(self, error: Exception | None) -> None:
         handoff.closed(self._session)
+        # First the groups: a stream may wait in a collective of one.
         self._groups.close()
+        self._executor.close()
 
 
 def _copy(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True).contiguous()
-    raise TypeError(f"a fetched value is a tensor, not {type(value).__name__}" if not isinstance(value, Poison) else "poisoned")
+    raise TypeError(f"a fetched value is a tensor, not {type(value).__name__}")

@@ -162,6 +162,11 @@ class Executor:
             found = self._streams[number] = StreamThread(number)
         return found
 
+    def close(self) -> None:
+        """Ends the streams."""
+        for stream in list(self._streams.values()):
+            stream.close()
+
     def after_all(self, task: Callable[[], object]) -> None:
         """Runs it when each stream has executed what it was given so far."""
         self._after_all(task)

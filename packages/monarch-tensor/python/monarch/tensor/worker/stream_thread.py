@@ -13,23 +13,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+# The longest that the end of a worker waits for the task of a stream.
+_END_SECONDS = 1.0
+
+
 class StreamThread:
     """Runs tasks in their order, without autograd. The first stream has the device's own stream, each other one a stream of its own."""
 
     def __init__(self, number: int) -> None:
         self._tasks: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self.number = number
-        threading.Thread(target=self._run, name=f"monarch-tensor-stream-{number}", daemon=True).start()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"monarch-tensor-stream-{number}", daemon=True)
+        self._thread.start()
 
     def put(self, task: Callable[[], object]) -> None:
         self._tasks.put(task)
+
+    def close(self) -> None:
+        """Drops the tasks that have not begun, and waits a moment for the one that has: torch does not like to end in the middle of one."""
+        self._closed = True
+        self._tasks.put(lambda: None)
+        self._thread.join(_END_SECONDS)
 
     def _run(self) -> None:
         torch.set_grad_enabled(False)
         if self.number and torch.cuda.is_available():
             torch.cuda.set_stream(torch.cuda.Stream())
-        while True:  # polls: no, it waits for the next task
+        while not self._closed:  # polls: no, it waits for the next task
             task = self._tasks.get()
+            if self._closed:
+                return
             try:
                 task()
             except Exception:
