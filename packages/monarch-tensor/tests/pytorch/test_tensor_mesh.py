@@ -1,5 +1,7 @@
 """Meshes: activation, slices, ranks, what torch does inside and outside."""
 
+import threading
+
 import pytest
 import torch
 
@@ -170,6 +172,25 @@ def test_a_stopped_mesh_is_named():
     own.stop().get(60)
     with own.activate() if False else no_mesh.activate(), pytest.raises(Exception, match="stop"):
         inspect(t)
+
+
+def test_a_controller_of_procs_that_were_stopped_leaves_no_thread():
+    def flushers():
+        return {t for t in threading.enumerate() if t.name == "monarch-tensor-flusher"}
+
+    before = flushers()
+    for _ in range(2):
+        own = this_host().spawn_procs({"gpus": 1})
+        with own.activate():
+            assert inspect(torch.ones(1)).item() == 1.0
+        own.stop().get(60)
+    of_stopped = flushers() - before
+    last = this_host().spawn_procs({"gpus": 1})
+    with last.activate():
+        for thread in of_stopped:
+            thread.join(60)
+            assert not thread.is_alive()
+    last.stop().get(60)
 
 
 def test_what_dies_is_freed_on_the_workers(mesh):

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from monarch.actor import SupervisionError
-from monarch.extension import is_ending, member
+from monarch.extension import end_of, is_ending, member
 from monarch.extension.mesh import mesh_view
 from monarch.extension.pickling import dumps
 from monarch.tensor import metrics
@@ -362,6 +362,13 @@ class Controller:
         with self.lock:
             if self.failed is None:
                 self.failed = error
+        # The flusher ends.
+        self._wake.put(None)
+
+    def end_if_stopped(self) -> None:
+        """Ends a controller whose procs have ended, as far as this process knows, although nothing was sent to them since."""
+        if self.failed is None and self.has_workers and any(end_of(proc) is not None for proc in self.rank_of):
+            self.fail(TensorMeshError(f"the mesh of the workers has stopped: {self.procs!r}"))
 
     def wait(self) -> None:
         """Returns when the workers have executed all commands so far; raises the first failure that nothing has raised yet."""

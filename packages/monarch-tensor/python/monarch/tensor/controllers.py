@@ -36,6 +36,8 @@ def controller_of(procs: ProcMesh, kind: type[Controller] | None = None) -> tupl
         if _process != os.getpid():  # a fork has no connection to the workers
             _controllers.clear()
             _process = os.getpid()
+        for _, controller in _controllers:
+            controller.end_if_stopped()
         _controllers[:] = [pair for pair in _controllers if pair[1].failed is None]
         for ranks, controller in _controllers:
             if type(controller) is kind and all(proc in ranks for proc in view.procs):
