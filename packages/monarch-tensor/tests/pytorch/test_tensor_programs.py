@@ -17,7 +17,8 @@ from torch.utils import _pytree
 from monarch import tensor as mt
 from monarch.actor import ProcMesh, this_host
 
-pytestmark = pytest.mark.timeout(120)
+# Torch warns once a process, wherever that is.
+pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:Casting complex values to real")]
 
 RANKS = 2
 TYPES = (torch.float32, torch.int64, torch.bool, torch.bfloat16, torch.complex64, torch.int16)
@@ -34,6 +35,7 @@ class Memory:
 
     state: str | None = None
     borrows: int = 0
+    read_only: bool = False
 
 
 @dataclass
@@ -386,7 +388,7 @@ class Program:
                 target.borrow(slot.mesh, mutable)
             return
         lent, borrow = target.borrow(slot.mesh, mutable)
-        memory = Memory(None if mutable else "SHARED")
+        memory = Memory(None if mutable else "SHARED", read_only=not mutable)
         slot.memory.state = "BORROWED" if mutable else "SHARED"
         slot.memory.borrows += 1
         with mt.no_mesh.activate():
@@ -397,7 +399,12 @@ class Program:
     def do_return(self, a: int, b: int, c: int) -> None:
         if not self.lendings:
             return
-        lending = self.lendings.pop(a % len(self.lendings))
+        lending = self.lendings[a % len(self.lendings)]
+        if lending.lent.borrows:
+            with pytest.raises(TypeError, match="BORROWED"):
+                lending.borrow.drop()
+            return
+        self.lendings.remove(lending)
         if b % 2:
             lending.borrow.drop()
         else:
@@ -407,7 +414,7 @@ class Program:
         lending.lent.state = "DROPPED"
         lending.owner.borrows -= 1
         if not lending.owner.borrows and lending.owner.state != "DROPPED":
-            lending.owner.state = None
+            lending.owner.state = "SHARED" if lending.owner.read_only else None
 
     # The whole
 
@@ -420,7 +427,8 @@ class Program:
 
     def check(self) -> None:
         while self.lendings:  # polls: no, each pass ends one
-            self.do_return(0, 1, 0)
+            # The last one: a borrow ends after those that were made of it.
+            self.do_return(len(self.lendings) - 1, 1, 0)
         self.mesh.check()
         live = [s for s in self.slots if s.memory.state != "DROPPED"]
         for rank in range(RANKS):
@@ -511,6 +519,7 @@ def test_programs(procs: ProcMesh, beginning: Any, rest: Any) -> None:
             program.check()
         finally:
             program.slots.clear()
-            program.lendings.clear()
+            while program.lendings:  # polls: no, each pass ends one
+                program.lendings.pop()
         del program
         assert table_sizes(mesh) == {0}

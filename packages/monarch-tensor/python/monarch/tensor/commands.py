@@ -55,6 +55,8 @@ class Call(NamedTuple):
     constants: int
     keep: tuple[int, ...]
     mutates: tuple[int, ...] = ()
+    # The program's default type of floating point numbers, if it is not that of torch.
+    default: Any = None
 
     @property
     def name(self) -> str:

@@ -70,7 +70,7 @@ class Controller:
         self.places: dict[Any, Place] = {}
         self.cache: dict[tuple[Any, ...], tuple[Known, int]] = {}
         self.pinned: set[int] = set()
-        self.recorder: Recorder | None = None
+        self._recorder: Recorder | None = None
         self.held = 0
         self.failed: Exception | None = None
         self.kept: dict[Any, Any] = {}
@@ -205,8 +205,8 @@ class Controller:
             self._sites.append(current_site())
             self._operations += 1
             self._count += 1
-            if self.recorder is not None:
-                self.recorder.record(place, definition, inputs, constants, results)
+            if self._recorder is not None and (recorder := self.recorder) is not None:
+                recorder.record(place, definition, inputs, constants, results)
             if self._count >= BATCH_COMMANDS:
                 if not self.held:
                     self.flush()
@@ -221,8 +221,8 @@ class Controller:
             if place is not self._place:
                 self._turn(place)
             self._code.extend((opcode, event))
-            if self.recorder is not None:
-                self.recorder.order(place, opcode, event)
+            if (recorder := self.recorder) is not None:
+                recorder.order(place, opcode, event)
 
     def free(self, place: Place, numbers: Sequence[int]) -> None:
         """Frees entries of the table at this point of the order."""
@@ -256,7 +256,7 @@ class Controller:
             # What a recording uses stays.
             self._unreferenced.update(n for n in numbers if n in self._pins)
             numbers = [n for n in numbers if n not in self._pins]
-        recorder = self.recorder
+        recorder = self._recorder
         if recorder is not None:
             numbers = recorder.released(place, numbers)
         return numbers
@@ -317,8 +317,10 @@ class Controller:
 
     def end_forgotten(self) -> None:
         """Ends the borrows that were collected without an end."""
-        while self.forgotten:  # polls: no, each pass takes one
-            self.forgotten.pop().drop()
+        # A borrow of a borrow comes before that one, whichever was collected first.
+        while (borrow := next((b for b in self.forgotten if b.can_end), None)) is not None:  # polls: no, each pass ends one
+            self.forgotten.remove(borrow)
+            borrow.drop()
 
     def _drop_groups(self) -> None:
         while self.dropped_groups:  # polls: no, each pass takes one
@@ -335,6 +337,26 @@ class Controller:
             # What lives there is never used by a call: it has no mesh.
             found = self.places[key] = Place(self, None, stream, head)
         return found
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What records the commands of this thread: those of other threads are no part of a recording."""
+        recorder = self._recorder
+        return recorder if recorder is not None and recorder.thread == threading.get_ident() else None
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether any thread records."""
+        return self._recorder is not None
+
+    @recorder.setter
+    def recorder(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+
+    def refuse_recording(self, what: str) -> None:
+        """`TensorMeshError` in a call that is recorded, for what a replay would not repeat."""
+        if self.recorder is not None:
+            raise TensorMeshError(f"compile: {what} in a recorded call, which a replay would not repeat: do it outside of the function")
 
     def stir(self) -> None:
         """Has the batch sent soon. Takes no lock."""
@@ -372,6 +394,7 @@ class Controller:
 
     def wait(self) -> None:
         """Returns when the workers have executed all commands so far; raises the first failure that nothing has raised yet."""
+        self.refuse_recording("a wait")
         with self.lock:
             self.flush()
             while self._marks:  # polls: no, each pass takes one mark
@@ -396,6 +419,7 @@ class Controller:
 
     def fetch(self, place: Place, rank: int, numbers: Sequence[int]) -> Future[Any]:
         """The tensors of a rank as it has them at this point of the order: a list, or a `Failure`."""
+        self.refuse_recording("a fetch")
         with self.lock:
             self.flush()
             return self.worker(rank).fetch.call_one(place.head[0], tuple(numbers))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils import _pytree
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 
 from monarch.tensor import checks
 from monarch.tensor.active import active, get_active_stream
@@ -21,7 +22,7 @@ from monarch.tensor.propagate import Place as ResultPlace
 from monarch.tensor.tensor import Tensor, emit_new, needs_data, new_tensor, set_data
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from monarch.tensor.mesh import DeviceMesh
     from monarch.tensor.stream import Stream
@@ -33,6 +34,9 @@ _LIFTS = {_aten.lift_fresh.default, _aten.lift_fresh_copy.default, _aten.lift.de
 
 # What gives its first operand the memory of the second one, or new memory.
 _SETS = {_aten.set_.default, _aten.set_.source_Tensor, _aten.set_.source_Tensor_storage_offset}
+
+# What makes a tensor of one number.
+_NUMBERS = {_aten.ones.default, _aten.zeros.default, _aten.full.default, _aten.scalar_tensor.default}
 
 # Marks for the profiler of this process.
 _LOCAL_NAMESPACES = {"profiler"}
@@ -105,7 +109,7 @@ def _signature(
     `_Unusual` for what `place` has not at hand, unless it is None.
     """
     # An operator's own hash runs Python code. The identity is safe: `varying_arguments` keeps the operator.
-    key: list[Any] = [id(func)]
+    key: list[Any] = [id(func), torch.get_default_dtype()]
     varying = varying_arguments(func)
     position = 0
     for value in args:
@@ -208,7 +212,11 @@ def _first(
             return func(*args, **kwargs)
     known = propagate(func, args, kwargs, _handle_or_none)
     controller = place.controller
-    if known.single is not None and not known.single.shape and all(not t._handle.layout.shape for t in operands) and operands:
+    if (
+        known.single is not None
+        and not known.single.shape
+        and (all(not t._handle.layout.shape for t in operands) if operands else func in _NUMBERS)
+    ):
         # Numbers that are known stay known: this goes the longer way.
         known = known._replace(single=None)
     definition = controller.remember(key, known)
@@ -227,7 +235,7 @@ def _several(
 ) -> Any:
     """The general case: views, operands that are written, several results, operands with another layout."""
     controller = place.controller
-    value = _known_value(func, args, kwargs, operands)
+    values = _known_values(known, func, args, kwargs, operands)
     made: list[Any] = []
     numbers: list[int] = []
     for result in known.results:
@@ -242,10 +250,10 @@ def _several(
     if controller.recorder is not None:
         controller.recorder.known += [m for i in known.mutates if (m := operands[i]._handle.memory).value is not None]
     for index in known.mutates:
-        operands[index]._handle.memory.value = value if len(known.mutates) == 1 else None
+        operands[index]._handle.memory.value = None if values is None else values[0][index]
     # A view has the number of its memory.
-    if value is not None and not known.mutates and len(made) == 1 and known.results[0].source is None:
-        made[0]._handle.memory.value = value
+    if values is not None and not known.mutates and len(made) == 1 and known.results[0].source is None:
+        made[0]._handle.memory.value = values[1]
     for index, layout in known.relaid:
         _relay(operands[index], layout)
     if func in _SETS:
@@ -261,21 +269,33 @@ def _number(tensor: Any) -> Any:
     return value if value is not None and value.dtype == handle.layout.dtype and not handle.layout.bits else None
 
 
-def _known_value(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any]) -> Any:
-    """The value of an operation on numbers that are all known, as `step += 1` of an optimiser; else None."""
-    if not operands or any(t._handle.layout.shape or _number(t) is None for t in operands):
+def _known_values(
+    known: Known, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any]
+) -> tuple[list[Any], Any] | None:
+    """The operands and the result of an operation on numbers that are all known, as `step += 1` of an optimiser, after it; else None."""
+    for operand in operands:
+        if operand._handle.layout.shape or _number(operand) is None:
+            return None
+    if not operands and (func not in _NUMBERS or known.results[0].layout.shape):
         return None
     if torch.Tag.nondeterministic_seeded in func.tags:
         return None
+    values = [t._handle.memory.value.clone() for t in operands]
+    left = iter(values)
+    try:
+        with no_dispatch():
+            out = func(*(_local(a, left) for a in args), **{k: _local(v, left) for k, v in kwargs.items()})
+    except Exception:
+        # The workers report what is wrong with it; a warning that the program has made an error is one of theirs too.
+        return None
+    return values, out if isinstance(out, torch.Tensor) and not out.dim() and out.device.type == "cpu" else None
 
-    def local(value: Any) -> Any:
-        if type(value) is Tensor:
-            return value._handle.memory.value.clone()
-        return [local(v) for v in value] if isinstance(value, list | tuple) else value  # pyright: ignore[reportUnknownVariableType]
 
-    with no_dispatch():
-        out = func(*map(local, args), **{k: local(v) for k, v in kwargs.items()})
-    return out if isinstance(out, torch.Tensor) and not out.dim() and out.device.type == "cpu" else None
+def _local(value: Any, left: Iterator[Any]) -> Any:
+    """An argument with numbers in the place of mesh tensors, in the order of operands."""
+    if type(value) is Tensor:
+        return next(left)
+    return [_local(v, left) for v in value] if isinstance(value, list | tuple) else value  # pyright: ignore[reportUnknownVariableType]
 
 
 def _relay(tensor: Any, layout: Layout) -> None:
@@ -346,6 +366,19 @@ def check_operands(
         raise refusal
 
 
+def map_tensors(name: str, tree: Any, apply: Callable[[Any], Any], *kinds: type) -> Any:
+    """A pytree with `apply` of each mesh tensor in it, and of what is of `kinds`. `TypeError` for a local tensor."""
+
+    def applied(value: Any) -> Any:
+        if type(value) is Tensor or isinstance(value, kinds):
+            return apply(value)
+        if isinstance(value, torch.Tensor):
+            raise checks.refusal(name, (value,), {}, lambda v: _problem(None, v, False))
+        return value
+
+    return _pytree.tree_map(applied, tree)
+
+
 def _refuse_unusable(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> None:
     """`TypeError` if an operand cannot be used here; else nothing: what is shared may be read."""
     written = _written(func, args, kwargs)
@@ -400,7 +433,13 @@ class _Activation:
             raise
 
     def __exit__(self, *error: Any) -> None:
-        mode, self._mode = self._mode, None
+        mode = self._mode
+        if mode is not None and _get_current_dispatch_mode() is not mode:
+            raise RuntimeError(
+                "an activation is left that is not the innermost one of this thread: activations end in the reverse order of their "
+                "beginning. Tasks of asyncio that await within activations share their thread's: give each a thread of its own."
+            )
+        self._mode = None
         active.mesh, active.stream = self._before
         if mode is not None:
             mode.__exit__(*error)

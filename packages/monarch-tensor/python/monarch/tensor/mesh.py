@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from monarch.actor import MeshTrait, ProcMesh
 from monarch.tensor.above import above
@@ -103,6 +103,9 @@ class DeviceMesh(MeshTrait):
 
     def dims_of(self, dims: str | Sequence[str] | None) -> tuple[str, ...]:
         """The names as a tuple, all if there are none. `KeyError` for an unknown one, `ValueError` for one that is named twice."""
+        given: Any = dims
+        if given is not None and not (isinstance(given, str | list | tuple) and all(isinstance(d, str) for d in cast("Any", given))):
+            raise TypeError(f"{dims!r} names no dimensions: expected a name, or a sequence of names")
         names = (dims,) if isinstance(dims, str) else tuple(dims or self._labels)
         for name in names:
             if name not in self._labels:

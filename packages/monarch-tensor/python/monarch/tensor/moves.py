@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from torch.utils import _pytree
-
 from monarch.tensor.commands import SIGNAL, WAIT, Move
-from monarch.tensor.dispatch import check_operands
+from monarch.tensor.dispatch import check_operands, map_tensors
 from monarch.tensor.memory import Handle, Memory
 from monarch.tensor.mesh import DeviceMesh, mesh_of
 from monarch.tensor.place import place_of
@@ -43,15 +41,12 @@ def to_mesh(tensors: Any, mesh: DeviceMesh | ProcMesh, stream: Stream | None = N
     """
     target = mesh_of(mesh)
 
-    def to_target(value: Any) -> Any:
-        return value.to_mesh(target, stream) if isinstance(value, Tensor | MeshSliceTensor) else value
-
-    return _pytree.tree_map(to_target, tensors)
+    return map_tensors("to_mesh", tensors, lambda t: t.to_mesh(target, stream), MeshSliceTensor)
 
 
 def slice_mesh(tensors: Any, **coords: int | slice) -> Any:
     """Each tensor of a pytree on a part of its mesh, for `to_mesh` of it."""
-    return _pytree.tree_map_only(Tensor, lambda t: t.slice_mesh(**coords), tensors)
+    return map_tensors("slice_mesh", tensors, lambda t: t.slice_mesh(**coords))
 
 
 def moved(tensor: Tensor, source: DeviceMesh, target: DeviceMesh, stream: Stream | None) -> Tensor:

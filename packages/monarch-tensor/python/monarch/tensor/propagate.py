@@ -5,6 +5,7 @@ The results come from torch's fake tensors. They are remembered per operator and
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from typing import Any, NamedTuple, cast
@@ -131,7 +132,10 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
     for such operands passes through.
     """
     if not isinstance(func, torch._ops.OpOverload):
-        raise TensorMeshError(f"{func} is not an operator of torch's registry, and cannot be sent to a mesh. {_BY_REMOTE}")
+        raise TensorMeshError(
+            f"{func} is not an operator of torch's registry, and cannot be sent to a mesh. "
+            "Work on local data goes inside of `no_mesh.activate()`."
+        )
     varying = varying_arguments(func)
     # How much memory there is behind a view is known on the workers only.
     room = _ROOM if func is torch.ops.aten.as_strided_.default else 0
@@ -174,8 +178,14 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
             raise
     mutated, sources = _aliases(func, tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()})
     results: list[Result] = []
+    # Where each result lies among all leaves: a worker may return None for a tensor that is of no use there.
+    leaves: list[int] = []
+    counted = itertools.count()
 
     def place(value: Any, number: int) -> Any:
+        if isinstance(value, list | tuple):
+            return tuple(place(v, number) for v in value)  # pyright: ignore[reportUnknownVariableType]
+        leaf = next(counted)
         if isinstance(value, torch.Tensor):
             operand = next((i for i, f in enumerate(fakes) if f is value), None)
             if operand is None and number in mutated:
@@ -186,9 +196,8 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
                 storage = _storage(value)
                 source = next((i for i, f in enumerate(fakes) if _storage(f) == storage), None)
             results.append(Result(_layout(func, value), operand, source))
+            leaves.append(leaf)
             return Place(len(results) - 1)
-        if isinstance(value, list | tuple):
-            return tuple(place(v, number) for v in value)  # pyright: ignore[reportUnknownVariableType]
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise TensorMeshError(_data_dependent(func))
         return value
@@ -197,8 +206,11 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
     shape = tuple(place(v, i) for i, v in enumerate(out)) if several else place(out, 0)
     written = tuple(sorted(set(_written(func, pairs, named))))
     relaid = tuple((i, after) for i in written if (after := _layout(func, fakes[i])) is not inputs[i])
-    keep = tuple(i for i, r in enumerate(results) if r.operand is None)
-    call = Call(operator_name(func), tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()}, len(inputs), constants, keep, written)
+    keep = tuple(leaf for leaf, r in zip(leaves, results, strict=True) if r.operand is None)
+    default = torch.get_default_dtype()
+    default = None if default is torch.float32 else default
+    named_templates = {k: p[0] for k, p in named.items()}
+    call = Call(operator_name(func), tuple(p[0] for p in pairs), named_templates, len(inputs), constants, keep, written, default)
     usual = len(results) == 1 and isinstance(shape, Place) and results[0].operand is None and results[0].source is None and not relaid
     # The functions above refer to themselves: without this, they keep the operands until the next collection of garbage.
     inputs.clear()

@@ -241,7 +241,7 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
         recorder = Recorder(place, [v._handle.id for v in leaves if type(v) is Tensor])
         controller = place.controller
         with controller.lock:
-            if controller.recorder is not None:
+            if controller.is_recording:
                 raise TensorMeshError(f"compile({name}): another recording is under way")
             # What has died before is no business of the recording.
             controller.flush()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils import _pytree
 
 from monarch.tensor.commands import Reduce
-from monarch.tensor.dispatch import check_operands
+from monarch.tensor.dispatch import check_operands, map_tensors
 from monarch.tensor.memory import Handle, Memory
 from monarch.tensor.mesh import mesh_of
 from monarch.tensor.place import place_of
@@ -41,14 +40,14 @@ def reduce(
     without `scatter` only. `KeyError` for an unknown dimension; `ValueError` for one that is named twice, for an unknown reduction, and for
     shapes that do not fit, with the expected one.
     """
-    return _pytree.tree_map_only(Tensor, lambda t: reduce_tensor(t, dims, reduction, scatter, mesh, None, False), tensors)
+    return map_tensors("reduce", tensors, lambda t: reduce_tensor(t, dims, reduction, scatter, mesh, None, False))
 
 
 def reduce_(
     tensors: Any, dims: str | Sequence[str] = (), reduction: Reduction = "sum", scatter: bool = False, mesh: DeviceMesh | None = None
 ) -> Any:
     """The same in place."""
-    return _pytree.tree_map_only(Tensor, lambda t: reduce_tensor(t, dims, reduction, scatter, mesh, None, True), tensors)
+    return map_tensors("reduce_", tensors, lambda t: reduce_tensor(t, dims, reduction, scatter, mesh, None, True))
 
 
 def reduce_tensor(

@@ -273,6 +273,7 @@ class Remote:
         number = next(controller.numbers)
         self._emit(place, given, (None,), [number])
         rank = place.mesh.ranks_in_order[0]
+        controller.refuse_recording(f"{self._name}, whose result comes to the controller,")
         with controller.lock:
             controller.flush()
             answer = controller.worker(rank).describe.call_one(place.head[0], number)
@@ -290,6 +291,7 @@ class Remote:
         controller = place.controller
         given = self.arguments(place, args, kwargs)
         template = _with_values(given)
+        controller.refuse_recording(f"{self._name}, whose result comes to the controller,")
         with controller.lock:
             controller.flush()
             return [

@@ -63,7 +63,15 @@ class Stream:
 
 
 class Borrow:
-    """A tensor of one stream in the hands of another one, until `drop`. One that is forgotten ends when it is collected."""
+    """A tensor of one stream in the hands of another one, until `drop`. One that is forgotten ends when it is collected.
+
+    A borrow of a borrow ends before that one: else `TypeError`.
+    """
+
+    @property
+    def can_end(self) -> bool:
+        """Whether nothing borrows what it has borrowed."""
+        return not self._memory.borrows
 
     def __init__(self, handle: Handle, memory: Memory, place: Any) -> None:
         self._handle = handle
@@ -78,6 +86,8 @@ class Borrow:
 
         if self._ended:
             return
+        if self._memory.borrows:
+            raise TypeError("BORROWED: another stream has borrowed this tensor of a borrow. End that borrow (`Borrow.drop`) first.")
         self._ended = True
         owner = self._handle.place
         controller = owner.controller

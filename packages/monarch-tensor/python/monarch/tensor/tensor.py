@@ -26,7 +26,7 @@ Reduction = Literal["stack", "sum", "avg", "product", "min", "max", "band", "bor
 def needs_data(what: str) -> TensorMeshError:
     return TensorMeshError(
         f"{what} needs the data of a mesh tensor, which are on the workers. Fetch them with `monarch.tensor.inspect`, or `fetch_shard` "
-        "without waiting."
+        "without waiting. Work on local data goes inside of `no_mesh.activate()`."
     )
 
 
@@ -159,7 +159,15 @@ class Tensor(torch.Tensor):
     __str__ = __repr__
 
     def __format__(self, spec: str) -> str:
-        return format(repr(self), spec)
+        if spec:
+            raise needs_data(f"the format {spec!r}")
+        return repr(self)
+
+    def __dlpack__(self, *_: Any, **__: Any) -> NoReturn:
+        raise needs_data("DLPack")
+
+    def __dlpack_device__(self) -> NoReturn:
+        raise needs_data("DLPack")
 
     @property
     def data(self) -> Any:

@@ -105,7 +105,8 @@ class Worker(Actor):
                 return
             try:
                 port.send(make(values))
-            except Exception as e:
+            except BaseException as e:
+                # Also `SystemExit`: it is the end of the function, and of nothing else.
                 port.send(executor.failure(e, -1, name))
 
         executor.stream(stream).put(read)

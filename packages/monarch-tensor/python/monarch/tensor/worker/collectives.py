@@ -6,7 +6,6 @@ data, has the least rank that did. So no rank waits for one that failed before, 
 
 from __future__ import annotations
 
-import pickle
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from monarch.tensor import metrics
+from monarch.tensor.worker.offers import offers
 from monarch.tensor.worker.poison import Poison, PoisonedElsewhere, poison_of
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _OPS = {"sum": "SUM", "avg": "SUM", "product": "PRODUCT", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
 
 _FINE = 1 << 40  # more than any rank
+
+# Of an offer that is a failure, and has no data.
+_NO_LAYOUT = ((0,), torch.uint8, "cpu")
 
 
 class Collectives:
@@ -45,7 +48,7 @@ class Collectives:
             value = torch.zeros(shape, dtype=dtype, device=device)
         began = time.perf_counter()
         try:
-            flag = _Flag(group, poison, value.device)
+            flag = _Flag(self.groups, group, poison, value.device)
             result = _reduced(group, command, value)
             flag.check()
             spent = (time.perf_counter() - began) * 1e3
@@ -96,40 +99,32 @@ class Collectives:
         where = torch.device(device)
         works: list[Any] = []
         kept: list[Any] = []
+        key = group.next_key()
         if sends:
             data = value.contiguous().resolve_conj().resolve_neg() if failure is None else torch.zeros(shape, dtype=dtype, device=where)
-            text = torch.zeros(1, dtype=torch.int64, device=where)
+            flag = torch.tensor([failure is not None], dtype=torch.int64, device=where)
             if failure is not None:
-                text = torch.tensor([len(_packed(failure))], dtype=torch.int64, device=where)
-            kept += [data, text]
+                offers().offer(f"{key}/{self.rank}", Poison(failure), len(sends))
+            kept += [data, flag]
             for to in sends:
                 place = group.ranks.index(to)
-                works += [group.pg.send([text], place, 0), group.pg.send([_plain(data)], place, 1)]
-                if failure is not None:
-                    body = torch.frombuffer(bytearray(_packed(failure)), dtype=torch.uint8).to(where)
-                    kept.append(body)
-                    works.append(group.pg.send([body], place, 2))
+                works += [group.pg.send([flag], place, 0), group.pg.send([_plain(data)], place, 1)]
         received: Any = None
+        poisoned: int | None = None
         for of in sources:
             place = group.ranks.index(of)
-            text = torch.zeros(1, dtype=torch.int64, device=where)
+            flag = torch.zeros(1, dtype=torch.int64, device=where)
             received = torch.empty(shape, dtype=dtype, device=where)
-            first, second = group.pg.recv([text], place, 0), group.pg.recv([_plain(received)], place, 1)
+            first, second = group.pg.recv([flag], place, 0), group.pg.recv([_plain(received)], place, 1)
             first.wait()
             second.wait()
-            if length := int(text.item()):
-                body = torch.zeros(length, dtype=torch.uint8, device=where)
-                group.pg.recv([body], place, 2).wait()
-                for work in works:
-                    work.wait()
-                raise PoisonedElsewhere(pickle.loads(body.cpu().numpy().tobytes()))
+            if int(flag.item()):
+                poisoned = of
         for work in works:
             work.wait()
+        if poisoned is not None:
+            offers().pull(f"{key}/{poisoned}", self.groups.source(poisoned), layout)
         return received
-
-
-def _packed(failure: Failure) -> bytes:
-    return pickle.dumps(failure)
 
 
 def _plain(tensor: Any) -> Any:
@@ -140,11 +135,16 @@ def _plain(tensor: Any) -> Any:
 
 
 class _Flag:
-    """The least place in the group whose data are poisoned, found beside the collective of the data."""
+    """The least place in the group whose data are poisoned, found beside the collective of the data.
 
-    def __init__(self, group: Group, poison: Poison | None, device: Any) -> None:
+    The failure itself goes by the links of the job: connections of a process group carry numbers only, as they know no peer.
+    """
+
+    def __init__(self, groups: Groups, group: Group, poison: Poison | None, device: Any) -> None:
+        self._groups = groups
         self._group = group
         self._poison = poison
+        self._key = group.next_key()
         self._flag = torch.tensor([_FINE if poison is None else group.place], dtype=torch.int64, device=device)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MIN
@@ -157,17 +157,13 @@ class _Flag:
         if place == _FINE:
             return
         group = self._group
-        # The failure itself is sent by that rank, which all know by now.
-        body = pickle.dumps(self._poison.failure) if self._poison is not None and place == group.place else b""
-        length = torch.tensor([len(body)], dtype=torch.int64, device=self._flag.device)
-        options = dist.BroadcastOptions()
-        options.rootRank = place
-        group.pg.broadcast([length], options).wait()
-        text = torch.zeros(int(length.item()), dtype=torch.uint8, device=self._flag.device)
-        if body:
-            text.copy_(torch.frombuffer(bytearray(body), dtype=torch.uint8))
-        group.pg.broadcast([text], options).wait()
-        raise PoisonedElsewhere(pickle.loads(text.cpu().numpy().tobytes()))
+        if place == group.place and self._poison is not None:
+            offers().offer(self._key, self._poison, group.size - 1)
+            raise PoisonedElsewhere(self._poison.failure)
+        if not 0 <= place < group.size:
+            raise RuntimeError(f"the process group of ranks {group.ranks} has no place {place}: its connections were tampered with")
+        offers().pull(self._key, self._groups.source(group.ranks[place]), _NO_LAYOUT)
+        raise RuntimeError(f"rank {group.ranks[place]} reported a failure in a collective, and has none")
 
 
 def _reduced(group: Group, command: Reduce, value: Any) -> Any:

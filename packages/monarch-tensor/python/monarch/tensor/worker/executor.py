@@ -353,9 +353,9 @@ class Executor:
         def run(stream: int, inputs: list[Any], constants: list[Any]) -> Any:
             args, kwargs = fill(inputs, constants)
             out = operator(*args, **kwargs)
-            return out if single and isinstance(out, torch.Tensor) else flat_tensors(out)
+            return out if single and isinstance(out, torch.Tensor) else flat_leaves(out)
 
-        return run
+        return run if call.default is None else _with_default(call.default, run)
 
     def held(self, stream: int, slot: Held) -> Any:
         """What a definition names instead of a tensor."""
@@ -384,6 +384,23 @@ class Executor:
         return checked_results(command.name, out, command.results)
 
 
+# The default type is one of the process: streams take turns while one of them needs another.
+_default_lock = threading.Lock()
+
+
+def _with_default(default: Any, run: Callable[[int, list[Any], list[Any]], Any]) -> Callable[[int, list[Any], list[Any]], Any]:
+    def in_default(stream: int, inputs: list[Any], constants: list[Any]) -> Any:
+        with _default_lock:
+            before = torch.get_default_dtype()
+            torch.set_default_dtype(default)
+            try:
+                return run(stream, inputs, constants)
+            finally:
+                torch.set_default_dtype(before)
+
+    return in_default
+
+
 def _raiser(error: Exception) -> Callable[[int, list[Any], list[Any]], Any]:
     def run(stream: int, inputs: list[Any], constants: list[Any]) -> Any:
         raise error
@@ -406,13 +423,11 @@ def _portable(error: BaseException) -> BaseException:
     return error
 
 
-def flat_tensors(out: Any) -> list[Any]:
-    """The tensors of a result, in order."""
-    if isinstance(out, torch.Tensor):
-        return [out]
+def flat_leaves(out: Any) -> list[Any]:
+    """The leaves of an operator's result, in order."""
     if isinstance(out, list | tuple):
-        return [t for value in out for t in flat_tensors(value)]  # pyright: ignore[reportUnknownVariableType]
-    return []
+        return [t for value in out for t in flat_leaves(value)]  # pyright: ignore[reportUnknownVariableType]
+    return [out]
 
 
 def checked_results(name: str, out: Any, expected: tuple[Any, ...]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import threading
 from contextlib import suppress
 from datetime import timedelta
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from monarch.extension import member, reach
+from monarch.extension import member, reach, watch, when_done
 from monarch.tensor.worker.store import RequestStore
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class Group:
         self.place = ranks.index(rank)
         self.is_gloo = device != "cuda"
         self.store = store
+        self._name = name
+        self._count = 0
         self.pg: Any = dist.ProcessGroup(store, self.place, self.size)
         kinds: Any = dist.ProcessGroup
         if self.is_gloo:
@@ -61,6 +63,11 @@ class Group:
         options._threads = 2
         return dist.ProcessGroupGloo(store, self.place, self.size, options)
 
+    def next_key(self) -> str:
+        """Names a collective: all ranks issue them in the same order."""
+        self._count += 1
+        return f"{self._name}/{self._count}"
+
     def close(self) -> None:
         """Ends its connections: ranks that wait in a collective of it get an error."""
         world = distributed_c10d._world
@@ -83,7 +90,10 @@ class Groups:
         self._lock = threading.Lock()
         self._groups: dict[Any, Group] = {}
         self._built: dict[Any, int] = {}
-        self._numbers = itertools.count()
+        # The ranks that have ended, of those that this rank makes groups for; and the groups that are being made.
+        self._ended: set[int] = set()
+        self._watched: set[int] = set()
+        self._making: dict[str, tuple[tuple[int, ...], RequestStore]] = {}
 
     def of(self, ranks: tuple[int, ...], stream: int | str, device: str) -> Group:
         """The group of these ranks, of which this is one, for this stream. All of them ask for it in the same order of that stream."""
@@ -93,22 +103,53 @@ class Groups:
             if found is not None:
                 return found
             built = self._built[key] = self._built.get(key, 0) + 1
-        first = self._procs[ranks[0]]
+        first_rank = ranks[0]
+        first = self._procs[first_rank]
         if first != member().proc:
-            reach(first, self._hosts[ranks[0]])
+            reach(first, self._hosts[first_rank])
         name = f"{self._session}/{stream}/{device}/{'-'.join(map(str, ranks)) if len(ranks) <= 16 else hash(ranks)}/{built}"
         one_host = len({self._hosts[r] for r in ranks}) == 1
         store = RequestStore(first, name + "/")
+        with self._lock:
+            self._making[name] = (ranks, store)
         try:
+            if first_rank == self._rank:
+                self._watch(ranks)
             group = Group(ranks, self._rank, device, store, name, one_host)
         except Exception as e:
             # The others wait for this rank.
             with suppress(Exception):
                 store.fail(f"rank {self._rank} could not join the process group of ranks {ranks}: {type(e).__name__}: {e}")
             raise
+        finally:
+            with self._lock:
+                del self._making[name]
         with self._lock:
             self._groups[key] = group
         return group
+
+    def source(self, rank: int) -> tuple[ProcId, HostId]:
+        """The process of a rank, and its host."""
+        return self._procs[rank], self._hosts[rank]
+
+    def _watch(self, ranks: tuple[int, ...]) -> None:
+        """The first rank of a group learns of the end of each other one, for which the ranks would wait in the rendezvous."""
+        with self._lock:
+            ended = sorted(self._ended & set(ranks))
+            new = [r for r in ranks if r not in self._watched and r != self._rank]
+            self._watched.update(new)
+        for rank in new:
+            when_done(watch(self._procs[rank], self._hosts[rank]), functools.partial(self._has_ended, rank))
+        if ended:
+            raise RuntimeError(f"rank {ended[0]} has ended")
+
+    def _has_ended(self, rank: int, end: object) -> None:
+        with self._lock:
+            self._ended.add(rank)
+            waiting = [store for ranks, store in self._making.values() if rank in ranks]
+        for store in waiting:
+            with suppress(Exception):
+                store.fail(f"rank {rank} has ended")
 
     def forget(self, group: Group) -> None:
         """Closes a group in which a collective has failed; the next use makes a new one."""

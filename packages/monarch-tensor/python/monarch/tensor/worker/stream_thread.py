@@ -46,7 +46,7 @@ class StreamThread:
                 return
             try:
                 task()
-            except Exception:
+            except BaseException:
                 # A task reports what its commands raise: this is a defect of ours, and the stream goes on.
                 logging.getLogger("monarch.tensor").exception("stream %d of a worker", self.number)
             # The queue is empty for long times: nothing of the last task stays meanwhile.
