@@ -210,7 +210,12 @@ def _server(source: Source) -> int:
 
 
 def _await_end(pid: int, action: Callable[[], object]) -> None:
-    descriptor = os.pidfd_open(pid)
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        # It has ended already.
+        action()
+        return
     try:
         action()
         assert select.select([descriptor], [], [], LIMIT)[0], "the mount server does not end"

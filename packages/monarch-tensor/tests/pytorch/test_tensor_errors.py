@@ -164,6 +164,17 @@ def test_check_raises_what_no_fetch_has_raised_once(mesh):
     mesh.check()
 
 
+def test_check_raises_each_new_failure_at_once(mesh):
+    """Not only the first one since the last check, and not only when its report has come by the other way."""
+    for _ in range(30):
+        with pytest.raises(RemoteException):
+            inspect(failing())
+        failing()
+        with pytest.raises(RemoteException):
+            mesh.check()
+        mesh.check()
+
+
 def test_a_failure_that_nothing_fetches_is_logged_once(mesh, caplog):
     with caplog.at_level(logging.ERROR, logger="monarch.tensor"):
         bad = failing(4)

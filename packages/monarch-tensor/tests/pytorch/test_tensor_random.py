@@ -149,6 +149,7 @@ def test_generators_of_gpus_where_there_are_none(procs):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_generators_of_gpus(mesh):
     builtins.manual_seed_cuda_remote(7)
     state = builtins.get_rng_state_cuda_remote()

@@ -370,9 +370,8 @@ class Controller:
         except SupervisionError as e:
             self.fail(e)
             raise
-        for failure in found.values():
-            if failure is not None:
-                self.failures.report(failure)
+        for failure in (failure for of_rank in found.values() for failure in of_rank):
+            self.failures.report(failure)
 
     def fail(self, error: Exception) -> None:
         """The mesh has ended: nothing is sent to it any more."""

@@ -56,13 +56,14 @@ class Worker(Actor):
         self._executor.take(decode(data, constants), definitions, targets, forget)
 
     @endpoint(explicit_response_port=True)
-    def mark(self, port: Port[Failure | None]) -> None:
-        """Answers when all streams have executed what came before, with a failure that nothing has fetched."""
+    def mark(self, port: Port[list[Failure]]) -> None:
+        """Answers when all streams have executed what came before, with the failures since the last mark."""
         executor = self._executor
 
         def passed() -> None:
-            failure, executor.unfetched = executor.unfetched, None
-            port.send(failure)
+            failures, executor.unmarked = executor.unmarked, []
+            executor.reports = 0
+            port.send(failures)
 
         executor.after_all(passed)
 
@@ -98,6 +99,7 @@ class Worker(Actor):
         executor = self._executor
 
         def read() -> None:
+            executor.reports = 0
             values = [executor.table.get(n) for n in numbers]
             poison = poison_among(values)
             if poison is not None:

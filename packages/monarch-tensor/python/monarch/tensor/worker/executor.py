@@ -131,7 +131,8 @@ class Executor:
         self.table: dict[int, Any] = {}
         self.steps: dict[int, Step] = {}
         self._report = report
-        self._reports = 0
+        # In a row, without a mark or a fetch between them.
+        self.reports = 0
         self._targets: dict[int, frozenset[int]] = {}
         self._streams: dict[int, StreamThread] = {}
         self._events: dict[int, _Event] = {}
@@ -139,7 +140,8 @@ class Executor:
         # The results of operations with several ones, by each of them.
         self._siblings: dict[int, list[int]] = {}
         self._functions: dict[tuple[bytes, ...] | str, Any] = {}
-        self.unfetched: Failure | None = None
+        # Failures since the last mark: their reports go another way, and may come after the mark.
+        self.unmarked: list[Failure] = []
 
     # What the controller sends
 
@@ -265,9 +267,10 @@ class Executor:
         except BaseException as e:
             failure = self.failure(e, number, step.name)
             self._poison(Poison(failure), step, inputs, results)
-            self.unfetched = self.unfetched or failure
-            self._reports += 1
-            if self._reports <= _REPORTS:
+            if len(self.unmarked) < _REPORTS:
+                self.unmarked.append(failure)
+            self.reports += 1
+            if self.reports <= _REPORTS:
                 self._report(failure)
             if not isinstance(e, Exception):
                 del e
