@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monarch.tensor.above import above
 from monarch.tensor.errors import TensorMeshError
@@ -35,7 +35,3 @@ def get_active_stream() -> Stream:
     main_stream = above("stream", "main_stream")
 
     return active.stream or main_stream
-
-
-def active_mesh_or_none() -> Any:
-    return active.mesh

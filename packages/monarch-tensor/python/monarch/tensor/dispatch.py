@@ -112,6 +112,7 @@ def _signature(
     key: list[Any] = [id(func), torch.get_default_dtype()]
     varying = varying_arguments(func)
     position = 0
+    # The three loops over operands, here and in `_list`, are alike and stay apart: a call for each operand would cost more than its body.
     for value in args:
         kind = value.__class__
         if kind is Tensor:

@@ -120,11 +120,6 @@ def fake_of(layout: Layout, room: int = 0) -> Any:
     return mark(base.as_strided(layout.shape, layout.stride, layout.offset), layout.bits)
 
 
-def operator_name(func: Any) -> str:
-    """As a program has it: `aten.add.Tensor`."""
-    return str(func)
-
-
 def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_of: Any) -> Known:
     """`handle_of` gives the handle of a mesh tensor, and None for anything else.
 
@@ -210,7 +205,7 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
     default = torch.get_default_dtype()
     default = None if default is torch.float32 else default
     named_templates = {k: p[0] for k, p in named.items()}
-    call = Call(operator_name(func), tuple(p[0] for p in pairs), named_templates, len(inputs), constants, keep, written, default)
+    call = Call(str(func), tuple(p[0] for p in pairs), named_templates, len(inputs), constants, keep, written, default)
     usual = len(results) == 1 and isinstance(shape, Place) and results[0].operand is None and results[0].source is None and not relaid
     # The functions above refer to themselves: without this, they keep the operands until the next collection of garbage.
     inputs.clear()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from monarch.tensor.commands import Reduce
 from monarch.tensor.dispatch import check_operands, map_tensors
 from monarch.tensor.memory import Handle, Memory
@@ -142,8 +140,3 @@ def _check_target(source: DeviceMesh, dims: tuple[str, ...], target: DeviceMesh)
         )
     if not set(target.ranks_in_order) <= set(source.ranks_in_order):
         raise ValueError(f"reduce: mesh={target!r} has ranks that are not in {source!r}")
-
-
-def avg_in_torch(tensor: Any, size: int) -> Any:
-    """What 'avg' gives, from a sum; for tests."""
-    return torch.div(tensor, size)
