@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 
 import pytest
 from fresh_script import interrupt, run
-from universe_actors import Caller, Concurrent, Echo, Owner, Sleeper
+from universe_actors import Caller, Concurrent, Echo, Late, Owner, Sleeper
 
 import monarch.actor
 from monarch.actor import ActorError, Channel, SupervisionError, context, current_rank, this_host, this_proc
@@ -317,6 +318,21 @@ def test_what_is_left_of_it_afterwards():
         mesh.nap.call_one(1.0).get()
     with pytest.raises(RuntimeError, match="not entered"):
         u.hosts(1)
+
+
+def test_thread_that_ends_late_holds_nothing():
+    """The interpreter has given up the object of a thread, and not yet what the thread's own state refers to."""
+    try:
+        with Universe() as u:
+            mesh = u.host.spawn_procs().spawn("late", Late)
+            mesh.begin.call_one().get()
+            mesh.stop().get()
+            assert Late.ends.wait(10.0)
+        del u, mesh
+        gc.collect()
+        assert [process() for process in Late.processes] == [None]
+    finally:
+        Late.may_end.set()
 
 
 def test_two_hundred_are_as_one():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import Any
+import weakref
+from typing import Any, ClassVar
 
+from monarch._core.process.current import simulated_process
 from monarch.actor import (
     Actor,
     MeshFailure,
@@ -183,3 +185,21 @@ class Proxy(Actor):
     @endpoint
     def spawn(self, handles: bool, log: Port[Any]) -> Any:
         return this_proc().spawn("owner", Owner, handles, log)
+
+
+class Late(Actor):
+    """Holds its thread up where the interpreter gives up the thread's object, until it may end."""
+
+    ends, may_end = threading.Event(), threading.Event()
+    processes: ClassVar[list[weakref.ref[object]]] = []
+    threads: ClassVar[list[weakref.ref[threading.Thread]]] = []
+
+    @endpoint
+    def begin(self) -> None:
+        Late.processes.append(weakref.ref(simulated_process()))
+        Late.threads.append(weakref.ref(threading.current_thread(), Late.last))
+
+    @staticmethod
+    def last(_: object) -> None:
+        Late.ends.set()
+        Late.may_end.wait(20.0)

@@ -1,8 +1,8 @@
 //! Giving up the GIL to block, and the two ways in which a process stops being ours: exit and fork.
 
 use std::cell::Cell as StdCell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use net::{Poller, WaitEnd, Waiter};
@@ -29,7 +29,8 @@ pub struct Sender {
 
 thread_local! {
     static IS_MAIN: bool = is_main_thread();
-    static WAITER: StdCell<Option<(usize, Arc<Waiter>)>> = const { StdCell::new(None) };
+    /// Weak, and not an address: a poller of a simulated world can be followed by another one in the same place, with another eventfd.
+    static WAITER: StdCell<Option<(Weak<Poller>, Arc<Waiter>)>> = const { StdCell::new(None) };
     static SENDER: StdCell<Option<Sender>> = const { StdCell::new(None) };
     /// This thread has work to do while the process leaves.
     static STAYS: StdCell<bool> = const { StdCell::new(false) };
@@ -129,13 +130,12 @@ pub fn set_thread_sender(mailbox: &crate::actor::ActorMailbox, on_loop: bool) {
 /// This thread's waiter for blocking calls.
 pub fn waiter(poller: &Arc<Poller>) -> Arc<Waiter> {
     shield_thread();
-    let key = Arc::as_ptr(poller) as usize;
     WAITER.with(|w| {
-        let waiter = match w.take() {
-            Some((k, waiter)) if k == key => waiter,
-            _ => poller.waiter(),
+        let (of, waiter) = match w.take() {
+            Some(known) if std::ptr::eq(known.0.as_ptr(), Arc::as_ptr(poller)) => known,
+            _ => (Arc::downgrade(poller), poller.waiter()),
         };
-        w.set(Some((key, waiter.clone())));
+        w.set(Some((of, waiter.clone())));
         waiter
     })
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import marshal
+from contextvars import Context
 from weakref import WeakSet
 
 from monarch._core._native.protocol import FIRST_ERROR
@@ -69,7 +70,9 @@ class SimulatedProcess(LocalProcess):
         self._start("monarch", body, *args)
 
     def _start(self, name: str, body: Callable[..., Any], *args: Any) -> None:
-        thread = ActorThread(target=self._run, args=(body, *args), name=name, daemon=True)
+        # In a context of its own, which ends with the last frame. The interpreter clears the one that a thread has by itself when
+        # `join` may already have missed the thread, and until then it would hold the process and its sockets.
+        thread = ActorThread(target=Context().run, args=(self._run, body, *args), name=name, daemon=True)
         self.threads.add(thread)
         self.timeline.enroll(self.group)
         try:
