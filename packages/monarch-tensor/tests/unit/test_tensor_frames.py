@@ -50,7 +50,8 @@ def test_a_site_without_lines_of_the_program_has_none():
 
 
 def test_code_that_is_made_without_end_is_not_kept(monkeypatch):
-    monkeypatch.setattr(frames, "_known", dict.fromkeys(range(65537), (emit.__code__, False)))
+    monkeypatch.setattr(frames, "_kept", [emit.__code__] * 65537)
+    monkeypatch.setattr(frames, "_is_program", dict.fromkeys(range(65537), False))
     site = caller()
-    assert len(frames._known) < 100
+    assert len(frames._kept) == len(frames._is_program) < 100
     assert isinstance(site[0], CodeType)

@@ -41,8 +41,11 @@ _TICKS = 5
 MARKS = 4
 MARK_COMMANDS = 1_024
 MARK_BYTES = 16 << 20
-# The lines of the program are known of so many of the last operations.
-_SITES = 65_536
+# Entries of the tables are freed together when there are so many, or at the end of the batch; large ones at once.
+_RELEASES = 8
+# The lines of the program are known of so many of the last operations: of all in the window, and of as many before it. More of them cost
+# each operation a miss of the cache.
+_SITES = 8_192
 # Signatures of operators that are remembered; those of the first quarter are forgotten when there are more.
 _SIGNATURES = 16_384
 
@@ -195,7 +198,7 @@ class Controller:
                 raise self.failed
             if place is not self._place:
                 self._turn(place)
-            if place.released:
+            if place.released and (place.release_now or len(place.released) >= _RELEASES):
                 self._release(place)
             self._code += (definition, *inputs, *results)
             if constants:
@@ -248,6 +251,7 @@ class Controller:
 
     def _dead(self, place: Place) -> list[int]:
         """The numbers that have died at a place since the last time, and that no recording uses."""
+        place.release_now = False
         count = len(place.released)
         # Others append meanwhile; what is there now is taken from the front.
         numbers = place.released[:count]

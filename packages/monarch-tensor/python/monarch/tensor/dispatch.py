@@ -42,6 +42,7 @@ _NUMBERS = {_aten.ones.default, _aten.zeros.default, _aten.full.default, _aten.s
 _LOCAL_NAMESPACES = {"profiler"}
 
 _NUMBER = frozenset({int, float, bool, complex})
+_default_dtype = torch.get_default_dtype
 
 
 class _Unusual(Exception):
@@ -88,11 +89,19 @@ class MeshMode(TorchDispatchMode):
             return _first(place, func, args, kwargs or {}, key, operands, constants)
         known, definition = found
         layout = known.single
-        if layout is None:
-            return _several(place, func, args, kwargs or {}, known, definition, operands, constants)
-        number = next(controller.numbers)
-        controller.emit(place, definition, numbers, constants, (number,))
-        return new_tensor(Handle(number, layout, Memory(), place))
+        if layout is not None:
+            number = next(controller.numbers)
+            controller.emit(place, definition, numbers, constants, (number,))
+            source = known.view_of
+            return new_tensor(Handle(number, layout, Memory() if source is None else operands[source]._handle.memory, place))
+        if known.only_writes:
+            for index in known.mutates:
+                if operands[index]._handle.memory.value is not None:
+                    break
+            else:
+                controller.emit(place, definition, numbers, constants, ())
+                return operands[index] if (index := known.returned) is not None else known.shape
+        return _several(place, func, args, kwargs or {}, known, definition, operands, constants)
 
 
 def _signature(
@@ -109,7 +118,7 @@ def _signature(
     `_Unusual` for what `place` has not at hand, unless it is None.
     """
     # An operator's own hash runs Python code. The identity is safe: `varying_arguments` keeps the operator.
-    key: list[Any] = [id(func), torch.get_default_dtype()]
+    key: list[Any] = [id(func), _default_dtype()]
     varying = varying_arguments(func)
     position = 0
     # The three loops over operands, here and in `_list`, are alike and stay apart: a call for each operand would cost more than its body.
@@ -215,11 +224,14 @@ def _first(
     controller = place.controller
     if (
         known.single is not None
+        and known.view_of is None
         and not known.single.shape
         and (all(not t._handle.layout.shape for t in operands) if operands else func in _NUMBERS)
     ):
         # Numbers that are known stay known: this goes the longer way.
         known = known._replace(single=None)
+    if func in _SETS:
+        known = known._replace(only_writes=False)
     definition = controller.remember(key, known)
     return _several(place, func, args, kwargs, known, definition, operands, constants)
 
@@ -308,9 +320,9 @@ def _relay(tensor: Any, layout: Layout) -> None:
 
 def _rebase(handle: Handle, memory: Memory) -> None:
     """Gives a tensor other memory, as `set_` does."""
-    handle.memory.ids.discard(handle.id)
+    handle.memory.discard(handle.id)
     handle.memory = memory
-    memory.ids.add(handle.id)
+    memory.add(handle.id)
 
 
 def _shaped(shape: Any, made: list[Any]) -> Any:

@@ -6,18 +6,21 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from types import CodeType
+    from types import CodeType, FrameType
 
 # A command keeps this many lines of the program, and looks for them in this many frames: a module within modules has two or three
 # frames of torch for each of its own.
 KEPT = 3
 DEPTH = 40
+_DEPTH = range(DEPTH)
+_ENOUGH = 2 * KEPT
 
 # The packages whose frames are not the program's.
 _OTHERS = ("torch", "monarch")
 
-# By the identity of the code, which is kept here: its hash is that of all its contents.
-_known: dict[int, tuple[CodeType, bool]] = {}
+# Whether code is the program's, by its identity: its hash is that of all its contents. An identity is safe while the code is kept.
+_is_program: dict[int, bool] = {}
+_kept: list[CodeType] = []
 
 
 class Frame(NamedTuple):
@@ -38,26 +41,30 @@ Site = tuple["CodeType | int", ...]
 def current_site() -> Site:
     """Where the program is now."""
     frame = sys._getframe(2)
-    known = _known
+    known = _is_program.get
     found: list[CodeType | int] = []
-    for _ in range(DEPTH):
+    for _ in _DEPTH:
         code = frame.f_code
-        entry = known.get(id(code))
-        if entry is None:
-            if len(known) > 65_536:  # programs that make code without end
-                known.clear()
-            program = frame.f_globals.get("__name__", "").partition(".")[0] not in _OTHERS
-            entry = known[id(code)] = (code, program)
-        if entry[1]:
-            found.append(code)
-            found.append(frame.f_lasti)
-            if len(found) == 2 * KEPT:
+        program = known(id(code))
+        if program is None:
+            program = _look_at(frame)
+        if program:
+            found += (code, frame.f_lasti)
+            if len(found) == _ENOUGH:
                 break
-        back = frame.f_back
-        if back is None:
+        if (frame := frame.f_back) is None:
             break
-        frame = back
     return tuple(found)
+
+
+def _look_at(frame: FrameType) -> bool:
+    if len(_kept) > 65_536:  # programs that make code without end
+        _is_program.clear()
+        _kept.clear()
+    _kept.append(frame.f_code)
+    program = frame.f_globals.get("__name__", "").partition(".")[0] not in _OTHERS
+    _is_program[id(frame.f_code)] = program
+    return program
 
 
 def frames_of(site: Site) -> tuple[Frame, ...]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 CONJUGATED, NEGATED = 1, 2
+
+# Bytes of a tensor whose memory workers free at once, and not with those of others.
+_LARGE = 256 << 10
 
 
 class Layout:
@@ -17,7 +21,7 @@ class Layout:
     Equal layouts are one object (`intern_layout`), so that they are compared by identity.
     """
 
-    __slots__ = ("bits", "contiguous", "device", "dtype", "offset", "shape", "stride")
+    __slots__ = ("bits", "device", "dtype", "is_large", "offset", "shape", "stride", "wrapper_arguments")
 
     def __init__(self, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: Any, device: Any, bits: int) -> None:
         self.shape = shape
@@ -26,8 +30,11 @@ class Layout:
         self.dtype = dtype
         self.device = device
         self.bits = bits
-        # Row-major, from the begin of the storage: the layout that a shape alone has.
-        self.contiguous = not offset and not bits and stride == row_major(shape)
+        self.is_large = math.prod(shape) * dtype.itemsize >= _LARGE
+        # Sizes, strides, offset, format, type, layout and device, as torch has them for a tensor without data. It takes them faster by
+        # their places, and makes the strides of a contiguous tensor faster than it reads them.
+        plain = not offset and stride == row_major(shape)
+        self.wrapper_arguments = (shape, None if plain else stride, None if plain else offset, None, dtype, torch.strided, device)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return intern_layout, (self.shape, self.stride, self.offset, self.dtype, self.device, self.bits)

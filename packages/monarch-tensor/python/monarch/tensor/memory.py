@@ -15,19 +15,41 @@ SHARED = "SHARED"  # other streams read it: no stream writes
 
 
 class Memory:
-    """One storage on each rank of a mesh. Tensors that are views of each other have the same one."""
+    """One storage on each rank of a mesh. Tensors that are views of each other have the same one.
 
-    __slots__ = ("borrows", "dropped_at", "ids", "read_only", "state", "value")
+    Most have no view and are never lent: what is not of the class by default costs nothing to make.
+    """
 
-    def __init__(self) -> None:
-        self.state: str | None = None
-        self.ids: set[int] = set()
-        self.borrows = 0
-        # Itself a shared borrow: it stays one when those that were made of it have ended.
-        self.read_only = False
-        self.dropped_at: Site | None = None
-        # The number that a tensor without dimensions is known to have, as a local tensor: what optimisers count steps with.
-        self.value: Any = None
+    state: str | None = None
+    # The numbers of its tensors: of the first one, and of the others.
+    first = 0
+    others: set[int] | None = None
+    borrows = 0
+    # Itself a shared borrow: it stays one when those that were made of it have ended.
+    read_only = False
+    dropped_at: Site | None = None
+    # The number that a tensor without dimensions is known to have, as a local tensor: what optimisers count steps with.
+    value: Any = None
+
+    def add(self, number: int) -> None:
+        """One more tensor has it."""
+        if not self.first:
+            self.first = number
+        elif self.others is None:
+            self.others = {number}
+        else:
+            self.others.add(number)
+
+    def discard(self, number: int) -> None:
+        """That tensor has it no more."""
+        if number == self.first:
+            self.first = 0
+        elif self.others is not None:
+            self.others.discard(number)
+
+    def ids(self) -> list[int]:
+        """The numbers of its tensors."""
+        return sorted([*([self.first] if self.first else ()), *(self.others or ())])
 
 
 class Handle:
@@ -43,13 +65,22 @@ class Handle:
         self.layout = layout
         self.memory = memory
         self.place = place
-        memory.ids.add(number)
+        if memory.first:
+            memory.add(number)
+        else:
+            memory.first = number
 
     def __del__(self) -> None:
-        # On any thread, between any two instructions of it: no lock is taken here. The controller sends the numbers with its next command.
-        self.memory.ids.discard(self.id)
-        place = self.place
-        place.released.append(self.id)
+        # On any thread, between any two instructions of it: no lock is taken here. The controller sends the numbers with a later command.
+        number, memory, place = self.id, self.memory, self.place
+        if memory.first == number:
+            memory.first = 0
+        else:
+            memory.discard(number)
+        place.released.append(number)
+        # The size of an object that is no tensor is not known here.
+        if getattr(self.layout, "is_large", True):
+            place.release_now = True
         controller = place.controller
         if not controller.awake:
             controller.stir()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class Place:
     """A mesh and a stream of it. There is one object for each such pair, so that places are compared by identity."""
 
-    __slots__ = ("controller", "head", "mesh", "released", "stream")
+    __slots__ = ("controller", "head", "mesh", "release_now", "released", "stream")
 
     def __init__(self, controller: Controller, mesh: Any, stream: Stream, head: tuple[int, int]) -> None:
         self.controller = controller
@@ -22,6 +22,8 @@ class Place:
         self.head = head
         # The numbers of tensors that have died here, filled by any thread.
         self.released: list[int] = []
+        # One of them is large: its memory is not to wait for more of them.
+        self.release_now = False
 
     def __repr__(self) -> str:
         return f"<Place {self.mesh!r} {self.stream!r}>"

@@ -30,13 +30,17 @@ class Result(NamedTuple):
 class Known(NamedTuple):
     """What is known of an operator for one input signature.
 
-    `single` is the layout of the only result, where that is a tensor with memory of its own: the usual case. `shape` is how the results
-    lie in lists and tuples: a number is an entry of `results`, and anything else stands for itself. `relaid` are operands that get
-    another layout.
+    `single` is the layout of the only result, where that is a new tensor and no operand is written, and `view_of` the operand whose memory
+    it is a view of, if any. `only_writes`: operands are written and keep their layouts, and nothing new is returned, but the operand
+    `returned` or nothing. These are the usual cases. `shape` is how the results lie in lists and tuples: a number is an entry of `results`,
+    and anything else stands for itself. `relaid` are operands that get another layout.
     """
 
     call: Call
     single: Layout | None
+    view_of: int | None
+    only_writes: bool
+    returned: int | None
     results: tuple[Result, ...]
     shape: Any
     mutates: tuple[int, ...]
@@ -206,11 +210,15 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
     default = None if default is torch.float32 else default
     named_templates = {k: p[0] for k, p in named.items()}
     call = Call(str(func), tuple(p[0] for p in pairs), named_templates, len(inputs), constants, keep, written, default)
-    usual = len(results) == 1 and isinstance(shape, Place) and results[0].operand is None and results[0].source is None and not relaid
+    alone = results[0] if len(results) == 1 and isinstance(shape, Place) else None
+    single = alone.layout if alone is not None and alone.operand is None and not relaid and not written else None
+    view_of = None if alone is None else alone.source
+    returned = None if alone is None else alone.operand
+    only_writes = bool(written) and not relaid and (returned is not None or not results)
     # The functions above refer to themselves: without this, they keep the operands until the next collection of garbage.
     inputs.clear()
     fakes.clear()
-    return Known(call, results[0].layout if usual and not written else None, tuple(results), shape, written, relaid)
+    return Known(call, single, view_of, only_writes, returned, tuple(results), shape, written, relaid)
 
 
 _BY_REMOTE = 'Put it into a function with `remote(propagate="inspect")`, which runs it on the workers and asks one of them for the shapes.'

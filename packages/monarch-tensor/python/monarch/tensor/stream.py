@@ -94,7 +94,7 @@ class Borrow:
         memory = self._memory
         memory.state, memory.dropped_at = DROPPED, current_site()
         if controller.failed is None:
-            controller.free(self._place, sorted(memory.ids))
+            controller.free(self._place, memory.ids())
             if self._place is not owner:
                 event = next(controller.events)
                 controller.emit_order(self._place, SIGNAL, event)

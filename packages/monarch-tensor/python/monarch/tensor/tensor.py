@@ -113,7 +113,7 @@ class Tensor(torch.Tensor):
         check_operands("drop", (self,), {}, handle.place, writes=(self,), autograd=True)
         memory.state, memory.dropped_at = DROPPED, current_site()
         if handle.place.controller.failed is None:
-            handle.place.controller.free(handle.place, sorted(memory.ids))
+            handle.place.controller.free(handle.place, memory.ids())
 
     def to_mesh(self, mesh: DeviceMesh | ProcMesh, stream: Stream | None = None) -> Tensor:
         """A copy on another mesh: dimensions of the same name and size move point to point, those that are missing here are broadcast."""
@@ -225,12 +225,9 @@ set_data: Callable[[Any, Any], None] = _data.__set__
 def new_tensor(handle: Handle) -> Tensor:
     """The tensor for a handle."""
     layout = handle.layout
-    if layout.contiguous:
-        made: Tensor = _wrapper(Tensor, layout.shape, dtype=layout.dtype, device=layout.device)
-    else:
-        made = _wrapper(Tensor, layout.shape, strides=layout.stride, storage_offset=layout.offset, dtype=layout.dtype, device=layout.device)
-        if layout.bits:
-            mark(made, layout.bits)
+    made: Tensor = _wrapper(Tensor, *layout.wrapper_arguments)
+    if layout.bits:
+        mark(made, layout.bits)
     made._handle = handle
     return made
 
