@@ -7,6 +7,7 @@ import pickle
 import re
 import threading
 import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -44,8 +45,6 @@ from monarch.tensor.worker.poison import Poison, PoisonedElsewhere, poison_among
 from monarch.tensor.worker.stream_thread import StreamThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from monarch.tensor.commands import Definition
     from monarch.tensor.worker.groups import Groups
 
@@ -56,6 +55,10 @@ _DEFINED_IN = {"torch_nn": "torch.nn.modules.linear_cross_entropy"}
 
 # Reports of failures in a row that no fetch has asked for: what comes after them is poisoned all the same.
 _REPORTS = 64
+
+
+# Its tensors, and the constants of a segment with the place of its first one.
+_Operator = Callable[[list[Any], list[Any], int], Any]
 
 
 class NotAnObject(Exception):
@@ -100,9 +103,11 @@ def _function(found: Any) -> Any:
 class Step:
     """A definition as it is executed: how many numbers of the code it has, and what they are given to."""
 
-    __slots__ = ("checks", "constants", "inputs", "keep", "may_miss", "mutates", "name", "results", "run", "takes_poison")
+    __slots__ = ("checks", "constants", "inputs", "keep", "may_miss", "mutates", "name", "operator", "results", "run", "takes_poison")
 
-    def __init__(self, definition: Definition, run: Callable[[int, list[Any], list[Any]], Any]) -> None:
+    def __init__(self, definition: Definition, run: Callable[[int, list[Any], list[Any]], Any], operator: _Operator | None = None) -> None:
+        # The usual case: an operator of which nothing is kept, or its first tensor.
+        self.operator = operator
         self.inputs = definition.inputs
         self.results = len(definition.keep)
         self.constants = definition.constants
@@ -201,10 +206,23 @@ class Executor:
                 step = steps[head]
                 middle = at + 1 + step.inputs
                 after = middle + step.results
-                inputs = code[at + 1 : middle]
-                values = constants[used : used + step.constants]
+                if (operator := step.operator) is None:
+                    given = constants[used : used + step.constants]
+                    self.execute(step, stream, number, code[at + 1 : middle], given, code[middle:after])
+                else:
+                    try:
+                        values = [table[i] for i in code[at + 1 : middle]]
+                        out = operator(values, constants, used)
+                        if middle < after:
+                            if out.__class__ is not torch.Tensor:
+                                out = flat_leaves(out)[0]
+                            if out is not None:
+                                table[code[middle]] = out
+                    except BaseException as e:
+                        self._failed(e, step, number, code[at + 1 : middle], code[middle:after])
+                    # What has died is free before the next command, which may wait for long.
+                    values = out = None
                 used += step.constants
-                self.execute(step, stream, number, inputs, values, code[middle:after])
                 at = after
                 number += 1
             elif head == RELEASE:
@@ -240,42 +258,33 @@ class Executor:
                     # A defect of ours. The other ranks of a collective do not wait for this one for ever.
                     missing = Poison(self.failure(e, number, step.name))
                 values = [table.get(i, missing) for i in inputs]
-            if step.takes_poison:
-                out = step.run(stream, values, constants)
-            else:
-                try:
-                    out = step.run(stream, values, constants)
-                except Exception:
-                    # Asked only now: what is poisoned is no tensor, so that no operator takes it.
-                    if poison_among(values) is not None:
-                        self._poison(poison_among(values), step, inputs, results)
-                        return
-                    raise
+            out = step.run(stream, values, constants)
             if results:
-                keep = step.keep
-                if len(keep) == 1 and isinstance(out, torch.Tensor):
-                    table[results[0]] = out
-                    return
                 if len(results) > 1:
                     self._siblings.update((entry, results) for entry in results)
-                for entry, place in zip(results, keep, strict=True):
+                for entry, place in zip(results, step.keep, strict=True):
                     value = out[place]
                     if value is not None:
                         table[entry] = value
-        except PoisonedElsewhere as e:
-            self._poison(Poison(e.failure), step, inputs, results)
         except BaseException as e:
-            failure = self.failure(e, number, step.name)
+            self._failed(e, step, number, inputs, results)
+
+    def _failed(self, error: BaseException, step: Step, number: int, inputs: list[int], results: list[int]) -> None:
+        """Poisons what an operation was to make, and reports why, if that is not the failure of an earlier one."""
+        # Asked only now: what is poisoned is no tensor, so that no operator takes it.
+        poison = None if step.takes_poison else poison_among([self.table.get(i) for i in inputs])
+        if poison is not None and isinstance(error, Exception):
+            self._poison(poison, step, inputs, results)
+        elif isinstance(error, PoisonedElsewhere):
+            self._poison(Poison(error.failure), step, inputs, results)
+        else:
+            failure = self.failure(error, number, step.name)
             self._poison(Poison(failure), step, inputs, results)
             if len(self.unmarked) < _REPORTS:
                 self.unmarked.append(failure)
             self.reports += 1
             if self.reports <= _REPORTS:
                 self._report(failure)
-            if not isinstance(e, Exception):
-                del e
-        else:
-            return
 
     def failure(self, error: BaseException, number: int, name: str) -> Failure:
         """The report of an exception to the controller."""
@@ -316,11 +325,21 @@ class Executor:
     # Definitions
 
     def _step(self, definition: Definition) -> Step:
-        return Step(definition, self._runner(definition))
+        if not isinstance(definition, Call):
+            return Step(definition, self._runner(definition))
+        try:
+            operator = _operator(definition)
+        except LookupError as e:
+            return Step(definition, _raiser(e))
+
+        def run(stream: int, inputs: list[Any], constants: list[Any]) -> Any:
+            return flat_leaves(operator(inputs, constants, 0))
+
+        if definition.default is not None:
+            return Step(definition, _with_default(definition.default, run))
+        return Step(definition, run, operator if definition.keep in ((), (0,)) else None)
 
     def _runner(self, definition: Definition) -> Callable[[int, list[Any], list[Any]], Any]:
-        if isinstance(definition, Call):
-            return self._call(definition)
         if isinstance(definition, Constant):
             return lambda stream, inputs, constants: [_constant(constants[0])]
         if isinstance(definition, RankOf):
@@ -344,21 +363,6 @@ class Executor:
         if isinstance(definition, Unpack):
             return lambda stream, inputs, constants: checked_results(definition.name, inputs[0], definition.results)
         return _Replayed(self, definition).run
-
-    def _call(self, call: Call) -> Callable[[int, list[Any], list[Any]], Any]:
-        try:
-            operator = operator_of(call.operator)
-        except LookupError as e:
-            return _raiser(e)
-        fill = filler(call.args, call.kwargs)
-        single = call.keep == (0,)
-
-        def run(stream: int, inputs: list[Any], constants: list[Any]) -> Any:
-            args, kwargs = fill(inputs, constants)
-            out = operator(*args, **kwargs)
-            return out if single and isinstance(out, torch.Tensor) else flat_leaves(out)
-
-        return run if call.default is None else _with_default(call.default, run)
 
     def held(self, stream: int, slot: Held) -> Any:
         """What a definition names instead of a tensor."""
@@ -385,6 +389,21 @@ class Executor:
         with torch.enable_grad():
             out = self.function(command.function)(*args, **kwargs)
         return checked_results(command.name, out, command.results)
+
+
+def _operator(call: Call) -> _Operator:
+    """An operator with its arguments. `LookupError` if there is none of this name."""
+    op = operator_of(call.operator)
+    if call.args == tuple(Input(i) for i in range(call.inputs)) and not call.kwargs:
+        return lambda inputs, constants, at: op(*inputs)
+    fill = filler(call.args, call.kwargs)
+    count = call.constants
+
+    def with_arguments(inputs: list[Any], constants: list[Any], at: int) -> Any:
+        args, kwargs = fill(inputs, constants[at : at + count] if count else constants)
+        return op(*args, **kwargs)
+
+    return with_arguments
 
 
 # The default type is one of the process: streams take turns while one of them needs another.
@@ -487,18 +506,27 @@ def filler(
         return value
 
     direct = [(place, value.index) for place, value in enumerate(args) if isinstance(value, Input)]
-    others = [(place, value) for place, value in enumerate(args) if not isinstance(value, Input) and has_slots(value)]
-    named = [(key, value) for key, value in kwargs.items() if has_slots(value)]
+    varying = [(place, value.index) for place, value in enumerate(args) if isinstance(value, Varying)]
+    others = [(place, value) for place, value in enumerate(args) if not isinstance(value, Input | Varying) and has_slots(value)]
+    named_varying = [(key, value.index) for key, value in kwargs.items() if isinstance(value, Varying)]
+    named = [(key, value) for key, value in kwargs.items() if not isinstance(value, Varying) and has_slots(value)]
 
     def fill(inputs: list[Any], constants: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         given = list(args)
         for place, index in direct:
             given[place] = inputs[index]
+        for place, index in varying:
+            given[place] = constants[index]
         for place, value in others:
             given[place] = filled(value, inputs, constants)
-        if not named:
+        if not named and not named_varying:
             return given, kwargs
-        return given, {**kwargs, **{key: filled(value, inputs, constants) for key, value in named}}
+        given_named = dict(kwargs)
+        for key, index in named_varying:
+            given_named[key] = constants[index]
+        for key, value in named:
+            given_named[key] = filled(value, inputs, constants)
+        return given, given_named
 
     return fill
 
