@@ -1,6 +1,7 @@
 """Streams and borrows."""
 
 import gc
+import time
 
 import pytest
 import torch
@@ -133,3 +134,39 @@ def test_a_copy_for_another_stream(mesh):
     moved = later(torch.ones(2)).to_mesh(mesh, stream)
     with stream.activate():
         assert inspect(moved + 1).tolist() == [3.0, 3.0]
+
+
+@remote(propagate="cached")
+def stream_threads():
+    import threading
+
+    return torch.tensor(sum(t.name.startswith("monarch-tensor-stream-") for t in threading.enumerate()))
+
+
+def test_streams_that_nothing_refers_to_end_on_the_workers(mesh):
+    """Their threads, their process groups, and what the controller knows of them."""
+    kept = Stream("kept")
+    with kept.activate():
+        stays = torch.ones(3)
+    mesh.check()
+    before = inspect(stream_threads()).item()
+    for i in range(20):
+        stream = Stream(f"short {i}")
+        with stream.activate():
+            total = (torch.ones(2) + i).reduce(reduction="sum")
+        if i % 2:
+            borrowed, borrow = stream.borrow(torch.full((2,), float(i)))
+            with stream.activate(), borrow:
+                total = total + borrowed
+            del borrowed, borrow
+        assert inspect(total)[0] >= i
+    del stream, total
+    gc.collect()
+    controller = mesh.controller
+    end = time.monotonic() + 60
+    while inspect(stream_threads()).item() != before:  # polls: the last streams end beside the main one
+        assert time.monotonic() < end, (inspect(stream_threads()).item(), before)
+        mesh.check()
+    assert {place.stream.name for place in controller.living_places()} == {"main", "kept"}
+    assert not controller.dropped_streams and not controller.orphans
+    assert inspect(stays).tolist() == [1.0, 1.0, 1.0]

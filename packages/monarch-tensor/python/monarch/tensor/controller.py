@@ -6,6 +6,7 @@ import contextvars
 import itertools
 import threading
 import time
+import weakref
 from collections import Counter, deque
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from monarch.tensor.frames import Site, current_site
 from monarch.tensor.worker.actor import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, MutableMapping, Sequence
 
     from monarch.actor import Future, ProcMesh
     from monarch.extension import HostId, ProcId
@@ -70,7 +71,11 @@ class Controller:
         self.lock = threading.RLock()
         self.numbers = itertools.count(1)
         self.events = itertools.count(1)
-        self.places: dict[Any, Place] = {}
+        self.places: weakref.WeakValueDictionary[Any, Place] = weakref.WeakValueDictionary()
+        # What has died at places that are no more, with the heads of these.
+        self.orphans: list[tuple[tuple[int, int], list[int]]] = []
+        # The numbers of streams that nothing refers to any more.
+        self.dropped_streams: list[int] = []
         self.cache: dict[tuple[Any, ...], tuple[Known, int]] = {}
         self.pinned: set[int] = set()
         self._recorder: Recorder | None = None
@@ -82,7 +87,8 @@ class Controller:
         # Process groups of the program that nothing refers to any more.
         self.dropped_groups: list[str] = []
         self._definitions = itertools.count(1)
-        self._streams: dict[Stream, int] = {}
+        self._streams: MutableMapping[Stream, int] = weakref.WeakKeyDictionary()
+        self._stream_numbers = itertools.count()
         self._targets: dict[tuple[int, ...], int] = {}
         self._new_definitions: list[tuple[int, Definition]] = []
         self._new_targets: list[tuple[int, tuple[int, ...]]] = []
@@ -131,7 +137,11 @@ class Controller:
 
     def stream_number(self, stream: Stream) -> int:
         with self.lock:
-            return self._streams.setdefault(stream, len(self._streams))
+            found = self._streams.get(stream)
+            if found is None:
+                found = self._streams[stream] = next(self._stream_numbers)
+                weakref.finalize(stream, _drop_stream, weakref.ref(self), found).atexit = False
+            return found
 
     def target_number(self, ranks: tuple[int, ...]) -> int:
         """Of a set of ranks; 0 is all of them."""
@@ -256,13 +266,17 @@ class Controller:
         # Others append meanwhile; what is there now is taken from the front.
         numbers = place.released[:count]
         del place.released[:count]
+        return self._unused(numbers)
+
+    def _unused(self, numbers: list[int]) -> list[int]:
+        """Those of them that no recording uses."""
         if self._pins:
             # What a recording uses stays.
             self._unreferenced.update(n for n in numbers if n in self._pins)
             numbers = [n for n in numbers if n not in self._pins]
         recorder = self._recorder
         if recorder is not None:
-            numbers = recorder.released(place, numbers)
+            numbers = recorder.released(numbers)
         return numbers
 
     def pin(self, number: int) -> None:
@@ -286,13 +300,21 @@ class Controller:
             if self.failed is not None:
                 raise self.failed
             self.end_forgotten()
-            for place in list(self.places.values()):
+            # Before what was alive in them is freed: what dies meanwhile comes with the next batch.
+            dropped = len(self.dropped_streams)
+            for place in self.living_places():
                 if place.released:
                     if place is not self._place:
                         self._turn(place)
                     self._release(place)
+            while self.orphans:  # polls: no, each pass takes one
+                head, released = self.orphans.pop()
+                if numbers := self._unused(released):
+                    self._segments.append(Segment(*head, self._operations, [RELEASE, len(numbers), *numbers], []))
+                    # What comes next is not to come before it.
+                    self._place = None
             if not self._segments:
-                self._drop_groups()
+                self._drop(dropped)
                 return
             segments = [s for s in self._segments if s.code]
             definitions, self._new_definitions = self._new_definitions, []
@@ -310,7 +332,7 @@ class Controller:
             except SupervisionError as e:
                 self.fail(e)
                 raise
-            self._drop_groups()
+            self._drop(dropped)
             if self._operations - self._marked >= MARK_COMMANDS or self._bytes >= MARK_BYTES:
                 self._marked = self._operations
                 self._bytes = 0
@@ -326,13 +348,25 @@ class Controller:
             self.forgotten.remove(borrow)
             borrow.drop()
 
-    def _drop_groups(self) -> None:
+    def living_places(self) -> list[Place]:
+        """The places of tensors and activations."""
+        return [place for ref in self.places.valuerefs() if (place := ref()) is not None]
+
+    def _drop(self, streams: int) -> None:
+        """Ends groups, and the first so many streams, that nothing refers to any more."""
         while self.dropped_groups:  # polls: no, each pass takes one
             self.workers.drop_group.broadcast(self.dropped_groups.pop())
+        for number in self.dropped_streams[:streams]:
+            self.workers.drop_stream.broadcast(number)
+        del self.dropped_streams[:streams]
+
+    def _has_ends(self) -> bool:
+        """Whether something has died of which the workers do not know."""
+        return bool(self.dropped_groups or self.dropped_streams or self.orphans or any(p.released for p in self.living_places()))
 
     def place_of_ranks(self, ranks: tuple[int, ...], stream: Stream) -> Place:
         """Where commands go that ranks of several meshes execute together."""
-        key = (ranks, stream)
+        key = (ranks, stream.serial)
         found = self.places.get(key)
         if found is None:
             from monarch.tensor.place import Place
@@ -446,7 +480,7 @@ class Controller:
                         # thread more than it saves.
                         if self._operations != known and grown < _TICKS:
                             known, grown, idle = self._operations, grown + 1, 0
-                        elif not self.held and (self._segments or self.dropped_groups or any(p.released for p in self.places.values())):
+                        elif not self.held and (self._segments or self._has_ends()):
                             idle = grown = 0
                             known = self._operations
                             self.flush()
@@ -458,6 +492,14 @@ class Controller:
                         self.lock.release()
                 else:
                     idle = 0
+
+
+def _drop_stream(of: weakref.ref[Controller], number: int) -> None:
+    # On any thread, as the end of a tensor.
+    controller = of()
+    if controller is not None and controller.failed is None:
+        controller.dropped_streams.append(number)
+        controller.stir()
 
 
 def _local_ranks(hosts: Sequence[HostId]) -> list[tuple[int, int]]:

@@ -10,9 +10,12 @@ if TYPE_CHECKING:
 
 
 class Place:
-    """A mesh and a stream of it. There is one object for each such pair, so that places are compared by identity."""
+    """A mesh and a stream of it. There is one object for each such pair, so that places are compared by identity.
 
-    __slots__ = ("controller", "head", "mesh", "release_now", "released", "stream")
+    It lives as long as a tensor, an activation or a command to send needs it.
+    """
+
+    __slots__ = ("__weakref__", "controller", "head", "mesh", "release_now", "released", "stream")
 
     def __init__(self, controller: Controller, mesh: Any, stream: Stream, head: tuple[int, int]) -> None:
         self.controller = controller
@@ -25,6 +28,11 @@ class Place:
         # One of them is large: its memory is not to wait for more of them.
         self.release_now = False
 
+    def __del__(self) -> None:
+        # On any thread, as the end of a tensor.
+        if self.released:
+            self.controller.orphans.append((self.head, self.released))
+
     def __repr__(self) -> str:
         return f"<Place {self.mesh!r} {self.stream!r}>"
 
@@ -34,7 +42,7 @@ def place_of(mesh: Any, stream: Any) -> Place:
     controller: Controller = mesh.controller
     places = controller.places
     # By the ranks and labels, not by the object: two slices that are equal are the same mesh.
-    key = (mesh.key, stream)
+    key = (mesh.key, stream.serial)
     found = places.get(key)
     if found is None:
         head = (controller.stream_number(stream), controller.target_number(mesh.ranks_in_order))

@@ -77,7 +77,7 @@ class Recorder:
     def order(self, place: Place, opcode: int, event: int) -> None:
         self._check(place)
 
-    def released(self, place: Place, numbers: list[int]) -> list[int]:
+    def released(self, numbers: list[int]) -> list[int]:
         """Takes note of what was freed; gives what is to be freed now."""
         if own := [n for n in numbers if n in self.made]:
             self.log.append(own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from monarch.tensor.active import active
@@ -14,11 +15,18 @@ if TYPE_CHECKING:
     from monarch.tensor.tensor import Tensor
 
 
+_serials = itertools.count()
+
+
 class Stream:
-    """A sequence of commands of its own, a thread on each worker and, on a GPU, a stream of it."""
+    """A sequence of commands of its own, a thread on each worker and, on a GPU, a stream of it.
+
+    The workers end it, and close its process groups, after its last command, once neither the program nor a tensor refers to it.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.serial = next(_serials)
 
     def __repr__(self) -> str:
         return f"<Stream {self.name}>"

@@ -54,6 +54,8 @@ class SimulatedController(Controller):
         self.workers = _NoWorkers()
         # A tensor that dies has no flusher to wake.
         self.awake = True
+        # The log names them after their end.
+        self._streams = {}
 
     # Commands
 
@@ -186,10 +188,11 @@ class SimulatedController(Controller):
             if self.failed is not None:
                 raise self.failed
             self.end_forgotten()
-            for place in list(self.places.values()):
+            for place in self.living_places():
                 if place.released:
                     self._release(place)
             self.dropped_groups.clear()
+            self.orphans.clear()
             self._new_definitions.clear()
             self._new_targets.clear()
             self._forget.clear()

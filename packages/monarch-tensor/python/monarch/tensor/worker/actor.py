@@ -129,6 +129,11 @@ class Worker(Actor):
         self._executor.after_all(lambda: self._groups.drop(name))
 
     @endpoint
+    def drop_stream(self, number: int) -> None:
+        """Ends a stream after its commands."""
+        self._executor.drop_stream(number)
+
+    @endpoint
     def size_of_table(self) -> int:
         return len(self._executor.table)
 

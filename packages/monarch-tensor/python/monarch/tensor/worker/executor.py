@@ -169,6 +169,19 @@ class Executor:
             found = self._streams[number] = StreamThread(number)
         return found
 
+    def drop_stream(self, number: int) -> None:
+        """Ends a stream that gets no more commands, after those that it has, and its process groups."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+
+        def end() -> None:
+            self.groups.drop(number)
+            self._streams.pop(number, None)
+            stream.end()
+
+        stream.put(end)
+
     def close(self) -> None:
         """Ends the streams."""
         for stream in list(self._streams.values()):

@@ -23,12 +23,26 @@ class StreamThread:
     def __init__(self, number: int) -> None:
         self._tasks: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self.number = number
-        self._closed = False
+        self._closed = self._ended = False
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"monarch-tensor-stream-{number}", daemon=True)
         self._thread.start()
 
     def put(self, task: Callable[[], object]) -> None:
-        self._tasks.put(task)
+        with self._lock:
+            if not self._ended:
+                self._tasks.put(task)
+                return
+        # All that came before it is done.
+        task()
+
+    def end(self) -> None:
+        """Ends the stream. A task of it: on its own thread, after the tasks before."""
+        with self._lock:
+            if self._tasks.empty():
+                self._ended = self._closed = True
+            else:
+                self._tasks.put(self.end)
 
     def close(self) -> None:
         """Drops the tasks that have not begun, and waits a moment for the one that has: torch does not like to end in the middle of one."""
