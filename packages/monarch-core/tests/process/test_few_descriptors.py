@@ -29,6 +29,28 @@ def test_client_with_few_descriptors_starts_or_says_why_not(count: int) -> None:
         assert "atexit" not in done.stderr and "_at_exit" not in done.stderr
 
 
+def test_client_without_a_descriptor_for_an_extension_module_says_why_not() -> None:
+    """The loader's `ImportError`, whose text is all that it has of the reason, at the import of the first such module."""
+    source = """
+    import sys
+    from monarch.actor import this_host
+
+    assert "_pickle" not in sys.modules
+
+    class Loader:
+        def find_spec(self, name, *more):
+            if name == "_pickle":
+                text = "/x/_pickle.so: cannot open shared object file: Too many open files"
+                raise ImportError(text, name=name, path="/x/_pickle.so")
+
+    sys.meta_path.insert(0, Loader())
+    this_host()
+    """
+    done = run(source, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, last) == (1, "OSError: [Errno 24] cannot start the runtime: Too many open files: '/x/_pickle.so'"), done
+
+
 # Of all numbers of descriptors, those with which another step fails.
 @pytest.mark.parametrize("free", range(10))
 def test_moment_without_descriptors_fails_one_use_of_a_service(free: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -36,6 +37,13 @@ def start_client(uid: int = 0) -> LocalProcess:
     except OSError as e:
         native.close_agent(0.0)
         raise OSError(e.errno, f"cannot start the runtime: {e.strerror}", e.filename) from None
+    except ImportError as e:
+        native.close_agent(0.0)
+        for number in (errno.EMFILE, errno.ENFILE):
+            # The loader of extension modules gives its reason as a text only.
+            if os.strerror(number) in str(e):
+                raise OSError(number, f"cannot start the runtime: {os.strerror(number)}", e.path) from None
+        raise
     except BaseException:  # no thread is to be had: a client without housekeeping would wait for ever
         native.close_agent(0.0)
         raise
