@@ -49,4 +49,5 @@ print("all measured")
 def test_commands_batches_fetches_and_collectives_are_measured():
     recorder = {"MONARCH_FLIGHT_RECORDER": "1", "MONARCH_FLIGHT_RECORDER_EVENTS": "4096"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, **recorder}, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, "all measured"), done.stderr
+    # Gloo of older torch prints lines of its own.
+    assert (done.returncode, done.stdout.strip().splitlines()[-1:]) == (0, ["all measured"]), done.stderr

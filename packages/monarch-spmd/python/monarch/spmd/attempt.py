@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from monarch.actor import ExitReason, MonarchError, Point, SupervisionError
 from monarch.extension.command import Console, prefixed
+from monarch.spmd.clocks import Reading, offsets
 from monarch.spmd.environment import Attempt
 from monarch.spmd.errors import RankFailure, SPMDError, SPMDFailure
 from monarch.spmd.host_pool import HostPool
@@ -197,6 +198,7 @@ class RunningAttempt:
         ranks = iter(self.ranks)
         of_group = [(actors, [next(ranks) for _ in range(actors.extent.nelements)]) for actors in groups]
         calls = [actors.start.call(address, port) for actors, _ in of_group]
+        readings: list[Reading] = []
         for call, (_, members) in zip(calls, of_group, strict=True):
             try:
                 found: list[Started] = [value for _, value in await call]
@@ -206,9 +208,14 @@ class RunningAttempt:
                     rank.lost = error
                 self._first_failure.set()
                 continue
-            middle = (asked + time.time()) / 2
+            answered = time.time()
             for rank, one in zip(members, found, strict=True):
-                rank.started, rank.offset = one, one.at - middle
+                rank.started = one
+                readings.append(Reading(one.host, asked, one.at, answered))
+        known = offsets(readings)
+        for rank in self.ranks:
+            if rank.started is not None:
+                rank.offset = known[rank.started.host]
         refused = [rank for rank in self.ranks if rank.started is not None and rank.started.problem]
         if refused:
             raise _cannot_start(refused, len(self.ranks))

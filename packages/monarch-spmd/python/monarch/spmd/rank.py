@@ -355,10 +355,10 @@ class Rank(Actor):
         code = os.waitstatus_to_exitcode(ended.result())
         # A guard that was killed reports a signal as well, which is none of the run.
         was_ended = self._ending is not None and self._process.was_signalled
-        message, traceback = ("", "") if code == 0 else _exception(self._error.read(0, _LONGEST_ERROR))
+        message, traceback, time_of = ("", "", None) if code == 0 else _exception(self._error.read(0, _LONGEST_ERROR))
         was_out_of_memory = code == -signal.SIGKILL and not was_ended and out_of_memory_kills() > self._kills
         has_lost_port = code != 0 and not was_ended and self._port is not None and _is_taken(self._port)
-        raised_at = self._error.changed_at() if message and (self._has_raised_before or not was_ended) else None
+        raised_at = (time_of or self._error.changed_at()) if message and (self._has_raised_before or not was_ended) else None
         self._ended = Ended(code, at, was_ended, was_out_of_memory, message, traceback, has_lost_port, raised_at)
         self._breakpoints.close()
         for pipe in self._pipes:
@@ -376,16 +376,18 @@ def _missing(program: Program, workdir: str | None) -> str:
     return ""
 
 
-def _exception(data: bytes) -> tuple[str, str]:
-    """Text and traceback of what a program has left in its error file, in the format of torchelastic."""
+def _exception(data: bytes) -> tuple[str, str, float | None]:
+    """Text and traceback of what a program has left in its error file, in the format of torchelastic, and when, if that is there."""
     try:
         found: Any = json.loads(data.decode(errors="replace"))["message"]
         if isinstance(found, str):
-            return found[:_LONGEST_MESSAGE], ""
-        text = str(found.get("extraInfo", {}).get("py_callstack", ""))
-        return str(found["message"])[:_LONGEST_MESSAGE], text[-_LONGEST_TRACEBACK:]
+            return found[:_LONGEST_MESSAGE], "", None
+        more = found.get("extraInfo", {})
+        at = more.get("raised_at")
+        text = str(more.get("py_callstack", ""))[-_LONGEST_TRACEBACK:]
+        return str(found["message"])[:_LONGEST_MESSAGE], text, at if isinstance(at, float) else None
     except (ValueError, KeyError, TypeError, AttributeError):  # none, or one of another format
-        return "", ""
+        return "", "", None
 
 
 class _Unnamed:

@@ -155,14 +155,17 @@ def _record(error: BaseException, traceback_: TracebackType | None) -> None:
     path = os.environ.get(ERROR_FILE)
     if not path or (os.path.exists(path) and os.path.getsize(path)):
         return
-    import json
     import time
+
+    # Before what takes time. The file's own time is that of the last tick of the kernel, milliseconds before.
+    at = time.time()
+    import json
     import traceback
 
     text = "".join(traceback.format_exception(type(error), error, traceback_))
     message = {
         "message": _line(error)[:_LONGEST_MESSAGE],
-        "extraInfo": {"py_callstack": text[-_LONGEST_TRACEBACK:], "timestamp": str(int(time.time()))},
+        "extraInfo": {"py_callstack": text[-_LONGEST_TRACEBACK:], "timestamp": str(int(at)), "raised_at": at},
     }
     try:
         with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:

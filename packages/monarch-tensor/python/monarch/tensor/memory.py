@@ -17,7 +17,7 @@ SHARED = "SHARED"  # other streams read it: no stream writes
 class Memory:
     """One storage on each rank of a mesh. Tensors that are views of each other have the same one.
 
-    Most have no view and are never lent: what is not of the class by default costs nothing to make.
+    Most have no view and no borrow: what is the default of the class costs nothing to make.
     """
 
     state: str | None = None
