@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # An end that no host reports, such as that of a job which another machine has killed.
 LOOK_SECONDS = 60.0
+# From the end of a host that is heard to the second look.
+AGAIN_SECONDS = 0.5
 # For a host to take a process.
 ANSWER_SECONDS = 5.0
 
@@ -114,13 +116,21 @@ class KeptJob:
             self._news.set()
 
     def watch(self, over: Callable[[str], object]) -> None:
-        """Calls `over` with the reason once the job has ended, or all its hosts are lost. Looks when a host ends, and each minute."""
+        """Calls `over` with the reason once the job has ended, or all its hosts are lost.
+
+        Looks when a host ends, more and more seldom after that, since its link ends before its process and before the scheduler knows, and
+        each minute.
+        """
         threading.Thread(target=self._watch, args=(over,), name="monarch-keeper-job", daemon=True).start()
 
     def _watch(self, over: Callable[[str], object]) -> None:
+        pause = LOOK_SECONDS
         while True:
-            self._news.wait(LOOK_SECONDS)
-            self._news.clear()
+            if self._news.wait(pause):
+                self._news.clear()
+                pause = AGAIN_SECONDS
+            else:
+                pause = min(2 * pause, LOOK_SECONDS)
             try:
                 status = self.job.status()
             except Exception as e:  # a scheduler that does not answer is asked again
