@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 _FENCE = re.compile(r"^(?P<indent> {0,3})(?P<fence>`{3,})(?P<info>[^`]*)$")
 
@@ -12,20 +13,34 @@ def script(markdown: str) -> str:
 
     Blocks marked ```python no-run, and those of other languages, become blank lines. Empty when there is nothing to run.
     """
-    lines: list[str] = []
+    text = "\n".join(line for _, line in _lines(markdown)).rstrip()
+    return f"{text}\n" if text else ""
+
+
+def blocks(markdown: str) -> list[str]:
+    """The same blocks, each for itself."""
+    found: dict[int, list[str]] = {}
+    for number, line in _lines(markdown):
+        if number:
+            found.setdefault(number, []).append(line)
+    return ["\n".join(lines) for lines in found.values()]
+
+
+def _lines(markdown: str) -> Iterator[tuple[int, str]]:
+    """Each line with the number of the block that it is in: 0 and an empty line outside of all."""
     fence = indent = ""
-    run = False
+    count = number = 0
     for line in markdown.splitlines():
         found = _FENCE.match(line)
         if not fence and found:
             fence, indent = found["fence"], found["indent"]
             words = found["info"].split()
-            run = words[:1] == ["python"] and "no-run" not in words
-            lines.append("")
+            if words[:1] == ["python"] and "no-run" not in words:
+                count += 1
+                number = count
+            yield 0, ""
         elif fence and found and found["fence"].startswith(fence) and not found["info"].strip():
-            fence, run = "", False
-            lines.append("")
+            fence, number = "", 0
+            yield 0, ""
         else:
-            lines.append(line.removeprefix(indent) if run else "")
-    text = "\n".join(lines).rstrip()
-    return f"{text}\n" if text else ""
+            yield number, line.removeprefix(indent) if number else ""

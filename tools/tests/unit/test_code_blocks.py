@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.code_blocks import script
+from tools.code_blocks import blocks, script
 
 PAGE = """# Title
 ```python
@@ -28,6 +28,11 @@ b = a + 1
 def test_blocks_in_order_on_their_own_lines() -> None:
     lines = script(PAGE).splitlines()
     assert [(number, line) for number, line in enumerate(lines, 1) if line] == [(3, "a = 1"), (18, "b = a + 1")]
+
+
+def test_blocks_for_themselves() -> None:
+    assert blocks(PAGE) == ["a = 1", "b = a + 1"]
+    assert blocks("  ```python\n  if a:\n      b\n  ```\n") == ["if a:\n    b"]
 
 
 def test_nothing_to_run() -> None:

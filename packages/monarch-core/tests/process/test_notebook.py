@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import nbformat
 import pytest
 from fresh import run
 from fresh_script import wait_for_end
-from nbformat.v4 import new_code_cell, new_notebook
 from notebook_kernel import TIMEOUT, Kernel
+
+from tools.notebook import execute
 
 pytestmark = pytest.mark.timeout(TIMEOUT + 20)
 
@@ -67,35 +64,6 @@ def kernel(folder: Path) -> Iterator[Kernel]:
     made.close()
 
 
-EXECUTE = """
-import asyncio, sys
-import nbformat
-from jupyter_client import AsyncKernelManager
-from nbclient import NotebookClient
-
-folder, path = sys.argv[1:]
-notebook = nbformat.read(path, as_version=4)
-manager = AsyncKernelManager(transport="ipc", connection_file=f"{folder}/kernel.json")
-asyncio.run(NotebookClient(notebook, timeout=100, km=manager).async_execute())
-nbformat.write(notebook, path)
-"""
-
-
-def execute(cells: list[str], folder: Path) -> Any:
-    """Runs a notebook. In a process of its own: nbclient leaves sockets to the collector, which warns of them."""
-    path = folder / "test.ipynb"
-    nbformat.write(new_notebook(cells=[new_code_cell(code) for code in cells]), path)
-    done = subprocess.run(
-        [sys.executable, "-c", EXECUTE, str(folder), str(path)],
-        check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=TIMEOUT,
-    )
-    assert done.returncode == 0, done.stdout.decode()
-    return nbformat.read(path, as_version=4)
-
-
 def lines(text: str) -> list[str]:
     return sorted(text.splitlines())
 
@@ -113,7 +81,7 @@ def test_a_notebook(folder):
         redefined + "(await workers.version.call()).values(), (await procs.spawn('again', Worker).version.call()).values()",
         "for number in range(200): print(number); workers.say.broadcast(f'line {number}')\nawait workers.version.call();",
     ]
-    notebook = execute(cells, folder)
+    notebook = execute(cells, folder, TIMEOUT)
     shown: list[dict[str, str]] = []
     for cell in notebook.cells:
         shown.append({})

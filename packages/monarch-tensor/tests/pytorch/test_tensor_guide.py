@@ -1,0 +1,36 @@
+"""The guide as a notebook: a kernel runs its blocks as cells."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tools.code_blocks import blocks
+from tools.notebook import execute
+from tools.project import ROOT
+
+# The kernel, torch, and the processes of the guide start on a busy machine.
+SECONDS = 300
+
+pytestmark = pytest.mark.timeout(SECONDS + 20)
+
+
+def test_the_guide_is_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="nb-"))
+    for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(folder))
+    try:
+        cells = blocks((ROOT / "docs" / "tensors.md").read_text(encoding="utf-8"))
+        notebook = execute(cells, folder, SECONDS)
+    finally:
+        shutil.rmtree(folder)
+    assert len(notebook.cells) == len(cells) > 10
+    for cell in notebook.cells:
+        assert cell.execution_count, cell.source
+        for output in cell.outputs:
+            assert output.output_type != "error", (cell.source, output)
+            # A cell can await, where a script cannot: the first one that waits instead gets this hint.
+            assert output.get("name") != "stderr" or "get() blocks the active event loop" in output.text, (cell.source, output)
