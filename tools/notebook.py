@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ def execute(cells: list[str], folder: Path, timeout: float) -> Any:
 
     In a process of its own: nbclient leaves sockets to the collector, which warns of them.
     """
-    import nbformat
-    from nbformat.v4 import new_code_cell, new_notebook
-
+    # Its annotations are partial.
+    nbformat: Any = import_module("nbformat")
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
     path = folder / "test.ipynb"
-    nbformat.write(new_notebook(cells=[new_code_cell(code) for code in cells]), path)
+    nbformat.write(made, path)
     done = subprocess.run(
         [sys.executable, "-m", "tools.notebook", str(folder), str(path)],
         check=False,
@@ -40,14 +41,13 @@ def execute(cells: list[str], folder: Path, timeout: float) -> Any:
 
 def main() -> None:
     """Runs one notebook."""
-    import nbformat
-    from jupyter_client import AsyncKernelManager
-    from nbclient import NotebookClient
-
+    nbformat: Any = import_module("nbformat")
+    manager_of: Any = import_module("jupyter_client").AsyncKernelManager
+    client_of: Any = import_module("nbclient").NotebookClient
     folder, path = sys.argv[1:]
     notebook = nbformat.read(path, as_version=4)
-    manager = AsyncKernelManager(transport="ipc", connection_file=f"{folder}/kernel.json")
-    asyncio.run(NotebookClient(notebook, timeout=CELL_S, km=manager).async_execute())
+    manager = manager_of(transport="ipc", connection_file=f"{folder}/kernel.json")
+    asyncio.run(client_of(notebook, timeout=CELL_S, km=manager).async_execute())
     nbformat.write(notebook, path)
 
 

@@ -375,6 +375,7 @@ class Executor:
             return lambda stream, inputs, constants: self._apply(stream, definition, inputs, constants)
         if isinstance(definition, Unpack):
             return lambda stream, inputs, constants: checked_results(definition.name, inputs[0], definition.results)
+        assert isinstance(definition, Replay), definition
         return _Replayed(self, definition).run
 
     def held(self, stream: int, slot: Held) -> Any:
