@@ -13,7 +13,8 @@ from monarch.tensor.above import above
 from monarch.tensor.commands import decode
 from monarch.tensor.failures import Failure
 from monarch.tensor.worker import handoff
-from monarch.tensor.worker.executor import Executor, filler
+from monarch.tensor.worker.arguments import filler
+from monarch.tensor.worker.executor import Executor
 from monarch.tensor.worker.groups import Groups
 from monarch.tensor.worker.poison import poison_among
 
