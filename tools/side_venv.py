@@ -25,7 +25,7 @@ from tools.project import ROOT
 
 PINS = ROOT / "tools" / "side_venvs"
 # Scripts that the interpreter of an environment runs once its packages are there. They import nothing of this checkout.
-FINISHED_BY: dict[str, Path] = dict.fromkeys(("torch", "torch_2_8", "torch_2_4"), ROOT / "tools" / "torch_standins.py")
+FINISHED_BY: dict[str, Path] = dict.fromkeys(("torch", "torch_2_8"), ROOT / "tools" / "torch_standins.py")
 _COMPLETE = "complete"
 _LAST_LINES = 20
 

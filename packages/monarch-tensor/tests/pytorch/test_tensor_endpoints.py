@@ -1,6 +1,5 @@
 """Mesh tensors as arguments and results of ordinary actors."""
 
-import copy
 import io
 import os
 import pickle
@@ -233,7 +232,7 @@ def test_a_message_that_cannot_be_sent_leaves_nothing(mesh, actors):
 
 def test_pickling_outside_of_a_call_is_refused(mesh, procs):
     t = torch.ones(2)
-    for use in (pickle.dumps, copy.copy, lambda v: torch.save(v, io.BytesIO())):
+    for use in (pickle.dumps, lambda v: torch.save(v, io.BytesIO())):
         with pytest.raises(TypeError, match="a mesh tensor cannot be pickled"):
             use(t)
     with pytest.raises(TypeError, match="a mesh tensor cannot be pickled"):

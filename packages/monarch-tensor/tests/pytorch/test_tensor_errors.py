@@ -69,7 +69,7 @@ def test_operands_that_cannot_be_used_are_marked(procs):
         gone.drop()
         for operand, marker, remedy in (
             (local, "LOCAL_TENSOR", "on the controller only"),
-            (elsewhere, "WRONG_MESH", "this tensor is on DeviceMesh()"),
+            (elsewhere, "WRONG_MESH", "this tensor is on DeviceMesh(ranks=[0])"),
             (beside, "WRONG_STREAM", "of stream beside"),
             (gone, "DROPPED", "test_tensor_errors.py"),
         ):
@@ -369,15 +369,15 @@ def test_a_controller_far_ahead_is_held_back(mesh):
 def test_torch_that_is_missing_or_too_old_is_named(monkeypatch):
     from importlib import metadata
 
-    monkeypatch.setattr(metadata, "version", lambda name: "2.3.1+cpu")
-    with pytest.raises(ImportError, match=r"needs torch >= 2.4, < 3.0, and torch 2.3.1\+cpu is installed"):
+    monkeypatch.setattr(metadata, "version", lambda name: "2.7.1+cpu")
+    with pytest.raises(ImportError, match=r"needs torch >= 2.8, < 3.0, and torch 2.7.1\+cpu is installed"):
         check_torch()
 
     def missing(name):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(ImportError, match=r"needs torch >= 2.4.*pip install torch"):
+    with pytest.raises(ImportError, match=r"needs torch >= 2.8.*pip install torch"):
         check_torch()
 
 

@@ -1,5 +1,6 @@
 """Meshes: activation, slices, ranks, what torch does inside and outside."""
 
+import copy
 import threading
 
 import pytest
@@ -218,3 +219,26 @@ def test_drop_frees_all_views_at_once(mesh):
             use()
     assert inspect(copy).tolist() == [0.0] * 4
     base.drop()
+
+
+def test_slices_of_one_size_are_shown_with_their_ranks(four):
+    with four.activate() as mesh:
+        assert repr(mesh) == "DeviceMesh(hosts=2, gpus=2)"
+        assert repr(mesh.slice(hosts=1)) == "DeviceMesh(gpus=2, ranks=[2, 3])"
+        assert repr(mesh.slice(hosts=0, gpus=1)) == "DeviceMesh(ranks=[1])"
+
+
+def test_a_coordinate_that_is_given_twice_is_refused(procs):
+    with procs.activate() as mesh:
+        with pytest.raises(TypeError, match="coordinate 'gpus' is given twice"):
+            inspect(mesh.rank("gpus"), {"gpus": 1}, gpus=0)
+
+
+def test_a_shallow_copy_is_another_tensor_of_the_same_memory(procs):
+    with procs.activate():
+        t = torch.zeros(2, requires_grad=True)
+        other = copy.copy(t)
+        assert other is not t and other.requires_grad and other.is_leaf
+        with torch.no_grad():
+            other.add_(1)
+        assert inspect(t.detach()).tolist() == [1.0, 1.0]

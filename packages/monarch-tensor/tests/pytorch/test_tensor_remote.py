@@ -254,3 +254,12 @@ def test_names_of_the_package():
     assert mt.function_resolvers is function_resolvers
     with pytest.raises(AttributeError, match="no attribute 'no_such'"):
         _ = mt.no_such
+
+
+def test_shapes_that_depend_on_data_name_the_operator_and_the_remedy(mesh):
+    @remote(propagate="cached")
+    def positive(t):
+        return t[t > 0]
+
+    with pytest.raises(TensorMeshError, match=r"aten\.nonzero.*depends on data.*remote\(propagate=\"inspect\"\)"):
+        positive(torch.ones(3))

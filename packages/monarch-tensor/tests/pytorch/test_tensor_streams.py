@@ -170,3 +170,14 @@ def test_streams_that_nothing_refers_to_end_on_the_workers(mesh):
     assert {place.stream.name for place in controller.living_places()} == {"main", "kept"}
     assert not controller.dropped_streams and not controller.orphans
     assert inspect(stays).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_streams_of_one_name_are_two(mesh):
+    first, second = Stream("same"), Stream("same")
+    with first.activate():
+        t = torch.ones(2)
+    with (
+        second.activate(),
+        pytest.raises(TypeError, match="is of stream same, and the operation is of stream same, another one of this name"),
+    ):
+        t + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 
 # The oldest and the first one that is too new, by major and minor version.
-OLDEST, TOO_NEW = (2, 4), (3, 0)
+OLDEST, TOO_NEW = (2, 8), (3, 0)
 
 
 def check_torch() -> None:

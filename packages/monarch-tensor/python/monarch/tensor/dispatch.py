@@ -350,7 +350,8 @@ def _problem(place: Place | None, value: Any, written: bool) -> tuple[str, dict[
     if handle.place.mesh != place.mesh:
         return checks.WRONG_MESH, {"of": repr(handle.place.mesh), "here": repr(place.mesh)}
     if handle.place.stream is not place.stream:
-        return checks.WRONG_STREAM, {"of": handle.place.stream.name, "here": place.stream.name}
+        of, here = handle.place.stream.name, place.stream.name
+        return checks.WRONG_STREAM, {"of": of, "here": here if here != of else f"{here}, another one of this name"}
     if handle.memory.state == BORROWED:
         return checks.BORROWED, {}
     if handle.memory.state == SHARED and written:

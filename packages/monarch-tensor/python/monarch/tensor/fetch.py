@@ -72,6 +72,8 @@ def show(obj: Any, shard: dict[str, int] | None = None, **coords: int) -> Any:
 
 def rank_of(place: Place, shard: dict[str, int] | None, coords: dict[str, int]) -> int:
     """The rank at coordinates of the place's mesh; those that are not given are 0."""
+    for name in coords.keys() & (shard or {}).keys():
+        raise TypeError(f"the coordinate {name!r} is given twice: in `shard` and by its name")
     given = {**(shard or {}), **coords}
     sizes = place.mesh.sizes
     for name, index in given.items():

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _group_names = itertools.count(1)
 
+# Ranks in the text of a mesh.
+_SHOWN = 8
+
 
 class DeviceMesh(MeshTrait):
     """The ranks of a mesh of procs, or of a part of it, as torch calls see them; immutable. Its slices and splits are such meshes too."""
@@ -55,7 +58,13 @@ class DeviceMesh(MeshTrait):
         return hash((id(self.controller), self.grid))
 
     def __repr__(self) -> str:
-        return f"DeviceMesh({', '.join(f'{k}={v}' for k, v in self.sizes.items())})"
+        parts = [f"{name}={size}" for name, size in self.sizes.items()]
+        ranks = self.ranks_in_order
+        if len(ranks) < self.controller.size:
+            # Slices of the same sizes differ by their ranks.
+            shown = [*map(str, ranks)] if len(ranks) <= _SHOWN else [*map(str, ranks[: _SHOWN - 1]), "...", str(ranks[-1])]
+            parts.append(f"ranks=[{', '.join(shown)}]")
+        return f"DeviceMesh({', '.join(parts)})"
 
     def activate(self) -> AbstractContextManager[DeviceMesh]:
         """Inside, each torch call of this thread is one operation on all ranks of the mesh.

@@ -173,7 +173,7 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
         try:
             out = func(*(p[1] for p in pairs), **{k: p[1] for k, p in named.items()})
         except Exception as e:
-            _explain(func, e)
+            explain(str(func), e)
             raise
     mutated, sources = _aliases(func, tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()})
     results: list[Result] = []
@@ -224,14 +224,15 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
 _BY_REMOTE = 'Put it into a function with `remote(propagate="inspect")`, which runs it on the workers and asks one of them for the shapes.'
 
 
-def _data_dependent(func: Any) -> str:
+def _data_dependent(func: object) -> str:
     return (
         f"{func}: the shape or value of the result depends on data, which are on the workers. Fetch them with `inspect` or `fetch_shard`, "
         'or put the operation into a function with `remote(propagate="inspect")`.'
     )
 
 
-def _explain(func: Any, error: Exception) -> None:
+def explain(func: str, error: Exception) -> None:
+    """`TensorMeshError` for what tensors without data do not allow; nothing for other errors."""
     kind = type(error).__name__
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):
         raise TensorMeshError(_data_dependent(func)) from None

@@ -25,7 +25,7 @@ from monarch.tensor.memory import Handle, Memory
 from monarch.tensor.mesh import RemoteProcessGroup
 from monarch.tensor.opaque_ref import OpaqueRef, new_ref
 from monarch.tensor.place import Place, place_of
-from monarch.tensor.propagate import fake_mode, fake_of
+from monarch.tensor.propagate import explain, fake_mode, fake_of
 from monarch.tensor.resolvers import resolved
 from monarch.tensor.tensor import Tensor, new_tensor
 
@@ -367,7 +367,11 @@ def propagated(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     # The modes of active meshes would take the operators of fake tensors too.
     with _disable_current_modes(), fake_mode():
         fakes, named = _pytree.tree_map(fake, (args, kwargs))
-        return describe_results(function(*fakes, **named))
+        try:
+            return describe_results(function(*fakes, **named))
+        except Exception as e:
+            explain(str(getattr(e, "func", getattr(function, "__name__", function))), e)
+            raise
 
 
 def describe_results(out: Any) -> Results:

@@ -197,6 +197,12 @@ class Tensor(torch.Tensor):
     def __contains__(self, element: Any) -> NoReturn:
         raise needs_data("`in`")
 
+    def __copy__(self) -> Any:
+        with torch.no_grad():
+            made = self.detach()
+        made.requires_grad_(self.requires_grad)
+        return made
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if not self.is_leaf:
             raise RuntimeError("a tensor that autograd has computed cannot be copied by deepcopy: detach it first")
