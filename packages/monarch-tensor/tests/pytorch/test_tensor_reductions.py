@@ -2,12 +2,13 @@
 
 import functools
 import linecache
+import os
 
 import pytest
 import torch
 
 from monarch.actor import this_host
-from monarch.tensor import RemoteException, inspect, no_mesh, reduce, reduce_, slice_mesh, to_mesh
+from monarch.tensor import RemoteException, inspect, no_mesh, reduce, reduce_, remote, slice_mesh, to_mesh
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -246,3 +247,24 @@ def test_between_procs_of_two_controllers(procs):
         assert inspect(back, gpus=1).tolist() == [2.0, 4.0, 6.0, 8.0, 10.0]
         mesh.check()
     other.stop().get(60)
+
+
+@remote(propagate=lambda t: t)
+def only_on_the_first(t):
+    if os.environ["RANK"] != "0":
+        raise ValueError("rank 1 has none")
+    return t
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize("reduction", ["stack", "sum", "avg", "product", "min", "max", "band", "bor", "bxor"])
+def test_a_rank_without_data_fails_the_reduction_on_all(mesh, reduction, size):
+    """With data as small as travel with a marker, and with large ones; the group goes on afterwards."""
+    dtype = torch.int32 if reduction.startswith("b") else torch.float32
+    t = torch.full((size,), 2, dtype=dtype)
+    found = only_on_the_first(t).reduce("gpus", reduction)
+    for rank in range(2):
+        with pytest.raises(RemoteException, match="ValueError: rank 1 has none"):
+            inspect(found, gpus=rank)
+    expected = {"stack": 2, "sum": 4, "avg": 2, "product": 4, "min": 2, "max": 2, "band": 2, "bor": 2, "bxor": 0}[reduction]
+    assert inspect(t.reduce("gpus", reduction)).flatten()[0] == expected

@@ -1,11 +1,13 @@
 """Reductions and movements between ranks.
 
 A rank whose operand is poisoned takes part with zeros and reports itself: a collective of one number, which runs beside that of the
-data, has the least rank that did. So no rank waits for one that failed before, and the group stays as it is.
+data, has the least rank that did. So no rank waits for one that failed before, and the group stays as it is. Small data have a number
+more instead, a marker, and the other collective only follows where a rank has set that.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +50,11 @@ class Collectives:
             value = torch.zeros(shape, dtype=dtype, device=device)
         began = time.perf_counter()
         try:
-            flag = _Flag(self.groups, group, poison, value.device)
-            result = _reduced(group, command, value)
-            flag.check()
+            result = _marked(group, command, value, poison is not None)
+            if result is None:
+                flag = _Flag(self.groups, group, poison, value.device)
+                result = _reduced(group, command, value)
+                flag.check()
             spent = (time.perf_counter() - began) * 1e3
             metrics.collective_ms.record(spent, {"dims": ",".join(command.dims), "reduction": command.reduction})
         except (PoisonedElsewhere, NotImplementedError):
@@ -166,6 +170,38 @@ class _Flag:
         raise RuntimeError(f"rank {group.ranks[place]} reported a failure in a collective, and has none")
 
 
+# By the reduction, the marker of a rank that has its data, and of one that has not; the result of the first alone is the first.
+_MARKERS = {"sum": (0, 1), "avg": (0, 1), "max": (0, 1), "bor": (0, 1), "min": (1, 0), "product": (1, 0), "band": (1, 0)}
+# What gloo reduces without a conversion.
+_MARKED_TYPES = {torch.float32, torch.float64, torch.int32, torch.int64}
+# Elements for which a copy costs less than a collective.
+_MARKED_ELEMENTS = 16_384
+
+
+def _marked(group: Group, command: Reduce, value: Any, is_poisoned: bool) -> Any:
+    """The reduction of data with a marker in one collective; None where that is of no use, or where a rank has no data."""
+    markers = _MARKERS.get(command.reduction)
+    # All ranks decide alike.
+    shape, dtype, _ = command.layout
+    count = math.prod(shape)
+    if markers is None or command.scatter or dtype not in _MARKED_TYPES or not group.is_gloo or count > _MARKED_ELEMENTS:
+        return None
+    moved = torch.empty(count + 1, dtype=dtype, device=value.device)
+    moved[:count].copy_(value.reshape(-1))
+    moved[count] = markers[is_poisoned]
+    group.pg.allreduce([moved], _options(command.reduction)).wait()
+    if moved[count].item() != markers[False]:
+        return None
+    result = moved[:count].view(shape)
+    return result / group.size if command.reduction == "avg" else result
+
+
+def _options(reduction: str) -> Any:
+    options = dist.AllreduceOptions()
+    options.reduceOp = getattr(dist.ReduceOp, _OPS[reduction])
+    return options
+
+
 def _reduced(group: Group, command: Reduce, value: Any) -> Any:
     if command.reduction == "stack":
         return _stacked(group, value, command.scatter)
@@ -194,8 +230,7 @@ def _bytes(tensor: Any) -> Any:
 
 def _summed(group: Group, value: Any, reduction: str) -> Any:
     """The reduction over the group, in new memory."""
-    options = dist.AllreduceOptions()
-    options.reduceOp = getattr(dist.ReduceOp, _OPS[reduction])
+    options = _options(reduction)
     result = value.clone(memory_format=torch.contiguous_format)
     moved = result
     if value.is_complex():
