@@ -1,13 +1,12 @@
 """Reductions and movements between ranks.
 
 A rank whose operand is poisoned takes part with zeros and reports itself: a collective of one number, which runs beside that of the
-data, has the least rank that did. So no rank waits for one that failed before, and the group stays as it is. Small data have a number
-more instead, a marker, and the other collective only follows where a rank has set that.
+data, has the least rank that did. So no rank waits for one that failed before, and the group stays as it is. Where data are combined,
+they have a number more instead, a marker, and the other collective only follows where a rank has set that.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +49,20 @@ class Collectives:
             value = torch.zeros(shape, dtype=dtype, device=device)
         began = time.perf_counter()
         try:
-            result = _marked(group, command, value, poison is not None)
-            if result is None:
+            markers = _markers_of(command)
+            if markers is not None:
+                result, marker = _combined(group, command.reduction, value, markers[poison is not None])
+                if marker != markers[False]:
+                    _Flag(self.groups, group, poison, value.device).check()
+                    raise RuntimeError(f"a rank of {group.ranks} has no data, and none reported it")
+            else:
                 flag = _Flag(self.groups, group, poison, value.device)
-                result = _reduced(group, command, value)
+                is_stack = command.reduction == "stack"
+                result = _stacked(group, value, command.scatter) if is_stack else _combined(group, command.reduction, value)[0]
                 flag.check()
+            if command.scatter and command.reduction != "stack":
+                # Gloo has no reduction that scatters for all types: each rank takes its part.
+                result = result[group.place].clone()
             spent = (time.perf_counter() - began) * 1e3
             metrics.collective_ms.record(spent, {"dims": ",".join(command.dims), "reduction": command.reduction})
         except (PoisonedElsewhere, NotImplementedError):
@@ -172,42 +180,11 @@ class _Flag:
 
 # By the reduction, the marker of a rank that has its data, and of one that has not; the result of the first alone is the first.
 _MARKERS = {"sum": (0, 1), "avg": (0, 1), "max": (0, 1), "bor": (0, 1), "min": (1, 0), "product": (1, 0), "band": (1, 0)}
-# What gloo reduces without a conversion.
-_MARKED_TYPES = {torch.float32, torch.float64, torch.int32, torch.int64}
-# Elements for which a copy costs less than a collective.
-_MARKED_ELEMENTS = 16_384
 
 
-def _marked(group: Group, command: Reduce, value: Any, is_poisoned: bool) -> Any:
-    """The reduction of data with a marker in one collective; None where that is of no use, or where a rank has no data."""
-    markers = _MARKERS.get(command.reduction)
-    # All ranks decide alike.
-    shape, dtype, _ = command.layout
-    count = math.prod(shape)
-    if markers is None or command.scatter or dtype not in _MARKED_TYPES or not group.is_gloo or count > _MARKED_ELEMENTS:
-        return None
-    moved = torch.empty(count + 1, dtype=dtype, device=value.device)
-    moved[:count].copy_(value.reshape(-1))
-    moved[count] = markers[is_poisoned]
-    group.pg.allreduce([moved], _options(command.reduction)).wait()
-    if moved[count].item() != markers[False]:
-        return None
-    result = moved[:count].view(shape)
-    return result / group.size if command.reduction == "avg" else result
-
-
-def _options(reduction: str) -> Any:
-    options = dist.AllreduceOptions()
-    options.reduceOp = getattr(dist.ReduceOp, _OPS[reduction])
-    return options
-
-
-def _reduced(group: Group, command: Reduce, value: Any) -> Any:
-    if command.reduction == "stack":
-        return _stacked(group, value, command.scatter)
-    result = _summed(group, value, command.reduction)
-    # Gloo has no reduction that scatters for all types: each rank takes its part.
-    return result[group.place].clone() if command.scatter else result
+def _markers_of(command: Reduce) -> tuple[int, int] | None:
+    """None where a marker cannot stand for the ranks without data: nothing is combined, or so many of them would come to 0 again."""
+    return None if command.layout[1] in (torch.int8, torch.uint8) else _MARKERS.get(command.reduction)
 
 
 def _stacked(group: Group, value: Any, scatter: bool) -> Any:
@@ -228,24 +205,33 @@ def _bytes(tensor: Any) -> Any:
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
-def _summed(group: Group, value: Any, reduction: str) -> Any:
-    """The reduction over the group, in new memory."""
-    options = _options(reduction)
-    result = value.clone(memory_format=torch.contiguous_format)
-    moved = result
-    if value.is_complex():
+def _combined(group: Group, reduction: str, value: Any, marker: int | None = None) -> tuple[Any, int | None]:
+    """The reduction over the group, in new memory, and that of the markers of the ranks."""
+    kind = value.dtype
+    if kind.is_complex:
         if reduction not in ("sum", "avg"):
             raise NotImplementedError(f"reduce: {reduction!r} of complex numbers")
-        moved = torch.view_as_real(result)
-    elif value.dtype == torch.bool:
+        value = torch.view_as_real(value.resolve_conj())
+    moved_kind = value.dtype
+    if kind == torch.bool:
         # True is 1: of its sum what is not 0, as torch counts.
-        moved = result.to(torch.int32)
-    elif group.is_gloo and value.dtype in (torch.bfloat16, torch.int16):
-        moved = result.to(torch.float32 if value.is_floating_point() else torch.int32)
+        moved_kind = torch.int32
+    elif group.is_gloo and kind in (torch.bfloat16, torch.int16):
+        moved_kind = torch.float32 if kind.is_floating_point else torch.int32
+    count = value.numel()
+    moved = torch.empty(count + (marker is not None), dtype=moved_kind, device=value.device)
+    result = moved[:count].view(value.shape)
+    result.copy_(value)
+    if marker is not None:
+        moved[count] = marker
     if moved.numel():
+        options = dist.AllreduceOptions()
+        options.reduceOp = getattr(dist.ReduceOp, _OPS[reduction])
         group.pg.allreduce([moved], options).wait()
+    if marker is not None:
+        marker = int(moved[count].item())
     if reduction == "avg":
-        moved = moved / group.size
-    if value.is_complex():
-        return torch.view_as_complex(moved)
-    return moved if moved.dtype == value.dtype else moved.to(value.dtype)
+        result = result / group.size
+    if kind.is_complex:
+        result = torch.view_as_complex(result)
+    return result if result.dtype == kind else result.to(kind), marker
