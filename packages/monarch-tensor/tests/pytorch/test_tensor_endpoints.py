@@ -1,5 +1,6 @@
 """Mesh tensors as arguments and results of ordinary actors."""
 
+import gc
 import io
 import os
 import pickle
@@ -114,6 +115,7 @@ def values(future):
 
 
 def table(mesh):
+    gc.collect()
     mesh.check()
     return values(mesh.controller.workers.size_of_table.call())
 

@@ -385,3 +385,22 @@ def test_a_future_that_is_never_read_harms_nothing(mesh):
     fetch_shard(failing())
     fetch_shard(torch.ones(2))
     assert inspect(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+def test_check_raises_one_failure_after_the_other(mesh):
+    failing(2)
+    failing(4)
+    for _ in range(2):
+        with pytest.raises(RemoteException, match="not positive-definite"):
+            mesh.check()
+    mesh.check()
+
+
+def test_the_line_of_a_failure_is_known_long_after_it(mesh):
+    bad = failing()
+    x = torch.zeros(1)
+    for _ in range(20_000):  # more than the lines of which are remembered
+        x = x + 1
+    with pytest.raises(RemoteException) as e:
+        inspect(bad)
+    assert e.value.controller_frames[0].function == "failing"

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from monarch.tensor import grad
+from monarch.tensor import grad, inspect, no_mesh
 from monarch.tensor.grad import grad_function, grad_generator, gradient_execution_order
 
 
@@ -401,3 +401,19 @@ def test_result_that_its_backward_refers_to_is_freed() -> None:
     node = weakref.ref(result.grad_fn)
     del result
     assert node() is None
+
+
+def test_an_lstm_is_trained(mesh):
+    """The CPU has an operator of its own for it, which keeps what its backward needs only where autograd is on."""
+    lstm = torch.nn.LSTM(2, 3)
+    out, _ = lstm(torch.ones(4, 1, 2))
+    out.sum().backward()
+    ours = [inspect(p.detach()) for p in lstm.parameters()], [inspect(p.grad) for p in lstm.parameters()]
+    with no_mesh.activate():
+        local = torch.nn.LSTM(2, 3)
+        with torch.no_grad():
+            for mine, value in zip(local.parameters(), ours[0], strict=True):
+                mine.copy_(value)
+        local(torch.ones(4, 1, 2))[0].sum().backward()
+        for mine, grad in zip(local.parameters(), ours[1], strict=True):
+            assert torch.allclose(mine.grad, grad, atol=1e-6)

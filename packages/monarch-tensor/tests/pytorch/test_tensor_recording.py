@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from monarch.tensor import TensorMeshError, coalescing, compile, inspect
+from monarch.tensor import RemoteException, TensorMeshError, coalescing, compile, inspect, no_mesh
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -202,3 +202,95 @@ def test_a_failure_within_a_replay_poisons_its_results(mesh):
     with pytest.raises(RemoteException, match="positive-definite"):
         inspect(out)
     assert inspect(root(good)).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def test_gradients_that_a_recording_leaves_are_those_of_each_call(mesh):
+    w = torch.nn.Parameter(torch.ones(1))
+
+    @compile
+    def fresh(x):
+        w.grad = None
+        (w * x).sum().backward()
+
+    found = []
+    for i in range(6):
+        fresh(torch.full((1,), float(i)))
+        found.append(inspect(w.grad).item())
+    assert found == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+    # A gradient that is gone before each call is made by none of the replays.
+    @compile
+    def backward(x):
+        (w * x).sum().backward()
+
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    for _ in range(5):
+        optimizer.zero_grad()
+        backward(torch.ones(1))
+        optimizer.step()
+    assert inspect(w.detach()).item() == -4.0
+
+    @compile
+    def of_argument(x, v):
+        (v * x).sum().backward()
+
+    found = []
+    for i in range(5):
+        v = torch.nn.Parameter(torch.ones(1))
+        of_argument(torch.full((1,), float(i)), v)
+        found.append(inspect(v.grad).item())
+    assert found == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_recording_uses_no_memory_that_the_program_has_replaced_or_dropped(mesh):
+    used = torch.ones(1)
+    target = torch.zeros(1)
+
+    @compile
+    def add(x):
+        target.data = x * 2
+        return x + used
+
+    found = []
+    for i in range(6):
+        found.append(inspect(add(torch.full((1,), float(i)))).item())
+        assert inspect(target).item() == 2.0 * i
+        if i == 3:
+            used.data = torch.full((1,), 100.0)
+    assert found == [1.0, 2.0, 3.0, 4.0, 104.0, 105.0]
+    used.drop()
+    with pytest.raises(TypeError, match="DROPPED"):
+        add(torch.zeros(1))
+
+
+def test_arguments_that_are_one_tensor_are_another_signature(mesh):
+    @compile
+    def add(x, y):
+        return x + y
+
+    x, y = torch.ones(1), torch.full((1,), 2.0)
+    assert [inspect(add(*given)).item() for given in ((x, y), (y, y), (x, y), (y, y), (x, x))] == [3.0, 4.0, 3.0, 4.0, 2.0]
+
+
+def test_a_recorded_call_refuses_what_a_replay_would_not_repeat(mesh):
+    with no_mesh.activate():
+        local = torch.ones(1)
+    with pytest.raises(TypeError, match="LOCAL_TENSOR"):
+        compile(lambda x, y: (x * 2, y * 2))(torch.ones(1), local)
+    given = torch.ones(1)
+    with pytest.raises(TensorMeshError, match="drop of a tensor that it has not made"):
+        compile(lambda x: x.drop())(given)
+
+
+def test_a_failure_in_a_replay_has_the_line_of_the_call(mesh):
+    @compile
+    def root(x):
+        return torch.linalg.cholesky(x)
+
+    for _ in range(2):
+        inspect(root(torch.eye(2)))
+    for _ in range(100):
+        torch.ones(1) + 1
+    with pytest.raises(RemoteException) as e:
+        inspect(root(-torch.eye(2)))
+    assert e.value.controller_frames[0].function == "test_a_failure_in_a_replay_has_the_line_of_the_call"

@@ -263,3 +263,36 @@ def test_shapes_that_depend_on_data_name_the_operator_and_the_remedy(mesh):
 
     with pytest.raises(TensorMeshError, match=r"aten\.nonzero.*depends on data.*remote\(propagate=\"inspect\"\)"):
         positive(torch.ones(3))
+
+
+class Speechless(Exception):
+    def __str__(self):
+        raise RuntimeError("nothing to say")
+
+
+@remote
+def raises_what_has_no_text():
+    raise Speechless
+
+
+def test_an_exception_without_a_text_is_one_all_the_same(mesh):
+    with pytest.raises(RemoteException, match="Speechless, whose text cannot be shown"):
+        raises_what_has_no_text.call().get(60)
+    assert inspect(torch.ones(1)).item() == 1.0
+
+
+@remote(propagate="mocked")
+def through_collectives(group, t):
+    import torch.distributed as dist
+
+    dist.all_reduce(t, group=group)
+    parts = [torch.empty_like(t) for _ in range(group.size())]
+    dist.all_gather(parts, t, group=group)
+    dist.all_gather_into_tensor(torch.empty(group.size() * t.numel()), t, group=group)
+    return torch.cat(parts)
+
+
+def test_collectives_of_mocked_groups_move_nothing(mesh):
+    found = through_collectives(mesh.process_group("gpus"), torch.ones(3))
+    assert found.shape == (6,)
+    assert inspect(found).tolist() == [2.0] * 6

@@ -44,9 +44,9 @@ MARK_COMMANDS = 1_024
 MARK_BYTES = 16 << 20
 # Entries of the tables are freed together when there are so many, or at the end of the batch; large ones at once.
 _RELEASES = 8
-# The lines of the program are known of so many of the last operations: of all in the window, and of as many before it. More of them cost
-# each operation a miss of the cache.
-_SITES = 8_192
+# The lines of the program are known of so many of the last operations: of all in the window, and of those that are held for one message.
+# More of them cost each operation a miss of the cache. Those of a failure are kept from its report on.
+_SITES = 16_384
 # Signatures of operators that are remembered; those of the first quarter are forgotten when there are more.
 _SIGNATURES = 16_384
 
@@ -105,7 +105,9 @@ class Controller:
         self._marks: deque[Future[Any]] = deque()
         self._ranks: dict[int, Any] = {}
         self._pins: Counter[int] = Counter()
+        # Pinned numbers whose tensors have died, and those that were dropped.
         self._unreferenced: set[int] = set()
+        self._freed: set[int] = set()
         self._known_definitions: dict[int, Definition] = {}
         self.failures = Failures(self.site_of)
         self.awake = False
@@ -243,6 +245,7 @@ class Controller:
             if place is not self._place:
                 self._turn(place)
             self._code.extend((RELEASE, len(numbers), *numbers))
+            self._freed.update(n for n in numbers if n in self._pins)
 
     def _turn(self, place: Place) -> None:
         """Begins a segment."""
@@ -279,6 +282,19 @@ class Controller:
             numbers = recorder.released(numbers)
         return numbers
 
+    def are_lost(self, numbers: Sequence[int], place: Place) -> bool:
+        """Whether one of these numbers, which are pinned, belongs to no tensor of the program any more, or to one that was dropped."""
+        with self.lock:
+            self._settle(place)
+            return not self._unreferenced.isdisjoint(numbers) or not self._freed.isdisjoint(numbers)
+
+    def _settle(self, place: Place) -> None:
+        """Takes note of what has died at a place."""
+        if place.released:
+            if place is not self._place:
+                self._turn(place)
+            self._release(place)
+
     def pin(self, number: int) -> None:
         """Keeps an entry of the table, also after the tensor has died."""
         with self.lock:
@@ -290,6 +306,7 @@ class Controller:
             self._pins[number] -= 1
             if not self._pins[number]:
                 del self._pins[number]
+                self._freed.discard(number)
                 if number in self._unreferenced:
                     self._unreferenced.discard(number)
                     place.released.append(number)

@@ -214,6 +214,8 @@ def _first(
         value = _number(operands[0])
         if value is None:
             raise needs_data("a number or truth value of it (`item()`, `float()`, `bool()`, `if`, ...)")
+        if (recorder := place.controller.recorder) is not None:
+            recorder.read(operands[0]._handle.memory)
         return value.item()
     if func in _LIFTS:
         return args[0]
@@ -262,8 +264,9 @@ def _several(
     controller.emit(place, definition, [t._handle.id for t in operands], constants, numbers)
     if controller.recorder is not None:
         controller.recorder.known += [m for i in known.mutates if (m := operands[i]._handle.memory).value is not None]
-    for index in known.mutates:
-        operands[index]._handle.memory.value = None if values is None else values[0][index]
+    if func not in _SETS:
+        for index in known.mutates:
+            operands[index]._handle.memory.value = None if values is None else values[0][index]
     # A view has the number of its memory.
     if values is not None and not known.mutates and len(made) == 1 and known.results[0].source is None:
         made[0]._handle.memory.value = values[1]
@@ -293,7 +296,17 @@ def _known_values(
         return None
     if torch.Tag.nondeterministic_seeded in func.tags:
         return None
-    values = [t._handle.memory.value.clone() for t in operands]
+    recorder = operands[0]._handle.place.controller.recorder if operands else None
+    # Operands of one memory are one number, also where several of them are written.
+    clones: dict[int, Any] = {}
+    values: list[Any] = []
+    for operand in operands:
+        memory = operand._handle.memory
+        if recorder is not None:
+            recorder.compute_with(memory)
+        if id(memory) not in clones:
+            clones[id(memory)] = memory.value.clone()
+        values.append(clones[id(memory)])
     left = iter(values)
     try:
         with no_dispatch():

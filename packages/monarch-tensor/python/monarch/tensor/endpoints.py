@@ -45,6 +45,8 @@ def pickled(tensor: Tensor) -> tuple[Any, ...]:
         there = controller.place_of_ranks(ranks, place.stream)
         controller.emit(there, controller.defined(Hand()), (handle.id,), (number,), ())
         controller.flush()
+        # The actor may write to it, now or later.
+        handle.memory.value = None
         given = found.notes[key] = (controller.session, number, repr(tensor))
         found.not_sent.append(lambda: controller.workers.withdraw.broadcast(number))
     return handoff.taken, given

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -50,7 +51,10 @@ class Failures:
         self._waiting: dict[int, Failure] = {}
         self._known: set[int] = set()
         self._timer: threading.Timer | None = None
-        self._unlogged: list[int] = []
+        # By the number of the operation, when its report came.
+        self._unlogged: dict[int, float] = {}
+        # The lines of reported operations: those of old ones are not known for ever.
+        self._sites: dict[int, Site] = {}
 
     def report(self, failure: Failure) -> None:
         """Takes a worker's report; nothing if it was raised or reported before."""
@@ -59,23 +63,30 @@ class Failures:
                 return
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
+                self._sites.clear()
             self._known.add(failure.key)
+            self._sites[failure.key] = self._site_of(failure.number)
             if len(self._waiting) < _KEPT:
                 self._waiting[failure.key] = failure
-            self._unlogged.append(failure.key)
-            if self._timer is None:
-                self._timer = threading.Timer(LOG_SECONDS, self._log)
-                self._timer.daemon = True
-                self._timer.start()
+            self._unlogged[failure.key] = time.monotonic()
+            self._log_after(LOG_SECONDS)
+
+    def _log_after(self, seconds: float) -> None:
+        if self._timer is None:
+            self._timer = threading.Timer(seconds, self._log)
+            self._timer.daemon = True
+            self._timer.start()
 
     def error(self, failure: Failure) -> RemoteException:
         """The exception for it, which counts as raised: it is not logged any more."""
         with self._lock:
             self._known.add(failure.key)
             self._waiting.pop(failure.key, None)
-            if failure.key in self._unlogged:
-                self._unlogged.remove(failure.key)
-        frames = frames_of(self._site_of(failure.number))
+            self._unlogged.pop(failure.key, None)
+            site = self._sites.get(failure.key)
+            if site is None:
+                site = self._sites[failure.key] = self._site_of(failure.number)
+        frames = frames_of(site)
         error = RemoteException(failure.exception, failure.rank, failure.host, failure.operation, frames, failure.worker_frames)
         error.__cause__ = failure.exception
         return error
@@ -85,22 +96,22 @@ class Failures:
         with self._lock:
             first = min(self._waiting.values(), key=lambda f: (f.number, f.rank), default=None)
         if first is not None:
-            error = self.error(first)
-            # The same operation on other ranks, and what came after it, is the same piece of news.
-            with self._lock:
-                self._waiting.clear()
-                self._unlogged.clear()
-            raise error
+            raise self.error(first)
 
     def _log(self) -> None:
         with self._lock:
             self._timer = None
-            unlogged, self._unlogged = self._unlogged, []
+            now = time.monotonic()
+            unlogged = [key for key, at in self._unlogged.items() if now - at >= LOG_SECONDS]
+            for key in unlogged:
+                del self._unlogged[key]
+            if self._unlogged:
+                self._log_after(min(self._unlogged.values()) + LOG_SECONDS - now)
             shown = [self._waiting[k] for k in unlogged if k in self._waiting]
-        if not shown:
-            return
-        first = min(shown, key=lambda f: (f.number, f.rank))
-        frames = frames_of(self._site_of(first.number))
+            if not shown:
+                return
+            first = min(shown, key=lambda f: (f.number, f.rank))
+            frames = frames_of(self._sites.get(first.key, ()))
         error = RemoteException(first.exception, first.rank, first.host, first.operation, frames, first.worker_frames)
         more = f"\n({len(unlogged) - 1} more failed operations)" if len(unlogged) > 1 else ""
         logging.getLogger("monarch.tensor").error("%s%s", error, more)

@@ -81,6 +81,9 @@ _quiet = _Quiet()
 # Operators whose numbers decide on shapes.
 _NUMBERS_COUNT = {"arange", "range", "linspace", "logspace", "histc", "scalar_tensor"}
 
+# Of arguments; a number in the place of a tensor is one without dimensions.
+_NUMBER_TYPES = {"number", "Scalar", "Optional[number]", "Optional[Scalar]", "Tensor", "Optional[Tensor]"}
+
 # By the identity of the operator, which is kept here.
 _scalars: dict[int, tuple[Any, frozenset[int | str]]] = {}
 
@@ -93,7 +96,7 @@ def varying_arguments(func: Any) -> frozenset[int | str]:
         schema = getattr(func, "_schema", None)
         if schema is not None and func._overloadpacket.__name__ not in _NUMBERS_COUNT:
             for place, argument in enumerate(schema.arguments):
-                if str(argument.type) in ("number", "Scalar", "Optional[number]", "Optional[Scalar]"):
+                if str(argument.type) in _NUMBER_TYPES:
                     places.add(argument.name)
                     if not argument.kwarg_only:
                         places.add(place)

@@ -64,6 +64,21 @@ class Recorder:
         self.captured: dict[int, None] = {}
         # What is written and had a number that the controller knew: a replay writes other ones.
         self.known: list[Memory] = []
+        # Numbers from before the call that it has computed with, and those on which a number depends that its Python code has got: a replay
+        # is right while these are what they were.
+        self._computed_with: list[tuple[Memory, Any]] = []
+        self.numbers_read: list[tuple[Memory, Any]] = []
+
+    def compute_with(self, memory: Memory) -> None:
+        """Takes note of a known number among the operands of a command."""
+        was_there = not self.made.issuperset(memory.ids())
+        if was_there and not any(known is memory for known, _ in self._computed_with):
+            self._computed_with.append((memory, memory.value))
+
+    def read(self, memory: Memory) -> None:
+        """Takes note of a number that the program gets: from here on, all that were computed with may have decided on the commands."""
+        self.compute_with(memory)
+        self.numbers_read = self._computed_with
 
     def record(self, place: Place, definition: int, inputs: Iterable[int], constants: Sequence[Any], results: Iterable[int]) -> None:
         self._check(place)
@@ -109,7 +124,7 @@ def _comparable(value: Any) -> Any:
 class _Recording:
     """One signature of a compiled function."""
 
-    def __init__(self, recorder: Recorder, leaves: list[Any], out: Any, fn_name: str) -> None:
+    def __init__(self, recorder: Recorder, leaves: list[Any], out: Any, fn_name: str, before: list[Any]) -> None:
         self.recorder = recorder
         self.verified = False
         self.name = fn_name
@@ -118,7 +133,8 @@ class _Recording:
         out_leaves, self.spec = _pytree.tree_flatten(out)
         self._arguments = [v for v in leaves if type(v) is Tensor]
         argument_of = {t._handle.id: i for i, t in enumerate(self._arguments)}
-        del self._arguments
+        # The arguments whose number the call has written: they are the first ones that a replay makes unknown.
+        self._writes = [i for i, (t, value) in enumerate(zip(self._arguments, before, strict=True)) if t._handle.memory.value is not value]
         # Of each returned tensor: the argument that it is, itself if it was there before, or a new one with this layout.
         self.outs: list[Any] = []
         results: list[int] = []
@@ -142,6 +158,14 @@ class _Recording:
         alive = {n for n in recorder.made if n not in results} - {n for e in recorder.log if isinstance(e, list) for n in e}
         alive -= set(place.released)
         self.survivors = sorted(alive)
+        # Those that are the gradient of an argument, by its place.
+        grads = [(i, t.grad._handle.id) for i, t in enumerate(self._arguments) if t.is_leaf and type(t.grad) is Tensor]
+        self._gradients = [(i, number) for i, number in grads if number in alive]
+        # Numbers of arguments, by their place, and others.
+        memories = [t._handle.memory for t in self._arguments]
+        self._numbers_given = [(i, v) for m, v in recorder.numbers_read for i, of in enumerate(memories) if of is m]
+        self._numbers_used = [(m, v) for m, v in recorder.numbers_read if not any(of is m for of in memories)]
+        del self._arguments
         names = {n: -(i + 1) for i, n in enumerate([*recorder.formals, *sorted(recorder.made)])}
         code: list[int] = []
         constants: list[Any] = []
@@ -174,13 +198,26 @@ class _Recording:
             controller.pin(number)
         weakref.finalize(self, _forget, weakref.ref(controller), self.definition, (*recorder.captured, *self.survivors), place)
 
+    def is_valid(self, leaves: list[Any]) -> bool:
+        """Whether a replay does what the call would: what it uses and what it left behind are still there, and the numbers it has read."""
+        recorder = self.recorder
+        if recorder.place.controller.are_lost((*recorder.captured, *self.survivors), recorder.place):
+            return False
+        arguments = [v for v in leaves if type(v) is Tensor]
+        for index, number in self._gradients:
+            grad = arguments[index].grad
+            if type(grad) is not Tensor or grad._handle.id != number:
+                return False
+        numbers = [*self._numbers_used, *((arguments[i]._handle.memory, value) for i, value in self._numbers_given)]
+        return all(_is_same(memory.value, value) for memory, value in numbers)
+
     def run(self, leaves: list[Any]) -> Any:
         place = self.recorder.place
         controller = place.controller
         arguments = [v for v in leaves if type(v) is Tensor]
         numbers = [next(controller.numbers) for _ in self.layouts]
         controller.emit(place, self.definition, [t._handle.id for t in arguments], (), (*numbers, *self.survivors))
-        for memory in (*self.recorder.known, *(t._handle.memory for t in arguments)):
+        for memory in (*self.recorder.known, *(arguments[i]._handle.memory for i in self._writes)):
             memory.value = None
         made = [new_tensor(Handle(n, layout, Memory(), place)) for n, layout in zip(numbers, self.layouts, strict=True)]
         out: list[Any] = [made[v] if kind == "new" else arguments[v] if kind == "argument" else v for kind, v in self.outs]
@@ -217,10 +254,11 @@ def _forget(controller: Any, definition: int, numbers: Sequence[int], place: Pla
 def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
     """A function of mesh tensors whose commands are recorded with its first call per signature, and sent as one message afterwards.
 
-    The signature are the layouts and places of tensors and the values of other arguments. The second call runs the function again and
-    compares with the recording, unless `verify=False`: `TensorMeshError` names the first difference. Later calls do not run its Python
-    code. Tensors that it uses and that are no arguments stay alive with the recording. A recorded call is on one mesh and one stream,
-    fetches nothing, and returns no tensors that require grad.
+    The signature are the layouts and places of tensors, which of them are the same one, and the values of other arguments. The second call
+    runs the function again and compares with the recording, unless `verify=False`: `TensorMeshError` names the first difference. Later
+    calls do not run its Python code. They record it anew where a tensor is gone that it uses without being given it, or leaves behind, as
+    in `.grad`, and where a number has changed that it has read by `item()`. A recorded call is on one mesh and one stream, fetches
+    nothing, is given no local tensors, and returns no tensors that require grad.
     """
     if fn is None:
         return functools.partial(compile, verify=verify)
@@ -232,9 +270,11 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, spec = _pytree.tree_flatten((args, kwargs))
         place = place_of(get_active_mesh(), get_active_stream())
-        key = (spec, place, torch.is_grad_enabled(), *(_signature(v) for v in leaves))
+        seen: dict[int, int] = {}
+        key = (spec, place, torch.is_grad_enabled(), *(_signature(v, seen) for v in leaves))
         found = recordings.get(key)
-        if found is not None and found.recorder.place.controller.failed is not None:
+        if found is not None and (place.controller.failed is not None or not found.is_valid(leaves)):
+            del recordings[key]
             found = None
         if found is not None and (found.verified or not verify):
             return found.run(leaves)
@@ -246,6 +286,7 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
             # What has died before is no business of the recording.
             controller.flush()
             controller.recorder = recorder
+        before = [v._handle.memory.value for v in leaves if type(v) is Tensor]
         try:
             out = function(*args, **kwargs)
         finally:
@@ -253,19 +294,30 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
                 controller.recorder = None
         if found is not None:
             _compare(name, found.recorder, recorder)
-            found.verified = True
-            return out
         if len(recordings) >= 64:
             recordings.clear()
-        recordings[key] = _Recording(recorder, leaves, out, name)
+        # Also that of the second call: what it has left behind is what the program has now.
+        recordings[key] = _Recording(recorder, leaves, out, name, before)
+        recordings[key].verified = found is not None
         return out
 
     return call
 
 
-def _signature(value: Any) -> Any:
+def _is_same(now: Any, then: Any) -> bool:
+    """Of numbers as local tensors; None is one that is not known any more."""
+    return now is not None and now.dtype == then.dtype and torch.equal(now.view(1).view(torch.uint8), then.view(1).view(torch.uint8))
+
+
+def _signature(value: Any, seen: dict[int, int]) -> Any:
+    """`seen`: by the number of a tensor, its place among the arguments."""
     if type(value) is Tensor:
-        return (value._handle.layout, value._handle.place, value.requires_grad)
+        handle = value._handle
+        return (handle.layout, handle.place, value.requires_grad, seen.setdefault(handle.id, len(seen)))
+    if isinstance(value, torch.Tensor):
+        raise TypeError(
+            "compile: LOCAL_TENSOR: an argument is on the controller only, and a replay would have the numbers of the recording"
+        )
     try:
         hash(value)
     except TypeError:

@@ -111,6 +111,9 @@ class Tensor(torch.Tensor):
         if memory.state == DROPPED:
             return
         check_operands("drop", (self,), {}, handle.place, writes=(self,), autograd=True)
+        recorder = handle.place.controller.recorder
+        if recorder is not None and not recorder.made.issuperset(memory.ids()):
+            handle.place.controller.refuse_recording("the drop of a tensor that it has not made")
         memory.state, memory.dropped_at = DROPPED, current_site()
         if handle.place.controller.failed is None:
             handle.place.controller.free(handle.place, memory.ids())

@@ -90,7 +90,8 @@ class SimulatedController(Controller):
     def free(self, place: Place, numbers: Sequence[int]) -> None:
         with self.lock:
             self._begin(place)
-            self._freed(place, numbers)
+            self._log_freed(place, numbers)
+            self._freed.update(n for n in numbers if n in self._pins)
 
     def _begin(self, place: Place) -> None:
         if self.failed is not None:
@@ -102,10 +103,13 @@ class SimulatedController(Controller):
         if place.released:
             self._release(place)
 
-    def _release(self, place: Place) -> None:
-        self._freed(place, self._dead(place))
+    def _settle(self, place: Place) -> None:
+        self._begin(place)
 
-    def _freed(self, place: Place, numbers: Sequence[int]) -> None:
+    def _release(self, place: Place) -> None:
+        self._log_freed(place, self._dead(place))
+
+    def _log_freed(self, place: Place, numbers: Sequence[int]) -> None:
         # A tensor that was dropped dies later as well.
         freed = [n for n in numbers if n in self._layouts]
         for number in freed:
@@ -164,7 +168,7 @@ class SimulatedController(Controller):
             while at < len(code):
                 head = code[at]
                 if head == RELEASE:
-                    self._freed(place, [named(n) for n in code[at + 2 : at + 2 + code[at + 1]]])
+                    self._log_freed(place, [named(n) for n in code[at + 2 : at + 2 + code[at + 1]]])
                     at += 2 + code[at + 1]
                     continue
                 definition = self._known_definitions[head]
@@ -178,7 +182,7 @@ class SimulatedController(Controller):
                 self._log(place, head, tuple(map(named, code[at + 1 : middle])), values, tuple(map(named, code[middle:end])), site)
                 used += definition.constants
                 at = end
-        self._freed(place, made)
+        self._log_freed(place, made)
 
     # What real workers would answer
 

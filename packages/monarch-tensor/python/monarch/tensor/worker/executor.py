@@ -52,6 +52,9 @@ _NAME = re.compile(r"([A-Za-z_]\w*)(?:::|\.)([A-Za-z_]\w*)\.([A-Za-z_]\w*)")
 # Operators that a module of torch itself defines when it is imported, with their first use on the controller.
 _DEFINED_IN = {"torch_nn": "torch.nn.modules.linear_cross_entropy"}
 
+# Operators that leave out a result for the backward where autograd is off in general, as it is on a worker.
+_LOOK_AT_GRAD_MODE = {"aten.mkldnn_rnn_layer.default"}
+
 # Reports of failures in a row that no fetch has asked for: what comes after them is poisoned all the same.
 _REPORTS = 64
 
@@ -139,6 +142,8 @@ class Executor:
         self.reports = 0
         self._targets: dict[int, frozenset[int]] = {}
         self._streams: dict[int, StreamThread] = {}
+        # By the stream, the number of the operation that it executes, where that may have others in it.
+        self.operations: dict[int, int] = {}
         self._events: dict[int, _Event] = {}
         self._events_lock = threading.Lock()
         # The results of operations with several ones, by each of them.
@@ -208,7 +213,8 @@ class Executor:
 
     # The commands of one segment, on the thread of its stream
 
-    def run(self, segment: Segment) -> None:
+    def run(self, segment: Segment, more: int = 1) -> None:
+        """`more` is 0 where all commands are parts of one operation."""
         code, constants, number, stream = segment.code, segment.constants, segment.first, segment.stream
         table, steps = self.table, self.steps
         at, used, end = 0, 0, len(code)
@@ -236,7 +242,7 @@ class Executor:
                     values = out = None
                 used += step.constants
                 at = after
-                number += 1
+                number += more
             elif head == RELEASE:
                 after = at + 2 + code[at + 1]
                 siblings = self._siblings
@@ -260,6 +266,7 @@ class Executor:
         """One operation: its results, or the reason for which there are none, get their numbers in the table."""
         table = self.table
         missing: Any = None
+        self.operations[stream] = number
         try:
             try:
                 values = [table[i] for i in inputs]
@@ -407,6 +414,8 @@ class Executor:
 def _operator(call: Call) -> _Operator:
     """An operator with its arguments. `LookupError` if there is none of this name."""
     op = operator_of(call.operator)
+    if call.operator in _LOOK_AT_GRAD_MODE:
+        op = _in_grad_mode(op)
     if call.args == tuple(Input(i) for i in range(call.inputs)) and not call.kwargs:
         return lambda inputs, constants, at: op(*inputs)
     fill = filler(call.args, call.kwargs)
@@ -417,6 +426,16 @@ def _operator(call: Call) -> _Operator:
         return op(*args, **kwargs)
 
     return with_arguments
+
+
+def _in_grad_mode(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator where autograd is on, and does not see it."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+            return op(*args, **kwargs)
+
+    return run
 
 
 # The default type is one of the process: streams take turns while one of them needs another.
@@ -452,9 +471,13 @@ def _portable(error: BaseException) -> BaseException:
     """The exception itself, if it can be sent and read again without this worker's modules failing."""
     error.__traceback__ = None
     try:
+        text = str(error)
+    except BaseException:
+        return RuntimeError(f"{type(error).__name__}, whose text cannot be shown")
+    try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
+        return RuntimeError(f"{type(error).__name__}: {text}")
     return error
 
 
@@ -518,11 +541,11 @@ class _Replayed:
     def run(self, stream: int, inputs: list[Any], constants: list[Any]) -> list[Any]:
         executor, recording = self._executor, self._recording
         # Numbers of a recording are negative in the table: no command of the controller has them.
-        table = executor.table
+        table, number = executor.table, executor.operations[stream]
         for formal, value in zip(recording.formals, inputs, strict=True):
             table[formal] = value
         for _, code, values in recording.code:
-            executor.run(Segment(stream, 0, 0, list(code), list(values)))
+            executor.run(Segment(stream, 0, number, list(code), list(values)), more=0)
         results = [table[number] for number in recording.results]
         for _, code, _ in recording.code:
             _clear(executor, code)
