@@ -61,15 +61,22 @@ class Failures:
         with self._lock:
             if failure.key in self._known:
                 return
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-                self._sites.clear()
-            self._known.add(failure.key)
-            self._sites[failure.key] = self._site_of(failure.number)
+            self._remember(failure)
             if len(self._waiting) < _KEPT:
                 self._waiting[failure.key] = failure
             self._unlogged[failure.key] = time.monotonic()
             self._log_after(LOG_SECONDS)
+
+    def _remember(self, failure: Failure) -> Site:
+        """Takes it as known from here on; gives the lines of its operation."""
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+            self._sites.clear()
+        self._known.add(failure.key)
+        site = self._sites.get(failure.key)
+        if site is None:
+            site = self._sites[failure.key] = self._site_of(failure.number)
+        return site
 
     def _log_after(self, seconds: float) -> None:
         if self._timer is None:
@@ -80,12 +87,9 @@ class Failures:
     def error(self, failure: Failure) -> RemoteException:
         """The exception for it, which counts as raised: it is not logged any more."""
         with self._lock:
-            self._known.add(failure.key)
             self._waiting.pop(failure.key, None)
             self._unlogged.pop(failure.key, None)
-            site = self._sites.get(failure.key)
-            if site is None:
-                site = self._sites[failure.key] = self._site_of(failure.number)
+            site = self._remember(failure)
         frames = frames_of(site)
         error = RemoteException(failure.exception, failure.rank, failure.host, failure.operation, frames, failure.worker_frames)
         error.__cause__ = failure.exception
