@@ -273,7 +273,9 @@ def test_ctrl_c_while_a_call_stands(start: Start) -> None:
     done = script.end()
     assert done.code in (130, -signal.SIGINT)
     assert done.left == []
-    assert done.err.splitlines()[-1] == "KeyboardInterrupt"
+    # The lines of the procs come at any moment.
+    said = [text for text in done.err.splitlines() if "monarch: breakpoint in " not in text]
+    assert said[-1] == "KeyboardInterrupt"
 
 
 # ---- where it listens, and for whom

@@ -120,6 +120,28 @@ def test_error_that_was_caught_is_handled(tmp_path, catch):
     assert (code, out, err) == (0, "caught\nalive\n", "")
 
 
+def test_failure_before_the_first_call_is_that_of_the_call(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        """
+        from monarch._core.process import root_fault
+
+        class Broken(Child):
+            def __init__(self):
+                raise ValueError("boo")
+
+        root_fault.FIRST_CALL_TIME = 600.0
+        child = this_host().spawn_procs().spawn("child", Broken)
+        eventually("the failure is known", lambda: root_fault._held)
+        try:
+            child.ping.call_one().get()
+        except SupervisionError as e:
+            say("caught", "boo" in str(e))
+        """,
+    )
+    assert (code, out, err) == (0, "caught True\n", "")
+
+
 def test_error_that_was_looked_at_is_handled(tmp_path):
     code, out, err = run(
         tmp_path,

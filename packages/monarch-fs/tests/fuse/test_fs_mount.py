@@ -137,7 +137,9 @@ import sys
 from monarch.actor import this_host
 from monarch.fs import PreflightError, mount
 try:
-    with mount(this_host(), sys.argv[1], sys.argv[2]): print("mounted")
+    with mount(this_host(), sys.argv[1], sys.argv[2]) as mounted:
+        mounted.complete().get()
+        print("mounted")
 except PreflightError as e:
     print(list(e.missing), str(e))
 """
@@ -298,14 +300,16 @@ def test_push_to_a_mount_names_the_reason(source: Path, target: str, tmp_path: P
 
 
 UNMOUNTED = """
-import subprocess, sys
+import subprocess, sys, time
 from monarch.actor import this_host
 from monarch.fs import FsError, mount
 source, target = sys.argv[1:]
 shown = mount(this_host(), source, target)
 shown.ready.get()
 assert shown.refresh().get().changed == 0
-subprocess.run(["umount", target], check=True)
+# The service lists the directories of a new mount, which is in use meanwhile.
+while subprocess.run(["umount", target]).returncode:  # polls: until the listing is over, for which there is no event
+    time.sleep(0.05)  # sleeps: until the next attempt
 try:
     print(shown.refresh().get())
 except FsError as e:

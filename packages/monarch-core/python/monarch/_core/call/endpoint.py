@@ -64,6 +64,15 @@ class Endpoint(Generic[P, R]):
             return self._supervision_error(root_fault.fatal_failure)
         return None
 
+    def _refused_future(self, refused: BaseException) -> Future[Any]:
+        return Future._unseen(refused, lambda: self._refusal_seen(refused))
+
+    def _refusal_seen(self, refused: BaseException) -> None:
+        """The script gets a failure by a call that was refused because of it."""
+        failure: MeshFailure | None = getattr(refused, "failure", None)
+        if failure is not None and failure.reason.kind != "stopped":
+            root_fault.failure_seen(self._mesh._info.uid, failure)
+
     def _supervision_error(self, failure: MeshFailure) -> BaseException:
         from monarch._core.errors.errors import SpawnError, SupervisionError
 
@@ -131,7 +140,7 @@ class Endpoint(Generic[P, R]):
         self._check(args, kwargs)
         refused = self._refused()
         if refused is not None:
-            return Future._error(refused)
+            return self._refused_future(refused)
         try:
             cell = self._caller.send(args, kwargs, FIRST_ERROR)
         except (RuntimeError, TypeError) as e:
@@ -147,7 +156,7 @@ class Endpoint(Generic[P, R]):
         self._check(args, kwargs)
         refused = self._refused()
         if refused is not None:
-            return Future._error(refused)
+            return self._refused_future(refused)
         try:
             cell = self._caller.send(args, kwargs, FIRST_ERROR)
         except (RuntimeError, TypeError) as e:
@@ -163,7 +172,7 @@ class Endpoint(Generic[P, R]):
             raise ValueError("choose requires at least 1 actor, but mesh has 0")
         refused = self._refused()
         if refused is not None:
-            return Future._error(refused)
+            return self._refused_future(refused)
         rank = _random_below(self._size)
         try:
             cell = self._caller.send(args, kwargs, FIRST_ERROR, rank)
@@ -178,7 +187,7 @@ class Endpoint(Generic[P, R]):
         self._check(args, kwargs)
         refused = self._refused()
         if refused is not None:
-            return iter([Future._error(refused) for _ in range(self._size)])
+            return iter([self._refused_future(refused) for _ in range(self._size)])
         try:
             cell = self._caller.send(args, kwargs, STREAM)
         except (RuntimeError, TypeError) as e:
@@ -192,6 +201,7 @@ class Endpoint(Generic[P, R]):
         self._check(args, kwargs)
         refused = self._refused()
         if refused is not None:
+            self._refusal_seen(refused)
             raise refused
         try:
             self._caller.send(args, kwargs, NO_ANSWER)
@@ -332,6 +342,7 @@ def send(
     endpoint._check(tuple(args), kwargs)
     refused = endpoint._refused()
     if refused is not None:
+        endpoint._refusal_seen(refused)
         raise refused
     only = _random_below(endpoint._size) if selection == "choose" else None
     mode = NO_ANSWER if port is None else STREAM

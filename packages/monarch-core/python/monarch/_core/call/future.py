@@ -63,6 +63,16 @@ class _Raised:
         return error
 
 
+class _Unseen:
+    """An error that a future has from the start; `seen` is called before it is raised for the first time."""
+
+    __slots__ = ("error", "seen")
+
+    def __init__(self, error: BaseException, seen: Callable[[], None]) -> None:
+        self.error = error
+        self.seen = seen
+
+
 def _running_loop() -> Any:
     import sys
 
@@ -110,6 +120,10 @@ class Future(Generic[R]):
         self._result, self._state = error, _ERROR
         return self
 
+    @classmethod
+    def _unseen(cls, error: BaseException, seen: Callable[[], None]) -> Future[Any]:
+        return cls._error(_Unseen(error, seen))  # pyright: ignore[reportArgumentType]
+
     def _finish(self) -> None:
         """Decodes the answer, which is there."""
         cell = self._cell
@@ -142,6 +156,9 @@ class Future(Generic[R]):
     def _raised(self) -> BaseException:
         """The error, which is raised now, or has been."""
         result = self._result
+        if type(result) is _Unseen:
+            result.seen()
+            result = self._result = result.error
         if type(result) is _Raised:
             return result.again()
         from monarch._core.errors.errors import MonarchError

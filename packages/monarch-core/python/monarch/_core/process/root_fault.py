@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from monarch._core.errors.errors import MeshFailure
     from monarch._core.process.process import LocalProcess
+    from monarch._core.supervise.supervision import OwnedMesh
 
 
 def unhandled_fault_hook(failure: MeshFailure) -> None:
@@ -44,6 +45,10 @@ _calling = allocate_lock()
 # How many failures it was to be called for, ever, and at how many an exit had waited for it in vain.
 _asked = 0
 _given_up = -1
+# The first call to a mesh may be on its way for so long after the spawn, seconds: `spawn(...).method.call_one().get()` is one statement.
+FIRST_CALL_TIME = 0.5
+# Failures of meshes that have just been spawned.
+_first_calls: list[FirstCall] = []
 # So long an exit waits for the hook, seconds.
 _HOOK_TIMEOUT = 3.0
 
@@ -75,15 +80,54 @@ def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
     if _hook() is not unhandled_fault_hook:
         _call(process, failure)
         return
-    info = next((m.info for m in list(process.owned.values()) if m.info.unique_name == failure.mesh_name), None)
+    owned = next((m for m in list(process.owned.values()) if m.info.unique_name == failure.mesh_name), None)
+    info = None if owned is None else owned.info
     key = (info.uid if info is not None else 0, failure.crashed_ranks[0] if failure.crashed_ranks else -1)
     with _lock:
         if key in _seen or (info is not None and key[1] >= 0 and info.procs[key[1]] in _seen_procs):
             failure_event("failure.handled", INFO, failure, "<root>")
             return
         _held[key] = failure
-    if not _may_be_seen(process, *key):
+    until = _first_call_until(process, owned)
+    if until is not None:
+        _first_calls.append(FirstCall(process, key, until))
+    elif not _may_be_seen(process, *key):
         _act(process, key)
+
+
+def _first_call_until(process: LocalProcess, owned: OwnedMesh | None) -> float | None:
+    """Until when the first call may come, if the mesh has just been spawned."""
+    until = 0.0 if owned is None else owned.since + FIRST_CALL_TIME
+    return until if process.now() < until else None
+
+
+class FirstCall:
+    """Watches a failure of a mesh that has just been spawned: a call to it may come, and raise the failure."""
+
+    __slots__ = ("key", "process", "until")
+
+    def __init__(self, process: LocalProcess, key: tuple[int, int], until: float) -> None:
+        self.process = process
+        self.key = key
+        self.until = until
+
+    def over(self) -> bool:
+        if self.key in _held:
+            if self.left(self.process.now()) > 0:
+                return False
+            if not _may_be_seen(self.process, *self.key):
+                _act(self.process, self.key)
+        return True
+
+    def left(self, now: float) -> float:
+        return self.until - now
+
+
+def first_calls() -> list[FirstCall]:
+    """What is to be watched since the last time."""
+    taken = _first_calls[:]
+    del _first_calls[: len(taken)]
+    return taken
 
 
 def _may_be_seen(process: LocalProcess, mesh: int, rank: int) -> bool:
@@ -127,7 +171,8 @@ def abandoned(process: LocalProcess) -> None:
     if process.universe is not None:  # which looks when it ends
         return
     for key in list(_held):
-        if not _may_be_seen(process, *key):
+        # Those of meshes that have just been spawned are watched.
+        if _first_call_until(process, process.owned.get(key[0])) is None and not _may_be_seen(process, *key):
             _act(process, key)
 
 

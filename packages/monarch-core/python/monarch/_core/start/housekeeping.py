@@ -40,11 +40,14 @@ from monarch._core.process.process import (
     WORKSPACE,
     LocalProcess,
 )
+from monarch._core.process.root_fault import first_calls
 from monarch._core.supervise.supervision import CANCEL_TIME, actor_failed, parse_stop_reason, procs_ended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
+
+    from monarch._core.process.root_fault import FirstCall
 
     SystemEvent: TypeAlias = (
         SpawnActor
@@ -114,7 +117,7 @@ _VITAL = (SpawnActor, StopProc, ProcsEnded, ActorFailed, CallAbandoned)
 class Housekeeping:
     def __init__(self, process: LocalProcess) -> None:
         self.process = process
-        self.watches: list[StopWatch] = []
+        self.watches: list[StopWatch | FirstCall] = []
         # Of a proc: the end of its stop, and whether one has begun.
         self.deadline: float | None = None
         # What is being handled is a spawn, a stop or a failure: without it some thread waits for ever.
@@ -130,6 +133,8 @@ class Housekeeping:
                 self.vital = isinstance(event, _VITAL)
                 if self._handle(event):
                     return False
+                if self.vital:
+                    self.watches += first_calls()
             if self.deadline is not None and self._may_end():
                 return True
 

@@ -48,13 +48,14 @@ CLIENT_EXITS = "the client exits"
 class OwnedMesh:
     """A mesh that an actor of this process, or the process itself, has created and answers for."""
 
-    __slots__ = ("future", "info", "is_actors", "owner", "process")
+    __slots__ = ("future", "info", "is_actors", "owner", "process", "since")
 
     def __init__(self, process: LocalProcess, owner: Owner, info: MeshInfo, is_actors: bool) -> None:
         self.process = process
         self.owner = owner
         self.info = info
         self.is_actors = is_actors
+        self.since = process.now()
         self.future: Future[None] | None = None
         process.owned[info.uid] = self
         process.supervision.created(info.uid, owner.mailbox, is_actors, list(info.procs))

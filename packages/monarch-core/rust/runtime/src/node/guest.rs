@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use net::control_socket::{self, ControlSocket, Kind};
 use net::lock::lock;
@@ -25,6 +25,8 @@ const GREETING: usize = 12;
 const HALF_OPEN: usize = 64;
 /// A greeting is sent with the connection, so this is far more than it takes.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two connections of a process to an agent that ends them.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(1);
 /// Connections accepted in one turn of the control socket.
 const BATCH: usize = 8;
 
@@ -43,12 +45,26 @@ pub fn agents() -> Vec<ProcUid> {
 
 /// Connects to the agent; the stream is ready to be a link.
 pub fn dial(agent: ProcUid, me: ProcUid) -> io::Result<OwnedFd> {
-    let mut stream = UnixStream::from(control_socket::connect(&name(agent), Kind::Stream, GREETING_TIMEOUT)?);
-    stream.set_nonblocking(false)?;
+    greet(me, GREETING_TIMEOUT, || control_socket::connect(&name(agent), Kind::Stream, GREETING_TIMEOUT))
+}
+
+/// Sends the greeting over a connection. An agent to which many connect at once may end a connection before its greeting has come;
+/// another connection takes its place until `timeout` is over.
+fn greet(me: ProcUid, timeout: Duration, connect: impl Fn() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
+    let until = Instant::now() + timeout;
     let mut greeting = wire::VERSION.to_le_bytes().to_vec();
     greeting.extend_from_slice(&me.0.to_le_bytes());
-    stream.write_all(&greeting)?;
-    Ok(stream.into())
+    loop {
+        let mut stream = UnixStream::from(connect()?);
+        stream.set_nonblocking(false)?;
+        match stream.write_all(&greeting) {
+            Ok(()) => return Ok(stream.into()),
+            Err(e) if !matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) || Instant::now() >= until => {
+                return Err(e);
+            }
+            Err(_) => std::thread::sleep(BETWEEN_ATTEMPTS),
+        }
+    }
 }
 
 /// The process that has the agent's control socket, also while it does not answer.
@@ -156,7 +172,9 @@ impl Guest {
         taken
     }
 
+    /// Ends the connection, unless its greeting has come meanwhile.
     fn give_up(&self) {
+        self.ready(0);
         drop(self.leave());
     }
 
@@ -228,5 +246,37 @@ impl Node {
 
     pub(crate) fn is_foreign_agent(&self, uid: ProcUid) -> bool {
         self.foreign.read().unwrap_or_else(PoisonError::into_inner).get(&uid) == Some(&uid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Connections whose other ends are gone, `count` of them, and then one whose other end is given too.
+    fn connections(count: usize) -> (RefCell<Vec<OwnedFd>>, UnixStream) {
+        let (good, other) = UnixStream::pair().unwrap();
+        let mut all = vec![OwnedFd::from(good)];
+        all.extend((0..count).map(|_| OwnedFd::from(UnixStream::pair().unwrap().0)));
+        (RefCell::new(all), other)
+    }
+
+    #[test]
+    fn another_connection_takes_the_place_of_one_that_was_ended() {
+        let (left, mut other) = connections(3);
+        let made = greet(ProcUid(7), GREETING_TIMEOUT, || Ok(left.borrow_mut().pop().unwrap())).unwrap();
+        let mut greeting = [0; GREETING];
+        other.read_exact(&mut greeting).unwrap();
+        assert_eq!(greeting[4..], 7u64.to_le_bytes());
+        drop(made);
+    }
+
+    #[test]
+    fn agent_that_ends_all_connections_fails_the_dial() {
+        let (left, _other) = connections(1000);
+        let why = greet(ProcUid(7), Duration::from_millis(5), || Ok(left.borrow_mut().pop().unwrap())).unwrap_err();
+        assert_eq!(why.kind(), io::ErrorKind::BrokenPipe);
     }
 }
