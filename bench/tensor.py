@@ -202,7 +202,7 @@ def mean_kernel(step: Step) -> tuple[float, int, int]:
 def sized(target_us: float) -> tuple[int, int, float]:
     """Width and batch of the perceptron whose mean kernel is nearest to so many microseconds, and what it is."""
     found: list[tuple[float, int, int, float]] = []
-    for width in (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096):
+    for width in (*range(64, 513, 32), 640, 768, 1024, 2048, 4096):
         batch = width // 2
         mean, _, _ = mean_kernel(perceptron(width, batch, device))
         found.append((abs(mean - target_us), width, batch, mean))

@@ -54,6 +54,15 @@ def test_a_known_number_is_that_of_the_workers(mesh, write):
     assert known(s) == inspect(s).item()
 
 
+def test_a_known_number_is_shown(mesh):
+    s = torch.tensor(3.25)
+    assert (f"{s:.1f}", f"{s.detach():5.2f}", s.tolist()) == ("3.2", " 3.25", 3.25)
+    for unknown in (torch.ones(2).sum(), torch.ones(1)):
+        for show in (lambda t: f"{t:.1f}", lambda t: t.tolist()):
+            with pytest.raises(TensorMeshError, match="needs the data of a mesh tensor"):
+                show(unknown)
+
+
 @pytest.mark.parametrize("adverb", ["call", "broadcast", "stream"])
 def test_an_actor_that_is_given_a_number_may_write_to_it(mesh, procs, adverb):
     writer = procs.spawn("writer", Writer)

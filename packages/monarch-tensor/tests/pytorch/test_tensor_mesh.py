@@ -242,3 +242,15 @@ def test_a_shallow_copy_is_another_tensor_of_the_same_memory(procs):
         with torch.no_grad():
             other.add_(1)
         assert inspect(t.detach()).tolist() == [1.0, 1.0]
+
+
+def test_copies_have_the_attributes_of_the_program(procs):
+    with procs.activate():
+        weight = torch.nn.Parameter(torch.ones(2))
+        weight.tags = ["replicated"]
+        weight.sum().backward()
+        shallow, deep = copy.copy(weight), copy.deepcopy(weight)
+        assert isinstance(shallow, torch.nn.Parameter) and shallow.tags is weight.tags
+        assert isinstance(deep, torch.nn.Parameter) and deep.tags == weight.tags and deep.tags is not weight.tags
+        weight.grad += 1
+        assert inspect(deep.grad).tolist() == [1.0, 1.0]

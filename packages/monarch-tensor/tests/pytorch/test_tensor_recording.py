@@ -1,5 +1,8 @@
 """Commands that are sent together, and recorded calls."""
 
+import concurrent.futures
+import threading
+
 import pytest
 import torch
 
@@ -141,6 +144,29 @@ def test_what_a_recording_cannot_have(mesh):
     with pytest.raises(TensorMeshError, match="another recording is under way"):
         nested(torch.ones(2))
     assert inspect(torch.ones(2) + 1).tolist() == [2.0, 2.0]
+
+
+def test_threads_record_at_the_same_time(mesh):
+    barrier = threading.Barrier(2)
+
+    @compile
+    def step(x, by):
+        half = x * by
+        # Both record, and neither has what the other does.
+        barrier.wait()
+        freed = half + 1
+        del freed
+        return half + x
+
+    def run(by):
+        with mesh.activate():
+            x = torch.full((2,), float(by))
+            # The third call is replayed.
+            return [inspect(step(x, by)).tolist() for _ in range(3)]
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(run, (2, 3)))
+    assert found == [[[float(by * by + by)] * 2] * 3 for by in (2, 3)]
 
 
 def test_replays_leave_nothing_on_the_workers(mesh):

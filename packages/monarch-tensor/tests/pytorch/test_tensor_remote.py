@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from monarch import tensor as mt
-from monarch.tensor import RemoteException, TensorMeshError, call_on_shard_and_fetch, function_resolvers, inspect, remote, set_meta
+from monarch.tensor import RemoteException, TensorMeshError, call_on_shard_and_fetch, function_resolvers, inspect, no_mesh, remote, set_meta
 from monarch.tensor.meta import get_meta
 from monarch.tensor.resolvers import resolved
 
@@ -78,6 +78,23 @@ def test_results_of_another_shape_fail_the_call(procs):
         wrong = remote(lambda t: t.double(), propagate=lambda t: t)
         with pytest.raises(RemoteException, match=r"float64\[2\]"):
             inspect(wrong(torch.ones(2)))
+        wrong = remote(lambda t: t.to_sparse(), propagate=lambda t: t)
+        with pytest.raises(RemoteException, match=r"returned float32\[2\] in the format torch.sparse_coo as its tensor 0"):
+            inspect(wrong(torch.ones(2)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "make"), [((3, 2), lambda t: t.t()), ((4, 2), lambda t: t[:, :2]), ((2, 2), lambda t: t[:, :1].expand(2, 2))]
+)
+def test_results_with_other_strides_have_the_views_of_the_controller(mesh, shape, make):
+    values = torch.arange(math.prod(shape) * 2.0)
+    source = values[: math.prod(shape)].reshape(shape[::-1]) if shape == (3, 2) else values.reshape(shape[0], -1)
+    given = remote(make, propagate=lambda t: torch.empty(shape))(source)
+    with no_mesh.activate():
+        expected = make(inspect(source))
+    assert given.shape == shape and inspect(given.view(-1)).tolist() == expected.reshape(-1).tolist()
+    given.view(-1)[0] = 7.0
+    assert inspect(given)[0, 0] == 7.0 and inspect(given).flatten()[1:].tolist() == expected.flatten()[1:].tolist()
 
 
 def test_import_paths(mesh):

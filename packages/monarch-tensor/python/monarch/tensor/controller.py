@@ -78,7 +78,8 @@ class Controller:
         self.dropped_streams: list[int] = []
         self.cache: dict[tuple[Any, ...], tuple[Known, int]] = {}
         self.pinned: set[int] = set()
-        self._recorder: Recorder | None = None
+        # Of the threads whose calls are recorded.
+        self._recorders: dict[int, Recorder] = {}
         self.held = 0
         self.failed: Exception | None = None
         self.kept: dict[Any, Any] = {}
@@ -186,6 +187,9 @@ class Controller:
     def remember(self, key: tuple[Any, ...], known: Known) -> int:
         """Sends the definition for a signature, and remembers both."""
         with self.lock:
+            if (other := self.cache.get(key)) is not None:
+                # Of another thread, meanwhile.
+                return other[1]
             if len(self.cache) >= _SIGNATURES:
                 for old in list(itertools.islice(self.cache, _SIGNATURES // 4)):
                     number = self.cache.pop(old)[1]
@@ -220,7 +224,7 @@ class Controller:
             self._sites.append(current_site())
             self._operations += 1
             self._count += 1
-            if self._recorder is not None and (recorder := self.recorder) is not None:
+            if self._recorders and (recorder := self.recorder) is not None:
                 recorder.record(place, definition, inputs, constants, results)
             if self._count >= BATCH_COMMANDS:
                 if not self.held:
@@ -277,8 +281,7 @@ class Controller:
             # What a recording uses stays.
             self._unreferenced.update(n for n in numbers if n in self._pins)
             numbers = [n for n in numbers if n not in self._pins]
-        recorder = self._recorder
-        if recorder is not None:
+        for recorder in self._recorders.values():
             numbers = recorder.released(numbers)
         return numbers
 
@@ -396,17 +399,14 @@ class Controller:
     @property
     def recorder(self) -> Recorder | None:
         """What records the commands of this thread: those of other threads are no part of a recording."""
-        recorder = self._recorder
-        return recorder if recorder is not None and recorder.thread == threading.get_ident() else None
-
-    @property
-    def is_recording(self) -> bool:
-        """Whether any thread records."""
-        return self._recorder is not None
+        return self._recorders.get(threading.get_ident()) if self._recorders else None
 
     @recorder.setter
     def recorder(self, recorder: Recorder | None) -> None:
-        self._recorder = recorder
+        if recorder is None:
+            self._recorders.pop(threading.get_ident(), None)
+        else:
+            self._recorders[threading.get_ident()] = recorder
 
     def refuse_recording(self, what: str) -> None:
         """`TensorMeshError` in a call that is recorded, for what a replay would not repeat."""

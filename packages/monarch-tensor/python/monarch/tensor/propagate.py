@@ -164,6 +164,11 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
             return Varying(constants - 1), value
         if isinstance(value, torch.Generator):
             raise TensorMeshError(f"{func}: a generator of the controller cannot be used on a mesh. Use `monarch.tensor.manual_seed`.")
+        if isinstance(value, torch.UntypedStorage | torch.TypedStorage):
+            raise TensorMeshError(
+                f"{func}: the storage of a mesh tensor is on the workers. `share_memory_` and the like go into a remote function, and "
+                "`set_` takes a tensor of the mesh."
+            )
         if type(value) not in _SENT:
             raise TensorMeshError(f"{func}: an argument of type {type(value).__name__} cannot be sent to a mesh. {_BY_REMOTE}")
         return value, value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,7 +56,6 @@ class Recorder:
     def __init__(self, place: Place, formals: Sequence[int]) -> None:
         self.place = place
         self.formals = tuple(formals)
-        self.thread = threading.get_ident()
         # Operations, and numbers that were freed between them.
         self.log: list[_Operation | list[int]] = []
         self.made: set[int] = set()
@@ -281,7 +279,7 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
         recorder = Recorder(place, [v._handle.id for v in leaves if type(v) is Tensor])
         controller = place.controller
         with controller.lock:
-            if controller.is_recording:
+            if controller.recorder is not None:
                 raise TensorMeshError(f"compile({name}): another recording is under way")
             # What has died before is no business of the recording.
             controller.flush()

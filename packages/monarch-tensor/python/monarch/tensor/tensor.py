@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
@@ -162,9 +163,15 @@ class Tensor(torch.Tensor):
     __str__ = __repr__
 
     def __format__(self, spec: str) -> str:
-        if spec:
-            raise needs_data(f"the format {spec!r}")
-        return repr(self)
+        if not spec:
+            return repr(self)
+        return format(self._number(f"the format {spec!r}"), spec)
+
+    def _number(self, what: str) -> Any:
+        """What `item()` gives, for a number that the controller knows."""
+        if self.shape or self._handle.memory.value is None:
+            raise needs_data(what)
+        return self.item()
 
     def __dlpack__(self, *_: Any, **__: Any) -> NoReturn:
         raise needs_data("DLPack")
@@ -185,8 +192,8 @@ class Tensor(torch.Tensor):
         set_data(self, view)
         self._handle = handle
 
-    def tolist(self) -> NoReturn:
-        raise needs_data("tolist()")
+    def tolist(self) -> Any:
+        return self._number("tolist()")
 
     def numpy(self, *, force: bool = False) -> NoReturn:
         raise needs_data("numpy()")
@@ -204,6 +211,7 @@ class Tensor(torch.Tensor):
         with torch.no_grad():
             made = self.detach()
         made.requires_grad_(self.requires_grad)
+        made.__dict__.update(_attributes(self))
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -212,17 +220,21 @@ class Tensor(torch.Tensor):
         with torch.no_grad():
             made = self.clone()
         made.requires_grad_(self.requires_grad)
-        if getattr(self, "_is_param", False):
-            made._is_param = True
-        if self.grad is not None:
-            made.grad = self.grad.__deepcopy__(memo)
         memo[id(self)] = made
+        if self.grad is not None:
+            made.grad = copy.deepcopy(self.grad, memo)
+        # Those of the program, and that it is a parameter.
+        made.__dict__.update(copy.deepcopy(_attributes(self), memo))
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         pickled = above("endpoints", "pickled")
 
         return pickled(self)
+
+
+def _attributes(tensor: Tensor) -> dict[str, Any]:
+    return {name: value for name, value in vars(tensor).items() if name != "_handle"}
 
 
 _wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass

@@ -63,7 +63,7 @@ _REPORTS = 64
 _Operator = Callable[[list[Any], list[Any], int], Any]
 
 
-class NotAnObject(Exception):
+class UnexpectedResult(Exception):
     """A remote function returned something else than it was to return."""
 
 
@@ -498,18 +498,29 @@ def checked_results(name: str, out: Any, expected: tuple[Any, ...]) -> list[Any]
         return [out]
     leaves: list[Any] = [v for v in _pytree.tree_leaves(out) if isinstance(v, torch.Tensor | OpaqueRef)]
     if len(leaves) != len(expected):
-        raise NotAnObject(f"{name} returned {len(leaves)} tensors, and {len(expected)} were propagated for it")
+        raise UnexpectedResult(f"{name} returned {len(leaves)} tensors, and {len(expected)} were propagated for it")
     for i, (value, layout) in enumerate(zip(leaves, expected, strict=True)):
         if isinstance(value, OpaqueRef) != (layout is OpaqueRef):
             got, wanted = ("an OpaqueRef", layout.describe()) if isinstance(layout, Layout) else (type(value).__name__, "an OpaqueRef")
-            raise NotAnObject(f"{name} returned {got} as its result {i}, and {wanted} was propagated for it")
+            raise UnexpectedResult(f"{name} returned {got} as its result {i}, and {wanted} was propagated for it")
         if isinstance(layout, Layout):
-            if tuple(value.shape) != layout.shape or value.dtype != layout.dtype:
-                got = describe(value.dtype, value.shape)
-                raise NotAnObject(f"{name} returned {got} as its tensor {i}, and {layout.describe()} was propagated for it")
+            if tuple(value.shape) != layout.shape or value.dtype != layout.dtype or value.layout is not torch.strided:
+                got = describe(value.dtype, value.shape) + ("" if value.layout is torch.strided else f" in the format {value.layout}")
+                raise UnexpectedResult(f"{name} returned {got} as its tensor {i}, and {layout.describe()} was propagated for it")
             # Without the bits of a lazy conjugation, of which the controller knows nothing.
-            leaves[i] = value.detach() if layout.bits else value.detach().resolve_conj().resolve_neg()
+            value = value.detach() if layout.bits else value.detach().resolve_conj().resolve_neg()
+            leaves[i] = value if _has_strides(value, layout) else _with_strides(value, layout)
     return leaves
+
+
+def _has_strides(value: torch.Tensor, layout: Layout) -> bool:
+    """Whether the same views of it exist as of the tensor of the controller. One that is expanded there has fewer."""
+    pairs = zip(layout.shape, value.stride(), layout.stride, strict=True)
+    return value.stride() == layout.stride or 0 in layout.stride or all(one == other for size, one, other in pairs if size != 1)
+
+
+def _with_strides(value: torch.Tensor, layout: Layout) -> torch.Tensor:
+    return torch.empty_strided(layout.shape, layout.stride, dtype=value.dtype, device=value.device).copy_(value)
 
 
 class _Event:
