@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from typing import TYPE_CHECKING, Any, cast
 
 from monarch.tensor.commands import Held, Input, Varying, again
@@ -10,19 +11,56 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def caller(
+    name: str, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[list[Any], list[Any], int], Any] | None:
+    """Calls an operator with its tensors, and with constants from a place of a list on, as code that is compiled once.
+
+    None where a name or a value has no form in code. The code has names and numbers only: each other value is the value of a name.
+    Tracebacks show the name of the operator.
+    """
+    if not all(key.isidentifier() and not keyword.iskeyword(key) for key in kwargs):
+        return None
+    names: dict[str, Any] = {"op": op}
+
+    def form(value: Any) -> str:
+        if isinstance(value, Input):
+            return f"i[{value.index:d}]"
+        if isinstance(value, Varying):
+            return f"c[at + {value.index:d}]" if value.index else "c[at]"
+        if _has_slots(value):
+            if type(value) is list:
+                return f"[{', '.join(map(form, cast('list[Any]', value)))}]"
+            if type(value) is tuple:
+                return f"({''.join(f'{form(v)}, ' for v in cast('tuple[Any, ...]', value))})"
+            raise LookupError
+        constant = f"k{len(names)}"
+        names[constant] = value
+        return constant
+
+    try:
+        given = ", ".join([*map(form, args), *(f"{key}={form(value)}" for key, value in kwargs.items())])
+    except LookupError:
+        return None
+    made = eval(compile(f"lambda i, c, at: op({given})", f"<{name}>", "eval"), names)
+    made.__code__ = made.__code__.replace(co_name="operator", co_qualname="operator")
+    return made
+
+
+def _has_slots(value: Any) -> bool:
+    if isinstance(value, Input | Varying | Held):
+        return True
+    if isinstance(value, list | tuple):
+        return any(map(_has_slots, cast("Any", value)))
+    if isinstance(value, dict):
+        return any(map(_has_slots, cast("Any", value.values())))
+    return False
+
+
 def filler(
     args: tuple[Any, ...], kwargs: dict[str, Any], held: Callable[[Held], Any] | None = None
 ) -> Callable[[list[Any], list[Any]], tuple[list[Any], dict[str, Any]]]:
     """Puts tensors and constants into the arguments of a definition."""
-
-    def has_slots(value: Any) -> bool:
-        if isinstance(value, Input | Varying | Held):
-            return True
-        if isinstance(value, list | tuple):
-            return any(map(has_slots, value))  # pyright: ignore[reportUnknownArgumentType]
-        if isinstance(value, dict):
-            return any(map(has_slots, value.values()))  # pyright: ignore[reportUnknownArgumentType]
-        return False
 
     def filled(value: Any, inputs: list[Any], constants: list[Any]) -> Any:
         if isinstance(value, Input):
@@ -41,9 +79,9 @@ def filler(
 
     direct = [(place, value.index) for place, value in enumerate(args) if isinstance(value, Input)]
     varying = [(place, value.index) for place, value in enumerate(args) if isinstance(value, Varying)]
-    others = [(place, value) for place, value in enumerate(args) if not isinstance(value, Input | Varying) and has_slots(value)]
+    others = [(place, value) for place, value in enumerate(args) if not isinstance(value, Input | Varying) and _has_slots(value)]
     named_varying = [(key, value.index) for key, value in kwargs.items() if isinstance(value, Varying)]
-    named = [(key, value) for key, value in kwargs.items() if not isinstance(value, Varying) and has_slots(value)]
+    named = [(key, value) for key, value in kwargs.items() if not isinstance(value, Varying) and _has_slots(value)]
 
     def fill(inputs: list[Any], constants: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         given = list(args)

@@ -24,7 +24,6 @@ from monarch.tensor.commands import (
     Constant,
     Hand,
     Held,
-    Input,
     Move,
     Offer,
     Pull,
@@ -37,8 +36,9 @@ from monarch.tensor.commands import (
 from monarch.tensor.failures import Failure
 from monarch.tensor.layout import Layout, describe
 from monarch.tensor.worker import handoff
-from monarch.tensor.worker.arguments import filler
+from monarch.tensor.worker.arguments import caller, filler
 from monarch.tensor.worker.collectives import Collectives
+from monarch.tensor.worker.methods import method_of
 from monarch.tensor.worker.offers import offers
 from monarch.tensor.worker.poison import Poison, PoisonedElsewhere, poison_among
 from monarch.tensor.worker.stream_thread import StreamThread
@@ -217,6 +217,7 @@ class Executor:
         """`more` is 0 where all commands are parts of one operation."""
         code, constants, number, stream = segment.code, segment.constants, segment.first, segment.stream
         table, steps = self.table, self.steps
+        get, tensor_type = table.__getitem__, torch.Tensor
         at, used, end = 0, 0, len(code)
         while at < end:
             head = code[at]
@@ -229,10 +230,10 @@ class Executor:
                     self.execute(step, stream, number, code[at + 1 : middle], given, code[middle:after])
                 else:
                     try:
-                        values = [table[i] for i in code[at + 1 : middle]]
+                        values = list(map(get, code[at + 1 : middle]))
                         out = operator(values, constants, used)
                         if middle < after:
-                            if out.__class__ is not torch.Tensor:
+                            if out.__class__ is not tensor_type:
                                 out = flat_leaves(out)[0]
                             if out is not None:
                                 table[code[middle]] = out
@@ -413,16 +414,17 @@ class Executor:
 
 def _operator(call: Call) -> _Operator:
     """An operator with its arguments. `LookupError` if there is none of this name."""
-    op = operator_of(call.operator)
+    # The operator without the Python function around it, which only passes on what it is given.
+    op: Any = method_of(call.operator, call.args) or operator_of(call.operator)._op
     if call.operator in _LOOK_AT_GRAD_MODE:
         op = _in_grad_mode(op)
-    if call.args == tuple(Input(i) for i in range(call.inputs)) and not call.kwargs:
-        return lambda inputs, constants, at: op(*inputs)
+    if (called := caller(call.operator, op, call.args, call.kwargs)) is not None:
+        return called
     fill = filler(call.args, call.kwargs)
     count = call.constants
 
     def with_arguments(inputs: list[Any], constants: list[Any], at: int) -> Any:
-        args, kwargs = fill(inputs, constants[at : at + count] if count else constants)
+        args, kwargs = fill(inputs, constants[at : at + count])
         return op(*args, **kwargs)
 
     return with_arguments
