@@ -5,6 +5,7 @@ import logging
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from monarch import tensor as mt
 from monarch.tensor import RemoteException, TensorMeshError, builtins, inspect, manual_seed, random, remote, timer
@@ -252,3 +253,32 @@ def test_timers_of_this_process():
     assert list(ExecutionTimer.summary()) == ["broken"]
     ExecutionTimer.reset()
     assert ExecutionTimer.summary() == {}
+
+
+def masked(**options):
+    """The output of a checkpointed dropout and the gradient of what it multiplies: equal, if both passes draw the same mask."""
+    weight = torch.ones(64, requires_grad=True)
+    drop = torch.nn.functional.dropout
+    out = checkpoint(lambda x: drop(x * weight, 0.5), torch.ones(64, requires_grad=True), **options)
+    out.sum().backward()
+    return inspect(out.detach(), gpus=1), inspect(weight.grad, gpus=1)
+
+
+def test_a_recomputation_draws_the_numbers_of_the_first_pass(mesh):
+    manual_seed(3)
+    torch.nn.functional.dropout(torch.ones(64), 0.5), torch.rand(1)
+    expected = inspect(torch.rand(1)).item()
+    manual_seed(3)
+    out, grad = masked(use_reentrant=False, context_fn=random.checkpoint_contexts)
+    assert out.equal(grad) and 0.0 in out
+    # What is drawn afterwards is not drawn again.
+    torch.rand(1)
+    assert inspect(torch.rand(1)).item() == expected
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_recomputation_with_other_numbers_is_refused(mesh, reentrant):
+    with pytest.raises(TensorMeshError, match="context_fn=monarch.tensor.random.checkpoint_contexts"):
+        masked(use_reentrant=reentrant)
+    out, grad = masked(use_reentrant=reentrant, preserve_rng_state=False)
+    assert not out.equal(grad)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from monarch.tensor.propagate import Known
     from monarch.tensor.recording import Recorder
     from monarch.tensor.stream import Borrow, Stream
+    from monarch.tensor.tensor import Tensor
 
 # A batch is sent when it has this many commands, or is this old.
 BATCH_COMMANDS = 64
@@ -79,7 +80,7 @@ class Controller:
         self.cache: dict[tuple[Any, ...], tuple[Known, int]] = {}
         self.pinned: set[int] = set()
         # Of the threads whose calls are recorded.
-        self._recorders: dict[int, Recorder] = {}
+        self.recorders: dict[int, Recorder] = {}
         self.held = 0
         self.failed: Exception | None = None
         self.kept: dict[Any, Any] = {}
@@ -224,7 +225,7 @@ class Controller:
             self._sites.append(current_site())
             self._operations += 1
             self._count += 1
-            if self._recorders and (recorder := self.recorder) is not None:
+            if self.recorders and (recorder := self.recorder) is not None:
                 recorder.record(place, definition, inputs, constants, results)
             if self._count >= BATCH_COMMANDS:
                 if not self.held:
@@ -281,7 +282,7 @@ class Controller:
             # What a recording uses stays.
             self._unreferenced.update(n for n in numbers if n in self._pins)
             numbers = [n for n in numbers if n not in self._pins]
-        for recorder in self._recorders.values():
+        for recorder in self.recorders.values():
             numbers = recorder.released(numbers)
         return numbers
 
@@ -399,14 +400,20 @@ class Controller:
     @property
     def recorder(self) -> Recorder | None:
         """What records the commands of this thread: those of other threads are no part of a recording."""
-        return self._recorders.get(threading.get_ident()) if self._recorders else None
+        return self.recorders.get(threading.get_ident()) if self.recorders else None
 
     @recorder.setter
     def recorder(self, recorder: Recorder | None) -> None:
         if recorder is None:
-            self._recorders.pop(threading.get_ident(), None)
+            self.recorders.pop(threading.get_ident(), None)
         else:
-            self._recorders[threading.get_ident()] = recorder
+            self.recorders[threading.get_ident()] = recorder
+
+    def uses(self, operands: Sequence[Tensor], written: Sequence[int]) -> None:
+        """Operands of a command that comes, and the places of those that it writes."""
+        if (recorder := self.recorder) is not None:
+            for place, tensor in enumerate(operands):
+                recorder.use(tensor, place in written)
 
     def refuse_recording(self, what: str) -> None:
         """`TensorMeshError` in a call that is recorded, for what a replay would not repeat."""

@@ -19,6 +19,7 @@ from monarch.tensor.mesh import check_nesting
 from monarch.tensor.place import Place, place_of
 from monarch.tensor.propagate import Known, propagate, varying_arguments
 from monarch.tensor.propagate import Place as ResultPlace
+from monarch.tensor.recomputation import refuse_other_numbers
 from monarch.tensor.tensor import Tensor, emit_new, needs_data, new_tensor, set_data
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ _LIFTS = {_aten.lift_fresh.default, _aten.lift_fresh_copy.default, _aten.lift.de
 # What gives its first operand the memory of the second one, or new memory.
 _SETS = {_aten.set_.default, _aten.set_.source_Tensor, _aten.set_.source_Tensor_storage_offset}
 
+# What draws random numbers, by its identity: an operator's own hash runs Python code.
+_random: dict[int, Any] = {}
+
 # What makes a tensor of one number.
 _NUMBERS = {_aten.ones.default, _aten.zeros.default, _aten.full.default, _aten.scalar_tensor.default}
 
@@ -43,6 +47,8 @@ _LOCAL_NAMESPACES = {"profiler"}
 
 _NUMBER = frozenset({int, float, bool, complex})
 _default_dtype = torch.get_default_dtype
+# The number of the backward that runs in this thread; -1 outside of one.
+_in_backward = torch._C._current_graph_task_id
 
 
 class _Unusual(Exception):
@@ -79,6 +85,10 @@ class MeshMode(TorchDispatchMode):
                 # What was fetched, or made outside, is used as ever: only a mixture is refused.
                 with _disable_current_modes() if types else no_dispatch():
                     return func(*args, **(kwargs or {}))
+            if _in_backward() >= 0 and (other := _common_place(args, kwargs or {})) is not None and other is not place:
+                # A graph may lead over several meshes: each node computes where its gradients are.
+                with MeshMode(other):
+                    return func(*args, **(kwargs or {}))
             place.controller.end_forgotten()
             _refuse_unusable(func, args, kwargs or {}, place)
             operands, numbers, constants = [], [], []
@@ -88,6 +98,8 @@ class MeshMode(TorchDispatchMode):
         if found is None:
             return _first(place, func, args, kwargs or {}, key, operands, constants)
         known, definition = found
+        if controller.recorders:
+            controller.uses(operands, known.mutates)
         layout = known.single
         if layout is not None:
             number = next(controller.numbers)
@@ -188,6 +200,12 @@ def _is_local(values: Any) -> bool:
     return all(_is_local(v) if isinstance(v, list | tuple) else type(v) is not Tensor for v in values)
 
 
+def _common_place(args: Sequence[Any], kwargs: dict[str, Any]) -> Place | None:
+    """Where all mesh tensors among the operands are."""
+    places = {id(p): p for v in _pytree.tree_leaves((args, kwargs)) if type(v) is Tensor and (p := v._handle.place).mesh is not None}
+    return next(iter(places.values())) if len(places) == 1 else None
+
+
 def _handle_or_none(value: Any) -> Handle | None:
     return value._handle if type(value) is Tensor else None
 
@@ -234,6 +252,10 @@ def _first(
         known = known._replace(single=None)
     if func in _SETS:
         known = known._replace(only_writes=False)
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        _random[id(func)] = func
+        known = known._replace(single=None, only_writes=False)
+    controller.uses(operands, known.mutates)
     definition = controller.remember(key, known)
     return _several(place, func, args, kwargs, known, definition, operands, constants)
 
@@ -250,6 +272,8 @@ def _several(
 ) -> Any:
     """The general case: views, operands that are written, several results, operands with another layout."""
     controller = place.controller
+    if id(func) in _random:
+        refuse_other_numbers(func)
     values = _known_values(known, func, args, kwargs, operands)
     made: list[Any] = []
     numbers: list[int] = []
@@ -380,7 +404,10 @@ def check_operands(
     found: list[str] = []
 
     def problem(value: Any) -> tuple[str, dict[str, str]] | None:
-        wrong = _problem(place, value, any(value is w for w in writes))
+        written = any(value is w for w in writes)
+        wrong = _problem(place, value, written)
+        if wrong is None and type(value) is Tensor:
+            place.controller.uses((value,), (0,) if written else ())
         if wrong is None and not autograd and isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
             found.append(checks.REQUIRES_GRAD)
             return checks.REQUIRES_GRAD, {}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from monarch.tensor.active import get_active_mesh
 from monarch.tensor.opaque_ref import OpaqueRef
+from monarch.tensor.recomputation import drawing_again
 from monarch.tensor.remote_function import Remote
 from monarch.tensor.worker import random_states, rng
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from monarch.tensor.tensor import Tensor
 
 
@@ -47,6 +51,25 @@ def set_state(state: State) -> None:
 def new_state(seed: int, *, per_rank: bool = True) -> State:
     """The states that `manual_seed` gives. The generators in force stay as they are."""
     return _state(_new(_checked("new_state", seed), _place_of_rank(per_rank)))
+
+
+def checkpoint_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """For recomputations that draw the numbers of the first pass, as dropout does.
+
+    `torch.utils.checkpoint.checkpoint(fn, x, use_reentrant=False, context_fn=tensor.random.checkpoint_contexts)`
+    """
+    return nullcontext(), _again(get_state())
+
+
+@contextmanager
+def _again(state: State) -> Generator[None]:
+    before = get_state()
+    set_state(state)
+    try:
+        with drawing_again():
+            yield
+    finally:
+        set_state(before)
 
 
 def make_deterministic(seed: int = 0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,9 +16,9 @@ from monarch.tensor.commands import RELEASE, Replay
 from monarch.tensor.controllers import controllers
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.frames import Site, current_site, frames_of
-from monarch.tensor.memory import Handle, Memory
+from monarch.tensor.memory import SHARED, Handle, Memory
 from monarch.tensor.place import Place, place_of
-from monarch.tensor.tensor import Tensor, new_tensor
+from monarch.tensor.tensor import Tensor, count_writes, new_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -50,6 +51,16 @@ class _Operation(NamedTuple):
     site: Site
 
 
+class _Used:
+    """Memory from before the call that it uses."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.written = False
+        # By number. The recording keeps none of them.
+        self.tensors: dict[int, weakref.ref[Tensor]] = {}
+
+
 class Recorder:
     """Listens to the commands of one call."""
 
@@ -60,12 +71,25 @@ class Recorder:
         self.log: list[_Operation | list[int]] = []
         self.made: set[int] = set()
         self.captured: dict[int, None] = {}
+        self.used: dict[Memory, _Used] = {}
         # What is written and had a number that the controller knew: a replay writes other ones.
         self.known: list[Memory] = []
         # Numbers from before the call that it has computed with, and those on which a number depends that its Python code has got: a replay
         # is right while these are what they were.
         self._computed_with: list[tuple[Memory, Any]] = []
         self.numbers_read: list[tuple[Memory, Any]] = []
+
+    def use(self, tensor: Tensor, written: bool) -> None:
+        """Takes note of an operand."""
+        handle = tensor._handle
+        found = self.used.get(handle.memory)
+        if found is None:
+            if handle.id in self.made:
+                return
+            found = self.used[handle.memory] = _Used(handle.memory)
+        found.written |= written
+        if handle.id not in self.made:
+            found.tensors[handle.id] = weakref.ref(tensor)
 
     def compute_with(self, memory: Memory) -> None:
         """Takes note of a known number among the operands of a command."""
@@ -116,7 +140,10 @@ class Recorder:
 
 
 def _comparable(value: Any) -> Any:
-    return (tuple(value.shape), value.tolist()) if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), repr(value.tolist())
+    # Zeros of both signs are equal, and what is not a number is not.
+    return repr(value) if isinstance(value, float | complex) else value
 
 
 class _Recording:
@@ -137,6 +164,10 @@ class _Recording:
         self.outs: list[Any] = []
         results: list[int] = []
         self.layouts: list[Any] = []
+        # Of the tensors that a replay makes: whose memory they have, as views of it.
+        memories = [t._handle.memory for t in self._arguments]
+        made: list[Memory] = []
+        self._shared: list[tuple[str, Any] | None] = []
         for leaf in out_leaves:
             if type(leaf) is not Tensor:
                 self.outs.append(("value", leaf))
@@ -150,17 +181,32 @@ class _Recording:
                 self.outs.append(("new", len(results)))
                 results.append(number)
                 self.layouts.append(leaf._handle.layout)
+                self._shared.append(_owner_of(leaf._handle.memory, memories, recorder.used, made))
+                made.append(leaf._handle.memory)
             else:
                 self.outs.append(("value", leaf))
         # What lives on although it is not returned, as a gradient in `.grad`, is made anew under its number.
         alive = {n for n in recorder.made if n not in results} - {n for e in recorder.log if isinstance(e, list) for n in e}
         alive -= set(place.released)
         self.survivors = sorted(alive)
-        # Those that are the gradient of an argument, by its place.
-        grads = [(i, t.grad._handle.id) for i, t in enumerate(self._arguments) if t.is_leaf and type(t.grad) is Tensor]
-        self._gradients = [(i, number) for i, number in grads if number in alive]
+        # Those that are the gradient of an argument, by its place, or of another tensor; and the references to the gradient.
+        leaves_used = [(i, None, t) for i, t in enumerate(self._arguments)]
+        seen = {t._handle.id for t in self._arguments}
+        for used in recorder.used.values():
+            leaves_used += [(-1, ref, t) for n, ref in used.tensors.items() if n not in seen and (t := ref()) is not None]
+        self._gradients = [
+            (i, ref, number, _references(t))
+            for i, ref, t in leaves_used
+            if t.is_leaf and type(t.grad) is Tensor and (number := t.grad._handle.id) in alive
+        ]
+        del leaves_used
+        # Memory that is used and whether it is written: that of arguments, by their places, and other.
+        self._given = [(i, recorder.used[m].written) for i, m in enumerate(memories) if m in recorder.used]
+        self._used = [(used.memory, used.written) for used in recorder.used.values() if used.memory not in memories]
+        # What is written, for the versions that autograd compares.
+        self._written_given = [i for i, written in self._given if written]
+        self._written = [ref for used in recorder.used.values() if used.written for ref in used.tensors.values()]
         # Numbers of arguments, by their place, and others.
-        memories = [t._handle.memory for t in self._arguments]
         self._numbers_given = [(i, v) for m, v in recorder.numbers_read for i, of in enumerate(memories) if of is m]
         self._numbers_used = [(m, v) for m, v in recorder.numbers_read if not any(of is m for of in memories)]
         del self._arguments
@@ -202,9 +248,17 @@ class _Recording:
         if recorder.place.controller.are_lost((*recorder.captured, *self.survivors), recorder.place):
             return False
         arguments = [v for v in leaves if type(v) is Tensor]
-        for index, number in self._gradients:
-            grad = arguments[index].grad
-            if type(grad) is not Tensor or grad._handle.id != number:
+        # Where a command may not do with a memory what the call has done, the call itself raises the reason.
+        for memory, written in self._used:
+            if memory.state is not None and (written or memory.state != SHARED):
+                return False
+        for index, written in self._given:
+            state = arguments[index]._handle.memory.state
+            if state is not None and (written or state != SHARED):
+                return False
+        for index, ref, number, references in self._gradients:
+            tensor = arguments[index] if ref is None else ref()
+            if tensor is None or type(tensor.grad) is not Tensor or tensor.grad._handle.id != number or _references(tensor) != references:
                 return False
         numbers = [*self._numbers_used, *((arguments[i]._handle.memory, value) for i, value in self._numbers_given)]
         return all(_is_same(memory.value, value) for memory, value in numbers)
@@ -217,9 +271,37 @@ class _Recording:
         controller.emit(place, self.definition, [t._handle.id for t in arguments], (), (*numbers, *self.survivors))
         for memory in (*self.recorder.known, *(arguments[i]._handle.memory for i in self._writes)):
             memory.value = None
-        made = [new_tensor(Handle(n, layout, Memory(), place)) for n, layout in zip(numbers, self.layouts, strict=True)]
+        written = [arguments[i] for i in self._written_given]
+        written += [t for ref in self._written if (t := ref()) is not None]
+        count_writes(written)
+        made: list[Tensor] = []
+        for number, layout, shared in zip(numbers, self.layouts, self._shared, strict=True):
+            match shared:
+                case ("argument", index):
+                    memory = arguments[index]._handle.memory
+                case ("used", memory):
+                    pass
+                case ("result", index):
+                    memory = made[index]._handle.memory
+                case _:
+                    memory = Memory()
+            made.append(new_tensor(Handle(number, layout, memory, place)))
         out: list[Any] = [made[v] if kind == "new" else arguments[v] if kind == "argument" else v for kind, v in self.outs]
         return _pytree.tree_unflatten(out, self.spec)
+
+
+def _owner_of(memory: Memory, arguments: list[Memory], used: dict[Memory, _Used], made: list[Memory]) -> tuple[str, Any] | None:
+    """Of a result: what it is a view of, if it is one."""
+    for what, memories in (("argument", arguments), ("result", made)):
+        for index, other in enumerate(memories):
+            if other is memory:
+                return what, index
+    return ("used", memory) if memory in used else None
+
+
+def _references(tensor: Tensor) -> int:
+    """How many references the gradient of a tensor has. Where the program keeps it, a replay must not write to it."""
+    return sys.getrefcount(tensor.grad)
 
 
 def _shifted(code: list[int], controller: Controller, shift: Callable[[Sequence[int]], list[int]]) -> list[int]:
@@ -269,7 +351,7 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
         leaves, spec = _pytree.tree_flatten((args, kwargs))
         place = place_of(get_active_mesh(), get_active_stream())
         seen: dict[int, int] = {}
-        key = (spec, place, torch.is_grad_enabled(), *(_signature(v, seen) for v in leaves))
+        key = (spec, place, *_modes(), *(_signature(v, seen) for v in leaves))
         found = recordings.get(key)
         if found is not None and (place.controller.failed is not None or not found.is_valid(leaves)):
             del recordings[key]
@@ -290,13 +372,14 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
         finally:
             with controller.lock:
                 controller.recorder = None
-        if found is not None:
-            _compare(name, found.recorder, recorder)
         if len(recordings) >= 64:
             recordings.clear()
         # Also that of the second call: what it has left behind is what the program has now.
         recordings[key] = _Recording(recorder, leaves, out, name, before)
-        recordings[key].verified = found is not None
+        if found is not None:
+            # After a difference the next call is compared with this one.
+            _compare(name, found.recorder, recorder)
+            recordings[key].verified = True
         return out
 
     return call
@@ -320,7 +403,13 @@ def _signature(value: Any, seen: dict[int, int]) -> Any:
         hash(value)
     except TypeError:
         raise TypeError(f"compile: an argument of type {type(value).__name__} cannot be compared with that of the recording") from None
-    return (type(value), value)
+    return (type(value), _comparable(value))
+
+
+def _modes() -> tuple[Any, ...]:
+    """What torch's operators depend on beside their arguments."""
+    autocast = [torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")]
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), *autocast
 
 
 def _compare(name: str, first: Recorder, second: Recorder) -> None:

@@ -9,7 +9,7 @@ from monarch.tensor.dispatch import check_operands, map_tensors
 from monarch.tensor.memory import Handle, Memory
 from monarch.tensor.mesh import mesh_of
 from monarch.tensor.place import place_of
-from monarch.tensor.tensor import Tensor, handle_of, new_tensor
+from monarch.tensor.tensor import Tensor, count_writes, handle_of, new_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,6 +98,7 @@ def reduce_tensor(
         written = tensor if in_place else out
         assert written is not None
         handle_of(written).memory.value = None
+        count_writes((written,))
         return written
     number = next(controller.numbers)
     controller.emit(place, controller.defined(definition), inputs, (), (number,))

@@ -46,7 +46,7 @@ class Stream:
         """
         from monarch.tensor.dispatch import check_operands
         from monarch.tensor.place import place_of
-        from monarch.tensor.tensor import handle_of, new_tensor
+        from monarch.tensor.tensor import count_writes, handle_of, new_tensor
 
         handle = handle_of(t)
         owner = handle.place
@@ -67,6 +67,8 @@ class Stream:
         handle.memory.state = BORROWED if mutable else SHARED
         if mutable:
             handle.memory.value = None
+            # Whether the other stream writes to it is not known here.
+            count_writes((t,))
         return lent, Borrow(handle, memory, place)
 
 

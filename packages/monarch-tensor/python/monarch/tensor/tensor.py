@@ -6,6 +6,7 @@ import copy
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
+from torch.autograd.graph import increment_version
 
 from monarch.tensor.above import above
 from monarch.tensor.errors import TensorMeshError
@@ -238,6 +239,7 @@ def _attributes(tensor: Tensor) -> dict[str, Any]:
 
 
 _wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
+_throws: Callable[[Any], None] = torch._C._set_throw_on_mutable_data_ptr
 _data: Any = torch.Tensor.data
 # Gives a tensor the sizes, strides and type of another one; for autograd it stays the same tensor.
 set_data: Callable[[Any, Any], None] = _data.__set__
@@ -247,10 +249,18 @@ def new_tensor(handle: Handle) -> Tensor:
     """The tensor for a handle."""
     layout = handle.layout
     made: Tensor = _wrapper(Tensor, *layout.wrapper_arguments)
+    # What reads the data of a tensor without asking its class, as a capsule of DLPack, gets an error in place of the address 0.
+    _throws(made)
     if layout.bits:
         mark(made, layout.bits)
     made._handle = handle
     return made
+
+
+def count_writes(tensors: Sequence[Tensor]) -> None:
+    """For autograd, after what is no operator of torch has written to them: it compares the versions of what it has saved."""
+    if tracked := [t for t in tensors if not t.is_inference()]:
+        increment_version(tracked)
 
 
 def handle_of(value: Any) -> Handle:

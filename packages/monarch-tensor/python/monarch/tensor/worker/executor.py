@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pickle
 import re
@@ -75,7 +76,8 @@ def operator_of(name: str) -> Any:
         space, operator, overload = match.groups()
         packet = getattr(getattr(torch.ops, space), operator, None)
         if packet is None and space in _DEFINED_IN:
-            importlib.import_module(_DEFINED_IN[space])
+            with contextlib.suppress(ImportError):  # an older torch
+                importlib.import_module(_DEFINED_IN[space])
             packet = getattr(getattr(torch.ops, space), operator, None)
         found = getattr(packet, overload, None)
     if not isinstance(found, torch._ops.OpOverload):
