@@ -309,3 +309,43 @@ assert pickling.loads(second)[0][0] is kind and kind.method is method and kind()
 assert pickling.loads(third)[0][0] is kind and kind().method() == 5
 """
     run(["-c", code], run([str(script)]))
+
+
+def test_threads_that_get_one_class_at_once_get_all_of_it(send):
+    message = send("""
+        from monarch.actor import Actor, endpoint
+        class Echo(Actor):
+            @endpoint
+            def echo(self, x):
+                return x
+        send(((Echo,), {}))
+    """)
+    out = receive(
+        message,
+        """
+        import concurrent.futures, functools, threading
+        import cloudpickle.cloudpickle as module
+        begun, may_go_on = threading.Event(), threading.Event()
+        setter = module._class_setstate
+        def slow(cls, state):
+            begun.set()
+            may_go_on.wait(10)
+            return setter(cls, state)
+        # The class that was received is gone: another one is made.
+        del args
+        import gc
+        gc.collect()
+        module._class_setstate = slow
+        def load():
+            (cls,), _ = pickling.loads(data, buffers)
+            return sorted(vars(cls).keys() & {"echo"})
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            first = pool.submit(load)
+            begun.wait()
+            second = pool.submit(load)
+            print(concurrent.futures.wait([second], 0.3).not_done == {second})
+            may_go_on.set()
+            print(first.result(), second.result())
+        """,
+    )
+    assert out == ["True", "['echo'] ['echo']"]

@@ -297,7 +297,7 @@ class Spawner(Actor):
 
 def test_what_a_dying_owner_has_just_asked_for_does_not_stay(faults):
     native = current_process().native
-    for _ in range(10):
+    for _ in range(5):
         procs = this_host().spawn_procs(per_host={"procs": 3})
         procs.spawn("spawner", Spawner).spawn_and_die.broadcast()
         for _ in range(3):

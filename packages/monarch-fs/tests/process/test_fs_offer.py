@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import threading
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -154,6 +155,7 @@ def test_the_last_contents_stay_lent() -> None:
 def test_a_process_that_is_stopped_keeps_no_other_read_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[bytes] = []
     pending: list[Promise[None]] = []
+    has_begun = threading.Event()
 
     class Buffer:
         """Reads of handles that begin with "stopped" never end."""
@@ -176,6 +178,8 @@ def test_a_process_that_is_stopped_keeps_no_other_read_waiting(monkeypatch: pyte
             else:
                 content[:] = b"text"
                 made.set_result(None)
+            if self.handle == b"stopped urgent":
+                has_begun.set()
             return made.future
 
     monkeypatch.setattr("monarch.rdma.RDMABuffer", Buffer)
@@ -188,7 +192,8 @@ def test_a_process_that_is_stopped_keeps_no_other_read_waiting(monkeypatch: pyte
     assert len(started) == 9 and b"stopped urgent" not in started
     # The next one that may begin is the urgent one.
     pending[0].set_exception(OSError("it has ended"))
-    assert found.get(timeout=10) is None and started[-1] == b"stopped urgent"
+    assert found.get(timeout=10) is None
+    assert has_begun.wait(10) and started[-1] == b"stopped urgent"
     for made in pending[1:]:
         made.set_exception(OSError("it has ended"))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import linecache
 import sys
+import threading
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ Source = tuple[str, int, bytes]
 _packed: dict[str, tuple[list[str], Source | None]] = {}
 # Checksum of what was entered, by file name.
 _entered: dict[str, int] = {}
+# Held while a class gets its state.
+_states = threading.RLock()
 # Classes by id: a reference that keeps the entry true, whether defined here, and the version of the state.
 _known: dict[int, tuple[ref[type], bool, bytes | None]] = {}
 
@@ -159,13 +162,15 @@ def _version(cls: type) -> bytes | None:
 
 def _set_class_state(cls: type, payload: tuple[bytes | None, Callable[..., Any], Any]) -> type:
     version, setter, state = payload
-    entry = _lookup(cls)
-    if entry is not None:
-        _, native, known = entry
-        if native or in_trial() or (version is not None and known == version):
-            return cls
-    _remember(cls, False, version)
-    return setter(cls, state) or cls
+    # Another thread that unpickles the class gets the same object, and must not use it before it has its state.
+    with _states:
+        entry = _lookup(cls)
+        if entry is not None:
+            _, native, known = entry
+            if native or in_trial() or (version is not None and known == version):
+                return cls
+        _remember(cls, False, version)
+        return setter(cls, state) or cls
 
 
 def _lookup(cls: type) -> tuple[ref[type], bool, bytes | None] | None:
