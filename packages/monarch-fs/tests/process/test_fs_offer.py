@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import queue
-import threading
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

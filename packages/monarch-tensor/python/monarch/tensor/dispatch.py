@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +46,7 @@ _NUMBERS = {_aten.ones.default, _aten.zeros.default, _aten.full.default, _aten.s
 # Marks for the profiler of this process.
 _LOCAL_NAMESPACES = {"profiler"}
 
+_is_finalizing = sys.is_finalizing
 _NUMBER = frozenset({int, float, bool, complex})
 _default_dtype = torch.get_default_dtype
 # The number of the backward that runs in this thread; -1 outside of one.
@@ -385,7 +387,8 @@ def _problem(place: Place | None, value: Any, written: bool) -> tuple[str, dict[
     if place is None:
         return checks.WRONG_MESH, {"of": repr(handle.place.mesh), "here": "the controller, where no mesh is active"}
     if handle.place.mesh != place.mesh:
-        return checks.WRONG_MESH, {"of": repr(handle.place.mesh), "here": repr(place.mesh)}
+        of, here = repr(handle.place.mesh), repr(place.mesh)
+        return checks.WRONG_MESH, {"of": of, "here": here if here != of else f"{here}, another one of this shape"}
     if handle.place.stream is not place.stream:
         of, here = handle.place.stream.name, place.stream.name
         return checks.WRONG_STREAM, {"of": of, "here": here if here != of else f"{here}, another one of this name"}
@@ -488,14 +491,15 @@ class _Activation:
 
     def __exit__(self, *error: Any) -> None:
         mode = self._mode
-        if mode is not None and _get_current_dispatch_mode() is not mode:
+        if mode is not None and not _is_finalizing() and _get_current_dispatch_mode() is not mode:
             raise RuntimeError(
                 "an activation is left that is not the innermost one of this thread: activations end in the reverse order of their "
                 "beginning. Tasks of asyncio that await within activations share their thread's: give each a thread of its own."
             )
         self._mode = None
         active.mesh, active.stream = self._before
-        if mode is not None:
+        # A generator that is suspended in an activation is closed when the interpreter has taken torch apart.
+        if mode is not None and not _is_finalizing():
             mode.__exit__(*error)
 
 

@@ -140,7 +140,11 @@ class _Call:
         for i, tensor in zip(self.inputs, tensors, strict=True):
             leaves[i] = tensor
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        result, backward = self.fn(*args, **kwargs)
+        out: Any = self.fn(*args, **kwargs)
+        # A tensor has a length too.
+        if isinstance(out, torch.Tensor) or not hasattr(out, "__len__") or len(out) != 2 or not callable(out[1]):
+            raise TypeError(f"{self.name}: a function of grad_function returns its result and its backward, not {type(out).__name__}")
+        result, backward = out
         found, self.result_spec = pytree.tree_flatten(result)
         self.results = [(True, None) if isinstance(leaf, torch.Tensor) else (False, leaf) for leaf in found]
         return [leaf for leaf in found if isinstance(leaf, torch.Tensor)], backward

@@ -180,6 +180,9 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
         named = {k: template(v, k in varying) for k, v in kwargs.items()}
         try:
             out = func(*(p[1] for p in pairs), **{k: p[1] for k, p in named.items()})
+        except AssertionError as e:
+            # What fake tensors have nothing for, as the memory of a device that this machine has none of.
+            raise TensorMeshError(f"{func}: the shape of its result is not known on the controller. {_BY_REMOTE}") from e
         except Exception as e:
             explain(str(func), e)
             raise

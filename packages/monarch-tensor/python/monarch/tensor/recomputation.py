@@ -40,8 +40,8 @@ def refuse_other_numbers(func: Any) -> None:
         code = frame.f_code
         if code.co_filename == module.__file__ and _keeps_state(code.co_qualname, frame.f_locals):
             raise TensorMeshError(
-                f"{func}: this recomputation of torch.utils.checkpoint would draw other random numbers than its first pass: torch keeps the "
-                "state of the controller's generator only. Give `checkpoint` the arguments `use_reentrant=False` and "
+                f"{func}: this recomputation of torch.utils.checkpoint would draw other random numbers than its first pass: torch keeps "
+                "the state of the controller's generator only. Give `checkpoint` the arguments `use_reentrant=False` and "
                 "`context_fn=monarch.tensor.random.checkpoint_contexts`, or `preserve_rng_state=False` where the numbers may differ."
             )
         frame = frame.f_back

@@ -167,7 +167,7 @@ class _Recording:
         # Of the tensors that a replay makes: whose memory they have, as views of it.
         memories = [t._handle.memory for t in self._arguments]
         made: list[Memory] = []
-        self._shared: list[tuple[str, Any] | None] = []
+        self._shared: list[_Owner | None] = []
         for leaf in out_leaves:
             if type(leaf) is not Tensor:
                 self.outs.append(("value", leaf))
@@ -276,27 +276,30 @@ class _Recording:
         count_writes(written)
         made: list[Tensor] = []
         for number, layout, shared in zip(numbers, self.layouts, self._shared, strict=True):
-            match shared:
-                case ("argument", index):
-                    memory = arguments[index]._handle.memory
-                case ("used", memory):
-                    pass
-                case ("result", index):
-                    memory = made[index]._handle.memory
-                case _:
-                    memory = Memory()
+            memory = Memory() if shared is None else shared.memory([t._handle.memory for t in (arguments if shared.of_argument else made)])
             made.append(new_tensor(Handle(number, layout, memory, place)))
         out: list[Any] = [made[v] if kind == "new" else arguments[v] if kind == "argument" else v for kind, v in self.outs]
         return _pytree.tree_unflatten(out, self.spec)
 
 
-def _owner_of(memory: Memory, arguments: list[Memory], used: dict[Memory, _Used], made: list[Memory]) -> tuple[str, Any] | None:
+class _Owner(NamedTuple):
+    """Of a result that is a view: the argument, or the result, by its place, or the other memory that it is a view of."""
+
+    of_argument: bool
+    place: int
+    other: Memory | None
+
+    def memory(self, memories: list[Memory]) -> Memory:
+        return memories[self.place] if self.other is None else self.other
+
+
+def _owner_of(memory: Memory, arguments: list[Memory], used: dict[Memory, _Used], made: list[Memory]) -> _Owner | None:
     """Of a result: what it is a view of, if it is one."""
-    for what, memories in (("argument", arguments), ("result", made)):
-        for index, other in enumerate(memories):
+    for of_argument, memories in ((True, arguments), (False, made)):
+        for place, other in enumerate(memories):
             if other is memory:
-                return what, index
-    return ("used", memory) if memory in used else None
+                return _Owner(of_argument, place, None)
+    return _Owner(False, 0, memory) if memory in used else None
 
 
 def _references(tensor: Tensor) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from monarch.tensor.above import above
+from monarch.tensor.checks import LOCAL_TENSOR, REMEDIES
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.layout import Layout, contiguous_layout, mark
 from monarch.tensor.memory import DROPPED, Handle, Memory
@@ -266,6 +267,8 @@ def count_writes(tensors: Sequence[Tensor]) -> None:
 def handle_of(value: Any) -> Handle:
     """That of a mesh tensor. `TypeError` for anything else."""
     if type(value) is not Tensor:
+        if isinstance(value, torch.Tensor):
+            raise TypeError(f"LOCAL_TENSOR: {REMEDIES[LOCAL_TENSOR]}")
         raise TypeError(f"expected a tensor of a mesh, not {type(value).__name__}")
     return value._handle
 

@@ -15,6 +15,7 @@ from monarch.tensor.commands import RELEASE, SIGNAL, Constant, Replay
 from monarch.tensor.controller import Controller
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.frames import current_site
+from monarch.tensor.meta import get_meta
 from monarch.tensor.simulator.work import Entry, Work, work_of
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class SimulatedController(Controller):
         if known is not None:
             for index, layout in known.relaid:
                 self._layouts[inputs[index]] = layout
-        self.log.append(Entry(work, place, inputs, results, site=site))
+        self.log.append(Entry(work, place, inputs, results, site=site, meta=get_meta()))
 
     def _work(self, number: int, definition: Definition, inputs: tuple[int, ...], constants: Sequence[Any]) -> Work:
         known = self._known.get(number)
@@ -221,7 +222,7 @@ class SimulatedController(Controller):
             work = self._works.get(key)
             if work is None:
                 work = self._works[key] = Work("fetch", "fetch", None, layouts, (), (), ())
-            self.log.append(Entry(work, place, tuple(numbers), rank=rank, site=current_site() if self.sites else ()))
+            self.log.append(Entry(work, place, tuple(numbers), rank=rank, site=current_site() if self.sites else (), meta=get_meta()))
         with _disable_current_modes():
             values: list[Any] = [None if x is None else torch.zeros(x.shape, dtype=x.dtype) for x in layouts]
         ready = promise("a simulated fetch")

@@ -52,11 +52,26 @@ class CostModel:
     function: float = 100e-6
     overrides: Mapping[str, Override] = field(default_factory=dict[str, Override])
 
+    def __post_init__(self) -> None:
+        for name in ("memory_bandwidth", "flops", "half_flops"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"CostModel: {name} is a rate, not {getattr(self, name)!r}")
+        for name in ("launch", "function"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"CostModel: {name} is seconds, not {getattr(self, name)!r}")
+        for name in ("inside", "between", "controller"):
+            link = getattr(self, name)
+            if not (link.bandwidth > 0 and link.latency >= 0):
+                raise ValueError(f"CostModel: {name} is a bandwidth and a latency, not {link!r}")
+
     def seconds(self, work: Work, ranks: int = 1, crossing: bool = False) -> float:
         """Of one command. `ranks` take part in a collective, or receive from one source; `crossing` if they are on several hosts."""
         override = self.overrides.get(work.name, self.overrides.get(work.name.rpartition(".")[0]))
         if override is not None:
-            return float(override(work) if callable(override) else override)
+            found = override(work) if callable(override) else override
+            if not isinstance(found, int | float) or not found >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError(f"CostModel: the override of {work.name!r} is seconds, not {found!r}")
+            return float(found)
         if work.is_free:
             return 0.0
         if work.kind == "function":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from monarch.tensor.simulator.trace import line_of
+from monarch.tensor.simulator.trace import line_of, shown_meta
 from monarch.tensor.simulator.work import Work
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def nodes_of(controller: SimulatedController, log: Sequence[Entry]) -> list[dict
                 node["rank"] = entry.rank
             if entry.site:
                 node["line"] = line_of(entry.site)
+            if entry.meta is not None:
+                node["meta"] = shown_meta(entry.meta)
         elif work == "release":
             node |= {"kind": work, "name": work, "inputs": [{"tensor": tensors(n)} for n in entry.inputs], "outputs": []}
         else:

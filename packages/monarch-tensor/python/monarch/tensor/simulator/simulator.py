@@ -56,8 +56,13 @@ class Simulator:
         build_ir: bool = False,
         costs: CostModel | None = None,
     ) -> None:
+        for name, count in (("hosts", hosts), ("gpus", gpus)):
+            if not isinstance(count, int) or isinstance(count, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"Simulator: {name} is a number of them, not {count!r}")
         if hosts < 1 or gpus < 1:
             raise ValueError(f"Simulator: expected one host and one GPU at least, got hosts={hosts}, gpus={gpus}")
+        if costs is not None and not isinstance(costs, CostModel):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"Simulator: costs is a CostModel, not {costs!r}")
         if simulate_mode not in _SIMULATE:
             raise ValueError(f"Simulator: simulate_mode is one of {', '.join(map(repr, _SIMULATE))}, not {simulate_mode!r}")
         if trace_mode not in _TRACE:
@@ -108,7 +113,9 @@ class Simulator:
 
 def estimate(mesh: DeviceMesh, costs: CostModel | None = None) -> Timeline:
     """What the commands of a simulated mesh, and of all meshes of its procs, cost so far. `TypeError` for a mesh with workers."""
-    controller = mesh.controller
+    controller = getattr(mesh, "controller", None)
+    if not isinstance(mesh, DeviceMesh):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"estimate: expected a simulated mesh, which `simulated(procs)` activates, not {mesh!r}")
     if not isinstance(controller, SimulatedController):
         raise TypeError(f"estimate: {mesh!r} has workers, and is not simulated")
     return Timeline(controller, costs or CostModel())

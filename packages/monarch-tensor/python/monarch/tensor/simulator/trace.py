@@ -69,7 +69,15 @@ def _event(timeline: Timeline, span: Span, process: int, everything: bool) -> di
             "flops": flops_of(work),
             "line": line_of(timeline.log[span.entry].site),
         }
+    meta = timeline.log[span.entry].meta
+    if meta is not None:
+        event["args"] = event.get("args", {}) | {"meta": shown_meta(meta)}
     return event
+
+
+def shown_meta(value: Any) -> Any:
+    """A value of `set_meta` in JSON: itself, or its text."""
+    return value if isinstance(value, str | int | float) else str(value)
 
 
 def line_of(site: Site) -> str:

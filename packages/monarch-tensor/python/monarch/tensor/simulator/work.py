@@ -81,6 +81,8 @@ class Entry(NamedTuple):
     # The only rank that has it, for a fetch.
     rank: int | None = None
     site: Site = ()
+    # Of `set_meta`.
+    meta: Any = None
 
 
 def bytes_of(layout: Layout | None) -> int:

@@ -7,6 +7,7 @@ they have a number more instead, a marker, and the other collective only follows
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -31,45 +32,67 @@ _NO_LAYOUT = ((0,), torch.uint8, "cpu")
 
 
 class Collectives:
-    """Of one worker."""
+    """Of one worker. `operations` has for each stream the number of the operation that it executes.
 
-    def __init__(self, groups: Groups, rank: int) -> None:
+    What a rank needs for a collective is there before it begins: a rank that fails before ends its connections, so that no other one waits
+    for it. What fails afterwards fails this rank alone, and the group stays: the others have their results, and go on with it.
+    """
+
+    def __init__(self, groups: Groups, rank: int, operations: dict[int, int]) -> None:
         self.groups = groups
         self.rank = rank
+        self._operations = operations
+        # By the stream, the operation of its last collective, and how many it had: a recording has several.
+        self._last: dict[int, tuple[int, int]] = {}
+
+    def _group(self, ranks: tuple[int, ...], stream: int, device: str) -> tuple[Group, int]:
+        """The group for the next collective of a stream, and the number of that, which all ranks have in common."""
+        number = self._operations.get(stream, 0)
+        before, count = self._last.get(stream, (number, -1))
+        count = count + 1 if before == number else 0
+        self._last[stream] = number, count
+        moment = number << 24 | count
+        return self.groups.of(ranks, stream, device, moment), moment
 
     def reduce(self, stream: int, command: Reduce, inputs: list[Any]) -> Any:
         """The result for this rank, None where it is of no use here. Raises the failure of the rank that had no data."""
-        shape, dtype, device = command.layout
         value = inputs[0]
         poison = poison_of(value)
         target = inputs[1] if command.inputs == 2 else None
         poison = poison or poison_of(target)
-        group = self.groups.of(command.grid.line(self.rank, command.dims), stream, torch.device(device).type)
-        if poison is not None:
-            value = torch.zeros(shape, dtype=dtype, device=device)
+        group, moment = self._group(command.grid.line(self.rank, command.dims), stream, torch.device(command.layout[2]).type)
         began = time.perf_counter()
         try:
-            markers = _markers_of(command)
-            if markers is not None:
-                result, marker = _combined(group, command.reduction, value, markers[poison is not None])
-                if marker != markers[False]:
-                    _Flag(self.groups, group, poison, value.device).check()
-                    raise RuntimeError(f"a rank of {group.ranks} has no data, and none reported it")
-            else:
-                flag = _Flag(self.groups, group, poison, value.device)
-                is_stack = command.reduction == "stack"
-                result = _stacked(group, value, command.scatter) if is_stack else _combined(group, command.reduction, value)[0]
+            exchange = _Stacking(group, command, value) if command.reduction == "stack" else _Combining(group, command, value, poison)
+            flag = None if exchange.has_marker else _Flag(self.groups, group, poison, torch.device(command.layout[2]))
+        except NotImplementedError:
+            raise
+        except Exception as e:
+            self.groups.leave(group, moment, e)
+            if poison is not None:
+                raise PoisonedElsewhere(poison.failure) from e
+            raise
+        try:
+            if flag is not None:
+                flag.begin()
+            exchange.run()
+            if exchange.misses_data():
+                flag = _Flag(self.groups, group, poison, torch.device(command.layout[2]))
+                flag.begin()
                 flag.check()
-            if command.scatter and command.reduction != "stack":
-                # Gloo has no reduction that scatters for all types: each rank takes its part.
-                result = result[group.place].clone()
-            spent = (time.perf_counter() - began) * 1e3
-            metrics.collective_ms.record(spent, {"dims": ",".join(command.dims), "reduction": command.reduction})
-        except (PoisonedElsewhere, NotImplementedError):
+                raise RuntimeError(f"a rank of {group.ranks} has no data, and none reported it")
+            if flag is not None:
+                flag.check()
+        except PoisonedElsewhere:
             raise
-        except Exception:
-            self.groups.forget(group)
-            raise
+        except Exception as e:
+            raise self._ended(group, moment, e) from e
+        result = exchange.result()
+        if command.scatter and command.reduction != "stack":
+            # Gloo has no reduction that scatters for all types: each rank takes its part.
+            result = result[group.place].clone()
+        spent = (time.perf_counter() - began) * 1e3
+        metrics.collective_ms.record(spent, {"dims": ",".join(command.dims), "reduction": command.reduction})
         if command.in_place:
             inputs[0].copy_(result.reshape(inputs[0].shape))
             return None
@@ -79,6 +102,12 @@ class Collectives:
         if command.result is not None and self.rank not in command.result:
             return None
         return result
+
+    def _ended(self, group: Group, moment: int, error: Exception) -> Exception:
+        """Closes a group in whose connections a collective has failed; gives the reason, where a rank has left one."""
+        reason = group.store.reason()
+        self.groups.fail(group, moment)
+        return error if reason is None else RuntimeError(reason)
 
     def move(self, stream: int, command: Move, inputs: list[Any]) -> Any:
         """The tensor for this rank, if it is a destination."""
@@ -91,14 +120,17 @@ class Collectives:
         result: Any = None
         if any(of != to for of, to in command.routes):
             ranks = tuple(sorted({r for route in command.routes for r in route}))
-            group = self.groups.of(ranks, stream, torch.device(device).type)
+            group, moment = self._group(ranks, stream, torch.device(device).type)
             try:
-                result = self._exchange(group, value, failure, sends, [s for s in sources if s != self.rank], command.layout)
-            except PoisonedElsewhere:
+                exchange = _Moving(group, self.rank, value, failure, sends, [s for s in sources if s != self.rank], command.layout)
+            except Exception as e:
+                self.groups.leave(group, moment, e)
                 raise
-            except Exception:
-                self.groups.forget(group)
-                raise
+            try:
+                exchange.run()
+            except Exception as e:
+                raise self._ended(group, moment, e) from e
+            result = exchange.result(self.groups)
         if self.rank in sources:
             if failure is not None:
                 raise PoisonedElsewhere(failure)
@@ -106,37 +138,54 @@ class Collectives:
             result = value.clone(memory_format=torch.contiguous_format)
         return result
 
-    def _exchange(self, group: Group, value: Any, failure: Failure | None, sends: list[int], sources: list[int], layout: Any) -> Any:
+
+class _Moving:
+    """The tensors that a rank sends and receives in one movement, each with a flag: whether the sender has it."""
+
+    def __init__(
+        self, group: Group, rank: int, value: Any, failure: Failure | None, sends: list[int], sources: list[int], layout: Any
+    ) -> None:
         shape, dtype, device = layout
         where = torch.device(device)
-        works: list[Any] = []
-        kept: list[Any] = []
-        key = group.next_key()
+        self._group = group
+        self._rank = rank
+        self._failure = failure
+        self._sends = sends
+        self._layout = layout
+        self._key = group.next_key()
+        self._poisoned: int | None = None
         if sends:
             data = value.contiguous().resolve_conj().resolve_neg() if failure is None else torch.zeros(shape, dtype=dtype, device=where)
-            flag = torch.tensor([failure is not None], dtype=torch.int64, device=where)
-            if failure is not None:
-                offers().offer(f"{key}/{self.rank}", Poison(failure), len(sends))
-            kept += [data, flag]
-            for to in sends:
+            self._sent = (torch.tensor([failure is not None], dtype=torch.int64, device=where), data)
+        self._received = [
+            (of, torch.zeros(1, dtype=torch.int64, device=where), torch.empty(shape, dtype=dtype, device=where)) for of in sources
+        ]
+
+    def run(self) -> None:
+        group = self._group
+        works: list[Any] = []
+        if self._sends:
+            if self._failure is not None:
+                offers().offer(f"{self._key}/{self._rank}", Poison(self._failure), len(self._sends))
+            flag, data = self._sent
+            for to in self._sends:
                 place = group.ranks.index(to)
                 works += [group.pg.send([flag], place, 0), group.pg.send([_plain(data)], place, 1)]
-        received: Any = None
-        poisoned: int | None = None
-        for of in sources:
+        for of, flag, received in self._received:
             place = group.ranks.index(of)
-            flag = torch.zeros(1, dtype=torch.int64, device=where)
-            received = torch.empty(shape, dtype=dtype, device=where)
             first, second = group.pg.recv([flag], place, 0), group.pg.recv([_plain(received)], place, 1)
             first.wait()
             second.wait()
             if int(flag.item()):
-                poisoned = of
+                self._poisoned = of
         for work in works:
             work.wait()
-        if poisoned is not None:
-            offers().pull(f"{key}/{poisoned}", self.groups.source(poisoned), layout)
-        return received
+
+    def result(self, groups: Groups) -> Any:
+        """What came; raises the failure of the sender."""
+        if self._poisoned is not None:
+            offers().pull(f"{self._key}/{self._poisoned}", groups.source(self._poisoned), self._layout)
+        return self._received[-1][2] if self._received else None
 
 
 def _plain(tensor: Any) -> Any:
@@ -158,9 +207,12 @@ class _Flag:
         self._poison = poison
         self._key = group.next_key()
         self._flag = torch.tensor([_FINE if poison is None else group.place], dtype=torch.int64, device=device)
+        self._work: Any = None
+
+    def begin(self) -> None:
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MIN
-        self._work = group.pg.allreduce([self._flag], options)
+        self._work = self._group.pg.allreduce([self._flag], options)
 
     def check(self) -> None:
         """Raises the failure of that rank, on all ranks."""
@@ -187,51 +239,90 @@ def _markers_of(command: Reduce) -> tuple[int, int] | None:
     return None if command.layout[1] in (torch.int8, torch.uint8) else _MARKERS.get(command.reduction)
 
 
-def _stacked(group: Group, value: Any, scatter: bool) -> Any:
-    source = value.contiguous().resolve_conj().resolve_neg()
-    if scatter:
-        result = torch.empty(source.shape, dtype=source.dtype, device=source.device)
-        if source.numel():
-            group.pg.alltoall_base(_bytes(result), _bytes(source), [], [], dist.AllToAllOptions()).wait()
-        return result
-    result = torch.empty((group.size, *source.shape), dtype=source.dtype, device=source.device)
-    if source.numel():
-        group.pg._allgather_base(_bytes(result), _bytes(source)).wait()
-    return result
-
-
 def _bytes(tensor: Any) -> Any:
     # A contiguous tensor may have any stride where the size is 1.
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
-def _combined(group: Group, reduction: str, value: Any, marker: int | None = None) -> tuple[Any, int | None]:
-    """The reduction over the group, in new memory, and that of the markers of the ranks."""
-    kind = value.dtype
-    if kind.is_complex:
-        if reduction not in ("sum", "avg"):
+class _Stacking:
+    """An all-gather, or an all-to-all with `scatter`. A rank without data takes part with zeros."""
+
+    has_marker = False
+
+    def __init__(self, group: Group, command: Reduce, value: Any) -> None:
+        shape, dtype, device = command.layout
+        self._group = group
+        self._scatter = command.scatter
+        if isinstance(value, torch.Tensor):
+            self._source = value.contiguous().resolve_conj().resolve_neg()
+        else:
+            self._source = torch.zeros(shape, dtype=dtype, device=device)
+        sizes = self._source.shape if command.scatter else (group.size, *self._source.shape)
+        self._result = torch.empty(sizes, dtype=self._source.dtype, device=self._source.device)
+
+    def run(self) -> None:
+        if not self._source.numel():
+            return
+        given, made = _bytes(self._source), _bytes(self._result)
+        if self._scatter:
+            self._group.pg.alltoall_base(made, given, [], [], dist.AllToAllOptions()).wait()
+        else:
+            self._group.pg._allgather_base(made, given).wait()
+
+    def misses_data(self) -> bool:
+        return False
+
+    def result(self) -> Any:
+        return self._result
+
+
+class _Combining:
+    """An all-reduce in new memory, with a marker behind the data where the reduction has one for ranks without data."""
+
+    def __init__(self, group: Group, command: Reduce, value: Any, poison: Poison | None) -> None:
+        shape, kind, device = command.layout
+        reduction = command.reduction
+        if kind.is_complex and reduction not in ("sum", "avg"):
             raise NotImplementedError(f"reduce: {reduction!r} of complex numbers")
-        value = torch.view_as_real(value.resolve_conj())
-    moved_kind = value.dtype
-    if kind == torch.bool:
-        # True is 1: of its sum what is not 0, as torch counts.
-        moved_kind = torch.int32
-    elif group.is_gloo and kind in (torch.bfloat16, torch.int16):
-        moved_kind = torch.float32 if kind.is_floating_point else torch.int32
-    count = value.numel()
-    moved = torch.empty(count + (marker is not None), dtype=moved_kind, device=value.device)
-    result = moved[:count].view(value.shape)
-    result.copy_(value)
-    if marker is not None:
-        moved[count] = marker
-    if moved.numel():
+        markers = _markers_of(command)
+        self.has_marker = markers is not None
+        self._marker = None if markers is None else markers[False]
+        self._group = group
+        self._kind = kind
+        self._reduction = reduction
+        sizes = (*shape, 2) if kind.is_complex else shape
+        moved_kind = kind.to_real() if kind.is_complex else kind
+        if kind == torch.bool:
+            # True is 1: of its sum what is not 0, as torch counts.
+            moved_kind = torch.int32
+        elif group.is_gloo and kind in (torch.bfloat16, torch.int16):
+            moved_kind = torch.float32 if kind.is_floating_point else torch.int32
+        count = math.prod(sizes)
+        if poison is None:
+            self._moved = torch.empty(count + self.has_marker, dtype=moved_kind, device=device)
+            source = torch.view_as_real(value.resolve_conj()) if kind.is_complex else value
+            self._moved[:count].view(sizes).copy_(source)
+        else:
+            self._moved = torch.zeros(count + self.has_marker, dtype=moved_kind, device=device)
+        self._data = self._moved[:count].view(sizes)
+        if markers is not None:
+            self._moved[count] = markers[poison is not None]
+
+    def run(self) -> None:
+        if not self._moved.numel():
+            return
         options = dist.AllreduceOptions()
-        options.reduceOp = getattr(dist.ReduceOp, _OPS[reduction])
-        group.pg.allreduce([moved], options).wait()
-    if marker is not None:
-        marker = int(moved[count].item())
-    if reduction == "avg":
-        result = result / group.size
-    if kind.is_complex:
-        result = torch.view_as_complex(result)
-    return result if result.dtype == kind else result.to(kind), marker
+        options.reduceOp = getattr(dist.ReduceOp, _OPS[self._reduction])
+        self._group.pg.allreduce([self._moved], options).wait()
+
+    def misses_data(self) -> bool:
+        """Whether a rank has set its marker."""
+        return self.has_marker and int(self._moved[-1].item()) != self._marker
+
+    def result(self) -> Any:
+        found = self._data
+        if self._reduction == "avg":
+            found = found / self._group.size
+        if self._kind.is_complex:
+            found = torch.view_as_complex(found)
+        return found if found.dtype == self._kind else found.to(self._kind)

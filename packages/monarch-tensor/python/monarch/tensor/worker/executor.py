@@ -136,7 +136,6 @@ class Executor:
         self.session = session
         self.host = host
         self.groups = groups
-        self.collectives = Collectives(groups, rank)
         self.table: dict[int, Any] = {}
         self.steps: dict[int, Step] = {}
         self._report = report
@@ -146,6 +145,7 @@ class Executor:
         self._streams: dict[int, StreamThread] = {}
         # By the stream, the number of the operation that it executes, where that may have others in it.
         self.operations: dict[int, int] = {}
+        self.collectives = Collectives(groups, rank, self.operations)
         self._events: dict[int, _Event] = {}
         self._events_lock = threading.Lock()
         # The results of operations with several ones, by each of them.

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from monarch.extension import member, reach, watch, when_done
-from monarch.tensor.worker.store import RequestStore
+from monarch.tensor.worker.store import RequestStore, shelf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,24 +95,33 @@ class Groups:
         self._watched: set[int] = set()
         self._making: dict[str, tuple[tuple[int, ...], RequestStore]] = {}
 
-    def of(self, ranks: tuple[int, ...], stream: int | str, device: str) -> Group:
-        """The group of these ranks, of which this is one, for this stream. All of them ask for it in the same order of that stream."""
+    def of(self, ranks: tuple[int, ...], stream: int | str, device: str, moment: int | None = None) -> Group:
+        """The group of these ranks, of which this is one, for this stream. All of them ask for it in the same order of that stream.
+
+        `moment` is the number of the collective, which all ranks have in common. A group has the ranks that made it for the same one: where
+        some of them had failed and others had not, no rank takes part in the collective of another.
+        """
         key = (ranks, stream, device)
         with self._lock:
             found = self._groups.get(key)
             if found is not None:
                 return found
-            built = self._built[key] = self._built.get(key, 0) + 1
+            if moment is None:
+                built = self._built[key] = self._built.get(key, 0) + 1
+            else:
+                built = moment
         first_rank = ranks[0]
         first = self._procs[first_rank]
         if first != member().proc:
             reach(first, self._hosts[first_rank])
-        name = f"{self._session}/{stream}/{device}/{'-'.join(map(str, ranks)) if len(ranks) <= 16 else hash(ranks)}/{built}"
+        name = f"{self._lobby(key)}/{built}"
         one_host = len({self._hosts[r] for r in ranks}) == 1
         store = RequestStore(first, name + "/")
         with self._lock:
             self._making[name] = (ranks, store)
         try:
+            if moment is not None:
+                store.enter(moment)
             if first_rank == self._rank:
                 self._watch(ranks)
             group = Group(ranks, self._rank, device, store, name, one_host)
@@ -127,6 +136,10 @@ class Groups:
         with self._lock:
             self._groups[key] = group
         return group
+
+    def _lobby(self, key: Any) -> str:
+        ranks, stream, device = key
+        return f"{self._session}/{stream}/{device}/{'-'.join(map(str, ranks)) if len(ranks) <= 16 else hash(ranks)}"
 
     def source(self, rank: int) -> tuple[ProcId, HostId]:
         """The process of a rank, and its host."""
@@ -151,6 +164,18 @@ class Groups:
             with suppress(Exception):
                 store.fail(f"rank {rank} has ended")
 
+    def leave(self, group: Group, moment: int, error: Exception) -> None:
+        """This rank cannot take part in a collective: the others, which wait for it, fail with the reason."""
+        with suppress(Exception):
+            group.store.leave(f"rank {self._rank} could not take part: {type(error).__name__}: {error}")
+        self.fail(group, moment)
+
+    def fail(self, group: Group, moment: int) -> None:
+        """The collective of this number has failed here: no rank makes a group for it, or for one before."""
+        with suppress(Exception):  # where another rank is further already
+            group.store.enter(moment + 1)
+        self.forget(group)
+
     def forget(self, group: Group) -> None:
         """Closes a group in which a collective has failed; the next use makes a new one."""
         with self._lock:
@@ -160,14 +185,19 @@ class Groups:
         group.close()
         if group.place == 0:
             with suppress(Exception):
-                group.store.clear()
+                # Others may still ask for the reason.
+                if group.store.reason() is None:
+                    group.store.clear()
 
     def drop(self, stream: int | str) -> None:
         """Closes the groups of a stream, or of a name."""
         with self._lock:
-            gone = [g for (_, s, _), g in self._groups.items() if s == stream]
-        for group in gone:
+            gone = [(key, g) for key, g in self._groups.items() if key[1] == stream]
+        for key, group in gone:
             self.forget(group)
+            if group.place == 0:
+                group.store.clear()
+                shelf().forget(self._lobby(key))
 
     def close(self) -> None:
         with self._lock:

@@ -20,11 +20,18 @@ if TYPE_CHECKING:
 
 REQUEST = "monarch.tensor.store"
 
-SET, GET, ADD, CHECK, DELETE, FAIL = range(6)
+SET, GET, ADD, CHECK, DELETE, FAIL, ENTER = range(7)
 # Longer than any creation of a group takes, and shorter than a night.
 SECONDS = 300.0
 # Groups that could not be made are remembered until there are so many: all ranks have learned of it by then.
 _FAILED = 256
+
+
+# The key of why a rank has left.
+_REASON = "reason"
+_LEFT_BEHIND = "another rank has failed in an earlier collective of this process group, and has gone on to a later one"
+# Seconds for an answer to why a rank has left.
+_REASON_SECONDS = 1.0
 
 
 class Shelf:
@@ -37,6 +44,8 @@ class Shelf:
         self._waiting: dict[str, list[Any]] = {}
         # Why a group cannot be made, by the prefix of its keys.
         self._failed: dict[str, str] = {}
+        # Of the groups of the same ranks and stream, the collective for which one was made last.
+        self._latest: dict[str, int] = {}
 
     def answer(self, request: Request) -> bytes | None:
         kind, key, value = _unpack(bytes(request.body))
@@ -77,14 +86,10 @@ class Shelf:
             elif kind == CHECK:
                 return b"1" if key in self._entries else b"0"
             elif kind == FAIL:
-                if len(self._failed) >= _FAILED:
-                    self._failed.clear()
-                self._failed[key] = value.decode()
-                self._set.notify_all()
-                gone = [(k, self._waiting.pop(k)) for k in list(self._waiting) if k.startswith(key)]
-                for request in [r for _, requests in gone for r in requests]:
-                    request.fail(value)
+                self._fail(key, value)
                 return b"1"
+            elif kind == ENTER:
+                return b"1" if self._enter(key, int(value)) else b"0"
             elif kind == DELETE:
                 gone = [k for k in self._entries if k.startswith(key)]
                 for k in gone:
@@ -98,6 +103,30 @@ class Shelf:
         for request in waiting:
             request.answer(answer)
         return answer
+
+    def _fail(self, prefix: str, why: bytes) -> None:
+        if len(self._failed) >= _FAILED:
+            self._failed.clear()
+        self._failed[prefix] = why.decode()
+        self._set.notify_all()
+        gone = [(k, self._waiting.pop(k)) for k in list(self._waiting) if k.startswith(prefix)]
+        for request in [r for _, requests in gone for r in requests]:
+            request.fail(why)
+
+    def _enter(self, key: str, moment: int) -> bool:
+        """A rank goes on to a collective: a group for an earlier one will not have this rank. False where another rank is further."""
+        latest = self._latest.get(key, moment)
+        if moment < latest:
+            return False
+        if moment > latest:
+            self._fail(f"{key}/{latest}/", _LEFT_BEHIND.encode())
+        self._latest[key] = moment
+        return True
+
+    def forget(self, key: str) -> None:
+        """Groups of these ranks and this stream are made no more."""
+        with self._lock:
+            self._latest.pop(key, None)
 
 
 @cache
@@ -136,7 +165,9 @@ class RequestStore(dist.Store):
         self._seconds = SECONDS
 
     def _ask(self, kind: int, key: str, value: bytes = b"") -> bytes:
-        name = self._prefix + key
+        return self._ask_for(kind, self._prefix + key, value)
+
+    def _ask_for(self, kind: int, name: str, value: bytes) -> bytes:
         if self._shelf is not None:
             return self._shelf.wait(name, self._seconds) if kind == GET else self._shelf.apply(kind, name, value)
         return bytes(ask(self._owner, REQUEST, _pack(kind, name, value)).get(self._seconds))
@@ -165,6 +196,25 @@ class RequestStore(dist.Store):
 
     def num_keys(self) -> int:
         raise NotImplementedError("the store of a mesh does not count its keys")
+
+    def enter(self, moment: int) -> None:
+        """This rank goes on to a collective. `RuntimeError` where another rank has gone on to a later one."""
+        if self._ask_for(ENTER, self._prefix.rpartition("/")[0].rpartition("/")[0], str(moment).encode()) != b"1":
+            raise RuntimeError(_LEFT_BEHIND)
+
+    def leave(self, why: str) -> None:
+        """Before this rank ends its connections: what the others are to raise."""
+        self.set(_REASON, why)
+
+    def reason(self) -> str | None:
+        """Why a rank has left; None if none has, or if the process of the store does not answer within a second."""
+        before, self._seconds = self._seconds, _REASON_SECONDS
+        try:
+            return self.get(_REASON).decode() if self.check([_REASON]) else None
+        except Exception:
+            return None
+        finally:
+            self._seconds = before
 
     def fail(self, why: str) -> None:
         """Has every rank that waits for a key under the prefix, now or later, fail with this text."""

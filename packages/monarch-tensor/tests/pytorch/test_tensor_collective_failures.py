@@ -1,0 +1,108 @@
+"""Collectives in which one rank fails by itself: before the others can have their results, afterwards, and in between."""
+
+import pytest
+import torch
+
+from monarch.tensor import RemoteException, fetch_shard, inspect, remote
+
+pytestmark = pytest.mark.timeout(180)
+FEW = 6
+
+
+@remote
+def break_on(rank, name, method, after):
+    """Has the next use of a method raise on this rank, after it has done its work or in place of it."""
+    from monarch.tensor.worker import collectives
+
+    kind = getattr(collectives, name)
+    original = getattr(kind, method)
+
+    def fails(*args):
+        setattr(kind, method, original)
+        if after:
+            original(*args)
+        raise MemoryError("there is no room")
+
+    if int(rank) == 1:
+        setattr(kind, method, fails)
+
+
+def of_both(tensor):
+    """What each rank has, or the text of why it has nothing."""
+    found = []
+    for rank in range(2):
+        try:
+            found.append(fetch_shard(tensor, gpus=rank).get(60).tolist())
+        except RemoteException as e:
+            found.append(str(e.exception))
+    return found
+
+
+def sums(mesh):
+    return [of_both((torch.ones(2) * 10**n).reduce("gpus")) for n in range(FEW)]
+
+
+EXPECTED = [[[2.0 * 10**n] * 2] * 2 for n in range(FEW)]
+
+
+def test_a_rank_that_fails_after_a_reduction_fails_alone(mesh):
+    break_on(mesh.rank("gpus"), "_Combining", "result", False)
+    assert of_both(torch.ones(2).reduce("gpus", "avg")) == [[1.0, 1.0], "there is no room"]
+    assert sums(mesh) == EXPECTED
+
+
+@pytest.mark.parametrize(("reduction", "name"), [("sum", "_Combining"), ("stack", "_Stacking")])
+def test_a_rank_that_cannot_take_part_is_named_by_the_others(mesh, reduction, name):
+    break_on(mesh.rank("gpus"), name, "__init__", False)
+    first, second = of_both(torch.ones(2).reduce("gpus", reduction))
+    assert first == "rank 1 could not take part: MemoryError: there is no room" and second == "there is no room"
+    assert sums(mesh) == EXPECTED
+
+
+def test_a_rank_without_data_and_without_room_keeps_no_other_waiting(mesh):
+    @remote(propagate=lambda rank: torch.ones(2))
+    def only_on_the_first(rank):
+        if int(rank) == 1:
+            raise ValueError("no data")
+        return torch.ones(2)
+
+    break_on(mesh.rank("gpus"), "_Combining", "__init__", False)
+    first, second = of_both(only_on_the_first(mesh.rank("gpus")).reduce("gpus"))
+    assert first.startswith("rank 1 could not take part") and second == "no data"
+    assert sums(mesh) == EXPECTED
+
+
+@pytest.mark.parametrize("name", ["_Combining", "_Stacking"])
+def test_no_rank_takes_part_in_the_collective_of_another(mesh, name):
+    # One rank fails where the other has succeeded, and goes on with another group.
+    break_on(mesh.rank("gpus"), name, "run", True)
+    first, second = of_both(torch.ones(2).reduce("gpus", "stack" if name == "_Stacking" else "sum"))
+    assert first in ([2.0, 2.0], [[1.0, 1.0]] * 2) and second == "there is no room"
+    found = sums(mesh)
+    for n, pair in enumerate(found):
+        assert all(isinstance(value, str) or value == EXPECTED[n][0] for value in pair), found
+    assert found[-3:] == EXPECTED[-3:]
+
+
+@pytest.mark.parametrize(("method", "after"), [("__init__", False), ("run", True)])
+def test_a_movement_in_which_the_receiver_fails(mesh, method, after):
+    one, other = mesh.slice(gpus=0), mesh.slice(gpus=1)
+
+    def moved(number):
+        with one.activate():
+            return torch.full((2,), number).to_mesh(other)
+
+    assert inspect(moved(1.0)).tolist() == [1.0, 1.0]
+    break_on(mesh.rank("gpus"), "_Moving", method, after)
+    failed = moved(2.0)
+    with pytest.raises(RemoteException, match="there is no room"):
+        inspect(failed)
+    found = []
+    for n in range(FEW):
+        try:
+            found.append(inspect(moved(float(n))).tolist())
+        except RemoteException:
+            found.append(None)
+    assert all(value in (None, [n] * 2) for n, value in enumerate(found)), found
+    assert found[-3:] == [[n] * 2 for n in range(FEW)][-3:]
+    assert sums(mesh) == EXPECTED
