@@ -417,3 +417,29 @@ def test_an_lstm_is_trained(mesh):
         local(torch.ones(4, 1, 2))[0].sum().backward()
         for mine, grad in zip(local.parameters(), ours[1], strict=True):
             assert torch.allclose(mine.grad, grad, atol=1e-6)
+
+
+def test_a_graph_over_two_meshes_has_its_gradients_where_they_are(mesh):
+    one, other = mesh.slice(gpus=0), mesh.slice(gpus=1)
+
+    @grad_function
+    def move(x):
+        return x.to_mesh(other), lambda g: g.to_mesh(one)
+
+    with one.activate():
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+        moved = move(w * 2)
+    with other.activate():
+        v = torch.tensor([3.0, 4.0], requires_grad=True)
+        loss = (moved * v).sum()
+        loss.backward()
+    assert (w.grad.mesh, v.grad.mesh) == (one, other)
+    assert (inspect(w.grad).tolist(), inspect(v.grad).tolist()) == ([6.0, 8.0], [2.0, 4.0])
+    with pytest.raises(TypeError, match="no_pair: a function of grad_function returns its result and its backward, not Tensor"):
+
+        @grad_function
+        def no_pair(x):
+            return x
+
+        with one.activate():
+            no_pair(w)

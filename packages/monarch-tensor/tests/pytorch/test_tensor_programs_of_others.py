@@ -200,3 +200,8 @@ def test_optimisers_agree_with_local_ones(mesh, name, foreach):
     there = inspect(trained())
     with no_mesh.activate():
         torch.testing.assert_close(there, trained())
+
+
+def test_capsules_of_dlpack_are_refused(mesh):
+    with pytest.raises(RuntimeError, match="data pointer"):
+        torch.utils.dlpack.to_dlpack(torch.ones(3))

@@ -10,7 +10,7 @@ import torch
 from monarch import tensor as mt
 from monarch.actor import Actor, endpoint, this_proc
 from monarch.actor.testing import Universe, patch_tensor_engine
-from monarch.tensor import RemoteException, Stream, TensorMeshError, fetch_shard, inspect, remote
+from monarch.tensor import RemoteException, Stream, TensorMeshError, fetch_shard, inspect, remote, set_meta
 from monarch.tensor.simulator import CostModel, Link, Simulator, estimate, simulated
 from monarch.tensor.simulator.controller import SimulatedController
 from monarch.tensor.simulator.costs import flops_of
@@ -541,3 +541,46 @@ def test_a_mesh_of_workers_has_no_estimate(procs):
 
 def test_the_public_name():
     assert mt.Simulator is Simulator
+
+
+def test_metadata_are_in_traces_and_graphs():
+    for mode in ("stream_only", "everything"):
+        simulator = Simulator(1, 2, trace_mode=mode, build_ir=True)
+        with simulator.mesh.activate():
+            with set_meta("warm-up"):
+                torch.ones(2)
+            with set_meta(("step", 3)):
+                torch.ones(3)
+            torch.ones(4)
+        events = [
+            event for event in json.loads(simulator.trace())["traceEvents"] if event["ph"] == "X" and event["name"] == "aten.ones.default"
+        ]
+        assert [event.get("args", {}).get("meta") for event in events] == ["warm-up", "('step', 3)", None] * 2
+        nodes = [node.get("meta") for node in simulator.export_ir()["nodes"] if node["name"] == "aten.ones.default"]
+        assert nodes == ["warm-up", "('step', 3)", None]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: Simulator(1.5, 2), TypeError, "hosts is a number of them, not 1.5"),
+        (lambda: Simulator(1, "2"), TypeError, "gpus is a number of them, not '2'"),
+        (lambda: Simulator(1, 1, costs=3), TypeError, "costs is a CostModel, not 3"),
+        (lambda: CostModel(flops=0), ValueError, "flops is a rate, not 0"),
+        (lambda: CostModel(launch=-1.0), ValueError, "launch is seconds, not -1.0"),
+        (lambda: CostModel(inside=Link(0.0, 1.0)), ValueError, "inside is a bandwidth and a latency"),
+        (lambda: estimate(3), TypeError, "expected a simulated mesh"),
+    ],
+)
+def test_inputs_of_the_simulator_are_checked(make, error, text):
+    with pytest.raises(error, match=text):
+        make()
+
+
+@pytest.mark.parametrize("seconds", ["fast", -1.0, float("nan")])
+def test_an_override_that_is_no_time_is_named(seconds):
+    simulator = Simulator(1, 1, costs=CostModel(overrides={"aten.ones": seconds}))
+    with simulator.mesh.activate():
+        torch.ones(2)
+    with pytest.raises(ValueError, match=r"the override of 'aten.ones.default' is seconds, not"):
+        simulator.estimate()
