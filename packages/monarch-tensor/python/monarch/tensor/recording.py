@@ -194,11 +194,11 @@ class _Recording:
         seen = {t._handle.id for t in self._arguments}
         for used in recorder.used.values():
             leaves_used += [(-1, ref, t) for n, ref in used.tensors.items() if n not in seen and (t := ref()) is not None]
-        self._gradients = [
-            (i, ref, number, _references(t))
-            for i, ref, t in leaves_used
-            if t.is_leaf and type(t.grad) is Tensor and (number := t.grad._handle.id) in alive
-        ]
+        self._gradients: list[tuple[int, Any, int, int]] = []
+        for i, ref, t in leaves_used:
+            grad = t.grad if t.is_leaf else None
+            if type(grad) is Tensor and grad._handle.id in alive:
+                self._gradients.append((i, ref, grad._handle.id, sys.getrefcount(grad)))
         del leaves_used
         # Memory that is used and whether it is written: that of arguments, by their places, and other.
         self._given = [(i, recorder.used[m].written) for i, m in enumerate(memories) if m in recorder.used]
@@ -258,7 +258,11 @@ class _Recording:
                 return False
         for index, ref, number, references in self._gradients:
             tensor = arguments[index] if ref is None else ref()
-            if tensor is None or type(tensor.grad) is not Tensor or tensor.grad._handle.id != number or _references(tensor) != references:
+            if tensor is None:
+                return False
+            # Where the program has kept the gradient, a replay must not write to it: one reference more.
+            grad = tensor.grad
+            if type(grad) is not Tensor or grad._handle.id != number or sys.getrefcount(grad) != references:
                 return False
         numbers = [*self._numbers_used, *((arguments[i]._handle.memory, value) for i, value in self._numbers_given)]
         return all(_is_same(memory.value, value) for memory, value in numbers)
@@ -300,11 +304,6 @@ def _owner_of(memory: Memory, arguments: list[Memory], used: dict[Memory, _Used]
             if other is memory:
                 return _Owner(of_argument, place, None)
     return _Owner(False, 0, memory) if memory in used else None
-
-
-def _references(tensor: Tensor) -> int:
-    """How many references the gradient of a tensor has. Where the program keeps it, a replay must not write to it."""
-    return sys.getrefcount(tensor.grad)
 
 
 def _shifted(code: list[int], controller: Controller, shift: Callable[[Sequence[int]], list[int]]) -> list[int]:
