@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from monarch.actor import this_host
-from monarch.tensor import DeviceMesh, Stream, grad_function, grad_generator, inspect, no_mesh
+from monarch.tensor import DeviceMesh, Stream, grad_function, grad_generator, inspect, no_mesh, remote
 from monarch.tensor.active import active, get_active_stream
 from monarch.tensor.pipelining import PipelineParallelism
+from monarch.tensor.simulator import CostModel, Link, Simulator
 from monarch.tensor.stream import main_stream
 
 BATCH, WIDTH = 6, 5
@@ -354,3 +355,41 @@ def test_function_without_any_mesh() -> None:
     leaf = torch.ones(3).requires_grad_()
     doubled(leaf).sum().backward()
     assert leaf.grad is not None and leaf.grad.tolist() == [2, 2, 2]
+
+
+@remote(propagate=lambda x: x.clone())
+def forward(x):
+    return x.clone()
+
+
+@remote(propagate=lambda x: x.clone())
+def backward(x):
+    return x.clone()
+
+
+@grad_function
+def slow(x):
+    return forward(x), lambda gradient: backward(gradient)
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 8), (4, 8), (8, 32)])
+def test_no_schedule_waits_for_gradients_with_activations(stages, microbatches):
+    # In the simulated time a forward takes 1 s, a backward 2 s, and nothing else takes any.
+    free = Link(1e30, 0.0)
+    costs = CostModel(1e30, 1e30, 1e30, 0.0, free, free, free, 0.0, {"forward": 1.0, "backward": 2.0})
+    seconds = {}
+    for schedule in ("gpipe", "1f1b", "dora-dfs"):
+        simulator = Simulator(stages, 1, costs=costs)
+        meshes = [simulator.mesh.slice(host=i) for i in range(stages)]
+        with meshes[0].activate():
+            x = torch.ones(microbatches, 2, requires_grad=True)
+        with meshes[-1].activate():
+            y = torch.ones(microbatches, 2)
+        pipeline = PipelineParallelism(
+            meshes, [slow] * stages, main_stream, Stream("p2p"), schedule, microbatches, 1, torch.nn.functional.mse_loss
+        )
+        pipeline.run(x, y)
+        seconds[schedule] = simulator.estimate().seconds
+    assert max(seconds.values()) <= min(seconds.values()) + 1e-6
+    # A stage is idle while the first microbatch comes to it, and while the last one goes.
+    assert seconds["gpipe"] == pytest.approx((microbatches + stages - 1) * 3, abs=stages)

@@ -1,7 +1,7 @@
 """Runs the stages of a model over microbatches, in the order of a schedule.
 
-Each mesh has the forwards and backwards of its stages on the compute stream. Activations and gradients go between meshes on the other
-stream, by borrows at both ends, so that a mesh computes while they travel:
+Each mesh has the forwards and backwards of its stages on the compute stream. Activations go between meshes on the other stream, and
+gradients on one of their own, by borrows at both ends, so that a mesh computes while they travel:
 
 - The sender's borrow ends once the mesh's next action is issued. The compute stream waits there for a movement that has had that time.
 - The receiver copies what came to memory of the compute stream. Its borrow ends with the next action, which the movements of the action
@@ -20,12 +20,13 @@ from torch.utils import _pytree
 from monarch.tensor.mesh import mesh_of
 from monarch.tensor.pipelining.schedules import Action, in_one_order
 from monarch.tensor.pipelining.schedules import schedule as ordered
+from monarch.tensor.stream import Stream
 from monarch.tensor.tensor import is_mesh_tensor
 
 if TYPE_CHECKING:
     from monarch.actor import ProcMesh
     from monarch.tensor.mesh import DeviceMesh
-    from monarch.tensor.stream import Borrow, Stream
+    from monarch.tensor.stream import Borrow
 
 
 class PipelineParallelism:
@@ -70,6 +71,8 @@ class PipelineParallelism:
         self.stages = list(stages)
         self.compute_stream = compute_stream
         self.p2p_stream = p2p_stream
+        # Of the other direction: a gradient that is not there yet holds up no activation that is.
+        self.gradient_stream = Stream(f"{p2p_stream.name}, gradients")
         self.batch_size = batch_size
         self.microbatch_size = microbatch_size
         self.microbatches = batch_size // microbatch_size
@@ -231,7 +234,8 @@ class _Run:
         for value in results:
             tensor = None if value is None else value.detach()
             if tensor is not None and not stays:
-                lent, borrow = pipeline.p2p_stream.borrow(tensor)
+                stream = pipeline.p2p_stream if to.kind == "forward" else pipeline.gradient_stream
+                lent, borrow = stream.borrow(tensor)
                 self._sent[index].append(borrow)
                 tensor = lent.to_mesh(mesh)
             moved.append(tensor)
