@@ -1,6 +1,6 @@
 """Reductions and movements between ranks.
 
-A rank whose operand is poisoned takes part with zeros and reports itself: a collective of one number, which runs beside that of the
+A rank whose operand is poisoned takes part with zeros and reports itself: a collective of one number, which comes after that of the
 data, has the least rank that did. So no rank waits for one that failed before, and the group stays as it is. Where data are combined,
 they have a number more instead, a marker, and the other collective only follows where a rank has set that.
 """
@@ -64,7 +64,7 @@ class Collectives:
         began = time.perf_counter()
         try:
             exchange = _Stacking(group, command, value) if command.reduction == "stack" else _Combining(group, command, value, poison)
-            flag = None if exchange.has_marker else _Flag(self.groups, group, poison, torch.device(command.layout[2]))
+            flag = _Flag(self.groups, group, poison, torch.device(command.layout[2]))
         except NotImplementedError:
             raise
         except Exception as e:
@@ -73,15 +73,12 @@ class Collectives:
                 raise PoisonedElsewhere(poison.failure) from e
             raise
         try:
-            if flag is not None:
-                flag.begin()
             exchange.run()
+            # Not at the same time: a group whose connections have failed is closed only when nothing of it is under way.
             if exchange.misses_data():
-                flag = _Flag(self.groups, group, poison, torch.device(command.layout[2]))
-                flag.begin()
                 flag.check()
                 raise RuntimeError(f"a rank of {group.ranks} has no data, and none reported it")
-            if flag is not None:
+            if not exchange.has_marker:
                 flag.check()
         except PoisonedElsewhere:
             raise
@@ -196,7 +193,7 @@ def _plain(tensor: Any) -> Any:
 
 
 class _Flag:
-    """The least place in the group whose data are poisoned, found beside the collective of the data.
+    """The least place in the group whose data are poisoned, found after the collective of the data.
 
     The failure itself goes by the links of the job: connections of a process group carry numbers only, as they know no peer.
     """
@@ -207,16 +204,12 @@ class _Flag:
         self._poison = poison
         self._key = group.next_key()
         self._flag = torch.tensor([_FINE if poison is None else group.place], dtype=torch.int64, device=device)
-        self._work: Any = None
-
-    def begin(self) -> None:
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.MIN
-        self._work = self._group.pg.allreduce([self._flag], options)
 
     def check(self) -> None:
         """Raises the failure of that rank, on all ranks."""
-        self._work.wait()
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MIN
+        self._group.pg.allreduce([self._flag], options).wait()
         place = int(self._flag.item())
         if place == _FINE:
             return

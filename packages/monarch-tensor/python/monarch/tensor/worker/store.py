@@ -52,9 +52,12 @@ class Shelf:
         if kind == GET:
             with self._lock:
                 if key not in self._entries:
-                    self._raise_failed(key)
                     request.defer()
-                    self._waiting.setdefault(key, []).append(request)
+                    why = self._reason(key)
+                    if why is None:
+                        self._waiting.setdefault(key, []).append(request)
+                    else:
+                        request.fail(why.encode())
                     return None
                 return self._entries[key]
         return self.apply(kind, key, value)
@@ -64,17 +67,13 @@ class Shelf:
         with self._lock:
             if not self._set.wait_for(lambda: key in self._entries or self._reason(key) is not None, seconds):
                 raise TimeoutError(f"{key!r} was not set in the store of a process group within {seconds} s")
-            if key not in self._entries:
-                self._raise_failed(key)
+            why = self._reason(key)
+            if key not in self._entries and why is not None:
+                raise RuntimeError(why)
             return self._entries[key]
 
     def _reason(self, key: str) -> str | None:
         return next((why for prefix, why in self._failed.items() if key.startswith(prefix)), None)
-
-    def _raise_failed(self, key: str) -> None:
-        why = self._reason(key)
-        if why is not None:
-            raise RuntimeError(why)
 
     def apply(self, kind: int, key: str, value: bytes) -> bytes:
         """Everything but `GET`."""
