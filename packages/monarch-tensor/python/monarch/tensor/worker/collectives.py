@@ -64,7 +64,6 @@ class Collectives:
         began = time.perf_counter()
         try:
             exchange = _Stacking(group, command, value) if command.reduction == "stack" else _Combining(group, command, value, poison)
-            flag = _Flag(self.groups, group, poison, torch.device(command.layout[2]))
         except NotImplementedError:
             raise
         except Exception as e:
@@ -75,11 +74,11 @@ class Collectives:
         try:
             exchange.run()
             # Not at the same time: a group whose connections have failed is closed only when nothing of it is under way.
-            if exchange.misses_data():
-                flag.check()
+            misses = exchange.misses_data()
+            if misses or not exchange.has_marker:
+                _check_flags(self.groups, group, poison, torch.device(command.layout[2]))
+            if misses:
                 raise RuntimeError(f"a rank of {group.ranks} has no data, and none reported it")
-            if not exchange.has_marker:
-                flag.check()
         except PoisonedElsewhere:
             raise
         except Exception as e:
@@ -192,35 +191,26 @@ def _plain(tensor: Any) -> Any:
     return tensor
 
 
-class _Flag:
-    """The least place in the group whose data are poisoned, found after the collective of the data.
+def _check_flags(groups: Groups, group: Group, poison: Poison | None, device: Any) -> None:
+    """Raises the failure of the least place in the group whose data are poisoned, on all ranks, after the collective of the data.
 
     The failure itself goes by the links of the job: connections of a process group carry numbers only, as they know no peer.
     """
-
-    def __init__(self, groups: Groups, group: Group, poison: Poison | None, device: Any) -> None:
-        self._groups = groups
-        self._group = group
-        self._poison = poison
-        self._key = group.next_key()
-        self._flag = torch.tensor([_FINE if poison is None else group.place], dtype=torch.int64, device=device)
-
-    def check(self) -> None:
-        """Raises the failure of that rank, on all ranks."""
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.MIN
-        self._group.pg.allreduce([self._flag], options).wait()
-        place = int(self._flag.item())
-        if place == _FINE:
-            return
-        group = self._group
-        if place == group.place and self._poison is not None:
-            offers().offer(self._key, self._poison, group.size - 1)
-            raise PoisonedElsewhere(self._poison.failure)
-        if not 0 <= place < group.size:
-            raise RuntimeError(f"the process group of ranks {group.ranks} has no place {place}: its connections were tampered with")
-        offers().pull(self._key, self._groups.source(group.ranks[place]), _NO_LAYOUT)
-        raise RuntimeError(f"rank {group.ranks[place]} reported a failure in a collective, and has none")
+    key = group.next_key()
+    flag = torch.tensor([_FINE if poison is None else group.place], dtype=torch.int64, device=device)
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MIN
+    group.pg.allreduce([flag], options).wait()
+    place = int(flag.item())
+    if place == _FINE:
+        return
+    if place == group.place and poison is not None:
+        offers().offer(key, poison, group.size - 1)
+        raise PoisonedElsewhere(poison.failure)
+    if not 0 <= place < group.size:
+        raise RuntimeError(f"the process group of ranks {group.ranks} has no place {place}: its connections were tampered with")
+    offers().pull(key, groups.source(group.ranks[place]), _NO_LAYOUT)
+    raise RuntimeError(f"rank {group.ranks[place]} reported a failure in a collective, and has none")
 
 
 # By the reduction, the marker of a rank that has its data, and of one that has not; the result of the first alone is the first.

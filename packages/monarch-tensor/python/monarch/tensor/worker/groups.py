@@ -192,12 +192,12 @@ class Groups:
     def drop(self, stream: int | str) -> None:
         """Closes the groups of a stream, or of a name."""
         with self._lock:
-            gone = [(key, g) for key, g in self._groups.items() if key[1] == stream]
-        for key, group in gone:
+            gone = [g for (_, s, _), g in self._groups.items() if s == stream]
+        for group in gone:
             self.forget(group)
             if group.place == 0:
                 group.store.clear()
-                shelf().forget(self._lobby(key))
+        shelf().forget(f"{self._session}/{stream}/")
 
     def close(self) -> None:
         with self._lock:
@@ -205,3 +205,4 @@ class Groups:
             self._groups.clear()
         for group in gone:
             group.close()
+        shelf().forget(f"{self._session}/")

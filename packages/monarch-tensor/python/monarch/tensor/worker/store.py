@@ -122,10 +122,11 @@ class Shelf:
         self._latest[key] = moment
         return True
 
-    def forget(self, key: str) -> None:
-        """Groups of these ranks and this stream are made no more."""
+    def forget(self, prefix: str) -> None:
+        """Groups of these names are made no more."""
         with self._lock:
-            self._latest.pop(key, None)
+            for key in [k for k in self._latest if k.startswith(prefix)]:
+                del self._latest[key]
 
 
 @cache
