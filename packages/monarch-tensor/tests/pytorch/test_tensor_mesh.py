@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from monarch.actor import this_host, this_proc
-from monarch.tensor import DeviceMesh, TensorMeshError, fetch_shard, get_active_mesh, inspect, no_mesh, remote
+from monarch.tensor import DeviceMesh, Stream, TensorMeshError, fetch_shard, get_active_mesh, inspect, no_mesh, remote
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -254,3 +254,24 @@ def test_copies_have_the_attributes_of_the_program(procs):
         assert isinstance(deep, torch.nn.Parameter) and deep.tags == weight.tags and deep.tags is not weight.tags
         weight.grad += 1
         assert inspect(deep.grad).tolist() == [1.0, 1.0]
+
+
+def test_another_mesh_of_the_same_shape_is_named_as_such(procs):
+    other = this_host().spawn_procs({"gpus": 2})
+    with procs.activate():
+        t = torch.ones(2)
+    with other.activate(), pytest.raises(TypeError, match=r"the operation is on DeviceMesh\(gpus=2\), another one of this shape"):
+        t + 1
+    other.stop().get(120)
+
+
+def test_what_the_controller_cannot_do_names_the_remedy(procs):
+    with no_mesh.activate():
+        local = torch.ones(2)
+    with procs.activate():
+        with pytest.raises(TensorMeshError, match=r"aten._pin_memory.default: .*`remote\(propagate="):
+            torch.ones(2).pin_memory()
+        with pytest.raises(TypeError, match="LOCAL_TENSOR"):
+            Stream("beside").borrow(local)
+        with pytest.raises(TensorMeshError, match="the storage of a mesh tensor is on the workers"):
+            torch.ones(2).share_memory_()
