@@ -405,3 +405,34 @@ def test_interrupt_that_a_callback_swallows(tmp_path, ignored):
     assert code == 1
     assert "ValueError: boo" in err
     assert "Exception ignored" not in err
+
+
+def test_interrupt_is_sent_again_after_the_hook_that_reports_the_dropped_one(tmp_path):
+    """An exception in that hook would be dropped too, and a wait that has just begun is not woken by a signal of the moment before."""
+    code, out, err = run(
+        tmp_path,
+        """
+        from monarch._core.process import interrupt
+
+        def start(function, arguments):
+            threading.Thread(target=function, args=arguments).start()
+            # In the hook: long enough for any thread to run.
+            time.sleep(0.2)  # sleeps: the order that a test of a race needs
+            say("left")
+
+        class Careless:
+            def __del__(self):
+                interrupt.interrupt_main_thread()
+                threading.Event().wait()
+
+        interrupt.listen()
+        interrupt.start_new_thread = start
+        try:
+            Careless()
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            eventually("the second wait was woken by more than one signal", lambda: interrupt._noticed)
+            say("interrupted")
+        """,
+    )
+    assert (code, out, err) == (0, "left\ninterrupted\n", "")

@@ -8,6 +8,7 @@ from _thread import start_new_thread
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import Any
 
 # Interrupts the main thread where Ctrl-C would not: in the background of a shell SIGINT is ignored, and a script may ignore it too or
@@ -101,9 +102,29 @@ def _again_if_dropped(unraisable: Any) -> None:
     dropped = issubclass(unraisable.exc_type, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
     if dropped and not _leaving and _again is not None:
         # From another thread: in here it would be dropped once more.
-        start_new_thread(_again, ())
+        start_new_thread(_send_again, (_again,))
     elif _unraisable_hook is not None:
         _unraisable_hook(unraisable)
+
+
+def _send_again(send: Callable[[], object]) -> None:
+    import threading
+    from time import sleep
+
+    main = threading.main_thread().ident
+    # The interpreter drops what is raised in the hook, too.
+    while main is not None and _is_below_hook(sys._current_frames().get(main)):  # polls: a return from a function has no event
+        sleep(0.001)  # sleeps: the hook takes microseconds
+    send()
+    _nudge()
+
+
+def _is_below_hook(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code is _again_if_dropped.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _send() -> None:
