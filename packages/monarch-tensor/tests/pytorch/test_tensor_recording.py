@@ -134,8 +134,14 @@ def test_what_a_recording_cannot_have(mesh):
     with pytest.raises(TensorMeshError, match="requires grad"):
         with_graph(torch.ones(2, requires_grad=True))
 
-    with pytest.raises(TypeError, match="cannot be compared"):
+    refused = r"with_graph\): argument \[0\]\[1\] is of type set, which has no hash: it cannot be compared"
+    with pytest.raises(TypeError, match=refused):
         with_graph([torch.ones(2), {1, 2}])
+    with pytest.raises(TypeError, match=r"argument \['x'\] is of type bytearray"):
+        with_graph(x=bytearray(b"1"))
+    for wrong in (3, "step"):
+        with pytest.raises(TypeError, match=f"compile: expected a function of mesh tensors, not {wrong!r}"):
+            compile(wrong)
 
     @compile
     def nested(x):
@@ -320,3 +326,14 @@ def test_a_failure_in_a_replay_has_the_line_of_the_call(mesh):
     with pytest.raises(RemoteException) as e:
         inspect(root(-torch.eye(2)))
     assert e.value.controller_frames[0].function == "test_a_failure_in_a_replay_has_the_line_of_the_call"
+
+
+def test_slices_are_compared_by_their_values(mesh):
+    @compile
+    def part(x, where):
+        return x[where] + 1
+
+    x = torch.arange(6.0)
+    for _ in range(3):
+        assert inspect(part(x, slice(0, 2))).tolist() == [1.0, 2.0]
+        assert inspect(part(x, slice(2, 6, 2))).tolist() == [3.0, 5.0]

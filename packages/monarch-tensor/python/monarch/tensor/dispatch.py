@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from monarch.tensor import checks
-from monarch.tensor.active import active, get_active_stream
 from monarch.tensor.commands import Constant
 from monarch.tensor.frames import frames_of
 from monarch.tensor.layout import Layout, layout_of
 from monarch.tensor.memory import BORROWED, DROPPED, SHARED, Handle, Memory
-from monarch.tensor.mesh import check_nesting
-from monarch.tensor.place import Place, place_of
+from monarch.tensor.place import Place
 from monarch.tensor.propagate import Known, propagate, varying_arguments
 from monarch.tensor.propagate import Place as ResultPlace
 from monarch.tensor.recomputation import refuse_other_numbers
@@ -25,9 +22,6 @@ from monarch.tensor.tensor import Tensor, emit_new, needs_data, new_tensor, set_
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from monarch.tensor.mesh import DeviceMesh
-    from monarch.tensor.stream import Stream
 
 _aten = torch.ops.aten
 
@@ -46,7 +40,6 @@ _NUMBERS = {_aten.ones.default, _aten.zeros.default, _aten.full.default, _aten.s
 # Marks for the profiler of this process.
 _LOCAL_NAMESPACES = {"profiler"}
 
-_is_finalizing = sys.is_finalizing
 _NUMBER = frozenset({int, float, bool, complex})
 _default_dtype = torch.get_default_dtype
 # The number of the backward that runs in this thread; -1 outside of one.
@@ -465,64 +458,3 @@ def outside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call with mesh tensors where no mesh is active."""
     written = _written(func, args, kwargs)
     raise checks.refusal(str(func), args, kwargs, lambda v: _problem(None, v, any(v is w for w in written)))
-
-
-# Activation
-
-
-class _Activation:
-    """Puts a mode on the stack of this thread, and takes it off."""
-
-    def __init__(self) -> None:
-        self._mode: MeshMode | None = None
-        self._before: tuple[DeviceMesh | None, Stream | None] = (None, None)
-
-    def _enter(self, mesh: DeviceMesh | None, stream: Stream | None) -> None:
-        if self._mode is not None:
-            raise RuntimeError("this activation is in force already: make another one")
-        self._before = (active.mesh, active.stream)
-        active.mesh, active.stream = mesh, stream
-        try:
-            self._mode = MeshMode(None if mesh is None else place_of(mesh, get_active_stream()))
-            self._mode.__enter__()
-        except BaseException:
-            active.mesh, active.stream = self._before
-            raise
-
-    def __exit__(self, *error: Any) -> None:
-        mode = self._mode
-        if mode is not None and not _is_finalizing() and _get_current_dispatch_mode() is not mode:
-            raise RuntimeError(
-                "an activation is left that is not the innermost one of this thread: activations end in the reverse order of their "
-                "beginning. Tasks of asyncio that await within activations share their thread's: give each a thread of its own."
-            )
-        self._mode = None
-        active.mesh, active.stream = self._before
-        # A generator that is suspended in an activation is closed when the interpreter has taken torch apart.
-        if mode is not None and not _is_finalizing():
-            mode.__exit__(*error)
-
-
-class MeshActivation(_Activation):
-    """For `activate` of a mesh, and of `no_mesh`."""
-
-    def __init__(self, mesh: DeviceMesh | None) -> None:
-        super().__init__()
-        self._mesh = mesh
-
-    def __enter__(self) -> DeviceMesh | None:
-        check_nesting(self._mesh)
-        self._enter(self._mesh, active.stream)
-        return self._mesh
-
-
-class StreamActivation(_Activation):
-    """For `Stream.activate`."""
-
-    def __init__(self, stream: Stream) -> None:
-        super().__init__()
-        self._stream = stream
-
-    def __enter__(self) -> Stream:
-        self._enter(active.mesh, self._stream)
-        return self._stream

@@ -71,7 +71,7 @@ class DeviceMesh(MeshTrait):
 
         `TensorMeshError` inside of an activation of procs that have another controller.
         """
-        MeshActivation = above("dispatch", "MeshActivation")
+        MeshActivation = above("activation", "MeshActivation")
 
         found: Any = MeshActivation(self)
         return found
@@ -177,7 +177,7 @@ class _NoMesh:
     """Inside of `no_mesh.activate()` torch is local, whatever mesh is active outside."""
 
     def activate(self) -> AbstractContextManager[None]:
-        MeshActivation = above("dispatch", "MeshActivation")
+        MeshActivation = above("activation", "MeshActivation")
 
         found: Any = MeshActivation(None)
         return found

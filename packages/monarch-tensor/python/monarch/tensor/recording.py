@@ -344,6 +344,8 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
     """
     if fn is None:
         return functools.partial(compile, verify=verify)
+    if not callable(fn):  # pyright: ignore[reportUnnecessaryComparison]
+        raise TypeError(f"compile: expected a function of mesh tensors, not {fn!r}")
     function = fn
     recordings: dict[Any, _Recording] = {}
     name = getattr(fn, "__qualname__", repr(fn))
@@ -353,7 +355,10 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
         leaves, spec = _pytree.tree_flatten((args, kwargs))
         place = place_of(get_active_mesh(), get_active_stream())
         seen: dict[int, int] = {}
-        key = (spec, place, *_modes(), *(_signature(v, seen) for v in leaves))
+        try:
+            key = (spec, place, *_modes(), *(_signature(v, seen) for v in leaves))
+        except _Refused as e:
+            raise TypeError(f"compile({name}): {_path_of(args, kwargs, e.value)} {e.why}") from None
         found = recordings.get(key)
         if found is not None and (place.controller.failed is not None or not found.is_valid(leaves)):
             del recordings[key]
@@ -398,14 +403,31 @@ def _signature(value: Any, seen: dict[int, int]) -> Any:
         handle = value._handle
         return (handle.layout, handle.place, value.requires_grad, seen.setdefault(handle.id, len(seen)))
     if isinstance(value, torch.Tensor):
-        raise TypeError(
-            "compile: LOCAL_TENSOR: an argument is on the controller only, and a replay would have the numbers of the recording"
-        )
+        raise _Refused(value, "(LOCAL_TENSOR) is on the controller only, and a replay would have the numbers of the recording")
+    if type(value) is slice:
+        return (slice, *(_signature(v, seen) for v in (value.start, value.stop, value.step)))
     try:
         hash(value)
     except TypeError:
-        raise TypeError(f"compile: an argument of type {type(value).__name__} cannot be compared with that of the recording") from None
+        kind = type(value).__name__
+        raise _Refused(value, f"is of type {kind}, which has no hash: it cannot be compared with that of the recording") from None
     return (type(value), _comparable(value))
+
+
+class _Refused(Exception):
+    """An argument that has no signature."""
+
+    def __init__(self, value: Any, why: str) -> None:
+        self.value = value
+        self.why = why
+
+
+def _path_of(args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> str:
+    """Where it is among the arguments."""
+    for path, leaf in _pytree.tree_flatten_with_path((args, kwargs))[0]:
+        if leaf is value or (type(leaf) is slice and any(v is value for v in (leaf.start, leaf.stop, leaf.step))):
+            return f"argument {_pytree.keystr(path[1:2])}{_pytree.keystr(path[2:])}"
+    return "an argument"
 
 
 def _modes() -> tuple[Any, ...]:

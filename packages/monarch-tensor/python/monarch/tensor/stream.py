@@ -33,7 +33,7 @@ class Stream:
 
     def activate(self) -> AbstractContextManager[Stream]:
         """Inside, the commands of this thread go to this stream."""
-        from monarch.tensor.dispatch import StreamActivation
+        from monarch.tensor.activation import StreamActivation
 
         return StreamActivation(self)
 
