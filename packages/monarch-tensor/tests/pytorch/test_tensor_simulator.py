@@ -526,6 +526,9 @@ def test_the_engine_of_an_actor_is_replaced():
         assert trainer.train.call_one(procs).get() == ([0.0] * 4, {}, 3)
         with factory(procs) as mesh:
             assert isinstance(mesh.controller, SimulatedController)
+        procs.stop().get()
+        with pytest.raises(RuntimeError, match="cannot be activated: its procs have ended"):
+            factory(procs)
 
 
 def test_a_mesh_of_workers_has_no_estimate(procs):

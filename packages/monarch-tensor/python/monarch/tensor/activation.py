@@ -24,7 +24,7 @@ _FLAGS = [name for name in _torch if name.startswith("_is_in_")]
 _FLAG_OF_GUARDS = "_is_in_any_mode_without_ignore_compile_internals"
 
 
-class _Activation:
+class Activation:
     """Puts a mode on the stack of this thread, and takes it off. Ctrl-C may come between any two instructions of it."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ def _innermost() -> Any:
     return stack[-1] if stack else None
 
 
-class MeshActivation(_Activation):
+class MeshActivation(Activation):
     """For `activate` of a mesh, and of `no_mesh`."""
 
     def __init__(self, mesh: DeviceMesh | None) -> None:
@@ -103,7 +103,7 @@ class MeshActivation(_Activation):
         return self._mesh
 
 
-class StreamActivation(_Activation):
+class StreamActivation(Activation):
     """For `Stream.activate`."""
 
     def __init__(self, stream: Stream) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from monarch.tensor.active import active
-from monarch.tensor.dispatch import MeshMode, _Activation
+from monarch.tensor.activation import Activation
+from monarch.tensor.dispatch import MeshMode
 from monarch.tensor.stream import main_stream
 from monarch.tensor.tensor import Tensor
 
@@ -36,7 +37,7 @@ def node_context(gradients: Sequence[Any]) -> _Context:
     return _within(None, active.stream)
 
 
-class _Restored(_Activation):
+class _Restored(Activation):
     """An activation inside of which the procs of another controller may have been active before."""
 
     def __init__(self, mesh: DeviceMesh | None, stream: Stream | None) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from monarch.actor import ProcMesh, Slice
+from monarch.extension import end_of
+from monarch.extension.mesh import mesh_view
 from monarch.tensor.controllers import controller_of
 from monarch.tensor.mesh import DeviceMesh
 from monarch.tensor.simulator.controller import SimulatedController
@@ -132,6 +134,8 @@ def simulated(procs: Any) -> AbstractContextManager[DeviceMesh]:
     mesh is active, have one controller, so that tensors outlive an activation.
     """
     if isinstance(procs, ProcMesh):
+        if any(end_of(proc) is not None for proc in mesh_view(procs).procs):
+            raise RuntimeError(f"{procs!r} cannot be activated: its procs have ended")
         controller, ndslice = controller_of(procs, SimulatedController)
         return DeviceMesh(controller, list(procs.sizes), ndslice).activate()
     sizes = getattr(procs, "sizes", None)
