@@ -20,18 +20,24 @@ static LEAVING: AtomicBool = AtomicBool::new(false);
 static FORKED_FROM: AtomicU32 = AtomicU32::new(0);
 
 /// Who sends from this thread.
-#[derive(Clone)]
 pub struct Sender {
-    pub id: u64,
     pub mailbox: Option<Arc<Mailbox>>,
     pub on_loop: bool,
+}
+
+/// The same between calls. A thread's variables are dropped after its last code in Python, when nothing waits for it any more: they own
+/// no mailbox, whose messages and descriptors belong to the runtime.
+struct Named {
+    id: u64,
+    mailbox: Weak<Mailbox>,
+    on_loop: bool,
 }
 
 thread_local! {
     static IS_MAIN: bool = is_main_thread();
     /// Weak, and not an address: a poller of a simulated world can be followed by another one in the same place, with another eventfd.
     static WAITER: StdCell<Option<(Weak<Poller>, Arc<Waiter>)>> = const { StdCell::new(None) };
-    static SENDER: StdCell<Option<Sender>> = const { StdCell::new(None) };
+    static SENDER: StdCell<Option<Named>> = const { StdCell::new(None) };
     /// This thread has work to do while the process leaves.
     static STAYS: StdCell<bool> = const { StdCell::new(false) };
     static SHIELD: StdCell<Option<Box<shield::Buffer>>> = const { StdCell::new(None) };
@@ -94,8 +100,9 @@ fn shield_thread() {
 pub fn sender() -> Option<Sender> {
     SENDER.with(|s| {
         let v = s.take();
-        s.set(v.clone());
-        v
+        let found = v.as_ref().map(|v| Sender { mailbox: v.mailbox.upgrade(), on_loop: v.on_loop });
+        s.set(v);
+        found
     })
 }
 
@@ -108,12 +115,6 @@ pub fn sender_id() -> u64 {
     })
 }
 
-pub fn set_sender(s: Sender) {
-    shield_thread();
-    STAYS.set(true);
-    SENDER.set(Some(s));
-}
-
 /// This thread is one of the runtime's: it goes on while the process leaves.
 #[pyfunction]
 pub fn set_runtime_thread() {
@@ -124,7 +125,8 @@ pub fn set_runtime_thread() {
 /// Names the actor that this thread belongs to.
 #[pyfunction]
 pub fn set_thread_sender(mailbox: &crate::actor::ActorMailbox, on_loop: bool) {
-    set_sender(Sender { id: mailbox.inner.id.0, mailbox: Some(mailbox.inner.clone()), on_loop });
+    set_runtime_thread();
+    SENDER.set(Some(Named { id: mailbox.inner.id.0, mailbox: Arc::downgrade(&mailbox.inner), on_loop }));
 }
 
 /// This thread's waiter for blocking calls.

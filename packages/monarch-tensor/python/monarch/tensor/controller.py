@@ -16,6 +16,7 @@ from monarch.extension import end_of, is_ending, member
 from monarch.extension.mesh import mesh_view
 from monarch.extension.pickling import dumps
 from monarch.tensor import metrics
+from monarch.tensor.answers import Answers
 from monarch.tensor.commands import RELEASE, Apply, Segment, encode
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.failures import Failures, listen
@@ -34,11 +35,17 @@ if TYPE_CHECKING:
     from monarch.tensor.stream import Borrow, Stream
     from monarch.tensor.tensor import Tensor
 
-# A batch is sent when it has this many commands, or is this old.
-BATCH_COMMANDS = 64
+# The issuing thread sends a batch when it has this many commands; when its first ones come after a pause, so that workers begin; and when
+# it is so many seconds since the last one was sent: the first time after a pause, and at most. It looks at the clock with each command
+# whose place in the batch has none of the bits of the mask.
+BATCH_COMMANDS = 256
+FIRST_SECONDS = 500e-6
+GROWING_SECONDS = 2e-3
+_CLOCK_MASK = 7
+# Another thread sends a batch that grows no more. It looks for one after so many seconds, and after twice the time where it has grown: each
+# look costs the issuing thread the interpreter's lock.
 BATCH_SECONDS = 200e-6
-# A batch that still grows may be so many times as old.
-_TICKS = 5
+_LONGEST_PAUSE = 10e-3
 # How far the controller may be ahead of the slowest worker: four marks, of so many commands or so many bytes each.
 MARKS = 4
 MARK_COMMANDS = 1_024
@@ -51,6 +58,7 @@ _SITES = 16_384
 # Signatures of operators that are remembered; those of the first quarter are forgotten when there are more.
 _SIGNATURES = 16_384
 
+_now = time.monotonic
 
 _sessions = itertools.count()
 
@@ -100,6 +108,9 @@ class Controller:
         self._code: list[int] = []
         self._constants: list[Any] = []
         self._count = 0
+        # When the issuing thread sends it, and how long it waits for the next one.
+        self._due = 0.0
+        self._age = FIRST_SECONDS
         self._operations = 0
         self._sites: deque[Site] = deque(maxlen=_SITES)
         self._bytes = 0
@@ -112,6 +123,7 @@ class Controller:
         self._freed: set[int] = set()
         self._known_definitions: dict[int, Definition] = {}
         self.failures = Failures(self.site_of)
+        self.answers = Answers()
         self.awake = False
         # The name by which the workers know this controller, and the ranks by their procs.
         self.session = ""
@@ -224,12 +236,12 @@ class Controller:
                     self._bytes += getattr(value, "nbytes", 0)
             self._sites.append(current_site())
             self._operations += 1
-            self._count += 1
+            self._count = count = self._count + 1
             if self.recorders and (recorder := self.recorder) is not None:
                 recorder.record(place, definition, inputs, constants, results)
-            if self._count >= BATCH_COMMANDS:
+            if count >= BATCH_COMMANDS or (not count & _CLOCK_MASK and _now() >= self._due):
                 if not self.held:
-                    self.flush()
+                    self._send()
             elif not self.awake:
                 self.stir()
 
@@ -316,6 +328,12 @@ class Controller:
                     place.released.append(number)
 
     def flush(self) -> None:
+        """Sends the batch, if there is one, where the program may wait for the workers: the next one begins a burst."""
+        with self.lock:
+            self._send()
+            self._due, self._age = 0.0, FIRST_SECONDS
+
+    def _send(self) -> None:
         """Sends the batch, if there is one, and waits if the workers are too far behind."""
         with self.lock:
             if self.failed is not None:
@@ -343,6 +361,8 @@ class Controller:
             forget, self._forget = self._forget, []
             self._segments = []
             self._place = None
+            self._due = _now() + self._age
+            self._age = min(2 * self._age, GROWING_SECONDS)
             metrics.commands.add(self._count)
             metrics.batch_commands.record(self._count)
             self._count = 0
@@ -462,6 +482,7 @@ class Controller:
                 self._passed(self._marks.popleft())
             mark = self._mark_call()
         self._passed(mark)
+        self.answers.settle()
         self.failures.raise_first()
 
     def lead(self) -> int:
@@ -490,32 +511,35 @@ class Controller:
     def _flusher(self) -> None:
         while self.failed is None:  # polls: no, the queue has an item with the first command of a batch
             self._wake.get()
-            idle = grown = 0
+            idle, pause = 0, BATCH_SECONDS
             known = self._operations
             while idle < 10 and self.failed is None:  # polls: for 2 ms after the last command, then it waits for the queue
-                time.sleep(BATCH_SECONDS)  # sleeps: the age of a batch
+                time.sleep(pause)  # sleeps: the age of a batch
                 if is_ending():
                     return
-                idle += 1
                 # The issuing thread has the lock where it is busy, and sends by itself.
-                if self.lock.acquire(blocking=False):
-                    try:
-                        # A batch that grows is filled by the issuing thread, which sends it then: a message for each tick would cost that
-                        # thread more than it saves.
-                        if self._operations != known and grown < _TICKS:
-                            known, grown, idle = self._operations, grown + 1, 0
-                        elif not self.held and (self._segments or self._has_ends()):
-                            idle = grown = 0
-                            known = self._operations
-                            self.flush()
-                        if idle >= 10 or self.failed is not None:
-                            self.awake = False
-                    except Exception as e:
-                        self.fail(e)
-                    finally:
-                        self.lock.release()
-                else:
-                    idle = 0
+                if not self.lock.acquire(blocking=False):
+                    idle, pause = 0, min(2 * pause, _LONGEST_PAUSE)
+                    continue
+                try:
+                    if self._operations != known:
+                        known, idle, pause = self._operations, 0, min(2 * pause, _LONGEST_PAUSE)
+                        continue
+                    pause = BATCH_SECONDS
+                    idle += 1
+                    if not self.held and (self._segments or self._has_ends()):
+                        idle = 0
+                        self._send()
+                    if idle >= 10 or self.failed is not None:
+                        self._due, self._age = 0.0, FIRST_SECONDS
+                        self.awake = False
+                        # What has died in between has seen this thread awake.
+                        if self._has_ends():
+                            idle, self.awake = 0, True
+                except Exception as e:
+                    self.fail(e)
+                finally:
+                    self.lock.release()
 
 
 def _drop_stream(of: weakref.ref[Controller], number: int) -> None:

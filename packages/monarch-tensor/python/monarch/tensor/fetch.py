@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree
 
 from monarch.actor import SupervisionError
-from monarch.extension import promise, when_done
+from monarch.extension import promise
 from monarch.tensor import metrics
 from monarch.tensor.dispatch import check_operands
 from monarch.tensor.failures import Failure, error_of
@@ -45,7 +45,7 @@ def fetch_shard(obj: T, shard: dict[str, int] | None = None, **coords: int) -> F
         except Exception as e:
             done.set_exception(e)
 
-    when_done(answer, take)
+    place.controller.answers.take(answer, take)
     return done.future
 
 

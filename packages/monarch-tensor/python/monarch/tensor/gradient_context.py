@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from monarch.tensor.active import active
 from monarch.tensor.activation import Activation
+from monarch.tensor.active import active
 from monarch.tensor.dispatch import MeshMode
 from monarch.tensor.stream import main_stream
 from monarch.tensor.tensor import Tensor

@@ -12,7 +12,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from monarch.actor import Shape, SupervisionError, ValueMesh
-from monarch.extension import promise, when_done
+from monarch.extension import promise
 from monarch.extension.pickling import dumps
 from monarch.tensor.active import active, get_active_stream
 from monarch.tensor.commands import Apply, Input, Unpack, Varying, again
@@ -144,7 +144,7 @@ class Remote:
                 done.set_result(ValueMesh(Shape(list(place.mesh.sizes), _row_major(place)), values))
 
         for index, answer in enumerate(answers):
-            when_done(answer, functools.partial(take, index))
+            place.controller.answers.take(answer, functools.partial(take, index))
         return done.future
 
     def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -342,7 +342,7 @@ def _mapped(place: Place, answer: Future[Any], name: str) -> Future[Any]:
         except Exception as e:
             done.set_exception(e)
 
-    when_done(answer, take)
+    place.controller.answers.take(answer, take)
     return done.future
 
 

@@ -412,7 +412,9 @@ class Universe:
         end = monotonic() + bound
         left: list[str] = []
         for process in self._everybody:
-            for thread in list(process.threads):
+            # One that ends may have started another one since.
+            while process.threads:  # polls: no, each pass takes one
+                thread = process.threads.pop()
                 thread._started.wait(max(0.0, end - monotonic()))  # pyright: ignore
                 thread.join(max(0.0, end - monotonic()))
                 if thread.is_alive():
