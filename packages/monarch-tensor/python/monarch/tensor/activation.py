@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _is_finalizing = sys.is_finalizing
 # What torch knows of its stack of modes beside it: each mode keeps what was there before it.
-_torch = vars(_python_dispatch)
+_torch: dict[str, Any] = _python_dispatch.__dict__
 _FLAGS = [name for name in _torch if name.startswith("_is_in_")]
 _FLAG_OF_GUARDS = "_is_in_any_mode_without_ignore_compile_internals"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 from contextvars import Context
+from weakref import WeakSet
 
 from monarch._core._native.protocol import FIRST_ERROR
 from monarch._core.call.mesh_info import MeshInfo
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from monarch._core.call.future import Future
     from monarch._core.supervise.supervision import OwnedMesh
     from monarch._core.testing.universe import Universe
-
-# So many threads of a process are kept before those that have ended are looked for.
-_LOOK_AT = 64
 
 
 class _Owned(dict[int, "OwnedMesh"]):
@@ -53,10 +51,7 @@ class SimulatedProcess(LocalProcess):
         self.owned = self.spawned = _Owned()
         # The simulated machine that it is on.
         self.host_index = 0
-        # Also those that have ended, until a look at them: what a thread holds is let go of after its last frame, as the event loop that
-        # asyncio knows for it, and `join` is what waits for that.
-        self.threads: set[ActorThread] = set()
-        self._look_at = _LOOK_AT
+        self.threads: WeakSet[ActorThread] = WeakSet()
 
     @property
     def killed(self) -> bool:  # pyright: ignore
@@ -78,17 +73,11 @@ class SimulatedProcess(LocalProcess):
         # In a context of its own, which ends with the last frame. The interpreter clears the one that a thread has by itself when
         # `join` may already have missed the thread, and until then it would hold the process and its sockets.
         thread = ActorThread(target=Context().run, args=(self._run, body, *args), name=name, daemon=True)
-        if len(self.threads) >= self._look_at:
-            for other in list(self.threads):
-                if other._started.is_set() and not other.is_alive():  # pyright: ignore
-                    self.threads.discard(other)
-            self._look_at = max(_LOOK_AT, 2 * len(self.threads))
         self.threads.add(thread)
         self.timeline.enroll(self.group)
         try:
             thread.start()
         except BaseException:
-            self.threads.discard(thread)
             self.timeline.dismiss(self.group)
             raise
 

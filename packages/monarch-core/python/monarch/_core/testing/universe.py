@@ -413,12 +413,13 @@ class Universe:
         left: list[str] = []
         for process in self._everybody:
             # One that ends may have started another one since.
-            while process.threads:  # polls: no, each pass takes one
-                thread = process.threads.pop()
-                thread._started.wait(max(0.0, end - monotonic()))  # pyright: ignore
-                thread.join(max(0.0, end - monotonic()))
-                if thread.is_alive():
-                    left.append(thread.name)
+            while threads := list(process.threads):  # polls: no, each pass takes those that are there
+                for thread in threads:
+                    process.threads.discard(thread)
+                    thread._started.wait(max(0.0, end - monotonic()))  # pyright: ignore
+                    thread.join(max(0.0, end - monotonic()))
+                    if thread.is_alive():
+                        left.append(thread.name)
         return left
 
     # ---- what its processes tell
