@@ -12,6 +12,7 @@ such as a learning rate, are the *constants* of a segment, in the order of its c
 
 from __future__ import annotations
 
+import struct
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -271,14 +272,15 @@ def again(like: Any, values: Iterable[Any]) -> Any:
 
 def encode(segments: list[Segment]) -> tuple[bytes, list[Any]]:
     """The integers and the constants of a batch."""
-    numbers = array("q", (_VERSION, len(segments), sum(len(s.code) for s in segments)))
+    numbers = [_VERSION, len(segments), sum(len(s.code) for s in segments)]
     constants: list[Any] = []
     for s in segments:
-        numbers.extend((s.stream, s.target, s.first, len(s.code), len(s.constants)))
+        numbers += (s.stream, s.target, s.first, len(s.code), len(s.constants))
         constants += s.constants
     for s in segments:
-        numbers.extend(s.code)
-    return numbers.tobytes(), constants
+        numbers += s.code
+    # An array takes four times as long to make from a list.
+    return struct.pack(f"{len(numbers)}q", *numbers), constants
 
 
 def decode(data: bytes, constants: list[Any]) -> list[Segment]:

@@ -51,7 +51,7 @@ MARKS = 4
 MARK_COMMANDS = 1_024
 MARK_BYTES = 16 << 20
 # Entries of the tables are freed together when there are so many, or at the end of the batch; large ones at once.
-_RELEASES = 8
+_RELEASES = 16
 # The lines of the program are known of so many of the last operations: of all in the window, and of those that are held for one message.
 # More of them cost each operation a miss of the cache. Those of a failure are kept from its report on.
 _SITES = 16_384
