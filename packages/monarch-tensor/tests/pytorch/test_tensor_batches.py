@@ -1,0 +1,60 @@
+"""When commands reach the workers: also those that nothing waits for."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from monarch.tensor import coalescing, controller, inspect, remote
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@remote
+def note(path):
+    with open(path, "a") as f:
+        f.write("x")
+
+
+def eventually(what, holds):
+    # The time limit of the test is that of the wait.
+    while not holds():  # polls: what workers write has no event
+        time.sleep(0.001)  # sleeps: between two looks
+    assert holds(), what
+
+
+@pytest.mark.parametrize("before", [0, 1, 7, 8, 300, 3_000])
+def test_what_nothing_waits_for_is_executed(mesh, tmp_path: Path, before):
+    """After nothing, after a few commands, and after a burst, during which the second thread of the controller looks seldom."""
+    path = tmp_path / "noted"
+    t = torch.ones(3)
+    for _ in range(before):
+        t = t + 1
+    note.broadcast(str(path))
+    eventually("both workers have written", lambda: path.exists() and path.stat().st_size == 2)
+    assert inspect(t).tolist() == [before + 1.0] * 3
+
+
+def test_a_program_that_issues_slowly_keeps_no_command_back(mesh, tmp_path: Path):
+    path = tmp_path / "noted"
+    path.touch()
+    for i in range(1, 40):
+        note.broadcast(str(path))
+        eventually("each call has come", lambda n=i: path.stat().st_size == 2 * n)
+
+
+def test_inside_of_coalescing_nothing_is_sent(mesh):
+    sent = []
+    send = mesh.controller._run
+    t = torch.ones(3)
+    mesh.check()
+    with coalescing():
+        mesh.controller._run = lambda *args: (sent.append(args), send(*args))
+        for _ in range(3 * controller.BATCH_COMMANDS):
+            t = t + 1
+        time.sleep(0.05)  # sleeps: longer than any pause of the thread that sends what is old
+        assert sent == []
+    assert len(sent) == 1
+    mesh.controller._run = send
+    assert inspect(t).tolist() == [3.0 * controller.BATCH_COMMANDS + 1] * 3
