@@ -53,7 +53,7 @@ def test_inside_of_coalescing_nothing_is_sent(mesh):
         mesh.controller._run = lambda *args: (sent.append(args), send(*args))
         for _ in range(3 * controller.BATCH_COMMANDS):
             t = t + 1
-        time.sleep(0.05)  # sleeps: longer than any pause of the thread that sends what is old
+        eventually("the thread that sends what is old waits for the end of the block", lambda: not mesh.controller.awake)
         assert sent == []
     assert len(sent) == 1
     mesh.controller._run = send

@@ -534,7 +534,7 @@ class Controller:
                         self._due, self._age = 0.0, FIRST_SECONDS
                         self.awake = False
                         # What has died in between has seen this thread awake.
-                        if self._has_ends():
+                        if not self.held and self._has_ends():
                             idle, self.awake = 0, True
                 except Exception as e:
                     self.fail(e)
