@@ -407,6 +407,27 @@ def test_interrupt_that_a_callback_swallows(tmp_path, ignored):
     assert "Exception ignored" not in err
 
 
+def test_ctrl_c_that_a_destructor_swallows(tmp_path):
+    """It comes between any two lines, also in a destructor, where Python reports it and goes on."""
+    code, out, err = run(
+        tmp_path,
+        """
+        class Careless:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGINT)
+                threading.Event().wait()
+
+        spawn()
+        try:
+            Careless()
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            say("interrupted")
+        """,
+    )
+    assert (code, out, err) == (0, "interrupted\n", "")
+
+
 def test_interrupt_is_sent_again_after_the_hook_that_reports_the_dropped_one(tmp_path):
     """An exception in that hook would be dropped too, and a wait that has just begun is not woken by a signal of the moment before."""
     code, out, err = run(

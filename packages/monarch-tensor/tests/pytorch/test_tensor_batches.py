@@ -1,5 +1,6 @@
 """When commands reach the workers: also those that nothing waits for."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -58,3 +59,40 @@ def test_inside_of_coalescing_nothing_is_sent(mesh):
     assert len(sent) == 1
     mesh.controller._run = send
     assert inspect(t).tolist() == [3.0 * controller.BATCH_COMMANDS + 1] * 3
+
+
+def test_a_signature_that_others_displace_before_its_command_is_issued(mesh, monkeypatch):
+    """Between the look at the table and the command, other threads issue whatever they like."""
+    monkeypatch.setattr(controller, "_SIGNATURES", 8)
+    mesh.controller.cache.clear()
+    t = torch.ones(3)
+    assert inspect(t * 2).tolist() == [2.0] * 3
+    emit = mesh.controller.emit
+
+    def others():
+        with mesh.activate():
+            for n in range(1, 8):
+                torch.zeros(3, n)
+            mesh.check()
+
+    def late(*args):
+        monkeypatch.setattr(mesh.controller, "emit", emit)
+        thread = threading.Thread(target=others)
+        thread.start()
+        thread.join()
+        emit(*args)
+
+    first = next(iter(mesh.controller.cache))
+    monkeypatch.setattr(mesh.controller, "emit", late)
+    doubled = t * 2
+    assert first not in mesh.controller.cache
+    assert inspect(doubled).tolist() == [2.0] * 3
+
+
+def test_displaced_signatures_are_forgotten_by_the_workers(mesh, monkeypatch):
+    monkeypatch.setattr(controller, "_SIGNATURES", 8)
+    mesh.controller.cache.clear()
+    for n in range(100):
+        assert inspect(torch.zeros(n)).shape == (n,)
+    # Those in the table, those that have just gone, and what else the mesh has used.
+    assert len(mesh.controller._known_definitions) - len(mesh.controller.kept) < 60

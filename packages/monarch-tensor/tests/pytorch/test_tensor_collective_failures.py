@@ -62,6 +62,30 @@ def test_a_rank_that_cannot_take_part_is_named_by_the_others(mesh, reduction, na
     assert sums(mesh) == EXPECTED
 
 
+@remote
+def cut_on_1(rank):
+    """Has the next collective of rank 1 begin with the loss of its connections."""
+    from monarch.tensor.worker import collectives
+
+    original = collectives._Combining.run
+
+    def run(self):
+        collectives._Combining.run = original
+        self._group.pg.shutdown()
+        raise MemoryError("there is no room")
+
+    if int(rank) == 1:
+        collectives._Combining.run = run
+
+
+def test_a_rank_that_loses_its_connections_is_named(mesh):
+    assert sums(mesh) == EXPECTED
+    cut_on_1(mesh.rank("gpus"))
+    first, _ = of_both(torch.ones(2).reduce("gpus"))
+    assert first.startswith("one of the ranks 1 has ended, or has lost its connection, in a collective: ")
+    assert sums(mesh) == EXPECTED
+
+
 def test_a_rank_without_data_and_without_room_keeps_no_other_waiting(mesh):
     @remote(propagate=lambda rank: torch.ones(2))
     def only_on_the_first(rank):

@@ -200,6 +200,22 @@ def test_one_mesh_with_several_stages(mesh: DeviceMesh) -> None:
     check_gradients(pipeline, local)
 
 
+@pytest.mark.parametrize("meshes", [1, 2])
+def test_stages_that_begin_in_place(mesh: DeviceMesh, meshes: int) -> None:
+    """Autograd allows no such operation on a leaf."""
+    torch.manual_seed(0)
+    local: list[nn.Module] = [nn.Linear(WIDTH, WIDTH)] + [nn.Sequential(nn.ReLU(inplace=True), nn.Linear(WIDTH, WIDTH)) for _ in range(3)]
+    stages = [copied(slices(mesh)[i % meshes], main_stream, part) for i, part in enumerate(local)]
+    options: dict[str, Any] = {"batch_size": BATCH, "loss_fn": nn.functional.mse_loss, "microbatch_size": 2}
+    pipeline = PipelineParallelism(slices(mesh, meshes), stages, main_stream, Stream("p2p"), **options)
+    losses = pipeline.run(*data_of(pipeline))
+    x, y = local_data()
+    loss = nn.functional.mse_loss(nn.Sequential(*local)(x), y)
+    loss.backward()
+    torch.testing.assert_close(sum(numbers_of(one) for one in losses) / len(losses), loss.detach())
+    check_gradients(pipeline, local)
+
+
 def test_stage_that_raises_leaves_tensors_usable(mesh: DeviceMesh) -> None:
     local = parts(2)
     pipeline = pipeline_of(mesh, local)

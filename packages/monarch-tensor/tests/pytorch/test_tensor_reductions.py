@@ -51,6 +51,16 @@ def expected(parts, reduction):
         return functools.reduce(COMBINE[reduction], parts)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint64, torch.float8_e4m3fn], ids=str)
+def test_types_that_are_moved_only(four, dtype):
+    with four.activate() as mesh:
+        t = torch.zeros(mesh.sizes["gpus"], dtype=dtype)
+        for scatter in (False, True):
+            with pytest.raises(ValueError, match=r"reduce: 'sum' of (uint|float8).*\[2\] is not offered on the CPU: convert the tensor"):
+                t.reduce("gpus", "sum", scatter=scatter)
+        assert inspect(t.reduce("gpus", "stack")).shape == (2, 2)
+
+
 @pytest.mark.parametrize("reduction", ["sum", "avg", "product", "min", "max", "band", "bor", "bxor"])
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.complex64], ids=str)
 def test_all_reduce(four, dtype, reduction):

@@ -55,7 +55,7 @@ _RELEASES = 16
 # The lines of the program are known of so many of the last operations: of all in the window, and of those that are held for one message.
 # More of them cost each operation a miss of the cache. Those of a failure are kept from its report on.
 _SITES = 16_384
-# Signatures of operators that are remembered; those of the first quarter are forgotten when there are more.
+# Signatures of operators that are remembered; those of the first quarter go when there are more, and the workers forget them the next time.
 _SIGNATURES = 16_384
 
 _now = time.monotonic
@@ -87,6 +87,7 @@ class Controller:
         self.dropped_streams: list[int] = []
         self.cache: dict[tuple[Any, ...], tuple[Known, int]] = {}
         self.pinned: set[int] = set()
+        self._retired: list[int] = []
         # Of the threads whose calls are recorded.
         self.recorders: dict[int, Recorder] = {}
         self.held = 0
@@ -204,10 +205,11 @@ class Controller:
                 # Of another thread, meanwhile.
                 return other[1]
             if len(self.cache) >= _SIGNATURES:
-                for old in list(itertools.islice(self.cache, _SIGNATURES // 4)):
-                    number = self.cache.pop(old)[1]
+                # Not the new ones of them: another thread may have one in its hands, and has not issued its command.
+                for number in self._retired:
                     if number not in self.pinned:
                         self.forget_definition(number)
+                self._retired = [self.cache.pop(old)[1] for old in list(itertools.islice(self.cache, _SIGNATURES // 4))]
             number = self.define(known.call)
             self.cache[key] = (known, number)
             return number

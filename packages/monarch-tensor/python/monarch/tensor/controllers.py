@@ -8,9 +8,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from monarch.actor import ProcMesh, Slice
+from monarch.extension import is_simulated
 from monarch.extension.mesh import mesh_view
 from monarch.tensor.active import active
 from monarch.tensor.controller import Controller
+from monarch.tensor.errors import TensorMeshError
 
 if TYPE_CHECKING:
     from monarch.extension import ProcId
@@ -30,6 +32,11 @@ def controller_of(procs: ProcMesh, kind: type[Controller] | None = None) -> tupl
     view = mesh_view(procs)
     if not view.procs:
         raise ValueError(f"{procs!r} has no ranks to activate")
+    if kind.has_workers and is_simulated():
+        raise TensorMeshError(
+            f"{procs!r} are procs of a Universe, which have no workers. `monarch.actor.testing.patch_tensor_engine` of the actor, or "
+            "`monarch.tensor.simulator.simulated(procs)` in the place of `procs.activate()`, simulates the mesh."
+        )
     sizes = list(procs.sizes.values())
     with _lock:
         global _process

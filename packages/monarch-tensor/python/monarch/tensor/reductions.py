@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from monarch.tensor.commands import Reduce
 from monarch.tensor.dispatch import check_operands, map_tensors
 from monarch.tensor.memory import Handle, Memory
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
 
 REDUCTIONS = ("stack", "sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 _BITS = ("band", "bor", "bxor")
+# What gloo computes with: of other types it only moves data.
+_GLOO_TYPES = frozenset(
+    {
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.complex32, torch.complex64, torch.complex128),
+    }
+)
 
 
 def reduce(
@@ -118,6 +127,10 @@ def reduced_shape(layout: Layout, mesh: DeviceMesh, dims: tuple[str, ...], reduc
         raise ValueError(f"reduce: {reduction!r} is for integers, not for {layout.describe()}")
     if reduction == "avg" and not (layout.dtype.is_floating_point or layout.dtype.is_complex):
         raise ValueError(f"reduce: 'avg' is for floating point numbers, not for {layout.describe()}")
+    if reduction != "stack" and layout.device.type == "cpu" and layout.dtype not in _GLOO_TYPES:
+        raise ValueError(
+            f"reduce: {reduction!r} of {layout.describe()} is not offered on the CPU: convert the tensor to another type first"
+        )
     shape = layout.shape
     if scatter:
         size = mesh.sizes[dims[0]]

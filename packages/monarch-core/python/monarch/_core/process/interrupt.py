@@ -29,6 +29,7 @@ def listen() -> None:
         signal.signal(INTERRUPT_SIGNAL, interrupted)
     if signal.getsignal(_NUDGE_SIGNAL) == signal.SIG_DFL:
         signal.signal(_NUDGE_SIGNAL, _notice)
+    _catch_dropped()
 
 
 def interrupted(number: int, frame: object) -> None:
@@ -51,7 +52,13 @@ def is_leaving() -> bool:
 
 
 _unraisable_hook: Callable[[Any], object] | None = None
-_again: Callable[[], object] | None = None
+
+
+def _catch_dropped() -> None:
+    """The interpreter drops an exception that leaves a callback or a destructor: an interrupt, also one by Ctrl-C, is sent again then."""
+    global _unraisable_hook
+    if _unraisable_hook is None:
+        _unraisable_hook, sys.unraisablehook = sys.unraisablehook, _again_if_dropped
 
 
 def interrupt_main_thread() -> None:
@@ -60,14 +67,10 @@ def interrupt_main_thread() -> None:
 
 
 def interrupt_by(send: Callable[[], object]) -> None:
-    """Interrupts the main thread by `send`.
-
-    The interpreter drops an exception that leaves a callback or a destructor, as those of its import system: it is sent again then.
-    """
-    global _unraisable_hook, _again
+    """Interrupts the main thread by `send`."""
+    global _again
     _again = send
-    if _unraisable_hook is None:
-        _unraisable_hook, sys.unraisablehook = sys.unraisablehook, _again_if_dropped
+    _catch_dropped()
     send()
     start_new_thread(_nudge, ())
 
@@ -100,7 +103,7 @@ def _again_if_dropped(unraisable: Any) -> None:
     import threading
 
     dropped = issubclass(unraisable.exc_type, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
-    if dropped and not _leaving and _again is not None:
+    if dropped and not _leaving:
         # From another thread: in here it would be dropped once more.
         start_new_thread(_send_again, (_again,))
     elif _unraisable_hook is not None:
@@ -136,3 +139,17 @@ def _send() -> None:
     main = threading.main_thread().ident
     if main is not None:
         signal.pthread_kill(main, signal.SIGINT if usual else INTERRUPT_SIGNAL)
+
+
+def _send_dropped() -> None:
+    import signal
+    import threading
+
+    # A handler of the user's own may take a second Ctrl-C for another wish than the first.
+    main = threading.main_thread().ident
+    if main is not None:
+        signal.pthread_kill(main, INTERRUPT_SIGNAL if callable(signal.getsignal(INTERRUPT_SIGNAL)) else signal.SIGINT)
+
+
+# What the last interrupt was sent by; a Ctrl-C, where there was none.
+_again: Callable[[], object] = _send_dropped

@@ -185,11 +185,14 @@ class _Run:
         self._kept.clear()
 
     def _forward(self, action: Action, given: list[Any]) -> list[Any] | None:
-        """The results for the next stage; None from the last one."""
+        """The results for the next stage; None from the last one.
+
+        A stage computes with copies of what it is given: it may begin with an operation in place, which autograd allows on no leaf.
+        """
         pipeline, stage = self._pipeline, action.stage
         target = None if self._targets is None else self._targets[action.microbatch]
         is_last = stage == self._last
-        inputs = list(self._inputs[action.microbatch]) if stage == 0 else given
+        inputs = list(self._inputs[action.microbatch]) if stage == 0 else [value.clone() for value in given]
         extra = [target] if is_last and target is not None and pipeline.loss_fn is None else []
         output = pipeline.stages[stage](*inputs, *extra)
         if is_last and target is not None and pipeline.loss_fn is not None:
@@ -202,7 +205,7 @@ class _Run:
             if is_last and (len(outputs) != 1 or outputs[0].numel() != 1):
                 shapes = ", ".join(str(list(value.shape)) for value in outputs)
                 raise ValueError(f"the loss of a microbatch is one number, and the last stage returned {shapes}")
-            self._kept[stage, action.microbatch] = _Kept(inputs if stage else [], outputs)
+            self._kept[stage, action.microbatch] = _Kept(given, outputs)
         if not is_last:
             return outputs
         detached = [value.detach() for value in outputs]
@@ -252,8 +255,8 @@ class _Run:
             if tensor is not None and moved.on_the_way:
                 lent, borrow = self._pipeline.compute_stream.borrow(tensor)
                 borrows.append(borrow)
-                # A copy: gradients of parameters may be views of what is received, and outlive every borrow.
-                value = lent.clone()
+                # Gradients of parameters may be views of what is received, and outlive every borrow.
+                value = lent.detach() if action.kind == "forward" else lent.clone()
             found.append(value.requires_grad_() if requires_grad else value)
         return found
 

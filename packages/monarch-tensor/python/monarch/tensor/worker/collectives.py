@@ -100,10 +100,22 @@ class Collectives:
         return result
 
     def _ended(self, group: Group, moment: int, error: Exception) -> Exception:
-        """Closes a group in whose connections a collective has failed; gives the reason, where a rank has left one."""
+        """Closes a group in whose connections a collective has failed; gives the reason, as far as a rank has left one, or is known."""
         reason = group.store.reason()
         self.groups.fail(group, moment)
-        return error if reason is None else RuntimeError(reason)
+        if reason is None and type(error) is not RuntimeError and not isinstance(error, dist.DistError):
+            return error
+        return RuntimeError(reason or f"{self._suspects(group, error)}: {error}")
+
+    def _suspects(self, group: Group, error: Exception) -> str:
+        """Who it may be, in words: back ends of torch name an address at most."""
+        ended = self.groups.ended_of(group)
+        if ended:
+            return f"rank {ended[0]} has ended"
+        ranks = ", ".join(str(r) for r in group.ranks if r != self.rank)
+        if "timed out" in str(error).lower():
+            return f"one of the ranks {ranks} did not come to a collective in time"
+        return f"one of the ranks {ranks} has ended, or has lost its connection, in a collective"
 
     def move(self, stream: int, command: Move, inputs: list[Any]) -> Any:
         """The tensor for this rank, if it is a destination."""

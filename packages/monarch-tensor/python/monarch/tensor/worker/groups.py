@@ -164,6 +164,11 @@ class Groups:
             with suppress(Exception):
                 store.fail(f"rank {rank} has ended")
 
+    def ended_of(self, group: Group) -> list[int]:
+        """The ranks of a group that this rank knows to have ended."""
+        with self._lock:
+            return sorted(self._ended.intersection(group.ranks))
+
     def leave(self, group: Group, moment: int, error: Exception) -> None:
         """This rank cannot take part in a collective: the others, which wait for it, fail with the reason."""
         with suppress(Exception):
