@@ -3,11 +3,12 @@
 import copy
 import pickle
 import threading
+import time
 from typing import Any
 
 import pytest
 
-from monarch.actor import Actor, ActorError, Channel, Port, as_endpoint, endpoint, this_host
+from monarch.actor import Actor, ActorError, Channel, Port, SupervisionError, as_endpoint, endpoint, this_host
 from monarch.extension.mesh import EndpointCall, mesh_view
 from monarch.extension.pickling import Receivers, dumps, receivers
 
@@ -114,6 +115,74 @@ def test_an_error_of_the_object_reaches_the_caller(echo: Any) -> None:
 
     with pytest.raises(ValueError, match="not for 2"):
         echo.echo.call(Refuses())
+
+
+class Followed:
+    """Has something run in its receivers after the message."""
+
+    def __init__(self) -> None:
+        self.futures: list[Any] = []
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        found = receivers("a Followed goes to actors only")
+        if not found.notes:
+            found.notes["asked"] = True
+            found.sent.append(lambda then: self.futures.append(then(_follow, 7)))
+        return int, (1,)
+
+
+_followed: list[int] = []
+
+
+def _follow(value: int) -> list[int]:
+    _followed.append(value)
+    return _followed
+
+
+class Slow(Actor):
+    @endpoint
+    def late(self, value: int) -> None:
+        time.sleep(0.05)  # sleeps: until what comes after it would have run
+        _followed.append(value)
+
+    @endpoint
+    def fails(self, value: int) -> None:
+        raise ValueError("not today")
+
+
+class AsyncSlow(Actor):
+    @endpoint
+    async def late(self, value: int) -> None:
+        time.sleep(0.05)  # sleeps: until what comes after it would have run
+        _followed.append(value)
+
+
+@pytest.mark.parametrize("kind", [Slow, AsyncSlow])
+def test_what_follows_a_message_runs_after_it(kind: type[Any]) -> None:
+    procs = this_host().spawn_procs({"gpus": 2})
+    actors = procs.spawn("slow", kind)
+    value = Followed()
+    actors.late.call(value)
+    assert list(value.futures[0].get().values()) == [[1, 7]] * 2
+    actors.late.broadcast(value)
+    assert list(value.futures[1].get().values()) == [[1, 7, 1, 7]] * 2
+    actors.slice(gpus=1).late.choose(value)
+    assert value.futures[2].get() == [1, 7, 1, 7, 1, 7]
+    procs.stop().get()
+
+
+def test_what_follows_fails_where_the_actor_does_not_come_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: None)
+    procs = this_host().spawn_procs({"gpus": 1})
+    actors = procs.spawn("slow", Slow)
+    value = Followed()
+    with pytest.raises(ActorError, match="not today"):
+        actors.fails.call(value).get()
+    assert list(value.futures[0].get().values()) == [[7]]
+    actors.fails.broadcast(value)
+    with pytest.raises(SupervisionError, match="not today"):
+        value.futures[1].get()
+    procs.stop().get()
 
 
 @pytest.mark.parametrize("use", [pickle.dumps, copy.copy, copy.deepcopy, dumps])

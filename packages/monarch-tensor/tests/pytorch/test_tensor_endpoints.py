@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -36,6 +37,16 @@ class Holder(Actor):
     @endpoint
     def add(self, t, value):
         t.add_(value)
+
+    @endpoint
+    def add_late(self, t, value):
+        time.sleep(0.1)  # sleeps: longer than what comes after it takes
+        t.add_(value)
+
+    @endpoint
+    def read_late(self, *tensors):
+        time.sleep(0.1)  # sleeps: longer than what comes after it takes
+        return [t.tolist() for t in tensors]
 
     @endpoint
     def keep(self, t):
@@ -87,6 +98,10 @@ class Holder(Actor):
 
     def method(self, t):
         return t.tolist()
+
+    def add_late_by_name(self, t, value):
+        time.sleep(0.1)  # sleeps: longer than what comes after it takes
+        t.add_(value)
 
 
 class AsyncHolder(Actor):
@@ -152,6 +167,41 @@ def test_actor_and_worker_share_memory(mesh, actors):
     t = torch.zeros(4)
     actors.add.call(t[1:3], 7).get()
     assert inspect(t).tolist() == [0, 7, 7, 0]
+
+
+def test_what_is_issued_after_a_message_comes_after_it(mesh, actors):
+    t, other = torch.ones(2), torch.zeros(2)
+    found = actors.read_late.call(t, other)
+    t.add_(1000)
+    other.drop()
+    assert values(found) == [[[1, 1], [0, 0]]] * 2
+    for send in (actors.add_late.broadcast, actors.add_late.call, actors.add_late.stream, as_endpoint(actors.add_late_by_name).broadcast):
+        t = torch.ones(2)
+        send(t, 6)
+        assert inspect(t * 1).tolist() == [7, 7]
+    t = torch.ones(2)
+    actors.slice(gpus=1).add_late.choose(t, 6)
+    assert [inspect(t * 1, gpus=rank).tolist() for rank in range(2)] == [[1, 1], [7, 7]]
+
+
+def test_the_stream_goes_on_after_messages_that_no_actor_handles(procs, monkeypatch):
+    """It fails, its actor fails, it cannot be sent."""
+    noticed = threading.Event()
+    monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: noticed.set())
+    mortal = procs.spawn("mortal", Holder)
+    mortal.set.call(1.0).get()
+    with procs.activate() as mesh:
+        with pytest.raises(ActorError):
+            mortal.add.call(torch.ones(2), "no number").get()
+        with pytest.raises(TypeError, match="generator"):
+            mortal.read.call(torch.ones(2), (i for i in range(3)))
+        mortal.add.broadcast(torch.ones(2), "no number")
+        assert noticed.wait(60)
+        t = torch.ones(2)
+        with pytest.raises(SupervisionError):
+            mortal.add.call(t, 1).get()
+        assert inspect(t + 1).tolist() == [2, 2]
+        mesh.check()
 
 
 def test_an_actor_sees_what_was_issued_before(mesh, actors):

@@ -204,6 +204,16 @@ class Hand(NamedTuple):
     name: str = "an endpoint"
 
 
+class Resume(NamedTuple):
+    """The stream goes on when the actors have handled the message of a `Hand`, by the constant."""
+
+    inputs: int = 0
+    constants: int = 1
+    keep: tuple[int, ...] = ()
+    mutates: tuple[int, ...] = ()
+    name: str = "an endpoint"
+
+
 class Apply(NamedTuple):
     """A remote function: `function` is a pickle with the memory beside it, or an import path.
 

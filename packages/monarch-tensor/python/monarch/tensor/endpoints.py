@@ -10,12 +10,14 @@ from monarch.actor import SupervisionError
 from monarch.extension import when_done
 from monarch.extension.mesh import mesh_view
 from monarch.extension.pickling import receivers
-from monarch.tensor.commands import Hand
+from monarch.tensor.commands import Hand, Resume
 from monarch.tensor.dispatch import check_operands
 from monarch.tensor.remote_function import Remote, propagated
 from monarch.tensor.worker import handoff
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from monarch.actor import Future
     from monarch.extension.mesh import EndpointCall
     from monarch.tensor.place import Place
@@ -30,7 +32,8 @@ _REFUSAL = (
 def pickled(tensor: Tensor) -> tuple[Any, ...]:
     """For `Tensor.__reduce_ex__`: in a call of an endpoint the actor on each proc gets the tensor of that rank, as it is at this point.
 
-    Actor and worker share its memory. `ValueError` if an actor is on no proc of the tensor's mesh, and `TypeError` outside of such a call.
+    Actor and worker share its memory: the stream goes on when the endpoint has returned, an async one when it has come to its first
+    `await`. `ValueError` if an actor is on no proc of the tensor's mesh, and `TypeError` outside of such a call.
     """
     found = receivers(_REFUSAL)
     handle = tensor._handle
@@ -49,7 +52,35 @@ def pickled(tensor: Tensor) -> tuple[Any, ...]:
         handle.memory.value = None
         given = found.notes[key] = (controller.session, number, repr(tensor))
         found.not_sent.append(lambda: controller.workers.withdraw.broadcast(number))
+        held: dict[Place, list[int]] | None = found.notes.get("monarch.tensor")
+        if held is None:
+            held = found.notes["monarch.tensor"] = {}
+            found.sent.append(functools.partial(_resume_after, held))
+        held.setdefault(there, []).append(number)
     return handoff.taken, given
+
+
+def _resume_after(held: dict[Place, list[int]], then: Callable[..., Future[Any]]) -> None:
+    """Has streams wait until the actors have handled a message: what comes after it in the program comes after it on each rank."""
+    done = then(handoff.handled, [(place.controller.session, number) for place, numbers in held.items() for number in numbers])
+    for place, numbers in held.items():
+        controller = place.controller
+        if controller.failed is None:
+            # The first tensor stands for the message.
+            controller.emit(place, controller.defined(Resume()), (), (numbers[0],), ())
+    context = contextvars.copy_context()
+    when_done(done, lambda _: context.run(_resume, list(held.items())))
+
+
+def _resume(held: list[tuple[Place, list[int]]]) -> None:
+    """Also of ranks whose actor did not come to it."""
+    for place, numbers in held:
+        controller = place.controller
+        if controller.failed is None:
+            try:
+                controller.workers.resume.broadcast(numbers)
+            except SupervisionError as ended:
+                controller.fail(ended)
 
 
 def _ranks_of(place: Place, procs: tuple[Any, ...], shown: str) -> tuple[int, ...]:

@@ -211,6 +211,11 @@ class Actor(MeshTrait):
     async def _await_through(self, function: Callable[..., Any], given: tuple[Any, ...], name: str, /, *args: Any, **kwargs: Any) -> Any:
         return await function(*given, self._method_of(name), *args, **kwargs)
 
+    # What `Receivers.sent` calls.
+
+    def _run(self, function: Callable[..., Any], given: tuple[Any, ...], /) -> Any:
+        return function(*given)
+
     def _method_of(self, name: str) -> Any:
         found = getattr(self, name)
         return found._method.__get__(self) if isinstance(found, EndpointProperty) else found

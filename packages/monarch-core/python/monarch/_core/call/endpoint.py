@@ -126,7 +126,6 @@ class Endpoint(Generic[P, R]):
         try:
             cell = self._caller.send(args, kwargs, mode, rank)
             sent = True
-            return cell
         except RuntimeError as e:
             return self._undelivered(e, rank)
         finally:
@@ -134,6 +133,19 @@ class Endpoint(Generic[P, R]):
             if not sent:
                 for undo in found.not_sent:
                     undo()
+        for run in found.sent:
+            run(lambda function, *given: self._then(rank, function, given))
+        return cell
+
+    def _then(self, rank: int | None, function: Callable[..., Any], given: tuple[Any, ...]) -> Future[Any]:
+        """Has the actors run a function after the messages so far."""
+        from monarch._core.call.actor import Actor
+
+        after: Endpoint[Any, Any] = Endpoint(self._mesh, "_run", Actor._run)
+        if rank is None:
+            return after.call(function, given)
+        cell = after._caller.send((function, given), {}, FIRST_ERROR, rank)
+        return Future._of(cell, lambda cell: after._one_result(cell, rank))
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
         """Calls all actors; the result has one value per rank, in the shape of the called mesh."""

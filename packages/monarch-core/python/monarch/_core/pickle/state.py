@@ -9,20 +9,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from monarch._core.call.future import Future
+
 
 class Receivers:
     """Who gets the message that a thread pickles.
 
     A message may be pickled several times before it is sent: `notes` keeps what the objects in it remember from one time to the next. The
-    functions of `not_sent` run if the message is not sent after all.
+    functions of `not_sent` run if the message is not sent after all. Those of `sent` run when it is: each gets a function
+    `then(function, *given)`, which has the actors run `function(*given)` after the message, and gives the future of that.
     """
 
-    __slots__ = ("not_sent", "notes", "procs")
+    __slots__ = ("not_sent", "notes", "procs", "sent")
 
     def __init__(self, procs: tuple[int, ...]) -> None:
         self.procs = procs
         self.notes: dict[Any, Any] = {}
         self.not_sent: list[Callable[[], object]] = []
+        self.sent: list[Callable[[Callable[..., Future[Any]]], object]] = []
 
 
 class NeedsReceivers(TypeError):

@@ -117,7 +117,12 @@ class Worker(Actor):
     @endpoint
     def withdraw(self, number: int) -> None:
         """An actor does not get a tensor that was handed over for it."""
-        self._executor.after_all(lambda: handoff.withdrawn(self._session, number))
+        handoff.withdrawn(self._session, number)
+
+    @endpoint
+    def resume(self, numbers: list[int]) -> None:
+        """No stream waits for the end of the message of these tensors."""
+        handoff.uncertain([(self._session, number) for number in numbers])
 
     @endpoint
     def undelivered(self, key: int, error: Exception) -> None:

@@ -31,6 +31,7 @@ from monarch.tensor.commands import (
     RankOf,
     Reduce,
     Replay,
+    Resume,
     Segment,
     Unpack,
 )
@@ -380,6 +381,8 @@ class Executor:
             return lambda stream, inputs, constants: [inputs[0] if type(inputs[0]) is Poison else inputs[0].detach()]
         if isinstance(definition, Hand):
             return lambda stream, inputs, constants: handoff.offered(self.session, constants[0], inputs[0])
+        if isinstance(definition, Resume):
+            return lambda stream, inputs, constants: handoff.resumed(self.session, constants[0])
         if isinstance(definition, Apply):
             return lambda stream, inputs, constants: self._apply(stream, definition, inputs, constants)
         if isinstance(definition, Unpack):

@@ -24,8 +24,10 @@ _ended: set[str] = set()
 # By session and number: tensors for actors, with the point of the device's stream from which on they are computed.
 _offers: dict[tuple[str, int], tuple[Any, Any]] = {}
 # The last ones that were taken: a message that cannot be read is read again to find out why.
-_taken: dict[tuple[str, int], None] = {}
-_REMEMBERED = 1024
+_taken: dict[tuple[str, int], bool] = {}
+_REMEMBERED = 16_384
+# The last tensors for which no stream waits any more; False where the actor may take it nevertheless.
+_handled: dict[tuple[str, int], bool] = {}
 # What endpoints have returned for results that are mesh tensors, by session and key.
 _outcomes: dict[tuple[str, int], Any] = {}
 
@@ -57,21 +59,51 @@ def closed(session: str) -> None:
 
 
 def offered(session: str, number: int, value: Any) -> list[Any]:
-    """On the stream: keeps a tensor, or the reason for which there is none, until the actor takes it."""
+    """On the stream: keeps a tensor, or the reason for which there is none, until the actor takes it; nothing if it does not get it."""
     ready = None
     if isinstance(value, torch.Tensor) and value.is_cuda:
         ready = torch.cuda.Event()
         ready.record()
     with _changed:
-        _offers[session, number] = value, ready
-        _changed.notify_all()
+        if not _handled.get((session, number)):
+            _offers[session, number] = value, ready
+            _changed.notify_all()
     return []
 
 
 def withdrawn(session: str, number: int) -> None:
     """The actor does not get it."""
+    handled([(session, number)])
+
+
+def handled(keys: list[tuple[str, int]]) -> None:
+    """The actor has handled the message of these tensors, or does not get it."""
     with _changed:
-        _offers.pop((session, number), None)
+        for key in keys:
+            _offers.pop(key, None)
+            _remember(_handled, key, True)
+        _changed.notify_all()
+
+
+def uncertain(keys: list[tuple[str, int]]) -> None:
+    """An actor on some rank does not come to the end of the message: no stream waits for that."""
+    with _changed:
+        for key in keys:
+            _remember(_handled, key, _handled.get(key, False))
+        _changed.notify_all()
+
+
+def resumed(session: str, number: int) -> list[Any]:
+    """On the stream: returns when the message of this tensor is handled."""
+    with _changed:
+        _changed.wait_for(lambda: (session, number) in _handled or session in _ended)
+    return []
+
+
+def _remember(table: dict[tuple[str, int], bool], key: tuple[str, int], value: bool = True) -> None:
+    table[key] = value
+    if len(table) > _REMEMBERED:
+        del table[next(iter(table))]
 
 
 def taken(session: str, number: int, shown: str) -> Any:
@@ -90,9 +122,7 @@ def taken(session: str, number: int, shown: str) -> Any:
         if session in _ended:
             raise ValueError(f"{shown}: the worker of this proc has ended")
         value, ready = _offers.pop(key)
-        _taken[key] = None
-        if len(_taken) > _REMEMBERED:
-            del _taken[next(iter(_taken))]
+        _remember(_taken, key)
     if isinstance(value, Poison):
         failure = value.failure
         raise RemoteException(failure.exception, failure.rank, failure.host, failure.operation, (), failure.worker_frames)
