@@ -375,3 +375,30 @@ def test_receivers_give_futures():
         future.get(timeout=0)
     port.send(os.getpid())
     assert future.get() == os.getpid() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class Interrupted:
+    """Raises KeyboardInterrupt the first time that it is unpickled in a process, as Ctrl-C does that comes then."""
+
+    arrived = 0
+
+    def __setstate__(self, state: Any) -> None:
+        Interrupted.arrived += 1
+        if Interrupted.arrived == 1:
+            raise KeyboardInterrupt
+
+    def __getstate__(self) -> Any:
+        return "state"
+
+
+class Gives(Actor):
+    @endpoint
+    def give(self) -> Interrupted:
+        return Interrupted()
+
+
+def test_ctrl_c_while_an_answer_is_decoded_is_not_the_answer() -> None:
+    future = this_proc().spawn("gives", Gives).give.call_one()
+    with pytest.raises(KeyboardInterrupt):
+        future.get()
+    assert type(future.get()) is Interrupted and future.exception() is None

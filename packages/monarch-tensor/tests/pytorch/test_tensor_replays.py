@@ -167,3 +167,35 @@ def test_modes_of_torch_are_in_the_signature(mesh):
         assert step(torch.ones(2, 2)).dtype == torch.float32
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert step(torch.ones(2, 2)).dtype == torch.bfloat16
+
+
+def test_the_second_call_returns_what_the_first_has_returned(mesh):
+    calls = 0
+
+    def swapped(t):
+        a, b = t + 1, t + 2
+        return (a, b) if calls == 1 else (b, a)
+
+    def another_kind(t):
+        a = t + 1
+        return (a, 1) if calls == 1 else {"only": a}
+
+    def another_value(t):
+        return t + 1, calls
+
+    for function in (swapped, another_kind, another_value):
+        calls, compiled = 1, compile(function)
+        compiled(torch.ones(1))
+        calls = 2
+        with pytest.raises(TensorMeshError, match=f"{function.__name__}.*: its second call returned something else than the recorded one"):
+            compiled(torch.ones(1))
+
+
+def test_a_reduction_to_a_part_of_the_mesh_in_a_recording(mesh):
+    part = mesh.slice(gpus=0)
+    reduced = compile(lambda t: t.reduce("gpus", "sum", mesh=part), verify=False)
+    for n in range(4):
+        found = reduced(torch.ones(2) * n)
+        with part.activate():
+            assert inspect(found + 1).tolist() == [2.0 * n + 1] * 2
+        mesh.check()

@@ -519,15 +519,6 @@ def test_procs_of_a_stand_in():
         simulated(3)
 
 
-def test_procs_of_a_universe_have_no_workers():
-    with Universe() as universe:
-        procs = universe.host.spawn_procs({"gpus": 2})
-        with pytest.raises(TensorMeshError, match=r"gpus: 2.* of a Universe.*patch_tensor_engine.*simulated\(procs\)"):
-            procs.activate()
-        with simulated(procs) as mesh:
-            assert mesh.sizes == {"gpus": 2}
-
-
 def test_the_engine_of_an_actor_is_replaced():
     with Universe() as universe, patch_tensor_engine(Trainer) as factory:
         procs = universe.host.spawn_procs({"procs": 2})

@@ -2,5 +2,6 @@
 
 from monarch._core.extension.receivers import Receivers, receivers
 from monarch._core.pickle.pickling import dumps, dumps_for_same_program, loads
+from monarch._core.pickle.tensor import modes_off
 
-__all__ = ["Receivers", "dumps", "dumps_for_same_program", "loads", "receivers"]
+__all__ = ["Receivers", "dumps", "dumps_for_same_program", "loads", "modes_off", "receivers"]

@@ -12,12 +12,13 @@ such as a learning rate, are the *constants* of a segment, in the order of its c
 
 from __future__ import annotations
 
+import copy
 import struct
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 RELEASE, SIGNAL, WAIT = -1, -2, -3
 
@@ -44,6 +45,41 @@ class Held(NamedTuple):
 
     kind: str
     key: Any
+
+
+class Nested:
+    """An argument with placeholders in other containers than plain lists, tuples and dictionaries: workers may not know these.
+
+    `value` has a `Slot` for each placeholder, which knows how to copy itself.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def filled(self, fill: Callable[[Any], Any]) -> Any:
+        """The argument with what `fill` gives for each placeholder."""
+        memo: dict[Any, Any] = {_FILL: fill}
+        return copy.deepcopy(self.value, memo)
+
+
+class Packed(NamedTuple):
+    """An argument as a pickle, with the memory beside it."""
+
+    pickled: bytes
+    parts: tuple[bytes, ...]
+
+
+class Slot:
+    """A placeholder in a `Nested`."""
+
+    def __init__(self, value: Input | Varying | Held) -> None:
+        self.value = value
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
+        return memo[_FILL](self.value)
+
+
+_FILL = "monarch.tensor"
 
 
 class Call(NamedTuple):
@@ -259,7 +295,7 @@ class Replay(NamedTuple):
     name: str = "compile"
 
 
-Definition = Call | Constant | RankOf | Reduce | Move | Offer | Pull | Alias | Hand | Apply | Unpack | Replay
+Definition = Call | Constant | RankOf | Reduce | Move | Offer | Pull | Alias | Hand | Resume | Apply | Unpack | Replay
 
 
 class Segment(NamedTuple):
@@ -270,6 +306,38 @@ class Segment(NamedTuple):
     first: int
     code: list[int]
     constants: list[Any]
+
+
+# In the order of a batch: an operation, with the head of its place (the numbers of stream and target), its definition, the numbers of its
+# tensors, its constants and its lines; or an opcode with numbers.
+Entry = tuple[tuple[int, int], int, "Sequence[int]", "Sequence[int]", "Sequence[Any]", Any] | tuple[tuple[int, int], int, "Sequence[int]"]
+
+
+def segments_of(entries: list[Entry], first: int) -> tuple[list[Segment], list[Any], int]:
+    """The entries as segments, the lines of their operations, of which the first one has this number, and the bytes of their constants."""
+    segments: list[Segment] = []
+    sites: list[Any] = []
+    size = 0
+    place: tuple[int, int] | None = None
+    code: list[int] = []
+    given: list[Any] = []
+    for entry in entries:
+        if entry[0] is not place:
+            place = entry[0]
+            code, given = [], []
+            segments.append(Segment(*place, first + len(sites), code, given))
+        if len(entry) == 6:
+            _, definition, inputs, results, constants, site = entry
+            code += (definition, *inputs, *results)
+            if constants:
+                given += constants
+                for value in constants:
+                    size += getattr(value, "nbytes", 0)
+            sites.append(site)
+        else:
+            _, opcode, numbers = entry
+            code += (opcode, len(numbers), *numbers) if opcode == RELEASE else (opcode, *numbers)
+    return segments, sites, size
 
 
 def again(like: Any, values: Iterable[Any]) -> Any:

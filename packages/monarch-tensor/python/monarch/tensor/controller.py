@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import contextvars
 import itertools
 import threading
 import time
 import weakref
 from collections import Counter, deque
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from monarch.actor import SupervisionError
-from monarch.extension import end_of, is_ending, member
+from monarch.extension import end_of, member
 from monarch.extension.mesh import mesh_view
 from monarch.extension.pickling import dumps
 from monarch.tensor import metrics
 from monarch.tensor.answers import Answers
-from monarch.tensor.commands import RELEASE, Apply, Segment, encode
+from monarch.tensor.commands import RELEASE, Apply
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.failures import Failures, listen
+from monarch.tensor.flusher import Flusher
 from monarch.tensor.frames import Site, current_site
+from monarch.tensor.outbox import Outbox
 from monarch.tensor.worker.actor import Worker
 
 if TYPE_CHECKING:
@@ -37,24 +37,17 @@ if TYPE_CHECKING:
 
 # The issuing thread sends a batch when it has this many commands; when its first ones come after a pause, so that workers begin; and when
 # it is so many seconds since the last one was sent: the first time after a pause, and at most. It looks at the clock with each command
-# whose place in the batch has none of the bits of the mask.
+# whose number has none of the bits of the mask.
 BATCH_COMMANDS = 256
 FIRST_SECONDS = 500e-6
 GROWING_SECONDS = 2e-3
 _CLOCK_MASK = 7
-# Another thread sends a batch that grows no more. It looks for one after so many seconds, and after twice the time where it has grown: each
-# look costs the issuing thread the interpreter's lock.
-BATCH_SECONDS = 200e-6
-_LONGEST_PAUSE = 10e-3
 # How far the controller may be ahead of the slowest worker: four marks, of so many commands or so many bytes each.
 MARKS = 4
 MARK_COMMANDS = 1_024
 MARK_BYTES = 16 << 20
 # Entries of the tables are freed together when there are so many, or at the end of the batch; large ones at once.
 _RELEASES = 16
-# The lines of the program are known of so many of the last operations: of all in the window, and of those that are held for one message.
-# More of them cost each operation a miss of the cache. Those of a failure are kept from its report on.
-_SITES = 16_384
 # Signatures of operators that are remembered; those of the first quarter go when there are more, and the workers forget them the next time.
 _SIGNATURES = 16_384
 
@@ -64,7 +57,10 @@ _sessions = itertools.count()
 
 
 class Controller:
-    """One for each activated mesh of procs. Any thread issues commands; their order is that of the lock.
+    """One for each activated mesh of procs. Any thread issues commands; their order is that in which they come into the batch.
+
+    A command is one entry, which is there or not: Ctrl-C, or the handler of a signal that issues commands itself, may come between any two
+    instructions.
 
     `rank` is a worker's place in the activated mesh.
     """
@@ -101,19 +97,14 @@ class Controller:
         self._streams: MutableMapping[Stream, int] = weakref.WeakKeyDictionary()
         self._stream_numbers = itertools.count()
         self._targets: dict[tuple[int, ...], int] = {}
-        self._new_definitions: list[tuple[int, Definition]] = []
-        self._new_targets: list[tuple[int, tuple[int, ...]]] = []
-        self._forget: list[int] = []
-        self._place: Place | None = None
-        self._segments: list[Segment] = []
-        self._code: list[int] = []
-        self._constants: list[Any] = []
-        self._count = 0
-        # When the issuing thread sends it, and how long it waits for the next one.
+        self._outbox = Outbox()
+        self._entries = self._outbox.entries
+        self._calls = itertools.count()
+        # Commands that were issued, about: several threads may count one.
+        self.issued = 0
+        # When the issuing thread has it sent, and how long it waits for the next one.
         self._due = 0.0
         self._age = FIRST_SECONDS
-        self._operations = 0
-        self._sites: deque[Site] = deque(maxlen=_SITES)
         self._bytes = 0
         self._marked = 0
         self._marks: deque[Future[Any]] = deque()
@@ -144,11 +135,7 @@ class Controller:
         self.workers = procs.spawn("tensor_worker", Worker, tuple(local), listener, session, view.procs, view.hosts)
         self._run = self.workers.run.broadcast
         self._mark_call = self.workers.mark.call
-        # A queue and no event: what dies on any thread, between any two instructions of it, stirs the flusher.
-        self._wake: SimpleQueue[None] = SimpleQueue()
-        # Commands of the flusher are those of the actor, or client, that made the controller: their order is that of one sender.
-        context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(self._flusher,), name="monarch-tensor-flusher", daemon=True).start()
+        self._flusher = Flusher(self)
 
     # Numbers
 
@@ -168,7 +155,7 @@ class Controller:
             found = self._targets.get(ranks)
             if found is None:
                 found = self._targets[ranks] = len(self._targets) + 1
-                self._new_targets.append((found, ranks))
+                self._outbox.targets.append((found, ranks))
             return found
 
     def define(self, definition: Definition) -> int:
@@ -178,7 +165,7 @@ class Controller:
             dumps(definition)
         with self.lock:
             number = next(self._definitions)
-            self._new_definitions.append((number, definition))
+            self._outbox.definitions.append((number, definition))
             self._known_definitions[number] = definition
             return number
 
@@ -196,7 +183,7 @@ class Controller:
     def forget_definition(self, number: int) -> None:
         """The workers forget it, after what was issued so far. Takes no lock."""
         self._known_definitions.pop(number, None)
-        self._forget.append(number)
+        self._outbox.forget.append(number)
 
     def remember(self, key: tuple[Any, ...], known: Known) -> int:
         """Sends the definition for a signature, and remembers both."""
@@ -216,79 +203,52 @@ class Controller:
 
     def site_of(self, number: int) -> Site:
         """The lines that issued an operation; none if it is too long ago."""
-        with self.lock:
-            back = self._operations - number
-            return self._sites[-back] if 0 < back <= len(self._sites) else ()
+        return self._outbox.site_of(number)
 
     # Commands
 
     def emit(self, place: Place, definition: int, inputs: Sequence[int], constants: Sequence[Any], results: Sequence[int]) -> None:
         """Adds an operation to the batch."""
-        with self.lock:
-            if self.failed is not None:
-                raise self.failed
-            if place is not self._place:
-                self._turn(place)
-            if place.released and (place.release_now or len(place.released) >= _RELEASES):
-                self._release(place)
-            self._code += (definition, *inputs, *results)
-            if constants:
-                self._constants += constants
-                for value in constants:
-                    self._bytes += getattr(value, "nbytes", 0)
-            self._sites.append(current_site())
-            self._operations += 1
-            self._count = count = self._count + 1
-            if self.recorders and (recorder := self.recorder) is not None:
-                recorder.record(place, definition, inputs, constants, results)
-            if count >= BATCH_COMMANDS or (not count & _CLOCK_MASK and _now() >= self._due):
-                if not self.held:
-                    self._send()
-            elif not self.awake:
-                self.stir()
+        if self.failed is not None:
+            raise self.failed
+        if place.released and (place.release_now or len(place.released) >= _RELEASES):
+            self._release(place)
+        self._entries.append((place.head, definition, inputs, results, constants, current_site()))
+        self.issued = count = self.issued + 1
+        if self.recorders and (recorder := self.recorder) is not None:
+            recorder.record(place, definition, inputs, constants, results)
+        if count - self._outbox.sent >= BATCH_COMMANDS or (not count & _CLOCK_MASK and _now() >= self._due):
+            if not self.held:
+                self._send()
+        elif not self.awake:
+            self.stir()
 
     def emit_order(self, place: Place, opcode: int, event: int) -> None:
         """Adds a SIGNAL or a WAIT."""
-        with self.lock:
-            if self.failed is not None:
-                raise self.failed
-            if place is not self._place:
-                self._turn(place)
-            self._code.extend((opcode, event))
-            if (recorder := self.recorder) is not None:
-                recorder.order(place, opcode, event)
+        if self.failed is not None:
+            raise self.failed
+        self._entries.append((place.head, opcode, (event,)))
+        if (recorder := self.recorder) is not None:
+            recorder.order(place, opcode, event)
 
     def free(self, place: Place, numbers: Sequence[int]) -> None:
         """Frees entries of the table at this point of the order."""
         with self.lock:
-            if place is not self._place:
-                self._turn(place)
-            self._code.extend((RELEASE, len(numbers), *numbers))
+            self._entries.append((place.head, RELEASE, tuple(numbers)))
             self._freed.update(n for n in numbers if n in self._pins)
 
-    def _turn(self, place: Place) -> None:
-        """Begins a segment."""
-        old = self._place
-        if old is not None and old.released:
-            self._release(old)
-        self._code, self._constants = [], []
-        self._segments.append(Segment(*place.head, self._operations, self._code, self._constants))
-        self._place = place
-
     def _release(self, place: Place) -> None:
-        numbers = self._dead(place)
-        if not numbers:
-            return
-        self._code.extend((RELEASE, len(numbers), *numbers))
+        """Frees what has died at a place since the last time."""
+        with self.lock:
+            place.release_now = False
+            # Others append meanwhile; what is there now is taken from the front, after it is in the batch: to free it twice does no harm.
+            count = len(place.released)
+            self._free_dead(place, self._unused(place.released[:count]))
+            del place.released[:count]
 
-    def _dead(self, place: Place) -> list[int]:
-        """The numbers that have died at a place since the last time, and that no recording uses."""
-        place.release_now = False
-        count = len(place.released)
-        # Others append meanwhile; what is there now is taken from the front.
-        numbers = place.released[:count]
-        del place.released[:count]
-        return self._unused(numbers)
+    def _free_dead(self, place: Place, numbers: list[int]) -> None:
+        if numbers:
+            self._entries.append((place.head, RELEASE, tuple(numbers)))
 
     def _unused(self, numbers: list[int]) -> list[int]:
         """Those of them that no recording uses."""
@@ -309,8 +269,6 @@ class Controller:
     def _settle(self, place: Place) -> None:
         """Takes note of what has died at a place."""
         if place.released:
-            if place is not self._place:
-                self._turn(place)
             self._release(place)
 
     def pin(self, number: int) -> None:
@@ -331,58 +289,92 @@ class Controller:
 
     def flush(self) -> None:
         """Sends the batch, if there is one, where the program may wait for the workers: the next one begins a burst."""
-        with self.lock:
-            self._send()
-            self._due, self._age = 0.0, FIRST_SECONDS
+        self._send()
+        self.begin_burst()
+
+    def begin_burst(self) -> None:
+        """The next commands come after a pause."""
+        self._due, self._age = 0.0, FIRST_SECONDS
 
     def _send(self) -> None:
         """Sends the batch, if there is one, and waits if the workers are too far behind."""
         with self.lock:
             if self.failed is not None:
                 raise self.failed
-            self.end_forgotten()
-            # Before what was alive in them is freed: what dies meanwhile comes with the next batch.
-            dropped = len(self.dropped_streams)
-            for place in self.living_places():
-                if place.released:
-                    if place is not self._place:
-                        self._turn(place)
-                    self._release(place)
-            while self.orphans:  # polls: no, each pass takes one
-                head, released = self.orphans.pop()
-                if numbers := self._unused(released):
-                    self._segments.append(Segment(*head, self._operations, [RELEASE, len(numbers), *numbers], []))
-                    # What comes next is not to come before it.
-                    self._place = None
-            if not self._segments:
-                self._drop(dropped)
-                return
-            segments = [s for s in self._segments if s.code]
-            definitions, self._new_definitions = self._new_definitions, []
-            targets, self._new_targets = self._new_targets, []
-            forget, self._forget = self._forget, []
-            self._segments = []
-            self._place = None
-            self._due = _now() + self._age
-            self._age = min(2 * self._age, GROWING_SECONDS)
-            metrics.commands.add(self._count)
-            metrics.batch_commands.record(self._count)
-            self._count = 0
-            data, constants = encode(segments)
-            self._bytes += len(data)
+            self._take_dead()
+            self._send_batch()
+            while len(self._marks) > MARKS:  # polls: no, each pass waits for one mark
+                self._pass_mark()
+
+    def _take_dead(self) -> None:
+        """Has what has died freed at this point of the order."""
+        self.end_forgotten()
+        for place in self.living_places():
+            if place.released:
+                self._release(place)
+        while self.orphans:  # polls: no, each pass takes one
+            head, released = self.orphans[0]
+            if numbers := self._unused(released):
+                self._entries.append((head, RELEASE, tuple(numbers)))
+            del self.orphans[0]
+
+    def send_old(self) -> bool:
+        """Sends a batch that grows no more; False where there is none."""
+        if not self.has_old():
+            return False
+        # A thread that has it sends by itself.
+        if self.lock.acquire(blocking=False):
             try:
-                self._run(data, constants, definitions, targets, forget)
-            except SupervisionError as e:
-                self.fail(e)
-                raise
-            self._drop(dropped)
-            if self._operations - self._marked >= MARK_COMMANDS or self._bytes >= MARK_BYTES:
-                self._marked = self._operations
-                self._bytes = 0
-                self._marks.append(self._mark_call())
-                metrics.lead.set(len(self._marks) * MARK_COMMANDS)
-                if len(self._marks) > MARKS:
-                    self._passed(self._marks.popleft())
+                self._take_dead()
+                self._send_batch()
+            finally:
+                self.lock.release()
+        return True
+
+    def has_old(self) -> bool:
+        """Whether there is a batch, or something has died of which the workers do not know."""
+        if self.held:
+            return False
+        ends = self.dropped_groups or self.dropped_streams or self.orphans or any(p.released for p in self.living_places())
+        return bool(self._entries or ends)
+
+    def _send_batch(self) -> None:
+        """Sends what is in the batch now. Others add to it meanwhile.
+
+        An exception may come from anywhere, as that of Ctrl-C, and a handler of a signal may send in the middle of this: what is not known
+        to be sent is sent again, and the workers execute no batch twice.
+        """
+        # What uses these was issued before their ends, and is in the batch.
+        streams, groups = tuple(self.dropped_streams), tuple(self.dropped_groups)
+        try:
+            for batch in self._outbox.batches(self.issued):
+                self._due = _now() + self._age
+                self._age = min(2 * self._age, GROWING_SECONDS)
+                self._run(batch.serial, batch.data, batch.constants, batch.definitions, batch.targets, batch.forget)
+                self._outbox.commit(batch, len(batch.definitions), len(batch.targets), len(batch.forget))
+                metrics.commands.add(batch.end - batch.first)
+                metrics.batch_commands.record(batch.end - batch.first)
+                self._bytes += batch.size
+                self._mark()
+            for name in groups:
+                self.workers.drop_group.broadcast(name)
+            for number in streams:
+                self.workers.drop_stream.broadcast(number)
+        except SupervisionError as e:
+            raise self.ended(e) from None
+        del self.dropped_groups[: len(groups)]
+        del self.dropped_streams[: len(streams)]
+
+    def _mark(self) -> None:
+        """Asks where the workers are, every so often."""
+        if self._outbox.operations - self._marked >= MARK_COMMANDS or self._bytes >= MARK_BYTES:
+            self._marked = self._outbox.operations
+            self._bytes = 0
+            self._marks.append(self._mark_call())
+            metrics.lead.set(len(self._marks) * MARK_COMMANDS)
+            if len(self._marks) > MARKS:
+                # The issuing thread comes soon, and waits.
+                self._due = 0.0
 
     def end_forgotten(self) -> None:
         """Ends the borrows that were collected without an end."""
@@ -394,18 +386,6 @@ class Controller:
     def living_places(self) -> list[Place]:
         """The places of tensors and activations."""
         return [place for ref in self.places.valuerefs() if (place := ref()) is not None]
-
-    def _drop(self, streams: int) -> None:
-        """Ends groups, and the first so many streams, that nothing refers to any more."""
-        while self.dropped_groups:  # polls: no, each pass takes one
-            self.workers.drop_group.broadcast(self.dropped_groups.pop())
-        for number in self.dropped_streams[:streams]:
-            self.workers.drop_stream.broadcast(number)
-        del self.dropped_streams[:streams]
-
-    def _has_ends(self) -> bool:
-        """Whether something has died of which the workers do not know."""
-        return bool(self.dropped_groups or self.dropped_streams or self.orphans or any(p.released for p in self.living_places()))
 
     def place_of_ranks(self, ranks: tuple[int, ...], stream: Stream) -> Place:
         """Where commands go that ranks of several meshes execute together."""
@@ -445,17 +425,42 @@ class Controller:
     def stir(self) -> None:
         """Has the batch sent soon. Takes no lock."""
         if not self.awake:
-            self.awake = True
-            self._wake.put(None)
+            self._flusher.stir()
+
+    def _pass_mark(self) -> None:
+        """Waits for the oldest mark."""
+        try:
+            mark = self._marks[0]
+        except IndexError:
+            return
+        try:
+            self._passed(mark)
+        except KeyboardInterrupt:
+            # It is waited for again.
+            raise
+        except BaseException:
+            self._forget_mark(mark)
+            raise
+        self._forget_mark(mark)
+
+    def _forget_mark(self, mark: Future[Any]) -> None:
+        with self.lock:
+            # Another thread may have waited for it too.
+            if self._marks and self._marks[0] is mark:
+                self._marks.popleft()
 
     def _passed(self, mark: Future[Any]) -> None:
         try:
             found = mark.get()
         except SupervisionError as e:
-            self.fail(e)
-            raise
+            raise self.ended(e) from None
         for failure in (failure for of_rank in found.values() for failure in of_rank):
             self.failures.report(failure)
+
+    def ended(self, error: SupervisionError) -> Exception:
+        """Takes the mesh as ended; gives what to raise, which is the same for each use of it."""
+        self.fail(error)
+        return self.failed or error
 
     def fail(self, error: Exception) -> None:
         """The mesh has ended: nothing is sent to it any more."""
@@ -467,8 +472,9 @@ class Controller:
         with self.lock:
             if self.failed is None:
                 self.failed = error
-        # The flusher ends.
-        self._wake.put(None)
+        if self.has_workers:
+            # It ends.
+            self._flusher.stir()
 
     def end_if_stopped(self) -> None:
         """Ends a controller whose procs have ended, as far as this process knows, although nothing was sent to them since."""
@@ -478,14 +484,16 @@ class Controller:
     def wait(self) -> None:
         """Returns when the workers have executed all commands so far; raises the first failure that nothing has raised yet."""
         self.refuse_recording("a wait")
-        with self.lock:
-            self.flush()
-            while self._marks:  # polls: no, each pass takes one mark
-                self._passed(self._marks.popleft())
-            mark = self._mark_call()
-        self._passed(mark)
+        self.flush()
+        while self._marks:  # polls: no, each pass takes one mark
+            self._pass_mark()
+        self._passed(self._mark_call())
         self.answers.settle()
         self.failures.raise_first()
+
+    def moment(self) -> int:
+        """The number of a call of a function between the operations that were sent and the next one: see `Collectives.moment`."""
+        return self._outbox.operations << 24 | 1 << 23 | next(self._calls)
 
     def lead(self) -> int:
         """The marks that the slowest worker has not passed."""
@@ -507,41 +515,6 @@ class Controller:
         with self.lock:
             self.flush()
             return self.worker(rank).fetch.call_one(place.head[0], tuple(numbers))
-
-    # The thread that sends what is old
-
-    def _flusher(self) -> None:
-        while self.failed is None:  # polls: no, the queue has an item with the first command of a batch
-            self._wake.get()
-            idle, pause = 0, BATCH_SECONDS
-            known = self._operations
-            while idle < 10 and self.failed is None:  # polls: for 2 ms after the last command, then it waits for the queue
-                time.sleep(pause)  # sleeps: the age of a batch
-                if is_ending():
-                    return
-                # The issuing thread has the lock where it is busy, and sends by itself.
-                if not self.lock.acquire(blocking=False):
-                    idle, pause = 0, min(2 * pause, _LONGEST_PAUSE)
-                    continue
-                try:
-                    if self._operations != known:
-                        known, idle, pause = self._operations, 0, min(2 * pause, _LONGEST_PAUSE)
-                        continue
-                    pause = BATCH_SECONDS
-                    idle += 1
-                    if not self.held and (self._segments or self._has_ends()):
-                        idle = 0
-                        self._send()
-                    if idle >= 10 or self.failed is not None:
-                        self._due, self._age = 0.0, FIRST_SECONDS
-                        self.awake = False
-                        # What has died in between has seen this thread awake.
-                        if not self.held and self._has_ends():
-                            idle, self.awake = 0, True
-                except Exception as e:
-                    self.fail(e)
-                finally:
-                    self.lock.release()
 
 
 def _drop_stream(of: weakref.ref[Controller], number: int) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from monarch.extension.pickling import modes_off
 from monarch.tensor import checks
 from monarch.tensor.commands import Constant
 from monarch.tensor.frames import frames_of
@@ -66,7 +67,7 @@ class MeshMode(TorchDispatchMode):
         place = self.place
         if place is None:
             # Also for the modes outside of this one. Subclasses of tensors, as those of a mesh, take their operators themselves.
-            with _disable_current_modes() if types else no_dispatch():
+            with modes_off() if types else no_dispatch():
                 return func(*args, **(kwargs or {}))
         operands: list[Any] = []
         numbers: list[int] = []
@@ -78,7 +79,7 @@ class MeshMode(TorchDispatchMode):
                 return _lifted(place, args[0])
             if _is_local(args) and _is_local((kwargs or {}).values()):
                 # What was fetched, or made outside, is used as ever: only a mixture is refused.
-                with _disable_current_modes() if types else no_dispatch():
+                with modes_off() if types else no_dispatch():
                     return func(*args, **(kwargs or {}))
             if _in_backward() >= 0 and (other := _common_place(args, kwargs or {})) is not None and other is not place:
                 # A graph may lead over several meshes: each node computes where its gradients are.

@@ -84,16 +84,15 @@ class Failures:
             self._timer.daemon = True
             self._timer.start()
 
-    def error(self, failure: Failure) -> RemoteException:
-        """The exception for it, which counts as raised: it is not logged any more."""
+    def error(self, failure: Failure, site: Site = ()) -> RemoteException:
+        """The exception for it, which counts as raised: it is not logged any more. `site` has the lines of what is no operation."""
+        if failure.number < 0:
+            return _exception(failure, site)
         with self._lock:
             self._waiting.pop(failure.key, None)
             self._unlogged.pop(failure.key, None)
             site = self._remember(failure)
-        frames = frames_of(site)
-        error = RemoteException(failure.exception, failure.rank, failure.host, failure.operation, frames, failure.worker_frames)
-        error.__cause__ = failure.exception
-        return error
+        return _exception(failure, site)
 
     def raise_first(self) -> None:
         """Raises the first failure that nothing has raised, by the order of operations."""
@@ -121,6 +120,13 @@ class Failures:
         logging.getLogger("monarch.tensor").error("%s%s", error, more)
 
 
+def _exception(failure: Failure, site: Site) -> RemoteException:
+    frames = frames_of(site)
+    error = RemoteException(failure.exception, failure.rank, failure.host, failure.operation, frames, failure.worker_frames)
+    error.__cause__ = failure.exception
+    return error
+
+
 class Listener(Actor):
     """Takes the reports of workers, in the process of their controller."""
 
@@ -144,9 +150,9 @@ def listen(failures: Failures, session: str) -> Any:
     return found
 
 
-def error_of(failure: Failure, failures: Failures) -> RemoteException:
+def error_of(failure: Failure, failures: Failures, site: Site = ()) -> RemoteException:
     """The exception for a failure that came with a fetch from the controller of `failures`: its line is that of the one that it is of.
 
-    A tensor that was moved brings the failure of another controller.
+    A tensor that was moved brings the failure of another controller. `site` has the lines of a call that failed, and is no operation.
     """
-    return _of_sessions.get(failure.session, failures).error(failure)
+    return _of_sessions.get(failure.session, failures).error(failure, site)

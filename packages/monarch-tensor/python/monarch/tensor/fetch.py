@@ -94,8 +94,7 @@ def _read(place: Place, answer: Future[Any], began: float) -> list[torch.Tensor]
     try:
         found = answer.get()
     except SupervisionError as e:
-        place.controller.fail(e)
-        raise
+        raise place.controller.ended(e) from None
     if isinstance(found, Failure):
         raise error_of(found, place.controller.failures)
     metrics.fetch_ms.record((time.perf_counter() - began) * 1e3)

@@ -72,7 +72,11 @@ class Handle:
 
     def __del__(self) -> None:
         # On any thread, between any two instructions of it: no lock is taken here. The controller sends the numbers with a later command.
-        number, memory, place = self.id, self.memory, self.place
+        try:
+            number, memory, place = self.id, self.memory, self.place
+        except AttributeError:
+            # It was interrupted before it had them.
+            return
         if memory.first == number:
             memory.first = 0
         else:

@@ -132,6 +132,8 @@ class RemoteProcessGroup:
         self.dims = dims
         self.dropped = False
         self.name = f"program-{next(_group_names)}"
+        # Those that have whole groups.
+        self._meshes: set[Any] = set()
         self._end = weakref.finalize(self, _drop_group, mesh.controller, self.name)
 
     def size(self) -> int:
@@ -147,11 +149,21 @@ class RemoteProcessGroup:
             self.dropped = True
             self._end()
 
-    def held(self) -> Held:
-        """What stands for it in a command. `TypeError` after `drop`."""
+    def held(self, mesh: DeviceMesh) -> Held:
+        """What stands for it in a command to this mesh. `TypeError` after `drop`, `ValueError` for a mesh that has other ranks."""
         if self.dropped:
             raise TypeError(f"{self!r} was dropped")
+        if mesh.key not in self._meshes:
+            ranks = set(mesh.ranks_in_order)
+            own = set(self.mesh.ranks_in_order)
+            is_part = self.mesh.controller is mesh.controller and ranks <= own
+            if not is_part or not ranks.issuperset(itertools.chain(*map(self._line, ranks))):
+                raise ValueError(f"{self!r} has other ranks than {mesh!r}, where the function is called: activate the mesh of the group")
+            self._meshes.add(mesh.key)
         return Held("group", (self.mesh.grid, self.dims, self.name))
+
+    def _line(self, rank: int) -> tuple[int, ...]:
+        return self.mesh.grid.line(rank, self.dims)
 
     def __repr__(self) -> str:
         return f"<RemoteProcessGroup {', '.join(self.dims)} of {self.mesh!r}{', dropped' if self.dropped else ''}>"

@@ -30,7 +30,7 @@ class Place:
 
     def __del__(self) -> None:
         # On any thread, as the end of a tensor.
-        if self.released:
+        if getattr(self, "released", None):
             self.controller.orphans.append((self.head, self.released))
 
     def __repr__(self) -> str:

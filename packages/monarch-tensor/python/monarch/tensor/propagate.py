@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import _disable_current_modes
 
+from monarch.extension.pickling import modes_off
 from monarch.tensor.commands import Call, Input, Varying
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.layout import Layout, layout_of, mark
+from monarch.tensor.uninterrupted import uninterrupted
 
 
 class Result(NamedTuple):
@@ -133,6 +134,17 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
     `TensorMeshError` where the results depend on data, or where the operator has no fake implementation; what the operator itself raises
     for such operands passes through.
     """
+    grad = torch.is_grad_enabled()
+
+    def run() -> Known:
+        with torch.set_grad_enabled(grad):
+            return _propagate(func, args, kwargs, handle_of)
+
+    # Fake tensors that are broken off in the middle leave torch in a state in which it ends the process.
+    return uninterrupted(run)
+
+
+def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_of: Any) -> Known:
     if not isinstance(func, torch._ops.OpOverload):
         raise TensorMeshError(
             f"{func} is not an operator of torch's registry, and cannot be sent to a mesh. "
@@ -175,7 +187,7 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
 
     mode = fake_mode()
     # The caches of the mode are by layout as well, and this module's come first.
-    with _disable_current_modes(), mode, _quiet:
+    with modes_off(), mode, _quiet:
         pairs = [template(a, i in varying) for i, a in enumerate(args)]
         named = {k: template(v, k in varying) for k, v in kwargs.items()}
         try:

@@ -164,6 +164,8 @@ class _Recording:
         self.outs: list[Any] = []
         results: list[int] = []
         self.layouts: list[Any] = []
+        # Where they are: a reduction may have its result on a part of the mesh.
+        self._places: list[Place] = []
         # Of the tensors that a replay makes: whose memory they have, as views of it.
         memories = [t._handle.memory for t in self._arguments]
         made: list[Memory] = []
@@ -181,6 +183,7 @@ class _Recording:
                 self.outs.append(("new", len(results)))
                 results.append(number)
                 self.layouts.append(leaf._handle.layout)
+                self._places.append(leaf._handle.place)
                 self._shared.append(_owner_of(leaf._handle.memory, memories, recorder.used, made))
                 made.append(leaf._handle.memory)
             else:
@@ -211,6 +214,7 @@ class _Recording:
         self._numbers_used = [(m, v) for m, v in recorder.numbers_read if not any(of is m for of in memories)]
         del self._arguments
         names = {n: -(i + 1) for i, n in enumerate([*recorder.formals, *sorted(recorder.made)])}
+        self._returned = [names[n] for n in results]
         code: list[int] = []
         constants: list[Any] = []
         kept = set(results) | alive
@@ -241,6 +245,20 @@ class _Recording:
         for number in (*recorder.captured, *self.survivors):
             controller.pin(number)
         weakref.finalize(self, _forget, weakref.ref(controller), self.definition, (*recorder.captured, *self.survivors), place)
+
+    def returns_the_same(self, other: _Recording) -> bool:
+        """Whether both calls have returned the same: new tensors of the same commands, arguments, and equal values."""
+        if self.spec != other.spec or self._returned != other._returned or len(self.outs) != len(other.outs):
+            return False
+        for (kind, one), (other_kind, another) in zip(self.outs, other.outs, strict=True):
+            if kind != other_kind or type(one) is not type(another):
+                return False
+            if isinstance(one, torch.Tensor):
+                if one is not another:
+                    return False
+            elif _comparable(one) != _comparable(another):
+                return False
+        return True
 
     def is_valid(self, leaves: list[Any]) -> bool:
         """Whether a replay does what the call would: what it uses and what it left behind are still there, and the numbers it has read."""
@@ -279,9 +297,9 @@ class _Recording:
         written += [t for ref in self._written if (t := ref()) is not None]
         count_writes(written)
         made: list[Tensor] = []
-        for number, layout, shared in zip(numbers, self.layouts, self._shared, strict=True):
+        for number, layout, where, shared in zip(numbers, self.layouts, self._places, self._shared, strict=True):
             memory = Memory() if shared is None else shared.memory([t._handle.memory for t in (arguments if shared.of_argument else made)])
-            made.append(new_tensor(Handle(number, layout, memory, place)))
+            made.append(new_tensor(Handle(number, layout, memory, where)))
         out: list[Any] = [made[v] if kind == "new" else arguments[v] if kind == "argument" else v for kind, v in self.outs]
         return _pytree.tree_unflatten(out, self.spec)
 
@@ -386,6 +404,10 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
         if found is not None:
             # After a difference the next call is compared with this one.
             _compare(name, found.recorder, recorder)
+            if not recordings[key].returns_the_same(found):
+                raise TensorMeshError(
+                    f"compile({name}): its second call returned something else than the recorded one, by the same operations"
+                )
             recordings[key].verified = True
         return out
 

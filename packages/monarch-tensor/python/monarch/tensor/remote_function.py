@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch.utils import _pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from monarch.actor import Shape, SupervisionError, ValueMesh
 from monarch.extension import promise
-from monarch.extension.pickling import dumps
+from monarch.extension.pickling import dumps, modes_off
 from monarch.tensor.active import active, get_active_stream
-from monarch.tensor.commands import Apply, Input, Unpack, Varying, again
+from monarch.tensor.commands import Apply, Held, Input, Nested, Packed, Slot, Unpack, Varying, again
 from monarch.tensor.dispatch import check_operands
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.failures import Failure, error_of
 from monarch.tensor.fetch import rank_of
+from monarch.tensor.frames import current_site
 from monarch.tensor.layout import Layout, layout_of
 from monarch.tensor.memory import Handle, Memory
 from monarch.tensor.mesh import RemoteProcessGroup
@@ -33,12 +33,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from monarch.actor import Future
+    from monarch.tensor.frames import Site
 
 Propagation = "Callable[..., Any] | str | None"
 KINDS = ("mocked", "cached", "inspect")
 
 # Constants of commands; anything else of an argument is part of the definition.
 _PLAIN = (int, float, complex)
+
+
+# Leaves of arguments that each process can unpickle.
+_SAFE = (Input, Varying, Held, type(None), bool, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class Arguments(NamedTuple):
@@ -128,6 +133,7 @@ class Remote:
         """What each rank's call returns, by value, in the shape of the active mesh."""
         place = self.active_place()
         answers = self._invoke(place, place.mesh.ranks_in_order, args, kwargs)
+        site = current_site()
         done = promise(f"the results of {self._name}")
         values: list[Any] = [None] * len(answers)
         left = itertools.count(len(answers) - 1, -1)
@@ -135,7 +141,7 @@ class Remote:
 
         def take(index: int, future: Future[Any]) -> None:
             try:
-                values[index] = _value(place, future)
+                values[index] = _value(place, future, site)
             except Exception as e:
                 if not failed:
                     done.set_exception(e)
@@ -163,7 +169,8 @@ class Remote:
         """A future per rank, in the order of ranks."""
         place = self.active_place()
         answers = self._invoke(place, place.mesh.ranks_in_order, args, kwargs)
-        return iter([_mapped(place, answer, self._name) for answer in answers])
+        site = current_site()
+        return iter([_mapped(place, answer, self._name, site) for answer in answers])
 
     def on_shard(self, shard: dict[str, int] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
         """For `call_on_shard_and_fetch`."""
@@ -213,7 +220,7 @@ class Remote:
                 given.append(Input(len(numbers) - 1))
                 key.append(OpaqueRef)
             elif isinstance(leaf, RemoteProcessGroup):
-                given.append(leaf.held())
+                given.append(leaf.held(place.mesh))
                 key.append(given[-1])
             elif type(leaf) in _PLAIN:
                 constants.append(leaf)
@@ -222,7 +229,7 @@ class Remote:
             else:
                 given.append(leaf)
                 key.append((type(leaf), leaf))
-        made_args, made_kwargs = _pytree.tree_unflatten(given, spec)
+        made_args, made_kwargs = _nested(_pytree.tree_unflatten(given, spec), given, spec)
         signature: Any = tuple(key)
         try:
             hash(signature)
@@ -247,8 +254,8 @@ class Remote:
         controller = place.controller
         definition = Apply(
             self._reference,
-            given.args,
-            given.kwargs,
+            tuple(map(_packed, given.args)),
+            {k: _packed(v) for k, v in given.kwargs.items()},
             layouts,
             self._name,
             len(given.numbers),
@@ -285,7 +292,7 @@ class Remote:
 
     def _on_rank(self, place: Place, rank: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
         [answer] = self._invoke(place, (rank,), args, kwargs)
-        return _mapped(place, answer, self._name)
+        return _mapped(place, answer, self._name, current_site())
 
     def _invoke(self, place: Place, ranks: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Future[Any]]:
         controller = place.controller
@@ -294,10 +301,43 @@ class Remote:
         controller.refuse_recording(f"{self._name}, whose result comes to the controller,")
         with controller.lock:
             controller.flush()
+            moment = controller.moment()
             return [
-                controller.worker(r).invoke.call_one(place.head[0], self._reference, self._name, template, tuple(given.numbers))
+                controller.worker(r).invoke.call_one(place.head[0], moment, self._reference, self._name, template, tuple(given.numbers))
                 for r in ranks
             ]
+
+
+def _nested(made: tuple[tuple[Any, ...], dict[str, Any]], given: list[Any], spec: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with a `Nested` for each that has containers which the workers may not know."""
+    if _is_plain(spec):
+        return made
+    slotted, named = _pytree.tree_unflatten([Slot(v) if isinstance(v, Input | Varying | Held) else v for v in given], spec)
+    args, kwargs = made
+    of_args, of_kwargs = map(_children, _children(spec))
+    return (
+        tuple(v if _is_plain(s) else Nested(n) for v, n, s in zip(args, slotted, of_args, strict=True)),
+        {k: v if _is_plain(s) else Nested(named[k]) for (k, v), s in zip(kwargs.items(), of_kwargs, strict=True)},
+    )
+
+
+def _is_plain(spec: Any) -> bool:
+    """Whether a pytree has lists, tuples and dictionaries only."""
+    return spec.type in (None, list, tuple, dict) and all(map(_is_plain, _children(spec)))
+
+
+def _children(spec: Any) -> list[Any]:
+    # The second way is that of older versions of torch, and deprecated in newer ones.
+    found: list[Any] = spec.children() if hasattr(spec, "children") else spec.children_specs
+    return found
+
+
+def _packed(value: Any) -> Any:
+    """An argument as a worker takes it apart when it executes the call: what cannot be unpickled there fails that call alone."""
+    if all(type(leaf) in _SAFE for leaf in _pytree.tree_leaves(value)):
+        return value
+    pickled, parts = dumps(value)
+    return Packed(bytes(pickled), tuple(bytes(p) for p in parts))
 
 
 def _without_values(given: Arguments) -> Any:
@@ -311,6 +351,8 @@ def _with_values(given: Arguments) -> Any:
     def filled(value: Any) -> Any:
         if isinstance(value, Varying):
             return given.constants[value.index]
+        if isinstance(value, Nested):
+            return Nested(value.filled(lambda slot: given.constants[slot.index] if isinstance(slot, Varying) else Slot(slot)))
         if isinstance(value, Input) or not isinstance(value, list | tuple | dict):
             return value
         if isinstance(value, dict):
@@ -322,23 +364,22 @@ def _with_values(given: Arguments) -> Any:
     return filled(given.args), filled(given.kwargs)
 
 
-def _value(place: Place, answer: Future[Any]) -> Any:
+def _value(place: Place, answer: Future[Any], site: Site = ()) -> Any:
     try:
         found = answer.get()
     except SupervisionError as e:
-        place.controller.fail(e)
-        raise
+        raise place.controller.ended(e) from None
     if isinstance(found, Failure):
-        raise error_of(found, place.controller.failures)
+        raise error_of(found, place.controller.failures, site)
     return found
 
 
-def _mapped(place: Place, answer: Future[Any], name: str) -> Future[Any]:
+def _mapped(place: Place, answer: Future[Any], name: str, site: Site) -> Future[Any]:
     done = promise(f"the result of {name}")
 
     def take(future: Future[Any]) -> None:
         try:
-            done.set_result(_value(place, future))
+            done.set_result(_value(place, future, site))
         except Exception as e:
             done.set_exception(e)
 
@@ -365,7 +406,7 @@ def propagated(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return MockGroup(leaf.size()) if isinstance(leaf, RemoteProcessGroup) else leaf
 
     # The modes of active meshes would take the operators of fake tensors too.
-    with _disable_current_modes(), fake_mode():
+    with modes_off(), fake_mode():
         fakes, named = _pytree.tree_map(fake, (args, kwargs))
         try:
             return describe_results(function(*fakes, **named))

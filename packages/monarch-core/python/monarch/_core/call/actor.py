@@ -213,7 +213,7 @@ class Actor(MeshTrait):
 
     # What `Receivers.sent` calls.
 
-    def _run(self, function: Callable[..., Any], given: tuple[Any, ...], /) -> Any:
+    def _call_function(self, function: Callable[..., Any], given: tuple[Any, ...], /) -> Any:
         return function(*given)
 
     def _method_of(self, name: str) -> Any:

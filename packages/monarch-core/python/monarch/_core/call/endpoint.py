@@ -133,15 +133,18 @@ class Endpoint(Generic[P, R]):
             if not sent:
                 for undo in found.not_sent:
                     undo()
-        for run in found.sent:
-            run(lambda function, *given: self._then(rank, function, given))
+        if found.sent:
+            from functools import partial
+
+            for run in found.sent:
+                run(partial(self._then, rank))
         return cell
 
-    def _then(self, rank: int | None, function: Callable[..., Any], given: tuple[Any, ...]) -> Future[Any]:
+    def _then(self, rank: int | None, function: Callable[..., Any], *given: Any) -> Future[Any]:
         """Has the actors run a function after the messages so far."""
         from monarch._core.call.actor import Actor
 
-        after: Endpoint[Any, Any] = Endpoint(self._mesh, "_run", Actor._run)
+        after: Endpoint[Any, Any] = Endpoint(self._mesh, "_call_function", Actor._call_function)
         if rank is None:
             return after.call(function, given)
         cell = after._caller.send((function, given), {}, FIRST_ERROR, rank)

@@ -131,6 +131,9 @@ class Future(Generic[R]):
             return
         try:
             result, state = self._decode(cell), _VALUE
+        except KeyboardInterrupt:
+            # Of who waits, and not of the answer: it is decoded again.
+            raise
         except BaseException as e:
             result, state = e.with_traceback(None), _ERROR
         with _settle:

@@ -9,10 +9,48 @@ from typing import Any
 
 
 def modes_off() -> AbstractContextManager[Any]:
-    """Switches dispatch modes off: they must not see, or change, how a message is taken apart and put together."""
+    """Switches the dispatch modes of torch off in this thread, as while a message is taken apart or put together; nothing without torch.
+
+    Ctrl-C between any two instructions leaves the modes as they were.
+    """
     dispatch: Any = sys.modules.get("torch.utils._python_dispatch")
     disable = getattr(dispatch, "_disable_current_modes", None)
-    return nullcontext() if disable is None else disable()
+    if disable is None:
+        return nullcontext()
+    if not hasattr(dispatch, "_get_current_dispatch_mode_stack"):
+        return disable()
+    return _ModesOff(dispatch) if dispatch._get_current_dispatch_mode_stack() else disable()
+
+
+class _ModesOff:
+    """Torch takes the modes from their stack before it is ready to put them back: Ctrl-C in between would lose them."""
+
+    def __init__(self, dispatch: Any) -> None:
+        self._dispatch = dispatch
+        self._stack: list[Any] = dispatch._get_current_dispatch_mode_stack()
+        self._inner: Any = None
+
+    def __enter__(self) -> None:
+        try:
+            self._inner = self._dispatch._disable_current_modes()
+            self._inner.__enter__()
+        except BaseException:
+            self._restore()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._inner.__exit__(None, None, None)
+        except BaseException:
+            self._restore()
+            raise
+
+    def _restore(self) -> None:
+        dispatch = self._dispatch
+        for _ in dispatch._get_current_dispatch_mode_stack():
+            dispatch._pop_mode()
+        for mode in self._stack:
+            dispatch._push_mode(mode)
 
 
 def reduce(obj: Any) -> Any:

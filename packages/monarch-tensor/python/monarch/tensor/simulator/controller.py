@@ -6,11 +6,11 @@ import itertools
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from monarch.actor import ProcMesh
 from monarch.extension import promise
 from monarch.extension.mesh import mesh_view
+from monarch.extension.pickling import modes_off
 from monarch.tensor.commands import RELEASE, SIGNAL, Constant, Replay
 from monarch.tensor.controller import Controller
 from monarch.tensor.errors import TensorMeshError
@@ -76,8 +76,8 @@ class SimulatedController(Controller):
             self._begin(place)
             site = current_site() if self.sites else ()
             self._log(place, definition, tuple(inputs), constants, tuple(results), site)
-            self._operations += 1
-            self._sites.append(site)
+            self._outbox.keep_sites(self._outbox.operations, [site])
+            self._outbox.operations += 1
             if self.recorder is not None:
                 self.recorder.record(place, definition, inputs, constants, results)
 
@@ -107,8 +107,8 @@ class SimulatedController(Controller):
     def _settle(self, place: Place) -> None:
         self._begin(place)
 
-    def _release(self, place: Place) -> None:
-        self._log_freed(place, self._dead(place))
+    def _free_dead(self, place: Place, numbers: list[int]) -> None:
+        self._log_freed(place, numbers)
 
     def _log_freed(self, place: Place, numbers: Sequence[int]) -> None:
         # A tensor that was dropped dies later as well.
@@ -198,9 +198,9 @@ class SimulatedController(Controller):
                     self._release(place)
             self.dropped_groups.clear()
             self.orphans.clear()
-            self._new_definitions.clear()
-            self._new_targets.clear()
-            self._forget.clear()
+            self._outbox.definitions.clear()
+            self._outbox.targets.clear()
+            self._outbox.forget.clear()
 
     def stir(self) -> None:
         """Does nothing: the log waits for nothing."""
@@ -223,7 +223,7 @@ class SimulatedController(Controller):
             if work is None:
                 work = self._works[key] = Work("fetch", "fetch", None, layouts, (), (), ())
             self.log.append(Entry(work, place, tuple(numbers), rank=rank, site=current_site() if self.sites else (), meta=get_meta()))
-        with _disable_current_modes():
+        with modes_off():
             values: list[Any] = [None if x is None else torch.zeros(x.shape, dtype=x.dtype) for x in layouts]
         ready = promise("a simulated fetch")
         ready.set_result(values)

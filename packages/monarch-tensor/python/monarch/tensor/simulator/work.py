@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch.tensor.commands import Alias, Call, Constant, Move, RankOf, Reduce
-from monarch.tensor.layout import contiguous_layout
+from monarch.tensor.layout import Layout, contiguous_layout
 
 if TYPE_CHECKING:
     from monarch.tensor.frames import Site
-    from monarch.tensor.layout import Layout
     from monarch.tensor.place import Place
     from monarch.tensor.propagate import Known
 
@@ -132,6 +131,6 @@ def work_of(definition: Any, known: Known | None, inputs: tuple[Layout | None, .
     if isinstance(definition, Alias):
         return Work("borrow", "borrow", definition, inputs, inputs, (0,), ())
     # A remote function, or what takes its results apart.
-    outputs = tuple(getattr(definition, "results", ()))
+    outputs = tuple(layout if isinstance(layout, Layout) else None for layout in getattr(definition, "results", ()))
     outputs += (None,) * (len(definition.keep) - len(outputs))
     return Work("function", definition.name, definition, inputs, outputs, (None,) * len(outputs), tuple(definition.mutates))

@@ -13,10 +13,9 @@ from monarch.tensor.above import above
 from monarch.tensor.commands import decode
 from monarch.tensor.failures import Failure
 from monarch.tensor.worker import handoff
-from monarch.tensor.worker.arguments import filler
 from monarch.tensor.worker.executor import Executor
 from monarch.tensor.worker.groups import Groups
-from monarch.tensor.worker.poison import poison_among
+from monarch.tensor.worker.poison import PoisonedElsewhere, poison_among
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +23,10 @@ if TYPE_CHECKING:
     from monarch.actor import Port
     from monarch.extension import HostId, ProcId
     from monarch.tensor.commands import Definition
+
+
+# As long as a stopped actor may go on with its messages. A clean-up has 3 s in all.
+_DRAIN_SECONDS = 1.0
 
 
 class Worker(Actor):
@@ -47,13 +50,24 @@ class Worker(Actor):
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // count))
         self._groups = Groups(session, rank, procs, hosts)
         self._session = session
+        self._last = 0
         self._executor = Executor(rank, socket.gethostname(), self._groups, listener.report.broadcast, session)
         handoff.opened(session)
 
     @endpoint
     def run(
-        self, data: bytes, constants: list[Any], definitions: list[tuple[int, Definition]], targets: list[Any], forget: list[int]
+        self,
+        serial: int,
+        data: bytes,
+        constants: list[Any],
+        definitions: list[tuple[int, Definition]],
+        targets: list[Any],
+        forget: list[int],
     ) -> None:
+        # A controller that was interrupted sends again what it may have sent.
+        if serial <= self._last:
+            return
+        self._last = serial
         self._executor.take(decode(data, constants), definitions, targets, forget)
 
     @endpoint(explicit_response_port=True)
@@ -76,18 +90,17 @@ class Worker(Actor):
 
     @endpoint(explicit_response_port=True)
     def invoke(
-        self, port: Port[Any], stream: int, function: tuple[bytes, ...] | str, name: str, template: Any, numbers: tuple[int, ...]
+        self,
+        port: Port[Any],
+        stream: int,
+        moment: int,
+        function: tuple[bytes, ...] | str,
+        name: str,
+        template: Any,
+        numbers: tuple[int, ...],
     ) -> None:
         """Answers with what a remote function returns, when the stream has come here."""
-        executor = self._executor
-
-        def applied(values: list[Any]) -> Any:
-            given, named = template
-            args, kwargs = filler(given, named, lambda slot: executor.held(stream, slot))(values, [])
-            with torch.enable_grad():
-                return executor.function(function)(*args, **kwargs)
-
-        self._answer(port, stream, numbers, name, applied)
+        self._answer(port, stream, numbers, name, lambda values: self._executor.called(template, values, [], function, moment), True)
 
     @endpoint(explicit_response_port=True)
     def describe(self, port: Port[Any], stream: int, number: int) -> None:
@@ -95,19 +108,32 @@ class Worker(Actor):
         described = above("remote_function", "describe_results")
         self._answer(port, stream, (number,), "describe", lambda values: tuple(described(values[0])))
 
-    def _answer(self, port: Port[Any], stream: int, numbers: tuple[int, ...], name: str, make: Callable[[list[Any]], Any]) -> None:
+    def _answer(
+        self,
+        port: Port[Any],
+        stream: int,
+        numbers: tuple[int, ...],
+        name: str,
+        make: Callable[[list[Any]], Any],
+        takes_poison: bool = False,
+    ) -> None:
         """Sends what `make` gives for entries of the table when the stream has come here, or the `Failure` in its place."""
         executor = self._executor
 
         def read() -> None:
             executor.reports = 0
+            if executor.broken is not None:
+                port.send(executor.broken)
+                return
             values = [executor.table.get(n) for n in numbers]
             poison = poison_among(values)
-            if poison is not None:
+            if poison is not None and not takes_poison:
                 port.send(poison.failure)
                 return
             try:
                 port.send(make(values))
+            except PoisonedElsewhere as e:
+                port.send(e.failure)
             except BaseException as e:
                 # Also `SystemExit`: it is the end of the function, and of nothing else.
                 port.send(executor.failure(e, -1, name))
@@ -144,6 +170,9 @@ class Worker(Actor):
         return len(self._executor.table)
 
     def __cleanup__(self, error: Exception | None) -> None:
+        if error is None:
+            # As an actor handles the messages that came before it is stopped.
+            self._executor.drain(_DRAIN_SECONDS)
         handoff.closed(self._session)
         # First the groups: a stream may wait in a collective of one.
         self._groups.close()

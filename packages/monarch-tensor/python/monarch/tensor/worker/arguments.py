@@ -5,7 +5,8 @@ from __future__ import annotations
 import keyword
 from typing import TYPE_CHECKING, Any, cast
 
-from monarch.tensor.commands import Held, Input, Varying, again
+from monarch.extension.pickling import loads
+from monarch.tensor.commands import Held, Input, Nested, Packed, Varying, again
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,13 +49,42 @@ def caller(
 
 
 def _has_slots(value: Any) -> bool:
-    if isinstance(value, Input | Varying | Held):
+    if isinstance(value, Input | Varying | Held | Nested):
         return True
     if isinstance(value, list | tuple):
         return any(map(_has_slots, cast("Any", value)))
     if isinstance(value, dict):
         return any(map(_has_slots, cast("Any", value.values())))
     return False
+
+
+def unpacked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with what is in those that are packed."""
+
+    def unpack(value: Any) -> Any:
+        return loads(value.pickled, list(value.parts)) if isinstance(value, Packed) else value
+
+    return tuple(map(unpack, args)), {key: unpack(value) for key, value in kwargs.items()}
+
+
+def held_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Held]:
+    """What the arguments name instead of tensors."""
+    found: list[Held] = []
+
+    def look(value: Any) -> Any:
+        if isinstance(value, Held):
+            found.append(value)
+        elif isinstance(value, Nested):
+            value.filled(look)
+        elif isinstance(value, list | tuple):
+            for item in cast("Any", value):
+                look(item)
+        elif isinstance(value, dict):
+            for item in cast("Any", value).values():
+                look(item)
+
+    look([*args, kwargs])
+    return found
 
 
 def filler(
@@ -70,6 +100,8 @@ def filler(
         if isinstance(value, Held):
             assert held is not None
             return held(value)
+        if isinstance(value, Nested):
+            return value.filled(lambda slot: filled(slot, inputs, constants))
         if isinstance(value, list | tuple):
             values = cast("Any", value)
             return again(values, (filled(v, inputs, constants) for v in values))

@@ -47,12 +47,17 @@ class Collectives:
 
     def _group(self, ranks: tuple[int, ...], stream: int, device: str) -> tuple[Group, int]:
         """The group for the next collective of a stream, and the number of that, which all ranks have in common."""
+        moment = self.moment(stream)
+        return self.groups.of(ranks, stream, device, moment), moment
+
+    def moment(self, stream: int) -> int:
+        """The number of the next collective of a stream, or of a function that may have some. It grows from one to the next."""
         number = self._operations.get(stream, 0)
         before, count = self._last.get(stream, (number, -1))
         count = count + 1 if before == number else 0
         self._last[stream] = number, count
-        moment = number << 24 | count
-        return self.groups.of(ranks, stream, device, moment), moment
+        # Before it, those of functions that are called after the operation before, as `Controller.moment` numbers them.
+        return number + 1 << 24 | count
 
     def reduce(self, stream: int, command: Reduce, inputs: list[Any]) -> Any:
         """The result for this rank, None where it is of no use here. Raises the failure of the rank that had no data."""
@@ -103,7 +108,7 @@ class Collectives:
         """Closes a group in whose connections a collective has failed; gives the reason, as far as a rank has left one, or is known."""
         reason = group.store.reason()
         self.groups.fail(group, moment)
-        if reason is None and type(error) is not RuntimeError and not isinstance(error, dist.DistError):
+        if reason is None and not is_of_backend(error):
             return error
         return RuntimeError(reason or f"{self._suspects(group, error)}: {error}")
 
@@ -145,6 +150,11 @@ class Collectives:
             assert value is not None, "a rank that sends to itself has the tensor"
             result = value.clone(memory_format=torch.contiguous_format)
         return result
+
+
+def is_of_backend(error: Exception) -> bool:
+    """Whether it may be what a back end of torch raises where a connection is lost."""
+    return type(error) is RuntimeError or isinstance(error, dist.DistError)
 
 
 class _Moving:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import os
 import pickle
 import re
 import threading
@@ -36,13 +38,13 @@ from monarch.tensor.commands import (
     Unpack,
 )
 from monarch.tensor.failures import Failure
-from monarch.tensor.layout import Layout, describe
 from monarch.tensor.worker import handoff
-from monarch.tensor.worker.arguments import caller, filler
-from monarch.tensor.worker.collectives import Collectives
+from monarch.tensor.worker.arguments import caller, filler, held_in, unpacked
+from monarch.tensor.worker.collectives import Collectives, is_of_backend
 from monarch.tensor.worker.methods import method_of
 from monarch.tensor.worker.offers import offers
 from monarch.tensor.worker.poison import Poison, PoisonedElsewhere, poison_among
+from monarch.tensor.worker.results import checked_results
 from monarch.tensor.worker.stream_thread import StreamThread
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ _DEFINED_IN = {"torch_nn": "torch.nn.modules.linear_cross_entropy"}
 # Operators that leave out a result for the backward where autograd is off in general, as it is on a worker.
 _LOOK_AT_GRAD_MODE = {"aten.mkldnn_rnn_layer.default"}
 
+_OWN = os.path.dirname(__file__) + os.sep
+
 # Reports of failures in a row that no fetch has asked for: what comes after them is poisoned all the same.
 _REPORTS = 64
 
@@ -65,8 +69,8 @@ _REPORTS = 64
 _Operator = Callable[[list[Any], list[Any], int], Any]
 
 
-class UnexpectedResult(Exception):
-    """A remote function returned something else than it was to return."""
+class BrokenBatch(Exception):
+    """Commands of a batch cannot be executed, so that nothing that came of it can be trusted."""
 
 
 def operator_of(name: str) -> Any:
@@ -140,6 +144,8 @@ class Executor:
         self.table: dict[int, Any] = {}
         self.steps: dict[int, Step] = {}
         self._report = report
+        # Why the tables of this rank are not what the controller takes them for.
+        self.broken: Failure | None = None
         # In a row, without a mark or a fetch between them.
         self.reports = 0
         self._targets: dict[int, frozenset[int]] = {}
@@ -166,7 +172,7 @@ class Executor:
         for segment in segments:
             if segment.target and self.rank not in self._targets[segment.target]:
                 continue
-            self.stream(segment.stream).put(lambda s=segment: self.run(s))
+            self.stream(segment.stream).put(lambda s=segment: self._run_all(s))
         if forget:
             self._after_all(lambda: [self.steps.pop(number, None) for number in forget])
 
@@ -188,6 +194,12 @@ class Executor:
             stream.end()
 
         stream.put(end)
+
+    def drain(self, seconds: float) -> None:
+        """Waits until the streams have executed what they were given, so long at most."""
+        done = threading.Event()
+        self._after_all(done.set)
+        done.wait(seconds)
 
     def close(self) -> None:
         """Ends the streams."""
@@ -216,6 +228,15 @@ class Executor:
 
     # The commands of one segment, on the thread of its stream
 
+    def _run_all(self, segment: Segment) -> None:
+        try:
+            self.run(segment)
+        except BaseException as e:
+            # What commands raise is reported by `run`: this is a defect of ours. From here on each fetch raises it.
+            self.broken = failure = self.failure(e, segment.first, "a batch of commands")
+            self.unmarked.append(failure)
+            self._report(failure)
+
     def run(self, segment: Segment, more: int = 1) -> None:
         """`more` is 0 where all commands are parts of one operation."""
         code, constants, number, stream = segment.code, segment.constants, segment.first, segment.stream
@@ -225,7 +246,10 @@ class Executor:
         while at < end:
             head = code[at]
             if head > 0:
-                step = steps[head]
+                try:
+                    step = steps[head]
+                except KeyError:
+                    raise BrokenBatch(f"the definition {head} of a command is not known: the commands after it are lost") from None
                 middle = at + 1 + step.inputs
                 after = middle + step.results
                 if (operator := step.operator) is None:
@@ -312,8 +336,8 @@ class Executor:
     def failure(self, error: BaseException, number: int, name: str) -> Failure:
         """The report of an exception to the controller."""
         frames = traceback.extract_tb(error.__traceback__)
-        # The frames of this file come first; the reader knows that a worker has executed it.
-        while frames and frames[0].filename == __file__:
+        # The frames of this package come first; the reader knows that a worker has executed it.
+        while len(frames) > 1 and frames[0].filename.startswith(_OWN):
             del frames[0]
         return Failure(self.rank, number, self.host, name, _portable(error), tuple(traceback.format_list(frames)), self.session)
 
@@ -384,19 +408,41 @@ class Executor:
         if isinstance(definition, Resume):
             return lambda stream, inputs, constants: handoff.resumed(self.session, constants[0])
         if isinstance(definition, Apply):
-            return lambda stream, inputs, constants: self._apply(stream, definition, inputs, constants)
+            # Taken apart with the first call, whose failure it is where that is not possible.
+            given = functools.lru_cache(1)(lambda: unpacked(definition.args, definition.kwargs))
+            return lambda stream, inputs, constants: self._apply(stream, definition, given, inputs, constants)
         if isinstance(definition, Unpack):
             return lambda stream, inputs, constants: checked_results(definition.name, inputs[0], definition.results)
         assert isinstance(definition, Replay), definition
         return _Replayed(self, definition).run
 
-    def held(self, stream: int, slot: Held) -> Any:
-        """What a definition names instead of a tensor."""
-        if slot.kind == "group":
-            grid, dims, name = slot.key
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-            return self.groups.of(grid.line(self.rank, dims), name, device).pg
-        raise ValueError(f"a worker keeps no {slot.kind!r}")
+    def called(
+        self, given: tuple[tuple[Any, ...], dict[str, Any]], inputs: list[Any], constants: list[Any], function: Any, moment: int
+    ) -> Any:
+        """What a function returns. All ranks that have its process groups call it at this moment: none waits for one that has failed."""
+        groups = [self._group_of(slot) for slot in held_in(*given)]
+        poison = poison_among(inputs)
+        if poison is not None:
+            for key in groups:
+                self.groups.refuse(*key, moment, poison.failure.exception)
+            raise PoisonedElsewhere(poison.failure)
+        try:
+            args, kwargs = filler(*given, lambda slot: self.groups.of(*self._group_of(slot), moment).pg)(inputs, constants)
+            with torch.enable_grad():
+                return self.function(function)(*args, **kwargs)
+        except BaseException as e:
+            reasons = [reason for key in groups if (reason := self.groups.reason(*key)) is not None]
+            for key in groups:
+                self.groups.refuse(*key, moment, e)
+            if reasons and isinstance(e, Exception) and is_of_backend(e):
+                raise RuntimeError(reasons[0]) from e
+            raise
+
+    def _group_of(self, slot: Held) -> tuple[tuple[int, ...], str, str]:
+        if slot.kind != "group":
+            raise ValueError(f"a worker keeps no {slot.kind!r}")
+        grid, dims, name = slot.key
+        return grid.line(self.rank, dims), name, "cuda" if torch.cuda.is_available() else "cpu"
 
     def function(self, reference: tuple[bytes, ...] | str) -> Any:
         found = self._functions.get(reference)
@@ -406,14 +452,16 @@ class Executor:
             found = self._functions[reference] = function_of(reference)
         return found
 
-    def _apply(self, stream: int, command: Apply, inputs: list[Any], constants: list[Any]) -> list[Any]:
+    def _apply(
+        self,
+        stream: int,
+        command: Apply,
+        given: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]],
+        inputs: list[Any],
+        constants: list[Any],
+    ) -> list[Any]:
         # A function may have anything in its arguments: it is not called with what is poisoned.
-        poison = poison_among(inputs)
-        if poison is not None:
-            raise PoisonedElsewhere(poison.failure)
-        args, kwargs = filler(command.args, command.kwargs, lambda slot: self.held(stream, slot))(inputs, constants)
-        with torch.enable_grad():
-            out = self.function(command.function)(*args, **kwargs)
+        out = self.called(given(), inputs, constants, command.function, self.collectives.moment(stream))
         return checked_results(command.name, out, command.results)
 
 
@@ -495,41 +543,6 @@ def flat_leaves(out: Any) -> list[Any]:
     return [out]
 
 
-def checked_results(name: str, out: Any, expected: tuple[Any, ...]) -> list[Any]:
-    """The leaves of what a remote function returned, which are to have these layouts; None stands for an object of any kind."""
-    from torch.utils import _pytree
-
-    from monarch.tensor.opaque_ref import OpaqueRef
-
-    if expected == (None,):
-        return [out]
-    leaves: list[Any] = [v for v in _pytree.tree_leaves(out) if isinstance(v, torch.Tensor | OpaqueRef)]
-    if len(leaves) != len(expected):
-        raise UnexpectedResult(f"{name} returned {len(leaves)} tensors, and {len(expected)} were propagated for it")
-    for i, (value, layout) in enumerate(zip(leaves, expected, strict=True)):
-        if isinstance(value, OpaqueRef) != (layout is OpaqueRef):
-            got, wanted = ("an OpaqueRef", layout.describe()) if isinstance(layout, Layout) else (type(value).__name__, "an OpaqueRef")
-            raise UnexpectedResult(f"{name} returned {got} as its result {i}, and {wanted} was propagated for it")
-        if isinstance(layout, Layout):
-            if tuple(value.shape) != layout.shape or value.dtype != layout.dtype or value.layout is not torch.strided:
-                got = describe(value.dtype, value.shape) + ("" if value.layout is torch.strided else f" in the format {value.layout}")
-                raise UnexpectedResult(f"{name} returned {got} as its tensor {i}, and {layout.describe()} was propagated for it")
-            # Without the bits of a lazy conjugation, of which the controller knows nothing.
-            value = value.detach() if layout.bits else value.detach().resolve_conj().resolve_neg()
-            leaves[i] = value if _has_strides(value, layout) else _with_strides(value, layout)
-    return leaves
-
-
-def _has_strides(value: torch.Tensor, layout: Layout) -> bool:
-    """Whether the same views of it exist as of the tensor of the controller. One that is expanded there has fewer."""
-    pairs = zip(layout.shape, value.stride(), layout.stride, strict=True)
-    return value.stride() == layout.stride or 0 in layout.stride or all(one == other for size, one, other in pairs if size != 1)
-
-
-def _with_strides(value: torch.Tensor, layout: Layout) -> torch.Tensor:
-    return torch.empty_strided(layout.shape, layout.stride, dtype=value.dtype, device=value.device).copy_(value)
-
-
 class _Event:
     """That one stream has come to a point, for another one."""
 
@@ -564,7 +577,8 @@ class _Replayed:
             table[formal] = value
         for _, code, values in recording.code:
             executor.run(Segment(stream, 0, number, list(code), list(values)), more=0)
-        results = [table[number] for number in recording.results]
+        # A rank may have none, as of a reduction to a part of the mesh.
+        results = [table.get(number) for number in recording.results]
         for _, code, _ in recording.code:
             _clear(executor, code)
         for formal in recording.formals:

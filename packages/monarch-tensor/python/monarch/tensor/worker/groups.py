@@ -89,14 +89,13 @@ class Groups:
         self._hosts = hosts
         self._lock = threading.Lock()
         self._groups: dict[Any, Group] = {}
-        self._built: dict[Any, int] = {}
         # The ranks that have ended, of those that this rank makes groups for; and the groups that are being made.
         self._ended: set[int] = set()
         self._watched: set[int] = set()
         self._making: dict[str, tuple[tuple[int, ...], RequestStore]] = {}
 
-    def of(self, ranks: tuple[int, ...], stream: int | str, device: str, moment: int | None = None) -> Group:
-        """The group of these ranks, of which this is one, for this stream. All of them ask for it in the same order of that stream.
+    def of(self, ranks: tuple[int, ...], stream: int | str, device: str, moment: int) -> Group:
+        """The group of these ranks, of which this is one, for this stream or of this name. All of them ask for it in the same order.
 
         `moment` is the number of the collective, which all ranks have in common. A group has the ranks that made it for the same one: where
         some of them had failed and others had not, no rank takes part in the collective of another.
@@ -106,22 +105,17 @@ class Groups:
             found = self._groups.get(key)
             if found is not None:
                 return found
-            if moment is None:
-                built = self._built[key] = self._built.get(key, 0) + 1
-            else:
-                built = moment
         first_rank = ranks[0]
         first = self._procs[first_rank]
         if first != member().proc:
             reach(first, self._hosts[first_rank])
-        name = f"{self._lobby(key)}/{built}"
+        name = f"{self._lobby(key)}/{moment}"
         one_host = len({self._hosts[r] for r in ranks}) == 1
         store = RequestStore(first, name + "/")
         with self._lock:
             self._making[name] = (ranks, store)
         try:
-            if moment is not None:
-                store.enter(moment)
+            store.enter(moment)
             if first_rank == self._rank:
                 self._watch(ranks)
             group = Group(ranks, self._rank, device, store, name, one_host)
@@ -164,15 +158,40 @@ class Groups:
             with suppress(Exception):
                 store.fail(f"rank {rank} has ended")
 
+    def refuse(self, ranks: tuple[int, ...], stream: int | str, device: str, moment: int, error: BaseException) -> None:
+        """This rank takes no part in what all ranks of a group do at that moment: those that wait for it fail with the reason."""
+        key = (ranks, stream, device)
+        with self._lock:
+            group = self._groups.get(key)
+        if group is None:
+            with suppress(Exception):
+                first = ranks[0]
+                if first != self._rank:
+                    reach(self._procs[first], self._hosts[first])
+                store = RequestStore(self._procs[first], f"{self._lobby(key)}/{moment}/")
+                store.enter(moment)
+                store.fail(_absent(self._rank, error))
+        elif group.store.reason() is None:
+            self.leave(group, moment, error)
+        else:
+            # Another one was the first.
+            self.fail(group, moment)
+
+    def reason(self, ranks: tuple[int, ...], stream: int | str, device: str) -> str | None:
+        """Why another rank has left the group."""
+        with self._lock:
+            group = self._groups.get((ranks, stream, device))
+        return None if group is None else group.store.reason()
+
     def ended_of(self, group: Group) -> list[int]:
         """The ranks of a group that this rank knows to have ended."""
         with self._lock:
             return sorted(self._ended.intersection(group.ranks))
 
-    def leave(self, group: Group, moment: int, error: Exception) -> None:
+    def leave(self, group: Group, moment: int, error: BaseException) -> None:
         """This rank cannot take part in a collective: the others, which wait for it, fail with the reason."""
         with suppress(Exception):
-            group.store.leave(f"rank {self._rank} could not take part: {type(error).__name__}: {error}")
+            group.store.leave(_absent(self._rank, error))
         self.fail(group, moment)
 
     def fail(self, group: Group, moment: int) -> None:
@@ -211,3 +230,7 @@ class Groups:
         for group in gone:
             group.close()
         shelf().forget(f"{self._session}/")
+
+
+def _absent(rank: int, error: BaseException) -> str:
+    return f"rank {rank} could not take part: {type(error).__name__}: {error}"

@@ -1,0 +1,190 @@
+"""Ctrl-C, and signals whose handlers use tensors themselves, between any two lines of what issues and sends commands."""
+
+import sys
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from monarch.tensor import coalescing, fetch_shard, get_active_mesh, inspect, outbox, remote
+
+pytestmark = pytest.mark.timeout(180)
+
+# What issues and sends commands, and what a message is taken apart and put together by.
+OWN = ("tensor/controller.py", "tensor/outbox.py", "tensor/commands.py")
+FILES = (*OWN, "tensor/fetch.py", "pickle/tensor.py", "utils/_python_dispatch.py")
+# What no signal breaks off. The first instruction of an `__exit__` is out of reach of its own code.
+ATOMIC = ("_take", "commit", "__exit__")
+
+
+class At:
+    """Does something at the n-th line of these files on this thread, once."""
+
+    def __init__(self, n: int, action: Any, files: tuple[str, ...] = FILES) -> None:
+        self.left = n
+        self.action: Any = action
+        self.files = files
+
+    def __call__(self, frame, event, arg):
+        return self.line if frame.f_code.co_filename.endswith(self.files) else None
+
+    def line(self, frame, event, arg):
+        if event == "line" and self.action is not None and frame.f_code.co_name not in ATOMIC:
+            self.left -= 1
+            if not self.left:
+                action, self.action = self.action, None
+                action()
+        return self.line
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(self.before)
+
+    @property
+    def done(self):
+        return self.action is None
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def points(most, step):
+    """Numbers of lines, until a test breaks off as there are no more."""
+    return range(1, most, step)
+
+
+def issue(t, count):
+    """Additions with a batch of their own, and what they have become."""
+    for _ in range(count):
+        t.add_(1)
+        yield
+
+
+def test_no_command_is_lost_or_executed_twice_where_ctrl_c_comes(mesh):
+    t = torch.zeros(1)
+    inspect(t)
+    for n in points(3_000, 7):
+        expected = int(inspect(t))
+        with suppress(KeyboardInterrupt), At(n, interrupt) as at:
+            for _ in issue(t, 12):
+                expected += 1
+            inspect(t)
+        # That of the interrupt itself may be there or not.
+        assert int(inspect(t)) - expected in (0, 1), n
+        assert get_active_mesh() == mesh and len(_get_current_dispatch_mode_stack()) == 1
+        if not at.done:
+            break
+    assert 100 < n < 2_900
+
+
+def test_definitions_of_a_batch_that_ctrl_c_breaks_off_are_sent(mesh):
+    for n in points(3_000, 11):
+        with suppress(KeyboardInterrupt), At(n, interrupt) as at:
+            # Shapes that are new: the batch has their definitions.
+            t = torch.zeros(n + 1, 2)
+            inspect(t.add_(1))
+        for _ in range(2):
+            t = torch.zeros(n + 1, 2)
+            assert inspect(t.add_(1)).sum() == 2 * (n + 1), n
+        if not at.done:
+            break
+    assert 50 < n < 2_900
+
+
+@pytest.mark.parametrize("what", ["fetch", "operation", "same tensor", "check"])
+def test_a_handler_that_uses_tensors_disturbs_nothing(mesh, what):
+    t, other = torch.zeros(1), torch.zeros(1)
+    inspect(other.add_(1) + t)
+    handled = 0
+
+    def handler():
+        nonlocal handled
+        handled += 1
+        # A handler that runs within a dispatch has no mode: it activates the mesh itself, as a program has to that knows nothing of it.
+        with mesh.activate():
+            if what == "same tensor":
+                t.add_(1)
+            else:
+                other.add_(1)
+            if what == "fetch":
+                fetch_shard(other)
+            elif what == "check":
+                mesh.check()
+
+    issued = 0
+    for n in points(2_000, 5):
+        with At(n, handler, OWN) as at:
+            for _ in issue(t, 10):
+                issued += 1
+            mesh.controller.flush()
+        expected = issued + (handled if what == "same tensor" else 0)
+        assert int(inspect(t)) == expected, n
+        assert int(inspect(other)) == 1 + (0 if what == "same tensor" else handled), n
+        if not at.done:
+            break
+    assert handled > 20
+
+
+def test_ctrl_c_in_the_call_of_a_function_and_in_a_block(mesh):
+    @remote(propagate=lambda x: x)
+    def added(x):
+        return x + 1
+
+    files = (*OWN, "tensor/fetch.py", "tensor/recording.py")
+    for n in points(2_000, 13):
+        with suppress(KeyboardInterrupt), At(n, interrupt, files) as at, coalescing():
+            inspect(added(torch.ones(2)))
+        assert mesh.controller.held == 0
+        assert inspect(added(torch.ones(2))).tolist() == [2.0, 2.0]
+        if not at.done:
+            break
+    assert n > 50
+
+
+def test_a_batch_that_is_sent_again_is_executed_once(mesh):
+    t = torch.zeros(1)
+    inspect(t)
+    send = mesh.controller._run
+
+    def interrupted(*args):
+        send(*args)
+        raise KeyboardInterrupt
+
+    t.add_(1)
+    mesh.controller._run = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        inspect(t)
+    mesh.controller._run = send
+    t.add_(1)
+    assert inspect(t).item() == 2.0
+
+
+def test_commands_that_a_worker_does_not_know_are_no_silent_loss(procs, monkeypatch):
+    from monarch.actor import this_host
+    from monarch.tensor import RemoteException
+
+    own = this_host().spawn_procs({"gpus": 1})
+    with own.activate():
+        t = torch.zeros(1)
+        inspect(t)
+        monkeypatch.setattr(outbox, "segments_of", _with_unknown_definition(outbox.segments_of))
+        t.add_(1)
+        with pytest.raises(RemoteException, match="the definition 123456 of a command is not known: the commands after it are lost"):
+            inspect(t)
+        with pytest.raises(RemoteException, match="123456"):
+            inspect(torch.ones(1))
+    own.stop().get()
+
+
+def _with_unknown_definition(segments_of):
+    def changed(entries, first):
+        return segments_of([(e[0], 123_456, *e[2:]) if len(e) == 6 else e for e in entries], first)
+
+    return changed

@@ -1,0 +1,31 @@
+"""The simulator where a program has more than tensors, or a mesh without processes."""
+
+import pytest
+import torch
+
+from monarch import tensor as mt
+from monarch.actor.testing import Universe
+from monarch.tensor import TensorMeshError, remote
+from monarch.tensor.simulator import Simulator, simulated
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_objects_on_the_workers_in_a_timeline(capsys, tmp_path):
+    simulator = Simulator(1, 2, trace_path=str(tmp_path / "trace.json"))
+    with simulator.mesh.activate():
+        mt.random.get_state()
+        made = remote(lambda x: (mt.OpaqueRef(), x), propagate=lambda x: (mt.OpaqueRef(), x))
+        ref, t = made(torch.ones(2))
+        remote(lambda ref, x: x, propagate=lambda ref, x: x)(ref, t + 1)
+    simulator.display()
+    assert "aten.add" in capsys.readouterr().out
+
+
+def test_procs_of_a_universe_have_no_workers():
+    with Universe() as universe:
+        procs = universe.host.spawn_procs({"gpus": 2})
+        with pytest.raises(TensorMeshError, match=r"gpus: 2.* of a Universe.*patch_tensor_engine.*simulated\(procs\)"):
+            procs.activate()
+        with simulated(procs) as mesh:
+            assert mesh.sizes == {"gpus": 2}
