@@ -186,6 +186,32 @@ def test_promise_cannot_be_copied(copied: Any) -> None:
     assert promise.future.get() == 1
 
 
+def test_function_gives_the_value_of_a_promise_when_it_is_read() -> None:
+    read: list[int] = []
+
+    def value() -> int:
+        read.append(1)
+        return 7
+
+    promise = extension.promise("seven")
+    promise.set_from(value)
+    assert promise.is_set() and not read
+    assert promise.future.get() == promise.future.get() == 7 and read == [1]
+    with pytest.raises(RuntimeError, match="seven is set already"):
+        promise.set_from(value)
+
+    def fails() -> int:
+        raise ValueError("not today")
+
+    failing = extension.promise("an error")
+    failing.set_from(fails)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not today"):
+            failing.future.get()
+    with pytest.raises(TypeError, match=r"set_from\(7\): expected a function, not int"):
+        extension.promise("no function").set_from(7)  # pyright: ignore[reportArgumentType]
+
+
 def test_promise_at_the_end_of_the_interpreter_is_silent() -> None:
     # The finder of modules is gone before the module of the program is.
     source = """

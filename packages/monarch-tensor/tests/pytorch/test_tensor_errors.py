@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from monarch.actor import SupervisionError, this_host
-from monarch.extension import promise, when_done
 from monarch.tensor import RemoteException, Stream, TensorMeshError, fetch_shard, inspect, no_mesh, remote
 from monarch.tensor._torch_range import check_torch
 
@@ -383,29 +382,22 @@ def test_torch_that_is_missing_or_too_old_is_named(monkeypatch):
         check_torch()
 
 
-def test_a_future_that_is_never_read_harms_nothing(mesh):
-    fetch_shard(failing())
-    fetch_shard(torch.ones(2))
+def test_a_future_that_is_never_read_hides_nothing(mesh):
+    for ask in (fetch_shard, remote(_gives_back).call, remote(_gives_back).choose):
+        ask(failing())
+        ask(torch.ones(2))
+        with pytest.raises(RemoteException, match="not positive-definite"):
+            mesh.check()
     assert inspect(torch.ones(2)).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("of", ["a fetch", "a call", "a call of one rank"])
-def test_a_failure_that_a_future_has_is_not_raised_by_check(mesh, of):
-    """However late the thread is that takes answers."""
-    late, ready = threading.Event(), promise("nothing")
-    ready.set_result(None)
-    when_done(ready.future, lambda _: late.wait(60))
-    gives_back = remote(_gives_back)
-    try:
-        if of == "a fetch":
-            future = fetch_shard(failing())
-        elif of == "a call":
-            future = gives_back.call(failing())
-        else:
-            future = gives_back.choose(failing())
-        mesh.check()
-    finally:
-        late.set()
+def test_a_failure_that_a_future_has_raised_is_not_raised_by_check(mesh, of):
+    ask = {"a fetch": fetch_shard, "a call": remote(_gives_back).call, "a call of one rank": remote(_gives_back).choose}[of]
+    future = ask(failing())
+    with pytest.raises(RemoteException, match="not positive-definite"):
+        future.get(60)
+    mesh.check()
     with pytest.raises(RemoteException, match="not positive-definite"):
         future.get(60)
 

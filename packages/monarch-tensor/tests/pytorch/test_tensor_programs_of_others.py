@@ -205,3 +205,37 @@ def test_optimisers_agree_with_local_ones(mesh, name, foreach):
 def test_capsules_of_dlpack_are_refused(mesh):
     with pytest.raises(RuntimeError, match="data pointer"):
         torch.utils.dlpack.to_dlpack(torch.ones(3))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_loader_with_workers_gives_local_tensors_in_an_activation(procs):
+    data = torch.arange(8.0)
+    loader = iter(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), batch_size=4, num_workers=1))
+    with procs.activate():
+        batches = [batch for (batch,) in loader]
+        assert [type(batch) for batch in batches] == [torch.Tensor] * 2
+        assert inspect(torch.tensor(batches[1].tolist()) + 1).tolist() == [5, 6, 7, 8]
+    assert torch.equal(torch.cat(batches), data)
+
+
+def test_what_is_loaded_in_an_activation_is_local(procs, tmp_path):
+    path = tmp_path / "saved.pt"
+    torch.save({"weight": torch.arange(3.0), "step": 2}, path)
+    with procs.activate():
+        loaded = torch.load(path)
+        assert type(loaded["weight"]) is torch.Tensor and loaded["weight"].tolist() == [0, 1, 2]
+        with pytest.raises(TensorMeshError, match="the storage of a mesh tensor is on the workers"):
+            torch.ones(2).set_(loaded["weight"].untyped_storage(), 0, (2,), (1,))
+
+
+def test_quantized_tensors_are_refused(mesh):
+    with pytest.raises(TensorMeshError, match="quantized tensor"):
+        torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+
+
+def test_words_for_what_is_no_tensor_and_no_stream(mesh):
+    t = torch.ones(2)
+    with pytest.raises(TypeError, match="is for `to_mesh`. Fetch the tensor itself"):
+        inspect(t.slice_mesh(gpus=0))
+    with pytest.raises(TypeError, match="stream is a Stream, not 'main'"):
+        t.to_mesh(mesh, stream="main")

@@ -22,6 +22,14 @@ def test_objects_on_the_workers_in_a_timeline(capsys, tmp_path):
     assert "aten.add" in capsys.readouterr().out
 
 
+def test_a_tensor_without_elements(tmp_path):
+    simulator = Simulator(1, 2)
+    with simulator.mesh.activate():
+        for _ in range(2):
+            assert torch.empty(0).shape == (0,)
+    assert simulator.estimate().operators["aten.empty.memory_format"].commands == 2
+
+
 def test_procs_of_a_universe_have_no_workers():
     with Universe() as universe:
         procs = universe.host.spawn_procs({"gpus": 2})

@@ -14,7 +14,6 @@ from monarch.extension import end_of, member
 from monarch.extension.mesh import mesh_view
 from monarch.extension.pickling import dumps
 from monarch.tensor import metrics
-from monarch.tensor.answers import Answers
 from monarch.tensor.commands import RELEASE, Apply
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.failures import Failures, listen
@@ -115,7 +114,6 @@ class Controller:
         self._freed: set[int] = set()
         self._known_definitions: dict[int, Definition] = {}
         self.failures = Failures(self.site_of)
-        self.answers = Answers()
         self.awake = False
         # The name by which the workers know this controller, and the ranks by their procs.
         self.session = ""
@@ -184,6 +182,10 @@ class Controller:
         """The workers forget it, after what was issued so far. Takes no lock."""
         self._known_definitions.pop(number, None)
         self._outbox.forget.append(number)
+
+    def define_known(self, known: Known) -> int:
+        """The number of a definition that is not remembered."""
+        return self.define(known.call)
 
     def remember(self, key: tuple[Any, ...], known: Known) -> int:
         """Sends the definition for a signature, and remembers both."""
@@ -488,7 +490,6 @@ class Controller:
         while self._marks:  # polls: no, each pass takes one mark
             self._pass_mark()
         self._passed(self._mark_call())
-        self.answers.settle()
         self.failures.raise_first()
 
     def moment(self) -> int:

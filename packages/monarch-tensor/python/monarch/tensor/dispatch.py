@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +32,9 @@ _LIFTS = {_aten.lift_fresh.default, _aten.lift_fresh_copy.default, _aten.lift.de
 
 # What gives its first operand the memory of the second one, or new memory.
 _SETS = {_aten.set_.default, _aten.set_.source_Tensor, _aten.set_.source_Tensor_storage_offset}
+
+# What a `DataLoader` and `torch.load` begin with, where they make a tensor of memory of the controller.
+_EMPTY = _aten.empty.memory_format
 
 # What draws random numbers, by its identity: an operator's own hash runs Python code.
 _random: dict[int, Any] = {}
@@ -236,8 +240,19 @@ def _first(
     if getattr(func, "namespace", "") in _LOCAL_NAMESPACES:
         with no_dispatch():
             return func(*args, **kwargs)
-    known = propagate(func, args, kwargs, _handle_or_none)
     controller = place.controller
+    if func is _EMPTY and list(args[0]) == [0]:
+        if _is_rebuilding():
+            with no_dispatch():
+                return func(*args, **kwargs)
+        # Not remembered: each one is looked at.
+        known = propagate(func, args, kwargs, _handle_or_none)
+        number = controller.define_known(known)
+        try:
+            return _several(place, func, args, kwargs, known, number, operands, constants)
+        finally:
+            controller.forget_definition(number)
+    known = propagate(func, args, kwargs, _handle_or_none)
     if (
         known.single is not None
         and known.view_of is None
@@ -254,6 +269,18 @@ def _first(
     controller.uses(operands, known.mutates)
     definition = controller.remember(key, known)
     return _several(place, func, args, kwargs, known, definition, operands, constants)
+
+
+def _is_rebuilding() -> bool:
+    """Whether torch makes a tensor out of what was sent or saved: that is one of the controller, as if no mesh were active."""
+    frame = sys._getframe(2)
+    for _ in range(8):
+        if frame.f_code.co_name == "_rebuild_tensor" and frame.f_code.co_filename.endswith("_utils.py"):
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
 
 
 def _several(

@@ -9,8 +9,9 @@ import torch
 from torch.utils import _pytree
 
 from monarch.actor import SupervisionError
-from monarch.extension import promise
+from monarch.extension import promise, when_done
 from monarch.tensor import metrics
+from monarch.tensor.above import above
 from monarch.tensor.dispatch import check_operands
 from monarch.tensor.failures import Failure, error_of
 from monarch.tensor.tensor import Tensor, handle_of
@@ -30,7 +31,7 @@ def fetch_shard(obj: T, shard: dict[str, int] | None = None, **coords: int) -> F
     dimension, `IndexError` for a coordinate outside it.
     """
     leaves, spec = _pytree.tree_flatten(obj)
-    tensors = [v for v in leaves if isinstance(v, Tensor)]
+    tensors = _tensors_of(leaves)
     if not tensors:
         ready = promise("a fetch of no tensors")
         ready.set_result(obj)
@@ -39,20 +40,15 @@ def fetch_shard(obj: T, shard: dict[str, int] | None = None, **coords: int) -> F
     answer, place = _ask(tensors, shard, coords)
     done = promise(f"the shard of {place.mesh!r}")
 
-    def take(future: Future[Any]) -> None:
-        try:
-            done.set_result(_filled(leaves, spec, _read(place, future, began)))
-        except Exception as e:
-            done.set_exception(e)
-
-    place.controller.answers.take(answer, take)
+    # A failure counts as raised where the future is read.
+    when_done(answer, lambda future: done.set_from(lambda: _filled(leaves, spec, _read(place, future, began))))
     return done.future
 
 
 def inspect(obj: T, shard: dict[str, int] | None = None, **coords: int) -> T:
     """`fetch_shard`, and waits for it."""
     leaves, spec = _pytree.tree_flatten(obj)
-    tensors = [v for v in leaves if isinstance(v, Tensor)]
+    tensors = _tensors_of(leaves)
     if not tensors:
         return obj
     began = time.perf_counter()
@@ -82,6 +78,14 @@ def rank_of(place: Place, shard: dict[str, int] | None, coords: dict[str, int]) 
         if not isinstance(index, int) or not 0 <= index < sizes[name]:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise IndexError(f"{name}={index!r} is not in {place.mesh!r}: expected 0 to {sizes[name] - 1}")
     return place.mesh.grid.rank_at(tuple(given.get(name, 0) for name in sizes))
+
+
+def _tensors_of(leaves: list[Any]) -> list[Tensor]:
+    MeshSliceTensor = above("moves", "MeshSliceTensor")
+    for value in leaves:
+        if isinstance(value, MeshSliceTensor):
+            raise TypeError(f"fetch_shard: {value!r} is for `to_mesh`. Fetch the tensor itself, from a rank that its coordinates name.")
+    return [v for v in leaves if isinstance(v, Tensor)]
 
 
 def _ask(tensors: list[Tensor], shard: dict[str, int] | None, coords: dict[str, int]) -> tuple[Future[Any], Place]:

@@ -10,11 +10,11 @@ from monarch.tensor.dispatch import check_operands, map_tensors
 from monarch.tensor.memory import Handle, Memory
 from monarch.tensor.mesh import DeviceMesh, mesh_of
 from monarch.tensor.place import place_of
+from monarch.tensor.stream import Stream
 from monarch.tensor.tensor import Tensor, handle_of, new_tensor
 
 if TYPE_CHECKING:
     from monarch.actor import ProcMesh
-    from monarch.tensor.stream import Stream
 
 
 class MeshSliceTensor:
@@ -53,6 +53,8 @@ def moved(tensor: Tensor, source: DeviceMesh, target: DeviceMesh, stream: Stream
     """`tensor`, as `source` has it, on `target`."""
     handle = handle_of(tensor)
     owner = handle.place
+    if stream is not None and not isinstance(stream, Stream):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"to_mesh: stream is a Stream, not {stream!r}")
     check_operands("to_mesh", (tensor,), {"mesh": target}, owner)
     for label, size in source.sizes.items():
         if label not in target.sizes:

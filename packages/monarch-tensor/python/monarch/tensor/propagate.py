@@ -150,6 +150,8 @@ def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_
             f"{func} is not an operator of torch's registry, and cannot be sent to a mesh. "
             "Work on local data goes inside of `no_mesh.activate()`."
         )
+    if not _QUANTIZED.isdisjoint(v for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype)) or func in _QUANTIZING:
+        raise TensorMeshError(f"{func}: what is known of a quantized tensor without its data is wrong. {_BY_REMOTE}")
     varying = varying_arguments(func)
     # How much memory there is behind a view is known on the workers only.
     room = _ROOM if func is torch.ops.aten.as_strided_.default else 0
@@ -243,6 +245,10 @@ def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_
     fakes.clear()
     return Known(call, single, view_of, only_writes, returned, tuple(results), shape, written, relaid)
 
+
+# Torch makes plain tensors of other types of these without data.
+_QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+_QUANTIZING = {torch.ops.aten._make_per_tensor_quantized_tensor.default, torch.ops.aten._make_per_channel_quantized_tensor.default}
 
 _BY_REMOTE = 'Put it into a function with `remote(propagate="inspect")`, which runs it on the workers and asks one of them for the shapes.'
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree
 
 from monarch.actor import Shape, SupervisionError, ValueMesh
-from monarch.extension import promise
+from monarch.extension import promise, when_done
 from monarch.extension.pickling import dumps, modes_off
 from monarch.tensor.active import active, get_active_stream
 from monarch.tensor.commands import Apply, Held, Input, Nested, Packed, Slot, Unpack, Varying, again
@@ -135,22 +135,21 @@ class Remote:
         answers = self._invoke(place, place.mesh.ranks_in_order, args, kwargs)
         site = current_site()
         done = promise(f"the results of {self._name}")
-        values: list[Any] = [None] * len(answers)
         left = itertools.count(len(answers) - 1, -1)
-        failed: list[Exception] = []
+        failed: list[Future[Any]] = []
 
-        def take(index: int, future: Future[Any]) -> None:
-            try:
-                values[index] = _value(place, future, site)
-            except Exception as e:
-                if not failed:
-                    done.set_exception(e)
-                failed.append(e)
+        def take(future: Future[Any]) -> None:
+            if not failed and _has_failed(future):
+                failed.append(future)
+                # It counts as raised where the future is read.
+                done.set_from(lambda: _value(place, future, site))
             if next(left) == 0 and not failed:
-                done.set_result(ValueMesh(Shape(list(place.mesh.sizes), _row_major(place)), values))
+                done.set_from(
+                    lambda: ValueMesh(Shape(list(place.mesh.sizes), _row_major(place)), [_value(place, f, site) for f in answers])
+                )
 
-        for index, answer in enumerate(answers):
-            place.controller.answers.take(answer, functools.partial(take, index))
+        for answer in answers:
+            when_done(answer, take)
         return done.future
 
     def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -377,14 +376,16 @@ def _value(place: Place, answer: Future[Any], site: Site = ()) -> Any:
 def _mapped(place: Place, answer: Future[Any], name: str, site: Site) -> Future[Any]:
     done = promise(f"the result of {name}")
 
-    def take(future: Future[Any]) -> None:
-        try:
-            done.set_result(_value(place, future, site))
-        except Exception as e:
-            done.set_exception(e)
-
-    place.controller.answers.take(answer, take)
+    when_done(answer, lambda future: done.set_from(lambda: _value(place, future, site)))
     return done.future
+
+
+def _has_failed(answer: Future[Any]) -> bool:
+    """Of one that is there."""
+    try:
+        return isinstance(answer.get(), Failure)
+    except Exception:
+        return True
 
 
 def _row_major(place: Place) -> Any:

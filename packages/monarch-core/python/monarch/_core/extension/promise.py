@@ -55,6 +55,12 @@ class Promise(Generic[T]):
             raise TypeError(f"promise {self.name}: set_exception({error!r}): expected an exception, not {type(error).__name__}")
         self._set(None, error)
 
+    def set_from(self, function: Callable[[], T]) -> None:
+        """Completes the future with what the function gives, or raises, once, when the future is read first."""
+        if not callable(function):  # pyright: ignore[reportUnnecessaryComparison]
+            raise TypeError(f"promise {self.name}: set_from({function!r}): expected a function, not {type(function).__name__}")
+        self._set(_Later(function), None)
+
     def is_set(self) -> bool:
         """Whether the promise was set."""
         return self._call.done(0)
@@ -102,6 +108,15 @@ class Promise(Generic[T]):
         return f"<Promise {self.name}: {'set' if self.is_set() else 'not set'}>"
 
 
+class _Later:
+    """A value that a function gives when it is read."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+
+
 def _complete(call: CallCell) -> None:
     call.complete(0, OK, b"")
 
@@ -110,7 +125,7 @@ def _result(outcome: list[tuple[Any, BaseException | None]]) -> Any:
     value, error = outcome[0]
     if error is not None:
         raise error
-    return value
+    return value.function() if type(value) is _Later else value
 
 
 def _as_they_are(body: bytes) -> Any:

@@ -66,6 +66,11 @@ class SimulatedController(Controller):
             self._known[number] = known
             return number
 
+    def define_known(self, known: Known) -> int:
+        number = super().define_known(known)
+        self._known[number] = known
+        return number
+
     def forget_definition(self, number: int) -> None:
         self._known.pop(number, None)
         self._works.pop(number, None)
