@@ -22,7 +22,7 @@ def uninterrupted(function: Callable[[], T]) -> T:
 
     Torch's thread-local state is that of a new thread there.
     """
-    if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
+    if threading.get_ident() != threading.main_thread().ident or sys.is_finalizing():
         return function()
     call = _Call(function)
     del function

@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ from monarch.tensor.worker.collectives import Collectives, is_of_backend
 from monarch.tensor.worker.methods import method_of
 from monarch.tensor.worker.offers import offers
 from monarch.tensor.worker.poison import Poison, PoisonedElsewhere, poison_among
+from monarch.tensor.worker.replays import Replayed
 from monarch.tensor.worker.results import checked_results
 from monarch.tensor.worker.stream_thread import StreamThread
 
@@ -58,6 +60,9 @@ _DEFINED_IN = {"torch_nn": "torch.nn.modules.linear_cross_entropy"}
 
 # Operators that leave out a result for the backward where autograd is off in general, as it is on a worker.
 _LOOK_AT_GRAD_MODE = {"aten.mkldnn_rnn_layer.default"}
+
+# The longest that the end of a worker waits for the tasks of its streams.
+_END_SECONDS = 1.0
 
 _OWN = os.path.dirname(__file__) + os.sep
 
@@ -203,8 +208,12 @@ class Executor:
 
     def close(self) -> None:
         """Ends the streams."""
-        for stream in list(self._streams.values()):
+        streams = list(self._streams.values())
+        for stream in streams:
             stream.close()
+        last = time.monotonic() + _END_SECONDS
+        for stream in streams:
+            stream.join(max(0.0, last - time.monotonic()))
 
     def after_all(self, task: Callable[[], object]) -> None:
         """Runs it when each stream has executed what it was given so far."""
@@ -414,7 +423,7 @@ class Executor:
         if isinstance(definition, Unpack):
             return lambda stream, inputs, constants: checked_results(definition.name, inputs[0], definition.results)
         assert isinstance(definition, Replay), definition
-        return _Replayed(self, definition).run
+        return Replayed(self, definition).run
 
     def called(
         self, given: tuple[tuple[Any, ...], dict[str, Any]], inputs: list[Any], constants: list[Any], function: Any, moment: int
@@ -560,41 +569,3 @@ class _Event:
         self._set.wait()
         if self._device is not None:
             torch.cuda.current_stream().wait_event(self._device)
-
-
-class _Replayed:
-    """A recording: its commands, with numbers of their own for what they make."""
-
-    def __init__(self, executor: Executor, recording: Replay) -> None:
-        self._executor = executor
-        self._recording = recording
-
-    def run(self, stream: int, inputs: list[Any], constants: list[Any]) -> list[Any]:
-        executor, recording = self._executor, self._recording
-        # Numbers of a recording are negative in the table: no command of the controller has them.
-        table, number = executor.table, executor.operations[stream]
-        for formal, value in zip(recording.formals, inputs, strict=True):
-            table[formal] = value
-        for _, code, values in recording.code:
-            executor.run(Segment(stream, 0, number, list(code), list(values)), more=0)
-        # A rank may have none, as of a reduction to a part of the mesh.
-        results = [table.get(number) for number in recording.results]
-        for _, code, _ in recording.code:
-            _clear(executor, code)
-        for formal in recording.formals:
-            table.pop(formal, None)
-        return results
-
-
-def _clear(executor: Executor, code: tuple[int, ...]) -> None:
-    at = 0
-    while at < len(code):
-        head = code[at]
-        if head > 0:
-            step = executor.steps[head]
-            at += 1 + step.inputs
-            for number in code[at : at + step.results]:
-                executor.table.pop(number, None)
-            at += step.results
-        else:
-            at += 2 + (code[at + 1] if head == RELEASE else 0)

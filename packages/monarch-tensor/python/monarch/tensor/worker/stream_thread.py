@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# The longest that the end of a worker waits for the task of a stream.
-_END_SECONDS = 1.0
-
-
 class StreamThread:
     """Runs tasks in their order, without autograd. The first stream has the device's own stream, each other one a stream of its own."""
 
@@ -45,10 +41,13 @@ class StreamThread:
                 self._tasks.put(self.end)
 
     def close(self) -> None:
-        """Drops the tasks that have not begun, and waits a moment for the one that has: torch does not like to end in the middle of one."""
+        """Drops the tasks that have not begun."""
         self._closed = True
         self._tasks.put(lambda: None)
-        self._thread.join(_END_SECONDS)
+
+    def join(self, seconds: float) -> None:
+        """Waits, so long at most, for the task that has begun: torch does not like to end in the middle of one."""
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         torch.set_grad_enabled(False)
