@@ -14,7 +14,7 @@ from monarch.extension import end_of, member
 from monarch.extension.mesh import mesh_view
 from monarch.extension.pickling import dumps
 from monarch.tensor import metrics
-from monarch.tensor.commands import RELEASE, Apply
+from monarch.tensor.commands import RELEASE, SIGNAL, WAIT, Apply
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.failures import Failures, listen
 from monarch.tensor.flusher import Flusher
@@ -74,7 +74,7 @@ class Controller:
         self.procs = procs
         self.lock = threading.RLock()
         self.numbers = itertools.count(1)
-        self.events = itertools.count(1)
+        self._events = itertools.count(1)
         self.places: weakref.WeakValueDictionary[Any, Place] = weakref.WeakValueDictionary()
         # What has died at places that are no more, with the heads of these.
         self.orphans: list[tuple[tuple[int, int], list[int]]] = []
@@ -85,7 +85,8 @@ class Controller:
         self._retired: list[int] = []
         # Of the threads whose calls are recorded.
         self.recorders: dict[int, Recorder] = {}
-        self.held = 0
+        # Blocks at whose end the batch is sent. One that was interrupted where it ends is no more when it is collected.
+        self.held: weakref.WeakSet[Any] = weakref.WeakSet()
         self.failed: Exception | None = None
         self.kept: dict[Any, Any] = {}
         # Borrows that were collected without an end.
@@ -225,13 +226,15 @@ class Controller:
         elif not self.awake:
             self.stir()
 
-    def emit_order(self, place: Place, opcode: int, event: int) -> None:
-        """Adds a SIGNAL or a WAIT."""
+    def emit_order(self, first: Place, then: Place) -> None:
+        """Has the stream of `then` wait until that of `first` has come here."""
         if self.failed is not None:
             raise self.failed
-        self._entries.append((place.head, opcode, (event,)))
         if (recorder := self.recorder) is not None:
-            recorder.order(place, opcode, event)
+            recorder.order(first, then)
+        event = next(self._events)
+        # Both or none.
+        self._entries += ((first.head, SIGNAL, (event,)), (then.head, WAIT, (event,)))
 
     def free(self, place: Place, numbers: Sequence[int]) -> None:
         """Frees entries of the table at this point of the order."""

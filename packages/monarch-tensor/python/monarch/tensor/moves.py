@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from monarch.tensor.commands import SIGNAL, WAIT, Move
+from monarch.tensor.commands import Move
 from monarch.tensor.dispatch import check_operands, map_tensors
 from monarch.tensor.memory import Handle, Memory
 from monarch.tensor.mesh import DeviceMesh, mesh_of
@@ -76,9 +76,7 @@ def moved(tensor: Tensor, source: DeviceMesh, target: DeviceMesh, stream: Stream
     controller.emit(between, controller.defined(definition), (handle.id,), (), (number,))
     place = place_of(target, stream or owner.stream)
     if place.stream is not owner.stream:
-        event = next(controller.events)
-        controller.emit_order(place_of(target, owner.stream), SIGNAL, event)
-        controller.emit_order(place, WAIT, event)
+        controller.emit_order(place_of(target, owner.stream), place)
     return new_tensor(Handle(number, made, Memory(), place))
 
 

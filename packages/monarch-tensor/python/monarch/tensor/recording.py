@@ -29,18 +29,22 @@ if TYPE_CHECKING:
 @contextmanager
 def coalescing() -> Generator[None]:
     """Inside, commands are kept, and sent as one message at the end or with a fetch."""
+    block = _Block()
     held = [active.mesh.controller] if active.mesh is not None else controllers()
-    for controller in held:
-        with controller.lock:
-            controller.held += 1
     try:
+        for controller in held:
+            controller.held.add(block)
         yield
     finally:
         for controller in held:
-            with controller.lock:
-                controller.held -= 1
-                if not controller.held and controller.failed is None:
-                    controller.flush()
+            controller.held.discard(block)
+        for controller in held:
+            if not controller.held and controller.failed is None:
+                controller.flush()
+
+
+class _Block:
+    """One `coalescing`."""
 
 
 class _Operation(NamedTuple):
@@ -111,8 +115,9 @@ class Recorder:
         self.made.update(operation.results)
         self.log.append(operation)
 
-    def order(self, place: Place, opcode: int, event: int) -> None:
-        self._check(place)
+    def order(self, first: Place, then: Place) -> None:
+        self._check(first)
+        self._check(then)
 
     def released(self, numbers: list[int]) -> list[int]:
         """Takes note of what was freed; gives what is to be freed now."""

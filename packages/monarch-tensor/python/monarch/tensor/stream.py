@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from monarch.tensor.active import active
-from monarch.tensor.commands import SIGNAL, WAIT, Alias
+from monarch.tensor.commands import Alias
 from monarch.tensor.memory import BORROWED, SHARED, Handle, Memory
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ class Stream:
         memory.read_only = not mutable
         number = next(controller.numbers)
         if place is not owner:
-            event = next(controller.events)
-            controller.emit_order(owner, SIGNAL, event)
-            controller.emit_order(place, WAIT, event)
+            controller.emit_order(owner, place)
         controller.emit(place, controller.defined(Alias()), (handle.id,), (), (number,))
         lent = new_tensor(Handle(number, handle.layout, memory, place))
         handle.memory.borrows += 1
@@ -98,7 +96,6 @@ class Borrow:
             return
         if self._memory.borrows:
             raise TypeError("BORROWED: another stream has borrowed this tensor of a borrow. End that borrow (`Borrow.drop`) first.")
-        self._ended = True
         owner = self._handle.place
         controller = owner.controller
         memory = self._memory
@@ -106,10 +103,12 @@ class Borrow:
         if controller.failed is None:
             controller.free(self._place, memory.ids())
             if self._place is not owner:
-                event = next(controller.events)
-                controller.emit_order(self._place, SIGNAL, event)
-                controller.emit_order(owner, WAIT, event)
+                controller.emit_order(self._place, owner)
         lent = self._handle.memory
+        # One that was interrupted before this ends again.
+        if self._ended:
+            return
+        self._ended = True
         lent.borrows -= 1
         if not lent.borrows and lent.state != DROPPED:
             lent.state = SHARED if lent.read_only else None

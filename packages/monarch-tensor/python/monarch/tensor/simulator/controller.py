@@ -11,7 +11,7 @@ from monarch.actor import ProcMesh
 from monarch.extension import promise
 from monarch.extension.mesh import mesh_view
 from monarch.extension.pickling import modes_off
-from monarch.tensor.commands import RELEASE, SIGNAL, Constant, Replay
+from monarch.tensor.commands import RELEASE, Constant, Replay
 from monarch.tensor.controller import Controller
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.frames import current_site
@@ -86,12 +86,14 @@ class SimulatedController(Controller):
             if self.recorder is not None:
                 self.recorder.record(place, definition, inputs, constants, results)
 
-    def emit_order(self, place: Place, opcode: int, event: int) -> None:
+    def emit_order(self, first: Place, then: Place) -> None:
         with self.lock:
-            self._begin(place)
-            self.log.append(Entry("signal" if opcode == SIGNAL else "wait", place, (event,)))
             if self.recorder is not None:
-                self.recorder.order(place, opcode, event)
+                self.recorder.order(first, then)
+            event = next(self._events)
+            for place, what in ((first, "signal"), (then, "wait")):
+                self._begin(place)
+                self.log.append(Entry(what, place, (event,)))
 
     def free(self, place: Place, numbers: Sequence[int]) -> None:
         with self.lock:
