@@ -428,6 +428,26 @@ def test_ctrl_c_that_a_destructor_swallows(tmp_path):
     assert (code, out, err) == (0, "interrupted\n", "")
 
 
+def test_exception_of_the_program_that_a_destructor_swallows_is_gone(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        """
+        class Own(KeyboardInterrupt):
+            pass
+
+        class Careless:
+            def __del__(self):
+                raise Own
+
+        spawn()
+        Careless()
+        time.sleep(0.2)  # sleeps: longer than another one would take to come
+        say("not interrupted")
+        """,
+    )
+    assert (code, out) == (0, "not interrupted\n") and "Exception ignored in: <function Careless.__del__" in err
+
+
 def test_interrupt_is_sent_again_after_the_hook_that_reports_the_dropped_one(tmp_path):
     """An exception in that hook would be dropped too, and a wait that has just begun is not woken by a signal of the moment before."""
     code, out, err = run(

@@ -102,7 +102,8 @@ def _nudge() -> None:
 def _again_if_dropped(unraisable: Any) -> None:
     import threading
 
-    dropped = issubclass(unraisable.exc_type, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+    # No class that is derived from it: that is an exception of the program's own.
+    dropped = unraisable.exc_type is KeyboardInterrupt and threading.current_thread() is threading.main_thread()
     if dropped and not _leaving:
         # From another thread: in here it would be dropped once more.
         start_new_thread(_send_again, (_again,))
