@@ -356,7 +356,8 @@ class Controller:
                 self._due = _now() + self._age
                 self._age = min(2 * self._age, GROWING_SECONDS)
                 self._run(batch.serial, batch.data, batch.constants, batch.definitions, batch.targets, batch.forget)
-                self._outbox.commit(batch, len(batch.definitions), len(batch.targets), len(batch.forget))
+                sent = (batch.entries, len(batch.definitions), len(batch.targets), len(batch.forget))
+                self._outbox.commit(batch, *map(slice, sent))
                 metrics.commands.add(batch.end - batch.first)
                 metrics.batch_commands.record(batch.end - batch.first)
                 self._bytes += batch.size

@@ -73,7 +73,8 @@ class Outbox:
         if (batch := self._unsent) is not None:
             yield batch
 
-    # These two are atomic. Nothing in them is a call: CPython handles no signal, and runs no other thread, but at calls and in loops.
+    # These two are atomic. Nothing in them is a call, or makes an object with which a collection may begin: CPython handles no signal, and
+    # runs no other thread, but at calls and in loops.
 
     def _take(self, made: Batch, last: int) -> bool:
         """Takes a batch as the one to send, unless a handler has sent since, which had what is in it."""
@@ -82,13 +83,13 @@ class Outbox:
             return True
         return False
 
-    def commit(self, batch: Batch, definitions: int, targets: int, forget: int) -> None:
-        """The batch is sent, with so many definitions, targets and definitions to forget; nothing if that was known already."""
+    def commit(self, batch: Batch, entries: slice, definitions: slice, targets: slice, forget: slice) -> None:
+        """The batch is sent, with these parts of the lists; nothing if that was known already."""
         if self._unsent is batch:
-            del self.entries[: batch.entries]
-            del self.definitions[:definitions]
-            del self.targets[:targets]
-            del self.forget[:forget]
+            del self.entries[entries]
+            del self.definitions[definitions]
+            del self.targets[targets]
+            del self.forget[forget]
             self.operations = batch.end
             self.sent = batch.issued
             self._last = batch.serial
