@@ -12,7 +12,7 @@ from tools.netns.cluster import Cluster, Worker
 from tools.netns.requirement import need_namespaces
 
 PROGRAM = """
-import json, os, signal, sys
+import json, os, signal, sys, time
 from monarch.spmd import Snapshots
 rank, count = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 snapshots = Snapshots(replicated=True)
@@ -20,7 +20,11 @@ found = snapshots.restore()
 if count == 0:
     for step in range(3):
         snapshots.save(step, {"rank": rank, "data": bytes([step, rank]) * 10_000_000}).get()
+    open(f"saved.{rank}", "w").close()
     if rank == 1:
+        # A state of one rank is enough where all promise the same. This test tells them apart: both have to be there.
+        while not os.path.exists("saved.0"):
+            time.sleep(0.01)  # sleeps: between two looks; programs of tests have no other way to meet
         # The worker of its host; what it has started ends with it.
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -64,5 +68,5 @@ def test_copy_of_a_lost_host_is_restored(folder: Path, tmp_path: Path) -> None:
         }
         done = cluster.client_host.run(*(sys.executable, str(client), json.dumps(order)), env=cluster.env, check=False, capture_output=True)
         assert done.returncode == 0 and done.stdout.splitlines()[-1] == "ranks 1", done.stdout + done.stderr
-    # Of the state that all ranks have, this host has its own part.
+    # Both parts are there, and this host has its own.
     assert json.loads((folder / "found.0").read_text()) == [2, 0, 20_000_000, [2, 0]]

@@ -90,6 +90,37 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert notes(folder, 1) == [[5, 5], [5, 5]]
 
 
+AHEAD = """
+snapshots = Snapshots(replicated={first} if count == 0 else {second})
+if count == 0:
+    for step in range(2 + rank):
+        snapshots.save(step, {{"rank": rank}}).get()
+    meet("saved")
+    raise ValueError("bad")
+try:
+    step, state = snapshots.restore()
+    note([step, state["rank"]])
+except SPMDError as error:
+    note(str(error))
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        ("False", "False", [[1, 0], [1, 1]]),
+        ("True", "True", [[2, 1], [2, 1]]),
+        ("True", "False", ["step 2 is held of rank 1 only, which has saved it with replicated=True; rank 0 restores without", [2, 1]]),
+        ("rank == 1", "True", [[2, 1], [2, 1]]),
+        ("rank == 0", "True", [[1, 0], [1, 1]]),
+    ],
+)
+def test_rank_that_is_ahead_replaces_no_other(start: Start, program: Program, folder: Path, first: str, second: str, found: Any) -> None:
+    """Rank 1 has saved one step more than rank 0, whose state is not its own unless the program promises that."""
+    start("--nproc-per-node=2", program(HEAD + AHEAD.format(first=first, second=second)), policy=ONCE).result.get()
+    assert notes(folder, 1) == found
+
+
 def test_restored_state_is_the_ranks_own(start: Start, program: Program, folder: Path) -> None:
     """It may be changed in place, and be restored again."""
     script = program(

@@ -48,6 +48,20 @@ def test_world_of_another_size(world: int) -> None:
     assert found is not None and [found.parts[rank].rank for rank in range(world)] == [1] * world
 
 
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 2), st.booleans()), max_size=12), st.integers(1, 3))
+def test_part_of_another_rank_is_a_replicated_one(saved: list[tuple[int, int, int, bool]], world: int) -> None:
+    """Whatever hosts hold, of ranks that agree on `replicated` or not: a rank gets its own part, or all that is held is the same."""
+    parts: dict[int, list[Held]] = {}
+    for host, step, rank, replicated in saved:
+        parts.setdefault(host, []).append(held(0, step, rank, 3, replicated))
+    found = choose(parts, world, before=1)
+    if found is not None:
+        of_step = [one for ones in parts.values() for one in ones if one.key == found.key]
+        assert all(part.rank == rank for rank, part in found.parts.items()) or all(one.replicated for one in of_step)
+        for part in found.parts.values():
+            assert all(any(one.rank == part.rank for one in parts[host] if one.key == found.key) for host in part.hosts)
+
+
 def test_nothing_was_saved() -> None:
     assert choose({}, 2, before=5) is None and choose({0: [], 1: [held(0, 1, 1)]}, 2, before=5) is None
 

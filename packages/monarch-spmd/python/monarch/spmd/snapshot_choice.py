@@ -48,23 +48,26 @@ class Chosen(NamedTuple):
 def choose(held: Mapping[int, Iterable[Held]], world_size: int, before: int) -> Chosen | None:
     """The newest snapshot of earlier attempts than `before` that fits a world of this size; `held` is by number of host.
 
-    It needs the parts of all ranks, and a world of the same size. Of one that is `replicated`, one part is enough for any world.
+    It needs the parts of all ranks, and a world of the same size. Where all parts that are held are `replicated`, one is enough for any
+    world. A rank gets the part of another one only then.
     """
     found: dict[Key, dict[int, Part]] = {}
-    kinds: dict[Key, Held] = {}
+    partial: dict[Key, set[int]] = {}
     for host in sorted(held):
         for one in held[host]:
             if one.key.attempt < before:
                 parts = found.setdefault(one.key, {})
                 others = parts[one.rank].hosts if one.rank in parts else ()
                 parts[one.rank] = Part(one.rank, one.nbytes, (*others, host))
-                kinds[one.key] = one
+                sizes = partial.setdefault(one.key, set())
+                if not one.replicated:
+                    sizes.add(one.world_size)
     for key in sorted(found, reverse=True):
         parts = found[key]
-        if kinds[key].replicated:
+        if not partial[key]:
             any_part = parts[min(parts)]
             return Chosen(key, {rank: parts.get(rank, any_part) for rank in range(world_size)})
-        if kinds[key].world_size == world_size and len(parts) == world_size:
+        if partial[key] == {world_size} and parts.keys() == set(range(world_size)):
             return Chosen(key, parts)
     return None
 

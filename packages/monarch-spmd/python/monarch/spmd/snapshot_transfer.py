@@ -35,7 +35,7 @@ class RankSnapshots:
 
     async def answer(self, request: Request) -> dict[str, Any]:
         if request["do"] == "restore":
-            return await self._restore()
+            return await self._restore(bool(request["replicated"]))
         return await self._save(request)
 
     async def _save(self, request: Request) -> dict[str, Any]:
@@ -94,10 +94,16 @@ class RankSnapshots:
             self._keepers[copies] = await self._control.keepers.call_one(self._place.group_rank, copies, renewed)
         return self._keepers[copies]
 
-    async def _restore(self) -> dict[str, Any]:
+    async def _restore(self, replicated: bool) -> dict[str, Any]:
         found: Found | None = await self._control.snapshot.call_one(self._place.rank, self._place.group_rank)
         if found is None:
             return {"path": None}
+        if found.rank != self._place.rank and not replicated:
+            raise SPMDError(
+                f"step {found.key.step} is held of rank {found.rank} only, which has saved it with replicated=True; "
+                f"rank {self._place.rank} restores without",
+                code="snapshot_failed",
+            )
         if found.own is not None:
             try:
                 return {"path": await found.own.path.call_one(found.rank, found.key), "step": found.key.step}

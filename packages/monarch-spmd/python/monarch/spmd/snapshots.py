@@ -32,7 +32,8 @@ class Snapshots:
     are held, in memory of the rank's own host, and as copies on the next `copies` hosts of the mesh. A host so needs room for
     `(keep + 4) * (1 + copies)` states of each of its ranks. They end with the run, and replace no checkpoints on disk.
 
-    `replicated`: the state of all ranks is the same, as with DDP. One part is enough then, also for a world of another size.
+    `replicated`: the state of all ranks is the same, as with DDP. One part is enough then, also for a world of another size: a snapshot is
+    complete when one rank has saved it, and ranks whose part is missing get that of another one.
     `SPMDError` in a process that is not part of a run.
     """
 
@@ -105,7 +106,8 @@ class Snapshots:
         """The newest snapshot of the attempts before that all ranks have saved: its step and the state of this rank; None if there is none.
 
         All ranks of an attempt get the same step. Tensors come back on the CPU. Without `replicated` the world must have as many ranks as
-        the one that saved. `SPMDError` where the hosts that have the state are lost meanwhile, and where the state does not unpickle.
+        the one that saved, and each gets its own state. `SPMDError` where the hosts that have the state are lost meanwhile, and where the
+        state does not unpickle.
         """
         self._link.check_process()
         answers: list[Mapping[str, Any]] = []
@@ -115,7 +117,7 @@ class Snapshots:
             answers.append(answer)
             there.set()
 
-        self._link.send({"do": "restore"}, ended)
+        self._link.send({"do": "restore", "replicated": self._settings["replicated"]}, ended)
         there.wait()
         answer = answers[0]
         if "error" in answer:
