@@ -23,8 +23,8 @@ if count == 0:
     open(f"saved.{rank}", "w").close()
     if rank == 1:
         # A state of one rank is enough where all promise the same. This test tells them apart: both have to be there.
-        while not os.path.exists("saved.0"):
-            time.sleep(0.01)  # sleeps: between two looks; programs of tests have no other way to meet
+        while not os.path.exists("saved.0"):  # polls: programs of tests have no other way to meet
+            time.sleep(0.01)  # sleeps: between two looks
         # The worker of its host; what it has started ends with it.
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
