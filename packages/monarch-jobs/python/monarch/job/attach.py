@@ -8,6 +8,7 @@ from typing import Any
 
 from monarch import actor
 from monarch.job._files.credentials import read_private
+from monarch.job._job.host_end import leave
 from monarch.job._job.job_state import JobState
 from monarch.job._job.launcher import HealReport, HostStatus, JobStatus, Plan
 from monarch.job._job.trait import JobTrait
@@ -18,13 +19,15 @@ from monarch.job.login import check_meshes
 class AttachJob(JobTrait):
     """`meshes` has the addresses per mesh; `credentials` is the 0600 file with the secret that the workers were started with.
 
-    `kill` leaves the hosts running. Without `credentials`, `MONARCH_JOB_SECRET_FILE` names the file. Lost workers are
-    started again, at the same addresses, by the means that started them; `heal` then attaches to them.
+    `kill` ends what was spawned through the job's meshes, and leaves the hosts running. Without `credentials`, `MONARCH_JOB_SECRET_FILE`
+    names the file. Lost workers are started again, at the same addresses, by the means that started them; `heal` then attaches to them.
     """
 
     __module__ = "monarch.job"
     kind = "attach"
     connection_: JobState | None = None
+    # Handles from before lost hosts were attached again: what was spawned through them ends with the job too.
+    earlier_: tuple[JobState, ...] = ()
 
     def __init__(self, meshes: dict[str, list[str]], *, credentials: str | None = None) -> None:
         super().__init__()
@@ -65,7 +68,9 @@ class AttachJob(JobTrait):
         deadline = None if timeout is None else time.monotonic() + timeout
         # One attachment a host, so that each has a result of its own; the next `state()` has all that answer.
         joining = [(host, actor.attach_to_workers(workers=[host.address], secret=secret).initialized) for host in self._poll().hosts]
-        self.connection_ = None
+        if self.connection_ is not None:
+            self.earlier_ += (self.connection_,)
+            self.connection_ = None
         missing: list[HostStatus] = []
         for host, joined in joining:
             try:
@@ -77,7 +82,9 @@ class AttachJob(JobTrait):
         return HealReport([], [], missing)
 
     def _kill(self) -> None:
-        self.connection_ = None
+        connection, self.connection_ = self.connection_, None
+        earlier, self.earlier_ = self.earlier_, ()
+        leave(state[mesh] for state in (*earlier, connection) if state is not None for mesh in state)
 
     def _sizes(self) -> dict[str, int]:
         return {name: len(hosts) for name, hosts in self._meshes.items()}

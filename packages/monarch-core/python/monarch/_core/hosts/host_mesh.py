@@ -127,6 +127,10 @@ class HostMesh(MeshTrait):
         self._check_owned()
         return _stop_all(self._spawned.take(), "host mesh stopped")
 
+    def _stop_with_copies(self) -> Future[None]:
+        """Stops the processes spawned through this object and its copies; the hosts stay ready."""
+        return _stop_all([mesh for mesh in self._spawned if mesh.info.uid in mesh.process.owned], "job left its hosts")
+
     def shutdown(self) -> Future[None]:
         """Stops the processes, those of copies included, and ends the agents; the object cannot be used afterwards."""
         self._check_owned()

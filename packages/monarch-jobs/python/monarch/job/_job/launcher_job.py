@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,6 +10,7 @@ from monarch import actor
 from monarch.job._files import credentials
 from monarch.job._job.allocation import Allocation
 from monarch.job._job.heal import heal
+from monarch.job._job.host_end import leave, shut_down
 from monarch.job._job.job_state import JobState, check_count, check_mesh_names
 from monarch.job._job.launcher import HealReport, Host, HostStatus, JobStatus, Launcher, Plan
 from monarch.job._job.saved import launcher_factory, write
@@ -20,8 +20,6 @@ from monarch.job.errors import JobError
 
 if TYPE_CHECKING:
     from monarch.actor import Future, HostMesh
-
-SHUTDOWN_SECONDS = 5.0
 
 
 class LauncherJob(JobTrait):
@@ -37,6 +35,8 @@ class LauncherJob(JobTrait):
     _client_script: str | None = None
     # Handles of this process, the addresses that they are for, and the allocation whose hosts are waited for.
     connection_: JobState | None = None
+    # Earlier handles of this process: what was spawned through them ends with the job too.
+    earlier_: tuple[JobState, ...] = ()
     attached_: dict[Host, str] | None = None
     awaited_: Allocation | None = None
     # Workers have been replaced since: the next `state` connects anew.
@@ -73,6 +73,10 @@ class LauncherJob(JobTrait):
         assert self.apply_id is not None
         return credentials.secret(self.apply_id)
 
+    def _starts_workers(self, mesh: str) -> bool:
+        """Does the job start the workers of this mesh? Workers that were started by other means outlive it."""
+        return True
+
     def _trust(self, mesh: str) -> dict[str, Any]:
         """By which credentials the hosts of a mesh are attached: arguments of `attach_to_workers`."""
         return {"secret": self._secret()}
@@ -97,6 +101,8 @@ class LauncherJob(JobTrait):
     def _state(self) -> JobState:
         """Handles at once; they wait for the hosts. The same ones each time, until workers are replaced."""
         if self.connection_ is None or self.is_stale_:
+            if self.connection_ is not None:
+                self.earlier_ += (self.connection_,)
             self.connection_ = self._attach()
             self.is_stale_ = False
         return self.connection_
@@ -190,13 +196,15 @@ class LauncherJob(JobTrait):
             write(record._life.path, record)
 
     def _kill(self) -> None:
-        """Asks the hosts to stop, if this process is connected to them, and ends the allocation in any case."""
+        """Asks the hosts that the job has started to stop, if this process is connected to them, and ends the allocation in any case."""
         if self.awaited_ is not None:
             self.awaited_.stopped.set()
         connection, self.connection_ = self.connection_, None
+        earlier, self.earlier_ = self.earlier_, ()
         try:
             if connection is not None:
-                _shut_down(connection)
+                leave(state[mesh] for state in (*earlier, connection) for mesh in state if not self._starts_workers(mesh))
+                shut_down(connection[mesh] for mesh in connection if self._starts_workers(mesh))
         finally:
             if self._ids is not None:
                 self._launcher().cancel(self._ids)
@@ -212,21 +220,6 @@ class LauncherJob(JobTrait):
         self._set_arguments(saved["arguments"])
         self._ids = saved.get("ids")
         self._client_script = saved.get("client_script")
-
-
-def _shut_down(connection: JobState) -> None:
-    deadline = time.monotonic() + SHUTDOWN_SECONDS
-    futures: list[Future[None]] = []
-    for name in connection:
-        try:
-            futures.append(connection[name].shutdown())
-        except RuntimeError:
-            continue  # it has been shut down already
-    for future in futures:
-        try:
-            future.get(max(deadline - time.monotonic(), 0.001))
-        except Exception:
-            continue  # a host that does not answer is ended by the scheduler
 
 
 class AdaptedJob(LauncherJob):

@@ -232,6 +232,9 @@ class KubernetesJob(LauncherJob):
         assert self._ids is not None
         self._ids["server"] = self._cluster().connection.server
 
+    def _starts_workers(self, mesh: str) -> bool:
+        return self._args.meshes[mesh].provisioned
+
     def _trust(self, mesh: str) -> dict[str, Any]:
         if self._args.insecure:
             return {"insecure": True}

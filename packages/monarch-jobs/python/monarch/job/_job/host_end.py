@@ -1,0 +1,37 @@
+"""The end of a job on its hosts: agents that the job has started are asked to stop, all others keep running."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from monarch.actor import Future, HostMesh
+
+SHUTDOWN_SECONDS = 5.0
+
+
+def shut_down(meshes: Iterable[HostMesh]) -> None:
+    """Ends the procs of these hosts, then their agents."""
+    futures: list[Future[None]] = []
+    for mesh in meshes:
+        try:
+            futures.append(mesh.shutdown())
+        except RuntimeError:
+            continue  # it has been shut down already
+    _await(futures)
+
+
+def leave(meshes: Iterable[HostMesh]) -> None:
+    """Ends the procs that were spawned through these meshes and their copies; the agents stay."""
+    _await([mesh._stop_with_copies() for mesh in meshes])
+
+
+def _await(futures: list[Future[None]]) -> None:
+    deadline = time.monotonic() + SHUTDOWN_SECONDS
+    for future in futures:
+        try:
+            future.get(max(deadline - time.monotonic(), 0.001))
+        except Exception:
+            continue  # what does not answer is ended by the scheduler, or by the loss of its client
