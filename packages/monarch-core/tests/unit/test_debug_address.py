@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from monarch._core.debug import address as debug_address
+from monarch._core.process import peer
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.9.10", "::1"])
@@ -64,15 +65,15 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def test_table_of_connections_is_not_read(pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
-    if debug_address.is_own_by_lookup(pair[0]) is None:
+    if peer.is_own_peer(pair[0]) is None:
         pytest.skip("this kernel does not look up single connections")
     monkeypatch.setattr(debug_address, "_connections", lambda: pytest.fail("the table has been read"))
     assert debug_address.is_own(pair[0]) and debug_address.is_own(pair[1])
 
 
 def test_kernel_without_a_lookup(pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(debug_address, "_NETLINK_SOCK_DIAG", 1 << 20)
-    assert debug_address.is_own_by_lookup(pair[0]) is None
+    monkeypatch.setattr(peer, "_NETLINK_SOCK_DIAG", 1 << 20)
+    assert peer.is_own_peer(pair[0]) is None
     assert debug_address.is_own(pair[0]) and debug_address.is_own(pair[1])
 
 
@@ -85,7 +86,7 @@ def test_connection_of_another_user_is_refused_by_both_ways(host: str) -> None:
         code = f"import encodings.idna, os, socket, sys; os.setuid(65534); s = socket.create_connection({address}); sys.stdin.read()"
         with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE):
             with server.accept()[0] as connection:
-                assert debug_address.is_own_by_lookup(connection) in (False, None)
+                assert peer.is_own_peer(connection) in (False, None)
                 assert not debug_address.is_own_by_table(connection)
 
 

@@ -18,14 +18,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from eventually import eventually
 from support.http_parts import TOKENS, engine, parts
 from support.http_server import ANY, make, place, served
 
 from monarch.telemetry._asking import Answer
+from monarch.telemetry._http import acceptor
 from monarch.telemetry._http.app import App
 from monarch.telemetry._http.auth import Names
 from monarch.telemetry._http.client import QueryEngineClient
 from monarch.telemetry._http.connection import Connection, Times
+from monarch.telemetry._http.places import UNPROVED
 from monarch.telemetry._http.routes import ARROW
 from monarch.telemetry._http.server import Address, Server, Tls, parse_address
 from monarch.telemetry._sql.coverage import Coverage
@@ -463,3 +466,107 @@ def test_engine_is_asked_in_threads_and_not_in_the_loop() -> None:
         assert get(url, "/healthz", token=None) == (200, b'{"status":"ok"}')
         release.set()
         assert slow.result()[0] == 200
+
+
+# ---- connections of others
+
+
+def silent(stack: contextlib.ExitStack, url: str, count: int) -> list[socket.socket]:
+    return [stack.enter_context(connected(url)) for _ in range(count)]
+
+
+def is_open(one: socket.socket) -> bool:
+    one.setblocking(False)
+    try:
+        return one.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_silent_connections_of_another_user_harm_no_owner() -> None:
+    program = """
+import encodings.idna, os, socket, sys
+os.setuid(65534)
+held = [socket.create_connection((sys.argv[1], int(sys.argv[2]))) for _ in range(900)]
+print("held", flush=True)
+sys.stdin.read()
+"""
+    with served() as url:
+        host, port = place(url)
+        command = [sys.executable, "-c", program, host, str(port)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None and other.stdout.readline() == "held\n"
+            assert {get(url)[0] for _ in range(20)} == {200}
+            assert get(url, "/healthz", token=None)[0] == 200
+
+
+def test_stranger_with_a_token_is_served_beside_silent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "is_own_peer", lambda _: False)
+    with served() as url, contextlib.ExitStack() as stack:
+        held = http.client.HTTPConnection(*place(url), timeout=20)
+        for _ in range(3):
+            silent(stack, url, 250)
+            held.request("GET", "/v1/admin", headers={"Authorization": f"Bearer {TOKENS.read}"})
+            answer = held.getresponse()
+            # The connection stays: it has shown a token.
+            assert answer.status == 200 and answer.read() and held.sock is not None
+            assert get(url)[0] == 200
+        held.close()
+
+
+def test_silent_strangers_hold_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "is_own_peer", lambda _: False)
+    with served() as url, contextlib.ExitStack() as stack:
+        held = silent(stack, url, 400)
+        # Connections are accepted in their order.
+        assert get(url)[0] == 200
+        eventually("the oldest connections are closed", lambda: sum(map(is_open, held)) <= UNPROVED)
+
+
+def test_unfinished_handshakes_keep_no_client_out(certificate: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "is_own_peer", lambda _: False)
+    with served(tls=certificate) as url, contextlib.ExitStack() as stack:
+        silent(stack, url, 400)
+        context = ssl.create_default_context(cafile=str(certificate.certificate))
+        client = http.client.HTTPSConnection(*place(url), timeout=20, context=context)
+        client.request("GET", "/v1/admin", headers={"Authorization": f"Bearer {TOKENS.read}"})
+        assert client.getresponse().status == 200
+        client.close()
+
+
+def test_server_without_descriptors_goes_on_later() -> None:
+    program = """
+import logging, os, resource, socket, threading
+from support.http_server import place, served
+
+refused = threading.Event()
+
+class Warned(logging.Handler):
+    def emit(self, record):
+        print(record.getMessage())
+        refused.set()
+
+logging.getLogger("monarch.telemetry").addHandler(Warned())
+with served() as url:
+    waiting = socket.socket()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    held = []
+    try:
+        while True:
+            held.append(os.dup(0))
+    except OSError:
+        pass
+    waiting.connect(place(url))
+    waiting.sendall(b"GET /healthz HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
+    assert refused.wait(20)
+    for one in held:
+        os.close(one)
+    waiting.settimeout(20)
+    print(waiting.recv(15))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, env=environment)
+    assert done.stdout.splitlines() == ["the HTTP server accepts no connection: Too many open files", "b'HTTP/1.1 200 OK'"], done.stderr

@@ -3,8 +3,8 @@
 The server binds a datagram socket with an abstract name that says where it listens: the kernel lists these names, and takes them back
 with the process, however that ends, so that there is no file to clean up or to be stale. A TCP port of the loopback interface is open to
 every user of the machine, and a debugger runs code. So both sides look up in the kernel's table of connections which user the other end
-belongs to, before anything is read. They ask the kernel for the one connection (`sock_diag`), which takes microseconds however many there
-are; the whole table of connections is read only where the kernel does not answer such questions.
+belongs to, before anything is read. They ask the kernel for the one connection; the whole table of connections is read only where the
+kernel does not answer such questions.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import re
 import socket
-import struct
 import sys
 from typing import NamedTuple
+
+from monarch._core.process.peer import is_own_peer
 
 HOST_VARIABLE = "MONARCH_DEBUG_SERVER_HOST"
 PORT_VARIABLE = "MONARCH_DEBUG_SERVER_PORT"
@@ -23,13 +24,6 @@ DEFAULT_HOST, DEFAULT_PORT = "localhost", 27000
 
 # The state of a server's socket in the kernel's table.
 _LISTEN = 0x0A
-
-# Of `linux/netlink.h` and `linux/inet_diag.h`: a request without `NLM_F_DUMP` looks one connection up by its addresses.
-_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, _NLMSG_ERROR = 4, 20, 1, 2
-_NLMSGHDR = struct.Struct("=LHHLL")
-_INET_DIAG_REQ_V2 = struct.Struct("=BBBBL2s2s16s16sLQ")
-_INET_DIAG_MSG = struct.Struct("=BBBB48sLLLLL")
-_ANY_COOKIE = (1 << 64) - 1
 
 
 class DebugServerAddress(NamedTuple):
@@ -116,47 +110,8 @@ def find_servers() -> list[DebugServerAddress]:
 
 def is_own(connection: socket.socket) -> bool:
     """The other end of this connection on this machine belongs to this user. False for an end that no process has (any more, or yet)."""
-    known = is_own_by_lookup(connection)
+    known = is_own_peer(connection)
     return is_own_by_table(connection) if known is None else known
-
-
-def is_own_by_lookup(connection: socket.socket) -> bool | None:
-    """The same, in a time that does not depend on the number of connections; None where the kernel does not answer."""
-    try:
-        theirs, ours = connection.getpeername()[:2], connection.getsockname()[:2]
-    except OSError:  # it is gone already
-        return False
-    try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _NETLINK_SOCK_DIAG) as netlink:
-            found = _look_up(netlink, connection.family, theirs, ours)
-            if found is None:
-                # "no such connection" is also the answer of a kernel that lacks the module; the near end is there.
-                return None if _look_up(netlink, connection.family, ours, theirs) is None else False
-    except (OSError, struct.error):
-        return None
-    state, uid, inode = found
-    # With no connection of these addresses the kernel gives what listens at the first one. An end without an inode has no process, and the
-    # kernel gives root as its user.
-    return state != _LISTEN and inode != 0 and uid == os.getuid()
-
-
-def _look_up(netlink: socket.socket, family: int, near: tuple[str, int], far: tuple[str, int]) -> tuple[int, int, int] | None:
-    """State, user and inode of the end `near` of a TCP connection; `OSError` if the kernel answers in another way."""
-    ends = [(struct.pack("!H", port), socket.inet_pton(family, host.partition("%")[0])) for host, port in (near, far)]
-    (source_port, source), (target_port, target) = ends
-    body = _INET_DIAG_REQ_V2.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF, source_port, target_port, source, target, 0, _ANY_COOKIE)
-    netlink.send(_NLMSGHDR.pack(_NLMSGHDR.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 0, 0) + body)
-    answer = netlink.recv(4096)
-    kind = _NLMSGHDR.unpack_from(answer)[1]
-    if kind == _NLMSG_ERROR:
-        import errno
-
-        number = -struct.unpack_from("=l", answer, _NLMSGHDR.size)[0]
-        if number == errno.ENOENT:
-            return None
-        raise OSError(number, os.strerror(number))
-    fields = _INET_DIAG_MSG.unpack_from(answer, _NLMSGHDR.size)
-    return fields[1], fields[8], fields[9]
 
 
 def is_own_by_table(connection: socket.socket) -> bool:

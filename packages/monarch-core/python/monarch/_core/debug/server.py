@@ -18,6 +18,7 @@ from monarch._core.debug import mark as debug_mark
 from monarch._core.debug.command import HELP, Attach, Cast, ParseError, parse
 from monarch._core.debug.mark import mark, plain
 from monarch._core.debug.session_info import table
+from monarch._core.process.peer import is_own_peer
 
 if TYPE_CHECKING:
     import socket
@@ -82,7 +83,7 @@ class DebugServer:
             self._connection = None
 
     async def _is_own(self, connection: socket.socket) -> bool:
-        known = debug_address.is_own_by_lookup(connection)
+        known = is_own_peer(connection)
         if known is not None:
             return known
         # A long table: one reader at a time, beside the loop.

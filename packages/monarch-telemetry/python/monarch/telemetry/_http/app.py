@@ -33,6 +33,7 @@ from monarch.telemetry._http.cursors import Cursors
 from monarch.telemetry._http.events import Events
 from monarch.telemetry._http.json_rows import encode
 from monarch.telemetry._http.parts import Parts
+from monarch.telemetry._http.places import STATE, Place
 from monarch.telemetry._http.problems import Problem, problem_of
 from monarch.telemetry._http.routes import ARROW, EVENTS, JSON, ROUTES, Route
 from monarch.telemetry._http.schema import checked, fields, parsed
@@ -149,6 +150,9 @@ class App:
         token = bearer(scope["headers"])
         found = None if token is None else self._tokens.scope(token)
         if found is not None:
+            place: Place | None = scope["state"].get(STATE)
+            if place is not None:
+                place.proved()
             return Caller(found, source)
         path: str = scope["path"]
         is_page = self._parts.files is not None and scope["method"] in ("GET", "HEAD") and not f"{path}/".startswith(_API)

@@ -12,6 +12,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from monarch.telemetry._http.places import STATE, Place
+
 # Seconds for the head of a request, or for what is left of a body when its answer has been sent; and in which a client that reads nothing
 # has to read something.
 HEAD_SECONDS, READ_SECONDS = 10.0, 30.0
@@ -139,6 +141,9 @@ class Connection(H11Protocol):
         self._read = _cancelled(self._read)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        place: Place | None = self.app_state.get(STATE)
+        if place is not None:
+            place.leave()
         self._head, self._read, self._look = _cancelled(self._head), _cancelled(self._read), _cancelled(self._look)
         super().connection_lost(exc)
 

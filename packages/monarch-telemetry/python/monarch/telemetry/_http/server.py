@@ -22,9 +22,11 @@ from typing import NamedTuple, cast
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from monarch.telemetry._http.acceptor import Acceptor
 from monarch.telemetry._http.app import App
 from monarch.telemetry._http.auth import LOOPBACK, Names
 from monarch.telemetry._http.connection import CONNECTIONS, IDLE_SECONDS, Connection
+from monarch.telemetry._http.places import STATE
 from monarch.telemetry.errors import TelemetryError
 
 STOP_SECONDS = 1.0
@@ -180,21 +182,13 @@ class Server:
         )
         config.load()
         state = ServerState()
-        servers = [
-            await loop.create_server(
-                lambda: self._connection(config, state, {}), sock=one, ssl=self._context, backlog=_BACKLOG, start_serving=True
-            )
-            for one in self._sockets
-        ]
+        acceptor = Acceptor(self._sockets, lambda place: self._connection(config, state, {STATE: place}), tls=self._context)
         self._ready.set()
         await self._stop.wait()
         began = time.monotonic()
-        # asyncio loses a connection that it accepts just before its server is closed: accept no more, and let it finish.
-        for one in self._sockets:
-            loop.remove_reader(one)
+        acceptor.close()
+        await acceptor.begun()
         await _rounds()
-        for server in servers:
-            server.close()
         app.close()
         await _ended(state, began + _ANSWERS)
         flush = threading.Thread(target=app.audit.flush, name="monarch telemetry audit", daemon=True)
