@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from monarch._core.config.entry_points import LoadedEntry
 from monarch._core.observe import doctor
 from monarch._core.observe.doctor import Line
 
@@ -123,15 +122,24 @@ def test_a_check_that_breaks_is_a_finding() -> None:
     lines = list(doctor.examine((broken_one, doctor.python)))
     assert [line.subject for line in lines] == ["broken one", "Python"]
     assert "no such thing" in lines[0].text and lines[0].todo
-    assert doctor.as_text(lines[0]).startswith("! ") and "to do: " in doctor.as_text(lines[0])
+    assert doctor.as_text(lines[0]).startswith("! ") and lines[0].todo in doctor.remedies(lines)[-1]
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), LookupError("no lamp")])
-def test_check_of_another_wheel_that_raises_is_a_finding(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check() -> list[Line]:
-        raise error
-
-    found = LoadedEntry(doctor.GROUP, "lamp", "lamp 1.0", "lamp:check", check)
-    monkeypatch.setattr(doctor, "load_entries", lambda group: iter([found]))
-    (line,) = doctor.added()
-    assert line.subject == "lamp" and f"{type(error).__name__}: {error}" in line.text and "lamp 1.0" in line.text and line.todo
+def test_remedies_stand_at_the_end_once() -> None:
+    lines = [
+        Line("open files", "limit 100", "run `ulimit -n 65536`"),
+        Line("extensions", "a backend is not installed", "pip install 'some-words[far]'", optional=True),
+        Line("open files", "limit 100", "run `ulimit -n 65536`"),
+        Line("clock", "source tsc"),
+    ]
+    assert [doctor.as_text(line)[0] for line in lines] == ["!", " ", "!", " "]
+    assert [line["finding"] for line in doctor.as_json(lines)] == [True, False, True, False]
+    assert doctor.remedies(lines) == [
+        "",
+        "to do:",
+        "  open files     run `ulimit -n 65536`",
+        "",
+        "only for uses that need it:",
+        "  extensions     pip install 'some-words[far]'",
+    ]
+    assert doctor.remedies([Line("clock", "source tsc")]) == []

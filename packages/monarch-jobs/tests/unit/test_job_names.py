@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
@@ -28,3 +30,8 @@ def test_backend_whose_extra_is_not_installed(monkeypatch: pytest.MonkeyPatch) -
     assert found.value.hint == "pip install 'monarch-jobs[kubernetes]'"
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = module.nothing
+
+
+def test_settings_of_backend_do_not_load_it() -> None:
+    code = "import sys, monarch.config as c; assert 'skypilot_python' in c.get_global_config(); sys.exit('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -96,7 +95,7 @@ def version(as_json: bool) -> None:
 @click.option("--crash", is_flag=True, help="What processes that were killed, or that failed, did last, from their flight recorders.")
 @click.option("--here", is_flag=True, help="Only this machine, not the other hosts of the current job.")
 def doctor(pid: tuple[int, ...], as_json: bool, crash: bool, here: bool) -> int:
-    """Checks this machine and the hosts of the current job; ends each finding with what to do.
+    """Checks this machine and the hosts of the current job; the last lines are the commands to run.
 
     Exits with 0 if there are no findings, with 1 if there are. With --crash it prints the last events of processes that have failed, of all
     jobs of this user on this machine or of those whose client is PID, and exits with 1 if there are none.
@@ -107,21 +106,9 @@ def doctor(pid: tuple[int, ...], as_json: bool, crash: bool, here: bool) -> int:
         return report(pid, as_json)
     if pid:
         raise click.UsageError("PID names a job, which --crash takes; without it the machine is checked")
-    from monarch._core.observe import doctor as examination
+    from monarch._core.cli.examination import report as examine
 
-    lines: list[examination.Line] = []
-    for line in chain(examination.examine(), examination.extensions(), examination.added()):
-        lines.append(line)
-        if not as_json:
-            click.echo(examination.as_text(line))
-    from monarch._core.cli import reach
-
-    code = 1 if any(line.todo for line in lines) else 0
-    there = [] if here else reach.elsewhere("doctor", as_json=as_json)
-    if as_json:
-        _print_json(examination.as_json(lines) + reach.rows(there))
-        return max(code, reach.code(there))
-    return max(code, reach.show(there))
+    return examine(as_json, here)
 
 
 @root.command()

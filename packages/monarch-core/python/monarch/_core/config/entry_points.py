@@ -43,11 +43,22 @@ class BrokenEntry:
         # Formatted now: the frames of the exception would keep what they refer to.
         self.traceback = _formatted(error)
         self.error = error.with_traceback(None)
-        self.todo = todo or _repair(wheel.partition(" ")[0])
+        # An error of the wheel's own with a hint knows better than this module.
+        hint = getattr(error, "hint", None)
+        self.todo = todo or (hint if isinstance(hint, str) and hint else _repair(wheel.partition(" ")[0]))
+
+    @property
+    def is_extra(self) -> bool:
+        """The wheel itself reports that what it needs here is not installed, with a hint: an extra, and no defect."""
+        return isinstance(self.error, ImportError) and bool(getattr(self.error, "hint", None))
 
     def describe(self) -> str:
         """One line that names the wheel, the entry point and the error."""
-        return f"{self.wheel}: entry point {self.name!r} of {self.group} ({self.target}): {type(self.error).__name__}: {_said(self.error)}"
+        return f"{self.wheel}: entry point {self.name!r} of {self.group} ({self.target}): {type(self.error).__name__}: {self.reason()}"
+
+    def reason(self) -> str:
+        """The text of the error, without the hint that `todo` has."""
+        return _said(self.error).removesuffix(f"\nhint: {self.todo}")
 
     def report(self) -> str:
         """That line, and the traceback."""
@@ -96,6 +107,15 @@ def load_entries(group: str) -> Iterator[LoadedEntry | BrokenEntry]:
 def groups() -> list[str]:
     """The groups in which any wheel has an entry point, sorted."""
     return sorted(_all().entries)
+
+
+def entries_by_wheel() -> dict[str, list[tuple[str, str]]]:
+    """Group and name of each entry point, by wheel as `name version`; all sorted."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for group in groups():
+        for name in entry_names(group):
+            found.setdefault(str(_all().entries[group][name].wheel), []).append((group, name))
+    return dict(sorted(found.items()))
 
 
 def broken() -> list[BrokenEntry]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from monarch._core.config.entry_points import BrokenEntry, broken, groups, load_entries
 from monarch._core.config.wheel import FOREIGN, install_hint
 
 _MIB = 1 << 20
@@ -34,11 +33,16 @@ _PROC_TIMEOUT = 20.0
 
 
 class Line(NamedTuple):
-    """The result of one check: `todo` is empty unless it is a finding."""
+    """The result of one check, and the command to run: a finding has one, and so has an extra that is not installed (`optional`)."""
 
     subject: str
     text: str
     todo: str = ""
+    optional: bool = False
+
+    @property
+    def is_finding(self) -> bool:
+        return bool(self.todo) and not self.optional
 
 
 def _count(limit: int) -> str:
@@ -266,42 +270,6 @@ CHECKS: tuple[Callable[[], Line], ...] = (
 )
 
 
-# Entry points of other wheels that add lines: callables that give (subject, text, what to do).
-GROUP = "monarch.doctor"
-
-
-def extensions() -> Iterator[Line]:
-    """The entry points of other wheels that are left out, with the traceback of each; a line if there is none."""
-    import logging
-
-    from monarch._core.config import known_settings as settings
-    from monarch._core.errors import known_rows as errors
-
-    count = sum(1 for group in groups() for _ in load_entries(group))
-    log = logging.getLogger("monarch.extension")
-    # What is left out is said here, and not in the log too.
-    level, _ = log.level, log.setLevel(logging.CRITICAL)
-    try:
-        settings.declare()
-        errors.declare()
-    finally:
-        log.setLevel(level)
-    lines = [Line("extensions", found.report(), found.todo) for found in broken()]
-    yield from lines or [Line("extensions", f"{count} entry points of other wheels can be loaded")]
-
-
-def added() -> Iterator[Line]:
-    """The lines of other wheels; what raises while it gives them is a finding."""
-    for found in load_entries(GROUP):
-        if isinstance(found, BrokenEntry):  # a line of `extensions`
-            continue
-        try:
-            yield from (Line(*line) for line in found.value())
-        except (Exception, SystemExit) as e:  # whatever another wheel raises
-            failed = found.broken(e)
-            yield Line(found.name, failed.report(), failed.todo)
-
-
 def examine(checks: tuple[Callable[[], Line], ...] = CHECKS) -> Iterator[Line]:
     """Looks at everything, cheapest first; a check that breaks is a finding too."""
     for check in checks:
@@ -312,10 +280,20 @@ def examine(checks: tuple[Callable[[], Line], ...] = CHECKS) -> Iterator[Line]:
 
 
 def as_text(line: Line) -> str:
-    mark = "!" if line.todo else " "
+    mark = "!" if line.is_finding else " "
     text = line.text.replace("\n", f"\n{'':17}")
-    return f"{mark} {line.subject:<14} {text}" + (f"\n{'':17}to do: {line.todo}" if line.todo else "")
+    return f"{mark} {line.subject:<14} {text}"
+
+
+def remedies(lines: list[Line]) -> list[str]:
+    """The last lines of the report: what to do about the findings, then what to install for extras, each once."""
+    printed: list[str] = []
+    for title, optional in (("to do:", False), ("only for uses that need it:", True)):
+        todo = {line.todo: f"  {line.subject:<14} {line.todo}" for line in lines if line.todo and line.optional is optional}
+        if todo:
+            printed += ["", title, *todo.values()]
+    return printed
 
 
 def as_json(lines: list[Line]) -> list[dict[str, Any]]:
-    return [{"subject": line.subject, "finding": bool(line.todo), "text": line.text, "todo": line.todo} for line in lines]
+    return [{"subject": line.subject, "finding": line.is_finding, "text": line.text, "todo": line.todo} for line in lines]

@@ -2,10 +2,24 @@
 
 The plan is one task (`job.plan()` prints it as YAML) whose run command is a worker on every node. SkyPilot itself runs in a process of its
 own, with any interpreter that it is installed for: its pins and ours may exclude each other.
+
+The class is loaded on first use: every process that asks for a setting of any wheel loads the settings in this package.
 """
 
 from __future__ import annotations
 
-from monarch.job.skypilot.job import SkyPilotJob as SkyPilotJob
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from monarch.job.skypilot.job import SkyPilotJob as SkyPilotJob
 
 __all__ = ["SkyPilotJob"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "SkyPilotJob":
+        raise AttributeError(f"module 'monarch.job.skypilot' has no attribute {name!r}")
+    from monarch.job.skypilot.job import SkyPilotJob
+
+    globals()[name] = SkyPilotJob
+    return SkyPilotJob

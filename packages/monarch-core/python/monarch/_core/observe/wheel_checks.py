@@ -1,0 +1,159 @@
+"""What `monarch doctor` reports of other wheels: entry points that cannot be loaded, and the lines that wheels add.
+
+The imports of everything that is installed take most of the doctor's time, and may run any code. So each wheel has a child process, forked
+before this process has threads: all wheels are loaded at the same time, and while the machine is checked. A wheel whose code hangs, or ends
+its process, is a finding, and stops nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from monarch._core.config.entry_points import BrokenEntry, LoadedEntry, broken, entries_by_wheel, load_entries, load_entry
+from monarch._core.observe.doctor import Line
+
+# Entry points of other wheels that add lines: callables that give (subject, text, what to do).
+GROUP = "monarch.doctor"
+# Groups whose entries are checked against those of all wheels, and so all in one process.
+DECLARATIONS = ("monarch.settings", "monarch.errors")
+# PyTorch takes ten seconds from a cold disk of a busy machine.
+LOAD_TIMEOUT = 60.0
+
+# Group and name of an entry point.
+Key = tuple[str, str]
+
+
+class Report(NamedTuple):
+    """The result of one wheel: how many entry points can be loaded, lines about the others, and the lines that the wheel adds."""
+
+    loaded: int
+    left_out: list[Line]
+    added: list[Line]
+
+
+def report_of(keys: Sequence[Key], begin: Callable[[Key], None]) -> Report:
+    """Loads entry points in this process; `begin` is called before each."""
+    loaded, left_out, added = 0, list[Line](), list[Line]()
+    for key in keys:
+        begin(key)
+        found = load_entry(*key)
+        if isinstance(found, BrokenEntry):
+            left_out.append(_left_out(found))
+        elif found is not None:
+            loaded += 1
+            if key[0] == GROUP:
+                added += _added(found)
+    return Report(loaded, left_out, added)
+
+
+def load_declarations() -> None:
+    """Loads the settings and errors that other wheels declare, in this process."""
+    import logging
+
+    from monarch._core.config import known_settings as settings
+    from monarch._core.errors import known_rows as errors
+
+    log = logging.getLogger("monarch.extension")
+    # What is left out is reported here, and not in the log too.
+    level, _ = log.level, log.setLevel(logging.CRITICAL)
+    try:
+        settings.declare()
+        errors.declare()
+    finally:
+        log.setLevel(level)
+
+
+def _left_out(found: BrokenEntry) -> Line:
+    if found.is_extra:
+        return Line("extensions", f"{found.wheel}: {found.name!r} of {found.group} is not installed: {found.reason()}", found.todo, True)
+    return Line("extensions", found.report(), found.todo)
+
+
+def _added(found: LoadedEntry) -> Iterator[Line]:
+    """The lines of a wheel; what raises while it gives them is a finding."""
+    try:
+        yield from (Line(*line) for line in found.value())
+    except (Exception, SystemExit) as e:  # whatever another wheel raises
+        failed = found.broken(e)
+        yield Line(found.name, failed.report(), failed.todo)
+
+
+class Wheels:
+    """All wheels with entry points, a child process each. No thread may run when this is made."""
+
+    def __init__(self) -> None:
+        # Before anything asks for a setting, which logs what is left out.
+        load_declarations()
+        self._end = time.monotonic() + LOAD_TIMEOUT
+        self._children = [_Child(wheel, [key for key in keys if key[0] not in DECLARATIONS]) for wheel, keys in entries_by_wheel().items()]
+
+    def lines(self) -> Iterator[Line]:
+        """Waits for the children: lines about entry points, then those that wheels add."""
+        reports = [child.report(self._end) for child in self._children]
+        # This process has left out declarations, and what failed when it started a proc.
+        own = [_left_out(found) for found in broken()]
+        left_out = {line.text: line for line in [*(line for report in reports for line in report.left_out), *own]}
+        yield from left_out.values()
+        if not any(line.is_finding for line in left_out.values()):
+            declared = sum(1 for group in DECLARATIONS for _ in load_entries(group))
+            yield Line("extensions", f"{declared + sum(report.loaded for report in reports)} entry points of other wheels can be loaded")
+        for report in reports:
+            yield from report.added
+
+
+class _Child:
+    """A process that loads the entry points of one wheel. It writes lines of JSON: the key of each before it is loaded, then the report."""
+
+    def __init__(self, wheel: str, keys: Sequence[Key]) -> None:
+        self._wheel = wheel
+        self._fd, write = os.pipe2(os.O_CLOEXEC)
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.dup2(2, 1)  # what an import prints is no part of the report
+                _send(write, report_of(keys, lambda key: _send(write, key)))
+            finally:
+                os._exit(0)
+        os.close(write)
+
+    def report(self, end: float) -> Report:
+        """The child's report; a child that has sent none by the time `end` is killed, and is a finding."""
+        received = bytearray()
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        is_late = False
+        while not is_late:
+            is_late = not poll.poll(max(end - time.monotonic(), 0) * 1000)
+            part = b"" if is_late else os.read(self._fd, 1 << 16)
+            if not part:
+                break
+            received += part
+        os.close(self._fd)
+        if is_late:
+            os.kill(self._pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        *complete, _ = bytes(received).split(b"\n")
+        sent: list[Any] = [json.loads(line) for line in complete]
+        if sent and len(sent[-1]) == len(Report._fields):
+            loaded, left_out, added = sent[-1]
+            return Report(loaded, [Line(*line) for line in left_out], [Line(*line) for line in added])
+        how = f"has not finished within {LOAD_TIMEOUT:g} s" if is_late else f"has ended its process ({_ended(code)})"
+        which = f"entry point {sent[-1][1]!r} of {sent[-1][0]}" if sent else "the load of entry points"
+        todo = f"remove or repair {self._wheel.partition(' ')[0]}: procs that load this entry point fail in the same way"
+        return Report(max(len(sent) - 1, 0), [Line("extensions", f"{self._wheel}: {which} {how}", todo)], [])
+
+
+def _send(fd: int, value: object) -> None:
+    left = memoryview(json.dumps(value).encode() + b"\n")
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+def _ended(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
