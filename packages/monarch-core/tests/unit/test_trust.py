@@ -9,6 +9,7 @@ import pytest
 
 from monarch._core.config.address import ChannelAddr
 from monarch._core.hosts.trust import Given, read_secret
+from monarch.config import configured
 
 SECRET = b"0123456789abcdef" * 2
 PEM = "-----BEGIN CERTIFICATE-----\n...\n-----END CERTIFICATE-----\n"
@@ -120,6 +121,20 @@ def test_trust_all_holds_for_loopback_only() -> None:
     assert given.of(ChannelAddr.parse("tcp://127.0.0.1:1")).kind == "insecure"
     with pytest.raises(ValueError, match="needs one of"):
         given.of(REMOTE)
+
+
+def test_setting_accepts_what_names_no_credentials() -> None:
+    with pytest.warns(DeprecationWarning):
+        before = Given(None, None, "trust_all_connections", insecure=False)
+    with pytest.raises(ValueError, match="MONARCH_TRUST_ALL=1 at both ends, in such a network, accepts ca='trust_all_connections'$"):
+        before.of(REMOTE)
+    with configured(trust_all=True):
+        for given in (before, Given(None, None, None, insecure=False)):
+            with pytest.warns(UserWarning, match=r"tcp://example\.org:1 is used without encryption because MONARCH_TRUST_ALL is set"):
+                assert given.of(REMOTE).kind == "insecure"
+        assert Given(SECRET, None, None, insecure=False).of(REMOTE).kind == "secret"
+        assert Given(None, PEM, PEM, insecure=False).of(REMOTE).kind == "site"
+        assert before.of(ChannelAddr.parse("unix:@here")).kind == "user"
 
 
 def test_trust_shows_no_secret() -> None:

@@ -16,6 +16,7 @@ from file_job import FileJob
 from test_cli_exec import monarch
 
 from monarch.actor import this_host, this_proc
+from monarch.config import configured
 from monarch.job import ExecError, LocalJob, PortForwarder, ProcessJob, SubmitError, exec_command, job_load
 from monarch.job._files import audit
 
@@ -50,6 +51,14 @@ def test_the_life_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(os.environ["MONARCH_HOME"], "audit.jsonl")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "not to be seen" not in path.read_text()
+
+
+def test_attachment_under_trust_all_is_marked() -> None:
+    job = ProcessJob({"a": 1})
+    with configured(trust_all=True):
+        job.state("state.json")
+    job.kill()
+    assert [row.get("trust_all") for row in rows()] == [None, True, None]
 
 
 def test_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 from api_stand_in import Answer, ApiStandIn, Asked
 from memory_cluster import MemoryCluster, running
 
+from monarch.config import configured
 from monarch.job import BackendMissingError, CredentialsError, SubmitError, job_loads
 from monarch.job._job.launcher import Host
 from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
@@ -117,9 +118,20 @@ def test_attached_pods_need_a_secret_before_anything_is_requested(monkeypatch: p
     monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(cluster))
     job = KubernetesJob("research")
     job.add_mesh("old", 1)
-    with pytest.raises(SubmitError, match="by which secret the pods of mesh 'old' are joined"):
+    with pytest.raises(SubmitError, match="by which secret the pods of mesh 'old' are joined(.|\n)*MONARCH_TRUST_ALL=1 for a program"):
         job.apply()
     assert not any(verb == "apply" for verb, _, _ in cluster.requests)
+
+
+def test_attached_pods_need_no_secret_under_trust_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MONARCH_JOB_SECRET_FILE", raising=False)
+    monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(MemoryCluster()))
+    job = KubernetesJob("research")
+    job.add_mesh("old", 1)
+    with configured(trust_all=True):
+        job.apply()
+    assert job.active and job._trust("old") == {}
+    job.kill()
 
 
 def test_join_secret_that_is_missing_or_has_no_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

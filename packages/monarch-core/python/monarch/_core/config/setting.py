@@ -298,6 +298,14 @@ def _kept() -> list[Setting]:
             )
             for part, about in (("cert", "Site certificate"), ("key", "Key of the site certificate"), ("ca", "Site CA"))
         ),
+        Setting(
+            "trust_all",
+            "bool",
+            False,
+            "Plain TCP, as `insecure=True`, where no other credentials are given: worker and client set it to run programs of "
+            "torchmonarch 0.7 unchanged, in a network where every machine may run code. Warns at each use.",
+            local=True,
+        ),
     ]
 
 

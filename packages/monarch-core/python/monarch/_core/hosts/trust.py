@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 # What torchmonarch 0.7 required as `ca`.
 TRUST_ALL = "trust_all_connections"
 SECRET_VARIABLE = "MONARCH_JOB_SECRET_FILE"
+# The setting `trust_all`, by which programs and manifests that were written for 0.7 run as they are.
+TRUST_ALL_VARIABLE = "MONARCH_TRUST_ALL"
 _LONGEST_SECRET = 4096
 # What launchers write: random bytes, of which the first or the last may look like white space.
 _RAW_SECRET = 32
@@ -74,15 +76,20 @@ class Given:
             return Trust("secret", secret=self._secret)
         if self._site is not None:
             return Trust("site", key=self._site[0], ca=self._site[1])
-        if self.insecure or (self.trust_all and address.loopback):
-            if self.insecure:
+        from monarch._core.config import config
+
+        everywhere = bool(config.value("trust_all"))
+        if self.insecure or everywhere or (self.trust_all and address.loopback):
+            if self.insecure or everywhere:
                 import warnings
 
-                warnings.warn(f"{address.url} is used without encryption: who can reach it can run code", UserWarning, stacklevel=4)
+                why = "" if self.insecure else f" because {TRUST_ALL_VARIABLE} is set"
+                warnings.warn(f"{address.url} is used without encryption{why}: who can reach it can run code", UserWarning, stacklevel=4)
             return Trust("insecure")
+        as_before = f"; {TRUST_ALL_VARIABLE}=1 at both ends, in such a network, accepts ca={TRUST_ALL!r}" if self.trust_all else ""
         raise ValueError(
             f"{address.url} needs one of: secret= (or {SECRET_VARIABLE}), private_key= with ca=, or insecure=True for a network "
-            "where everybody may run code"
+            f"where everybody may run code{as_before}"
         )
 
 

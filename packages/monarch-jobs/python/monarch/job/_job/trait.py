@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from monarch.config import get_global_config
 from monarch.job._client.keeper import Keeper, Launch
 from monarch.job._files import audit, credentials, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
@@ -395,7 +396,7 @@ def _connect(job: JobTrait) -> JobState:
     _set_healers(job, found)
     if found is not job._life.attached:
         job._life.attached = found
-        audit.record("attach", target)
+        audit.record("attach", target, trust_all=get_global_config()["trust_all"] or None)
         job._life.history.attached(job, found._meshes)
     path = job._life.path
     if path is not None and os.path.exists(path):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from monarch.actor import MonarchError
+from monarch.config import get_global_config
 from monarch.extension import HostEnd, listen
 from monarch.job._files import audit
 from monarch.job._job import saved
@@ -66,7 +67,7 @@ class KeptJob:
             if not self._is_attached:
                 self._is_attached = True
                 listen(self._heard)
-                audit.record("attach", f"{self.job._title} (keeper)")
+                audit.record("attach", f"{self.job._title} (keeper)", trust_all=get_global_config()["trust_all"] or None)
             self._given = self.job._state()._meshes
             self._addresses = {(host.mesh, host.rank): host.address for host in status.hosts}
             return self._given

@@ -8,6 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from monarch import actor
+from monarch.config import get_global_config
 from monarch.job._files import credentials
 from monarch.job._job.allocation import Allocation
 from monarch.job._job.gateway import attach_gateway
@@ -220,13 +221,19 @@ class KubernetesJob(LauncherJob):
     def _create(self, client_script: str | None) -> None:
         if not self._args.meshes:
             raise ValueError("KubernetesJob without a mesh: nothing to submit")
-        has_secret = self._args.insecure or self._args.join_secret is not None or os.environ.get(_SECRET_VARIABLE)
+        has_secret = (
+            self._args.insecure
+            or self._args.join_secret is not None
+            or os.environ.get(_SECRET_VARIABLE)
+            or get_global_config()["trust_all"]
+        )
         attached = next((mesh.name for mesh in self._args.meshes.values() if not mesh.provisioned), None)
         if attached is not None and not has_secret:
             raise SubmitError(
                 f"nothing says by which secret the pods of mesh '{attached}' are joined",
                 title=self._title,
-                hint=f"join_secret= names their Secret, {_SECRET_VARIABLE} a file; insecure=True is for pods without encryption",
+                hint=f"join_secret= names their Secret, {_SECRET_VARIABLE} a file; insecure=True, or MONARCH_TRUST_ALL=1 for a program "
+                "that stays as it is, is for pods without encryption",
             )
         super()._create(client_script)
         assert self._ids is not None
