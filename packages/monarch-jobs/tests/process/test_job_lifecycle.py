@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from file_job import FileJob, allocations
 
-from monarch.actor import this_host
-from monarch.job import DEFAULT_JOB_PATH, BatchJob, JobEndedError, JobError, ProcessJob, job_load
+from monarch.actor import ExitReason, this_host
+from monarch.extension import HostEnd
+from monarch.job import DEFAULT_JOB_PATH, BatchJob, JobEndedError, JobError, JobState, ProcessJob, job_load
 from monarch.job._job import trait
 
 
@@ -42,6 +43,33 @@ def test_an_allocation_is_made_once_and_ends_with_kill(folder: Path) -> None:
         assert (job.active, job.apply_id, allocations("alloc")) == (False, None, [])
     job.apply()
     assert job.apply_id not in (None, first)
+
+
+class OwnMesh:
+    """A mesh of hosts that is made of nothing of ours."""
+
+    def __init__(self, hosts: int) -> None:
+        self.hosts = hosts
+
+
+class OwnMeshes(FileJob):
+    def _state(self) -> JobState:
+        meshes: dict[str, Any] = {self.mesh: OwnMesh(self.size), "here": this_host()}
+        return JobState(meshes)
+
+
+def test_job_has_meshes_of_its_own_kind() -> None:
+    job = OwnMeshes("alloc", 3)
+    for _ in range(2):
+        state = job.state(cached_path=None)
+        own: Any = state.hosts
+        assert isinstance(own, OwnMesh) and own.hosts == 3
+        assert state.here == this_host()
+    assert repr(state).startswith("<JobState hosts: <")
+    # Hosts that are lost are looked for among the other meshes.
+    job._life.history._heard(HostEnd(1, "a host", ExitReason("host_lost")))
+    job.kill()
+    assert allocations("alloc") == []
 
 
 def test_the_next_script_finds_it_again(capfd: pytest.CaptureFixture[str]) -> None:

@@ -29,9 +29,10 @@ def set_healer(hosts: HostMesh, heal: Healer) -> None:
 
     `heal(seconds)` brings lost hosts back within that time, and returns the hosts of this mesh: handles that reach the new ones. Code that
     needs its hosts calls it, on any thread, also on several at once; it may block. What it raises, its caller gets. Hosts that were not
-    attached, like `this_host()`, cannot be lost: for these, nothing is set.
+    attached, like `this_host()`, cannot be lost: for these, nothing is set, nor for what is no `HostMesh`, in the `JobState` of a job whose
+    meshes are of its own kind.
     """
-    if hosts._attachment is not None:
+    if isinstance(hosts, HostMesh) and hosts._attachment is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
         agents = tuple(hosts._agent_ids())
         hosts._healers.pop(agents, None)
         hosts._healers[agents] = heal

@@ -57,11 +57,15 @@ class History:
             while self._waiting and is_recording():
                 emit(TABLE, **self._waiting.popleft())
 
-    def attached(self, job: _Named, meshes: Mapping[str, HostMesh]) -> None:
+    def attached(self, job: _Named, meshes: Mapping[str, object]) -> None:
         """The client has handles of these meshes, new ones."""
+        from monarch.actor import HostMesh
+
+        # A job may have meshes of its own kind, of which nothing is known.
+        hosts = {name: mesh for name, mesh in meshes.items() if isinstance(mesh, HostMesh)}
         with self._lock:
-            self._job, self._meshes, self._lost = job, dict(meshes), set()
-        self.add(job, "attached", detail=", ".join(f"{name}: {mesh.size()}" for name, mesh in meshes.items()))
+            self._job, self._meshes, self._lost = job, hosts, set()
+        self.add(job, "attached", detail=", ".join(f"{name}: {hosts[name].size()}" if name in hosts else name for name in meshes))
 
     def healed(self, job: _Named, report: HealReport) -> None:
         """Lost hosts are back, or are missing still."""

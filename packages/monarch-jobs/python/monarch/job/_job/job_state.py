@@ -85,7 +85,8 @@ class JobState:
         return sorted({*super().__dir__(), *self._meshes})
 
     def __repr__(self) -> str:
-        return f"<JobState {', '.join(f'{name}: {mesh.extent}' for name, mesh in self._meshes.items())}>"
+        meshes = [f"{name}: {getattr(mesh, 'extent', mesh)}" for name, mesh in self._meshes.items()]
+        return f"<JobState {', '.join(meshes)}>"
 
 
 def _listed(names: Iterable[str]) -> str:
