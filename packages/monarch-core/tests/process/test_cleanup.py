@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import signal
+import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from eventually import eventually
 from fresh_script import Script, run
 
+from monarch._core.process import loop_end
 from monarch.actor import Actor, SupervisionError, context, endpoint, this_host, this_proc
 from monarch.config import configured
 
@@ -474,3 +478,59 @@ def test_process_that_dies_after_it_is_stopped():
         """
     )
     done.assert_clean()
+
+
+class Leaving(Actor):
+    """Leaves an open generator, and work on a thread of its loop's executor."""
+
+    def __init__(self, said: Any) -> None:
+        self.said = said
+
+    async def numbers(self) -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0)
+            self.said.append("finally")
+
+    @endpoint
+    async def leave(self, work: Any) -> None:
+        self.open = self.numbers()
+        await anext(self.open)
+        asyncio.get_running_loop().run_in_executor(None, work)
+
+
+class Said:
+    """The texts of this process, which an actor of it gets by reference."""
+
+    texts: list[str] = []
+
+    def append(self, text: str) -> None:
+        Said.texts.append(text)
+
+    def work(self) -> None:
+        self.append("work")
+
+
+class Stays(Said):
+    ended = threading.Event()
+
+    def work(self) -> None:
+        Stays.ended.wait()
+
+
+def test_stop_ends_generators_and_threads_of_the_loop():
+    Said.texts.clear()
+    actor = this_proc().spawn("leaving", Leaving, Said())
+    actor.leave.call_one(Said().work).get()
+    actor.stop().get()
+    assert sorted(Said.texts) == ["finally", "work"]
+
+
+def test_stop_leaves_a_thread_that_does_not_end(monkeypatch, caplog):
+    monkeypatch.setattr(loop_end, "END_TIME", 0.01)
+    actor = this_proc().spawn("leaving", Leaving, Said())
+    actor.leave.call_one(Stays().work).get()
+    actor.stop().get()
+    assert "a thread of the executor has not ended within 0.01 s of the end of its event loop" in caplog.text
+    Stays.ended.set()

@@ -16,6 +16,7 @@ from monarch._core.call.context import set_context
 from monarch._core.errors.errors import ExitReason, MeshFailure
 from monarch._core.process.forked_child import is_child, leave, leave_if_child
 from monarch._core.process.hook_answer import verdict
+from monarch._core.process.loop_end import END_TIME, end_loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -395,11 +396,9 @@ class LoopSide:
         loop = self.loop
         if self.fd >= 0:
             loop.remove_reader(self.fd)
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        asyncio.set_event_loop(None)
-        loop.close()
+        if self.actor.process.closed:
+            self.actor.process.native.extend_stop(4 * END_TIME)
+        try:
+            end_loop(loop)
+        finally:
+            asyncio.set_event_loop(None)

@@ -12,6 +12,8 @@ import os
 import threading
 from weakref import WeakSet
 
+from monarch._core.process.loop_end import end_loop
+
 _local = threading.local()
 _all: WeakSet[ThreadLoop] = WeakSet()
 
@@ -41,7 +43,11 @@ class ThreadLoop:
 
     def close(self) -> None:
         # A forked child shares the selector of its parent.
-        if os.getpid() == self.pid and not self.loop.is_running() and not self.loop.is_closed():
+        if os.getpid() != self.pid or self.loop.is_running() or self.loop.is_closed():
+            return
+        if asyncio._get_running_loop() is None:
+            end_loop(self.loop)
+        else:  # the collector has found it on a thread that runs another one
             self.loop.close()
 
     __del__ = close
