@@ -77,6 +77,26 @@ def test_keeper_outlives_the_script_and_the_next_one_finds_it(tmp_path: Path) ->
     assert not home.parent.exists()
 
 
+def test_context_of_job_with_keeper_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("specs.py").write_text('from file_job import FileJob\njob = FileJob("alloc")\n')
+    passphrase = tmp_path / "passphrase"
+    passphrase.touch(0o600)
+    passphrase.write_text("correct horse\n")
+    sealed, options = str(tmp_path / "x.sealed"), ("--passphrase-file", str(passphrase))
+    assert monarch("apply", "specs.job")[0] == 0
+    pid = run_script(tmp_path / "lamp")["pid"]
+    assert monarch("context", "export", "-o", sealed, *options) == (0, "", "")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("MONARCH_HOME", str(tmp_path / "home of another machine"))
+        assert monarch("context", "import", sealed, "--name", "moved", *options) == (0, "", "")
+        code, out, _ = monarch("status", "--json")
+        # The keeper runs on the machine that started it.
+        assert (code, json.loads(out)["keeper"]) == (0, None)
+    assert monarch("context", "use", "default")[0] == 0
+    assert monarch("kill")[0] == 0
+    await_end(pid)
+
+
 def test_killed_keeper_is_started_again(tmp_path: Path) -> None:
     Path("specs.py").write_text('from file_job import FileJob\njob = FileJob("alloc")\n')
     assert monarch("apply", "specs.job")[0] == 0

@@ -71,6 +71,19 @@ def test_a_home_that_others_may_write_to(tmp_path: Path, apply_id: str) -> None:
         credentials.make(apply_id)
 
 
+def test_directories_of_this_machine_are_no_credentials(apply_id: str) -> None:
+    secret = credentials.make(apply_id)
+    keeper = Path(credentials.directory(apply_id), "keeper")
+    keeper.mkdir()
+    (keeper / "log").write_text("of a process that runs here\n")
+    assert credentials.contents(apply_id) == {"secret": secret}
+    Path(credentials.directory(apply_id), "link").symlink_to(keeper)
+    with pytest.raises(CredentialsError, match="link: cannot be read"):
+        credentials.contents(apply_id)
+    credentials.remove(apply_id)
+    assert credentials.contents(apply_id) == {}
+
+
 def test_an_identity_that_is_no_uuid_names_no_directory() -> None:
     for bad in ("../..", "", "x"):
         with pytest.raises(ValueError, match="badly formed"):

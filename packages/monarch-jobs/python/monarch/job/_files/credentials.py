@@ -73,6 +73,16 @@ def restore(apply_id: str, files: Mapping[str, bytes]) -> None:
         ) from None
 
 
+def contents(apply_id: str) -> dict[str, bytes]:
+    """The files of the directory; none where it does not exist. Directories in it belong to processes of this machine, such as the keeper."""
+    try:
+        with os.scandir(directory(apply_id)) as entries:
+            files = sorted((entry.name, entry.path) for entry in entries if not entry.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return {}
+    return {name: read_private(path) for name, path in files}
+
+
 def put(path: str, data: bytes) -> None:
     """Writes a new private file."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -24,9 +24,7 @@ def export(name: str, passphrase: str) -> bytes:
     apply_id = state_file.apply_id_of(state, name)
     files: dict[str, str] = {}
     if apply_id is not None:
-        folder = credentials.directory(apply_id)
-        for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-            files[file] = base64.b64encode(credentials.read_private(os.path.join(folder, file))).decode()
+        files = {file: base64.b64encode(data).decode() for file, data in credentials.contents(apply_id).items()}
     content = {"context": name, "spec": contexts.spec(name), "state": state.decode(), "credentials": files}
     return seal(json.dumps(content).encode(), passphrase)
 
