@@ -74,7 +74,7 @@ def restore(apply_id: str, files: Mapping[str, bytes]) -> None:
 
 
 def contents(apply_id: str) -> dict[str, bytes]:
-    """The files of the directory; none where it does not exist. Directories in it belong to processes of this machine, such as the keeper."""
+    """The files of the directory, if there is one. Directories in it belong to processes of this machine, such as the keeper."""
     try:
         with os.scandir(directory(apply_id)) as entries:
             files = sorted((entry.name, entry.path) for entry in entries if not entry.is_dir(follow_symlinks=False))
