@@ -157,9 +157,9 @@ BAD: dict[str, tuple[str, Object, str]] = {
     "text": ("workers", {"replicas": "2"}, "spec.replicas"),
     "no template": ("workers", {"replicas": 1, "podTemplate": None}, "spec.podTemplate"),
     "port": ("workers", {"replicas": 1, "port": 65536}, "spec.port: Invalid value: 65536"),
-    "dash": ("a-b", {"replicas": 1}, r"the name of a MonarchMesh is a-z, then a-z or 0-9"),
-    "digit": ("0a", {"replicas": 1}, r"the name of a MonarchMesh is a-z, then a-z or 0-9"),
-    "long": ("a" * 64, {"replicas": 1}, "at most 63 characters"),
+    "dash": ("a-b", {"replicas": 1}, "must start with a lowercase letter"),
+    "digit": ("0a", {"replicas": 1}, "must start with a lowercase letter"),
+    "long": ("a" * 64, {"replicas": 1}, "less than 64 characters"),
     "unknown": ("workers", {"replicas": 1, "replica": 1}, "replica"),
 }
 

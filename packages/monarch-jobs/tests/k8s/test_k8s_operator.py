@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import ARGV
 from eventually import eventually
 from operator_process import OperatorProcess
 
@@ -248,7 +251,96 @@ def _holder(api: Cluster) -> str:
     return str(lease["spec"]["holderIdentity"])
 
 
-def test_bad_meshes_do_not_stop_others(api: Cluster, start: Start, template: Object) -> None:
+def _headless(api: Cluster, name: str = "workers") -> Object:
+    """A Service as a manifest brings it beside its mesh; one port is not as the operator has it."""
+    selector = {"app.kubernetes.io/name": "monarch-worker", "monarch.pytorch.org/mesh-name": name}
+    ports = [{"name": "monarch", "port": 26600, "targetPort": 26600}, {"name": "second", "port": 1}]
+    metadata = {"name": f"{name}-svc", "namespace": api.namespace, "labels": {"theirs": "1"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata,
+        "spec": {"clusterIP": "None", "selector": selector, "ports": ports},
+    }
+
+
+def _stateful_set(api: Cluster, template: Object, name: str = "workers") -> Object:
+    selector = {"app.kubernetes.io/name": "monarch-worker", "monarch.pytorch.org/mesh-name": name}
+    (container,) = template["spec"]["containers"]
+    second = {**container, "name": "second"}
+    spec: Object = {
+        "replicas": 1,
+        "serviceName": f"{name}-svc",
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": selector},
+        "template": {"metadata": {"labels": selector}, "spec": {**template["spec"], "containers": [container, second]}},
+    }
+    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name, "namespace": api.namespace}, "spec": spec}
+
+
+@pytest.mark.parametrize("way", ["apply", "create"])
+def test_objects_of_a_manifest_are_adopted(api: Cluster, cluster: KubeCluster, start: Start, template: Object, way: str) -> None:
+    objects = [_headless(api), _stateful_set(api, template), _mesh(api, template, replicas=2)]
+    cluster.kubectl(way, "-n", api.namespace, "-f", "-", stdin=yaml_text.documents(objects))
+    uids = {kind: (api.get(kind, name) or {})["metadata"]["uid"] for kind, name in ((SET, "workers"), (SERVICE, "workers-svc"))}
+    start().await_ready()
+    mesh = _await_ready(api)
+    assert mesh["status"]["readyReplicas"] == 2
+    made, service = _set(api), api.get(SERVICE, "workers-svc")
+    assert service is not None
+    for kind, item in ((SET, made), (SERVICE, service)):
+        assert item["metadata"]["uid"] == uids[kind]
+        assert [owner["uid"] for owner in item["metadata"]["ownerReferences"]] == [mesh["metadata"]["uid"]]
+    # As the operator makes them, and no more.
+    assert [port["port"] for port in service["spec"]["ports"]] == [26600] and "theirs" not in service["metadata"]["labels"]
+    assert [container["name"] for container in made["spec"]["template"]["spec"]["containers"]] == ["worker"]
+    if way == "apply":
+        # The manifest may be applied again: it is the mesh that counts.
+        cluster.kubectl("apply", "-n", api.namespace, "-f", "-", stdin=yaml_text.documents(objects))
+        eventually("the Service has one port", lambda: len((api.get(SERVICE, "workers-svc") or {})["spec"]["ports"]) == 1)
+    api.patch(names.MESH_KIND, "workers", {"spec": {"port": 26601}})
+    eventually("the port is new", lambda: [port["port"] for port in (api.get(SERVICE, "workers-svc") or {})["spec"]["ports"]] == [26601])
+    api.delete(names.MESH_KIND, "workers")
+    eventually("all of the mesh is gone", lambda: _left(api), lambda left: not left, 90)
+
+
+def test_operator_is_installed_over_the_definition_of_others(api: Cluster, cluster: KubeCluster, start: Start, template: Object) -> None:
+    other = install.crd()
+    schema = other["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    # As an operator has it that knows no generation.
+    del schema["properties"]["status"]["properties"]["observedGeneration"]
+    schema["description"] = "Theirs."
+    cluster.kubectl("replace", "--field-manager=helm", "-f", "-", stdin=json.dumps(other))
+    try:
+        command = [*ARGV, "k8s", "install", "--operator", "-n", api.namespace, "--image", "localhost/operator:1"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done
+        assert "left CustomResourceDefinition monarchmeshes.monarch.pytorch.org as it is" in done.stdout and "'helm'" in done.stdout
+        assert api.get("apps/v1/Deployment", "monarch-operator") is not None
+        start().await_ready()
+        api.apply(_mesh(api, template))
+        eventually("the pod is ready", lambda: (api.get(names.MESH_KIND, "workers") or {}).get("status", {}).get("readyReplicas") == 1)
+    finally:
+        for kind in ("clusterrole", "clusterrolebinding"):
+            cluster.kubectl("delete", kind, "monarch-operator", "--ignore-not-found")
+        api.apply(install.crd(), force=True)
+
+
+def test_metadata_goes_where_upstream_has_it(api: Cluster, start: Start, template: Object) -> None:
+    start().await_ready()
+    template["metadata"] = {"labels": {"pod-label": "a"}, "annotations": {"pod-annotation": "b"}}
+    api.apply(_mesh(api, template, labels={"mesh-label": "c"}, annotations={"mesh-annotation": "d"}))
+    _await_ready(api)
+    made, service = _set(api), api.get(SERVICE, "workers-svc") or {}
+    ((pod,), _) = api.list("v1/Pod", f"{names.selector('workers')},pod-label=a")
+    assert pod["metadata"]["annotations"]["pod-annotation"] == "b" and "mesh-label" not in pod["metadata"]["labels"]
+    assert made["metadata"]["labels"]["mesh-label"] == "c" and made["metadata"]["annotations"]["mesh-annotation"] == "d"
+    assert "pod-label" not in made["metadata"]["labels"] and "pod-annotation" not in made["metadata"]["annotations"]
+    assert service["metadata"]["labels"] == dict(part.split("=") for part in names.selector("workers").split(","))
+    assert "annotations" not in service["metadata"]
+
+
+def test_bad_meshes_do_not_stop_others(api: Cluster, cluster: KubeCluster, start: Start, template: Object) -> None:
     operator = start("--metrics-bind-address", "127.0.0.1:0").await_ready()
     other = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "taken-svc"}, "spec": {"ports": [{"port": 1}]}}
     api.create(other)
@@ -258,24 +350,37 @@ def test_bad_meshes_do_not_stop_others(api: Cluster, start: Start, template: Obj
         "invalid": _mesh(api, empty, "invalid"),
         "unknown": _mesh(api, unknown, "unknown"),
         "taken": _mesh(api, template, "taken"),
+        "typed": _mesh(api, {"spec": {"containers": "worker"}}, "typed", annotations={names.JOIN_SECRET: "a"}),
         "secretless": _mesh(
             api, {"spec": {"containers": [{"name": "main", "image": "a"}]}}, "secretless", annotations={names.JOIN_SECRET: "a"}
         ),
     }
     for mesh in meshes.values():
         api.apply(mesh)
+    # Deeper than a decoder that recurses can follow.
+    deep = json.dumps(_mesh(api, {"spec": {"containers": []}}, "deep")).replace("[]", "[" * 3000 + "]" * 3000)
+    path = f"/apis/monarch.pytorch.org/v1alpha1/namespaces/{api.namespace}/monarchmeshes"
+    cluster.kubectl("create", "--raw", path, "-f", "-", stdin=deep)
     api.apply(_mesh(api, template))
     _await_ready(api)
     expected = {
         "invalid": "spec.template.spec.containers: Required value",
         "unknown": "nodeName",
-        "taken": "Service taken-svc exists already, and is not of this mesh",
+        "taken": "Service taken-svc exists already, and cannot become the mesh's: spec.clusterIP is",
         "secretless": "no container 'worker'",
+        "typed": "spec.podTemplate.spec.containers is a list, not str",
+        "deep": "spec.podTemplate is nested deeper than 100 levels",
     }
+    reasons = (
+        dict.fromkeys(expected, "Refused") | {"taken": "NotAdopted"} | dict.fromkeys(["secretless", "typed", "deep"], "InvalidTemplate")
+    )
     for name, text in expected.items():
         found = eventually(f"mesh {name} has a condition", lambda name=name: _condition(api, name))
-        assert (found["status"], found["reason"]) == ("False", "Waiting")
-        assert text in found["message"]
+        assert found["status"] == "False" and text in found["message"]
+        assert found["reason"] == reasons[name]
+        (event,) = eventually(f"mesh {name} has an event", lambda name=name: api.events(name, "MonarchMesh"))
+        assert (event["type"], event["reason"]) == ("Warning", found["reason"]) and text in event["message"]
+    assert "Traceback" not in operator.log()
     assert 'monarch_operator_reconciles_total{result="error"}' in operator.get("/metrics", "metrics")[1]
     # The one that is put right is served.
     api.apply(_mesh(api, template, "invalid"), force=True)

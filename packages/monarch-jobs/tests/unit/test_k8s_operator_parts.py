@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -12,9 +14,9 @@ from typing import Any
 import pytest
 
 from monarch.job.kubernetes.manifests import mesh_objects, names
-from monarch.job.kubernetes.operator import endpoints
+from monarch.job.kubernetes.operator import adoption, endpoints
 from monarch.job.kubernetes.operator.metrics import Metrics
-from monarch.job.kubernetes.operator.status import mesh_status
+from monarch.job.kubernetes.operator.status import NOT_ADOPTED, Problem, mesh_status
 from monarch.job.kubernetes.operator.work_queue import Key, WorkQueue
 
 Object = dict[str, Any]
@@ -51,6 +53,7 @@ def test_mesh_is_a_service_and_a_stateful_set() -> None:
     assert made["spec"]["template"]["metadata"]["labels"] == {"team": "a", **selector}
     assert (made["spec"]["podManagementPolicy"], made["spec"]["serviceName"]) == ("Parallel", "workers-svc")
     assert made["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "q", **selector}
+    assert service["metadata"]["labels"] == selector
     assert set(made["metadata"]["annotations"]) == {"note", names.TEMPLATE_HASH}
 
 
@@ -74,18 +77,86 @@ def test_secret_of_a_mesh_is_added() -> None:
         mesh_objects(other)
 
 
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth - 1):
+        found = [found]
+    return found
+
+
+HOSTILE: list[tuple[Object, str]] = [
+    ({"containers": []}, "spec.podTemplate has 'containers'"),
+    ({"metadata": [], "spec": "x"}, "spec.podTemplate.spec is a mapping, not str"),
+    ({"metadata": "x"}, "spec.podTemplate.metadata is a mapping, not str"),
+    ({"metadata": {"labels": ["a"]}}, "metadata.labels is a mapping, not list"),
+    ({"metadata": {"annotations": {"a": 1}}}, "metadata.annotations: 'a' is 1, and text is needed"),
+    ({"spec": 7}, "spec.podTemplate.spec is a mapping, not int"),
+    ({"spec": {"containers": "worker"}}, "spec.containers is a list, not str"),
+    ({"spec": {"containers": ["worker"]}}, r"spec.containers\[0\] is a mapping, not str"),
+    ({"spec": {"containers": [{"name": "worker", "volumeMounts": 7}]}}, r"containers\[0\].volumeMounts is a list, not int"),
+    ({"spec": {"containers": [{"name": "worker", "securityContext": True}]}}, r"containers\[0\].securityContext is a mapping, not bool"),
+    ({"spec": {"securityContext": [1], "containers": [{"name": "worker"}]}}, "spec.securityContext is a mapping, not list"),
+    ({"spec": {"volumes": {"a": 1}}}, "spec.volumes is a list, not dict"),
+    ({"spec": {"containers": nested(300)}}, "nested deeper than 100 levels"),
+    ({}, "no container 'worker'"),
+    ({"metadata": None, "spec": None}, "no container 'worker'"),
+]
+
+
+@pytest.mark.parametrize(("template", "words"), HOSTILE)
+def test_wrong_types_in_a_template_are_named(template: Object, words: str) -> None:
+    mesh = _mesh(annotations={names.JOIN_SECRET: "mine"})
+    mesh["spec"]["podTemplate"] = template
+    with pytest.raises(ValueError, match=words):
+        mesh_objects(mesh)
+
+
+def _named(kind: str, spec: Object, **metadata: Any) -> Object:
+    return {"kind": kind, "metadata": {"name": "workers", **metadata}, "spec": spec}
+
+
+HEADLESS: Object = {"clusterIP": "None", "ports": [{"port": 1}]}
+SELECTING: Object = {"selector": {"matchLabels": {"a": "b"}}, "serviceName": "workers-svc", "podManagementPolicy": "Parallel"}
+OTHER = {"kind": "Deployment", "name": "x", "uid": "1", "controller": True}
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (_named("Service", HEADLESS), ""),
+        (_named("Service", HEADLESS, ownerReferences=[{**OTHER, "controller": False}]), ""),
+        (_named("Service", {"clusterIP": "10.0.0.1"}), "spec.clusterIP is '10.0.0.1'"),
+        (_named("Service", {"type": "ExternalName"}), "spec.clusterIP is None"),
+        (_named("Service", HEADLESS, ownerReferences=[OTHER]), r"is of Deployment x \(uid 1\)"),
+        (_named("Service", HEADLESS, deletionTimestamp=NOW), "is being deleted"),
+        (_named("StatefulSet", {**SELECTING, "replicas": 7}), ""),
+        (_named("StatefulSet", {**SELECTING, "podManagementPolicy": "OrderedReady"}), "spec.podManagementPolicy is 'OrderedReady'"),
+        (_named("StatefulSet", {**SELECTING, "serviceName": "a"}), "spec.serviceName is 'a'"),
+        (_named("StatefulSet", {**SELECTING, "volumeClaimTemplates": [{}]}), "spec.volumeClaimTemplates is"),
+    ],
+)
+def test_objects_without_an_owner_are_adopted(found: Object, words: str) -> None:
+    wanted = _named(found["kind"], {"clusterIP": "None"} if found["kind"] == "Service" else SELECTING)
+    mesh = _mesh(uid="7")
+    if not words:
+        adoption.check(mesh, found, wanted)
+        return
+    with pytest.raises(adoption.NotAdoptedError, match=words):
+        adoption.check(mesh, found, wanted)
+
+
 @pytest.mark.parametrize(
     ("stateful_set", "problem", "expected"),
     [
-        (None, "", ("False", "Waiting", "0 of 2 pods are ready")),
-        (_set(1, 2), "", ("False", "Waiting", "1 of 2 pods are ready")),
-        (_set(2), "", ("True", "AllReady", "2 of 2 pods are ready")),
-        (_set(2, 3), "", ("False", "Waiting", "2 of 2 pods are ready")),
-        (_set(2, observed=0), "", ("False", "Waiting", "2 of 2 pods are ready")),
-        (_set(2), "no quota", ("False", "Waiting", "no quota")),
+        (None, None, ("False", "Waiting", "0 of 2 pods are ready")),
+        (_set(1, 2), None, ("False", "Waiting", "1 of 2 pods are ready")),
+        (_set(2), None, ("True", "AllReady", "2 of 2 pods are ready")),
+        (_set(2, 3), None, ("False", "Waiting", "2 of 2 pods are ready")),
+        (_set(2, observed=0), None, ("False", "Waiting", "2 of 2 pods are ready")),
+        (_set(2), Problem(NOT_ADOPTED, "another's"), ("False", "NotAdopted", "another's")),
     ],
 )
-def test_condition_follows_the_pods(stateful_set: Object | None, problem: str, expected: tuple[str, str, str]) -> None:
+def test_condition_follows_the_pods(stateful_set: Object | None, problem: Problem | None, expected: tuple[str, str, str]) -> None:
     status = mesh_status(_mesh(), stateful_set, problem, NOW)
     (condition,) = status["conditions"]
     assert (condition["status"], condition["reason"], condition["message"]) == expected
@@ -94,9 +165,9 @@ def test_condition_follows_the_pods(stateful_set: Object | None, problem: str, e
 
 def test_time_of_a_condition_is_that_of_its_change() -> None:
     mesh = _mesh()
-    mesh["status"] = mesh_status(mesh, _set(1), "", BEFORE)
+    mesh["status"] = mesh_status(mesh, _set(1), None, BEFORE)
     mesh["status"]["conditions"].insert(0, {"type": "Other", "status": "True"})
-    same, changed = mesh_status(mesh, _set(0), "", NOW), mesh_status(mesh, _set(2), "", NOW)
+    same, changed = mesh_status(mesh, _set(0), None, NOW), mesh_status(mesh, _set(2), None, NOW)
     assert same["conditions"][1]["lastTransitionTime"] == BEFORE
     assert changed["conditions"][1]["lastTransitionTime"] == NOW
     assert same["conditions"][0] == {"type": "Other", "status": "True"}
@@ -192,6 +263,37 @@ def test_endpoints_answer() -> None:
     assert get("/well") == (200, "ok")
     assert get("/ill?verbose") == (500, "why")
     assert get("/other") == (404, "not found")
+
+
+def test_silent_connections_do_not_keep_probes_away() -> None:
+    port = endpoints.serve(("127.0.0.1", 0), {"/well": lambda: (True, "ok")})
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(3 * endpoints.MOST_CONNECTIONS)]
+        for one in silent:
+            one.settimeout(20)
+            one.sendall(b"GET /well HTTP/1.1\r\n")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/well", timeout=20) as answer:
+            assert answer.read() == b"ok"
+        # The oldest has been ended, not kept until its time is over.
+        with contextlib.suppress(ConnectionResetError):
+            assert silent[0].recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /well HTTP/1.1\r\n\r\n", 200),
+        (b"HEAD /well HTTP/1.1\r\n\r\n", 200),
+        (b"POST /well HTTP/1.1\r\n\r\n", 405),
+        (b"\0\xff\r\n\r\n", 405),
+        (b"GET /" + b"a" * 10_000, 431),
+    ],
+)
+def test_any_request_gets_an_answer(sent: bytes, status: int) -> None:
+    port = endpoints.serve(("127.0.0.1", 0), {"/well": lambda: (True, "ok")})
+    with socket.create_connection(("127.0.0.1", port), 20) as made:
+        made.sendall(sent)
+        assert made.makefile("rb").readline().startswith(f"HTTP/1.1 {status} ".encode())
 
 
 def test_metrics_are_text_of_prometheus() -> None:

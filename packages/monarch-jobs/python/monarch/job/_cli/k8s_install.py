@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from monarch.job._machine.commands import time_left
+from monarch.job.kubernetes.access.failures import ApiError
 from monarch.job.kubernetes.manifests import install, rbac
-from monarch.job.kubernetes.pods.fields import rows, text
+from monarch.job.kubernetes.pods.fields import part, rows, text
 
 if TYPE_CHECKING:
     from monarch.job.kubernetes.access.client import Cluster
@@ -70,14 +71,36 @@ def _path_segment(who: str) -> str:
 
 
 def apply(cluster: Cluster, found: list[Object]) -> None:
-    """Applies them one after the other, a line for each; waits until the definition of a kind is in use."""
+    """Applies them one after the other, a line for each; waits until the definition of a kind is in use.
+
+    Where there is an operator to install, a definition that others manage stays as it is, if it is of the kind and the version.
+    """
+    is_for_more = any(obj["kind"] == "Deployment" for obj in found)
     for obj in found:
-        applied = cluster.apply(obj)
+        try:
+            applied = cluster.apply(obj)
+        except ApiError as error:
+            if not (is_for_more and obj["kind"] == "CustomResourceDefinition" and error.reason == "Conflict"):
+                raise
+            applied = _existing(cluster, obj, error)
+            click.echo(f"left {obj['kind']} {obj['metadata']['name']} as it is: {str(error).partition(chr(10))[0]}")
+            _await_established(cluster, applied)
+            continue
         metadata = obj["metadata"]
         place = f" in {metadata['namespace']}" if metadata.get("namespace") else ""
         click.echo(f"applied {obj['kind']} {metadata['name']}{place}")
         if obj["kind"] == "CustomResourceDefinition":
             _await_established(cluster, applied)
+
+
+def _existing(cluster: Cluster, wanted: Object, error: ApiError) -> Object:
+    """The definition that is there; raises `error` where it does not serve what the operator asks for."""
+    found = cluster.get(_CRD, wanted["metadata"]["name"])
+    listed = rows(found or {}, "spec", "versions")
+    versions = [text(one, "name") for one in listed if one.get("served") and "status" in part(one, "subresources")]
+    if found is None or wanted["spec"]["versions"][0]["name"] not in versions:
+        raise error
+    return found
 
 
 def _await_established(cluster: Cluster, definition: Object) -> None:

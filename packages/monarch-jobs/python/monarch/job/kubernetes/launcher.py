@@ -84,6 +84,8 @@ class KubernetesLauncher:
         # The server has answered once; since when it refuses what it has answered.
         self._has_answered = False
         self._refused_at: float | None = None
+        # May this client look at MonarchMeshes that others have made?
+        self._sees_meshes = True
         # Workers have been asked for again, and a caller waits for them.
         self._is_healing = False
 
@@ -136,7 +138,7 @@ class KubernetesLauncher:
 
     def _look(self, ids: dict[str, Any]) -> JobStatus:
         places = self._seen = self._places(ids)
-        found = self._missing_workloads(places)
+        found = {**self._missing_workloads(places), **self._missing_attached(places)}
         if self._is_healing:
             self._remove_stuck(places)
         if self._is_over(places, found):
@@ -331,6 +333,25 @@ class KubernetesLauncher:
             return {}
         assert self._apply_id is not None
         return workloads.look(self._arguments, self._cluster(), self._apply_id, missing)
+
+    def _missing_attached(self, places: list[Place]) -> dict[str, MeshWorkload]:
+        """Of attached meshes that lack a pod: what an operator reports of MonarchMeshes of their names, where that may be seen."""
+        found: dict[str, MeshWorkload] = {}
+        missing = {place.host.mesh for place in places if place.latest is None}
+        for name in sorted(missing):
+            mesh = self._arguments.meshes[name]
+            if mesh.provisioned or mesh.label_selector is not None or not self._sees_meshes:
+                continue
+            try:
+                workload = workloads.attached_mesh(self._cluster(), name)
+            except ApiError as error:
+                if error.status in _BUSY:
+                    raise
+                self._sees_meshes = False
+                break
+            if workload is not None:
+                found[name] = workload
+        return found
 
     def _is_over(self, places: list[Place], found: dict[str, MeshWorkload]) -> bool:
         """Have the workloads of all meshes of ours ended, and their pods?"""

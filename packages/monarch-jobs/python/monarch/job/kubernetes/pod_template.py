@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from monarch.job.kubernetes import rules
 from monarch.job.kubernetes.manifests import names
+from monarch.job.kubernetes.manifests.fields import mapping, mappings, text_map
 from monarch.job.kubernetes.manifests.pod import JOIN_VOLUME, worker_container
 from monarch.job.kubernetes.manifests.script import MOUNT_PATH
 
@@ -43,22 +44,22 @@ def check_template(template: Object, port: int, restart_policy: str) -> None:
     unknown = [key for key in template if key not in ("metadata", "spec")]
     if unknown:
         raise ValueError(f"pod_template has '{unknown[0]}': a template of pods has metadata and spec only")
-    metadata = _mapping("pod_template.metadata", template.get("metadata", {}))
+    metadata = mapping("pod_template.metadata", template.get("metadata", {}))
     for name, check in (("labels", rules.check_labels), ("annotations", rules.check_annotations)):
         found = text_map(f"pod_template.metadata.{name}", metadata.get(name) or {})
         check(found)
         check_free(f"pod_template: {name.removesuffix('s')}", found)
-    spec = _mapping("pod_template.spec", template.get("spec", {}))
+    spec = mapping("pod_template.spec", template.get("spec", {}))
     policy = spec.get("restartPolicy", restart_policy)
     if policy != restart_policy:
         raise ValueError(f"pod_template.spec.restartPolicy is {policy!r}: this workload needs {restart_policy!r}, or none given")
-    containers = _mappings("pod_template.spec.containers", spec.get("containers") or [])
+    containers = mappings("pod_template.spec.containers", spec.get("containers") or [])
     ours = [container for container in containers if container.get("name") == names.CONTAINER]
     if len(ours) != 1:
         there = ", ".join(repr(container.get("name")) for container in containers) or "none"
         wrong = "no container" if not ours else f"{len(ours)} containers"
         raise ValueError(f"pod_template has {wrong} named '{names.CONTAINER}', and needs exactly one; its containers: {there}")
-    if any(volume.get("name") == JOIN_VOLUME for volume in _mappings("pod_template.spec.volumes", spec.get("volumes") or [])):
+    if any(volume.get("name") == JOIN_VOLUME for volume in mappings("pod_template.spec.volumes", spec.get("volumes") or [])):
         raise ValueError(f"pod_template has a volume '{JOIN_VOLUME}', which is the name of the one with the secret of the job")
     _check_worker(ours[0], port)
 
@@ -73,44 +74,24 @@ def _check_worker(worker: Object, port: int) -> None:
     where = f"pod_template: container '{names.CONTAINER}'"
     if not worker.get("image"):
         raise ValueError(f"{where} has no image")
-    for mount in _mappings(f"{where}: volumeMounts", worker.get("volumeMounts") or []):
+    for mount in mappings(f"{where}: volumeMounts", worker.get("volumeMounts") or []):
         path = str(mount.get("mountPath", "")).rstrip("/")
         if path == MOUNT_PATH or path.startswith(f"{MOUNT_PATH}/"):
             raise ValueError(f"{where} mounts '{path}', where the secret of the job is")
-    for variable in _mappings(f"{where}: env", worker.get("env") or []):
+    for variable in mappings(f"{where}: env", worker.get("env") or []):
         if variable.get("name") == names.POD_UID_VARIABLE:
             raise ValueError(f"{where} sets {names.POD_UID_VARIABLE}, which is set by monarch: leave it out")
         if variable.get("name") == "MONARCH_PORT" and variable.get("value") != str(port):
             raise ValueError(
                 f"{where} has MONARCH_PORT={variable.get('value')!r}, and the port of the mesh is {port}: say port={port} only once"
             )
-    for given in _mappings(f"{where}: ports", worker.get("ports") or []):
+    for given in mappings(f"{where}: ports", worker.get("ports") or []):
         if given.get("name") == names.PORT_NAME and given.get("containerPort") != port:
             raise ValueError(f"{where} has a port '{names.PORT_NAME}' {given.get('containerPort')}, and the port of the mesh is {port}")
     for field in ("command", "args"):
         words: Any = worker.get(field) or []
         if not isinstance(words, list) or not all(isinstance(word, str) for word in cast("list[Any]", words)):
             raise TypeError(f"{where}: {field} is a list of texts, not {words!r}")
-
-
-def text_map(where: str, value: Any) -> dict[str, str]:
-    """`TypeError` for what is no mapping of texts."""
-    for key, item in _mapping(where, value).items():
-        if not isinstance(item, str):
-            raise TypeError(f"{where}: '{key}' is {item!r}, and text is needed: {str(item)!r}")
-    return value
-
-
-def _mapping(where: str, value: Any) -> Object:
-    if not isinstance(value, dict):
-        raise TypeError(f"{where} is a mapping, not {type(value).__name__}")
-    return cast("Object", value)
-
-
-def _mappings(where: str, value: Any) -> list[Object]:
-    if not isinstance(value, list):
-        raise TypeError(f"{where} is a list, not {type(value).__name__}")
-    return [_mapping(f"{where}[{index}]", item) for index, item in enumerate(cast("list[Any]", value))]
 
 
 def _check_json(where: str, value: Any) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from monarch.job.kubernetes.access.client import Cluster, Object
     from monarch.job.kubernetes.arguments import KubernetesArguments
 
+# Of the condition of a MonarchMesh whose pods are there, or are made.
+_WELL = ("Waiting", "AllReady", "")
 # What puts jobs into a queue, and takes `suspend` away when it is their turn.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
@@ -79,6 +81,8 @@ def _mesh_workload(cluster: Cluster, mesh: str, obj: Object | None, all_jobs: li
     if part(obj, "spec").get("suspend"):
         queue = text(obj, "metadata", "labels", QUEUE_LABEL)
         return MeshWorkload(waiting=f"{title} is suspended" + (f", it waits in the queue '{queue}'" if queue else ""), is_suspended=True)
+    if obj["kind"] == "MonarchMesh":
+        return _of_operator(cluster, title, obj)
     completed = _completed(all_jobs, replicas)
     if all(_end(job) for job in all_jobs):
         end = next((words for word in ("Failed", "Complete", "Completed") if (words := _condition(title, conditions, word))), "")
@@ -86,6 +90,26 @@ def _mesh_workload(cluster: Cluster, mesh: str, obj: Object | None, all_jobs: li
             return MeshWorkload(end=end, completed=completed)
     events = cluster.events(name_of(obj), obj["kind"])
     return MeshWorkload(f"{title} has no pod yet", completed=completed, fault=refused(title, events))
+
+
+def attached_mesh(cluster: Cluster, name: str) -> MeshWorkload | None:
+    """The MonarchMesh of this name, for pods that it may stand for; None where there is none. `ApiError` where it cannot be looked at."""
+    obj = cluster.get(names.MESH_KIND, name)
+    return None if obj is None else _of_operator(cluster, f"MonarchMesh {name}", obj)
+
+
+def _of_operator(cluster: Cluster, title: str, mesh: Object) -> MeshWorkload:
+    """What the operator reports of a mesh without pods. One that is not ours reports no reason."""
+    ready = next((one for one in rows(mesh, "status", "conditions") if one.get("type") == "Ready"), None)
+    if ready is None:
+        return MeshWorkload(
+            f"{title} has no pod yet, and no operator has reported its status (`monarch k8s install --operator` installs one)"
+        )
+    if text(ready, "reason") in _WELL:
+        name = name_of(mesh)
+        return MeshWorkload(f"{title} has no pod yet", fault=refused(f"StatefulSet {name}", cluster.events(name, "StatefulSet")))
+    reason = text(ready, "reason") or "NotReady"
+    return MeshWorkload(fault=Fault("", "", reason, f"{title}: no pod can be made: {reason}: {text(ready, 'message')}", True))
 
 
 def _completed(jobs: list[Object], replicas: int) -> frozenset[int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from monarch.job.kubernetes.access.connection import REQUEST_SECONDS
+from monarch.job.kubernetes.access.decoding import decode
 from monarch.job.kubernetes.access.failures import JOB_LABEL, Request, refused, status_object
 from monarch.job.kubernetes.access.kinds import Kind, parse
 
@@ -108,10 +109,10 @@ class Cluster:
         response = self._send("DELETE", known.path(namespace), {"labelSelector": selector}, options)
         self._object(response, Request("deletecollection", known.resource, "", namespace), known)
 
-    def patch(self, kind: str, name: str, changes: Object, *, subresource: str = "") -> Object:
-        """A JSON merge patch."""
+    def patch(self, kind: str, name: str, changes: Object, *, subresource: str = "", validation: str = "Strict") -> Object:
+        """A JSON merge patch; `validation` "Ignore" drops fields that the server does not know."""
         known, namespace = self._known(kind)
-        query = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
+        query = {"fieldManager": MANAGER, "fieldValidation": validation}
         response = self._send("PATCH", known.path(namespace, name, subresource), query, changes, content_type=_MERGE)
         return self._object(response, Request("patch", _sub(known, subresource), name, namespace), known)
 
@@ -230,7 +231,7 @@ class Cluster:
         if response.status >= 300:
             raise self._refused(request, response, kind)
         try:
-            found: object = json.loads(response.data)
+            found: object = decode(response.data)
         except ValueError:
             found = None
         if not isinstance(found, dict):
@@ -243,7 +244,7 @@ class Cluster:
             # Whose it is helps more than its field managers; without the right to look it stays unknown.
             seen = self._send("GET", kind.path(request.namespace, request.name))
             if seen.status == 200:
-                metadata = cast("Object", json.loads(seen.data).get("metadata") or {})
+                metadata = cast("Object", decode(seen.data).get("metadata") or {})
                 owner = str(cast("Object", metadata.get("labels") or {}).get(JOB_LABEL) or "")
         return refused(self.title, request, response.status, response.data, owner=owner)
 

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from monarch.job._machine.commands import time_left
+from monarch.job.kubernetes.access.decoding import decode
 from monarch.job.kubernetes.access.failures import ApiError, Request, UnreachableError, refused
 from monarch.job.kubernetes.access.kinds import parse
 
@@ -98,7 +99,7 @@ def _stream(
             line = answer.readline(_MOST_LINE)
             if not line.endswith(b"\n"):
                 return  # the end; half a line comes again
-            event = cast("dict[str, Any]", json.loads(line))
+            event = cast("dict[str, Any]", decode(line))
             found = cast("Object", event.get("object") or {})
             if event.get("type") == "ERROR":
                 if found.get("code") == 410:

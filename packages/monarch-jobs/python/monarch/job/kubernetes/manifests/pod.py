@@ -127,11 +127,11 @@ def _set_variable(container: Object, name: str, value: str) -> None:
 
 def add_secret(template: Object, secret: str) -> None:
     """The Secret as a volume of the container `worker`, unless it is there already; changes the template."""
+    container = worker_container(template)
     spec: Object = template["spec"]
     volumes: list[Object] = spec.get("volumes") or []
     if any(volume.get("name") == JOIN_VOLUME for volume in volumes):
         return
-    container = worker_container(template)
     source: Object = {"secretName": secret, "defaultMode": _mode(spec, container), "items": [{"key": names.SECRET_KEY, "path": "secret"}]}
     spec["volumes"] = [*volumes, {"name": JOIN_VOLUME, "secret": source}]
     mounts: list[Object] = container.get("volumeMounts") or []

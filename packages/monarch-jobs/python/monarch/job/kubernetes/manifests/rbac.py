@@ -39,6 +39,7 @@ _OPERATOR: _Rights = {
     (names.GROUP, "monarchmeshes/status"): ("patch",),
     ("apps", "statefulsets"): (*_APPLY, "get", "list", "watch"),
     ("", "services"): (*_APPLY, "get", "list", "watch"),
+    ("", "events"): ("create",),
 }
 _LEADER: _Rights = {("coordination.k8s.io", "leases"): ("create", "get", "update")}
 

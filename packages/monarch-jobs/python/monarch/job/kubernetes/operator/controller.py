@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from monarch.job.errors import JobError
 from monarch.job.kubernetes.access.client import Cluster
 from monarch.job.kubernetes.manifests import names
-from monarch.job.kubernetes.operator.reconciler import STATEFUL_SET, Reconciler, controller
+from monarch.job.kubernetes.operator.adoption import controller
+from monarch.job.kubernetes.operator.reconciler import SERVICE, STATEFUL_SET, Reconciler
 from monarch.job.kubernetes.operator.work_queue import Key, WorkQueue
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Controller:
         return self._synced.is_set()
 
     def start(self) -> None:
-        for kind, selector in ((names.MESH_KIND, ""), (STATEFUL_SET, _OURS), ("v1/Service", _OURS)):
+        for kind, selector in ((names.MESH_KIND, ""), (STATEFUL_SET, _OURS), (SERVICE, _OURS)):
             # A thread that waits for the server's next change ends with the process.
             threading.Thread(target=self._watch, args=(kind, selector), name=f"watch {kind}", daemon=True).start()
         threading.Thread(target=self._resync, name="resync", daemon=True).start()

@@ -2,18 +2,23 @@
 
 The objects are applied with force: their fields are the operator's. The template is an exception: it is overwritten only when the wanted
 one has changed, which its hash in an annotation shows, so that a webhook that rewrites images, or an admin who changes one, is not fought.
+
+What goes wrong is in the condition of the mesh and, when it is new, an event.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from monarch.job.kubernetes.access.client import Cluster
-from monarch.job.kubernetes.access.failures import ApiError
+from monarch.job.errors import JobError
+from monarch.job.kubernetes.access.client import MANAGER, Cluster
+from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
 from monarch.job.kubernetes.manifests import mesh_objects, names
-from monarch.job.kubernetes.operator.status import mesh_status
+from monarch.job.kubernetes.operator import adoption
+from monarch.job.kubernetes.operator.status import FAILED, INVALID_TEMPLATE, NOT_ADOPTED, REFUSED, Problem, mesh_status, ready_condition
 
 if TYPE_CHECKING:
     from monarch.job.kubernetes.access.connection import ApiConnection
@@ -21,7 +26,8 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-STATEFUL_SET = "apps/v1/StatefulSet"
+STATEFUL_SET, SERVICE = "apps/v1/StatefulSet", "v1/Service"
+LONGEST_EVENT = 1024
 
 
 class Reconciler:
@@ -48,24 +54,37 @@ class Reconciler:
         found = cluster.get(STATEFUL_SET, key.name)
         try:
             found = self._apply(cluster, key, mesh, found)
-        except (ApiError, ValueError) as error:
+        except Exception as error:
             self.forget(key)
-            _report(cluster, mesh, found, str(error))
+            if isinstance(error, UnreachableError) or (isinstance(error, ApiError) and error.reason == "Conflict"):
+                raise  # the next look is another one
+            _report(cluster, mesh, found, Problem(_reason(error), str(error) or type(error).__name__))
             raise
-        return _report(cluster, mesh, found, "")
+        return _report(cluster, mesh, found, None)
 
     def _apply(self, cluster: Cluster, key: Key, mesh: Object, found: Object | None) -> Object:
-        if found is not None:
-            _check_owner(mesh, found)
+        is_ours = found is not None and adoption.is_owned(mesh, found)
+        if found is not None and is_ours:
             with self._lock:
                 if self._applied.get(key) == _look(mesh, found):
                     return found
         service, wanted = (_owned(item, mesh) for item in mesh_objects(mesh))
-        if found is not None and _hash(found) == _hash(wanted):
+        there = cluster.get(SERVICE, service["metadata"]["name"])
+        strange = [(kind, old, new) for kind, old, new in ((SERVICE, there, service), (STATEFUL_SET, found, wanted)) if old is not None]
+        strange = [(kind, old, new) for kind, old, new in strange if not adoption.is_owned(mesh, old)]
+        # All of them before anything is changed.
+        for _, old, new in strange:
+            adoption.check(mesh, old, new)
+        taken = [(kind, old) for kind, old, _ in strange]
+        if there is not None and adoption.is_owned(mesh, there) and adoption.is_changed(there, MANAGER):
+            # As a manifest that is applied again changes it.
+            taken.append((SERVICE, there))
+        for kind, old in taken:
+            adoption.take_over(cluster, kind, old, MANAGER)
+        if found is not None and is_ours and _hash(found) == _hash(wanted):
             wanted["spec"]["template"] = found["spec"]["template"]
             # A template that changes meanwhile is a conflict, and the next look has it.
             wanted["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
-        _check_service(cluster, mesh, service)
         cluster.apply(service, force=True)
         made = cluster.apply(wanted, force=True)
         with self._lock:
@@ -73,12 +92,49 @@ class Reconciler:
         return made
 
 
-def _report(cluster: Cluster, mesh: Object, stateful_set: Object | None, problem: str) -> bool:
+def _reason(error: Exception) -> str:
+    if isinstance(error, adoption.NotAdoptedError):
+        return NOT_ADOPTED
+    if isinstance(error, JobError):
+        return REFUSED
+    return INVALID_TEMPLATE if isinstance(error, ValueError) else FAILED
+
+
+def _report(cluster: Cluster, mesh: Object, stateful_set: Object | None, problem: Problem | None) -> bool:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     status = mesh_status(mesh, stateful_set, problem, now)
-    if status != mesh.get("status"):
-        cluster.patch(names.MESH_KIND, mesh["metadata"]["name"], {"status": status}, subresource="status")
-    return status["conditions"][-1]["status"] == "True"
+    if not _is_known(status, mesh.get("status") or {}):
+        cluster.patch(names.MESH_KIND, mesh["metadata"]["name"], {"status": status}, subresource="status", validation="Ignore")
+    if problem is not None and ready_condition(mesh).get("message") != ready_condition({"status": status})["message"]:
+        _notify(cluster, mesh, problem, now)
+    return ready_condition({"status": status})["status"] == "True"
+
+
+def _is_known(status: Object, before: Object) -> bool:
+    """A definition of the kind that is not ours may have no field for the generation: the server drops it then."""
+    kept = {key: value for key, value in status.items() if key in before or key != "observedGeneration"}
+    return kept == before
+
+
+def _notify(cluster: Cluster, mesh: Object, problem: Problem, now: str) -> None:
+    metadata = mesh["metadata"]
+    about = {key: metadata[key] for key in ("name", "namespace", "uid", "resourceVersion")}
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
+        "involvedObject": {"apiVersion": mesh["apiVersion"], "kind": mesh["kind"], **about},
+        "type": "Warning",
+        "reason": problem.reason,
+        "message": problem.message[:LONGEST_EVENT],
+        "source": {"component": "monarch-operator"},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    # The status has it as well: a namespace that ends takes no events.
+    with contextlib.suppress(ApiError):
+        cluster.create(event)
 
 
 def _look(mesh: Object, stateful_set: Object) -> object:
@@ -100,26 +156,3 @@ def _owned(item: Object, mesh: Object) -> Object:
         "controller": True,
     }
     return {**item, "metadata": {**item["metadata"], "ownerReferences": [owner]}}
-
-
-def _check_service(cluster: Cluster, mesh: Object, service: Object) -> None:
-    found = cluster.get("v1/Service", service["metadata"]["name"])
-    if found is not None:
-        _check_owner(mesh, found)
-
-
-def _check_owner(mesh: Object, found: Object) -> None:
-    """`ValueError` for an object of this name that is not the mesh's."""
-    owner = controller(found)
-    if owner is not None and owner.get("uid") == mesh["metadata"]["uid"]:
-        return
-    what = f"{found['kind']} {found['metadata']['name']} exists already"
-    if owner is None:
-        raise ValueError(f"{what}, and is not of this mesh: remove it, or give the mesh another name")
-    raise ValueError(f"{what}, and is of {owner.get('kind')} {owner.get('name')} (uid {owner.get('uid')})")
-
-
-def controller(item: Object) -> Object | None:
-    """The reference to the object that made this one."""
-    references = cast("list[Object]", item["metadata"].get("ownerReferences") or [])
-    return next((one for one in references if one.get("controller")), None)
