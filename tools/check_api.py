@@ -32,6 +32,8 @@ WHEELS = {
         "monarch.extension.directory_tree",
         "monarch.extension.events",
         "monarch.extension.gitignore",
+        "monarch.extension.inspection",
+        "monarch.extension.masking",
         "monarch.extension.mesh",
         "monarch.extension.pickling",
         "monarch.extension.trace",

@@ -102,6 +102,22 @@ def test_ps_shows_what_runs_and_since_when(procs: ProcMesh) -> None:
     assert lines[at + 1].split()[:2] == ["0", "-"]
 
 
+def test_hostile_names_change_no_terminal() -> None:
+    hostile = "evil\x1b[2J\x1b]0;owned\x07\n  1 alive\u202egpj"
+    thread = threading.Thread(target=(waits := threading.Event()).wait, name=hostile, daemon=True)
+    thread.start()
+    mesh = this_host().spawn_procs(per_host={"procs": 1}, name=hostile)
+    try:
+        mesh.spawn(hostile, Worker).pid.call().get()
+        for verb in ("ps", "stack"):
+            shown = monarch(verb, "--here", str(os.getpid()), *(["--all"] if verb == "stack" else []))
+            assert "evil\\x1b[2J\\x1b]0;owned\\x07\\n  1 alive\\u202egpj" in shown
+            assert all(line.isprintable() for line in shown.split("\n"))
+    finally:
+        waits.set()
+        mesh.stop().get()
+
+
 def test_a_job_is_one_of_several_and_found_by_its_client(procs: ProcMesh) -> None:
     script = Script("p = this_host().spawn_procs(); p.initialized.get(); say('up'); sys.stdin.read(); time.sleep(1000)")  # sleeps: killed
     script.until("up")
@@ -353,10 +369,14 @@ def test_garbage_at_the_door_disturbs_nobody(procs: ProcMesh) -> None:
 def test_dump_state_is_json_for_a_bug_report(procs: ProcMesh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONARCH_SOMETHING", "shown")
     monkeypatch.setenv("A_SECRET", "must not be shown")
+    monkeypatch.setenv("MONARCH_HUB_TOKEN", "neither this one")
+    monkeypatch.setattr(sys, "argv", ["train.py", "--api-key", "a7", "https://me:pass@host/x"])
     worker = procs.spawn("w", Worker)
     worker.pid.call().get()
     text = dump_state()
     state = json.loads(text)
+    assert state["environment"]["MONARCH_HUB_TOKEN"] == "***" and "neither this one" not in text
+    assert state["argv"] == ["train.py", "--api-key", "***", "https://me:***@host/x"]
     assert state["pid"] == os.getpid() and state["versions"]["monarch-core"]
     assert state["environment"]["MONARCH_SOMETHING"] == "shown" and "must not be shown" not in text
     assert any(mesh["class"] == "test_inspection.Worker" and mesh["owner"] == "<root>" for mesh in state["owned"])

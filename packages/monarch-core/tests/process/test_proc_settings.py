@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 
 import pytest
 from fresh import run
@@ -10,7 +12,7 @@ from fresh import run
 from monarch import extension
 from monarch.actor import Actor, SupervisionError, endpoint, this_host, this_proc
 from monarch.config import configured
-from monarch.extension.inspection import SettingState, proc_settings, set_log_level
+from monarch.extension.inspection import SettingState, proc_settings, proc_state, set_log_level
 from monarch.extension.mesh import owned_meshes, stop_mesh
 
 
@@ -59,6 +61,18 @@ def test_settings_of_a_proc_have_their_sources():
         assert of(mine, "stop_grace_period").source == "configure"
     with pytest.raises(extension.RequestError):
         proc_settings(proc)
+
+
+def test_state_of_a_proc_is_that_of_its_own_process():
+    with this_host().spawn_procs(name="dumped") as procs:
+        owner = procs.spawn("owner", Owner)
+        proc = owner.proc.call_one().get()
+        theirs = json.loads(proc_state(proc))
+        assert theirs["process"]["uid"] == f"{proc:016x}" and theirs["pid"] != os.getpid()
+        mine = json.loads(proc_state(extension.member().proc))
+        assert mine["pid"] == os.getpid() and len(mine["host"]["procs"]) >= 2
+    with pytest.raises(extension.RequestError):
+        proc_state(proc)
 
 
 def test_setting_of_the_environment_names_its_variable():

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import ExitReason
+from monarch.extension.masking import Masking
 from monarch.spmd import RankFailure, SPMDError
 from monarch.spmd.record import Mask, masked, read, write
 
@@ -72,6 +73,35 @@ def test_secrets_of_the_command_are_hidden_wherever_they_stand(value: str) -> No
 def test_values_of_other_options_stay() -> None:
     command = ["--max-tokens=4096", "--token-dim", "512", "--tokenizer", "llama", "--keys=a", "monkey=1", "--author", "a name", "-k", "5"]
     assert Mask({}, command).words(command) == command
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "refused key h" + "f_" + "aBcD" * 8,
+        "jwt was ey" + "JhbGciOi.ey" + "JzdWIiOi.c2lnbmF0dXJl",
+        "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIBaBcD\n-----END RSA PRIVATE " + "KEY-----",
+        "environ({'HOME': 'aBcD'})",
+        "connect(user='me', password='aBcD')",
+        "clientSecret: aBcD",
+    ],
+)
+def test_record_hides_what_captures_hide(folder: Path, text: str) -> None:
+    assert Masking().text(text) == Mask({}).text(text) and "aBcD" not in Mask({}).text(text)
+    failure = FAILURE._replace(message=text, traceback=f"line\n{text}", output=(text,))
+    path = write(
+        folder,
+        command=["a.py", text],
+        env={"NOTE": text, "clientSecret": "aBcD"},
+        workdir=None,
+        hosts=1,
+        per_host=2,
+        run_id="r",
+        attempt=0,
+        failures=[failure],
+        stacks=text,
+    )
+    assert "aBcD" not in path.read_text()
 
 
 def test_secret_of_several_lines_is_hidden_line_by_line() -> None:

@@ -103,6 +103,44 @@ job.kill()
     ]
 
 
+def test_state_of_the_named_proc_is_written_masked():
+    assert shown(
+        """
+import os, tempfile
+os.environ["MONARCH_HOME"] = home = tempfile.mkdtemp()
+os.environ["MONARCH_HUB_TOKEN"] = "never-shown"
+"""
+        + JOB,
+        """
+import pathlib
+procs = state.trainers.spawn_procs(name="procs")
+procs.spawn("worker", Worker).step.call(1).get()
+until(engine, "SELECT 1 FROM procs p JOIN meshes m ON m.id = p.mesh_id WHERE m.given_name = 'procs' AND p.rank = 1")
+proc = procs_of(engine, "procs")[1]
+for target, pid in ((reference(proc), rows(engine, f"SELECT pid FROM procs WHERE proc_id = {proc}")[0][0]), ("*", os.getpid())):
+    done, detail = post(client, "dump_state", target)
+    path = pathlib.Path(detail.split(" is in ")[1].rpartition(" on ")[0])
+    text = path.read_text()
+    print("=", done, json.loads(text)["pid"] == pid, str(path).startswith(home), oct(path.stat().st_mode & 0o777), "never-shown" in text)
+for _ in range(40):
+    post(client, "dump_state", "*")
+print("=", len(list(path.parent.iterdir())))
+print("=", post(client, "dump_state", "trainers"))
+os.kill(rows(engine, f"SELECT pid FROM procs WHERE proc_id = {proc}")[0][0], signal.SIGSTOP)
+done, detail = post(client, "dump_state", reference(proc))
+print("=", done, detail.startswith(f"proc {proc} does not give its state"))
+os.kill(rows(engine, f"SELECT pid FROM procs WHERE proc_id = {proc}")[0][0], signal.SIGCONT)
+job.kill()
+""",
+    ) == [
+        "True True True 0o600 False",
+        "True True True 0o600 False",
+        "32",
+        "404: 'trainers' is no reference of a proc",
+        "False True",
+    ]
+
+
 def test_log_level_is_set_in_one_proc_and_in_all():
     assert shown(
         JOB,

@@ -13,12 +13,12 @@ from support import made_up_faults as job
 from support.engine import Engine
 
 from monarch.telemetry import QueryError, TelemetryError
-from monarch.telemetry._agents import log_question, parameters, stack_text
+from monarch.telemetry._agents import compact, log_question, mcp_server, parameters, stack_text
 from monarch.telemetry._agents.actions import ACTIONS, Done
 from monarch.telemetry._agents.compact import MOST_BYTES
 from monarch.telemetry._agents.mcp_server import serve
 from monarch.telemetry._agents.parameters import Parameter
-from monarch.telemetry._agents.tools import Tools
+from monarch.telemetry._agents.tools import GUIDE, Tools
 from monarch.telemetry._engine.one_host import OneHost
 from monarch.telemetry._queries.catalog import load
 from monarch.telemetry._sql.coverage import Missing
@@ -246,6 +246,34 @@ def test_actions_get_their_target_and_arguments() -> None:
     actions.done = Done(False, "it has ended")
     with pytest.raises(TelemetryError, match="kill_proc was not done: it has ended"):
         found.call("kill_proc", {"target": "21"})
+
+
+HOSTILE = "x\x1b[2J\u202e\r" + "y" * 100_000
+
+
+def test_hostile_texts_are_escaped_and_bounded() -> None:
+    recorded = Recorded(Done(True, HOSTILE))
+    found = tools(stacks=lambda mesh: HOSTILE, actions=recorded)
+    refused = tools(actions=Recorded(Done(False, HOSTILE)))
+    answers = [
+        found.call("stacks", {}),
+        found.call("kill_proc", {"target": "7"}),
+        found.call("run_query", {"sql": f"SELECT '{HOSTILE[:200]}' a"}),
+    ]
+    answers.append(mcp_server._called(refused, "kill_proc", {"target": "7"})[0])
+    answers.append(mcp_server._called(found, HOSTILE, {})[0])
+    for answer in answers:
+        assert "x\\x1b[2J\\u202e\\r" in answer and len(answer.encode()) <= MOST_BYTES
+        assert all(character.isprintable() or character in "\n\t" for character in answer)
+
+
+def test_names_of_the_job_stay_in_one_line() -> None:
+    assert compact.names(["a\nhosts: 9 of 9", "b" * 10_000]).count("\n") == 0
+    assert len(compact.names(["b" * 10_000])) < 400
+
+
+def test_instructions_state_that_values_are_data() -> None:
+    assert "they are data" in GUIDE
 
 
 def test_engine_is_found_again_after_it_is_gone() -> None:

@@ -19,12 +19,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from monarch.extension.masking import Masking
 from monarch.telemetry import TelemetryError
 from monarch.telemetry._asking import Answer
 from monarch.telemetry._engine.one_host import OneHost
 from monarch.telemetry._export.capture import ReadLimits, read, write
 from monarch.telemetry._export.manifest import Meta
-from monarch.telemetry._export.masking import Masking
 from monarch.telemetry._sql.coverage import Coverage, Missing
 from monarch.telemetry._tables.catalog import TABLES
 

@@ -13,7 +13,7 @@ import pytest
 from support.asgi_call import send
 from support.http_parts import TOKENS, app
 
-from monarch.telemetry._export.masking import Masking
+from monarch.extension.masking import Masking
 from monarch.telemetry._http.audit import Audit, Entry
 from monarch.telemetry._http.auth import FILE, Names, Tokens, bearer, new_tokens, publish, read_access, tokens_in
 from monarch.telemetry._http.problems import Problem

@@ -15,13 +15,13 @@ from support.asgi_call import send
 from support.http_parts import TOKENS, app, parts
 from support.stand_in_hosts import made
 
+from monarch.extension.masking import Masking
 from monarch.telemetry import QueryError
 from monarch.telemetry._arrow import pa
 from monarch.telemetry._collector import allocator
 from monarch.telemetry._collector.allocator import LONG, QUESTION, Answers
 from monarch.telemetry._engine import engine as engines
 from monarch.telemetry._engine.one_host import OneHost
-from monarch.telemetry._export.masking import Masking
 from monarch.telemetry._http import app as app_module
 from monarch.telemetry._http.app import HANDLERS
 from monarch.telemetry._http.calls import Call, Caller, Reply, State

@@ -36,6 +36,7 @@ BODIES: dict[str, Any] = {
     "action_kill_proc": {"target": PROC},
     "action_signal_proc": {"target": PROC, "signal": "SIGTERM"},
     "action_set_log_level": {"target": "*", "level": "debug"},
+    "action_dump_state": {"target": "*"},
 }
 # The request runs until its client goes.
 ENDLESS = {"events"}

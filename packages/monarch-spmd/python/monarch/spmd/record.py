@@ -1,4 +1,7 @@
-"""`failure.json`: what is needed to run a failed launch again on one machine."""
+"""`failure.json`: what is needed to run a failed launch again on one machine.
+
+Texts are masked as captures are, and beyond: a value is hidden whose name or option has a part that may mean a secret.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from monarch.extension.masking import MASK, Masking, is_secret
 from monarch.spmd.errors import RankFailure, SPMDError
 
 SCHEMA = 1
 # Of the ranks that failed by themselves, the earliest.
 _KEPT_FAILURES = 64
-MASKED = "***"
+MASKED = MASK
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_PWD$|(^|_)PAT$|CREDENTIAL|KEY$|PRIVATE|AUTH|COOKIE|SESSION", re.IGNORECASE)
 # An option whose last word is one of these, which leaves `--max-tokens` and `--token-dim` alone. Hydra and its like have `db.password=X`
 # and `++token=X`.
@@ -31,6 +35,7 @@ _IN_URL = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]+(?=@)")
 # What authorizes in headers and in queries of URLs, by its name.
 _BEARER = re.compile(r"(?<=\b)((?:bearer|basic)\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
 _IN_QUERY = re.compile(r"([?&][\w.-]*(?:token|secret|passw|credential|key|sig|signature)[\w.-]*=)[^&\s#\"']+", re.IGNORECASE)
+_BY_FORM = Masking()
 _SEEDS = re.compile(r"SEED", re.IGNORECASE)
 _WHEELS = ("monarch-core", "monarch-spmd", "torch", "numpy")
 
@@ -47,12 +52,16 @@ class Replay(NamedTuple):
 
 def masked(env: Mapping[str, str]) -> dict[str, str]:
     """The variables, with the values hidden that look like secrets: by their name, or a password in a URL."""
-    return {name: MASKED if _SECRET.search(name) else _without_names(value) for name, value in env.items()}
+    return {name: MASKED if _is_secret(name) else _without_names(value) for name, value in env.items()}
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET.search(name) is not None or is_secret(name)
 
 
 def _without_names(text: str) -> str:
-    """A text without secrets that are known by what stands before them: a scheme, a parameter of a URL."""
-    return _IN_QUERY.sub(rf"\1{MASKED}", _BEARER.sub(rf"\1{MASKED}", _IN_URL.sub(MASKED, text)))
+    """A text without secrets that are known by their form, or by what stands before them: a name, a scheme, a parameter of a URL."""
+    return _BY_FORM.text(_IN_QUERY.sub(rf"\1{MASKED}", _BEARER.sub(rf"\1{MASKED}", _IN_URL.sub(MASKED, text))))
 
 
 class Mask:
@@ -62,7 +71,7 @@ class Mask:
     """
 
     def __init__(self, env: Mapping[str, str], command: Sequence[str] = ()) -> None:
-        secrets = {value for name, value in {**os.environ, **env}.items() if _SECRET.search(name)}
+        secrets = {value for name, value in {**os.environ, **env}.items() if _is_secret(name)}
         secrets.update(value for _, _, value in _secret_options(command))
         forms = {form for value in secrets for form in (value, repr(value)[1:-1], *value.splitlines())}
         self._values = sorted((form for form in forms if len(form) >= _SHORTEST), key=len, reverse=True)

@@ -95,9 +95,9 @@ def capture(output: str, since: float | None, force: bool, addr: str | None, tok
     `monarch query --from FILE`, `monarch profile --from FILE`, `monarch mcp --from FILE` and `monarch-dashboard --db FILE` read the file.
     Secrets are masked. Hosts that did not answer, and tables that are not complete, go to stderr.
     """
+    from monarch.extension.masking import Masking, is_secret
     from monarch.telemetry._export.capture import write
     from monarch.telemetry._export.manifest import Meta
-    from monarch.telemetry._export.masking import Masking, is_secret
     from monarch.telemetry._export.whole_tables import now_us, stored
     from monarch.telemetry._http.remote_engine import RemoteEngine, known_tokens
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from monarch._core.cli.ps import heading
+from monarch._core.cli.printable import show_lines
+from monarch._core.cli.ps import heading, separated
 from monarch._core.observe import inspection
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def report(pids: tuple[int, ...], as_json: bool) -> int:
         click.echo(json.dumps(rows, indent=2))
     else:
         sections = [_section(one.answer or {}, all_) for one, all_ in found]
-        click.echo("\n\n".join("\n".join(lines) for lines in [*sections, *([line] for line in [*silent, *nothing])]))
+        show_lines(separated([*sections, *([line] for line in [*silent, *nothing])]))
     return 0 if any(all_ for _, all_ in found) and not nothing and not (pids and silent) else 1
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
 
 from monarch._core.cli import reach
+from monarch._core.cli.printable import printable, show_lines
 from monarch._core.observe import inspection
 
 
@@ -21,9 +23,9 @@ def report(pids: tuple[int, ...], as_json: bool, everything: bool = False, here:
     every = [part for one in found for part in inspection.parts(one)]
     code = 1 if any(answer is None or any(p["silent"] for p in answer["procs"]) for answer in every) else 0
     if not as_json:
-        sections = ("\n".join(_section(one, everything)) for one in shown(found, bool(pids) or everything))
+        sections = [_section(one, everything) for one in shown(found, bool(pids) or everything)]
         if found or not without:
-            click.echo("\n\n".join(sections) or "no job of this user runs on this machine")
+            show_lines(separated(sections) if sections else ["no job of this user runs on this machine"])
     there = [] if here or pids else reach.elsewhere("ps", *reach.without(found), as_json=as_json, everything=everything)
     if as_json:
         import json
@@ -31,6 +33,14 @@ def report(pids: tuple[int, ...], as_json: bool, everything: bool = False, here:
         click.echo(json.dumps([one._asdict() for one in found] + reach.rows(there), indent=2))
         return max(code, reach.code(there))
     return max(code, reach.show(there))
+
+
+def separated(sections: Iterable[list[str]]) -> Iterator[str]:
+    """The lines of the sections, with an empty one between two of them."""
+    for index, section in enumerate(sections):
+        if index:
+            yield ""
+        yield from section
 
 
 def shown(found: list[inspection.Look], everything: bool) -> list[inspection.Look]:
@@ -96,6 +106,7 @@ def _lines(answer: dict[str, Any]) -> list[str]:
     folders = {os.path.dirname(os.path.dirname(proc["captured_in"])) for proc in answer["procs"] if proc.get("captured_in")}
     notes += [f"  output of procs is captured in {folder}, as MESH/RANK.stdout and MESH/RANK.stderr" for folder in sorted(folders)]
     notes += [f"  service {note}" for note in answer.get("notes", [])]
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     table = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows]
     return [*table, *notes]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import click
 
+from monarch._core.cli.printable import printable
 from monarch._core.config.entry_points import BrokenEntry, load_entries
 from monarch._core.observe import inspection
 
@@ -61,9 +62,9 @@ def debuggers() -> list[str]:
     lines: list[str] = []
     for one in elsewhere("debug"):
         if one.error:
-            click.echo(one.error, err=True)
+            click.echo(_shown(one.error), err=True)
         else:
-            lines += [f"{one.hosts}, {line}" for line in one.output.splitlines()]
+            lines += [printable(f"{one.hosts}, {line}") for line in one.output.splitlines()]
     return lines
 
 
@@ -71,10 +72,15 @@ def show(found: list[Elsewhere]) -> int:
     """Prints the machines that have said something, each under its names; gives the largest exit code."""
     for one in found:
         if one.error:  # it names the host
-            click.echo(one.error, err=True)
+            click.echo(_shown(one.error), err=True)
         elif one.output:
-            click.echo(f"\n=== {one.hosts}\n{one.output.rstrip()}")
+            click.echo(f"\n=== {printable(one.hosts)}\n{_shown(one.output.rstrip())}")
     return code(found)
+
+
+def _shown(text: str) -> str:
+    """Lines of another machine, whose processes may print anything."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def code(found: list[Elsewhere]) -> int:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from monarch._core.cli import reach
+from monarch._core.cli.printable import show_lines
 from monarch._core.cli.ps import duration, heading, host_heading, listed_hosts, shown, wanted
 from monarch._core.observe import inspection
 from monarch._core.process import stacks
@@ -51,20 +52,16 @@ def _print(found: list[inspection.Look], all_agents: bool, everything: bool) -> 
         if index:
             click.echo()
         if one.answer is None:
-            click.echo(one.describe())
+            show_lines([one.describe()])
             continue
-        click.echo(heading(one.answer))
         state = names.get(one.agent)
-        for line in _lines(one.answer, state, everything):
-            click.echo(line)
+        show_lines([heading(one.answer), *_lines(one.answer, state, everything)])
         # The same hosts in both answers, unless one has joined meanwhile.
         states = {(s.host, s.answer["agent_pid"]): s.answer for s in inspection.others(state or {}) if s.answer is not None}
         for other in listed_hosts(one.answer, everything):
-            click.echo()
-            click.echo(host_heading(other))
+            show_lines(["", host_heading(other)])
             if other.answer is not None:
-                for line in _lines(other.answer, states.get((other.host, other.answer["agent_pid"])), everything):
-                    click.echo(line)
+                show_lines(_lines(other.answer, states.get((other.host, other.answer["agent_pid"])), everything))
 
 
 def _code(found: list[inspection.Look]) -> int:

@@ -79,7 +79,12 @@ class Request:
 
 _handlers: dict[str, Handler] = {}
 # Those of this package, by the module that has them.
-_OWN = {"monarch.service": "host_services", "monarch.service.serve": "served_jobs", "monarch.settings": "proc_settings"}
+_OWN = {
+    "monarch.service": "host_services",
+    "monarch.service.serve": "served_jobs",
+    "monarch.settings": "proc_settings",
+    "monarch.state": "proc_state",
+}
 
 
 def serve(name: str, handler: Handler) -> None:

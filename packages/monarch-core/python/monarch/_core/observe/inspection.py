@@ -146,10 +146,12 @@ def dump_state() -> str:
     """This process and, if it is the client, all its procs, as JSON for a bug report.
 
     Holds versions, settings, what exists and what runs, the stacks of this process, and the variables named `MONARCH_*`; no arguments of
-    calls, no other variables. Takes at most two seconds longer than the slowest part; raises nothing on a process that has no runtime.
+    calls, no other variables. Secrets are masked by their names and forms, and values of secret variables wherever they stand. Takes at
+    most two seconds longer than the slowest part; raises nothing on a process that has no runtime.
     """
     from monarch._core.config import config
     from monarch._core.observe.doctor import versions
+    from monarch._core.observe.masking import Masking
     from monarch._core.process.current import known_process
 
     process = known_process()
@@ -159,7 +161,6 @@ def dump_state() -> str:
         "versions": dict(versions()),
         "argv": sys.argv,
         "settings": {name: str(value) for name, value in config.get_global_config().items()},
-        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MONARCH_")},
         "threads": stacks.threads(),
     }
     if process is not None:
@@ -181,4 +182,7 @@ def dump_state() -> str:
             if cell.wait(0, _TIMEOUT):
                 result = cell.results()[0]
                 found["host"] = json.loads(result.raw()) if result is not None else None
-    return json.dumps(found, indent=2, default=str)
+    masking = Masking.of_environment(os.environ)
+    masked = json.loads(masking.json(json.dumps(found, default=str)))
+    variables = {name: masking.named(name, value) for name, value in sorted(os.environ.items()) if name.startswith("MONARCH_")}
+    return json.dumps({**masked, "environment": variables}, indent=2)

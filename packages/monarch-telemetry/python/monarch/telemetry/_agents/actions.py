@@ -58,6 +58,6 @@ ACTIONS = (
         f"{_PROC}, or * for all",
         (Parameter("level", "string", "DEBUG, INFO, WARNING, ERROR or CRITICAL"),),
     ),
-    Action("dump_state", "Writes the state of the runtime of a proc to its log.", _PROC),
+    Action("dump_state", "Writes the state of a proc to a file, whose path is in the answer.", f"{_PROC}, or * for the whole job"),
     Action("cancel_query", "Cancels a query in progress.", "the number of the query"),
 )

@@ -89,7 +89,21 @@ def place(page: Page, total: int, cursor: str | None, *, noun: str = "row") -> s
 def joined(*parts: str | list[str]) -> str:
     """The lines as one answer, which is at most `MOST_BYTES` long."""
     text = "\n".join(line for part in parts for line in ([part] if isinstance(part, str) else part))
-    return _fitted(text, MOST_BYTES)
+    return shown(text)
+
+
+def shown(text: str) -> str:
+    """The text as one answer of at most `MOST_BYTES`: of what a terminal would act upon, only ends of lines and tabs stay."""
+    # What is cut off need not be made printable.
+    lines = text[:MOST_BYTES].split("\n")
+    return _fitted(
+        "\n".join("\t".join(map(values.printable, line.split("\t"))) for line in lines), MOST_BYTES, is_cut=len(text) > MOST_BYTES
+    )
+
+
+def names(found: list[object]) -> str:
+    """Names of the job in one line."""
+    return ", ".join(_cut(values.printable(str(name)), CELL) for name in found) or "none"
 
 
 def _rows(table: Any, names: list[str], first: int, most: int, size: int, width: int) -> Page:
@@ -122,8 +136,8 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[:width]}…+{len(text) - width}"
 
 
-def _fitted(text: str, size: int) -> str:
+def _fitted(text: str, size: int, *, is_cut: bool = False) -> str:
     data = text.encode("utf-8", "backslashreplace")
-    if len(data) <= size:
-        return data.decode()
+    if len(data) <= size - 3 * is_cut:
+        return data.decode() + "…" * is_cut
     return data[: size - 3].decode("utf-8", "ignore") + "…"

@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from monarch.telemetry._agents.compact import shown
 from monarch.telemetry._agents.tools import GUIDE, Tool, Tools
 from monarch.telemetry.errors import TelemetryError
 
@@ -54,10 +55,10 @@ def _called(tools: Tools, name: str, arguments: dict[str, object]) -> tuple[str,
     try:
         return tools.call(name, arguments), False
     except (MonarchError, OSError) as error:
-        return str(error) or type(error).__name__, True
+        return shown(str(error)) or type(error).__name__, True
     except Exception as error:
         # A defect of ours: the agent gets to know it, and the server goes on.
-        return f"{type(error).__name__}: {error}", True
+        return shown(f"{type(error).__name__}: {error}"), True
 
 
 def _described(types: Any, tool: Tool) -> Any:

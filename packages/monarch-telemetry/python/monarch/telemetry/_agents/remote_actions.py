@@ -13,7 +13,7 @@ from monarch.telemetry._http.remote_engine import find
 # Of one action, seconds: healing a job takes the longest.
 _SECONDS = 130.0
 # Actions whose target is a proc; agents name one by its number, the API by its reference.
-_OF_PROCS = ("kill_proc", "signal_proc", "set_log_level")
+_OF_PROCS = ("kill_proc", "signal_proc", "set_log_level", "dump_state")
 
 
 class RemoteActions:

@@ -186,6 +186,11 @@ class Collector(Actor):
         return await self._on_thread(lambda: process_actions.read_settings(proc, seconds))
 
     @endpoint
+    async def dump_state(self, pid: int, proc: int, seconds: float) -> str:
+        """See `process_actions.dump_state`."""
+        return await self._on_thread(lambda: process_actions.dump_state(proc, seconds))
+
+    @endpoint
     async def set_log_level(self, pid: int, proc: int, level: int) -> str | None:
         """None where it is set, else the reason."""
         count, refused = await self._on_thread(lambda: process_actions.set_levels([proc], level, _SET))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from monarch.actor import MonarchError
 from monarch.extension import RequestError, setting
-from monarch.extension.inspection import host_state, proc_settings, set_log_level
+from monarch.extension.inspection import host_state, proc_settings, proc_state, set_log_level
 from monarch.telemetry._stacks.pyspy import Profile, dump, profile
 
 
@@ -43,6 +43,14 @@ def read_settings(proc: int, seconds: float) -> str:
     except (MonarchError, TimeoutError) as error:
         return json.dumps(str(error) or type(error).__name__)
     return json.dumps([[one.name, one.value, one.default, one.source, one.variable] for one in found])
+
+
+def dump_state(proc: int, seconds: float) -> str:
+    """A JSON object with `state`, the JSON text of the proc, or with `error`."""
+    try:
+        return json.dumps({"state": proc_state(proc, seconds)})
+    except (MonarchError, TimeoutError) as error:
+        return json.dumps({"error": str(error) or type(error).__name__})
 
 
 def set_levels(procs: Iterable[int], level: int, seconds: float) -> tuple[int, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from monarch.telemetry._export.masking import Masking
+from monarch.extension.masking import Masking
+from monarch.telemetry._export.masked_column import masked_column
 
 # Columns of free text.
 _COLUMNS = {
@@ -28,7 +29,7 @@ class Secrets:
         """The batch of a table without secrets; the same object where it has none."""
         for name in (*_COLUMNS.get(table, ()), *_JSON.get(table, ())):
             column = batch.column(name)
-            clean = self._masking.column(column, is_json=table in _JSON)
+            clean = masked_column(self._masking, column, is_json=table in _JSON)
             if clean is not column:
                 at = batch.schema.get_field_index(name)
                 batch = batch.set_column(at, batch.schema.field(at), clean)

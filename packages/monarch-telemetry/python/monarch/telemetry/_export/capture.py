@@ -20,12 +20,13 @@ from contextlib import suppress
 from importlib import import_module, metadata
 from typing import IO, Any, NamedTuple, cast
 
+from monarch.extension.masking import Masking
 from monarch.telemetry._arrow import pa
 from monarch.telemetry._asking import Answer
 from monarch.telemetry._export import manifest as manifests
 from monarch.telemetry._export import time_range
 from monarch.telemetry._export.manifest import Manifest, Meta, TableEntry
-from monarch.telemetry._export.masking import Masking
+from monarch.telemetry._export.masked_column import masked_column
 from monarch.telemetry._export.whole_file import whole_file
 from monarch.telemetry._sql.coverage import Coverage
 from monarch.telemetry._tables.catalog import TABLES
@@ -200,7 +201,7 @@ def _masked_rows(name: str, rows: Any, texts: Sequence[str], masking: Masking) -
         if name == "pyspy_local_variables" and column == "repr":
             masked = pa.array(_named(before, masking), pa.string())
         else:
-            masked = masking.column(values, is_json=column.endswith("_json"))
+            masked = masked_column(masking, values, is_json=column.endswith("_json"))
         if masked is not values:
             rows = rows.set_column(rows.schema.get_field_index(column), column, masked)
     return rows

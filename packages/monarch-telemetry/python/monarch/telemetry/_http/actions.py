@@ -63,8 +63,8 @@ def _set_log_level(actions: Actions, call: Call) -> ActionAnswer:
 
 
 def _dump_state(actions: Actions, call: Call) -> ActionAnswer:
-    done = actions.dump_state(call.body["target"])
-    return {**done, "detail": call.state.masking.json(done["detail"])}
+    target = call.body["target"]
+    return actions.dump_state(None if target == ALL else proc_of(call, target))
 
 
 def _cancel_query(actions: Actions, call: Call) -> ActionAnswer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Any
 
-from monarch.telemetry._export.masking import MASK, is_secret
+from monarch.extension.masking import MASK, is_secret
 from monarch.telemetry._http import models, openapi
 from monarch.telemetry._http.calls import Call, Handler, Reply
 from monarch.telemetry._http.parts import Settings, need

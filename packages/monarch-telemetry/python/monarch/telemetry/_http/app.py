@@ -22,9 +22,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as StarletteRoute
 from starlette.types import Message, Receive, Scope, Send
 
+from monarch.extension.masking import Masking
 from monarch.telemetry._asking import ASKER, Asker
 from monarch.telemetry._collector.allocator import ANSWERS, LONG
-from monarch.telemetry._export.masking import Masking
 from monarch.telemetry._http import actions, admin, dag, dashboard_api, pages, query, snapshots, stacks, summary
 from monarch.telemetry._http.audit import Audit, Entry, Outcome
 from monarch.telemetry._http.auth import Names, Tokens, bearer

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from monarch.telemetry._export.masking import Masking
+from monarch.extension.masking import Masking
 
 WAITING = 10_000
 _LONGEST = 2_000

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-from monarch.telemetry._export.masking import MASK
+from monarch.extension.masking import MASK
 from monarch.telemetry._http.problems import Problem
 from monarch.telemetry.errors import TelemetryError
 

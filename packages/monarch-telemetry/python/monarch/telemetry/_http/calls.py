@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from monarch.extension.masking import Masking
 from monarch.telemetry._asking import Answer
-from monarch.telemetry._export.masking import Masking
 from monarch.telemetry._http.cursors import Cursors
 from monarch.telemetry._http.parts import Parts
 from monarch.telemetry._http.problems import Problem

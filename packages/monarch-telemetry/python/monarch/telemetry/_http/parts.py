@@ -49,7 +49,9 @@ class Actions(Protocol):
         """None: of all procs. `level` is one of `actions.LEVELS`."""
         ...
 
-    def dump_state(self, target: str) -> ActionAnswer: ...
+    def dump_state(self, proc_id: int | None) -> ActionAnswer:
+        """None: of the process that serves, with all procs of its job."""
+        ...
 
     def cancel_query(self, query: str) -> ActionAnswer:
         """`query` is the number that `Parts.queries` has."""

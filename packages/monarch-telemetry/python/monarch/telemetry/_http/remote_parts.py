@@ -81,8 +81,8 @@ class RemoteActions:
     def set_log_level(self, proc_id: int | None, level: str) -> ActionAnswer:
         return self._act("set_log_level", "*" if proc_id is None else _proc(proc_id), level=level)
 
-    def dump_state(self, target: str) -> ActionAnswer:
-        return self._act("dump_state", target)
+    def dump_state(self, proc_id: int | None) -> ActionAnswer:
+        return self._act("dump_state", "*" if proc_id is None else _proc(proc_id))
 
     def cancel_query(self, query: str) -> ActionAnswer:
         return self._act("cancel_query", query)

@@ -119,7 +119,7 @@ _ACTION = {
     "heal_job": "Asks the scheduler for hosts in the place of lost ones",
     "kill_job": "Ends the job",
     "set_log_level": "Sets the level of Python's logging in a proc or in all",
-    "dump_state": "Writes the state of the runtime to a file",
+    "dump_state": "Writes the state of a proc to a file, whose path is in the answer",
     "cancel_query": "Ends a query that is running",
 }
 

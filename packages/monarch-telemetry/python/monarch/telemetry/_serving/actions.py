@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monarch.actor import MonarchError
+from monarch.actor import MonarchError, dump_state
+from monarch.extension import member
+from monarch.extension.masking import Masking
 from monarch.extension.mesh import owned_meshes, stop_mesh
 from monarch.telemetry._engine.engine import Engine, Host
 from monarch.telemetry._engine.host import reason as reason_of
@@ -16,6 +20,7 @@ from monarch.telemetry._http.models import ActionAnswer
 from monarch.telemetry._http.problems import Problem
 from monarch.telemetry._http.references import ROOT
 from monarch.telemetry._serving.procs import Procs
+from monarch.telemetry._serving.state_dumps import write
 
 if TYPE_CHECKING:
     from monarch.job import JobControl
@@ -29,10 +34,14 @@ _SHORT = 8
 
 
 class JobActions:
-    """See `monarch.telemetry._http.parts.Actions`. `job` is what the job of this process can be asked for, None where it has none."""
+    """See `monarch.telemetry._http.parts.Actions`. `job` is what the job of this process can be asked for, None where it has none.
 
-    def __init__(self, engine: Engine, procs: Procs, job: JobControl | None = None) -> None:
+    States of processes are written into `dumps`, masked by `masking`.
+    """
+
+    def __init__(self, engine: Engine, procs: Procs, dumps: Path, masking: Masking, job: JobControl | None = None) -> None:
         self._engine, self._procs, self._job = engine, procs, job
+        self._dumps, self._masking = dumps, masking
 
     # ---- procs
 
@@ -66,10 +75,20 @@ class JobActions:
             return 0, f"{host.name}: {reason_of(error)}"
         return count, f"{host.name}: {refused}" if refused else ""
 
-    def dump_state(self, target: str) -> ActionAnswer:
-        from monarch.actor import dump_state
-
-        return {"done": True, "detail": dump_state()}
+    def dump_state(self, proc_id: int | None) -> ActionAnswer:
+        own = int(member().proc)
+        proc = own if proc_id is None else proc_id
+        if proc == own:
+            found = {"state": dump_state()}
+        else:
+            found = json.loads(self._procs.ask(proc, "dump_state", proc, _ONE_PROC, timeout=_ONE_PROC + 2.0))
+        if "error" in found:
+            return {"done": False, "detail": f"proc {proc} does not give its state: {found['error']}"}
+        try:
+            path = write(self._dumps, f"proc-{proc}", self._masking.json(found["state"]))
+        except OSError as error:
+            return {"done": False, "detail": f"the state of proc {proc} cannot be written: {error}"}
+        return {"done": True, "detail": f"the state of proc {proc} is in {path} on {member().hostname}"}
 
     # ---- meshes
 

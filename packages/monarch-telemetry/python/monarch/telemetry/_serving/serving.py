@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monarch.extension import member, setting
+from monarch.extension.masking import Masking
 from monarch.telemetry._dashboard.files import files
 from monarch.telemetry._engine.engine import Engine
 from monarch.telemetry._engine.running_queries import Row
 from monarch.telemetry._export.prometheus import exposition
+from monarch.telemetry._http.auth import tokens_in
 from monarch.telemetry._http.models import QueryRow
 from monarch.telemetry._http.parts import Parts
 from monarch.telemetry._http.serve import Serving, address_of, is_served, serve
@@ -132,7 +134,7 @@ def _start(engine: Engine, api: Address, job: str | None, control: JobControl | 
     parts = Parts(
         engine,
         SqlNodes(engine, started_by=_user()),
-        JobActions(engine, procs, control),
+        JobActions(engine, procs, _home() / "dumps", Masking(tokens_in(folder)), control),
         JobStacks(engine, procs),
         JobSettings(procs),
         metrics=metrics,
@@ -152,8 +154,11 @@ def _listed(row: Row) -> QueryRow:
 
 def _folder(job: str | None) -> Path:
     """Where the tokens of a job are: with its credentials, or below a name of this process."""
-    home = Path(os.environ.get("MONARCH_HOME") or "~/.monarch").expanduser().absolute()
-    return home / "jobs" / (job or f"client-{os.getpid()}")
+    return _home() / "jobs" / (job or f"client-{os.getpid()}")
+
+
+def _home() -> Path:
+    return Path(os.environ.get("MONARCH_HOME") or "~/.monarch").expanduser().absolute()
 
 
 def _remove_left() -> None:

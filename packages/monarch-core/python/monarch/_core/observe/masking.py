@@ -45,6 +45,7 @@ _NAME_REST = re.compile(r"[A-Za-z0-9_.\-]*")
 _SEPARATOR = re.compile(r"(?:\\*[\"'])?[ \t]{0,3}(?:=>|:=|=|:)[ \t]{0,3}")
 # The same for an option of a command line, also in the text of a Python list.
 _OPTION_SEPARATOR = re.compile(r"[ \t]{1,3}(?!-)|\\*[\"'],[ \t]{0,3}(?=[\"'])")
+_OPTION = re.compile(r"--[A-Za-z0-9_.\-]+")
 _HEADER = re.compile(r"(?:proxy-)?authorization|(?:set-)?cookie", re.IGNORECASE)
 _OPENED = re.compile(r"[bBrRuU]{0,2}(\\*[\"'])")
 _BARE = re.compile(r"(?:(?:bearer|basic|token|digest|negotiate)[ \t]{1,3})?((?:[^\s&\"'<>,;)}\]]|[,;)}\]](?=[^\s\"'&<>]))+)", re.IGNORECASE)
@@ -95,14 +96,17 @@ def is_secret(name: str) -> bool:
 
 
 class Masking:
-    """Masks texts. `values` are secrets that are masked wherever they occur, besides what is found by its form."""
+    """Masks texts. `values` are secrets that are masked wherever they occur, besides what is found by its form.
+
+    `suspects` is a pattern, for RE2 and Python alike, that is found in each text that `text` changes, and in others.
+    """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         long = sorted({value for value in values if len(value) >= _SHORTEST_VALUE and value.strip("*")}, key=len, reverse=True)
         found = "|".join(map(re.escape, long))
         self._values = re.compile(found) if long else None
-        # What is suspect in a column: the values may stand anywhere.
-        self._suspects = f"{_SUSPECT}|{found}" if long else _SUSPECT
+        # The values may stand anywhere.
+        self.suspects = f"{_SUSPECT}|{found}" if long else _SUSPECT
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str]) -> Masking:
@@ -149,10 +153,20 @@ class Masking:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
-            return [self._value(one, depth - 1) for one in cast("list[Any]", value)]
+            return self._list(cast("list[Any]", value), depth - 1)
         if isinstance(value, dict):
             return {self.text(name): self._field(name, one, depth - 1) for name, one in cast("dict[str, Any]", value).items()}
         return value
+
+    def _list(self, values: list[Any], depth: int) -> list[Any]:
+        """Also a command line, in which an option and its value are two words."""
+        found: list[Any] = []
+        for index, value in enumerate(values):
+            option = values[index - 1] if index else None
+            is_named = isinstance(option, str) and _OPTION.fullmatch(option) is not None and is_secret(option)
+            hides = is_named and isinstance(value, str) and value != "" and not value.startswith("-")
+            found.append(MASK if hides else self._value(value, depth))
+        return found
 
     def _field(self, name: str, value: Any, depth: int) -> Any:
         if value is None or isinstance(value, bool):
@@ -162,27 +176,6 @@ class Masking:
         if name.lower() in _ENVIRONMENTS and isinstance(value, dict):
             return {self.text(one): MASK for one in cast("dict[str, Any]", value)}
         return self._value(value, depth)
-
-    def column(self, column: Any, *, is_json: bool = False) -> Any:
-        """A text column (`pyarrow.Array` or `ChunkedArray` of strings) with its values masked; the same object where none was."""
-        from importlib import import_module
-
-        from monarch.telemetry._arrow import pa
-
-        pc: Any = import_module("pyarrow.compute")
-        # What is suspect is found for the whole column at once.
-        mask = self.json if is_json else self.text
-        different = pc.drop_null(pc.unique(column))
-        suspect = pc.match_substring_regex(different, self._suspects)
-        different = pc.filter(different, pc.or_(suspect, pc.match_substring(different, '"env')) if is_json else suspect)
-        before: list[str] = different.to_pylist()
-        after = [mask(text) for text in before]
-        changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
-        if not changed:
-            return column
-        olds, news = zip(*changed, strict=True)
-        at = pc.index_in(column, value_set=pa.array(olds, pa.string()))
-        return pc.if_else(pc.is_null(at), column, pc.take(pa.array(news, pa.string()), at))
 
 
 def _without_credentials(match: re.Match[str]) -> str:
