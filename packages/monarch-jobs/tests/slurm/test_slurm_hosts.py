@@ -118,6 +118,24 @@ def test_a_node_is_lost(mortal: Jobs, tmp_path: Path) -> None:
     job.kill()
 
 
+def test_dead_node_is_missing_without_a_wait(mortal: Jobs, capfd: pytest.CaptureFixture[str]) -> None:
+    """As soon as srun or the controller has noticed; the time for joining is longer than this test may last."""
+    job = mortal({"a": 2}, python_exe=sys.executable, join_timeout=3600)
+    nodes = job.state(cached_path=None).a.spawn_procs().spawn("node", Node)
+    assert list(nodes.name.call().get(20).values()) == ["n0", "n1"]
+    mortal.cluster.kill_node(1)
+    with pytest.raises(SupervisionError):
+        while True:
+            nodes.slice(hosts=1).name.call_one().get(20)
+    report = job.heal()
+    assert [(host.name, host.phase) for host in report.missing] == [("n1", "lost")] and not report.restarted
+    reasons = ("SLURM says that the node does not answer", "srun could not run its worker on the node: exit code ")
+    assert report.missing[0].detail.startswith(reasons)
+    assert f"{job._title}: a[1] (n1) is lost: " in capfd.readouterr().err
+    assert _names(job.state(cached_path=None).a.slice(hosts=slice(0, 1))) == ["n0"]
+    job.kill()
+
+
 ENDS = """
 import os, subprocess, sys
 from client import Node

@@ -46,7 +46,8 @@ class FakeJob:
 )
 def test_hosts_of_the_mesh_count(missing: Any, ranks: set[int]) -> None:
     job = FakeJob(*missing)
-    assert job.healed() == HealedHosts(job.next.a, frozenset(ranks))
+    why = "; ".join(f"a[{rank}] is lost: no reason given" for rank in sorted(ranks))
+    assert job.healed() == HealedHosts(job.next.a, frozenset(ranks), why)
     [limit] = job.limits
     assert limit is not None and 0 < limit <= 7.0
     assert not job.lock.locked()

@@ -103,6 +103,19 @@ def test_healing_starts_again_what_it_can() -> None:
     job.kill()
 
 
+def test_worker_that_ends_again_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler is asked while a worker is waited for: this wait would last longer than the test may."""
+    monkeypatch.setattr(Files, "relaunch", lambda self, ids, lost: lost)
+    monkeypatch.setattr(AdaptedJob, "_join_timeout", lambda self: 3600.0)
+    job = AdaptedJob("files", {"meshes": {"a": 2}})
+    job.apply()
+    Path("a.0").write_text("tcp://x:1")
+    os.unlink("a.1")
+    report = job.heal()
+    assert ([(host.rank, host.phase) for host in report.missing], report.restarted, report.replaced) == ([(1, "lost")], [], [])
+    job.kill()
+
+
 def test_factories_that_are_none() -> None:
     with pytest.raises(JobError, match="the factory of 'odd' gave a int, which is no launcher"):
         AdaptedJob("odd", {"meshes": {"a": 1}}).plan()

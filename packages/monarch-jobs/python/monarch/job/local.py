@@ -14,8 +14,9 @@ from monarch.job._files.state_file import DEFAULT_JOB_PATH
 from monarch.job._job.job_state import JobState, check_mesh_names
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
 from monarch.job._job.saved import decode, encode, load_if_there, write
-from monarch.job._job.trait import BATCH, BATCH_FILE, JobTrait, is_alive, notice
+from monarch.job._job.trait import BATCH, BATCH_FILE, JobTrait, is_alive
 from monarch.job._machine import sessions
+from monarch.job._machine.notice import notice
 from monarch.job._machine.sessions import Session
 from monarch.job.errors import JobError, SubmitError
 

@@ -21,7 +21,8 @@ from monarch.job._job import saved
 from monarch.job._job.healer import first_mesh
 from monarch.job._job.job_state import JobState
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
-from monarch.job._job.trait import JobTrait, is_alive, notice
+from monarch.job._job.trait import JobTrait, is_alive
+from monarch.job._machine.notice import notice
 from monarch.job.errors import JobEndedError, JobError
 from monarch.job.store import StoreJob as StoreJob
 

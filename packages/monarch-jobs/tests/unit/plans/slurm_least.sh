@@ -57,6 +57,16 @@ MONARCH_FIRST_RANK=0 step --nodes=$count --ntasks=$count bash -c "$worker" &
 
 mv -f nodes.new nodes
 cd "$OLDPWD"
+number=0
+# A worker on a node that srun does not reach reports nothing: what srun ended with is all that is known of it.
+again() {
+    local mine=$MONARCH_JOB_DIR/hosts/$2 last code
+    step "${@:3}" bash -c "$worker" worker "$2"
+    code=$?
+    if read -r last <"$mine.step" && [ "$last" = "$1" ] && [ $code != 0 ] && [ ! -e "$mine.exit" ]; then
+        echo $code >"$mine.failed.new" && mv -f "$mine.failed.new" "$mine.failed"
+    fi
+}
 serve() {
     local want rank node group option
     for want in "$MONARCH_JOB_DIR"/wanted/*; do
@@ -67,7 +77,9 @@ serve() {
         option=()
         for ((group = ${#starts[@]} - 1; group > 0; group--)); do [ "$rank" -ge "${starts[group]}" ] && break; done
         [ ${#starts[@]} -gt 1 ] && option=(--het-group=$group)
-        step "${option[@]}" --nodes=1 --ntasks=1 --nodelist="$node" bash -c "$worker" worker "$rank" &
+        number=$((number + 1))
+        echo $number >"$MONARCH_JOB_DIR/hosts/$rank.step"
+        again $number "$rank" "${option[@]}" --nodes=1 --ntasks=1 --nodelist="$node" &
     done
     read -r -t 0.2 -u $pause
 }

@@ -245,15 +245,16 @@ class Attempts(Actor):
         await self._say(f"{why}; {self._pool.lost_text()}, goes on with {left} {'host' if left == 1 else 'hosts'}")
 
     async def _ask(self, healer: Healer, seconds: float) -> str | None:
-        """None where all hosts are there again, else the reason, which is empty for hosts that are still missing."""
+        """None where all hosts are there again, else the reason, which is empty where the job has none."""
 
         answer = await self._done(asyncio.to_thread(healer, seconds))
         try:
-            self._pool.replace(*answer.result())
+            healed = answer.result()
+            self._pool.replace(healed.hosts, healed.missing)
         except Exception as error:  # of any kind: it must not hide the failure of the ranks
             first_line = str(error).split("\n", 1)[0]
             return f"{type(error).__name__}: {first_line}"
-        return "" if self._pool.missing else None
+        return healed.why if self._pool.missing else None
 
     async def _done(self, asked: Coroutine[Any, Any, Answer]) -> asyncio.Future[Answer]:
         """What is asked for, done; raises where the run is stopped before."""

@@ -10,10 +10,11 @@ from monarch._core.shape.slice import Slice
 
 
 class HealedHosts(NamedTuple):
-    """The hosts of a mesh after healing. `missing` has the ranks, in `hosts`, of those that are lost still."""
+    """The hosts of a mesh after healing. `missing` has the ranks, in `hosts`, of those that are lost still; `why` is a text for users."""
 
     hosts: HostMesh
     missing: frozenset[int] = frozenset()
+    why: str = ""
 
 
 class Healer(Protocol):
@@ -58,6 +59,6 @@ def healer_of(hosts: HostMesh) -> Healer | None:
         shape = Shape(hosts._labels, Slice.new_row_major(hosts._ndslice.sizes))
         mesh = HostMesh(tuple(every[place] for place in places), shape, False, hosts._executable)
         mesh._attachment, mesh._spawned, mesh._healers = found.hosts._attachment, found.hosts._spawned, found.hosts._healers
-        return HealedHosts(mesh, frozenset(rank for rank, place in enumerate(places) if place in found.missing))
+        return HealedHosts(mesh, frozenset(rank for rank, place in enumerate(places) if place in found.missing), found.why)
 
     return healed

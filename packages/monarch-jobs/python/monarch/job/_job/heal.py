@@ -1,7 +1,8 @@
 """Brings lost hosts of a job back: started again where they were, else elsewhere, else reported as missing.
 
-A host is lost as soon as the scheduler or the runtime of this process reports it. A worker that only the runtime has lost may be alive, as
-after a network that was away for long; it cannot join the same client again, so another one takes its place.
+A host is lost as soon as the scheduler or the runtime of this process reports it. The scheduler is asked again all the while that a worker
+is waited for: one that it has as lost is missing, and is not waited for any longer. A worker that only the runtime has lost may be alive,
+as after a network that was away for long; it cannot join the same client again, so another one takes its place.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Protocol
 
 from monarch.job._files import credentials
 from monarch.job._job.allocation import Allocation
-from monarch.job._job.launcher import HealReport, Host, HostStatus, JobStatus
+from monarch.job._job.launcher import MOST_NAMED, HealReport, Host, HostStatus, JobStatus, described
 from monarch.job._job.watch import until_joined
 from monarch.job._machine.commands import time_left, time_limit
 from monarch.job.errors import JobEndedError, JobError, JoinTimeoutError
@@ -70,8 +71,10 @@ def _heal(job: Healable, timeout: float | None) -> HealReport:
         job._save()
     job._replaced(again)
     joined: dict[Host, str] = {}
+    limit = job._join_timeout() if deadline is None else _WAIT_SHARE * left(0.0)
+    line = _waits(job._title, [lost[place] for place in again], limit)
     try:
-        for place, address in until_joined(allocation, again, job._join_timeout() if deadline is None else _WAIT_SHARE * left(0.0)):
+        for place, address in until_joined(allocation, again, limit, drops_lost=True, told=line):
             joined[place] = address
     except JoinTimeoutError:
         pass  # these are reported as missing
@@ -94,6 +97,15 @@ def _heal(job: Healable, timeout: float | None) -> HealReport:
             kind = restarted if new.name == old.name else replaced
             kind.append(new._replace(phase="joined", address=joined[place], detail=""))
     return HealReport(restarted, replaced, missing)
+
+
+def _waits(title: str, hosts: list[HostStatus], limit: float | None) -> str:
+    """One line: which hosts are waited for, why they are lost, and until when."""
+    named = [described(host) for host in hosts[:MOST_NAMED]]
+    if len(hosts) > MOST_NAMED:
+        named.append(f"and {len(hosts) - MOST_NAMED} more")
+    until = "" if limit is None else f" until {time.strftime('%H:%M:%S', time.localtime(time.time() + limit))} at most"
+    return f"monarch: {title}: {'; '.join(named)}; waits for {'its worker' if len(hosts) == 1 else 'their workers'} to start again{until}"
 
 
 def _share(timeout: float | None, share: float) -> float | None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from monarch.job._job.launcher import MOST_NAMED, described
 from monarch.job.errors import JobEndedError, JobError
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ class Healing:
         finally:
             self._lock.release()
         self._check()
-        return HealedHosts(hosts, frozenset(host.rank for host in report.missing if host.mesh == mesh))
+        missing = [host for host in report.missing if host.mesh == mesh]
+        why = "; ".join(described(host) for host in missing[:MOST_NAMED])
+        return HealedHosts(hosts, frozenset(host.rank for host in missing), why)
 
     def _check(self) -> None:
         if self._job.apply_id != self._apply_id:

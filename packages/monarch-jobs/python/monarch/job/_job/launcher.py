@@ -31,6 +31,16 @@ class HostStatus(NamedTuple):
     detail: str
 
 
+# Hosts that one line names.
+MOST_NAMED = 4
+
+
+def described(host: HostStatus) -> str:
+    """A lost host in a line: its place, its machine and the reason."""
+    name = f" ({host.name})" if host.name else ""
+    return f"{host.mesh}[{host.rank}]{name} is lost: {host.detail.partition(chr(10))[0] or 'no reason given'}"
+
+
 class JobStatus(NamedTuple):
     """`phase` as the scheduler has it, `detail` the reason that it gives, `hosts` in the order of the meshes."""
 

@@ -7,7 +7,6 @@ from a scheduler derive from `LauncherJob` instead, which needs a `Launcher` onl
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import uuid
@@ -26,6 +25,7 @@ from monarch.job._job.feature import FeatureHosts, JobControl, TelemetryFeature
 from monarch.job._job.healer import Healing
 from monarch.job._job.job_state import JobState
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
+from monarch.job._machine.notice import notice
 from monarch.job.errors import JobEndedError, JobError, StateFileError
 
 if TYPE_CHECKING:
@@ -490,11 +490,6 @@ def _end(asked: JobTrait, job: JobTrait) -> None:
     if failed:
         causes = "\n".join(f"could not {what}: {type(e).__name__}: {e}" for what, e in failed)
         raise JobError("was not killed completely", title=job._title, cause=causes) from failed[0][1]
-
-
-def notice(line: str) -> None:
-    """One line on stderr."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def add_feature(job: JobTrait, name: str, /, **arguments: Any) -> None:

@@ -15,6 +15,7 @@ from monarch.job._job.allocation import Allocation
 from monarch.job._job.join import Join
 from monarch.job._job.launcher import Host, JobStatus
 from monarch.job._machine.commands import time_left
+from monarch.job._machine.notice import notice
 from monarch.job.errors import JobEndedError
 
 # A scheduler that is up answers in milliseconds, and has ended a job seconds after its workers.
@@ -22,15 +23,25 @@ ANSWER_S = 4.0
 # A host may be lost while its job goes on: each call that fails for it would ask again.
 AGAIN_S = 5.0
 _PAUSE_S = 0.1
+# What a scheduler reports of a worker that is started again may be about the one before, for a moment.
+LOST_S = 1.0
+# Workers that start again take less, where all is well.
+TOLD_S = 2.0
 
 
-def until_joined(allocation: Allocation, wanted: list[Host], timeout: float | None) -> Generator[tuple[Host, str]]:
+def until_joined(
+    allocation: Allocation, wanted: list[Host], timeout: float | None, *, drops_lost: bool = False, told: str = ""
+) -> Generator[tuple[Host, str]]:
     """Yields hosts with their addresses as they become known; `JoinTimeoutError`, `JobEndedError` or the launcher's own error.
 
-    A surrounding `time_limit` ends the wait as well, whatever the scheduler reports.
+    A surrounding `time_limit` ends the wait as well, whatever the scheduler reports. With `drops_lost`, a host is not waited for any more
+    once the scheduler has had it as lost for `LOST_S`: what it is asked for later is another worker's start. A wait
+    of more than `TOLD_S` has the line `told` on stderr.
     """
     join = Join(allocation.title, allocation.sizes, timeout, time.monotonic(), sys.stderr is not None and sys.stderr.isatty())
     missing = set(wanted)
+    lost: dict[Host, float] = {}
+    start = time.monotonic()
     for host in set(join.missing) - missing:
         join.joined_host(host.mesh, host.rank)
     while missing:
@@ -45,13 +56,22 @@ def until_joined(allocation: Allocation, wanted: list[Host], timeout: float | No
                 missing.discard(place)
                 join.joined_host(host.mesh, host.rank)
                 yield place, host.address
+            elif drops_lost and host.phase == "lost" and place in missing:
+                if now >= lost.setdefault(place, now) + LOST_S:
+                    missing.discard(place)
+                    join.joined_host(host.mesh, host.rank)
+            else:
+                lost.pop(place, None)
         if missing and status.phase == "ended":
             raise allocation.ended(status)
         if missing and (join.overdue(now) or time_left(1.0) == 0):
             raise join.error(allocation.last_words())
+        if missing and told and now >= start + TOLD_S:
+            notice(told)
+            told = ""
         line = join.line(now)
         if line is not None:
-            print(line, file=sys.stderr, flush=True)
+            notice(line)
         if missing:
             allocation.stopped.wait(time_left(min(join.pause(now), allocation.longest_pause)))
 

@@ -5,6 +5,7 @@ there (a job whose client went between submission and that ends by itself), star
 workers again that `wanted/<rank>` asks for: steps that a client starts would end with the client's machine.
 
 `hosts/<rank>.json` is written by the worker as soon as it listens, `hosts/<rank>.pid` and `hosts/<rank>.exit` by the shell around it,
+`hosts/<rank>.failed` has the exit code of an srun that has started a worker again and could not, or has lost its node.
 `nodes` has one line a node, in the order of the ranks: SLURM removes failed nodes from its report about the job.
 """
 
@@ -77,6 +78,16 @@ MONARCH_FIRST_RANK=@FIRST@ step @OPTIONS@ --nodes=$count --ntasks=$count bash -c
 _LOOP = r"""
 mv -f nodes.new nodes
 cd "$OLDPWD"
+number=0
+# A worker on a node that srun does not reach reports nothing: what srun ended with is all that is known of it.
+again() {
+    local mine=$MONARCH_JOB_DIR/hosts/$2 last code
+    step "${@:3}" bash -c "$worker" worker "$2"
+    code=$?
+    if read -r last <"$mine.step" && [ "$last" = "$1" ] && [ $code != 0 ] && [ ! -e "$mine.exit" ]; then
+        echo $code >"$mine.failed.new" && mv -f "$mine.failed.new" "$mine.failed"
+    fi
+}
 serve() {
     local want rank node group option
     for want in "$MONARCH_JOB_DIR"/wanted/*; do
@@ -87,7 +98,9 @@ serve() {
         option=()
         for ((group = ${#starts[@]} - 1; group > 0; group--)); do [ "$rank" -ge "${starts[group]}" ] && break; done
         [ ${#starts[@]} -gt 1 ] && option=(--het-group=$group)
-        step "${option[@]}" --nodes=1 --ntasks=1 --nodelist="$node" bash -c "$worker" worker "$rank" &
+        number=$((number + 1))
+        echo $number >"$MONARCH_JOB_DIR/hosts/$rank.step"
+        again $number "$rank" "${option[@]}" --nodes=1 --ntasks=1 --nodelist="$node" &
     done
     read -r -t 0.2 -u $pause
 }

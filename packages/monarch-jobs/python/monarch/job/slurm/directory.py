@@ -16,15 +16,17 @@ from monarch.job._job.allocation import tail
 from monarch.job._job.worker_address import published_address
 from monarch.job._machine.commands import Commands, Result
 
+_READ_KINDS = (".json", ".exit", ".failed")
 MAX_FILE = 16 * 1024
 TAIL_LINES = 20
 
 
 class Worker(NamedTuple):
-    """The record of the worker of a rank in the folder: where it listens, or how it ended."""
+    """The record of the worker of a rank in the folder: where it listens, or how it ended; `failed` is the exit code of its srun."""
 
     address: str | None = None
     exit_code: int | None = None
+    failed: int | None = None
 
 
 class Contents(NamedTuple):
@@ -37,11 +39,11 @@ class Contents(NamedTuple):
 
 # Everything that is said about workers, in one go: a line `name content` for each file.
 _READ = (
-    'cd "$1" 2>/dev/null || exit 0; for f in restarts nodes hosts/*.json hosts/*.exit; do'
+    'cd "$1" 2>/dev/null || exit 0; for f in restarts nodes hosts/*.json hosts/*.exit hosts/*.failed; do'
     ' [ -f "$f" ] && echo "$f $(head -c 1000000 "$f" | tr "\\n" " ")"; done; :'
 )
 _WRITE = 'umask 077; mkdir -p "${1%/*}" && base64 -d >"$1.new" && chmod 600 "$1.new" && mv -f "$1.new" "$1"'
-_REQUEST = 'cd "$1" && rm -f hosts/"$2".json hosts/"$2".exit && echo "$3" >.wanted."$2" && mv -f .wanted."$2" wanted/"$2"'
+_REQUEST = 'cd "$1" && rm -f hosts/"$2".json hosts/"$2".exit hosts/"$2".failed && echo "$3" >.wanted."$2" && mv -f .wanted."$2" wanted/"$2"'
 
 
 class JobDirectory:
@@ -84,6 +86,8 @@ class JobDirectory:
                 workers[int(stem)] = known._replace(address=address)
             elif kind == ".exit" and content.strip().isdecimal():
                 workers[int(stem)] = known._replace(exit_code=int(content))
+            elif kind == ".failed" and content.strip().isdecimal():
+                workers[int(stem)] = known._replace(failed=int(content))
         return Contents(nodes, workers, restarts)
 
     def request(self, rank: int, node: str) -> None:
@@ -91,7 +95,7 @@ class JobDirectory:
         if self._commands.login:
             self._shell(_REQUEST, self.path, str(rank), node)
             return
-        for kind in ("json", "exit"):
+        for kind in ("json", "exit", "failed"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{self.path}/hosts/{rank}.{kind}")
         _replace(f"{self.path}/wanted/{rank}", f"{node}\n".encode(), f"{self.path}/.wanted.{rank}")
@@ -122,7 +126,7 @@ class JobDirectory:
             lines = (line.partition(" ") for line in self._shell(_READ, self.path).out.splitlines())
             return [(name, content) for name, _, content in lines]
         found: list[tuple[str, str]] = []
-        names = ["restarts", "nodes", *(f"hosts/{name}" for name in _listed(f"{self.path}/hosts") if name.endswith((".json", ".exit")))]
+        names = ["restarts", "nodes", *(f"hosts/{name}" for name in _listed(f"{self.path}/hosts") if name.endswith(_READ_KINDS))]
         for name in names:
             with contextlib.suppress(OSError), open(f"{self.path}/{name}", errors="replace") as file:
                 found.append((name, file.read() if name == "nodes" else file.read(MAX_FILE)))

@@ -11,9 +11,9 @@ from monarch.job._job.gateway import attach_gateway
 from monarch.job._job.job_state import JobState, check_count, check_mesh_names
 from monarch.job._job.launcher import JobStatus, LogFile, Plan
 from monarch.job._job.launcher_job import LauncherJob
-from monarch.job._job.trait import notice
 from monarch.job._job.watch import EndWatch
 from monarch.job._machine.commands import Commands
+from monarch.job._machine.notice import notice
 from monarch.job.errors import CredentialsError, JobError, SubmitError
 from monarch.job.local import BatchJob, batch_path
 from monarch.job.slurm.arguments import checked

@@ -308,6 +308,8 @@ class SlurmLauncher:
                     detail = f"its worker ended with exit code {worker.exit_code}"
                 elif name and name not in alive:
                     detail = "SLURM says that the node does not answer"
+                elif worker.failed is not None:
+                    detail = f"srun could not run its worker on the node: exit code {worker.failed}"
                 hosts.append(HostStatus(mesh, index, name, "lost" if detail else "waiting", worker.address, detail))
         return hosts
 
