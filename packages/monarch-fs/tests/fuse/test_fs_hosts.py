@@ -13,6 +13,7 @@ import pytest
 from monarch.actor import HostMesh, this_host
 from monarch.actor.testing import fault, local_hosts
 from monarch.fs import FsError, Mount, mount
+from monarch.remotemount import remotemount
 
 
 def content(path: str) -> str:
@@ -51,6 +52,32 @@ def test_hosts_of_a_machine_share_a_mount(source: Path, tmp_path: Path) -> None:
             assert content(f"{target}/file") == "second"
             assert [host.rank for host in mounted.status().get().hosts] == [0, 1, 2]
         assert not os.path.ismount(target)
+
+
+def test_hosts_of_a_machine_have_own_mount_points(source: Path, tmp_path: Path) -> None:
+    places = [f"{tmp_path}/{key}/mounted" for key in ("hosts_0", "hosts_1")]
+    with local_hosts(2) as hosts:
+        with remotemount(hosts, str(source), f"{tmp_path}/$SUBDIR/mounted") as handler:
+            assert [content(f"{place}/file") for place in places] == ["first"] * 2
+            assert not Path(tmp_path, "$SUBDIR").exists()
+            (source / "file").write_text("second")
+            handler.refresh()
+            assert [content(f"{place}/file") for place in places] == ["second"] * 2
+        assert [os.path.ismount(place) for place in places] == [False] * 2
+        # A host alone has no coordinates.
+        with mount(hosts.slice(hosts=1), source, f"{tmp_path}/of$SUBDIR"):
+            assert content(f"{tmp_path}/of/file") == "second"
+
+
+def test_mount_point_of_any_host_is_not_the_source(tmp_path: Path) -> None:
+    source = tmp_path / "hosts_1"
+    source.mkdir()
+    with (
+        local_hosts(2) as hosts,
+        pytest.raises(ValueError, match=r"\$SUBDIR is the source itself on"),
+        mount(hosts, source, f"{tmp_path}/$SUBDIR"),
+    ):
+        pass
 
 
 def until_refreshed(mounted: Mount) -> None:

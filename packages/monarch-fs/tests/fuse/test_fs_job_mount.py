@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -159,19 +160,21 @@ def test_mounts_come_back_when_the_keeper_was_killed(tmp_path: Path) -> None:
             f.seek(0)
 
 
-def test_mount_that_another_client_uses_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["target", "$SUBDIR"])
+def test_mount_that_another_client_uses_is_named(name: str, tmp_path: Path) -> None:
     place = Place(tmp_path)
-    argv = [sys.executable, "-c", OTHER_CLIENT, str(place.source), str(place.target)]
+    asked, shown = str(tmp_path / name), str(tmp_path / name.replace("$SUBDIR", "hosts_0"))
+    argv = [sys.executable, "-c", OTHER_CLIENT, str(place.source), shown]
     try:
-        place.run(sys.executable, "-c", PLAIN_SCRIPT, str(place.source), str(place.target))
+        place.run(sys.executable, "-c", PLAIN_SCRIPT, str(place.source), asked)
         with subprocess.Popen(argv, env=place.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
             assert other.stdout is not None and other.stdout.readline() == "mounted\n"
-            with pytest.raises(AssertionError, match=rf"{place.target} is still mounted on a\[0\] .*: another client uses it"):
-                place.verb("umount", str(place.target))
+            with pytest.raises(AssertionError, match=rf"{re.escape(shown)} is still mounted on a\[0\] .*: another client uses it"):
+                place.verb("umount", asked)
             other.communicate()
-        assert not is_mounted(str(place.target))
+        assert not is_mounted(shown)
         with pytest.raises(AssertionError, match="nothing is mounted at"):
-            place.verb("umount", str(place.target))
+            place.verb("umount", asked)
     finally:
         place.verb("kill")
 

@@ -12,8 +12,8 @@ import pytest
 
 from monarch.fs._gather import file_server, watcher
 from monarch.fs._gather.file_server import FileServer
-from monarch.fs._gather.point_key import point_key, points, remote_path
 from monarch.fs._gather.watcher import Changed
+from monarch.fs._tree.point_key import point_key, points, remote_path
 
 Reports = Queue[list[Changed] | None]
 Start = Callable[..., tuple[FileServer, Reports]]

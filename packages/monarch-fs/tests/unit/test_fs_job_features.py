@@ -94,6 +94,9 @@ def test_missing_interpreter_is_named(source: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"python_exe .venv/bin/python is no executable below .*data.*python_exe=None"):
         RemoteMountFeature(tmp_path / "data")
     RemoteMountFeature(tmp_path / "data", python_exe=None)
+    with pytest.raises(ValueError, match=r"the mount point /m/\$SUBDIR differs by host, .*: pass python_exe=None"):
+        RemoteMountFeature(source, "/m/$SUBDIR", python_exe="bin/python")
+    RemoteMountFeature(source, "/m/$SUBDIR", python_exe=None)
 
 
 def test_bad_arguments(source: Path) -> None:

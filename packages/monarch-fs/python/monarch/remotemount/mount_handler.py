@@ -53,5 +53,8 @@ class MountHandler:
 
 
 def remotemount(host_mesh: HostMesh, sourcepath: str, mntpoint: str | None = None) -> MountHandler:
-    """A handler for a mount of `sourcepath` on all hosts, at `mntpoint` or the same path; nothing is mounted before `open`."""
+    """A handler for a mount of `sourcepath` on all hosts, at `mntpoint` or the same path; nothing is mounted before `open`.
+
+    `$SUBDIR` in `mntpoint` is the key of each host (`hosts_0`).
+    """
     return MountHandler(host_mesh, sourcepath, mntpoint)

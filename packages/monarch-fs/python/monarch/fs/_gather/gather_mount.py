@@ -27,13 +27,13 @@ from monarch.fs._daemon.mount_record import mount_key, remove_made
 from monarch.fs._gather.bridge_request import MOUNT_NAME, BridgeRequest, Point
 from monarch.fs._gather.host_request import REQUESTS, decode, encode
 from monarch.fs._gather.peer_end import when_peer_ends
-from monarch.fs._gather.point_key import point_key, points, remote_path
 from monarch.fs._gather.service import NAME
 from monarch.fs._kernel import connection, preflight
 from monarch.fs._kernel.machine import place_here
 from monarch.fs._kernel.mount_table import mount_row
 from monarch.fs._kernel.user_entry import entry_problem
 from monarch.fs._relay.peer import Peer, peer_here
+from monarch.fs._tree.point_key import point_key, points, remote_path
 from monarch.fs.errors import FsError, MountBusyError, PreflightError
 
 CACHE_BYTES = 256 << 20

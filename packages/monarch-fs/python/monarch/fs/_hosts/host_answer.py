@@ -23,11 +23,13 @@ class OpenRequest(NamedTuple):
 
     tree: str
     source: str
+    # With `$SUBDIR` for the key of each host.
     target: str
     # An encoded `Table`.
     table: bytes
     # The hosts in the order of their ranks, and the client.
     hosts: list[Peer]
+    keys: list[str]
     client: Peer
     # What is brought at once: "hot", "all" or "demand".
     fetch: str

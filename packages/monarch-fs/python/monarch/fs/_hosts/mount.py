@@ -37,13 +37,14 @@ from monarch.fs._hosts.host_answer import (
     RefreshReport,
 )
 from monarch.fs._hosts.observation import recorded_refresh
+from monarch.fs._index.chunk_selection import bytes_of, chunks_of
 from monarch.fs._index.index import Index, Scan, removed
 from monarch.fs._index.pattern import Exclusion
 from monarch.fs._kernel.machine import place_here
 from monarch.fs._relay.origin import Origin
 from monarch.fs._tree.changed import changed_paths, new_chunks
 from monarch.fs._tree.difference import difference
-from monarch.fs._tree.node import ZERO_ID, Kind
+from monarch.fs._tree.point_key import keys_of, path_on
 from monarch.fs._tree.table import Table
 from monarch.fs.errors import FsError, MountBusyError, PreflightError, SourceGoneError, StaleSourceError
 
@@ -70,6 +71,8 @@ def mount(
     read_timeout: float = 60,
 ) -> Mount:
     """Shows a directory of the client on every host, read-only, at `target` (by default the absolute path of `source`).
+
+    `$SUBDIR` in `target` is the key of each host, its coordinates (`hosts_0`): hosts of one machine have mount points of their own then.
 
     The mount is pending at once: `ready` is done when every host shows all names. Contents follow as they are read; before that, `fetch`
     brings files up to 256 KiB ("hot"), every file ("all") or none ("demand"). `exclude` has glob patterns; `gitignore` leaves out what git
@@ -240,9 +243,10 @@ class Mount:
             missing = {f"{fact.name} (rank {rank})": fact.missing for rank, fact in enumerate(facts) if fact.missing}
             if missing:
                 raise PreflightError(missing, path=self.target)
-            here = place_here()
-            if any(fact.place == here for fact in facts) and os.path.realpath(self.source) == os.path.realpath(self.target):
-                raise ValueError(f"the target {self.target} is the source itself on {facts[0].name}: name another mount point")
+            here, source = place_here(), os.path.realpath(self.source)
+            for fact, key in zip(facts, keys_of(self._mesh.sizes), strict=True):
+                if fact.place == here and source == os.path.realpath(path_on(self.target, key)):
+                    raise ValueError(f"the target {self.target} is the source itself on {fact.name}: name another mount point")
             scan = looking.future.get()
             self._origin.serve(self._tree, self._index.read)
             self._hosts = [_Host(rank, _single(actors, rank, len(facts)), fact) for rank, fact in enumerate(facts)]
@@ -281,6 +285,7 @@ class Mount:
             self.target,
             self._shown_table().encode(),
             [host.facts.peer for host in self._hosts],
+            keys_of(self._mesh.sizes),
             self._origin.peer(),
             self._fetch,
             self._allow_other,
@@ -475,7 +480,7 @@ class Mount:
         table = self._shown_table()
         ids: list[bytes] | None = None
         if patterns:
-            ids = _chunks_of(table, patterns, self.source)
+            ids = chunks_of(table, patterns, self.source)
         ends = [(host, self._asked_to_bring(host, ids)) for host in self._hosts]
         missing: dict[str, int] = {}
         stale = False
@@ -485,7 +490,7 @@ class Mount:
             name = self._named(host.key)
             if isinstance(report, FetchReport):
                 if report.missing:
-                    missing[name] = _bytes_of(table, set(report.missing))
+                    missing[name] = bytes_of(table, set(report.missing))
                     if report.unstored:
                         text = f"{missing[name]} bytes have no room in the store of the host"
                         hint = "raise `fs_store_bytes`, or free the disk of `fs_store_dir`"
@@ -562,39 +567,3 @@ def _answer(future: Future[Any], timeout: float | None = None) -> object:
 def _single(mesh: Any, rank: int, size: int) -> Any:
     """The part of a mesh with one member."""
     return mesh.flatten("rank").slice(rank=rank) if size > 1 or mesh.sizes else mesh
-
-
-def _chunks_of(table: Table, patterns: Sequence[Exclusion], source: str) -> list[bytes]:
-    """The chunks of the files that match, or that lie in a directory that does; `FileNotFoundError` for a pattern without a match."""
-    found: dict[bytes, None] = {}
-    used: set[Exclusion] = set()
-    inside: bytes | None = None
-    for path, at in table.walk():
-        if not path:
-            continue
-        node = table.node(at)
-        is_directory = node.kind is Kind.DIRECTORY
-        matching = [pattern for pattern in patterns if pattern.matches(path, path.rpartition(b"/")[2], is_directory)]
-        used.update(matching)
-        within = inside is not None and path.startswith(inside)
-        if not within:
-            inside = path + b"/" if matching and is_directory else None
-        if matching or within:
-            found.update((node.chunk(number), None) for number in range(node.chunk_count()))
-    for pattern in patterns:
-        if pattern not in used:
-            raise FileNotFoundError(errno.ENOENT, "no path in the tree matches the pattern", f"{pattern.patterns[0]} in {source}")
-    found.pop(ZERO_ID, None)
-    return list(found)
-
-
-def _bytes_of(table: Table, ids: set[bytes]) -> int:
-    total = 0
-    for _, at in table.walk():
-        node = table.node(at)
-        for number in range(node.chunk_count()):
-            id = node.chunk(number)
-            if id in ids:
-                ids = ids - {id}
-                total += min(node.piece(), node.size - number * node.piece())
-    return total

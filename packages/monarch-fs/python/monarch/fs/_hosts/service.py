@@ -34,6 +34,7 @@ from monarch.fs._store.store import Store
 from monarch.fs._tree.changed import new_chunks
 from monarch.fs._tree.difference import patched
 from monarch.fs._tree.operations import MountOptions
+from monarch.fs._tree.point_key import path_on
 from monarch.fs._tree.table import Table
 from monarch.fs.errors import FsError, MountBusyError
 
@@ -116,7 +117,7 @@ class FileService(Actor):
         """Mounts; the generation that is shown then. Again with another table: shows that."""
         try:
             table = await asyncio.to_thread(Table.decode, request.table)
-            self._join(request)
+            request = request._replace(target=os.path.normpath(path_on(request.target, request.keys[self._join(request)])))
             await asyncio.to_thread(self._pin, request.tree, table.chunk_ids())
             options = MountOptions(allow_other=request.allow_other, read_timeout=request.read_timeout, backend=preflight.chosen_backend())
             owner = None if os.geteuid() == 0 else (os.geteuid(), os.getegid())
@@ -140,7 +141,8 @@ class FileService(Actor):
             # A full disk: there is nothing to pin, contents pass through.
             _log.warning("the store %s: %s", self._store.folder, e)
 
-    def _join(self, request: OpenRequest) -> None:
+    def _join(self, request: OpenRequest) -> int:
+        """Takes part in the exchange of the tree; gives the rank of this host."""
         own = self._exchange.peer()
         rank = next((rank for rank, peer in enumerate(request.hosts) if peer.proc == own.proc), None)
         if rank is None:
@@ -148,6 +150,7 @@ class FileService(Actor):
         orders = (upstreams_of(rank, len(request.hosts)), chain_of(rank, len(request.hosts)))
         tree, chain = ([request.client if at < 0 else Peer(*request.hosts[at]) for at in order] for order in orders)
         self._exchange.join(request.tree, tree, chain)
+        return rank
 
     def _leave(self, tree: str) -> None:
         if tree not in self._mounts:

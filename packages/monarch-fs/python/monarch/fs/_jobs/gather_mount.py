@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from monarch.fs._gather.point_key import remote_path
 from monarch.fs._jobs.keeper_failure import raised_here
 from monarch.fs._jobs.kept_gather import GATHER
 from monarch.fs._jobs.kept_mount import chosen
+from monarch.fs._tree.point_key import remote_path
 from monarch.job import FeatureHosts, JobFeature, Keeper, Offer
 
 

@@ -8,8 +8,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from monarch.actor import Actor, MonarchError, endpoint
+from monarch.actor import Actor, MonarchError, current_rank, endpoint
 from monarch.fs._kernel.mount_table import mount_row
+from monarch.fs._tree.point_key import path_on, point_key
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
@@ -22,8 +23,9 @@ class MountLook(Actor):
     """Looks at the mounts of its host."""
 
     @endpoint
-    def staying(self, target: str, seconds: float) -> str | None:
-        """The name of the host where a mount of Monarch is at the path after `seconds`; None once there is none."""
+    def staying(self, target: str, seconds: float) -> tuple[str, str] | None:
+        """The path and this host's name where a mount of Monarch is there after `seconds`; None once there is none."""
+        target = path_on(target, point_key(current_rank()))
         end = time.monotonic() + seconds
         changed = select.poll()
         with open("/proc/self/mounts") as f:
@@ -33,7 +35,7 @@ class MountLook(Actor):
                 if row is None or row.kind != "fuse.monarch":
                     return None
                 if time.monotonic() >= end:
-                    return os.uname().nodename
+                    return target, os.uname().nodename
                 changed.poll(max(end - time.monotonic(), 0.0) * 1000)
 
 
@@ -44,9 +46,9 @@ def still_mounted(hosts: Mapping[str, HostMesh], target: str, seconds: float) ->
     asked = {name: procs.spawn("mount_look", MountLook).staying.call(target, seconds) for name, procs in looks.items()}
     for name, future in asked.items():
         try:
-            for point, host in future.get(seconds + _ANSWER_SECONDS).items():
-                if host is not None:
-                    lines.append(f"{target} is still mounted on {name}[{point.rank}] ({host}): another client uses it")
+            for point, found in future.get(seconds + _ANSWER_SECONDS).items():
+                if found is not None:
+                    lines.append(f"{found[0]} is still mounted on {name}[{point.rank}] ({found[1]}): another client uses it")
         except (MonarchError, TimeoutError) as e:
             lines.append(f"{target} may still be mounted on hosts of {name}: {str(e).splitlines()[0]}")
     for procs in looks.values():

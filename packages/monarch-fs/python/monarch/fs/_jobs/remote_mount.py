@@ -16,6 +16,7 @@ import monarch.fs
 from monarch.fs._jobs.interpreter_check import check_on_hosts, leaves_tree
 from monarch.fs._jobs.keeper_failure import raised_here
 from monarch.fs._jobs.kept_mount import MOUNT, chosen
+from monarch.fs._tree.point_key import SUBDIR
 from monarch.job import FeatureHosts, JobFeature, Keeper, Offer
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 class RemoteMountFeature(JobFeature):
     """`source` is shown at `mntpoint`, by default its own path, on the hosts of `meshes`, by default all.
+
+    `$SUBDIR` in `mntpoint` is the key of each host in its mesh (`hosts_0`), and `python_exe` is None then.
 
     `python_exe` is the path of the interpreter relative to `source`; None leaves the interpreter of the hosts. Other arguments are those
     of `monarch.fs.mount`. The default for `python_exe` has to exist as any other: a source without an environment takes None.
@@ -71,6 +74,10 @@ class RemoteMountFeature(JobFeature):
             raise NotADirectoryError(f"the source {self._source} is no directory")
         if self._python is None:
             return
+        if SUBDIR in self._target:
+            raise ValueError(
+                f"the mount point {self._target} differs by host, and procs of a mesh have one interpreter: pass python_exe=None"
+            )
         path = os.path.normpath(os.path.join(self._source, self._python))
         if os.path.isabs(self._python) or ".." in self._python.split("/") or not path.startswith(self._source.rstrip("/") + "/"):
             raise ValueError(f"python_exe {self._python} is not a path below the source {self._source}")
