@@ -288,6 +288,13 @@ def test_send_with_a_port(handle):
 
 
 @BOTH
+def test_send_to_no_endpoint_is_refused(handle):
+    for target in (print, handle):
+        with pytest.raises(TypeError, match=r"send\(.*\): expected an endpoint"):
+            send(target, (), {})
+
+
+@BOTH
 def test_send_without_a_port(handle):
     send(handle.put, (1,), {"twice": True})
     assert handle.put.call(2).get().values() == [[1, 1, 2]] * 3

@@ -375,7 +375,7 @@ def test_bad_calls_with_results(procs, actors):
                 getattr(actors, method).rref(t)
         with pytest.raises(TypeError, match="answers by a port"):
             actors.by_port.rref(t)
-        with pytest.raises(ValueError, match="is on other procs than the active mesh"):
+        with pytest.raises(ValueError, match="is on other procs than the mesh of the call"):
             actors.slice(gpus=0).scaled.rref(t)
         with mesh.slice(gpus=0).activate():
             with pytest.raises(TypeError, match="WRONG_MESH"):

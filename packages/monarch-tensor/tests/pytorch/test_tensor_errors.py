@@ -83,8 +83,6 @@ def test_operands_that_cannot_be_used_are_marked(procs):
             torch.cat([t, local, gone])
         assert str(e.value).splitlines()[0] == "aten.cat.default([float32[2], LOCAL_TENSOR, DROPPED])"
         assert len(str(e.value).splitlines()) == 3
-    with pytest.raises(TypeError, match="no mesh is active"):
-        t + 1
 
 
 def test_autograd_does_not_reach_through_a_reduction_in_silence(mesh):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from monarch import tensor as mt
+from monarch.actor import Channel, send
 from monarch.tensor import RemoteException, TensorMeshError, call_on_shard_and_fetch, function_resolvers, inspect, no_mesh, remote, set_meta
 from monarch.tensor.meta import get_meta
 from monarch.tensor.resolvers import resolved
@@ -21,6 +22,11 @@ def add(t, number=1.0, *, factor=1):
 @remote
 def fails(*_):
     raise ValueError("not today")
+
+
+@remote
+def increase(t):
+    t += 1
 
 
 @remote(propagate="cached")
@@ -158,6 +164,26 @@ def test_process_groups_arrive_as_those_of_torch(mesh):
     group.drop()
     with pytest.raises(TypeError, match="was dropped"):
         summed(torch.ones(1), group)
+
+
+def test_send_brings_each_rank_to_a_port(mesh):
+    port, receiver = Channel.open()
+    ranks = receiver.ranked()
+    send(add, (mesh.rank("gpus"),), {"factor": 10}, port)
+    assert sorted((rank, value.item()) for rank, value in (ranks.recv().get() for _ in range(2))) == [(0, 10), (1, 20)]
+    send(add, (mesh.rank("gpus"),), {"factor": 10}, port=port, selection="choose")
+    rank, value = ranks.recv().get()
+    assert value.item() == 10 * (rank + 1)
+    send(fails, (1,), {}, port=port)
+    for _ in range(2):
+        with pytest.raises(RemoteException, match="not today"):
+            receiver.recv().get()
+    counted = torch.zeros(2)
+    for selection in ("all", "choose"):
+        send(increase, (counted,), {}, selection=selection)
+    assert sorted(inspect(counted, gpus=rank)[0].item() for rank in range(2)) == [1.0, 2.0]
+    with pytest.raises(ValueError, match="selection must be"):
+        send(add, (1,), {}, selection="most")
 
 
 def test_a_remote_function_needs_a_mesh():

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Queue
 
-from monarch.actor import Actor, ActorError, ActorMesh, Channel, HostMesh, MonarchError, SupervisionError, endpoint, this_host
+from monarch.actor import Actor, ActorError, ActorMesh, Channel, HostMesh, MonarchError, SupervisionError, endpoint, send, this_host
 from monarch.actor.testing import local_hosts, patch_tensor_engine
 from monarch.config import configure, configured
 from monarch.extension import (
@@ -51,6 +51,7 @@ from monarch.extension.trace import TraceContext, trace_context, use_trace
 from monarch.job import JobError, LocalJob, add_feature, job_loads
 from parrot import hooks, observer
 from parrot.errors import WordError
+from parrot.mesh import Echoes
 
 
 class Talker(Actor):
@@ -214,6 +215,12 @@ def meshes() -> None:
     propagate, words = talkers.repeat.rref("hi")
     assert propagate == "cached" and list(words.values()) == ["hihi", "hihi"]
     raised(TypeError, lambda: talkers.repeat.rref("hi", "again"))
+    # `send` takes what calls as an endpoint does; the answers have the ranks.
+    port, receiver = Channel[str].open()
+    send(Echoes(), ("hi",), {"times": 2}, port)
+    assert sorted(receiver.ranked().recv().get() for _ in range(2)) == [(0, "hihi"), (1, "hihi")]
+    assert "no words" in str(raised(ValueError, lambda: send(Echoes(), (), {}, port)))
+    assert "expected an endpoint" in str(raised(TypeError, lambda: send(procs, (), {}, port)))  # pyright: ignore[reportArgumentType]
     # What a method raises is what the caller sees; a wheel that cannot be loaded, or that is missing, is named.
     assert "no ranks for 2 procs" in str(raised(ArithmeticError, procs.rank_tensors))
     broken = str(raised(NotImplementedError, lambda: procs.rank_tensor("gpus")))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
-from monarch.actor import ProcMesh, ValueMesh
-from monarch.extension.mesh import EndpointCall, mesh_view
+from monarch.actor import Port, ProcMesh, ValueMesh
+from monarch.extension.mesh import EndpointCall, mesh_view, ranked_port
 
 
 @contextmanager
@@ -28,3 +28,14 @@ def rref(call: EndpointCall) -> tuple[str, ValueMesh[Any]]:
 
 def rank_tensors(procs: ProcMesh) -> NoReturn:
     raise ArithmeticError(f"no ranks for {procs.size()} procs")
+
+
+class Echoes:
+    """Two ranks that `send` calls as it calls an endpoint."""
+
+    def send_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], port: Port[str] | None, selection: Literal["all", "choose"]) -> None:
+        if not args:
+            raise ValueError("no words")
+        if port is not None:
+            for rank in range(2 if selection == "all" else 1):
+                ranked_port(port, rank).send(args[0] * kwargs["times"])

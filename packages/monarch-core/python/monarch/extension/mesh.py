@@ -4,8 +4,9 @@ Methods are entry points of the group `monarch.mesh`, typed by `MeshMethods`.
 """
 
 from monarch._core.call.mesh_methods import EndpointCall
+from monarch._core.call.port import ranked_port
 from monarch._core.extension.healing import HealedHosts, Healer, healer_of, set_healer
-from monarch._core.extension.mesh import MeshMethods, MeshView, mesh_view
+from monarch._core.extension.mesh import MeshMethods, MeshView, SendTarget, mesh_view
 from monarch._core.extension.owned_meshes import OwnedMesh, owned_meshes, stop_mesh
 
 __all__ = [
@@ -15,9 +16,11 @@ __all__ = [
     "MeshMethods",
     "MeshView",
     "OwnedMesh",
+    "SendTarget",
     "healer_of",
     "mesh_view",
     "owned_meshes",
+    "ranked_port",
     "set_healer",
     "stop_mesh",
 ]

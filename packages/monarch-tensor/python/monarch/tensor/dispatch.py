@@ -16,7 +16,7 @@ from monarch.tensor.commands import Constant
 from monarch.tensor.frames import frames_of
 from monarch.tensor.layout import Layout, layout_of
 from monarch.tensor.memory import BORROWED, DROPPED, SHARED, Handle, Memory
-from monarch.tensor.place import Place
+from monarch.tensor.place import Place, in_active_stream
 from monarch.tensor.propagate import Known, propagate, varying_arguments
 from monarch.tensor.propagate import Place as ResultPlace
 from monarch.tensor.recomputation import refuse_other_numbers
@@ -396,7 +396,7 @@ def _shaped(shape: Any, made: list[Any]) -> Any:
 # Operands that cannot be used
 
 
-def _problem(place: Place | None, value: Any, written: bool) -> tuple[str, dict[str, str]] | None:
+def _problem(place: Place, value: Any, written: bool) -> tuple[str, dict[str, str]] | None:
     if not isinstance(value, torch.Tensor):
         return None
     if type(value) is not Tensor:
@@ -405,8 +405,6 @@ def _problem(place: Place | None, value: Any, written: bool) -> tuple[str, dict[
     if handle.memory.state == DROPPED:
         frames = frames_of(handle.memory.dropped_at or ())
         return checks.DROPPED, {"of": str(frames[0]) if frames else "the end of its borrow"}
-    if place is None:
-        return checks.WRONG_MESH, {"of": repr(handle.place.mesh), "here": "the controller, where no mesh is active"}
     if handle.place.mesh != place.mesh:
         of, here = repr(handle.place.mesh), repr(place.mesh)
         return checks.WRONG_MESH, {"of": of, "here": here if here != of else f"{here}, another one of this shape"}
@@ -451,7 +449,7 @@ def map_tensors(name: str, tree: Any, apply: Callable[[Any], Any], *kinds: type)
         if type(value) is Tensor or isinstance(value, kinds):
             return apply(value)
         if isinstance(value, torch.Tensor):
-            raise checks.refusal(name, (value,), {}, lambda v: _problem(None, v, False))
+            raise checks.refusal(name, (value,), {}, lambda _: (checks.LOCAL_TENSOR, {}))
         return value
 
     return _pytree.tree_map(applied, tree)
@@ -482,7 +480,19 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[A
     return found
 
 
-def outside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _own_place(values: Any) -> Place | None:
+    """Where an operation on these operands runs while no mesh is active: where the first mesh tensor among them is."""
+    for value in values:
+        if type(value) is Tensor:
+            return in_active_stream(value._handle.place)
+        if isinstance(value, list | tuple) and (found := _own_place(value)) is not None:
+            return found
+    return None
+
+
+def outside(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call with mesh tensors where no mesh is active."""
-    written = _written(func, args, kwargs)
-    raise checks.refusal(str(func), args, kwargs, lambda v: _problem(None, v, any(v is w for w in written)))
+    place = _own_place(args) or _own_place(kwargs.values())
+    assert place is not None
+    # Not entered: what the mode would take beside this call has no mesh.
+    return MeshMode(place).__torch_dispatch__(func, types, args, kwargs)

@@ -101,7 +101,9 @@ def _receive(name: str) -> Remote:
 
 
 def rref(call: EndpointCall) -> Any:
-    """Calls an endpoint of actors on the procs of the active mesh; its results are mesh tensors, whose shapes its `propagate` gives.
+    """Calls an endpoint; its results are mesh tensors, whose shapes its `propagate` gives. The actors are on the procs of the active mesh.
+
+    While no mesh is active, that is the mesh of the first tensor among the arguments.
 
     `propagate` is a function of the arguments, or `"inspect"`, which waits for the endpoint. The stream waits for the endpoint where the
     results are computed: its place is that of the call, in the order of torch calls and in that of messages. What an endpoint raises
@@ -114,12 +116,12 @@ def rref(call: EndpointCall) -> Any:
             "'inspect', as in @endpoint(propagate=lambda x: x)"
         )
     receive = _receive(name)
-    place = receive.active_place()
+    place = receive.place(call.args, call.kwargs)
     controller = place.controller
     receive.arguments(place, call.args, call.kwargs)
     on = [controller.rank_of.get(proc, -1) for proc in mesh_view(call.mesh).procs]
     if sorted(on) != sorted(place.mesh.ranks_in_order):
-        raise ValueError(f"{name}.rref: {call.mesh!r} is on other procs than the active mesh, {place.mesh!r}")
+        raise ValueError(f"{name}.rref: {call.mesh!r} is on other procs than the mesh of the call, {place.mesh!r}")
     results = None if call.propagate == "inspect" else propagated(call.propagate, call.args, call.kwargs)
     key = next(controller.numbers)
     answer = call.through(handoff.keep, handoff.keep_async, controller.session, key)

@@ -83,7 +83,7 @@ class OpaqueModule(OpaqueObject):
 
     def _forward(self, name: str, propagation: Any, needs: tuple[bool, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the method returns, and the graph."""
-        place = _forward.active_place()
+        place = _forward.place((self, args), kwargs)
         given = _forward.arguments(place, (self, name, needs, args, kwargs), {})
         if callable(propagation):
 

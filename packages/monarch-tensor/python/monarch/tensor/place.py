@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from monarch.tensor.active import active
+
 if TYPE_CHECKING:
     from monarch.tensor.controller import Controller
     from monarch.tensor.stream import Stream
@@ -48,3 +50,9 @@ def place_of(mesh: Any, stream: Any) -> Place:
         head = (controller.stream_number(stream), controller.target_number(mesh.ranks_in_order))
         found = places[key] = Place(controller, mesh, stream, head)
     return found
+
+
+def in_active_stream(place: Place) -> Place:
+    """The place itself, or that of its mesh in the stream that was activated."""
+    stream = active.stream
+    return place if stream is None or stream is place.stream else place_of(place.mesh, stream)

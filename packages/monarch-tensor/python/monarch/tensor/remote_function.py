@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 from torch.utils import _pytree
 
 from monarch.actor import Shape, SupervisionError, ValueMesh
 from monarch.extension import promise, when_done
+from monarch.extension.mesh import ranked_port
 from monarch.extension.pickling import dumps, modes_off
 from monarch.tensor.active import active, get_active_stream
 from monarch.tensor.commands import Apply, Held, Input, Nested, Packed, Slot, Unpack, Varying, again
@@ -24,7 +25,7 @@ from monarch.tensor.layout import Layout, layout_of
 from monarch.tensor.memory import Handle, Memory
 from monarch.tensor.mesh import RemoteProcessGroup
 from monarch.tensor.opaque_ref import OpaqueRef, new_ref
-from monarch.tensor.place import Place, place_of
+from monarch.tensor.place import Place, in_active_stream, place_of
 from monarch.tensor.propagate import explain, fake_mode, fake_of
 from monarch.tensor.resolvers import resolved
 from monarch.tensor.tensor import Tensor, new_tensor
@@ -32,7 +33,7 @@ from monarch.tensor.tensor import Tensor, new_tensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from monarch.actor import Future
+    from monarch.actor import Future, Port
     from monarch.tensor.frames import Site
 
 Propagation = "Callable[..., Any] | str | None"
@@ -114,7 +115,7 @@ class Remote:
         return (bytes(pickled), *(bytes(p) for p in parts))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        place = self.active_place()
+        place = self.place(args, kwargs)
         given = self.arguments(place, args, kwargs)
         if self.propagate == "inspect":
             return self.inspected(place, given)[1]
@@ -126,12 +127,32 @@ class Remote:
 
     def broadcast(self, *args: Any, **kwargs: Any) -> None:
         """Runs it on all ranks and drops what it returns."""
-        place = self.active_place()
-        self._emit(place, self.arguments(place, args, kwargs), (None,), [next(place.controller.numbers)], release=True)
+        self.send_call(args, kwargs)
+
+    def send_call(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        port: Port[Any] | None = None,
+        selection: Literal["all", "choose"] = "all",
+    ) -> None:
+        """For `monarch.actor.send`: runs it on all ranks, or on one by chance. What each rank's call returns goes to `port`, by value."""
+        place = self.place(args, kwargs)
+        ranks: tuple[int, ...] = place.mesh.ranks_in_order
+        chosen = range(len(ranks)) if selection == "all" else [random.randrange(len(ranks))]
+        targets = tuple(ranks[index] for index in chosen)
+        if port is None:
+            given = self.arguments(place, args, kwargs)
+            there = place if selection == "all" else place.controller.place_of_ranks(targets, place.stream)
+            self._emit(there, given, (None,), [next(place.controller.numbers)], release=True)
+            return
+        site = current_site()
+        for index, answer in zip(chosen, self._invoke(place, targets, args, kwargs), strict=True):
+            when_done(answer, functools.partial(_forward, ranked_port(port, index), place, site))
 
     def call(self, *args: Any, **kwargs: Any) -> Future[ValueMesh[Any]]:
         """What each rank's call returns, by value, in the shape of the active mesh."""
-        place = self.active_place()
+        place = self.place(args, kwargs)
         answers = self._invoke(place, place.mesh.ranks_in_order, args, kwargs)
         site = current_site()
         done = promise(f"the results of {self._name}")
@@ -154,33 +175,33 @@ class Remote:
 
     def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """What the call returns on the only rank of the mesh; `ValueError` if there are several."""
-        place = self.active_place()
+        place = self.place(args, kwargs)
         if len(place.mesh.ranks_in_order) != 1:
             raise ValueError(f"call_one requires exactly 1 rank, but {place.mesh!r} has {len(place.mesh.ranks_in_order)}")
         return self._on_rank(place, place.mesh.ranks_in_order[0], args, kwargs)
 
     def choose(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """What the call returns on a rank by chance, on which alone it runs."""
-        place = self.active_place()
+        place = self.place(args, kwargs)
         return self._on_rank(place, random.choice(place.mesh.ranks_in_order), args, kwargs)
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
         """A future per rank, in the order of ranks."""
-        place = self.active_place()
+        place = self.place(args, kwargs)
         answers = self._invoke(place, place.mesh.ranks_in_order, args, kwargs)
         site = current_site()
         return iter([_mapped(place, answer, self._name, site) for answer in answers])
 
     def on_shard(self, shard: dict[str, int] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
         """For `call_on_shard_and_fetch`."""
-        place = self.active_place()
+        place = self.place(args, kwargs)
         return self._on_rank(place, rank_of(place, shard, {}), args, kwargs)
 
     # For calls whose results are known in other ways
 
     def with_results(self, results: Results, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with these results, whatever `propagate` is."""
-        place = self.active_place()
+        place = self.place(args, kwargs)
         return self.emitted(place, self.arguments(place, args, kwargs), results)
 
     def emitted(self, place: Place, given: Arguments, results: Results) -> Any:
@@ -190,14 +211,23 @@ class Remote:
 
     # How
 
-    def active_place(self) -> Place:
-        """Where a call of it runs now. `TensorMeshError` without an active mesh."""
-        mesh = active.mesh
-        if mesh is None:
-            raise TensorMeshError(
-                f"{self._name}: a remote function requires an active proc_mesh: call it inside of `with procs.activate():`"
-            )
-        return place_of(mesh, get_active_stream())
+    def place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Place:
+        """Where a call with these arguments runs: on the active mesh, else where the first of them is that belongs to a mesh.
+
+        `TensorMeshError` if there is neither.
+        """
+        if active.mesh is not None:
+            return place_of(active.mesh, get_active_stream())
+        for value in _pytree.tree_leaves((args, kwargs)):
+            if isinstance(value, RemoteProcessGroup):
+                return place_of(value.mesh, get_active_stream())
+            handle = value._handle if type(value) is Tensor or isinstance(value, OpaqueRef) else None
+            if handle is not None:
+                return in_active_stream(handle.place)
+        raise TensorMeshError(
+            f"{self._name}: a remote function requires an active proc_mesh: call it inside of `with procs.activate():`, or with a tensor "
+            "that belongs to a mesh"
+        )
 
     def arguments(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """The arguments of a call, checked."""
@@ -378,6 +408,16 @@ def _mapped(place: Place, answer: Future[Any], name: str, site: Site) -> Future[
 
     when_done(answer, lambda future: done.set_from(lambda: _value(place, future, site)))
     return done.future
+
+
+def _forward(port: Port[Any], place: Place, site: Site, answer: Future[Any]) -> None:
+    """Sends the result of a call to a port, or what the call has raised."""
+    try:
+        value = _value(place, answer, site)
+    except Exception as e:
+        port.exception(e)
+    else:
+        port.send(value)
 
 
 def _has_failed(answer: Future[Any]) -> bool:

@@ -63,7 +63,7 @@ class Tensor(torch.Tensor):
         # Outside of every activation: a mode would have come first.
         outside = above("dispatch", "outside")
 
-        return outside(func, args, kwargs or {})
+        return outside(func, types, args, kwargs or {})
 
     __add__ = __radd__ = _binary(torch.add)
     __sub__, __rsub__ = _binary(torch.sub), _binary(torch.rsub)

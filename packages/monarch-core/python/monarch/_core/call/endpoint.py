@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from monarch._core.call.port import Port
     from monarch._core.call.value_mesh import ValueMesh
     from monarch._core.errors.errors import MeshFailure
+    from monarch._core.extension.mesh import SendTarget
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -345,15 +346,23 @@ def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: b
 
 
 def send(
-    endpoint: Endpoint[Any, Any],
+    endpoint: Endpoint[Any, Any] | SendTarget,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     port: Port[Any] | None = None,
     selection: Literal["all", "choose"] = "all",
 ) -> None:
-    """Sends to all actors of the endpoint, or to one picked at random; what they return goes to `port` if there is one."""
+    """Sends to all actors of the endpoint, or to one picked at random; what they return goes to `port` if there is one.
+
+    A remote function of monarch-tensor is sent to the ranks of the active mesh.
+    """
     if selection not in ("all", "choose"):
         raise ValueError(f"selection must be 'all' or 'choose', not {selection!r}")
+    if not isinstance(endpoint, Endpoint):
+        if not hasattr(type(endpoint), "send_call"):
+            raise TypeError(f"send({endpoint!r}): expected an endpoint, as in `send(actors.method, ...)`, not {type(endpoint).__name__}")
+        endpoint.send_call(tuple(args), kwargs, port, selection)
+        return
     endpoint._check(tuple(args), kwargs)
     refused = endpoint._refused()
     if refused is not None:

@@ -103,8 +103,7 @@ class Port(Generic[R]):
                 result = cell.arrival(i)
                 assert result is not None
                 rank = only if only is not None else result.rank
-                port: Port[Any] = Port(self._proc, self._to, self._once, self._slot, rank)
-                port.return_undeliverable = False
+                port = ranked_port(self, rank)
                 if result.status == 0:
                     port.send(result.load())
                 else:
@@ -122,6 +121,13 @@ class Port(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<Port {to_base58(self._to)}>"
+
+
+def ranked_port(port: Port[R], rank: int) -> Port[R]:
+    """The same port for the answer of a rank, which its receiver sees by `ranked()`. The answer is dropped where that is gone."""
+    found: Port[R] = Port(port._proc, port._to, port._once, port._slot, rank)
+    found.return_undeliverable = False
+    return found
 
 
 def _received_port(proc: int, to: int, once: bool, slot: bool, rank: int | None, give_back: bool, agent: int, job: int) -> Port[Any]:
