@@ -135,6 +135,8 @@ def test_generators_by_builtins(mesh):
     assert draw() == first == [local(7), local(8)]
     builtins.set_manual_seed_remote(2**64 - 1)
     assert drawn(builtins.initial_seed_remote()) == [-1, -1]
+    builtins.random_seed_remote()
+    assert len(set(drawn(builtins.initial_seed_remote()))) == 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has a generator")
@@ -146,6 +148,8 @@ def test_generators_of_gpus_where_there_are_none(procs):
             inspect(builtins.initial_seed_cuda_remote())
         for call in (builtins.manual_seed_cuda_remote, builtins.manual_seed_all_cuda_remote):
             assert call(3) is None
+        assert builtins.get_rng_state_all_cuda_remote() == []
+        builtins.set_rng_state_all_cuda_remote([])
         mt.get_active_mesh().check()
 
 
@@ -157,6 +161,10 @@ def test_generators_of_gpus(mesh):
     first = drawn(torch.rand(4, device="cuda"))
     builtins.set_rng_state_cuda_remote(state)
     assert drawn(torch.rand(4, device="cuda")) == first
+    states = builtins.get_rng_state_all_cuda_remote()
+    second = drawn(torch.rand(4, device="cuda"))
+    builtins.set_rng_state_all_cuda_remote(states)
+    assert len(states) == torch.cuda.device_count() and drawn(torch.rand(4, device="cuda")) == second
     builtins.manual_seed_all_cuda_remote(7)
     assert drawn(torch.rand(4, device="cuda")) == first
     assert drawn(builtins.initial_seed_cuda_remote()) == [7, 7]
@@ -221,8 +229,12 @@ def test_timers_of_the_workers(mesh):
     for summary in timer.get_execution_timer_summary.call().get().values():
         assert list(summary) == ["step"] and summary["step"]["count"] == 2
         assert summary["step"]["min_ms"] <= summary["step"]["average_ms"] <= summary["step"]["max_ms"] <= summary["step"]["total_ms"]
-    timer.execution_timer_stop("other")
-    timer.execution_timer_reset("step")
+    timer.execution_timer_stop("other", use_cpu=True)
+    timer.execution_timer_start(name=None, use_cpu=True)
+    timer.execution_timer_stop(use_cpu=True)
+    assert inspect(timer.get_execution_timer_average_ms(None)) == inspect(timer.get_execution_timer_latency_ms("default"))
+    for name in ("step", "default"):
+        timer.execution_timer_reset(name)
     assert [list(s) for s in timer.get_execution_timer_summary.call().get().values()] == [["other"]] * 2
 
 
@@ -234,6 +246,16 @@ def test_a_timer_that_does_not_run(procs):
         timer.execution_timer_stop("never")
         with pytest.raises(RemoteException, match="is not running"):
             mesh.check()
+
+
+def test_a_timer_of_the_device_is_not_stopped_by_the_cpu(monkeypatch):
+    ExecutionTimer.reset()
+    with monkeypatch.context() as m:
+        m.setattr(timer, "_now", lambda use_cpu: object())
+        ExecutionTimer.start()
+    with pytest.raises(ValueError, match="'default' was started without use_cpu"):
+        ExecutionTimer.stop(use_cpu=True)
+    ExecutionTimer.reset()
 
 
 def test_timers_of_this_process():

@@ -36,6 +36,7 @@ get_rng_state_remote = remote(rng.get_rng_state, propagate=_state)
 set_rng_state_remote = remote(rng.set_rng_state)
 # A seed by chance, of its own on each rank; and what the generator was seeded with, as a signed integer.
 seed_remote = remote(rng.seed)
+random_seed_remote = seed_remote
 initial_seed_remote = remote(rng.initial_seed, propagate=_number)
 
 # The same for the generators of GPUs: that of the rank's device, or all of them.
@@ -46,3 +47,6 @@ seed_all_cuda_remote = remote(rng.seed_all_cuda)
 initial_seed_cuda_remote = remote(rng.initial_seed_cuda, propagate=_number)
 get_rng_state_cuda_remote = remote(rng.get_rng_state_cuda, propagate=_cuda_state)
 set_rng_state_cuda_remote = remote(rng.set_rng_state_cuda)
+# The states of all GPUs of the rank, as a list; rank 0 is asked how many those are.
+get_rng_state_all_cuda_remote = remote(rng.get_rng_state_all_cuda, propagate="inspect")
+set_rng_state_all_cuda_remote = remote(rng.set_rng_state_all_cuda)

@@ -20,7 +20,7 @@ _DEFAULT = "default"
 class ExecutionTimer:
     """Named timers of this process. With a GPU they take the time between two points of the device's current stream, else that of the CPU.
 
-    A timer has all its measurements since `reset`. Thread-safe.
+    A timer has all its measurements since `reset`. The name None is that of the default timer. Thread-safe.
     """
 
     _lock = threading.Lock()
@@ -29,39 +29,44 @@ class ExecutionTimer:
     _finished: dict[str, list[tuple[Any, Any]]] = {}
 
     @classmethod
-    def start(cls, name: str = _DEFAULT, use_cpu: bool = False) -> None:
+    def start(cls, name: str | None = None, use_cpu: bool = False) -> None:
         """Begins a measurement. `ValueError` if one with this name is under way."""
+        name = name or _DEFAULT
         with cls._lock:
             if name in cls._started:
                 raise ValueError(f"the timer {name!r} is running: stop it first")
             cls._started[name] = _now(use_cpu)
 
     @classmethod
-    def stop(cls, name: str = _DEFAULT) -> None:
-        """Ends it. `ValueError` if none is under way."""
+    def stop(cls, name: str | None = None, use_cpu: bool = False) -> None:
+        """Ends it. `ValueError` if none is under way, or with `use_cpu` if the one under way takes the time of the device."""
+        name = name or _DEFAULT
         with cls._lock:
-            begin = cls._started.pop(name, None)
+            begin = cls._started.get(name)
             if begin is None:
                 raise ValueError(f"the timer {name!r} is not running: start it first")
+            if use_cpu and not isinstance(begin, int):
+                raise ValueError(f"the timer {name!r} was started without use_cpu, and takes the time of the device")
+            del cls._started[name]
             cls._finished.setdefault(name, []).append((begin, _now(isinstance(begin, int))))
 
     @classmethod
     @contextmanager
-    def time(cls, name: str = _DEFAULT, use_cpu: bool = False) -> Generator[None]:
+    def time(cls, name: str | None = None, use_cpu: bool = False) -> Generator[None]:
         """Measures what is inside."""
         cls.start(name, use_cpu)
         try:
             yield
         finally:
-            cls.stop(name)
+            cls.stop(name, use_cpu)
 
     @classmethod
-    def get_latency(cls, name: str = _DEFAULT) -> float:
+    def get_latency(cls, name: str | None = None) -> float:
         """Milliseconds of the last measurement. `KeyError` if there is none."""
         return _milliseconds(cls._of(name)[-1])
 
     @classmethod
-    def get_average(cls, name: str = _DEFAULT) -> float:
+    def get_average(cls, name: str | None = None) -> float:
         """Milliseconds of the measurements on average. `KeyError` if there is none."""
         found = cls._of(name)
         return sum(map(_milliseconds, found)) / len(found)
@@ -95,7 +100,8 @@ class ExecutionTimer:
                     table.pop(name, None)
 
     @classmethod
-    def _of(cls, name: str) -> list[tuple[Any, Any]]:
+    def _of(cls, name: str | None) -> list[tuple[Any, Any]]:
+        name = name or _DEFAULT
         with cls._lock:
             found = list(cls._finished.get(name, ()))
         if not found:
@@ -119,19 +125,19 @@ def _milliseconds(pair: tuple[Any, Any]) -> float:
     return begin.elapsed_time(end)
 
 
-def _start(name: str = _DEFAULT, use_cpu: bool = False) -> None:
+def _start(name: str | None = None, use_cpu: bool = False) -> None:
     ExecutionTimer.start(name, use_cpu)
 
 
-def _stop(name: str = _DEFAULT) -> None:
-    ExecutionTimer.stop(name)
+def _stop(name: str | None = None, use_cpu: bool = False) -> None:
+    ExecutionTimer.stop(name, use_cpu)
 
 
-def _latency(name: str = _DEFAULT) -> torch.Tensor:
+def _latency(name: str | None = None) -> torch.Tensor:
     return torch.tensor(ExecutionTimer.get_latency(name), dtype=torch.float64)
 
 
-def _average(name: str = _DEFAULT) -> torch.Tensor:
+def _average(name: str | None = None) -> torch.Tensor:
     return torch.tensor(ExecutionTimer.get_average(name), dtype=torch.float64)
 
 
@@ -147,7 +153,8 @@ def _number(*_: Any, **__: Any) -> torch.Tensor:
     return torch.empty((), dtype=torch.float64)
 
 
-# On the workers, in the order of torch calls. `get_..._ms` return a tensor; the values of a summary come by `.call()`.
+# On the workers, in the order of torch calls; their arguments are those of `ExecutionTimer`. `get_..._ms` return a tensor; the values of a
+# summary come by `.call()`.
 execution_timer_start = Remote(_start)
 execution_timer_stop = Remote(_stop)
 execution_timer_reset = Remote(_reset)

@@ -62,6 +62,14 @@ def set_rng_state_cuda(state: torch.Tensor) -> None:
     _CUDA.set_rng_state(state)
 
 
+def get_rng_state_all_cuda() -> list[torch.Tensor]:
+    return _CUDA.get_rng_state_all()
+
+
+def set_rng_state_all_cuda(states: list[torch.Tensor]) -> None:
+    _CUDA.set_rng_state_all(states)
+
+
 class Generators:
     """The states of the generators of a rank."""
 
