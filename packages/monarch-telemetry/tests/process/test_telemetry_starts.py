@@ -320,4 +320,7 @@ for folder in (Path("missing"), built):
     serving.files = lambda: Files(folder)
     running = telemetry.start(include_dashboard=True, dashboard_port=0, admin_addr=ANY)
     running.stop().get()
-""") == ["WARNING the dashboard is not built: its URL answers 404 (python -m tools.build_dashboard builds it)"]
+""") == [
+        "WARNING the dashboard is not built; run in the checkout, then restart this program: "
+        "tools/hatch run python -m tools.build_dashboard && pip install ./packages/monarch-telemetry"
+    ]

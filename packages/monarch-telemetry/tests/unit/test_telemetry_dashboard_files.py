@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.telemetry._dashboard.files import CONTENT_SECURITY_POLICY, Files
+from monarch.telemetry._dashboard.files import BUILD, CONTENT_SECURITY_POLICY, Files
 
 
 @pytest.fixture
@@ -74,7 +74,16 @@ def test_tag_changes_with_the_bytes(folder: Path) -> None:
 def test_checkout_without_a_build_has_no_dashboard(folder: Path) -> None:
     assert Files(folder).is_built
     empty = Files(folder / "missing")
-    assert (empty.is_built, empty.names, empty.get("/")) == (False, (), None)
+    assert (empty.is_built, empty.names, empty.get("/assets/index-a1.js")) == (False, (), None)
+
+
+@pytest.mark.parametrize("path", ["/", "/logs", "/explorer/mesh/4611686018427387907"])
+def test_page_without_build_has_the_commands(folder: Path, path: str) -> None:
+    found = Files(folder / "missing").get(path)
+    assert found is not None and (found.status, found.media) == (503, "text/html; charset=utf-8")
+    text = found.data.decode()
+    assert all(command in text for command in BUILD) and BUILD[1] == "pip install ./packages/monarch-telemetry"
+    assert "<script" not in text and "style" not in text
 
 
 def test_policy_allows_nothing_inline_or_foreign() -> None:

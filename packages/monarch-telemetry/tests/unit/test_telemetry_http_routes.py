@@ -458,6 +458,20 @@ def test_snapshots_are_checked_before_they_are_stored() -> None:
     assert answer.status == 400 and "snapshot_id" in answer.text
 
 
+def test_dashboard_that_is_not_built_names_the_commands(tmp_path: Path) -> None:
+    from monarch.telemetry._dashboard.files import BUILD, Files
+
+    files = Files(tmp_path)
+
+    def make() -> App:
+        return app(files=files.get)
+
+    page = call(make, "GET", "/logs/live")
+    assert page.status == 503 and page.headers["content-type"].startswith("text/html") and BUILD[0].encode() in page.body
+    assert call(make, "GET", "/", headers={"if-none-match": page.headers["etag"]}).status == 503
+    assert call(make, "GET", "/assets/a.js").status == 404
+
+
 def test_files_of_the_dashboard_need_no_token(tmp_path: Path) -> None:
     from monarch.telemetry._dashboard.files import Files
 

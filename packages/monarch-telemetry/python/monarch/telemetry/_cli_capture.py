@@ -248,11 +248,11 @@ def capture_dashboard(db: str, host: str, port: int, tls_cert: Path | None, tls_
 
 def _serve(parts: Parts, host: str, port: int, tls: tuple[Path, Path] | None = None) -> int:
     """Serves until a signal. The tokens are in a folder of this process alone, so that no command takes this server for a job."""
-    from monarch.telemetry._dashboard.files import files
+    from monarch.telemetry._dashboard.files import NOT_BUILT, files
     from monarch.telemetry._http.serve import serve
 
     if not files().is_built:
-        _note("the files of the dashboard are not built: only the API is served")
+        _note(f"{NOT_BUILT}; until then only the API is served")
     ended = threading.Event()
     code = _INTERRUPTED
 

@@ -1,7 +1,7 @@
 """The files of the dashboard by the path of a URL.
 
 Only files that the folder has when it is first read can be served, so no path leads anywhere else. Paths of pages, which have no file,
-answer the page that all of them share.
+answer the page that all of them share. Where the files were not built, that page has the commands that build them.
 """
 
 from __future__ import annotations
@@ -27,17 +27,34 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
+# In the checkout that this wheel was installed from; a wheel of `dist/` has the files.
+BUILD = ("tools/hatch run python -m tools.build_dashboard", "pip install ./packages/monarch-telemetry")
+NOT_BUILT = f"the dashboard is not built; run in the checkout, then restart this program: {' && '.join(BUILD)}"
+_NOT_BUILT_PAGE = f"""<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>Monarch: the dashboard is not built</title></head>
+<body>
+<h1>The dashboard is not built</h1>
+<p>This monarch-telemetry was installed from a checkout without the files of its dashboard. Run these commands in the checkout, then restart
+the program that serves this page:</p>
+<pre>{BUILD[0]}
+{BUILD[1]}</pre>
+<p>The second command is not needed for an editable install. The API of this server works without the dashboard.</p>
+</body>
+</html>
+"""
 # The names of these files have a hash of their bytes.
 _HASHED = "assets/"
 
 
 class File(NamedTuple):
-    """`immutable` files have another name when their bytes change, so a browser may keep them."""
+    """`immutable` files have another name when their bytes change, so a browser may keep them. `status` is that of the answer."""
 
     media: str
     data: bytes
     etag: str
     immutable: bool
+    status: int = 200
 
     @property
     def headers(self) -> dict[str, str]:
@@ -71,10 +88,16 @@ class Files:
         return INDEX in self._files
 
     def get(self, path: str) -> File | None:
-        """The file of the decoded path of a URL, the shared page for the path of a page, or None."""
+        """The file of the decoded path of a URL, the shared page for the path of a page, or None.
+
+        Where there is no build, the path of a page gives one with the commands.
+        """
         name = path.removeprefix("/")
         if name in ("", *PAGES) or name.split("/", 1)[0] in PAGES:
             name = INDEX
+            if not self.is_built:
+                data = _NOT_BUILT_PAGE.encode()
+                return File(_TYPES[".html"], data, _etag(data), False, 503)
         # A name of `_files` is normal; the second condition keeps it so where the table is made otherwise.
         if name not in self._files or posixpath.normpath(name) != name:
             return None
@@ -85,8 +108,11 @@ class Files:
 
     def _load(self, name: str) -> File:
         data = self._files[name].read_bytes()
-        etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-        return File(_TYPES[Path(name).suffix], data, etag, name.startswith(_HASHED))
+        return File(_TYPES[Path(name).suffix], data, _etag(data), name.startswith(_HASHED))
+
+
+def _etag(data: bytes) -> str:
+    return f'"{hashlib.sha256(data).hexdigest()[:32]}"'
 
 
 @lru_cache(maxsize=1)

@@ -359,9 +359,9 @@ class App:
         if found is None:
             return self._failed(Problem.not_found("there is no such file"), False)
         headers = {"etag": found.etag, "cache-control": _FOR_EVER if found.immutable else "no-cache"}
-        if found.etag in [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]:
+        if found.status == 200 and found.etag in [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]:
             return Response(status_code=304, headers=headers)
-        return Response(found.data, 200, headers, found.media)
+        return Response(found.data, found.status, headers, found.media)
 
     # The end
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from monarch.extension import member, setting
 from monarch.extension.masking import Masking
-from monarch.telemetry._dashboard.files import files
+from monarch.telemetry._dashboard.files import NOT_BUILT, files
 from monarch.telemetry._engine.engine import Engine
 from monarch.telemetry._engine.running_queries import Row
 from monarch.telemetry._export.prometheus import exposition
@@ -107,7 +107,7 @@ def start(
     """
     wanted = None if address is None else address_of(address)
     if dashboard_port is not None and not files().is_built:
-        _log.warning("the dashboard is not built: its URL answers 404 (python -m tools.build_dashboard builds it)")
+        _log.warning("%s", NOT_BUILT)
     found = next((one for one in _running if one.is_for(engine, job, wanted)), None)
     if found is None:
         api = wanted or address_of(str(setting("mesh_admin_addr") or "127.0.0.1:1729"))
