@@ -1,9 +1,10 @@
 """Gives every test its category, the name of the folder under `tests/` that it lies in, and a report of a time-out all stacks. Leaves out
-tests that import PyTorch where it is missing."""
+tests that import PyTorch where it is missing. Programs of tests start with the signals of a fresh shell."""
 
 from __future__ import annotations
 
 import importlib.util
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -16,6 +17,16 @@ FOLDERS = {"pytorch": "torch"}
 CATEGORIES = ("unit", "process", "net", "fuse", "slurm", "ssh", "k8s", "torch", "gpu", "verbs", "bench")
 # Tests in these folders of monarch-tensor import PyTorch; those of other wheels give it to programs that they start.
 NEED_TORCH = [Path(__file__).parent / "packages" / "monarch-tensor" / "tests" / folder for folder in ("pytorch", "gpu", "bench")]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Under `nohup`, or in the background of a script, signals are ignored, and programs of tests would inherit that."""
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            # A handler, because this process goes on at the end of its terminal: programs that it starts have the default.
+            signal.signal(number, lambda *_: None)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

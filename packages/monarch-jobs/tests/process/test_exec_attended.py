@@ -75,6 +75,26 @@ def test_signal_to_exec_interrupts_the_command(job: ProcessJob, folder: Path, nu
         assert wait_for_end(pid)
 
 
+def _ignore() -> None:
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def test_ignored_signals_are_ignored_by_exec_alone(job: ProcessJob, folder: Path) -> None:
+    """As under `nohup`: the command line survives the end of its terminal; the command starts with the signals of a fresh shell."""
+    words = "grep SigIgn /proc/self/status; echo $$ > pids; read end < end; kill -HUP $$"
+    with start("exec", "--workdir", str(folder), "sh", "-c", words, preexec_fn=_ignore) as process:
+        with open("pids") as pids:
+            pids.read()
+        for number in (signal.SIGHUP, signal.SIGINT):
+            process.send_signal(number)
+        Path("end").write_text("end\n")
+        out, err = process.communicate(timeout=25)
+    # The C library keeps the first real-time signals for itself.
+    ignored = int(out.split()[1], 16) & 0x7FFF_FFFF
+    assert (process.returncode, ignored, err) == (128 + signal.SIGHUP, 0, "")
+
+
 def test_command_that_ends_keeps_daemons(job: ProcessJob, folder: Path) -> None:
     words = "setsid sh -c 'echo $$ > child; read end < end' & read child < child; echo $child"
     code, out, err = monarch("exec", "--workdir", str(folder), "sh", "-c", words)

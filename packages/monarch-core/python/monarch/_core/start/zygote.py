@@ -35,6 +35,8 @@ _READ = 1 << 18
 _MAX_FDS = 64
 # Procs that are forked before everything is imported.
 FEW = 4
+# What the interpreter ignores in every process.
+_PYTHONS = {signal.SIGPIPE, signal.SIGXFSZ}
 # After a request, so long without another one (ms) before imports go on.
 PAUSE = 30
 
@@ -48,6 +50,8 @@ class Zygote:
         self.pids: dict[int, int] = {}
         # Still to be imported, when there is nothing else to do.
         self.rest = [*proc_main.REST, *proc_main.LAST]
+        # A client under `nohup`, or in the background of a script, ignores signals. It and this process go on to; procs do not.
+        self.ignored = [number for number in signal.valid_signals() - _PYTHONS if signal.getsignal(number) == signal.SIG_IGN]
 
     def serve(self) -> tuple[bytes, int] | None:
         """Serves until the agent is gone; in a forked child, gives its setup and link instead."""
@@ -159,6 +163,8 @@ class Zygote:
 
     def become_child(self, parent: int, fds: list[int]) -> None:
         signal.set_wakeup_fd(-1)
+        for number in self.ignored:
+            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if not set_parent_death_signal(parent):
@@ -225,6 +231,8 @@ def run_command(body: bytes, link: int) -> None:
     for fd in (link, memory):
         os.set_inheritable(fd, True)
     try:
+        for number in _PYTHONS:
+            signal.signal(number, signal.SIG_DFL)
         if cwd is not None:
             os.chdir(cwd)
         os.execvpe(program, argv, env)
