@@ -40,7 +40,7 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
 
     monkeypatch.setattr("monarch.actor.attach_to_workers", attach)
     # It is no host of the job, and must not be shut down with it.
-    monkeypatch.setattr("monarch.job._job.launcher_job._shut_down", lambda connection: None)
+    monkeypatch.setattr("monarch.job._job.launcher_job.shut_down", lambda meshes: None)
     return found
 
 
