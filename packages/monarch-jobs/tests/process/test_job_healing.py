@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from eventually import eventually
 
 from monarch.actor import Actor, HostMesh, SupervisionError, endpoint
 from monarch.actor.testing import fault
-from monarch.job import HealReport, ProcessJob, job_load
+from monarch.job import HealReport, JobEndedError, ProcessJob, job_load
 
 MONARCH = (sys.executable, "-c", "from monarch.extension.cli import main; main()")
 
@@ -83,6 +84,29 @@ def test_host_lost_by_the_client_alone_is_replaced(job: ProcessJob) -> None:
     assert (len(report.restarted) + len(report.replaced), report.missing) == (1, [])
     after = _agents(job.state().a)
     assert after[0] == before[0] and after[1] != before[1] and job.heal() == HealReport([], [], [])
+
+
+def test_all_workers_are_started_again(job: ProcessJob) -> None:
+    """This machine is there; the allocation, with its credentials and its file, is the same."""
+    hosts = job.state().a
+    before, apply_id = _agents(hosts), job.apply_id
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    _lost(hosts)
+    eventually("the end of both workers", lambda: job.status().phase == "ended")
+    report = job.heal()
+    assert ([host.rank for host in report.replaced + report.restarted], report.missing) == ([0, 1], [])
+    after = _agents(job.state().a)
+    assert not set(before) & set(after) and job.apply_id == apply_id and job.active
+    assert job.heal() == HealReport([], [], []) and _agents(job_load().state().a) == after
+
+
+def test_job_that_was_killed_elsewhere_is_not_healed(job: ProcessJob) -> None:
+    job.state()
+    assert subprocess.run([*MONARCH, "kill"], check=False, timeout=25).returncode == 0
+    with pytest.raises(JobEndedError, match="ended"):
+        job.heal()
+    assert _marked(job.apply_id) == []
 
 
 def _healed_elsewhere(job: ProcessJob, processes: int = 1) -> None:

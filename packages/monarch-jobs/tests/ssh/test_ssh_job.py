@@ -97,6 +97,22 @@ def test_a_worker_that_ends_is_started_again(hosts: SshHosts) -> None:
     job.kill()
 
 
+def test_all_workers_are_started_again(hosts: SshHosts) -> None:
+    """Their machines are there, and so is the allocation."""
+    job = _job(hosts)
+    job.apply()
+    _until(job, ["joined", "joined"])
+    assert job._ids is not None
+    for host, worker in zip(("h0", "h1"), job._ids["workers"], strict=True):
+        subprocess.run(["ssh", *hosts.ssh_args, host, f"kill -KILL -{worker['pid']}"], check=True)
+    _until(job, ["lost", "lost"])
+    assert job.status().phase == "ended"
+    report = job.heal()
+    assert [host.name for host in report.restarted] == ["h0", "h1"] and not report.missing
+    _until(job, ["joined", "joined"])
+    job.kill()
+
+
 def test_a_host_that_is_gone_is_missing(hosts: SshHosts) -> None:
     job = _job(hosts)
     state = job.state(cached_path=None)

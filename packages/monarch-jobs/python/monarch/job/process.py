@@ -95,6 +95,7 @@ class ProcessLauncher:
     """Starts the workers; `apply_id` is None where only the plan is asked for, `secret` is asked where some are started again."""
 
     kind = "process"
+    machines_outlive_workers = True
 
     def __init__(self, meshes: Mapping[str, int], env: Mapping[str, str], apply_id: str | None, secret: Callable[[], bytes]) -> None:
         self._meshes = dict(meshes)

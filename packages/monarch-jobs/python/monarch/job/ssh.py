@@ -138,6 +138,7 @@ class SshLauncher:
     """A `Launcher`; `secret` is asked for when workers are started again, `socket` names the connections of this allocation."""
 
     kind = "ssh"
+    machines_outlive_workers = True
 
     def __init__(
         self,

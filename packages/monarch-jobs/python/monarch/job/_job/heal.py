@@ -7,6 +7,7 @@ as after a network that was away for long; it cannot join the same client again,
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from typing import Protocol
@@ -60,7 +61,7 @@ def _heal(job: Healable, timeout: float | None) -> HealReport:
         allocation = job._allocation()
         with time_limit(_share(timeout, _LOOK_SHARE)):
             before = job._look(allocation)
-        if before.phase == "ended":
+        if before.phase == "ended" and not _can_start_again(job, allocation, before):
             raise allocation.ended(before)
         lost = {Host(host.mesh, host.rank): host for host in before.hosts if host.phase == "lost"}
         if not lost:
@@ -97,6 +98,12 @@ def _heal(job: Healable, timeout: float | None) -> HealReport:
             kind = restarted if new.name == old.name else replaced
             kind.append(new._replace(phase="joined", address=joined[place], detail=""))
     return HealReport(restarted, replaced, missing)
+
+
+def _can_start_again(job: Healable, allocation: Allocation, status: JobStatus) -> bool:
+    """Have all workers ended, on machines that no scheduler takes back? A job that was killed has no credentials any more."""
+    are_there = getattr(allocation.launcher, "machines_outlive_workers", False) and job.apply_id is not None
+    return are_there and bool(status.hosts) and os.path.exists(credentials.secret_path(job.apply_id or ""))
 
 
 def _waits(title: str, hosts: list[HostStatus], limit: float | None) -> str:

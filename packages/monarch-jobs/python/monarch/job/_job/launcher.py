@@ -127,6 +127,8 @@ class Plan:
 class Launcher(Protocol):
     """Talks to one scheduler, never to hosts: joining, certificates, re-attaching and healing are common code.
 
+    One with `machines_outlive_workers = True` starts workers again also where all have ended and `poll` has the phase "ended".
+
     `ids` is what `submit` returned, plain JSON; it is all that another process needs to go on with the allocation.
     """
 
