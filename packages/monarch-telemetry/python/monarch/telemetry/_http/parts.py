@@ -89,7 +89,7 @@ class Settings(Protocol):
 
 
 class File(Protocol):
-    """A file of the dashboard. `immutable` ones have another path when their bytes change."""
+    """A file of the dashboard. `immutable` ones have another path when their bytes change; `status` is that of the answer."""
 
     @property
     def media(self) -> str: ...
@@ -99,6 +99,8 @@ class File(Protocol):
     def etag(self) -> str: ...
     @property
     def immutable(self) -> bool: ...
+    @property
+    def status(self) -> int: ...
 
 
 class Parts(NamedTuple):
