@@ -28,10 +28,16 @@ class PushedSource:
         self.table = self._table(os.fsencode(source))
 
     def push(
-        self, target: str | Path, *, delete: bool = False, relocation: Relocation | None = None, state: Path | None = None
+        self,
+        target: str | Path,
+        *,
+        delete: bool = False,
+        set_id: bool = False,
+        relocation: Relocation | None = None,
+        state: Path | None = None,
     ) -> PushCounts:
         self.fetched = 0
-        return PushedTree(self.table, str(target), self._fetch, delete=delete, relocation=relocation, state=state).apply()
+        return PushedTree(self.table, str(target), self._fetch, delete=delete, set_id=set_id, relocation=relocation, state=state).apply()
 
     def _fetch(self, ids: Sequence[bytes]) -> Callable[[], Contents]:
         self.fetched += len(ids)

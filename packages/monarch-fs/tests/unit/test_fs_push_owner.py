@@ -29,14 +29,14 @@ from pathlib import Path
 from fs_pushed_source import PushedSource
 source, first, *targets = map(Path, sys.argv[2:])
 pushed = PushedSource(source)
-pushed.push(first)
+pushed.push(first, set_id=True)
 os.setgroups([])
 os.setgid(12345)
 os.setuid(12345)
 results = []
 for target in targets:
     try:
-        counts = pushed.push(target)
+        counts = pushed.push(target, set_id=True)
         results.append([counts.written, [list(failure)[:3] for failure in counts.failures]])
     except OSError as e:
         results.append([type(e).__name__, e.filename])
@@ -84,6 +84,19 @@ def test_user_owns_what_is_pushed_as_the_user(source: Path, place: Path) -> None
     assert (target / "folder").stat().st_mode & 0o7777 == 0o555 and (target / "folder" / "file").read_text() == "content"
 
 
+def test_set_id_bits_are_left_out_unless_asked_for(source: Path, place: Path) -> None:
+    target, pushed = place / "target", PushedSource(source)
+    (source / "folder").chmod(0o2755)
+    assert pushed.push(target).written == 2
+    assert (target / "tool").stat().st_mode & 0o7777 == 0o755
+    assert pushed.push(target).written == 0
+    pushed.push(target, set_id=True)
+    assert (target / "tool").stat().st_mode & 0o7777 == 0o6755
+    # And go again.
+    pushed.push(target)
+    assert (target / "tool").stat().st_mode & 0o7777 == 0o755
+
+
 @ROOT
 def test_directories_of_others_are_named(source: Path, place: Path) -> None:
     others, partly = place / "others", place / "partly"
@@ -109,7 +122,7 @@ def test_target_that_is_a_mount_is_filled(source: Path, tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "none", str(target)], check=True)
     try:
         (target / "more").write_text("x")
-        counts = PushedSource(source).push(target, delete=True)
+        counts = PushedSource(source).push(target, delete=True, set_id=True)
         assert (counts.failures, counts.deleted) == ([], 1)
         assert shown(target) == shown(source) and os.path.ismount(target)
     finally:
@@ -139,7 +152,7 @@ def test_target_that_is_a_link_is_the_directory_that_it_names(source: Path, tmp_
     (tmp_path / "target").symlink_to(real)
     (real / "up").symlink_to("..")
     (real / "beside").symlink_to(beside)
-    assert PushedSource(source).push(tmp_path / "target", delete=True).deleted == 3
+    assert PushedSource(source).push(tmp_path / "target", delete=True, set_id=True).deleted == 3
     assert (tmp_path / "target").is_symlink() and (beside / "more").exists()
     assert shown(real) == shown(source)
 

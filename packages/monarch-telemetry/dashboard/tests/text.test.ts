@@ -1,9 +1,25 @@
+import { Fragment, h, options, type VNode } from "preact";
 import { expect, test } from "vitest";
 import { flat, shown } from "../src/parts/Facts";
 import { rangeOf } from "../src/parts/Range";
 import { bytes, clock, csv, duration, plural, short } from "../src/text/format";
 import { compress } from "../src/text/ranks";
 import { statusClass } from "../src/text/status";
+import { showUnseen, visible } from "../src/text/visible";
+
+test("unseen characters are shown as escapes", () => {
+  expect(visible("a\u202egpj.exe\u0000\u001b[2J\ud800\u{e0041}")).toBe("a\\u202egpj.exe\\u0000\\u001b[2J\\ud800\\u{e0041}");
+  expect(visible("two\nlines\twith é 漢 😀")).toBe("two\nlines\twith é 漢 😀");
+});
+
+test("text of elements is shown so wherever it stands", () => {
+  showUnseen();
+  const hostile = "x\u202ey";
+  const made = h("p", { title: hostile, class: hostile }, hostile, h(Fragment, null, [hostile, [hostile]])) as VNode<any>;
+  delete options.vnode;
+  const [text, inner] = made.props.children;
+  expect([made.props.title, made.props.class, text, inner.props.children]).toEqual(["x\\u202ey", hostile, "x\\u202ey", ["x\\u202ey", ["x\\u202ey"]]]);
+});
 
 test("sizes and counts are short", () => {
   expect([0, 1023, 1024, 1536 * 1024, 5e15].map(bytes)).toEqual(["0 B", "1023 B", "1.0 KiB", "1.5 MiB", "4.4 PiB"]);

@@ -14,7 +14,7 @@ import re
 import socket
 import struct
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch.actor import MonarchError
 
@@ -114,15 +114,15 @@ class _Link:
         self._text = ""
 
     async def serve(self) -> None:
+        coming = asyncio.ensure_future(self._reader.readline())
         try:
-            coming = asyncio.ensure_future(self._reader.readline())
             while line := await coming:
-                message: dict[str, Any] = json.loads(line)
+                message = _parsed(line)
                 coming = asyncio.ensure_future(self._reader.readline())
-                if "prompt" not in message:
-                    self._write(message["text"])
+                if isinstance(message, str):
+                    self._write(message)
                     continue
-                answer = asyncio.ensure_future(self._ask(**message))
+                answer = asyncio.ensure_future(self._ask(message))
                 # Until it has an answer, the program sends nothing: what comes is its end.
                 await asyncio.wait((answer, coming), return_when=asyncio.FIRST_COMPLETED)
                 if not answer.done():
@@ -131,6 +131,8 @@ class _Link:
                 self._writer.write(json.dumps(answer.result()).encode() + b"\n")
                 await self._writer.drain()
         finally:
+            coming.add_done_callback(_looked_at)
+            coming.cancel()
             if self._session is not None:
                 self._session.close(self._text)
 
@@ -140,15 +142,50 @@ class _Link:
         else:
             self._session.write(text)
 
-    async def _ask(self, prompt: str, function: str, path: str, line: int) -> str | None:
+    async def _ask(self, asked: _Prompt) -> str | None:
         try:
             if self._session is None:
-                self._session = await self._breakpoints.open(function, path, line)
+                self._session = await self._breakpoints.open(asked.function, asked.path, asked.line)
             text, self._text = self._text, ""
-            return await self._session.ask(prompt, text=text, function=function, line=line)
+            return await self._session.ask(asked.prompt, text=text, function=asked.function, line=asked.line)
         except (MonarchError, RuntimeError) as error:
-            self._breakpoints.has_lost_debugger(function, error)
+            self._breakpoints.has_lost_debugger(asked.function, error)
             return None
+
+
+class _Prompt(NamedTuple):
+    """The program waits for a command, at this place."""
+
+    prompt: str
+    function: str
+    path: str
+    line: int
+
+
+def _parsed(line: bytes) -> str | _Prompt:
+    """A text that the program writes, or its prompt. `ValueError` for another message: any process of this user may connect."""
+    try:
+        fields: object = json.loads(line)
+    except RecursionError:
+        raise ValueError("the message is nested too deep") from None
+    match fields:
+        case {"text": str(text), **rest} if not rest:
+            return _whole(text)
+        case {"prompt": str(prompt), "function": str(function), "path": str(path), "line": int(number), **rest} if not rest:
+            return _Prompt(_whole(prompt), _whole(function), _whole(path), number)
+        case _:
+            raise ValueError("the message is neither a text nor a prompt")
+
+
+def _whole(text: str) -> str:
+    """The text without halves of characters, which no terminal and no message can have."""
+    return text.encode(errors="replace").decode()
+
+
+def _looked_at(coming: asyncio.Future[bytes]) -> None:
+    """An error that no one has looked at would be printed."""
+    if not coming.cancelled():
+        coming.exception()
 
 
 def _is_own(connection: Any) -> bool:

@@ -44,13 +44,15 @@ def push(
     relocate: bool = False,
     exclude: Sequence[str] = (".monarch",),
     gitignore: bool = True,
+    set_id: bool = False,
 ) -> Future[PushReport]:
     """Writes the files of a directory of the client into `target` on every host.
 
     A file appears whole, by a rename, with mode and mtime; links and holes are kept. Only files that differ are written. `delete=True` also
     removes what `source` lacks, or leaves out by `exclude` and `.gitignore`; `.monarch` stays. Nothing outside of `target` is written or
     removed, whatever links are in it. With `relocate=True` the source is a conda environment or a venv, and its files get the prefix
-    `target`; its `.gitignore`, which often has all of it, is not considered then.
+    `target`; its `.gitignore`, which often has all of it, is not considered then. Files lose their set-user-id and set-group-id bits, unless
+    `set_id=True` asks for them.
 
     `ValueError` for a relative `target`, one that overlaps with `source`, and a `source` to relocate that is no environment. The future has
     `StaleSourceError` where files changed or went in a push, and `FsError` with a table of the hosts that failed; the others have the new
@@ -69,17 +71,25 @@ def push(
     moved = relocation_of(place, target) if relocate else None
     relocation = None if moved is None else PlainRelocation(moved.old, moved.new, moved.rooms)
     index = Index(place, exclude=exclude, gitignore=gitignore and not relocate, pyc="as-is")
-    return RunningPush(hosts, index, place, (target,), delete, relocation).start()
+    return RunningPush(hosts, index, place, (target,), delete, relocation, set_id=set_id).start()
 
 
 class RunningPush:
     """A push, on a thread of its own. `targets` has the path on each host, or one for all of them."""
 
     def __init__(
-        self, hosts: HostMesh, index: Index, source: str, targets: tuple[str, ...], delete: bool, relocation: PlainRelocation | None
+        self,
+        hosts: HostMesh,
+        index: Index,
+        source: str,
+        targets: tuple[str, ...],
+        delete: bool,
+        relocation: PlainRelocation | None,
+        *,
+        set_id: bool = False,
     ) -> None:
         self._hosts, self._index, self._source, self._targets = hosts, index, source, targets
-        self._delete, self._relocation = delete, relocation
+        self._delete, self._set_id, self._relocation = delete, set_id, relocation
 
     def start(self) -> Future[PushReport]:
         done: Promise[PushReport] = promise(f"the push of {self._source} to {self._targets[0]}")
@@ -108,7 +118,7 @@ class RunningPush:
         try:
             origin.serve(tree, lambda ids: list(self._index.read(ids)))
             peers = tuple(host.peer for host in found)
-            order = PushOrder(tree, scan.table.encode(), self._targets, self._delete, self._relocation, peers, origin.peer())
+            order = PushOrder(tree, scan.table.encode(), self._targets, self._delete, self._set_id, self._relocation, peers, origin.peer())
             counts: list[PushCounts] = []
             lost: list[str] = []
             for answer in there.apply.stream(order):

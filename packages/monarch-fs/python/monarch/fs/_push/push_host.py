@@ -41,6 +41,7 @@ class PushOrder(NamedTuple):
     # For each host, in the order of `hosts`; or one for all of them.
     targets: tuple[str, ...]
     delete: bool
+    set_id: bool
     relocation: PlainRelocation | None
     # The hosts in the order of the tree of hosts, and the client.
     hosts: tuple[Peer, ...]
@@ -85,7 +86,8 @@ class PushHost(Actor):
             chunks = StoredChunks(self._exchange, self._store, order.tree)
             relocation = None if order.relocation is None else order.relocation._replace(new=os.fsencode(place)).relocation()
             state = self._store.folder / "pushed"
-            counts = PushedTree(table, place, chunks.fetch, delete=order.delete, relocation=relocation, state=state).apply()
+            pushed = PushedTree(table, place, chunks.fetch, delete=order.delete, set_id=order.set_id, relocation=relocation, state=state)
+            counts = pushed.apply()
             if relocation is not None:
                 check_interpreter(place, counts)
             return counts

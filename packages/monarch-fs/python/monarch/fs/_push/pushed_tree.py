@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 _BATCH_BYTES = 16 << 20
 _BATCHES_AHEAD = 3
+_SET_ID = 0o6000
 # Errors that the next file would meet too.
 _FATAL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE})
 
@@ -83,13 +84,14 @@ class PushedTree:
         fetch: Callable[[Sequence[bytes]], Callable[[], Contents]],
         *,
         delete: bool = False,
+        set_id: bool = False,
         relocation: Relocation | None = None,
         state: Path | None = None,
     ) -> None:
         self._table = table
         self._target = target
         self._fetch = fetch
-        self._delete = delete
+        self._delete, self._set_id = delete, set_id
         self._relocation = relocation
         self._record = PushRecord(None if state is None else PushRecord.place(state, target), target, relocation)
         self._written: dict[bytes, Written] = {}
@@ -99,6 +101,11 @@ class PushedTree:
         self._links: list[Job] = []
         self._jobs: list[Job] = []
         self._folders: list[tuple[tuple[bytes, ...], int]] = []
+
+    def _node(self, number: int) -> Node:
+        """A node of the tree as it is written: a file runs as its caller, unless set-id bits are asked for."""
+        node = self._table.node(number)
+        return node if self._set_id or node.kind != Kind.FILE else node._replace(mode=node.mode & ~_SET_ID)
 
     def apply(self) -> PushCounts:
         """Makes the target what the tree is. Failures of files are in the result; `OSError` where the target cannot be opened or made."""
@@ -150,7 +157,7 @@ class PushedTree:
                 if name == RESERVED or name.startswith(TEMPORARY):
                     continue
                 job = Job(parts, name, child)
-                node = self._table.node(child)
+                node = self._node(child)
                 failures = self._counts.failure_count
                 found = self._guarded(job.path, lambda fd=fd, job=job, node=node: self._room(folder, fd, job, node))
                 if self._counts.failure_count > failures:
@@ -275,7 +282,7 @@ class PushedTree:
 
     def _keep(self, fd: int, job: Job, written: Written | None) -> None:
         found = os.stat(job.name, dir_fd=fd, follow_symlinks=False)
-        node = self._table.node(job.number)
+        node = self._node(job.number)
         relocated, left = (written.relocated, written.left) if written is not None else (False, False)
         self._written[job.path] = Written.of(found, _content(node), relocated, left)
         self._count_left(job, left)
@@ -285,7 +292,7 @@ class PushedTree:
     def _write(self, folder: Folder) -> None:
         arriving = self._arriving()
         for job in self._jobs:
-            node = self._table.node(job.number)
+            node = self._node(job.number)
             if self._is_cache_of_relocated(job):
                 self._guarded(job.path, lambda job=job: self._unlink(folder, job))
                 for _ in islice(arriving, node.chunk_count()):
@@ -357,7 +364,7 @@ class PushedTree:
         batch: list[bytes] = []
         size = 0
         for job in self._jobs:
-            node = self._table.node(job.number)
+            node = self._node(job.number)
             for number in range(node.chunk_count()):
                 batch.append(node.chunk(number))
                 size += node.piece()
@@ -404,7 +411,7 @@ class PushedTree:
                 self._counts.deleted += removed or 0
 
     def _finish_folder(self, folder: Folder, parts: tuple[bytes, ...], index: int) -> None:
-        node = self._table.node(index)
+        node = self._node(index)
         with folder.opened(parts) as fd:
             found = os.fstat(fd)
             same = stat.S_IMODE(found.st_mode) == node.mode and found.st_mtime_ns == node.mtime_ns

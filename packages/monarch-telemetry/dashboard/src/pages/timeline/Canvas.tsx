@@ -4,6 +4,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { useObservable } from "../../live/observable";
 import { color, repaint } from "../../theme";
 import { clock, duration } from "../../text/format";
+import { visible } from "../../text/visible";
 import type { SpanRow, Track } from "./spans";
 
 const LANE = 16;
@@ -60,10 +61,10 @@ export function Canvas({ tracks, range, selected, onSelect }: Properties) {
     let label = "";
     for (const track of tracks) {
       context.fillStyle = text;
-      if (track.label !== label) context.fillText(track.label, 4, top + LANE / 2, LABELS - 8);
+      if (track.label !== label) context.fillText(visible(track.label), 4, top + LANE / 2, LABELS - 8);
       else {
         context.fillStyle = dim;
-        context.fillText(track.thread, 14, top + LANE / 2, LABELS - 18);
+        context.fillText(visible(track.thread), 14, top + LANE / 2, LABELS - 18);
       }
       label = track.label;
       context.save();
@@ -85,7 +86,7 @@ export function Canvas({ tracks, range, selected, onSelect }: Properties) {
         }
         if (w > 30) {
           context.fillStyle = "#fff";
-          context.fillText(fit(context, span.name, w - 6), Math.max(left, LABELS) + 3, y + LANE / 2 - 1);
+          context.fillText(fit(context, visible(span.name), w - 6), Math.max(left, LABELS) + 3, y + LANE / 2 - 1);
         }
       }
       context.restore();

@@ -1,0 +1,63 @@
+"""The socket for breakpoints of a program: what any process of the user may send to it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from monarch.spmd.breakpoints import Breakpoints
+
+PROMPT = {"prompt": "p", "function": "f", "path": "a.py", "line": 1}
+GARBAGE = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\xff\xfe\n",
+    b"[]\n",
+    b"1\n",
+    b"null\n",
+    b"{}\n",
+    b'{"text": 5}\n',
+    b'{"text": "x", "more": 1}\n',
+    b"[" * 100_000 + b"\n",
+    b"x" * (3 << 20),
+    *(json.dumps({**PROMPT, name: value}).encode() + b"\n" for name, value in (("line", "x"), ("prompt", {}), ("more", 1))),
+    b'{"prompt": "p"}\n',
+    # A text, and then something that is too long to be a line.
+    b'{"text": "x"}\n[]\n' + b"y" * (3 << 20),
+]
+
+
+@pytest.mark.parametrize("sent", GARBAGE, ids=range(len(GARBAGE)))
+def test_garbage_ends_its_connection_without_a_traceback(sent: bytes) -> None:
+    raised: list[Any] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+        shown: list[str] = []
+        breakpoints = Breakpoints("run", 0, {}, shown.append, lambda: None)
+        await breakpoints.listen()
+        one = socket.socket(socket.AF_UNIX)
+        one.setblocking(False)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_connect(one, "\0" + breakpoints.address)
+            try:
+                await loop.sock_sendall(one, sent)
+                one.shutdown(socket.SHUT_WR)
+                assert await loop.sock_recv(one, 1) == b""
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # the other end did not read all
+            while breakpoints.is_standing:
+                await asyncio.sleep(0)
+        finally:
+            one.close()
+            breakpoints.close()
+        assert shown == []
+
+    asyncio.run(run())
+    gc.collect()
+    assert raised == []
