@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 from api_stand_in import Answer, ApiStandIn, Asked
-from memory_cluster import MemoryCluster, running
+from memory_cluster import JOB, MemoryCluster, running
 
 from monarch.config import configured
 from monarch.job import BackendMissingError, CredentialsError, SubmitError, job_loads
+from monarch.job._client.keeper import Keeper
 from monarch.job._job.launcher import Host
 from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 from monarch.job.kubernetes.access.client import Cluster
 from monarch.job.kubernetes.access.connection import ApiConnection, Endpoint
 from monarch.job.kubernetes.access.identity import Identity
-from monarch.job.kubernetes.job import FirstWorker
+from monarch.job.kubernetes.job import GatewayPod
 
 IMAGE = ImageSpec("registry.example.com/monarch:1", {"cpu": 2})
 
@@ -63,6 +64,17 @@ def test_official_client_is_not_imported() -> None:
 def test_bad_arguments_are_refused_by_name(make: Callable[[], object], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         make()
+
+
+def test_work_ends_while_the_keeper_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper forwards the port through which hosts are asked to end it."""
+    job, order = _job(), list[str]()
+    job._life.apply_id, job._life.active, job.cluster_ = JOB, True, MemoryCluster()
+    monkeypatch.setattr(KubernetesJob, "_stop_work", lambda self: order.append("work"))
+    monkeypatch.setattr(Keeper, "end", lambda self: order.append("keeper"))
+    monkeypatch.setattr(KubernetesJob, "_kill", lambda self: order.append("pods"))
+    job.kill()
+    assert order == ["work", "keeper", "pods"]
 
 
 def test_job_without_a_mesh_is_refused() -> None:
@@ -280,7 +292,7 @@ def test_forward_of_this_process_follows_the_worker_and_ends_with_the_job(monkey
     monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(MemoryCluster()))
     job = _job()
     job._args = job._args.model_copy(update={"kubeconfig": {"given": True}})
-    first, second = FirstWorker("trainers", "a", ("10.0.0.1", 26600)), FirstWorker("trainers", "b", ("10.0.0.1", 26600))
+    first, second = GatewayPod("trainers", "a", ("10.0.0.1", 26600)), GatewayPod("trainers", "b", ("10.0.0.1", 26600))
     assert job._forward(first) == job._forward(first) == 7001
     assert job._forward(second) == 7003
     job._kill()

@@ -184,6 +184,9 @@ class BatchJob(JobTrait):
         except JobError as e:
             notice(f"monarch: {e}")
 
+    def _stop_work(self) -> None:
+        self.job_._stop_work()
+
     def _kill(self) -> None:
         self.job_._kill()
 

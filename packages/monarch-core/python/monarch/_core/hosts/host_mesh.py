@@ -89,6 +89,12 @@ class HostMesh(MeshTrait):
         lost = {agent: why for agent, _, _, why in native.hosts() if why is not None} if native is not None else {}
         return {rank: lost[agent] for rank, agent in enumerate(self._agents) if agent in lost}
 
+    def _lost_gateway(self) -> str | None:
+        """Why the gateway is lost through which this client reaches attached hosts; None where it is not, or where there is none."""
+        native = None if self._attachment is None else self._attachment.process.hosts
+        way = None if native is None else native.way()
+        return None if way is None else way[2]
+
     def spawn_procs(
         self,
         per_host: dict[str, int] | None = None,
@@ -131,6 +137,12 @@ class HostMesh(MeshTrait):
         """Stops the processes spawned through this object and its copies; the hosts stay ready."""
         return _stop_all([mesh for mesh in self._spawned if mesh.info.uid in mesh.process.owned], "job left its hosts")
 
+    def _stop_procs(self) -> Future[None]:
+        """Stops all processes that this one has spawned on these hosts and no others; the hosts stay ready."""
+        if self._attachment is None:
+            return self._stop_with_copies()
+        return _stop_all(procs_on(self._attachment.process, set(self._agent_ids())), "job ends")
+
     def shutdown(self) -> Future[None]:
         """Stops the processes, those of copies included, and ends the agents; the object cannot be used afterwards."""
         self._check_owned()
@@ -148,16 +160,25 @@ class HostMesh(MeshTrait):
         hosts, agents = native_hosts(current_process()), self._agent_ids()
 
         async def wait() -> None:
+            failed: Exception | None = None
             try:
                 await stopped
-            finally:
-                # The others are reached through the gateway.
-                gateways = [agent for agent in agents if hosts.is_way(agent)]
-                for group in ([agent for agent in agents if agent not in gateways], gateways):
-                    # Whose end is known already has nobody to be asked.
-                    asked = [hosts.shutdown(agent) for agent in group]
-                    for cell in asked:
-                        await Future._of(cell, lambda c: c.set_retrieved())
+            except Exception as e:
+                failed = e
+            except BaseException:
+                # The caller waits no longer, for the answers neither.
+                for agent in agents:
+                    hosts.shutdown(agent)
+                raise
+            # The others are reached through the gateway.
+            gateways = [agent for agent in agents if hosts.is_way(agent)]
+            for group in ([agent for agent in agents if agent not in gateways], gateways):
+                # Whose end is known already has nobody to be asked.
+                asked = [hosts.shutdown(agent) for agent in group]
+                for cell in asked:
+                    await Future._of(cell, lambda c: c.set_retrieved())
+            if failed is not None:
+                raise failed
 
         return returns_future(wait)()
 

@@ -2,7 +2,8 @@
 
 A host is lost as soon as the scheduler or the runtime of this process reports it. The scheduler is asked again all the while that a worker
 is waited for: one that it has as lost is missing, and is not waited for any longer. A worker that only the runtime has lost may be alive,
-as after a network that was away for long; it cannot join the same client again, so another one takes its place.
+as after a network that was away for long: another one takes its place. Where the gateway of this process is lost, so is all behind it:
+hosts that the scheduler has as well are attached again, through another gateway.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Healable(Protocol):
     def active(self) -> bool: ...
     @property
     def _title(self) -> str: ...
+    @property
+    def unreached_(self) -> frozenset[Host]: ...
     def _refresh(self) -> bool: ...
     def _save(self) -> None: ...
     def _allocation(self) -> Allocation: ...
@@ -66,8 +69,11 @@ def _heal(job: Healable, timeout: float | None) -> HealReport:
         lost = {Host(host.mesh, host.rank): host for host in before.hosts if host.phase == "lost"}
         if not lost:
             return HealReport([], [], [])
+        unreached = [place for place in lost if place in job.unreached_]
+        ended = [(place.mesh, place.rank) for place in lost if place not in job.unreached_]
         with time_limit(_share(timeout, _RELAUNCH_SHARE)):
-            again = [Host(*place) for place in allocation.launcher.relaunch(allocation.ids, [(host.mesh, host.rank) for host in lost])]
+            again = [Host(*place) for place in allocation.launcher.relaunch(allocation.ids, ended)] if ended else []
+        again += unreached
         # Before the wait: another process has to know the new workers, whatever happens here.
         job._save()
     job._replaced(again)

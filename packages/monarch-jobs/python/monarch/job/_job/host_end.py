@@ -23,6 +23,11 @@ def shut_down(meshes: Iterable[HostMesh]) -> None:
     _await(futures)
 
 
+def stop_procs(meshes: Iterable[HostMesh]) -> None:
+    """Ends the procs of these hosts; the agents stay."""
+    _await([mesh._stop_procs() for mesh in meshes])
+
+
 def leave(meshes: Iterable[HostMesh]) -> None:
     """Ends the procs that were spawned through these meshes and their copies; the agents stay."""
     _await([mesh._stop_with_copies() for mesh in meshes])

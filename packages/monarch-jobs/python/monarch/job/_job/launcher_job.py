@@ -39,6 +39,8 @@ class LauncherJob(JobTrait):
     earlier_: tuple[JobState, ...] = ()
     attached_: dict[Host, str] | None = None
     awaited_: Allocation | None = None
+    # Hosts that this process has lost with its gateway only, as far as the last look has shown: their workers may be well.
+    unreached_: frozenset[Host] = frozenset()
     # Workers have been replaced since: the next `state` connects anew.
     is_stale_: bool = False
 
@@ -158,10 +160,13 @@ class LauncherJob(JobTrait):
         Notes where workers have been replaced since this process connected: by another process's `heal`, or by a requeue.
         """
         status = allocation.poll()
+        self.unreached_ = frozenset()
         connection, attached = self.connection_, self.attached_
         if connection is None or attached is None:
             return status
         lost = {Host(name, rank): why for name in connection for rank, why in connection[name]._lost_hosts().items()}
+        is_gateway_lost = any(connection[name]._lost_gateway() is not None for name in connection)
+        unreached: set[Host] = set()
         hosts: list[HostStatus] = []
         for host in status.hosts:
             place = Host(host.mesh, host.rank)
@@ -173,7 +178,10 @@ class LauncherJob(JobTrait):
                 self.is_stale_ = True
             elif why is not None and host.phase != "lost":
                 host = host._replace(phase="lost", detail=why)
+                if is_gateway_lost:
+                    unreached.add(place)
             hosts.append(host)
+        self.unreached_ = frozenset(unreached)
         return status._replace(hosts=hosts)
 
     def _heal(self, timeout: float | None) -> HealReport:
@@ -199,16 +207,20 @@ class LauncherJob(JobTrait):
         """Asks the hosts that the job has started to stop, if this process is connected to them, and ends the allocation in any case."""
         if self.awaited_ is not None:
             self.awaited_.stopped.set()
-        connection, self.connection_ = self.connection_, None
-        earlier, self.earlier_ = self.earlier_, ()
+        connections = self._disconnect()
         try:
-            if connection is not None:
-                leave(state[mesh] for state in (*earlier, connection) for mesh in state if not self._starts_workers(mesh))
-                shut_down(connection[mesh] for mesh in connection if self._starts_workers(mesh))
+            leave(state[mesh] for state in connections for mesh in state if not self._starts_workers(mesh))
+            shut_down(state[mesh] for state in connections[-1:] for mesh in state if self._starts_workers(mesh))
         finally:
             if self._ids is not None:
                 self._launcher().cancel(self._ids)
         self._ids = None
+
+    def _disconnect(self) -> tuple[JobState, ...]:
+        """The handles that this process has had, the last of which are for hosts that it has now; it has none from now on."""
+        found = self.earlier_ if self.connection_ is None else (*self.earlier_, self.connection_)
+        self.connection_, self.earlier_ = None, ()
+        return found
 
     def _where(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in (self._ids or {}).items() if isinstance(value, str | int))

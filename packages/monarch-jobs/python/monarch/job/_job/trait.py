@@ -220,6 +220,10 @@ class JobTrait(ABC):
         """The files of `_logs`, after what was printed on machines whose files this one cannot see has been added to copies of theirs."""
         return self._logs()
 
+    def _stop_work(self) -> None:
+        """Ends what this process has spawned, before the keeper ends: where the way to the hosts is one of its services."""
+        return
+
     def _where(self) -> str:
         """What a person needs to find the allocation where it could not be ended, such as the scheduler's id."""
         return f"apply_id {self.apply_id}"
@@ -470,6 +474,7 @@ def _end(asked: JobTrait, job: JobTrait) -> None:
         # While there are hosts to stop them on; a feature that does not stop does not keep the allocation.
         for one in reversed(life.features):
             step(f"stop {one.name}", features.stop, one)
+        step("stop what runs on the hosts", job._stop_work)
     if apply_id is not None:
         step("end the keeper", Keeper(apply_id, job._title).end)
     stopping = len(failed)

@@ -12,11 +12,13 @@ from monarch.config import get_global_config
 from monarch.job._files import credentials
 from monarch.job._job.allocation import Allocation
 from monarch.job._job.gateway import attach_gateway
+from monarch.job._job.host_end import leave, stop_procs
 from monarch.job._job.launcher import Host, JobStatus, LogFile
 from monarch.job._job.launcher_job import LauncherJob
 from monarch.job._job.trait import keeper_of
 from monarch.job._job.watch import EndWatch, until_joined
-from monarch.job.errors import CredentialsError, SubmitError
+from monarch.job._machine.notice import notice
+from monarch.job.errors import CredentialsError, JobError, SubmitError
 from monarch.job.kubernetes.access.client import Cluster
 from monarch.job.kubernetes.access.config import KubeConfig
 from monarch.job.kubernetes.arguments import ImageSpec, checked, checked_mesh
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
     from monarch.job._job.job_state import JobState
     from monarch.job._job.trait import JobTrait
-    from monarch.job.errors import JobError
     from monarch.job.kubernetes.access.forward import Forward
 
 # Where a process finds the secret of workers that were started by other means.
@@ -45,8 +46,8 @@ _PAUSE_S, _PAUSE_OF_HOST_S = 0.1, 0.001
 FORWARD = "forward"
 
 
-class FirstWorker(NamedTuple):
-    """The first worker that listens: `place` is IP address and port."""
+class GatewayPod(NamedTuple):
+    """A worker that listens, through which others can be reached: `place` is IP address and port."""
 
     mesh: str
     pod: str
@@ -85,7 +86,7 @@ class KubernetesJob(LauncherJob):
     cluster_: Cluster | None = None
     # A forward of this process, to which worker it leads, and its local port.
     forward_: Forward | None = None
-    forwarded_: tuple[FirstWorker, int] | None = None
+    forwarded_: tuple[GatewayPod, int] | None = None
 
     def __init__(
         self,
@@ -282,12 +283,34 @@ class KubernetesJob(LauncherJob):
             mesh = next(iter(self._args.meshes))
             attach_gateway(self._args.attach_to, self._trust(mesh), self._allocation(), self._join_timeout())
         elif self._kubeconfig().out_of_cluster:
-            found = self._first_worker()
-            if ids["route"] == FORWARD or not has_route(*found.place):
-                ids["route"] = FORWARD
-                actor.attach(f"tcp://127.0.0.1:{self._forward(found)}", **self._trust(found.mesh))
+            self._through_pod(ids)
 
-    def _forward(self, worker: FirstWorker) -> int:
+    def _through_pod(self, ids: dict[str, Any]) -> None:
+        """Makes a pod the gateway, unless pods are reached directly: the one that is it already, else the first that listens."""
+        found, *others = self._candidates()
+        if (before := next((one for one in others if one.pod == ids.get("gateway")), None)) is not None:
+            # All that is connected goes through it.
+            found, others = before, [found, *(one for one in others if one is not before)]
+        if ids["route"] != FORWARD and has_route(*found.place):
+            return
+        ids["route"] = FORWARD
+        while True:
+            try:
+                actor.attach(f"tcp://127.0.0.1:{self._forward(found)}", **self._trust(found.mesh))
+            except actor.AuthenticationError:
+                raise
+            except (actor.AttachError, JobError) as error:
+                if not others:
+                    raise
+                notice(
+                    f"monarch: {self._title}: pod {found.pod} is no gateway, {others[0].pod} is next: {str(error).partition(chr(10))[0]}"
+                )
+                found = others.pop(0)
+            else:
+                ids["gateway"] = found.pod
+                return
+
+    def _forward(self, worker: GatewayPod) -> int:
         """The local port that is forwarded to this worker: by the keeper, or by this process where no other one has the credentials."""
         if self._args.kubeconfig != _GIVEN:
             from monarch.job.kubernetes.access.kept_forward import forwarded
@@ -308,6 +331,14 @@ class KubernetesJob(LauncherJob):
         if made is not None:
             made.close()
 
+    def _stop_work(self) -> None:
+        if self._ids is None or self._ids["route"] != FORWARD or self._args.kubeconfig == _GIVEN:
+            return
+        # The keeper's forward ends with the keeper. After that, the deletion of its pod is what ends an agent.
+        connections = self._disconnect()
+        leave(state[mesh] for state in connections for mesh in state if not self._starts_workers(mesh))
+        stop_procs(state[mesh] for state in connections[-1:] for mesh in state if self._starts_workers(mesh))
+
     def _kill(self) -> None:
         try:
             super()._kill()
@@ -324,15 +355,15 @@ class KubernetesJob(LauncherJob):
         places: dict[str, list[dict[str, Any]]] = (self._ids or {}).get("places", {})
         return {Host(mesh, rank): record["worker"] for mesh, records in places.items() for rank, record in enumerate(records)}
 
-    def _first_worker(self) -> FirstWorker:
-        """A worker that listens; waits for one."""
+    def _candidates(self) -> list[GatewayPod]:
+        """The workers that listen, in order; waits for the first."""
         allocation = self._allocation()
         hosts = [Host(mesh, rank) for mesh, size in self._sizes().items() for rank in range(size)]
         waiting = until_joined(allocation, hosts, self._join_timeout())
-        (mesh, rank), address = next(waiting)
+        next(waiting)
         waiting.close()
-        name = next(host.name for host in allocation.seen.hosts if (host.mesh, host.rank) == (mesh, rank))
-        return FirstWorker(mesh, name, place_of(address))
+        joined = [host for host in allocation.seen.hosts if host.phase == "joined" and host.address is not None]
+        return [GatewayPod(host.mesh, host.name, place_of(str(host.address))) for host in joined]
 
     def _poll(self) -> JobStatus:
         return self._launcher().last_words(self._submitted(), super()._poll())

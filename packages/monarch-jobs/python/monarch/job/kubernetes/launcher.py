@@ -2,8 +2,8 @@
 
 `ids` of an allocation: `namespace`, `server` (the URL of the API server; the job adds it), `anchor` and `anchor_uid` (the ConfigMap that
 owns the other objects; empty where all pods were there before), `submitted` (Unix time), `joined` (all workers have been there at the same
-time), `supplements` (how many Jobs replace completed indexes), `route` ("forward" where the keeper forwards a port), `places` (by mesh and
-rank, the records of `pods.place`).
+time), `supplements` (how many Jobs replace completed indexes), `route` ("forward" where the keeper forwards a port), `gateway` (the
+pod that it leads to), `places` (by mesh and rank, the records of `pods.place`).
 
 One look is one list of pods, out of the API server's own memory. Pods that are missing cost a second request: for their workloads.
 """
@@ -104,6 +104,7 @@ class KubernetesLauncher:
             "joined": False,
             "supplements": 0,
             "route": "",
+            "gateway": "",
             "places": {name: [new_record() for _ in range(mesh.num_replicas)] for name, mesh in self._arguments.meshes.items()},
         }
         if self._arguments.provisioned:
