@@ -51,7 +51,7 @@ def test_garbage_ends_its_connection_without_a_traceback(sent: bytes) -> None:
                 assert await loop.sock_recv(one, 1) == b""
             except (BrokenPipeError, ConnectionResetError):
                 pass  # the other end did not read all
-            while breakpoints.is_standing:
+            while breakpoints.is_standing:  # polls: no event of the socket is later than this
                 await asyncio.sleep(0)
         finally:
             one.close()

@@ -165,13 +165,13 @@ class _Prompt(NamedTuple):
 def _parsed(line: bytes) -> str | _Prompt:
     """A text that the program writes, or its prompt. `ValueError` for another message: any process of this user may connect."""
     try:
-        fields: object = json.loads(line)
+        fields: Any = json.loads(line)
     except RecursionError:
         raise ValueError("the message is nested too deep") from None
     match fields:
-        case {"text": str(text), **rest} if not rest:
+        case {"text": str(text)} if len(fields) == 1:
             return _whole(text)
-        case {"prompt": str(prompt), "function": str(function), "path": str(path), "line": int(number), **rest} if not rest:
+        case {"prompt": str(prompt), "function": str(function), "path": str(path), "line": int(number)} if len(fields) == 4:
             return _Prompt(_whole(prompt), _whole(function), _whole(path), number)
         case _:
             raise ValueError("the message is neither a text nor a prompt")

@@ -51,8 +51,8 @@ def push(
     A file appears whole, by a rename, with mode and mtime; links and holes are kept. Only files that differ are written. `delete=True` also
     removes what `source` lacks, or leaves out by `exclude` and `.gitignore`; `.monarch` stays. Nothing outside of `target` is written or
     removed, whatever links are in it. With `relocate=True` the source is a conda environment or a venv, and its files get the prefix
-    `target`; its `.gitignore`, which often has all of it, is not considered then. Files lose their set-user-id and set-group-id bits, unless
-    `set_id=True` asks for them.
+    `target`; its `.gitignore`, which often has all of it, is not considered then. Files lose their set-user-id and set-group-id bits
+    unless `set_id=True` asks for them.
 
     `ValueError` for a relative `target`, one that overlaps with `source`, and a `source` to relocate that is no environment. The future has
     `StaleSourceError` where files changed or went in a push, and `FsError` with a table of the hosts that failed; the others have the new
