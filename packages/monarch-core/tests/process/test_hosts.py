@@ -401,7 +401,7 @@ def test_port_in_use():
         address = workers.addresses[0]
         done = worker("--listen", address, "--secret-file", str(workers.secret))
         assert (done.returncode, done.stdout) == (1, "")
-        assert f"cannot listen at {address}: Address already in use" in done.stderr
+        assert f"listen: {address}: Address already in use" in done.stderr
 
 
 def test_worker_with_an_identity_that_is_known_before():

@@ -124,10 +124,22 @@ def test_saved_job_has_no_secret() -> None:
         ({"rank": 4}, "rank 4 of 1"),
         ({"local_world_size": 0}, "local rank 0 of 0"),
         ({"monarch_port": 70000}, "monarch_port=70000"),
-        ({"rank": None}, "rank is not given, and RANK='' is no number"),
+        ({"world_size": 3, "local_world_size": 2}, "world_size 3 is not divisible by local_world_size 2"),
     ],
 )
 def test_bad_arguments(monkeypatch: pytest.MonkeyPatch, arguments: dict[str, object], text: str) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match=text):
         StoreJob.from_store(Memory(), **{**ALONE, **arguments})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("variable", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"])
+def test_program_outside_of_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.delenv(variable)
+    with pytest.raises(RuntimeError, match=f"{variable} is not set, and {variable.lower()} is not given"):
+        StoreJob.from_store(Memory())
+    monkeypatch.setenv(variable, "one")
+    with pytest.raises(ValueError, match=f"{variable}='one' is no number"):
+        StoreJob.from_store(Memory())

@@ -135,13 +135,23 @@ def test_where_workers_listen() -> None:
     assert listens() == "tcp://*:22222"
     assert listens(bind_to="10.0.0.1", monarch_port=7) == "tcp://10.0.0.1:7"
     assert listens(bind_to="fe80::1") == "tcp://[fe80::1]:22222"
-    assert listens(bind_to="tls://ib0.node", monarch_port=9) == "tls://ib0.node:9"
-    assert listens(bind_to="tcp://[fe80::1]") == "tcp://[fe80::1]:22222"
+    assert listens(bind_to="tls://ib0.node:9", monarch_port=7) == "tls://ib0.node:9"
+    assert listens(bind_to="tcp://[fe80::1]:9") == "tcp://[fe80::1]:9"
 
 
-@pytest.mark.parametrize(
-    "address", ["node:9", "10.0.0.1:9", "tcp://*:22222", "tls://ib0.node:9", "[fe80::1]:9", "tcp://[fe80::1]:9", "*:0"]
-)
-def test_listen_address_with_a_port_is_refused(address: str) -> None:
-    with pytest.raises(ValueError, match=r"bind_to: .* without a port: the port is monarch_port"):
+@pytest.mark.parametrize("address", ["node:9", "10.0.0.1:9", "[fe80::1]:9", "*:0"])
+def test_listening_host_with_a_port_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match=r"bind_to: is a host without a port, which is monarch_port, or an address with one"):
+        SlurmJob({"a": 1}, bind_to=address)
+
+
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0", "tls://ib0.node", "tcp://[fe80::1]", "tcp://*:", "tcp://"])
+def test_listening_address_without_a_port_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match=r"bind_to: is an address without a port: write .*:22222, or the host alone"):
+        SlurmJob({"a": 1}, bind_to=address)
+
+
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0:65536"])
+def test_listening_address_with_a_wrong_port_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match=r"bind_to: has a port above 65535"):
         SlurmJob({"a": 1}, bind_to=address)

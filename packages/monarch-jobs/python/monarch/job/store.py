@@ -66,7 +66,7 @@ class StoreJob(AttachJob):
         Numbers that are not given are those of the environment (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `LOCAL_WORLD_SIZE`). The job has one
         mesh, `name`. `transport` is `ipc` where all ranks are on one machine, else `tcp`; `monarch_port` 0 is any free port. An agent ends
         with its rank. The secret of the agents goes through the store, whose access is that of the store. `ValueError` names a wrong
-        argument, `SubmitError` the host whose agent does not start.
+        argument, `RuntimeError` a variable that is missing, as outside of torchrun, `SubmitError` the host whose agent does not start.
         """
         number = _number("rank", rank, "RANK")
         size = _number("world_size", world_size, "WORLD_SIZE")
@@ -74,8 +74,10 @@ class StoreJob(AttachJob):
         local_size = _number("local_world_size", local_world_size, "LOCAL_WORLD_SIZE")
         if transport not in _TRANSPORTS:
             raise ValueError(f"transport={transport!r}: expected {' or '.join(_TRANSPORTS)}")
-        if not (0 <= number < size and 0 <= local < local_size and 1 <= local_size <= size and size % local_size == 0):
+        if not (0 <= number < size and 0 <= local < local_size <= size):
             raise ValueError(f"rank {number} of {size}, local rank {local} of {local_size}: that is no place in a world")
+        if size % local_size:
+            raise ValueError(f"world_size {size} is not divisible by local_world_size {local_size}")
         if not 0 <= monarch_port <= 65535:
             raise ValueError(f"monarch_port={monarch_port}: expected a number from 0 to 65535")
         check_mesh_names([name])
@@ -125,9 +127,11 @@ def _made(store: Store, prefix: str, name: str, hosts: int, worker: subprocess.P
 def _number(argument: str, value: int | None, variable: str) -> int:
     if value is not None:
         return value
-    text = os.environ.get(variable, "")
+    text = os.environ.get(variable)
+    if text is None:
+        raise RuntimeError(f"{variable} is not set, and {argument} is not given\nhint: torchrun sets it for its programs")
     if not text.isdecimal():
-        raise ValueError(f"{argument} is not given, and {variable}={text!r} is no number: is this a program of torchrun?")
+        raise ValueError(f"{variable}={text!r} is no number, and {argument} is not given")
     return int(text)
 
 

@@ -44,6 +44,13 @@ _SAYS = {
 _loop: WorkerLoop | None = None
 
 
+class CannotListen(OSError, ValueError):
+    """An address that is occupied, or is none of this machine: an error of the system, and of an argument."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
 class WorkerLoop:
     """What listens in this process; there is at most one at a time."""
 
@@ -88,10 +95,11 @@ class WorkerLoop:
                 import errno
 
                 # The native side's error has its number in the text only.
-                taken = e.errno == errno.EADDRINUSE or f"(os error {errno.EADDRINUSE})" in str(e)
-                if taken and attempt + 1 < tries and kind == "tcp" and number:
+                text, _, found = str(e).partition(" (os error ")
+                code = e.errno or int(found.rstrip(")") or 0)
+                if code == errno.EADDRINUSE and attempt + 1 < tries and kind == "tcp" and number:
                     continue
-                raise OSError(e.errno, f"cannot listen at {bound.url}: {os.strerror(e.errno) if e.errno else e}") from None
+                raise CannotListen(code or None, f"listen: {bound.url}: {os.strerror(e.errno) if e.errno else text}") from None
         raise AssertionError("unreachable")
 
     @property
@@ -247,7 +255,8 @@ def start_worker_loop_forever(
     """Begins to be the agent of this host at `address`; the Future is done when a client has shut it down.
 
     With `label<uid>@` in front of the address the agent has that identity. `secret`, `private_key` with `ca`, or `insecure` as for
-    `attach_to_workers`; `ValueError` if the address needs one of them. The Future raises `OSError` if the address cannot be listened at.
+    `attach_to_workers`; `ValueError` if the address needs one of them. The Future raises `ValueError`, which is an `OSError` too, if the
+    address cannot be listened at.
     """
     try:
         loop = WorkerLoop(address, Given(secret, private_key, ca, insecure))
@@ -275,7 +284,7 @@ def run_worker_loop_until_shutdown(
 ) -> None:
     """Is the agent of this host at `address` until a client shuts it down; arguments as of `start_worker_loop_forever`.
 
-    `OSError` if the address cannot be listened at.
+    `ValueError`, which is an `OSError` too, if the address cannot be listened at.
     """
     WorkerLoop(address, Given(secret, private_key, ca, insecure)).wait()
 

@@ -72,11 +72,15 @@ class SlurmArguments(BaseModel):
 
     @field_validator("bind_to")
     @classmethod
-    def _no_port(cls, value: str | None) -> str | None:
+    def _is_whole(cls, value: str | None) -> str | None:
         # An IPv6 address without brackets has colons, and no port.
-        if value is not None and _WITH_PORT.fullmatch(value):
-            raise ValueError("is an address or a host name without a port: the port is monarch_port")
-        return value
+        if value is None or bool(_WITH_PORT.fullmatch(value)) == ("://" in value):
+            if value is not None and "://" in value and int(value.rpartition(":")[2]) > 65535:
+                raise ValueError("has a port above 65535")
+            return value
+        if "://" in value:
+            raise ValueError(f"is an address without a port: write {value}:22222, or the host alone, whose port is monarch_port")
+        raise ValueError("is a host without a port, which is monarch_port, or an address with one, such as tcp://0.0.0.0:22222")
 
     @field_validator("mem")
     @classmethod

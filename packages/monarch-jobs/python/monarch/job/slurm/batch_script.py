@@ -232,7 +232,9 @@ def _body(arguments: SlurmArguments, directory: str, client_script: str | None) 
 
 
 def listen_address(arguments: SlurmArguments) -> str:
-    """Where workers listen: `bind_to` is a host name or an IP address, with a scheme or without."""
+    """Where workers listen: `bind_to` is an address with a port, or a host name or IP address alone."""
+    if arguments.bind_to and "://" in arguments.bind_to:
+        return arguments.bind_to
     scheme, _, bind = (arguments.bind_to or "*").rpartition("://")
     is_bare_ipv6 = ":" in bind and not bind.startswith("[")
     return f"{scheme or 'tcp'}://{f'[{bind}]' if is_bare_ipv6 else bind}:{arguments.monarch_port}"
