@@ -7,7 +7,8 @@
 The steps of one stage all run, so that one look shows everything that is wrong; a stage that failed ends the run. Steps that run beside
 others have a second lane: one after another there, from the start of their stage on, for as many stages as they take (`tools/lanes.py`).
 What they print comes whole when they end. At the end stands one line a step with its time, and the closing lines of the test runners
-once more.
+once more. Up to ten failed tests of a step of pytest run once more, alone: where they pass then, they are listed as flaky, and the step is
+no failure.
 """
 
 from __future__ import annotations
@@ -32,8 +33,16 @@ _READINESS = str((RDMA / "tests" / "unit" / "test_rdma_verbs_readiness.py").rela
 _TENSOR_FOLDER = str(TENSOR.relative_to(ROOT))
 # Only where build_torch has made the environment.
 _WITH_TORCH = (PY, "-m", "tools.with_torch", "--if-made")
-_PYTEST = (PY, "-m", "pytest", "--durations=10", "-W", "error", "-m")
 _QUICK = "small or dropped or every_name"
+
+
+def _pytest(name: str, stage: str, *arguments: str, within: tuple[str, ...] = (), beside: bool = False, apart: bool = False) -> Step:
+    """A run of pytest with the tests of a category; it has a cache folder of its own."""
+    cache = f".pytest_cache/steps/{name}"
+    argv = (*within, PY, "-m", "pytest", "-o", f"cache_dir={cache}", "--durations=10", "-W", "error", "-m", *arguments)
+    return Step(name, stage, argv, beside=beside, apart=apart, cache=cache)
+
+
 STEPS = (
     Step("ruff", "cheap", ("ruff", "check", ".")),
     Step("format", "cheap", ("ruff", "format", "--check", ".")),
@@ -65,15 +74,15 @@ STEPS = (
     # What cannot be installed is missed by single tests, which say so.
     Step("packages", "packages", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh k8s vm || true")),
     # Tests with processes wait most of their time: two of them at a time cost little.
-    Step("pytest_core", "tests", (*_PYTEST, "not unit and not torch", _CORE_FOLDER), apart=True),
-    Step("unit", "tests", (*_PYTEST, "unit")),
-    Step("pytest_others", "tests", (*_PYTEST, "not unit and not k8s and not torch", f"--ignore={_CORE_FOLDER}"), beside=True, apart=True),
+    _pytest("pytest_core", "tests", "not unit and not torch", _CORE_FOLDER, apart=True),
+    _pytest("unit", "tests", "unit"),
+    _pytest("pytest_others", "tests", "not unit and not k8s and not torch", f"--ignore={_CORE_FOLDER}", beside=True, apart=True),
     # Beside the shorter steps only: clusters take what processors there are, and tests with processes have time limits.
-    Step("k8s", "clusters", (*_PYTEST, "k8s"), beside=True),
+    _pytest("k8s", "clusters", "k8s", beside=True),
     # Their ranks take all processors, and seconds each to import PyTorch.
-    Step("torch", "clusters", (*_PYTEST, "torch")),
+    _pytest("torch", "clusters", "torch"),
     # These import PyTorch into the process of pytest.
-    Step("tensor", "clusters", (*_WITH_TORCH, *_PYTEST, "torch", f"{_TENSOR_FOLDER}/tests/pytorch")),
+    _pytest("tensor", "clusters", "torch", f"{_TENSOR_FOLDER}/tests/pytorch", within=_WITH_TORCH),
     Step("api_tensor", "clusters", (*_WITH_TORCH, PY, "-m", "tools.check_api", "--check")),
     # The quick ones: an emulated machine is slow. All: `-m verbs packages/monarch-rdma`.
     Step(
@@ -126,6 +135,9 @@ def summary(outcomes: list[Outcome], left: list[Step], seconds: float) -> None:
     for outcome in outcomes:
         for line in outcome.closing:
             print(line)
+    for outcome in outcomes:
+        for test in outcome.flaky:
+            print(f"flaky: {test}")
 
 
 def main(arguments: list[str]) -> int:

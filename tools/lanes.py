@@ -3,12 +3,16 @@
 A step of the second lane starts with its stage, or when those that came before it in that lane have ended. No stage waits for it, only the
 end of the run does: what needs it has to come after it in its lane. After a failure the second lane is completed, so that all that is
 wrong is seen, but for what is optional.
+
+Few failed tests of a step run once more, while no other step runs: at the end of a stage, and at the end of the run. Where all pass, the
+step is flaky, which is no failure. A step that failed in another way is not run again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import re
 import shutil
@@ -29,6 +33,10 @@ PY = sys.executable
 PATH = os.pathsep.join([str(Path(PY).parent), os.environ.get("PATH", os.defpath)])
 # What pytest and cargo test say last.
 CLOSING = re.compile(r"^(?:=+ .*\b(?:passed|failed|errors?|no tests ran)\b.* =+|test result: (?!ok. 0 passed).*)$")
+# More failed tests than these are no accident.
+MOST_REPEATED = 10
+# How pytest ends after failed tests; any other code is another failure: of collection, of the process.
+_TESTS_FAILED = 1
 # How long a step has to clean up when the run is ended.
 _GRACE_S = 10.0
 
@@ -36,7 +44,8 @@ _GRACE_S = 10.0
 class Step(NamedTuple):
     """A command of a stage; `needs` is a program without which it is skipped. Whether an `optional` one fails does not matter.
 
-    One that is `apart` has a /dev/shm of its own, where the machine lets it: tests look at what others have left there.
+    One that is `apart` has a /dev/shm of its own, where the machine lets it: tests look at what others have left there. `cache` is the
+    cache folder of a run of pytest, of this step alone, which has the failed tests afterwards.
     """
 
     name: str
@@ -47,25 +56,42 @@ class Step(NamedTuple):
     beside: bool = False
     optional: bool = False
     apart: bool = False
+    cache: str = ""
+
+    def failed_tests(self) -> list[str]:
+        """The tests that the last run of the step has left as failed."""
+        try:
+            found: dict[str, bool] = json.loads((ROOT / self.cache / "v" / "cache" / "lastfailed").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return []
+        return sorted(found)
 
 
 class Outcome(NamedTuple):
-    """How a step ended: `code` is None where it was skipped."""
+    """How a step ended: `code` is None where it was skipped.
+
+    `repeated` are the failed tests that are to run once more, `flaky` those that have passed then.
+    """
 
     step: Step
     code: int | None
     seconds: float
     closing: list[str]
+    repeated: tuple[str, ...] = ()
+    flaky: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
+        if self.flaky:
+            return f"flaky ({len(self.flaky)})"
         if not self.code:
             return "skipped" if self.code is None else "ok"
         return f"{'failed, which is allowed' if self.step.optional else 'FAILED'} ({self.code})"
 
     @property
     def failed(self) -> bool:
-        return bool(self.code) and not self.step.optional
+        """Whether this is a failure whatever else runs; one with `repeated` tests is not decided yet."""
+        return bool(self.code) and not self.step.optional and not self.repeated
 
 
 class Lanes:
@@ -78,6 +104,8 @@ class Lanes:
         self._running: dict[int, tuple[Step, subprocess.Popen[str]]] = {}
         self._lock = threading.Lock()
         self._printing = threading.Lock()
+        # Held while a step of the second lane runs, or tests run once more; the gate lets the latter come next.
+        self._alone, self._gate = threading.Lock(), threading.Lock()
         self._ending = False
         self._beside: threading.Thread | None = None
 
@@ -88,7 +116,7 @@ class Lanes:
             return any(outcome.failed for outcome in self.outcomes)
 
     def run(self, stage: list[Step]) -> None:
-        """Runs the steps of a stage, and starts those beside them."""
+        """Runs the steps of a stage, and starts those beside them. Failed tests of both lanes so far run once more at the end."""
         with self._lock:
             self._waiting += [step for step in stage if step.beside]
             if self._waiting and self._beside is None:
@@ -97,6 +125,36 @@ class Lanes:
         for step in stage:
             if not step.beside:
                 self._complete(step)
+        self._repeat()
+
+    def _repeat(self) -> None:
+        """Runs failed tests once more, after the step of the second lane that runs now."""
+        if not self._undecided():
+            return
+        with self._gate, self._alone:
+            for outcome in self._undecided():
+                decided = self._decided(outcome)
+                with self._lock:
+                    self.outcomes[self.outcomes.index(outcome)] = decided
+
+    def _undecided(self) -> list[Outcome]:
+        with self._lock:
+            return [outcome for outcome in self.outcomes if outcome.repeated]
+
+    def _decided(self, first: Outcome) -> Outcome:
+        """The outcome of a step after its failed tests have run once more."""
+        self._print(f"\n=== {first.step.name}: {len(first.repeated)} failed tests once more\n")
+        argv = (*first.step.argv, "--last-failed", "--last-failed-no-failures=none")
+        code, seconds, closing = self._ended(first.step._replace(argv=argv, beside=False), [])
+        # A test that pytest has not found again stays in its list.
+        is_flaky = code == 0 and not first.step.failed_tests()
+        return first._replace(
+            code=0 if is_flaky else code or first.code,
+            seconds=first.seconds + seconds,
+            closing=[*first.closing, *closing],
+            repeated=(),
+            flaky=first.repeated if is_flaky else (),
+        )
 
     def _run_beside(self) -> None:
         while True:
@@ -106,7 +164,12 @@ class Lanes:
                     return
                 step = self._waiting.popleft()
             if not (step.optional and self.failed):
-                self._complete(step)
+                with self._gate:
+                    self._alone.acquire()
+                try:
+                    self._complete(step)
+                finally:
+                    self._alone.release()
 
     def _complete(self, step: Step) -> None:
         outcome = self._outcome(step)
@@ -121,6 +184,14 @@ class Lanes:
         collected = [title]
         if not step.beside:
             self._print(collected.pop())
+        if step.cache:
+            shutil.rmtree(ROOT / step.cache, ignore_errors=True)
+        code, seconds, closing = self._ended(step, collected)
+        failed = step.failed_tests() if step.cache and code == _TESTS_FAILED else []
+        return Outcome(step, code, seconds, closing, tuple(failed) if len(failed) <= MOST_REPEATED else ())
+
+    def _ended(self, step: Step, collected: list[str]) -> tuple[int, float, list[str]]:
+        """Runs a step; its exit code, the seconds that it took, and its closing lines."""
         start = time.monotonic()
         closing: list[str] = []
         # No `with process`: an exception would wait for its end there.
@@ -138,7 +209,7 @@ class Lanes:
         with self._lock:
             del self._running[process.pid]
         self._print("".join(collected))
-        return Outcome(step, process.returncode, time.monotonic() - start, closing)
+        return process.returncode, time.monotonic() - start, closing
 
     def _started(self, step: Step) -> subprocess.Popen[str]:
         with self._lock:
@@ -192,6 +263,7 @@ class Lanes:
                         self._signal(signal.SIGINT, optional_only=True)
                     elif told and time.monotonic() > told + _GRACE_S:
                         self._signal(signal.SIGKILL, optional_only=True)
+                self._repeat()
                 return
         except BaseException:
             self._end()
