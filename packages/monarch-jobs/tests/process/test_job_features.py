@@ -13,7 +13,7 @@ from file_job import FileJob, allocations
 from monarch import extension
 from monarch.actor import this_host
 from monarch.extension import BrokenEntry, LoadedEntry
-from monarch.job import FeatureHosts, JobError, JobFeature, JobTrait, Offer, TelemetryFeature, add_feature, job_load
+from monarch.job import FeatureHosts, JobEndedError, JobError, JobFeature, JobTrait, Offer, TelemetryFeature, add_feature, job_load
 
 events: list[tuple[str, Any]] = []
 
@@ -89,6 +89,17 @@ def test_methods_of_a_job_find_the_wheel() -> None:
     assert (job.telemetry_query_client(), job.profile()) == ("client", ("profile", None))
     job.kill()
     assert [what for what, _ in events[4:]] == ["stop"] * 4
+    with pytest.raises(JobEndedError, match="has no allocation to ask\n.*killed") as raised:
+        job.telemetry_query_client()
+    assert raised.value.state == "none"
+
+
+def test_telemetry_of_a_job_that_is_over_is_not_asked() -> None:
+    job = FileJob("alloc").enable_telemetry(level="normal")
+    job.state(None)
+    job.allocation.unlink()
+    with pytest.raises(JobEndedError, match="ended: its file is gone|its file is gone"):
+        job.telemetry_query_client()
 
 
 def test_telemetry_that_was_not_enabled_is_no_missing_wheel() -> None:

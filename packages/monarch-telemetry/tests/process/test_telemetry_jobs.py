@@ -79,14 +79,14 @@ for both in (False, True):
 
 def test_wrong_options_are_named_when_the_job_is_configured():
     assert shown("""
-for wrong in ({"level": "loud"}, {"retention_secs": 0}, {"dashboard_port": 70000}, {"colour": "red"}):
+for wrong in ({"level": "loud"}, {"retention_secs": -1}, {"dashboard_port": 70000}, {"colour": "red"}):
     try:
         ProcessJob({"trainers": 1}).enable_telemetry(**wrong)
     except Exception as error:
         print("=", str(error).partition(chr(10))[0].partition(", snapshot")[0])
 """) == [
         "level='loud': expected off, normal, messages",
-        "retention_secs=0: expected a number greater than 0",
+        "retention_secs=-1: expected a number greater than 0, or 0 for no bound of time",
         "dashboard_port=70000: expected a port, 0 to 65535",
         "telemetry has no option 'colour'; there are retention_secs, include_dashboard, dashboard_port",
     ]

@@ -288,7 +288,7 @@ except telemetry.TelemetryError as error:
         "TypeError start(serve=1): expected True or False, not int",
         "TelemetryError hosts={}: expected at least one mesh of hosts; left out, it is the host of this process",
         "TelemetryError level=None: expected off, normal, messages",
-        "TelemetryError retention_secs=None: expected a number greater than 0",
+        "TelemetryError retention_secs=None: expected a number greater than 0, or 0 for no bound of time",
         "TelemetryError include_dashboard=5: expected True or False",
         "TelemetryError include_dashboard=None: expected True or False",
         "TelemetryError dashboard_port=None: expected a port, 0 to 65535",

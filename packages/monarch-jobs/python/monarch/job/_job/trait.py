@@ -171,8 +171,15 @@ class JobTrait(ABC):
         return _telemetry(self, "profile").profile(on_trace_ready)
 
     def telemetry_query_client(self) -> Any:
-        """Needs monarch-telemetry."""
-        return _telemetry(self, "telemetry_query_client").query_client()
+        """Needs monarch-telemetry. `JobEndedError` for a job that is over, or has no allocation."""
+        found = _telemetry(self, "telemetry_query_client")
+        status = self.status()
+        if status.phase == "none":
+            what, cause, hint = "has no allocation to ask", "it was not submitted, or it was killed", "call state() before"
+            raise JobEndedError(what, title=self._title, cause=cause, hint=hint, state="none")
+        if status.phase == "ended":
+            raise JobEndedError("ended", title=self._title, cause=status.detail, state=status.phase, reason=status.detail)
+        return found.query_client()
 
     # Hooks.
 

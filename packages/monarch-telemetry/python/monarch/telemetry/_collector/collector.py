@@ -232,8 +232,9 @@ class Collector(Actor):
             self._observation = observe(self._keeping.take, every=_EVERY)
             await self._until_all_record(self._observation)
         if self._observation is not None:
+            interval = options.snapshot_interval
             # Those of less than a look's time would follow each other without a pause.
-            self._schedule.every(max(float(options.snapshot_interval_secs), _EVERY))
+            self._schedule.every(None if interval is None else max(interval, _EVERY))
         return tuple(options)
 
     async def _until_all_record(self, observation: Observation) -> None:

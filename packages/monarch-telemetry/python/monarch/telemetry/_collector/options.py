@@ -9,11 +9,14 @@ from monarch.extension import seconds, setting
 from monarch.telemetry.errors import TelemetryError
 
 Level = Literal["off", "normal", "messages"]
+# Options that 0 switches off.
+_OFF = {"retention_secs": ", or 0 for no bound of time", "snapshot_interval_secs": ", or 0 for no snapshots"}
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 
 class Options(NamedTuple):
-    """`level`: off; normal, which samples messages above 10,000 a second and proc; messages, which samples none.
+    """`retention_secs` 0: no bound of time; `snapshot_interval_secs` 0: no snapshots. `level`: off; normal, which samples messages above
+    10,000 a second and proc; messages, which samples none.
 
     The last four fields come from the client's environment and settings: `otel` are OTEL_* variables where they name a receiver, `job` is
     the name of the job in exports. `repr` has no values of variables, as these may be secrets.
@@ -34,6 +37,16 @@ class Options(NamedTuple):
         shown = {**self._asdict(), "otel": tuple(name for name, _ in self.otel)}
         return f"Options({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
+    @property
+    def retention(self) -> float:
+        """Seconds of history."""
+        return float(self.retention_secs) or float("inf")
+
+    @property
+    def snapshot_interval(self) -> float | None:
+        """Seconds between snapshots; None for none."""
+        return float(self.snapshot_interval_secs) or None
+
     def with_client(self, environment: Mapping[str, str], job: str | None = None) -> Options:
         """These options with what the environment and the settings of the client ask for."""
         return self._replace(
@@ -47,10 +60,10 @@ class Options(NamedTuple):
         """What keeps all that either of the two keeps."""
         level: Level = self.level if LEVELS.index(self.level) >= LEVELS.index(other.level) else other.level
         return Options(
-            max(self.retention_secs, other.retention_secs),
+            self.retention_secs if self.retention >= other.retention else other.retention_secs,
             self.include_dashboard or other.include_dashboard,
             self.dashboard_port,
-            min(self.snapshot_interval_secs, other.snapshot_interval_secs),
+            min((one for one in (self.snapshot_interval_secs, other.snapshot_interval_secs) if one), default=0.0),
             level,
             max(self.budget_bytes, other.budget_bytes),
             self.otel or other.otel,
@@ -74,8 +87,9 @@ class Options(NamedTuple):
             raise TelemetryError(f"level={options.level!r}: expected {', '.join(LEVELS)}")
         for name in ("retention_secs", "snapshot_interval_secs", "budget_bytes", "metric_interval_secs", "memory_interval_secs"):
             value = getattr(options, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-                raise TelemetryError(f"{name}={value!r}: expected a number greater than 0")
+            is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+            if not is_number or (value == 0 and name not in _OFF):
+                raise TelemetryError(f"{name}={value!r}: expected a number greater than 0{_OFF.get(name, '')}")
         port = options.dashboard_port
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65536:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TelemetryError(f"dashboard_port={port!r}: expected a port, 0 to 65535")

@@ -49,7 +49,7 @@ class Engine:
         self._turns = Turns(IN_ALL)
         self.options = options
         self.running = RunningQueries(lambda: secrets.randbits(63))
-        self.own = OwnRows(float(options.retention_secs))
+        self.own = OwnRows(options.retention)
         arguments, quiet = {"job": int(member().job)}, set[int]()
         self._hosts = [
             Host(one, name, arguments, options, quiet, self._lost) for mesh, hosts in meshes.items() for name, one in _singles(mesh, hosts)
