@@ -37,12 +37,16 @@ pub struct Record {
 
 /// Nanoseconds. A thread that is kept from its processor for longer loses the event that it writes.
 const PATIENCE: u64 = 1_000_000_000;
+/// Nanoseconds that a process needs for an event at least, with all its threads: they take turns to count it.
+const EVENT: u64 = 10;
 
 pub struct Reader {
     memory: Memory,
     capacity: u64,
     next: u64,
     lost: u64,
+    /// The time before the last look; at first that of the start of the machine, before which nothing was written.
+    looked: u64,
     /// A record that was not finished at the last look, and the time of the first look that found it so.
     unfinished: Option<(u64, u64)>,
 }
@@ -63,7 +67,7 @@ impl Reader {
         if !makes_sense || size(slots as usize) != words.len() * 8 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a ring of events of this version"));
         }
-        Ok(Reader { memory, capacity: slots, next: 0, lost: 0, unfinished: None })
+        Ok(Reader { memory, capacity: slots, next: 0, lost: 0, looked: 0, unfinished: None })
     }
 
     fn header(&self, at: usize) -> u64 {
@@ -106,19 +110,32 @@ impl Reader {
     /// event that is not finished is waited for: the batch ends before it, for `PATIENCE` or until half of the ring waits behind it.
     pub fn drain(&mut self, most: usize, ended: bool) -> Batch {
         let mut batch = Batch::default();
-        let (written, epoch) = (self.written(), self.header(H_EPOCH));
-        let oldest = written.saturating_sub(self.capacity);
-        self.lost += oldest.saturating_sub(self.next);
-        self.next = self.next.max(oldest);
+        let (began, epoch) = (now(), self.header(H_EPOCH));
+        let written = self.written();
+        self.skip_overwritten(written, (now() - self.looked) / EVENT);
+        self.looked = began;
         while self.next < written && batch.len() < most {
             match self.slot(self.next) {
                 Slot::Whole(words) => batch.push(self.memory.words(), words, self.next, epoch),
                 Slot::Unfinished if !ended && self.may_finish(written) => break,
-                Slot::Unfinished | Slot::Overwritten => self.lost += 1,
+                Slot::Unfinished | Slot::Overwritten => self.lost = self.lost.saturating_add(1),
             }
             self.next += 1;
         }
         batch
+    }
+
+    /// Goes to the oldest event that is still there. A process may have written anything over its own head: a count that goes back, or that
+    /// grows by more events than were `possible` since the last look, counts no more events as lost than the ring has.
+    fn skip_overwritten(&mut self, written: u64, possible: u64) {
+        if written < self.next {
+            self.next = written;
+        }
+        let oldest = written.saturating_sub(self.capacity);
+        let skipped = oldest.saturating_sub(self.next);
+        let lost = if skipped > possible.saturating_add(self.capacity) { self.capacity } else { skipped };
+        self.lost = self.lost.saturating_add(lost);
+        self.next = self.next.max(oldest);
     }
 
     /// The same, record by record.
@@ -142,7 +159,7 @@ impl Reader {
 
     fn slot(&self, ticket: u64) -> Slot {
         let words = &self.memory.words()[slots_at() + (ticket % self.capacity) as usize * SLOT..][..SLOT];
-        let whole = 2 * ticket + 2;
+        let whole = ticket.wrapping_mul(2).wrapping_add(2);
         let seq = words[SEQ].load(Acquire);
         if seq != whole {
             return if seq < whole { Slot::Unfinished } else { Slot::Overwritten };

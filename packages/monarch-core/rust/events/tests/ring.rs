@@ -219,6 +219,27 @@ fn a_record_that_its_writer_finishes_late_is_not_lost() {
     assert_eq!((seen(&mut reader), reader.lost()), (vec![2, 3], 0));
 }
 
+#[test]
+fn a_head_that_was_written_over_counts_no_more_than_the_ring() {
+    let (ring, fd, mut reader) = ring(256);
+    let head = &map(&fd)[16];
+    ring.write(DEPTH, &[1, 0]);
+    assert_eq!(reader.read(10, false).len(), 1);
+    for damage in [1 << 62, u64::MAX - 300, 7, u64::MAX / 2, 0] {
+        head.store(damage, Ordering::Relaxed);
+        reader.read(1000, true);
+    }
+    // Of each a whole ring was skipped at most, and a whole ring was not readable.
+    assert!(reader.lost() <= 5 * 2 * 256, "{}", reader.lost());
+    // What the process records then is read, and counted.
+    let (before, words) = (reader.lost(), map(&fd));
+    words[words.len() - 256 * 16..].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    for n in 0..300 {
+        ring.write(DEPTH, &[n, 0]);
+    }
+    assert_eq!((reader.read(1000, false).len() as u64, reader.lost() - before), (256, 44));
+}
+
 fn map(fd: &OwnedFd) -> &'static [AtomicU64] {
     // SAFETY: a shared mapping of the whole ring, never unmapped.
     unsafe {
@@ -273,6 +294,7 @@ proptest! {
             // Not the magic number, the capacity or the size, which are looked at when it is opened.
             words[4 + at * 16 % (words.len() - 4)].store(value, Ordering::Relaxed);
         }
-        reader.read(1000, true);
+        let read = reader.read(1000, true).len() as u64;
+        prop_assert!(read + reader.lost() <= 2 * 256);
     }
 }
