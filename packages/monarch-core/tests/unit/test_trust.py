@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,56 @@ def test_secret_file_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(path, 12345, -1)
     with pytest.raises(ValueError, match=f"^secret file {path}: belongs to another user$"):
         read_secret(path)
+
+
+# As the kubelet makes a Secret volume, and a user of a container reads it.
+VOLUME = """
+import os, subprocess, sys
+from monarch._core.hosts.trust import read_secret
+
+folder, mode, is_read_only = sys.argv[1], int(sys.argv[2], 8), sys.argv[3] == "ro"
+subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
+os.chdir(folder)
+os.mkdir("..1")
+os.chmod(".", 0o755)
+with open("..1/secret", "w") as f:
+    f.write("twenty bytes of text")
+os.chown("..1/secret", 0, 4242)
+os.chmod("..1/secret", mode)
+if is_read_only:
+    os.symlink("..1", "..data")
+    os.symlink("..data/secret", "secret")
+    subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+os.setgroups([4242])
+os.setresgid(1000, 1000, 1000)
+os.setresuid(1000, 1000, 1000)
+try:
+    print(read_secret(folder + ("/secret" if is_read_only else "/..1/secret")).decode())
+except ValueError as error:
+    print(str(error).partition("secret: ")[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "expected"),
+    [
+        ("0440", "ro", "twenty bytes of text"),
+        ("0644", "ro", "twenty bytes of text"),
+        ("0666", "ro", "others may read it, chmod 600 it"),
+        ("0440", "rw", "twenty bytes of text"),
+        ("0644", "rw", "others may read it, chmod 600 it"),
+        ("0460", "rw", "others may read it, chmod 600 it"),
+    ],
+)
+def test_secret_volume_is_read_as_it_is_mounted(tmp_path: Path, mode: str, kind: str, expected: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount")
+    # A user without rights has to reach it.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        command = ["unshare", "--mount", sys.executable, "-c", VOLUME, folder, mode, kind]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == (f"{expected}\n", "")
 
 
 def test_secret_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

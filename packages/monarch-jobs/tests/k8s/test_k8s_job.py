@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import yaml
 from connection_proxy import ConnectionProxy
 from eventually import eventually
 from kubernetes_jobs import PODS_S, Digits, Jobs, answers
 from operator_process import OperatorProcess
 
-from monarch.job import JobEndedError, SubmitError, job_load
+from monarch.job import JobEndedError, JoinTimeoutError, SubmitError, job_load
 from monarch.job.kubernetes import KubernetesJob
 from monarch.job.kubernetes.manifests import install
 from tools.k8s.cluster import KubeCluster
+from tools.project import ROOT
 
 
 @pytest.fixture
@@ -81,6 +83,44 @@ def test_pods_that_are_there_already_are_attached_and_stay(jobs: Jobs) -> None:
         assert answers(jobs.joined(job)) == [6, 6]
         job.kill()
     assert {pod["metadata"]["uid"] for pod in jobs.pods() if pod["status"]["phase"] == "Running"} == uids
+
+
+def _manifest_of_the_page(jobs: Jobs, **of_container: Any) -> dict[str, Any]:
+    """The StatefulSet of docs/kubernetes.md, with the programs of this machine in its pods."""
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    blocks = [block.partition("\n```")[0] for block in page.split("```yaml\n")[1:]]
+    found: dict[str, Any] = yaml.safe_load(next(block for block in blocks if "kind: StatefulSet" in block))
+    found["metadata"]["namespace"] = jobs.namespace
+    spec, ours = found["spec"]["template"]["spec"], jobs.template["spec"]
+    (container,), (template,) = spec["containers"], ours["containers"]
+    container |= {key: template[key] for key in ("image", "imagePullPolicy", "env")} | of_container
+    container["volumeMounts"] += template["volumeMounts"]
+    spec["volumes"] += ours["volumes"]
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "shared-secret"}, "stringData": {"secret": "0123456789abcdef" * 4}}
+    jobs.cluster.kubectl("apply", "-n", jobs.namespace, "-f", "-", stdin=yaml.safe_dump_all([secret, found]))
+    return found
+
+
+def test_manifest_of_the_page_is_attached(jobs: Jobs) -> None:
+    # The folders of this machine are root's: the interpreter has to be readable for the user of the container.
+    _manifest_of_the_page(jobs)
+    job = KubernetesJob(jobs.namespace, join_secret="shared-secret")
+    job.add_mesh("trainers", 2, label_selector="app=trainers")
+    assert answers(jobs.joined(job), "trainers") == [6, 6]
+    job.kill()
+    assert len(jobs.pods()) == 2
+
+
+def test_pods_in_a_crash_loop_are_named_with_last_lines(jobs: Jobs) -> None:
+    command = ["sh", "-c", "echo the secret is open to others; exit 3"]
+    _manifest_of_the_page(jobs, command=command)
+    job = KubernetesJob(jobs.namespace, 25, join_secret="shared-secret")
+    job.add_mesh("trainers", 2, label_selector="app=trainers")
+    with pytest.raises((JoinTimeoutError, JobEndedError)) as raised:
+        job.state(cached_path=None).trainers.initialized.get(PODS_S)
+    text = str(raised.value)
+    assert "pod trainers-0" in text and "exit code 3" in text and "the secret is open to others" in text
+    assert "within 25 s (timeout)" in text
 
 
 def test_insecure_pods_are_attached_only_where_that_is_spelled_out(jobs: Jobs) -> None:

@@ -48,7 +48,9 @@ class AttachJob(JobTrait):
             raise JobError("attach jobs run no client script", title=self._title)
         self._secret()
 
-    def _secret(self) -> bytes | None:
+    def _secret(self) -> bytes | str | None:
+        if self._credentials is not None and os.path.islink(self._credentials):
+            return self._credentials  # as in a Secret volume of Kubernetes: who may read it is checked where it is read
         return None if self._credentials is None else read_private(self._credentials)
 
     def _state(self) -> JobState:

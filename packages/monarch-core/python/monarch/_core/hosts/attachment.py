@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from contextvars import ContextVar
 
 from monarch._core._native.protocol import ERROR
 from monarch._core.call.future import Future
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from monarch._core._native import CallCell
+
+
+# Until when hosts have to join, in monotonic seconds, where that is before the end of `mesh_attach_config_timeout`.
+JOIN_DEADLINE: ContextVar[float | None] = ContextVar("JOIN_DEADLINE", default=None)
+# An address that comes when the time is over is dialled all the same.
+_LEAST_S = 1.0
 
 
 def where(address: ChannelAddr) -> tuple[str, str, int]:
@@ -73,6 +81,9 @@ class Attachment:
         self.no_address: dict[int, MonarchError] = {}
         # Why hosts that have joined are gone, asked where a call has failed for that: None where nothing is known beyond the loss.
         self.explain: Callable[[], MonarchError | None] | None = None
+        # The same for those that have not joined.
+        self.explain_failure: Callable[[AttachError], MonarchError | None] | None = None
+        self._deadline = JOIN_DEADLINE.get()
         self._workers = list(workers)
         self.future: Future[None] = Future._of(self.cell, self._result)
 
@@ -131,7 +142,9 @@ class Attachment:
     def _join(self, workers: list[tuple[int, Any]]) -> None:
         """Has these join; many that are known by the same by a tree."""
         hosts = native_hosts(self.process)
-        bound = config.seconds("mesh_attach_config_timeout")
+        bound = config.seconds("mesh_attach_config_timeout") or 60.0
+        if self._deadline is not None:
+            bound = min(bound, max(self._deadline - time.monotonic(), _LEAST_S))
         groups: dict[tuple[object, ...], tuple[Trust, list[tuple[int, int, tuple[str, str, int], int]]]] = {}
         for rank, text in workers:
             try:
@@ -144,7 +157,7 @@ class Attachment:
             groups.setdefault(trust.fields(), (trust, []))[1].append(one)
         for trust, group in groups.values():
             try:
-                hosts.join_all(self.cell, group, trust, described_by(self.process), 60.0 if bound is None else bound)
+                hosts.join_all(self.cell, group, trust, described_by(self.process), bound)
             except (ValueError, TypeError, OSError) as e:
                 for rank, _, _, _ in group:
                     self._give_up(rank, str(e))
@@ -159,7 +172,10 @@ class Attachment:
 
     def _result(self, cell: CallCell) -> None:
         if self.failure is None:
-            self.failure = failure_of(cell, self.addresses)
+            found = failure_of(cell, self.addresses)
+            if type(found) is AttachError and self.explain_failure is not None:
+                self.failure = self.explain_failure(found)
+            self.failure = self.failure or found
         if self.failure is not None:
             self._mark_procs_seen()
             raise self.failure

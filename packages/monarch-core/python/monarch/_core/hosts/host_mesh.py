@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Literal, Self
 
-    from monarch._core.errors.errors import MonarchError
+    from monarch._core.errors.errors import AttachError, MonarchError
     from monarch._core.hosts.attachment import Attachment
     from monarch._core.hosts.bootstrap_command import BootstrapCommand
     from monarch._core.hosts.proc_mesh import ProcMesh
@@ -80,6 +80,11 @@ class HostMesh(MeshTrait):
         """Calls that fail because attached hosts are lost raise what `explain` gives, if it gives something."""
         if self._attachment is not None:
             self._attachment.explain = explain
+
+    def _explain_failure(self, explain: Callable[[AttachError], MonarchError | None]) -> None:
+        """What `explain` makes of the error of hosts that have not joined is raised in its place, if it makes something."""
+        if self._attachment is not None:
+            self._attachment.explain_failure = explain
 
     def _lost_hosts(self) -> dict[int, str]:
         """Why this client has lost hosts of an attached mesh, by their ranks in it."""

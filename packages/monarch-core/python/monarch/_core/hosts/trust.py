@@ -94,7 +94,11 @@ class Given:
 
 
 def read_secret(secret: bytes | str | os.PathLike[str]) -> bytes:
-    """The secret itself, or the contents of a file that only its owner may read. `ValueError` names the file and its problem."""
+    """The secret itself, or the contents of a file that only its owner may read. `ValueError` names the file and its problem.
+
+    A file of root's may be readable by a group of this process, as a volume of Kubernetes with an `fsGroup` makes it; in a Secret volume,
+    which its container alone has, it may be readable by all.
+    """
     if isinstance(secret, bytes | bytearray):
         if len(secret) < 16:
             raise ValueError(f"a secret of {len(secret)} bytes is too short: 16 at least, better 32 random ones")
@@ -117,7 +121,7 @@ def read_secret(secret: bytes | str | os.PathLike[str]) -> bytes:
         raise ValueError(f"secret file {path}: {(e.strerror or str(e)).lower()}") from None
     if found.st_uid not in (os.getuid(), 0):
         raise ValueError(f"secret file {path}: belongs to another user")
-    if found.st_mode & 0o077:
+    if found.st_mode & 0o077 & ~_shared_bits(path, found):
         raise ValueError(f"secret file {path}: others may read it, chmod 600 it")
     if len(body) != _RAW_SECRET:
         body = body.strip()
@@ -126,6 +130,15 @@ def read_secret(secret: bytes | str | os.PathLike[str]) -> bytes:
     if len(body) < 16:
         raise ValueError(f"secret file {path}: a secret of {len(body)} bytes is too short, 16 at least")
     return body
+
+
+def _shared_bits(path: str, found: os.stat_result) -> int:
+    """The bits for reading that others than the owner may have."""
+    if found.st_uid != 0:
+        return 0
+    # A read-only file system of the kubelet's, in which a link that it replaces in one step leads to the files.
+    is_volume = os.path.islink(os.path.join(os.path.dirname(path), "..data")) and bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    return 0o044 if is_volume else 0o040 if os.getuid() != 0 else 0
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -110,8 +110,10 @@ class LauncherJob(JobTrait):
         return self.connection_
 
     def _attach(self) -> JobState:
+        from monarch.extension.mesh import joined_by
+
         addresses = self._launcher().addresses(self._submitted())
-        explain = self._explains_loss()
+        explain, explain_failure = self._explains_loss(), self._explains_failure()
         promises: dict[Host, Promise] = {}
         attached = self.attached_ = {}
         meshes: dict[str, HostMesh] = {}
@@ -126,9 +128,12 @@ class LauncherJob(JobTrait):
                 else:
                     workers.append(address)
                     attached[Host(mesh, rank)] = address
-            meshes[mesh] = actor.attach_to_workers(workers=workers, name=mesh, **self._trust(mesh))
+            with joined_by(self._join_deadline()):
+                meshes[mesh] = actor.attach_to_workers(workers=workers, name=mesh, **self._trust(mesh))
             if explain is not None:
                 meshes[mesh]._explain_loss(explain)
+            if explain_failure is not None:
+                meshes[mesh]._explain_failure(explain_failure)
         if promises:
             allocation = self.awaited_ = self._allocation()
             AddressWatch(allocation, promises, attached, self._join_timeout()).start()
@@ -149,6 +154,14 @@ class LauncherJob(JobTrait):
 
     def _explains_loss(self) -> Callable[[], JobError | None] | None:
         """The error for calls whose hosts are lost; None where the scheduler knows no more than the runtime."""
+        return None
+
+    def _explains_failure(self) -> Callable[[actor.AttachError], JobError | None] | None:
+        """The error for hosts that do not join; None where the scheduler knows no more than the runtime."""
+        return None
+
+    def _join_deadline(self) -> float | None:
+        """Until when hosts have to join, in monotonic seconds, where the user has set a limit."""
         return None
 
     def _poll(self) -> JobStatus:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from monarch import actor
 from monarch.job._job.allocation import Allocation
@@ -17,6 +17,8 @@ from monarch.job._job.launcher import Host, JobStatus
 from monarch.job._machine.commands import time_left
 from monarch.job._machine.notice import notice
 from monarch.job.errors import JobEndedError
+
+T = TypeVar("T")
 
 # A scheduler that is up answers in milliseconds, and has ended a job seconds after its workers.
 ANSWER_S = 4.0
@@ -107,6 +109,20 @@ class AddressWatch(threading.Thread):
                         promise.port.exception(e)
 
 
+def answer_within(seconds: float, ask: Callable[[], T]) -> T | None:
+    """What `ask` gives, on a thread of its own; None where it takes longer, or raises."""
+    found: list[T] = []
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            found.append(ask())
+
+    thread = threading.Thread(target=run, name="monarch-job-ask", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else None
+
+
 class EndWatch:
     """Finds out for lost hosts whether the scheduler has ended their job: calls then fail with its words, not with "agent exited".
 
@@ -124,10 +140,8 @@ class EndWatch:
         """The end of the job, or None where the job goes on, or the scheduler does not answer in time."""
         with self._lock:
             if self._found is None and (self._asked_at is None or time.monotonic() >= self._asked_at + AGAIN_S):
-                # On a thread of its own: a scheduler that hangs must not keep the call from failing.
-                thread = threading.Thread(target=self._ask, name="monarch-job-end", daemon=True)
-                thread.start()
-                thread.join(ANSWER_S)
+                # A scheduler that hangs must not keep the call from failing.
+                answer_within(ANSWER_S, self._ask)
                 self._asked_at = time.monotonic()
             return copy.copy(self._found)  # its traceback is of one raise
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -16,9 +17,9 @@ from monarch.job._job.host_end import leave, stop_procs
 from monarch.job._job.launcher import Host, JobStatus, LogFile
 from monarch.job._job.launcher_job import LauncherJob
 from monarch.job._job.trait import keeper_of
-from monarch.job._job.watch import EndWatch, until_joined
+from monarch.job._job.watch import ANSWER_S, EndWatch, answer_within, until_joined
 from monarch.job._machine.notice import notice
-from monarch.job.errors import CredentialsError, JobError, SubmitError
+from monarch.job.errors import CredentialsError, JobError, JoinTimeoutError, SubmitError
 from monarch.job.kubernetes.access.client import Cluster
 from monarch.job.kubernetes.access.config import KubeConfig
 from monarch.job.kubernetes.arguments import ImageSpec, checked, checked_mesh
@@ -378,6 +379,36 @@ class KubernetesJob(LauncherJob):
 
     def _explains_loss(self) -> Callable[[], JobError | None]:
         return EndWatch(self._allocation(), lambda status: False)
+
+    def _explains_failure(self) -> Callable[[actor.AttachError], JobError | None]:
+        attached, sizes, limit = self.attached_, self._sizes(), self._args.timeout
+        launcher, ids, title = self._launcher(), self._submitted(), self._title
+
+        def explain(error: actor.AttachError) -> JobError:
+            hosts = {host: error.hosts[address] for host, address in (attached or {}).items() if address in error.hosts}
+            words = answer_within(ANSWER_S, lambda: launcher.pod_words(ids, list(hosts))) or {}
+            reasons = {
+                str(host): "\n".join(filter(None, (f"{(attached or {})[host]}: {why}", words.get(host)))) for host, why in hosts.items()
+            }
+            total = sum(sizes.values())
+            bound = f"within {limit} s (timeout)" if limit is not None else "in time (`mesh_attach_config_timeout`)"
+            return JoinTimeoutError(
+                f"{total - len(error.hosts)} of {total} hosts joined {bound}",
+                title=title,
+                cause="\n".join(f"{host}: {why}" for host, why in reasons.items()) or str(error),
+                hint="the pods that are named run no worker that this client can join: their last lines and events have the reason",
+                joined=total - len(error.hosts),
+                total=total,
+                hosts=reasons or dict(error.hosts),
+            )
+
+        return explain
+
+    def _join_deadline(self) -> float | None:
+        if self._args.timeout is None or self._ids is None:
+            return None
+        left = self._ids["submitted"] + self._args.timeout - time.time()
+        return time.monotonic() + left if left > 0 else None
 
     def _where(self) -> str:
         if not self._ids or not self._ids["anchor"]:

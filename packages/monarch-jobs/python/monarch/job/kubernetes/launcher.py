@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from monarch.job._job.launcher import Host, HostStatus, JobStatus, Phase, Plan
@@ -23,7 +23,7 @@ from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
 from monarch.job.kubernetes.manifests import names, plan_text
 from monarch.job.kubernetes.pods import pod_view
 from monarch.job.kubernetes.pods.diagnosis import Fault, mount_fault
-from monarch.job.kubernetes.pods.evidence import evidence
+from monarch.job.kubernetes.pods.evidence import evidence, pod_evidence
 from monarch.job.kubernetes.pods.output import Printing
 from monarch.job.kubernetes.pods.place import Place, new_record
 from monarch.job.kubernetes.submission import FORBIDDEN, GRACE_S, Submission, own_peer
@@ -245,6 +245,19 @@ class KubernetesLauncher:
             hosts.append(host)
         return hosts
 
+    def pod_words(self, ids: dict[str, Any], hosts: Iterable[Host]) -> dict[Host, str]:
+        """What the cluster has of the pods of these hosts: the fault, the last lines of the worker, the events."""
+        places = {place.host: place for place in self._places(ids)}
+        found: dict[Host, str] = {}
+        for host in list(hosts)[:_EXPLAINED]:
+            place = places[host]
+            pod = place.own or place.latest
+            record = place.record["name"]
+            found[host] = (
+                pod_evidence(self._cluster(), pod) if pod is not None else f"pod {record} is gone" if record else "no pod has this rank"
+            )
+        return found
+
     def printing(self, ids: dict[str, Any]) -> list[Printing]:
         """Containers that have begun: of each rank in the pod that clients were given, and in the one that has the rank.
 
@@ -434,10 +447,13 @@ class KubernetesLauncher:
         missing = {
             str(place.host): host.detail or host.name or "no pod"
             for place, host in zip(places, hosts, strict=True)
-            if not place.is_given and not (place.latest is not None and place.latest.is_ready)
+            if (not place.is_given or place.loss is not None) and not (place.latest is not None and place.latest.is_ready)
         }
         if not missing:
             return
+        with contextlib.suppress(UnreachableError, ApiError):
+            words = self.pod_words(ids, [place.host for place in places if str(place.host) in missing])
+            missing |= {str(host): text for host, text in words.items() if text}
         self.cancel(ids)
         joined = len(places) - len(missing)
         done = " and the job was removed" if ids.get("anchor") else ""

@@ -5,23 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monarch.job.errors import JobError
-from monarch.job.kubernetes.pods.diagnosis import Fault, event_lines
+from monarch.job.kubernetes.pods.diagnosis import Fault, event_lines, fault
+from monarch.job.kubernetes.pods.place import progress, restarted
 
 if TYPE_CHECKING:
     from monarch.job.kubernetes.access.client import Cluster
+    from monarch.job.kubernetes.pods.pod_view import PodView
 
 _LINES = 10
+# Of a container that runs again: its last lines are those of the one before.
+RESTARTED = "Restarted"
 
 
-def evidence(cluster: Cluster, fault: Fault) -> str:
-    """The text of the fault, and below it what the cluster still has of it."""
-    parts = [fault.text]
-    if not fault.pod:
-        return fault.text
-    if fault.has_run:
-        parts += _log(cluster, fault)
+def evidence(cluster: Cluster, found: Fault, has_run: bool | None = None) -> str:
+    """The text of the fault, and below it what the cluster still has of it; `has_run` where that is not the fault's."""
+    parts = [found.text]
+    if not found.pod:
+        return found.text
+    if found.has_run if has_run is None else has_run:
+        parts += _log(cluster, found)
     try:
-        lines = event_lines(cluster.events(fault.pod))
+        lines = event_lines(cluster.events(found.pod))
     except JobError as error:
         lines = [f"no events: {str(error).splitlines()[0]}"]
     if lines:
@@ -29,10 +33,21 @@ def evidence(cluster: Cluster, fault: Fault) -> str:
     return "\n".join(parts)
 
 
-def _log(cluster: Cluster, fault: Fault) -> list[str]:
+def pod_evidence(cluster: Cluster, pod: PodView) -> str:
+    """The same for a pod whose worker does not answer, with a fault or without."""
+    found, main = fault(pod), pod.main
+    if found is not None:
+        return evidence(cluster, found)
+    if main is not None and main.restarts:
+        return evidence(cluster, Fault(pod.name, main.name, RESTARTED, restarted(pod), False))
+    text = progress(pod) or f"pod {pod.name}{f' on {pod.node}' if pod.node else ''} is ready"
+    return evidence(cluster, Fault(pod.name, "" if main is None else main.name, "", text, False), main is not None and main.has_run)
+
+
+def _log(cluster: Cluster, found: Fault) -> list[str]:
     """The lines of the container that has ended: of the one before, where another one waits to start."""
     try:
-        text = cluster.pod_log(fault.pod, fault.container or None, _LINES, previous=fault.reason == "CrashLoopBackOff")
+        text = cluster.pod_log(found.pod, found.container or None, _LINES, previous=found.reason in ("CrashLoopBackOff", RESTARTED))
     except JobError as error:
         return [f"no output: {str(error).splitlines()[0]}"]
     lines = text.splitlines()[-_LINES:]
