@@ -20,6 +20,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from requirement import cargo, require
+
 from monarch.actor import Actor, ProcMesh, endpoint, this_host
 from monarch.extension import events
 
@@ -182,6 +184,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--case", help="only the cases whose names contain this")
     arguments = parser.parse_args()
+    require(cargo())
     print(json.dumps({"case": "one event", **one_event()}), flush=True)
     print(json.dumps({"case": "draining", **{key: round(value, 1) for key, value in draining(arguments.rounds).items()}}), flush=True)
     alternating(arguments.rounds, arguments.seconds, arguments.case or "")

@@ -14,8 +14,9 @@
 | reference | torchmonarch 0.7.0: the tree, an edit, stat, an import |
 
 Each part is a process in namespaces of its own for mounts and processes, with homes and stores below DIR, and nothing of it is left. It
-needs root. A part that fails or takes longer than `--limit` is a row that gives the reason. Environments are installed once, into the
-user's cache folder.
+needs root; `requests` needs pyfuse3, `hosts` and `relay` need network namespaces. What is missing is named before anything starts, with
+the commands that install it. A part that fails or takes longer than `--limit` is a row that gives the reason. Environments are installed
+once, into the user's cache folder.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fs_row import Row, table
+from requirement import Requirement, namespaces, packages, program, pyfuse3, require, root
 
 # Of the folder, the number of files and of rounds.
 Part = Callable[[Path, Path, int, int], Iterable[Row]]
@@ -55,6 +57,17 @@ def parts() -> dict[str, tuple[Part, int]]:
         "relay": (relay, 4),
         "reference": (reference, 10),
     }
+
+
+def needed(names: Iterable[str]) -> list[Requirement]:
+    """What these parts need."""
+    found = [root("mounts are made in namespaces, and caches are dropped"), program("unshare", packages("fuse"))]
+    for name in names:
+        if name == "requests":
+            found.append(pyfuse3())
+        elif name in ("hosts", "relay"):
+            found.append(namespaces())
+    return found
 
 
 def load() -> str:
@@ -102,8 +115,7 @@ def main() -> None:
         for row in part(Path(source), Path(folder), options.files, options.rounds or rounds):
             print(json.dumps(row), flush=True)
         return
-    if os.geteuid():
-        parser.error("it needs root: mounts are made in namespaces, and caches are dropped")
+    require(*needed(options.only or names))
     from fs_tree import make_tree
 
     rows: list[Row] = []

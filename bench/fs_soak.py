@@ -28,6 +28,7 @@ from fs_client import Client
 from fs_one import client
 from fs_row import Row, table
 from fs_served import served
+from requirement import packages, program, require, root
 
 READERS = 4
 FILES = 64
@@ -197,8 +198,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=count)
     options = parser.parse_args()
     if os.getpid() != 1:
-        if os.geteuid():
-            parser.error("it needs root: mounts are made in namespaces")
+        require(root("mounts are made in namespaces"), program("unshare", packages("fuse")))
         argv = [
             "unshare",
             "--mount",

@@ -26,9 +26,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from requirement import namespaces, require
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.netns import Host, Network, Process, unavailable
+from tools.netns import Host, Network, Process
 
 PORT = 22222
 MONARCH = "from monarch.extension.cli import main; main()"
@@ -216,8 +218,7 @@ def main() -> int:
     parser.add_argument("--quiet-hours", type=float, help="cut nothing, for so long")
     parser.add_argument("--hogs", type=int, default=4, help="processes that keep processors busy in a quiet time")
     options = parser.parse_args()
-    if reason := unavailable():
-        raise SystemExit(f"host_loss: {reason}")
+    require(namespaces())
     with tempfile.TemporaryDirectory() as made, Network(options.hosts + 1) as network:
         secret, script = Path(made) / "secret", Path(made) / "client.py"
         secret.touch(0o600)

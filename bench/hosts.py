@@ -24,9 +24,11 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from requirement import namespaces, require
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.netns import Host, Network, Process, unavailable
+from tools.netns import Host, Network, Process
 
 SCRIPT = Path(__file__).resolve().parent / "peers" / "hosts_bench.py"
 PORT = 22222
@@ -129,8 +131,7 @@ def main() -> int:
     parser.add_argument("--reference", help="with torchmonarch 0.7.0")
     parser.add_argument("--out", type=Path, help="JSON lines go here")
     options = parser.parse_args()
-    if reason := unavailable():
-        raise SystemExit(f"hosts: {reason}")
+    require(namespaces())
     figures: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as made:
         secret = Path(made) / "secret"

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from requirement import packages, program, require
 
 MIB = 1 << 20
 TICK = os.sysconf("SC_CLK_TCK")
@@ -189,6 +190,7 @@ def main() -> None:
     parser.add_argument("--trust", default="tls,insecure")
     parser.add_argument("--no-raw", action="store_true")
     options = parser.parse_args()
+    require(*([] if options.no_raw else [program("openssl", packages("test"))]))
     sizes = [int(s) for s in options.sizes.split(",")]
     walls: dict[tuple[str, int], list[float]] = defaultdict(list)
     cpus: dict[tuple[str, int], list[float]] = defaultdict(list)

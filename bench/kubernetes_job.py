@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "packages" / "monarch-jobs" / "tests" / "k8s"
 sys.path[:0] = [str(TESTS), str(ROOT / "packages" / "monarch-core" / "tests" / "process"), str(ROOT)]
 
+from requirement import kubernetes, require  # noqa: E402
+
 from tools.k8s.cluster import KubeCluster  # noqa: E402
 
 ROUNDS, PODS, NAMESPACE = 3, 3, "bench-kubernetes-job"
@@ -140,6 +142,7 @@ def main() -> None:
     from kubernetes_jobs import host_template
 
     standing = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    require(*([] if standing is not None else [kubernetes()]))
     with tempfile.TemporaryDirectory(prefix="mb-") as made:
         os.chdir(made)
         os.environ["MONARCH_HOME"] = os.path.join(made, "home")

@@ -32,6 +32,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from requirement import namespaces, require
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 MONARCH = "from monarch.extension.cli import main; main()"
@@ -206,11 +208,7 @@ def main() -> int:
         else:
             join_only(given["workers"], given["trust"])
         return 0
-    from tools.netns import unavailable
-
-    if reason := unavailable():
-        print(f"link_costs: {reason}", file=sys.stderr)
-        return 1
+    require(namespaces())
     found: list[dict[str, float]] = []
     for number in range(args.rounds):
         measured = {kind: run(kind, args.calls) for kind in ("tls", "insecure")}

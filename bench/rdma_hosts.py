@@ -24,6 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from requirement import namespaces, require
+
 HERE = Path(__file__).resolve().parent
 SIZES = {"4 KiB": 4 << 10, "1 MiB": 1 << 20, "64 MiB": 64 << 20, "256 MiB": 256 << 20}
 VOLUME = 1 << 30
@@ -146,6 +148,7 @@ def main() -> None:
     if given.client:
         client(*given.client)
         return
+    require(namespaces())
     print(f"{'':<24} {'median':>12} {'best':>12} {'of raw':>8} {'s/GB':>6}")
     for trust in given.trust.split(","):
         rounds = [one_round(trust) for _ in range(given.rounds)]

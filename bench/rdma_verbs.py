@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "packages" / "monarch-rdma" / "tests"), str(ROOT / "packages" / "monarch-rdma" / "python")]
 
 from other_hosts import other_hosts  # noqa: E402
+from requirement import packages, program, require  # noqa: E402
 from verbs_far import Far  # noqa: E402
 from verbs_reader import Reader  # noqa: E402
 
@@ -91,6 +92,7 @@ def run(stack: contextlib.ExitStack) -> None:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--sizes", type=int, nargs="+", default=[MIB])
     options = parser.parse_args()
+    require(program("ib_write_bw", packages("vm")))
     near, far = [stack.enter_context(other_hosts(MONARCH_RDMA_IBVERBS_TARGET=f"nic:{name}")) for name in ("rxe0", "rxe1")]
     buffers = near.spawn_procs(name="near").spawn("near", Side)
     memory = far.spawn_procs(name="far").spawn("far", Side).share.call_one(options.count * MIB).get()

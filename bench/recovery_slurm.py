@@ -19,10 +19,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from requirement import require, slurm
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from monarch.job import SlurmJob
-from tools.slurm.cluster import SlurmCluster, missing
+from tools.slurm.cluster import SlurmCluster
 
 # As SLURM comes: the cluster of the tests schedules more eagerly.
 SCHEDULING = "SchedulerParameters=default_queue_depth=100"
@@ -147,9 +149,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Recovery within a SLURM job against submitting it anew.")
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    if lacking := missing():
-        print(lacking, file=sys.stderr)
-        return 1
+    require(slurm())
     with tempfile.TemporaryDirectory(prefix="recovery-slurm-") as name:
         folder = Path(name)
         os.environ["MONARCH_HOME"] = str(folder / "home")

@@ -26,6 +26,10 @@ if [ "$groups" = false ]; then
     for group in startup spawn spawn_actors rtt throughput mesh payload failure footprint; do options+=(--bench "$group"); done
 fi
 
+if [ "$(id -u)" -ne 0 ]; then
+    echo 'run.sh: needs root: each bench runs in namespaces of its own' >&2
+    exit 2
+fi
 bash tools/system_packages.sh bench
 bash bench/make_venvs.sh
 ours=$root/bench/.venvs/ours/bin/python

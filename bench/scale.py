@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from requirement import cargo, module, require
+
 ROOT = Path(__file__).resolve().parent.parent
 RUST = ROOT / "packages" / "monarch-core" / "rust"
 Line = dict[str, Any]
@@ -80,6 +82,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
+    require(cargo(), *([] if args.plot is None else [module("matplotlib", "pip install matplotlib")]))
     lines = simulate(args.costs)
     text = "".join(json.dumps(line) + "\n" for line in lines)
     sys.stdout.write(text)

@@ -22,6 +22,8 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+from requirement import namespaces, require, slurm
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from local_hosts import local_hosts
@@ -126,9 +128,11 @@ def main() -> None:
     parser.add_argument("--torchrun")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    kinds = options.hosts.split(",")
+    require(*([namespaces()] if "netns" in kinds else []), *([slurm()] if "slurm" in kinds else []))
     policy = RestartPolicy(max_restarts=1, backoff=(0.0, 0.0))
     found: dict[str, dict[str, float]] = {}
-    for kind in options.hosts.split(","):
+    for kind in kinds:
         if kind == "netns":
             found.update(in_namespaces(options.mib, options.runs))
             continue

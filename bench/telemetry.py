@@ -24,6 +24,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from requirement import packages, program, require
+
 import monarch.telemetry as telemetry
 from monarch.actor import Actor, endpoint, this_host
 
@@ -215,6 +217,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
     given = parser.parse_args()
+    require(*([program("chromium", packages("browser"))] if "dashboard" in (given.parts or PARTS) else []))
     for name in given.parts or PARTS:
         PARTS[name](given.rounds)
 

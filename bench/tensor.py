@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import tensor_environment  # noqa: F401  it ends the bench without PyTorch
 import torch
 import torch.distributed as dist
 from tensor_models import Step, all_reduced, each_reduced, perceptron, transformer_step
