@@ -10,7 +10,7 @@ import pytest
 from slurm_jobs import Jobs
 
 from monarch.actor import Actor, HostMesh, SupervisionError, endpoint
-from monarch.job import SlurmJob
+from monarch.job import JobEndedError, JobError, SlurmJob
 
 pytestmark = pytest.mark.usefixtures("sources")
 
@@ -75,10 +75,15 @@ def test_worker_that_does_not_come_back_is_missing(jobs: Jobs, tmp_path: Path) -
 
 def test_running_script_finds_hosts_after_requeue(jobs: Jobs) -> None:
     job = jobs({"a": 2}, python_exe=sys.executable, requeue=True)
-    assert _names(job.state(cached_path="state.json").a) == ["n0", "n1"]
+    nodes = job.state(cached_path="state.json").a.spawn_procs().spawn("node", Node)
+    assert list(nodes.name.call().get(20).values()) == ["n0", "n1"]
     assert job._ids is not None
     jobs.cluster.run("scontrol", "requeue", job._ids["job_id"])
     jobs.until(job, lambda status: status.phase == "pending")
+    with pytest.raises(JobError, match="was requeued, its hosts are given back: PENDING") as found:
+        while True:
+            nodes.name.call().get(20)
+    assert not isinstance(found.value, JobEndedError)
     assert job.heal() == ([], [], []), "nothing to heal while SLURM starts it again"
     jobs.start_again(job)
     jobs.joined(job)

@@ -202,7 +202,8 @@ def test_commands_know_the_job_of_a_script(jobs: Jobs, tmp_path: Path) -> None:
         return done.stdout
 
     assert "running" in monarch("status") and monarch("exec", "--", "echo", "here").strip() == "here"
-    assert "begun" in monarch("logs", "--system")
+    assert "begun" in monarch("logs", "--system") and "[system] begun" in monarch("logs").splitlines()
+    assert "begun" not in monarch("logs", "--mesh", "a")
     assert job.status().phase == "running"
     monarch("kill")
     assert job.status().phase == "ended" and second.status().phase != "ended"

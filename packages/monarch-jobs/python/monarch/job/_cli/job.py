@@ -133,10 +133,13 @@ def _show_status(title: str, status: JobStatus, as_json: bool, keeper: KeeperSta
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed from now on, until Ctrl-C or the job's end.")
 @click.option("--mesh", help="Only this mesh.")
 @click.option("--rank", type=click.IntRange(min=0), help="Only this host of each mesh.")
-@click.option("--system", is_flag=True, help="What the scheduler and the job's own script have printed.")
+@click.option("--system", is_flag=True, help="Only what the scheduler and the job's own script have printed.")
 @click.option("--keeper", is_flag=True, help="The log of the job's keeper.")
 def logs(follow: bool, mesh: str | None, rank: int | None, system: bool, keeper: bool) -> int:
-    """Shows the files of the current job, those on its machines too where ssh starts the workers."""
+    """Shows the files of the current job, those on its machines too where ssh starts the workers.
+
+    Without --mesh and --rank, what the scheduler and the job's own script have printed is shown too, such as the output of a batch job.
+    """
     if system and keeper:
         raise click.UsageError("--system and --keeper exclude each other")
     job = current_job()
@@ -144,7 +147,10 @@ def logs(follow: bool, mesh: str | None, rank: int | None, system: bool, keeper:
     def find() -> list[LogFile]:
         if keeper:
             return [_keeper_log(job)]
-        return [log for log in job._current._fetch_logs() if (log.stream == "system") == system]
+        # A part of the hosts has no part of what the script has printed.
+        is_part = mesh is not None or rank is not None
+        found = job._current._fetch_logs()
+        return [log for log in found if (not is_part if log.stream == "system" else not system)]
 
     files = find()
     known = list(dict.fromkeys(log.mesh for log in files))
@@ -155,7 +161,7 @@ def logs(follow: bool, mesh: str | None, rank: int | None, system: bool, keeper:
     def show() -> None:
         wanted = [log for log in files if keeper or (mesh in (None, log.mesh) and rank in (None, log.rank))]
         for log in wanted:
-            tails.setdefault(log, _Tail(log, len(wanted) > 2))
+            tails.setdefault(log, _Tail(log, len({(log.mesh, log.rank, log.stream == "system") for log in wanted}) > 1))
         for one in tails.values():
             one.copy()
 
@@ -190,7 +196,8 @@ class _Tail:
 
     def __init__(self, log: LogFile, is_named: bool) -> None:
         self._log = log
-        self._prefix = f"[{log.mesh}[{log.rank}]] ".encode() if is_named else b""
+        place = "system" if log.stream == "system" else f"{log.mesh}[{log.rank}]"
+        self._prefix = f"[{place}] ".encode() if is_named else b""
         self._file: BinaryIO | None = None
         self._rest = b""
 

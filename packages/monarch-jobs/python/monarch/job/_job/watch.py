@@ -16,7 +16,7 @@ from monarch.job._job.join import Join
 from monarch.job._job.launcher import Host, JobStatus
 from monarch.job._machine.commands import time_left
 from monarch.job._machine.notice import notice
-from monarch.job.errors import JobEndedError
+from monarch.job.errors import JobEndedError, JobError
 
 T = TypeVar("T")
 
@@ -124,7 +124,7 @@ def answer_within(seconds: float, ask: Callable[[], T]) -> T | None:
 
 
 class EndWatch:
-    """Finds out for lost hosts whether the scheduler has ended their job: calls then fail with its words, not with "agent exited".
+    """Finds out for lost hosts whether the scheduler has ended or requeued their job: calls fail with its words then, not "agent exited".
 
     `is_ending` is True for the status of a job that is being ended and whose last state is not known yet.
     """
@@ -134,12 +134,12 @@ class EndWatch:
         self._is_ending = is_ending
         self._lock = threading.Lock()
         self._asked_at: float | None = None
-        self._found: JobEndedError | None = None
+        self._found: JobError | None = None
 
-    def __call__(self) -> JobEndedError | None:
-        """The end of the job, or None where the job goes on, or the scheduler does not answer in time."""
+    def __call__(self) -> JobError | None:
+        """The end of the job, or its way back into the queue; None where the job goes on, or the scheduler does not answer in time."""
         with self._lock:
-            if self._found is None and (self._asked_at is None or time.monotonic() >= self._asked_at + AGAIN_S):
+            if not isinstance(self._found, JobEndedError) and (self._asked_at is None or time.monotonic() >= self._asked_at + AGAIN_S):
                 # A scheduler that hangs must not keep the call from failing.
                 answer_within(ANSWER_S, self._ask)
                 self._asked_at = time.monotonic()
@@ -153,3 +153,8 @@ class EndWatch:
             status = self._allocation.launcher.poll(self._allocation.ids)
         if status.phase == "ended" or self._is_ending(status):
             self._found = self._allocation.ended(status)
+        elif status.phase == "pending":
+            what = f"was requeued, its hosts are given back: {status.detail.partition(chr(10))[0]}"
+            self._found = JobError(what, title=self._allocation.title, hint="state() has its hosts when the scheduler has started it again")
+        else:
+            self._found = None
