@@ -114,6 +114,31 @@ def test_script_runs_in_the_cluster_with_its_arguments_and_exit_code(
     eventually("nothing is left", lambda: left(cluster, namespace) == [])
 
 
+@pytest.mark.parametrize("mode", ["run", "native"])
+def test_user_runs_a_script_with_granted_rights(cluster: KubeCluster, namespace: str, template: str, tmp_path: Path, mode: str) -> None:
+    config = ("--kubeconfig", str(cluster.user_kubeconfig(tmp_path / "eve", "eve")), "-n", namespace)
+    path = script(tmp_path, "print('ran')")
+    account = ["--service-account", "monarch-client"] if mode == "native" else []
+    assert monarch("rbac", "-n", namespace, "--mode", mode, "--user", "eve").returncode == 0
+    made = [f"serviceaccount/{name}" for name in ("monarch-client",) if mode == "native"]
+    if mode == "native":
+        eventually("the rights are in force", lambda: _healthy(config[1], namespace))
+        refused = monarch("run", path, "--pod-template", template, *config)
+        assert "no right to" in refused.stderr and "--mode run" in refused.stderr and "--service-account" in refused.stderr
+        refused = monarch("run", path, "--pod-template", template, "-n", namespace, *account)
+        assert refused.returncode == 1 and "there is no service account 'monarch-client'" in refused.stderr
+        assert monarch("rbac", "-n", namespace).returncode == 0
+    done = eventually("the script has run", lambda: monarch("run", path, "--pod-template", template, *config, *account), _has_run)
+    assert done.stdout == "ran\n"
+    eventually("nothing of it is left", lambda: [name for name in left(cluster, namespace) if "monarch-client" not in name] == [])
+    assert [name for name in left(cluster, namespace) if name.startswith("serviceaccount/")] == made
+
+
+def _has_run(done: subprocess.CompletedProcess[str]) -> bool:
+    # A right takes a moment to be in force.
+    return done.returncode == 0 or "no right to" not in done.stderr
+
+
 def test_error_of_a_script_is_shown(cluster: KubeCluster, namespace: str, template: str, tmp_path: Path) -> None:
     done = monarch("run", script(tmp_path, "raise ValueError('mine')"), "--pod-template", template, "-n", namespace)
     assert done.returncode == 1 and "ValueError: mine" in done.stdout

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from monarch.job.kubernetes.access.client import Cluster
     from monarch.job.kubernetes.access.config import KubeConfig
 
-_MODES = ("native", "attach", "monarchmesh")
+_MODES = ("native", "attach", "monarchmesh", "run")
 _WORKLOADS = ("job", "statefulset", "jobset")
 
 
@@ -103,9 +103,15 @@ def install(kubeconfig: str | None, context: str | None, namespace: str | None, 
 
 
 @_sub("rbac")
-@click.option("--mode", type=click.Choice(_MODES), default="native", show_default=True, help="How the client gets its pods.")
+@click.option(
+    "--mode",
+    type=click.Choice(_MODES),
+    default="native",
+    show_default=True,
+    help="How the client gets its pods; run: `monarch k8s run` as well.",
+)
 @click.option("--workload", type=click.Choice(_WORKLOADS), default="job", show_default=True, help="What native jobs are made of.")
-@click.option("--service-account", metavar="NAME", help="For a client in a pod; it is made. By default monarch-client.")
+@click.option("--service-account", metavar="NAME", help="For a client in a pod; made where it is missing. By default monarch-client.")
 @click.option("--user", metavar="NAME", help="For a user of the cluster, in place of a service account.")
 @click.option("--group", metavar="NAME", help="For a group of users.")
 @click.option("--forward/--no-forward", default=None, help="The port-forward, for clients outside: by default with --user and --group.")
@@ -148,6 +154,7 @@ def rbac(
 @click.option("--image", metavar="IMAGE", help="Of the script's pod and of the workers, with Python, Monarch and what they import.")
 @click.option("--pod-template", "template", type=click.Path(exists=True, dir_okay=False), help="A PodTemplateSpec in place of --image.")
 @click.option("--mesh", "meshes", multiple=True, metavar="NAME=REPLICAS", help="A mesh of the job `monarch_job.job`.")
+@click.option("--service-account", metavar="NAME", help="One that exists, for the script; else one is made, with the rights of a client.")
 @click.option("--keep", is_flag=True, help="Leave the objects in the cluster, to look at them.")
 def run(
     kubeconfig: str | None,
@@ -158,6 +165,7 @@ def run(
     image: str | None,
     template: str | None,
     meshes: tuple[str, ...],
+    service_account: str | None,
     keep: bool,
 ) -> int:
     """Runs SCRIPT in a pod of the cluster, shows its output, and exits with its exit code.
@@ -167,13 +175,15 @@ def run(
         from monarch_job import job
         hosts = job.state().workers
     or makes a KubernetesJob itself. All that the command has made is removed when it ends, Ctrl-C included.
+
+    To make a service account needs the rights of `monarch k8s rbac --mode run`; `monarch k8s rbac` makes one for --service-account.
     """
     from monarch.job._cli import k8s_run
 
     if (image is None) == (template is None):
         raise click.UsageError("exactly one of --image, --pod-template")
     cluster = _cluster(_config(kubeconfig, context), namespace, f"monarch k8s run {script}")
-    return k8s_run.run(cluster, k8s_run.request(script, arguments, image, template, meshes), keep=keep)
+    return k8s_run.run(cluster, k8s_run.request(script, arguments, image, template, meshes, service_account), keep=keep)
 
 
 @_sub("doctor")

@@ -98,7 +98,10 @@ finally:
 
 
 class RunRequest(NamedTuple):
-    """A script and what it runs in: exactly one of `image` and `template` (of its pod and of the workers)."""
+    """A script and what it runs in: exactly one of `image` and `template` (of its pod and of the workers).
+
+    `service_account` is one that exists; without it the run makes one.
+    """
 
     name: str
     text: str
@@ -106,9 +109,17 @@ class RunRequest(NamedTuple):
     image: str | None
     template: Object | None
     meshes: dict[str, int]
+    service_account: str | None = None
 
 
-def request(script: str, arguments: tuple[str, ...], image: str | None, template: str | None, meshes: tuple[str, ...]) -> RunRequest:
+def request(
+    script: str,
+    arguments: tuple[str, ...],
+    image: str | None,
+    template: str | None,
+    meshes: tuple[str, ...],
+    service_account: str | None = None,
+) -> RunRequest:
     """Reads the files. `click.UsageError` names what is wrong with them."""
     with open(script, encoding="utf-8") as f:
         text = f.read()
@@ -133,11 +144,12 @@ def request(script: str, arguments: tuple[str, ...], image: str | None, template
             raise click.UsageError(f"{template} is no PodTemplateSpec: it has no spec")
         read = given  # pyright: ignore[reportUnknownVariableType]
     name = os.path.basename(script)
-    return RunRequest(name if re.fullmatch(r"[A-Za-z0-9._-]+", name) else "script.py", text, arguments, image, read, sizes)
+    name = name if re.fullmatch(r"[A-Za-z0-9._-]+", name) else "script.py"
+    return RunRequest(name, text, arguments, image, read, sizes, service_account)
 
 
 def objects(asked: RunRequest, namespace: str, run: str) -> list[Object]:
-    """What is applied: the ConfigMap that owns the rest, service account, rights, and the Job."""
+    """What is applied: the ConfigMap that owns the rest, service account and rights where none is given, and the Job."""
     labels = {names.APP_LABEL: "monarch-client", RUN_LABEL: run}
     given = {"namespace": namespace, "meshes": asked.meshes, "image": asked.image, "template": asked.template, "labels": {RUN_LABEL: run}}
     files = {asked.name: asked.text, "client.py": _PROGRAM}
@@ -151,7 +163,8 @@ def objects(asked: RunRequest, namespace: str, run: str) -> list[Object]:
         "metadata": {**metadata},
         "spec": {"backoffLimit": 0, "template": _pod(asked, run, {**labels, names.CLIENT_LABEL: "true"})},
     }
-    return [owner, *k8s_install.grant(namespace, rbac.rules("native"), service_account=run), job]
+    made = [] if asked.service_account is not None else k8s_install.grant(namespace, rbac.rules("native"), service_account=run)
+    return [owner, *made, job]
 
 
 def _pod(asked: RunRequest, run: str, labels: dict[str, str]) -> Object:
@@ -183,13 +196,15 @@ def _pod(asked: RunRequest, run: str, labels: dict[str, str]) -> Object:
         {"name": "monarch-script", "configMap": {"name": run}},
         {"name": "monarch-work", "emptyDir": {}},
     ]
-    spec |= {"serviceAccountName": run, "automountServiceAccountToken": True, "restartPolicy": "Never"}
+    spec |= {"serviceAccountName": asked.service_account or run, "automountServiceAccountToken": True, "restartPolicy": "Never"}
     return made
 
 
 def run(cluster: Cluster, asked: RunRequest, *, keep: bool = False) -> int:
     """Runs it; the exit code of the script. `SubmitError`, `JobEndedError` where it does not get to run."""
     run = f"monarch-run-{secrets.token_hex(4)}"
+    if asked.service_account is not None:
+        _check_account(cluster, asked.service_account)
     click.echo(f"monarch: {asked.name} runs as job {run} in namespace {cluster.namespace}", err=True)
     owner: Object | None = None
     try:
@@ -198,7 +213,10 @@ def run(cluster: Cluster, asked: RunRequest, *, keep: bool = False) -> int:
                 metadata = owner["metadata"]
                 reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": run, "uid": metadata["uid"]}
                 obj["metadata"] = {**obj["metadata"], "ownerReferences": [reference]}
-            applied = cluster.apply(obj)
+            try:
+                applied = cluster.apply(obj)
+            except ApiError as error:
+                raise _with_way_out(error, obj) from None
             owner = owner or applied
         return _followed(cluster, run)
     finally:
@@ -206,6 +224,38 @@ def run(cluster: Cluster, asked: RunRequest, *, keep: bool = False) -> int:
             click.echo(f"monarch: kept; `kubectl -n {cluster.namespace} delete configmap {run}` removes it", err=True)
         else:
             _remove(cluster, run)
+
+
+def _check_account(cluster: Cluster, name: str) -> None:
+    """The Job would wait for it: `SubmitError` where it is known to be missing."""
+    try:
+        found = cluster.get("v1/ServiceAccount", name)
+    except ApiError as error:
+        if error.status != FORBIDDEN:
+            raise
+        return
+    if found is None:
+        raise SubmitError(
+            f"there is no service account '{name}' in namespace '{cluster.namespace}'",
+            title=cluster.title,
+            hint=f"`monarch k8s rbac --namespace {cluster.namespace} --service-account {name}` makes it, with the rights of a client",
+        )
+
+
+def _with_way_out(error: ApiError, obj: Object) -> ApiError:
+    """The same where a user lacks the right to give rights, and what helps."""
+    if error.status != FORBIDDEN or obj["kind"] not in ("ServiceAccount", "Role", "RoleBinding"):
+        return error
+    place = obj["metadata"]["namespace"]
+    what, _, rest = str(error).partition("\n")
+    return ApiError(
+        what,
+        cause=rest.partition("hint:")[0].strip(),
+        hint=f"`monarch k8s rbac --namespace {place} --mode run --user NAME`, by an administrator, grants it; or name a service account that "
+        "exists: `--service-account`",
+        status=error.status,
+        reason=error.reason,
+    )
 
 
 def _followed(cluster: Cluster, run: str) -> int:

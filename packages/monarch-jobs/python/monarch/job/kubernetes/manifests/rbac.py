@@ -7,8 +7,8 @@ from typing import Any, Literal
 from monarch.job.kubernetes.manifests import names
 
 Object = dict[str, Any]
-Mode = Literal["attach", "native", "monarchmesh", "operator"]
-MODES: tuple[Mode, ...] = ("attach", "native", "monarchmesh", "operator")
+Mode = Literal["attach", "native", "monarchmesh", "run", "operator"]
+MODES: tuple[Mode, ...] = ("attach", "native", "monarchmesh", "run", "operator")
 
 # Server-side apply of an object: `create` where there is none yet.
 _APPLY = ("create", "patch")
@@ -34,6 +34,13 @@ _WORKLOADS: dict[str, _Rights] = {
     "jobset": {("jobset.x-k8s.io", "jobsets"): (*_MADE, "get"), ("batch", "jobs"): (*_MADE, "list")},
 }
 _MESHES: _Rights = {(names.GROUP, "monarchmeshes"): ("create", "delete", "get")}
+# `monarch k8s run` gives its script the rights of a native client, which its user has to have as well, or no server lets them be given.
+_RUN: _Rights = {
+    ("", "serviceaccounts"): _APPLY,
+    ("rbac.authorization.k8s.io", "roles"): _APPLY,
+    ("rbac.authorization.k8s.io", "rolebindings"): _APPLY,
+    ("apps", "statefulsets"): ("list",),
+}
 _OPERATOR: _Rights = {
     (names.GROUP, "monarchmeshes"): ("get", "list", "watch"),
     (names.GROUP, "monarchmeshes/status"): ("patch",),
@@ -52,10 +59,10 @@ def rules(mode: Mode, *, forward: bool = False, workload: str = "job", join_secr
     if mode == "operator":
         return _rules(_OPERATOR)
     rights: list[_Rights] = [_LOOK]
-    if mode == "native":
+    if mode in ("native", "run"):
         if workload not in _WORKLOADS:
             raise ValueError(f"there is no workload '{workload}': {', '.join(_WORKLOADS)}")
-        rights += [_OBJECTS, _SERVICES, _WORKLOADS[workload]]
+        rights += [_OBJECTS, _SERVICES, _WORKLOADS[workload], *([_RUN] if mode == "run" else [])]
     elif mode == "monarchmesh":
         rights += [_OBJECTS, _MESHES]
     elif mode != "attach":
