@@ -251,8 +251,8 @@ def _with_way_out(error: ApiError, obj: Object) -> ApiError:
     return ApiError(
         what,
         cause=rest.partition("hint:")[0].strip(),
-        hint=f"`monarch k8s rbac --namespace {place} --mode run --user NAME`, by an administrator, grants it; or name a service account that "
-        "exists: `--service-account`",
+        hint=f"`monarch k8s rbac --namespace {place} --mode run --user NAME`, by an administrator, grants it; or name a service account "
+        "that exists: `--service-account`",
         status=error.status,
         reason=error.reason,
     )
