@@ -11,6 +11,7 @@
 | reference | GROUP BY over 64 collectors beside torchmonarch 0.7.0 and beside one DataFusion session |
 | scale | GROUP BY over 4,096 simulated hosts |
 | dashboard | the first page, and 10,000 actors that scroll, in chromium |
+| stalls | the longest stop of the script while it is asked statements that are planned for minutes |
 | idle | memory of a collector, and its processor while nothing happens |
 
 All by default. Telemetry off and on alternate in each round, as the machine is shared; ratios are those of medians.
@@ -208,7 +209,7 @@ PARTS: dict[str, Callable[[int], None]] = {
     "ingest": ingest,
     "merge": merge,
     "answers": answers,
-    **{part: lines(f"telemetry_{part}", part) for part in ("reference", "scale", "dashboard", "idle")},
+    **{part: lines(f"telemetry_{part}", part) for part in ("reference", "scale", "dashboard", "stalls", "idle")},
 }
 
 

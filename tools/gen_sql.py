@@ -27,6 +27,8 @@ Every table is bounded:
 The names with `()` are table functions. The argument is the name of a mesh; without one it is the whole job. Tables that name another wheel
 exist only where that wheel is used.
 
+`information_schema.tables` and `information_schema.columns` have this catalog as rows, under the schema `public`.
+
 """
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from monarch.telemetry import QueryError, QueryLimit, QueryRejected
 from monarch.telemetry._sql import plan as planning
+from monarch.telemetry._sql import planner, wire
 from monarch.telemetry._sql.growth import may_grow
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 from monarch.telemetry._sql.worker import WORKERS
@@ -27,10 +28,11 @@ def nested(depth: int, inner: str) -> str:
 
 def asked(sql: str, limits: Limits = FEW) -> list[dict[str, Any]]:
     rows = pa.RecordBatch.from_pydict({"x": [1, 2], "g": ["a", "b"]}, schema=SCHEMAS["t"])
-    plan = planning.make(sql, SCHEMAS, limits=limits)
-    part = planning.part(plan, {"t": (SCHEMAS["t"], [rows])}, limits=limits)
     deadline = planning.time.monotonic() + limits.seconds
-    return planning.finish(plan, [part], limits=limits, deadline=deadline).to_pylist()
+    plan = planner.make(sql, SCHEMAS, limits=limits, deadline=deadline)
+    part = planning.part(plan, {"t": (SCHEMAS["t"], [rows])}, limits=limits)
+    table, _ = planner.finish(plan, [wire.encode(part)], limits=limits, deadline=deadline)
+    return table.to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,7 @@ def test_small_ones_are_answered_as_before() -> None:
 
 
 def test_no_host_runs_what_grows() -> None:
-    plan = planning.make(f"SELECT {nested(2, 'g')} AS n FROM t WHERE {nested(2, 'g')} <> 'a' ", SCHEMAS, limits=FEW)
+    plan = planning.make(f"SELECT {nested(2, 'g')} AS n FROM t WHERE {nested(2, 'g')} <> 'a' ", SCHEMAS)
     assert (plan.way, [one.sql for one in plan.fragments]) == ("ship", ['SELECT "g" FROM "t"'])
     WORKERS.close()
 

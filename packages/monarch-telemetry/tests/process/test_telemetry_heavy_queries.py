@@ -1,4 +1,4 @@
-"""Plans whose work is out of proportion to their rows run in a process of their own, which ends by the limits of the query."""
+"""Answers are made in a process of their own, which ends by the limits of the query where the work is out of proportion to the rows."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import pytest
 
 from monarch.telemetry import QueryError, QueryLimit, QueryTimeout
 from monarch.telemetry._sql import plan as planning
+from monarch.telemetry._sql import planner, wire
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 from monarch.telemetry._sql.worker import WORKERS
 
@@ -36,9 +37,9 @@ def asked(sql: str, seconds: float = 60.0, *, count: int = ROWS, limits: Limits 
     """The rows of an answer; the work has so many seconds on a clock that starts when it begins."""
     given = clock or planning.time.monotonic
     plan = planning.make(sql, SCHEMAS, limits=limits)
-    parts = [planning.part(plan, {"t": (SCHEMAS["t"], [rows(count)])}, limits=limits)]
-    assert planning.is_heavy(plan, parts), sql
-    return planning.finish(plan, parts, limits=limits, deadline=given() + seconds, clock=given).to_pylist()
+    part = wire.encode(planning.part(plan, {"t": (SCHEMAS["t"], [rows(count)])}, limits=limits))
+    table, _ = planner.finish(plan, [part], limits=limits, deadline=given() + seconds, clock=given)
+    return table.to_pylist()
 
 
 def workers() -> list[int]:
@@ -116,10 +117,9 @@ def test_answers_and_errors_are_those_of_this_process() -> None:
 
 def test_killed_worker_is_named_and_replaced() -> None:
     def clock() -> float:
-        # The thread that looks at the time does so while the worker works.
-        if threading.current_thread().name == "monarch-query-limit":
-            for pid in workers():
-                os.kill(pid, signal.SIGKILL)
+        # The time is looked at while the worker works.
+        for pid in workers():
+            os.kill(pid, signal.SIGKILL)
         return 0.0
 
     with pytest.raises(QueryError, match="exit code -9"):

@@ -2,49 +2,60 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from monarch.telemetry._collector.keeping import schemas
-from monarch.telemetry._sql import plan
 from monarch.telemetry._sql.known_plans import KnownPlans
-from monarch.telemetry._sql.limits import DEFAULT
+from monarch.telemetry._sql.limits import DEFAULT, Limits
+from monarch.telemetry._sql.plan import Plan, make
 from monarch.telemetry.errors import QueryRejected
 
+KEPT = schemas()
 GROUPED = "SELECT endpoint, count(*) FROM messages GROUP BY endpoint"
 
 
+def planned(known: KnownPlans, sql: str, *, schemas: Any = None, limits: Limits = DEFAULT, cut: bool = True) -> Plan:
+    schemas = KEPT if schemas is None else schemas
+    return known.plan(sql, schemas, limits, cut, lambda: make(sql, schemas, limits=limits, cut=cut))
+
+
 def test_the_same_statement_has_the_same_plan() -> None:
-    assert plan.make(GROUPED, schemas()) is plan.make(GROUPED, schemas())
-    assert plan.make(GROUPED, schemas(), cut=False).way == "ship"
-    assert plan.make(GROUPED, schemas(), limits=DEFAULT._replace(rows=7)) is not plan.make(GROUPED, schemas())
+    known = KnownPlans()
+    first = planned(known, GROUPED)
+    assert planned(known, GROUPED) is first
+    assert planned(known, GROUPED, cut=False).way == "ship"
+    assert planned(known, GROUPED, limits=DEFAULT._replace(rows=7)) is not first
 
 
 def test_a_plan_of_other_tables_is_made_anew() -> None:
-    before = plan.make(GROUPED, schemas())
-    others = {**schemas()}
-    assert plan.make(GROUPED, others).schemas is others
-    assert plan.make(GROUPED, schemas()) == before
+    known = KnownPlans()
+    before, others = planned(known, GROUPED), {**KEPT}
+    assert planned(known, GROUPED, schemas=others).schemas is others
+    assert planned(known, GROUPED) == before
 
 
 def test_shipped_rows_are_planned_anew_as_their_fragments_have_the_time() -> None:
-    sql = "SELECT median(timestamp_us) FROM messages WHERE timestamp_us > CAST(now() AS BIGINT)"
-    first, second = plan.make(sql, schemas()), plan.make(sql, schemas())
+    sql, known = "SELECT median(timestamp_us) FROM messages WHERE timestamp_us > CAST(now() AS BIGINT)", KnownPlans()
+    first, second = planned(known, sql), planned(known, sql)
     assert (first.way, second.way) == ("ship", "ship") and first is not second
 
 
 def test_what_is_refused_is_refused_again() -> None:
+    known = KnownPlans()
     for _ in range(2):
         with pytest.raises(QueryRejected, match="read-only"):
-            plan.make("DROP TABLE messages", schemas())
+            planned(known, "DROP TABLE messages")
 
 
 def test_the_plans_that_were_asked_longest_ago_are_forgotten() -> None:
     known, made = KnownPlans(most=2), list[str]()
 
     def asked(sql: str) -> None:
-        def make() -> plan.Plan:
+        def make() -> Plan:
             made.append(sql)
-            return plan.Plan(sql, "select", "rows", schemas())
+            return Plan(sql, "select", "rows", KEPT)
 
         known.plan(sql, schemas(), DEFAULT, True, make)
 

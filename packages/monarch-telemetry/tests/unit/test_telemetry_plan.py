@@ -366,3 +366,14 @@ def test_explain_analyze_runs_the_question() -> None:
 def test_a_text_that_is_no_plan_is_an_error(text: str) -> None:
     with pytest.raises(QueryError, match="no plan"):
         Plan.from_json(text, SCHEMAS)
+
+
+def test_what_is_long_to_plan_is_planned_by_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    grouped = "SELECT x + 1 AS n, count(*) FROM t WHERE x > 1 GROUP BY 1"
+    assert make(grouped, SCHEMAS).way == "states"
+    assert "WHERE" in make("SELECT median(x) FROM t WHERE x > 1", SCHEMAS).fragments[0].sql
+    monkeypatch.setattr("monarch.telemetry._sql.plan._HOST_PLANS", -1.0)
+    for sql in (grouped, "SELECT median(x) FROM t WHERE x > 1", "SELECT x FROM t WHERE x > 1 LIMIT 3"):
+        plan = make(sql, SCHEMAS)
+        # Nothing of the statement but the names of its columns.
+        assert (plan.way, [one.sql for one in plan.fragments]) == ("ship", ['SELECT "x" FROM "t"'])

@@ -68,3 +68,15 @@ def test_wait_gives_what_has_come_also_when_the_time_is_over() -> None:
     with pytest.raises(TimeoutError):
         query.wait(late.future, 0.0)
     late.set_result(None)
+
+
+def test_cancel_is_true_or_the_answer_goes_out() -> None:
+    queries = running()
+    answered, cancelled = queries.begin("SELECT 1"), queries.begin("SELECT 2")
+    answered.answer()
+    assert not queries.cancel(1)
+    answered.check()
+    assert queries.cancel(2) and queries.cancel(2)
+    with pytest.raises(QueryError, match="query 2 was cancelled"):
+        cancelled.answer()
+    assert queries.cancel(2)

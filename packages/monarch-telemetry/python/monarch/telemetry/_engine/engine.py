@@ -25,10 +25,12 @@ from monarch.telemetry._engine.own_rows import OwnRows
 from monarch.telemetry._engine.questions import GROUP, RESTART, Part, Questions
 from monarch.telemetry._engine.running_queries import RunningQueries, RunningQuery
 from monarch.telemetry._engine.turns import IN_ALL, Turns
-from monarch.telemetry._sql import plan as planning
+from monarch.telemetry._sql import planner
 from monarch.telemetry._sql.coverage import Coverage, Missing, Stage
 from monarch.telemetry._sql.limits import DEFAULT, Limits
-from monarch.telemetry._sql.plan import Plan, PlanMismatch
+from monarch.telemetry._sql.plan import Plan
+from monarch.telemetry._sql.problems import PlanMismatch
+from monarch.telemetry._sql.worker import WORKERS
 from monarch.telemetry._stacks.merged import StackReport
 from monarch.telemetry.errors import PartialAnswer, QueryTimeout, TelemetryError
 
@@ -67,6 +69,7 @@ class Engine:
     def start(self) -> None:
         """Starts the collectors, all at the same time. `TelemetryError` if none of them starts; one that does not is missing in answers."""
         errors: list[BaseException] = []
+        WORKERS.warm()
 
         def begin(host: Host) -> None:
             try:
@@ -143,6 +146,7 @@ class Engine:
             try:
                 with ASKER.get(_STAYS).asks(query.cancel):
                     answer = self._answer(query, left, require_all, limits, cut=True)
+                    query.answer()
             except QueryTimeout:
                 query.check()
                 raise
@@ -156,27 +160,26 @@ class Engine:
     def _answer(self, query: RunningQuery, timeout: float | None, require_all: bool, limits: Limits, *, cut: bool) -> Answer:
         began, sql = time.monotonic(), query.sql
         seconds = limits.seconds if timeout is None else min(timeout, limits.seconds)
-        plan = planning.make(sql, schemas(), limits=limits, cut=cut, deadline=began + seconds, clock=query.clock)
+        plan = planner.make(sql, schemas(), limits=limits, cut=cut, deadline=began + seconds, clock=query.clock)
         planned = time.monotonic()
         try:
             parts, missing = ({}, ()) if plan.way == "local" else self._parts(query, plan, limits, began + seconds * _SHARE)
-            own = planning.part(plan, self.own.tables(plan.reads), limits=limits, deadline=began + seconds, clock=query.clock)
+            query.check()
+            came = time.monotonic()
+            if missing and not parts and plan.way != "local":
+                reasons = "; ".join(f"{one.host}: {one.reason}" for one in missing)
+                raise QueryTimeout(
+                    f"no host has answered in {in_words(came - began)} ({reasons})", stage="parts", missing=[one.host for one in missing]
+                )
+            of_hosts = [one.data for one in parts.values()]
+            ANSWERS.had(sum(map(len, of_hosts)))
+            own = self.own.tables(plan.reads)
+            table, rows = planner.finish(plan, of_hosts, own, limits=limits, deadline=began + seconds, clock=query.clock)
         except PlanMismatch:
             if not cut:
                 raise
-            return self._answer(query, timeout, require_all, limits, cut=False)
-        query.check()
-        came = time.monotonic()
-        if missing and not parts and plan.way != "local":
-            reasons = "; ".join(f"{one.host}: {one.reason}" for one in missing)
-            raise QueryTimeout(
-                f"no host has answered in {in_words(came - began)} ({reasons})", stage="parts", missing=[one.host for one in missing]
-            )
-        of_hosts = [one.batches for one in parts.values()]
-        ANSWERS.had(sum(batch.nbytes for part in (*of_hosts, own) for batch in part))
-        table = planning.finish(plan, [*of_hosts, own], limits=limits, deadline=began + seconds, clock=query.clock)
+            return self._answer(query, began + seconds - time.monotonic(), require_all, limits, cut=False)
         ended = time.monotonic()
-        rows = sum(batch.num_rows for one in parts.values() for batch in one.batches)
         stages = (
             Stage("plan", 0, 1, 0, (planned - began) * 1e3),
             Stage("finish", 0, 1, table.num_rows, (ended - came) * 1e3),

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from monarch.telemetry._asking import Answer
-from monarch.telemetry._sql import functions
+from monarch.telemetry._sql import functions, planner, wire
 from monarch.telemetry._sql import plan as planning
 from monarch.telemetry._sql.coverage import Coverage, Stage
 from monarch.telemetry._sql.limits import DEFAULT, Limits
-from monarch.telemetry._sql.plan import PlanMismatch
+from monarch.telemetry._sql.problems import PlanMismatch
 from monarch.telemetry._tables.catalog import TABLES
 
 
@@ -29,18 +29,18 @@ class OneHost:
         """`require_all` changes nothing: the only host is there."""
         began = time.monotonic()
         deadline = began + (limits.seconds if timeout is None else min(timeout, limits.seconds))
-        plan = planning.make(sql, self._schemas, limits=limits, deadline=deadline)
+        plan = planner.make(sql, self._schemas, limits=limits, deadline=deadline)
         try:
             part = planning.part(plan, self._tables, limits=limits, deadline=deadline)
         except PlanMismatch:
-            plan = planning.make(sql, self._schemas, limits=limits, cut=False)
+            plan = planner.make(sql, self._schemas, limits=limits, cut=False, deadline=deadline)
             part = planning.part(plan, self._tables, limits=limits, deadline=deadline)
         between = time.monotonic()
-        table = planning.finish(plan, [part], limits=limits, deadline=deadline)
+        table, rows = planner.finish(plan, [wire.encode(part)], limits=limits, deadline=deadline)
         ended = time.monotonic()
         stages = (
             Stage("finish", 0, 1, table.num_rows, (ended - between) * 1e3),
-            Stage("scan", 1, 1, sum(batch.num_rows for batch in part), (between - began) * 1e3),
+            Stage("scan", 1, 1, rows, (between - began) * 1e3),
         )
         scanned = sum(batch.num_rows for name in plan.reads if name in self._tables for batch in self._tables[name][1])
         coverage = Coverage(1, 1, rows_scanned=scanned, elapsed_ms=(ended - began) * 1e3, stages=stages)

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 from monarch.actor import ActorError, MonarchError, SupervisionError
 from monarch.telemetry._engine.host import Host, reason
 from monarch.telemetry._engine.running_queries import RunningQuery
-from monarch.telemetry._sql import wire
 from monarch.telemetry._sql.limits import Limits
-from monarch.telemetry.errors import QueryError, QueryTimeout
+from monarch.telemetry.errors import QueryError, QueryLimit, QueryTimeout
 
 # How long a collector may take to start, seconds, where a question finds that it has ended.
 RESTART = 5.0
@@ -29,7 +28,7 @@ _WORD = 0.5
 class Part(NamedTuple):
     """What came from a host, or from a group: `hosts` have answered."""
 
-    batches: list[Any]
+    data: bytes
     scanned: int
     hosts: int = 1
 
@@ -99,7 +98,7 @@ class Questions:
         """Waits for a part. `QueryError` where the question is wrong, `SupervisionError` where the collector has ended."""
         try:
             data, scanned = self._query.wait(future, self._left())
-            self.found[host.name] = Part(wire.decode(data, self._limits.memory), scanned)
+            self.found[host.name] = Part(self._checked(data), scanned)
         except TimeoutError:
             self.missing[host.name] = "no answer in time"
             host.was_silent(handle)
@@ -113,6 +112,11 @@ class Questions:
             self.missing[host.name] = reason(error.exception or error)
         except (RuntimeError, OSError) as error:
             self.missing[host.name] = reason(error)
+
+    def _checked(self, data: bytes) -> bytes:
+        if len(data) > self._limits.memory:
+            raise QueryLimit("shipped bytes", self._limits.memory, len(data))
+        return data
 
     def leaders(self, groups: Sequence[Sequence[Host]]) -> list[Host]:
         """Asks the first host of each group for the parts of all; the hosts of groups that have to be asked one by one."""
@@ -132,7 +136,7 @@ class Questions:
         for hosts, future in asked:
             try:
                 data, scanned, unreached = self._query.wait(future, self._left() * _LEADERS)
-                part = Part(wire.decode(data, self._limits.memory), scanned, len(hosts) - len(unreached))
+                part = Part(self._checked(data), scanned, len(hosts) - len(unreached))
             except QueryError:
                 raise
             except ActorError as error:

@@ -1,6 +1,7 @@
 """The queries in progress: each has a number, by which it is listed and cancelled.
 
-A query that is cancelled waits for no host any more. Its hosts are notified, and end their parts between two batches, as at a deadline.
+A query that is cancelled waits for no host any more, and its worker is ended. Its hosts are notified, and end their parts between two
+batches, as at a deadline. A query whose answer is made cannot be cancelled any more: either its answer goes out, or the cancel is true.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class RunningQuery:
         self.number, self.token, self.sql = number, token, sql
         self.began, self._since = time.time(), time.monotonic()
         self._lock = threading.Lock()
-        self._cancelled = False
+        self._cancelled = self._answered = False
         self._then: list[Callable[[], object]] = []
 
     @property
@@ -40,13 +41,22 @@ class RunningQuery:
         """Seconds since it began."""
         return time.monotonic() - self._since
 
-    def cancel(self) -> None:
-        """Ends its waits; a second call does nothing."""
+    def cancel(self) -> bool:
+        """Ends its waits; a second call does nothing more. False where its answer was made before."""
         with self._lock:
-            then, self._then = ([], self._then) if self._cancelled else (self._then, [])
+            if self._answered:
+                return False
             self._cancelled = True
+            then, self._then = self._then, []
         for each in then:
             each()
+        return True
+
+    def answer(self) -> None:
+        """Its answer is made, and it is cancelled no more. `QueryError` where it was cancelled before."""
+        with self._lock:
+            self._answered = not self._cancelled
+        self.check()
 
     def on_cancel(self, then: Callable[[], object]) -> None:
         """Calls `then` when it is cancelled, at once if it is already."""
@@ -104,10 +114,7 @@ class RunningQueries:
         return [Row(query.number, query.sql, query.began, query.elapsed) for query in running]
 
     def cancel(self, number: int) -> bool:
-        """False where no query of that number is in progress."""
+        """Whether this query has no answer from now on; false where none of that number is in progress."""
         with self._lock:
             query = self._running.get(number)
-        if query is None:
-            return False
-        query.cancel()
-        return True
+        return query is not None and query.cancel()

@@ -16,7 +16,7 @@ from monarch.telemetry._http.cursors import Cursors
 from monarch.telemetry._http.parts import Parts
 from monarch.telemetry._http.problems import Problem
 from monarch.telemetry._http.routes import JSON
-from monarch.telemetry._sql.limits import OWN, Limits
+from monarch.telemetry._sql.limits import DEFAULT, Limits
 
 _T = TypeVar("_T")
 # Statements of one request that are asked at a time: an engine has twice as many turns.
@@ -60,8 +60,8 @@ class Call(NamedTuple):
         """Seconds until the request has to be answered."""
         return max(self.deadline - time.monotonic(), 0.001)
 
-    def ask(self, sql: str, *, limits: Limits = OWN) -> Answer:
-        """An answer of the engine, within the time of the request. Statements of users have `DEFAULT` limits."""
+    def ask(self, sql: str, *, limits: Limits = DEFAULT) -> Answer:
+        """An answer of the engine, within the time of the request."""
         return self.parts.engine.ask(sql, timeout=self.remaining, limits=limits)
 
     def table(self, sql: str) -> Any:

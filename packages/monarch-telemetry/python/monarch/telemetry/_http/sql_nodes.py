@@ -16,7 +16,6 @@ from monarch.telemetry._http.references import ROOT, Reference, parse
 from monarch.telemetry._http.statements import ACTORS, in_last_snapshot
 from monarch.telemetry._sql.coverage import Missing
 from monarch.telemetry._sql.functions import key
-from monarch.telemetry._sql.limits import OWN
 from monarch.telemetry.errors import QueryError, QueryTimeout
 
 Row = dict[str, Any]
@@ -56,7 +55,7 @@ class _Look:
         remaining = self._remaining
         if remaining <= 0:
             raise QueryTimeout("there was no answer in time", stage="nodes")
-        answer = self._engine.ask(sql, timeout=remaining, limits=OWN)
+        answer = self._engine.ask(sql, timeout=remaining)
         self.missing.update({one.host: one for one in answer.coverage.missing})
         return answer.table.to_pylist()
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from importlib import import_module
+from functools import cache, lru_cache
+from importlib import import_module, metadata
 from typing import Any
 
 from monarch.telemetry._arrow import pa
@@ -34,7 +34,6 @@ _LOGGERS = (
 for _logger in map(logging.getLogger, _LOGGERS):
     if _logger.level == logging.NOTSET:
         _logger.setLevel(logging.WARNING)
-_datafusion: Any = import_module("datafusion")
 
 # Tables by name: the schema and the rows.
 Tables = Mapping[str, tuple[Any, Sequence[Any]]]
@@ -54,6 +53,12 @@ _UNBOUNDED = (
 LONGEST_SQL = 16 << 10
 
 
+@cache
+def _library() -> Any:
+    """Loaded by the first plan: a process that only asks has workers that plan."""
+    return import_module("datafusion")
+
+
 @lru_cache(maxsize=_MOST_SCHEMAS)
 def nullable(schema: Any) -> Any:
     """The schema as sessions have it: every field may be null, and no metadata."""
@@ -64,13 +69,12 @@ class Session:
     """Tables, and plans over them. One thread at a time."""
 
     def __init__(self, tables: Tables, limits: Limits = DEFAULT, *, information_schema: bool = False) -> None:
-        config = _datafusion.SessionConfig().with_target_partitions(PARTITIONS).with_information_schema(information_schema)
-        # A recursion has no end that is known, and does not look at the time.
-        config = config.set("datafusion.execution.enable_recursive_ctes", "false")
+        library = _library()
+        config = library.SessionConfig().with_target_partitions(PARTITIONS).with_information_schema(information_schema)
         # Without room on disk: a query that needs more memory than its limit ends with an error that says so.
-        runtime = _datafusion.RuntimeEnvBuilder().with_disk_manager_disabled().with_greedy_memory_pool(limits.memory)
-        self._context = _datafusion.SessionContext(config, runtime)
-        self._options = _datafusion.SQLOptions().with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
+        runtime = library.RuntimeEnvBuilder().with_disk_manager_disabled().with_greedy_memory_pool(limits.memory)
+        self._context = library.SessionContext(config, runtime)
+        self._options = library.SQLOptions().with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
         for function in _TABLE_FUNCTIONS:
             self._context.deregister_udtf(function)
         for function in _UNBOUNDED:
@@ -109,7 +113,7 @@ class Session:
 
     def plan(self, data: bytes) -> Any:
         """The physical plan of these bytes; the library's error where they are none."""
-        return _datafusion.ExecutionPlan.from_bytes(self._context, data)
+        return _library().ExecutionPlan.from_bytes(self._context, data)
 
     def run(self, plan: Any) -> Iterator[Any]:
         """The batches of a physical plan, all partitions one after the other."""
@@ -120,7 +124,7 @@ class Session:
 
 def _providers(given: Mapping[str | None, tuple[Any, Sequence[Any]]]) -> dict[str | None, Any]:
     """Tables by the mesh, in a context of their own: a table function may not make one while a statement is planned."""
-    inner = _datafusion.SessionContext()
+    inner = _library().SessionContext()
     for number, (schema, batches) in enumerate(given.values()):
         inner.register_record_batches(f"rows_{number}", _partitions(nullable(schema), batches))
     schema = inner.catalog().schema()
@@ -135,7 +139,7 @@ def filter_sql(plan: Any) -> str:
 
 def version() -> str:
     """Of datafusion: states and plans are exchanged between equal ones only."""
-    return _datafusion.__version__
+    return metadata.version("datafusion")
 
 
 def _partitions(schema: Any, batches: Sequence[Any], partitions: int = PARTITIONS) -> list[list[Any]]:

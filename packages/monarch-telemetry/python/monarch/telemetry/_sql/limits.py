@@ -15,16 +15,12 @@ _NARROW_WORK = "ask for less: a WHERE on time, fewer columns, or fewer groups"
 
 
 class Limits(NamedTuple):
-    """Of one query. `bytes` is the size of the answer in Arrow, `memory` what the work on one host may use, and ship to another.
-
-    `apart`: where the work may be out of proportion to the rows, it is done in a process of its own, which is ended at the deadline.
-    """
+    """Of one query. `bytes` is the size of the answer in Arrow, `memory` what the work on one host may use, and ship to another."""
 
     seconds: float = 10.0
     rows: int = 100_000
     bytes: int = 64 << 20
     memory: int = 256 << 20
-    apart: bool = True
 
     def narrowed(self, wanted: Limits) -> Limits:
         """The smaller of each: who asks may lower a limit."""
@@ -33,13 +29,10 @@ class Limits(NamedTuple):
             min(self.rows, wanted.rows),
             min(self.bytes, wanted.bytes),
             min(self.memory, wanted.memory),
-            self.apart or wanted.apart,
         )
 
 
 DEFAULT = Limits()
-# Of statements that this wheel has written: their joins have keys, and no user has to be kept from anything.
-OWN = DEFAULT._replace(apart=False)
 
 
 class Count:

@@ -8,7 +8,6 @@ pure. The result equals that of the statement over the rows of all hosts.
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,30 +18,21 @@ from monarch.telemetry._sql import cuts as cutting
 from monarch.telemetry._sql import functions, gate
 from monarch.telemetry._sql.context import Session, Tables, filter_sql, nullable
 from monarch.telemetry._sql.cuts import Cut, NoCut
+from monarch.telemetry._sql.expansion import check as check_expansion
 from monarch.telemetry._sql.growth import may_grow
-from monarch.telemetry._sql.known_plans import KnownPlans
 from monarch.telemetry._sql.limits import DEFAULT, Count, Limits
 from monarch.telemetry._sql.plan_bytes import UnknownPlan, partial_reduce, replaced
-from monarch.telemetry._sql.problems import query_error
-from monarch.telemetry._sql.wire import STREAM, by_stream, marked
-from monarch.telemetry._sql.worker import WORKERS, Work
+from monarch.telemetry._sql.problems import PlanMismatch, query_error
+from monarch.telemetry._sql.wire import by_stream, marked
 from monarch.telemetry.errors import QueryError
 
 Way = Literal["local", "states", "rows", "ship"]
 Clock = Callable[[], float]
 
 _SCAN = re.compile(r"TableScan: (\S+?)(?: |$)(?:projection=\[([^\]]*)\])?", re.MULTILINE)
-# Words of statements whose work may be a product of rows; a comma may stand between two tables.
-_MULTIPLIES = re.compile(r"\b(?:JOIN|OVER|IN|EXISTS|ANY|ALL)\b|\(\s*SELECT\b|,", re.IGNORECASE)
-_WINDOW = re.compile(r"\bOVER\b", re.IGNORECASE)
-# Rows or pairs of rows: some tenths of a second.
-_HEAVY = 1 << 28
+# Seconds of a processor: what the planner needed longer for is planned by no host. Long statements of this wheel need a tenth of it.
+_HOST_PLANS = 0.1
 _VOLATILE = re.compile(r"\b(?:random|rand|uuid)\(", re.IGNORECASE)
-_KNOWN = KnownPlans()
-
-
-class PlanMismatch(QueryError):
-    """A host plans the statement in another form: the question is asked again with `make(..., cut=False)`."""
 
 
 class Fragment(NamedTuple):
@@ -87,26 +77,13 @@ class Plan(NamedTuple):
             raise QueryError(f"this is no plan of a query: {error}") from None
 
 
-def make(
-    sql: str,
-    schemas: Mapping[str, Any],
-    *,
-    limits: Limits = DEFAULT,
-    cut: bool = True,
-    deadline: float | None = None,
-    clock: Clock = time.monotonic,
-) -> Plan:
+def make(sql: str, schemas: Mapping[str, Any], *, limits: Limits = DEFAULT, cut: bool = True) -> Plan:
     """Plans the statement once. `QueryRejected` and `QueryError` as of the gate; `cut=False` ships rows whatever the statement.
 
-    A statement whose values may grow is planned in a process of its own, until `deadline`, and ships columns: no host runs it.
+    Columns are shipped, and no host plans or runs the statement, where its values may grow or its plan is far larger than its text.
     """
-    if limits.apart and gate.checked_size(sql) and may_grow(sql):
-        until = clock() + limits.seconds if deadline is None else deadline
-        return Plan.from_json(WORKERS.make(sql, schemas, limits, until, clock), schemas)
-    return _KNOWN.plan(sql, schemas, limits, cut, lambda: _make(sql, schemas, limits, cut))
-
-
-def _make(sql: str, schemas: Mapping[str, Any], limits: Limits, cut: bool) -> Plan:
+    gate.checked_size(sql)
+    check_expansion(sql)
     stated = gate.statement(sql, _none(schemas), limits)
     if stated.kind == "analyze":
         return make(gate.analyzed(sql), schemas, limits=limits, cut=cut)._replace(kind="analyze")
@@ -116,11 +93,11 @@ def _make(sql: str, schemas: Mapping[str, Any], limits: Limits, cut: bool) -> Pl
         logical = stated.frame.optimized_logical_plan()
         text = str(logical.display_indent())
         scanned = _SCAN.findall(text)
-        if not scanned:
-            return Plan(sql, "select", "local", schemas)
         calls = tuple(sorted(set(stated.session.calls)))
         reads = (*sorted({name for name, _ in scanned if name in schemas and not functions.is_call(name)}), *calls)
-        if cut and "Values:" not in text and not may_grow(sql):
+        if not reads:
+            return Plan(sql, "select", "local", schemas)
+        if cut and "Values:" not in text and not may_grow(sql) and not gate.reads_catalog(sql):
             found = _cut(stated, logical, sql, schemas, limits)
             if found is not None:
                 return found._replace(reads=reads)
@@ -194,47 +171,9 @@ def finish(
     plan: Plan, parts: Sequence[Sequence[Any]], *, limits: Limits = DEFAULT, deadline: float | None = None, clock: Clock = time.monotonic
 ) -> Any:
     """The answer at the entry node, of the parts of its hosts. `QueryLimit` beyond rows, bytes or memory."""
-    if limits.apart and deadline is not None and is_heavy(plan, parts):
-        return _apart(plan, parts, limits, deadline, clock)
     count = Count(limits.rows, limits.bytes, deadline=deadline, clock=clock)
     batches = list(stream(plan, parts, limits=limits, count=count))
     return pa.Table.from_batches(batches[1:], schema=batches[0].schema)
-
-
-def is_heavy(plan: Plan, parts: Sequence[Sequence[Any]]) -> bool:
-    """Whether the work may be out of proportion to the rows that came, and so many that this takes for ever: joins and windows.
-
-    Or whether its values may grow.
-    """
-    if may_grow(plan.sql):
-        return True
-    if plan.kind not in {"select", "analyze"} or not _MULTIPLIES.search(plan.sql):
-        return False
-    counts: dict[str, int] = {}
-    for batch in (batch for each in parts for batch in each):
-        marks: dict[bytes, bytes] = batch.schema.metadata or {}
-        mark = marks.get(STREAM, b"").decode()
-        counts[mark] = counts.get(mark, 0) + batch.num_rows
-    if plan.way in {"states", "rows"} and (sum(counts.values()) ** 2 <= _HEAVY or not _WINDOW.search(plan.sql)):
-        # Without joins, and what is planned once is not planned again.
-        return False
-    stated = gate.statement(plan.sql, _none(plan.schemas))
-    text = str(stated.frame.logical_plan().display_indent())
-    calls = sum(count for name, count in counts.items() if functions.is_call(name))
-    if plan.way in {"states", "rows"}:
-        return "WindowAggr: " in text
-    # Rows of each place where a table stands; what stands in the statement itself has no more than the statement has room for.
-    sizes = [counts.get(name, calls) for name, _ in _SCAN.findall(text)] + [len(plan.sql) // 3] * text.count("Values: ")
-    if "WindowAggr: " in text:
-        sizes.append(sum(sizes))
-    return math.prod(max(1, size) for size in sizes) > _HEAVY
-
-
-def _apart(plan: Plan, parts: Sequence[Sequence[Any]], limits: Limits, deadline: float, clock: Clock) -> Any:
-    names = {functions.key(functions.parsed(name)[0]) if functions.is_call(name) else name for name in plan.reads}
-    work = Work(plan.to_json(), {name: plan.schemas[name] for name in names}, [batch for each in parts for batch in each])
-    batches = [batch.replace_schema_metadata(None) for batch in WORKERS.run(work, limits, deadline, clock)]
-    return pa.Table.from_batches(batches)
 
 
 def stream(plan: Plan, parts: Sequence[Sequence[Any]], *, limits: Limits = DEFAULT, count: Count | None = None) -> Iterator[Any]:
@@ -403,15 +342,16 @@ def _cut(stated: gate.Statement, logical: Any, sql: str, schemas: Mapping[str, A
 
 
 def _can_be_edited(plan: Plan, limits: Limits) -> bool:
-    """Whether the library reads its own plan back with scans in place of the cuts."""
+    """Whether hosts can plan the statement too, and the library reads its own plan back with scans in place of the cuts."""
     try:
+        began = time.process_time()
         session, frame = _skeleton(plan, limits)
         physical = frame.execution_plan()
         data = physical.to_bytes()
         for cut in plan.cuts:
             node = cutting.at(physical, cut.node)
             data = replaced(data, node.to_bytes(), node.to_bytes())
-        return cutting.shape(session.plan(data)) == plan.shape
+        return cutting.shape(session.plan(data)) == plan.shape and time.process_time() - began <= _HOST_PLANS
     except Exception:
         return False
 
@@ -466,7 +406,8 @@ def _filters(logical: Any) -> Iterator[tuple[str, str]]:
 
 def _if_planned(sql: str, otherwise: str, schemas: Mapping[str, Any], limits: Limits) -> str:
     try:
-        gate.statement(sql, _none(schemas), limits)
-    except QueryError:
+        began = time.process_time()
+        gate.statement(sql, _none(schemas), limits).frame.execution_plan()
+        return sql if time.process_time() - began <= _HOST_PLANS else otherwise
+    except Exception:
         return otherwise
-    return sql

@@ -32,6 +32,10 @@ _LONGEST = 2000
 _FEW = 12
 
 
+class PlanMismatch(QueryError):
+    """A host plans the statement in another form: the question is asked again with `make(..., cut=False)`."""
+
+
 def query_error(error: BaseException, sql: str, schemas: Mapping[str, Any], limits: Limits) -> QueryError:
     """The error to raise for one of the library."""
     text = str(error)

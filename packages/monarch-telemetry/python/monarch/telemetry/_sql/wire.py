@@ -54,7 +54,21 @@ def encode(batches: Sequence[Any]) -> bytes:
     return b"".join([_HEAD.pack(_MAGIC, len(streams)), *(_SIZE.pack(len(stream)) + stream for stream in streams)])
 
 
-def decode(data: bytes, limit: int) -> list[Any]:
+def stream_of(table: Any) -> Any:
+    """A table as a buffer, and back: between processes that trust each other."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def table_of(buffer: Any) -> Any:
+    """The table of `stream_of`; it stays in the buffer."""
+    with pa.ipc.open_stream(buffer) as reader:
+        return reader.read_all()
+
+
+def decode(data: bytes | memoryview, limit: int) -> list[Any]:
     """The batches. `QueryLimit` beyond `limit` bytes, packed or unpacked; `QueryError` for bytes that are no part of an answer."""
     if len(data) > limit:
         raise QueryLimit("shipped bytes", limit, len(data))
@@ -66,7 +80,7 @@ def decode(data: bytes, limit: int) -> list[Any]:
         raise QueryError(f"a part of an answer is not Arrow: {error}") from None
 
 
-def _decoded(data: bytes, limit: int) -> list[Any]:
+def _decoded(data: bytes | memoryview, limit: int) -> list[Any]:
     magic, count = _HEAD.unpack_from(data)
     if magic != _MAGIC or count > _MOST_STREAMS:
         raise ValueError("another form")

@@ -1,16 +1,19 @@
-"""A process beside this one that finishes plans which may take for ever: joins of many rows, windows over them, values that grow.
+"""Processes beside this one that plan statements and make answers: what they do may take for ever, and a process can be ended.
 
-The library looks at no time while it joins, and cannot be cancelled there: `SELECT sum(a.x) FROM t a, t b, t c` of 2,000 rows keeps its
-threads busy for minutes. A process can be ended. One that is warm costs a plan some milliseconds for the way of its rows; a fresh one
-half a second. A worker has one plan at a time, ends by itself when no plan comes for a minute, and with the process that it is for.
+The library looks at no time while it plans or joins, and cannot be cancelled there: some hundred bytes of nested expressions are planned
+for hours, and `SELECT sum(a.x) FROM t a, t b, t c` of 2,000 rows keeps its threads busy for minutes. The thread that asks looks at the
+time and at the memory of its worker, from outside: the worker may hold its interpreter. A worker that is warm costs a question some tenths
+of a millisecond; a fresh one half a second. A worker has one question at a time, and ends with the process that it is for.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import json
 import os
+import select
 import signal
 import struct
 import subprocess
@@ -20,84 +23,159 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
-from monarch.telemetry._sql import wire
+from monarch.telemetry._arrow import pa
 from monarch.telemetry._sql.limits import Limits
+from monarch.telemetry._sql.problems import PlanMismatch
 from monarch.telemetry.errors import QueryError, QueryLimit, QueryRejected, QueryTimeout
 
-# Workers that wait for the next plan.
-_IDLE = 2
+# Workers that wait for the next question: as many as questions run at a time.
+_IDLE = 8
+# Seconds after which a worker without a question ends: the first one stays, as the next question of a person waits for it.
+_STAYS, _LEAVES = 600.0, 60.0
+# Seconds after which a question is a long one: procs of the job lose no time to it then, as they lose none to collectors.
+_LONG, _NICENESS = 2.0, 10
 # Memory in use: a plan has some times its limit, as the library does not count batches on their way, and the answer stands there twice.
-_TIMES, _BASE = 3, 256 << 20
+# Planning alone needs some MiB.
+_TIMES, _BASE, _PLANNING = 3, 256 << 20, 256 << 20
 # How often time and memory are looked at, seconds.
 LOOK = 0.05
-# The exit code of a worker that has used up its memory.
+# Exit codes: memory that the kernel does not give, in the library or in Python.
 OUT_OF_MEMORY = 3
 _SIZE = struct.Struct("<QQ")
+_PIPE = 1 << 20
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _HINT = "ask for less: a WHERE on time, fewer columns, or a join on more columns"
+_PLANNED = "name fewer expressions in each other, or group by fewer columns"
 _COMMAND = ("-P", "-m", "monarch.telemetry._sql.worker_process")
 
 
-class Work(NamedTuple):
-    """A plan as JSON with the schemas of what it reads, and the batches that came for it."""
+class Ask(NamedTuple):
+    """What a worker is asked: `what` as JSON, over tables of these schemas, with data."""
 
-    plan: str
+    what: dict[str, Any]
     schemas: Mapping[str, Any]
-    batches: Sequence[Any]
+    data: Sequence[Any] = ()
+
+    @property
+    def plans(self) -> bool:
+        return self.what["do"] == "make"
 
 
 class _Ended(Exception):
-    """The worker has ended; `code` is how."""
+    """The worker has ended; `why` is what was seen of it before."""
 
-    def __init__(self, code: int) -> None:
+    def __init__(self, code: int, why: str | None) -> None:
         super().__init__(code)
-        self.code = code
+        self.code, self.why = code, why
 
 
 class _Worker:
     """A process; one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle: float) -> None:
+        # A group of its own, so that Ctrl-C does not reach it. No session: the kernel shares the processor among sessions, and on a busy
+        # machine each answer would wait for the turn of one more.
         self._process = subprocess.Popen(
-            [sys.executable, *_COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+            [sys.executable, *_COMMAND, str(idle)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+            bufsize=0,
         )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._given, self._taken = self._process.stdin.fileno(), self._process.stdout.fileno()
+        for pipe in (self._given, self._taken):
+            os.set_blocking(pipe, False)
+            with contextlib.suppress(OSError):  # the pipes of a user have a limit in all
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
+        # Those that it has been sent.
+        self.schemas: Mapping[str, Any] | None = None
+        # Its threads are behind all others, for good: it has no further question.
+        self.is_slow = False
 
     @property
     def lives(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, head: dict[str, Any], data: bytes, is_over: Callable[[], bool]) -> tuple[dict[str, Any], bytes]:
-        """The answer; `_Ended` where the worker has none. It is killed when the time is over."""
-        given, taken = self._process.stdin, self._process.stdout
-        assert given is not None and taken is not None
-        done = threading.Event()
+    def ask(self, head: dict[str, Any], data: Sequence[Any], is_over: Callable[[], bool], most: int) -> tuple[dict[str, Any], Any]:
+        """The answer; `_Ended` where the worker has none. It is killed when the time is over, or it uses more than `most` bytes."""
 
-        def watch() -> None:
-            while not done.wait(LOOK):
-                if is_over():
-                    self._process.kill()
-                    return
+        began = time.monotonic()
 
-        threading.Thread(target=watch, name="monarch-query-limit", daemon=True).start()
+        def look() -> None:
+            if not self.is_slow and time.monotonic() - began > _LONG:
+                self.is_slow = True
+                # Its group is itself; all of its threads.
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PGRP, self._process.pid, _NICENESS)
+            if is_over():
+                raise self._killed("time")
+            if self._used() > most:
+                raise self._killed("memory")
+
+        text = json.dumps(head).encode()
         try:
-            send(given, head, data)
-            answer = receive(taken)
-        except (OSError, ValueError):  # a pipe that was closed at the end of the program too
-            answer = None
-        finally:
-            done.set()
-        if answer is None:
+            for part in (_SIZE.pack(len(text), sum(len(one) for one in data)), text, *data):
+                self._write(memoryview(part), look)
+            sizes = _SIZE.unpack(self._read(_SIZE.size, look))
+            return json.loads(bytes(self._read(sizes[0], look))), self._read(sizes[1], look)
+        except (OSError, EOFError):
             self.close()
-            raise _Ended(self._process.returncode)
-        return answer
+            raise _Ended(self._process.returncode, None) from None
+
+    def _killed(self, why: str) -> _Ended:
+        self.close()
+        return _Ended(self._process.returncode, why)
+
+    def _write(self, left: memoryview, look: Callable[[], None]) -> None:
+        while left:
+            try:
+                left = left[os.write(self._given, left[:_PIPE]) :]
+            except BlockingIOError:
+                _wait(self._given, select.POLLOUT, look)
+
+    def _read(self, size: int, look: Callable[[], None]) -> Any:
+        """A buffer of Arrow."""
+        buffer = pa.allocate_buffer(size)
+        left = memoryview(buffer)
+        while left:
+            try:
+                count = os.readv(self._taken, [left])
+            except BlockingIOError:
+                _wait(self._taken, select.POLLIN, look)
+                continue
+            if not count:
+                raise EOFError
+            left = left[count:]
+        return buffer
+
+    def _used(self) -> int:
+        """Bytes of memory."""
+        try:
+            with open(f"/proc/{self._process.pid}/statm", encoding="ascii") as file:
+                return int(file.read().split()[1]) * _PAGE
+        except (OSError, IndexError):  # it has ended
+            return 0
+
+    def kill(self) -> None:
+        """Ends the process; the thread that asks it sees that."""
+        self._process.kill()
 
     def close(self) -> None:
-        """Ends the process."""
+        """Ends the process, and what this process has of it. By the thread that asks it."""
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+            assert pipe is not None
+            pipe.close()
         self._process.wait()
+
+
+def _wait(pipe: int, event: int, look: Callable[[], None]) -> None:
+    poll = select.poll()
+    poll.register(pipe, event)
+    while not poll.poll(LOOK * 1e3):
+        look()
 
 
 class Workers:
@@ -109,37 +187,37 @@ class Workers:
         self._busy: set[_Worker] = set()
         self._is_registered = self._is_over = False
 
-    def run(self, work: Work, limits: Limits, deadline: float, clock: Callable[[], float] = time.monotonic) -> list[Any]:
-        """The batches of the answer. `QueryTimeout` at `deadline`, a time of `clock`; `QueryLimit` where it needs more memory; the errors
-        of a plan."""
-        _, came = self._asked({"plan": work.plan}, work.schemas, wire.encode(work.batches), limits, deadline, clock)
-        return wire.decode(came, len(came))
+    def warm(self) -> None:
+        """Starts the first worker, if there is none: the question that comes soon does not wait for it."""
+        # A question says why it has none.
+        with contextlib.suppress(QueryError):
+            worker, _ = self._take()
+            self._give(worker)
 
-    def make(
-        self, sql: str, schemas: Mapping[str, Any], limits: Limits, deadline: float, clock: Callable[[], float] = time.monotonic
-    ) -> str:
-        """The plan of a statement as JSON, as it is made without a process of its own. The errors of `run`, and those of the gate."""
-        answer, _ = self._asked({"sql": sql}, schemas, b"", limits, deadline, clock)
-        return answer["plan"]
-
-    def _asked(
-        self, what: dict[str, Any], schemas: Mapping[str, Any], data: bytes, limits: Limits, deadline: float, clock: Callable[[], float]
-    ) -> tuple[dict[str, Any], bytes]:
-        written = {name: schema.serialize().to_pybytes().hex() for name, schema in schemas.items()}
+    def ask(self, ask: Ask, limits: Limits, deadline: float, clock: Callable[[], float] = time.monotonic) -> tuple[dict[str, Any], Any]:
+        """The answer of a worker, and its data. The errors of what it does; `QueryTimeout` at `deadline`, a time of `clock`, `QueryLimit`
+        where it needs more memory: both end the worker."""
         while True:
             worker, is_new = self._take()
-            head = {**what, "schemas": written, "limits": tuple(limits), "seconds": deadline - clock()}
+            head = {**ask.what, "limits": tuple(limits), "seconds": min(deadline - clock(), limits.seconds)}
+            if worker.schemas is not ask.schemas:
+                head["schemas"] = {name: schema.serialize().to_pybytes().hex() for name, schema in ask.schemas.items()}
+            most = most_planning() if ask.plans else most_working(limits)
             try:
-                answer, came = worker.ask(head, data, lambda: clock() >= deadline)
+                answer, came = worker.ask(head, ask.data, lambda: clock() >= deadline, most)
             except _Ended as end:
                 self._drop(worker)
                 if self._is_over:
                     _leave()
-                if clock() >= deadline:
+                if end.why == "time" or clock() >= deadline:
+                    if ask.plans:
+                        raise QueryTimeout("the time of the query is over while it is planned", stage="plan", hint=_PLANNED) from None
                     raise QueryTimeout("the time of the query is over", stage="execution", hint=_HINT) from None
                 # The library ends the process where the kernel gives it no more.
-                if end.code in (OUT_OF_MEMORY, -signal.SIGABRT):
-                    raise QueryLimit("memory bytes", limits.memory, most(limits), hint=_HINT) from None
+                if end.why == "memory" or end.code in (OUT_OF_MEMORY, -signal.SIGABRT):
+                    if ask.plans:
+                        raise QueryLimit("memory bytes of its plan", _PLANNING, most, hint=_PLANNED) from None
+                    raise QueryLimit("memory bytes", limits.memory, most, hint=_HINT) from None
                 if is_new or end.code != 0:
                     raise QueryError(f"the process of the query has ended with exit code {end.code}", hint=_HINT) from None
                 # It had waited for too long.
@@ -148,6 +226,7 @@ class Workers:
                 self._drop(worker)
                 worker.close()
                 raise
+            worker.schemas = ask.schemas
             self._give(worker)
             if "error" in answer:
                 raise _error(answer)
@@ -164,8 +243,10 @@ class Workers:
             if not self._is_registered:
                 self._is_registered = True
                 atexit.register(self._end)
-        worker = _Worker()
-        with self._lock:
+            try:
+                worker = _Worker(_LEAVES if self._busy else _STAYS)
+            except OSError as error:
+                raise QueryError(f"no process for the query could be started: {error.strerror or error}") from None
             self._busy.add(worker)
         return worker, True
 
@@ -176,18 +257,21 @@ class Workers:
     def _give(self, worker: _Worker) -> None:
         with self._lock:
             self._busy.discard(worker)
-            if len(self._idle) < _IDLE:
-                self._idle.append(worker)
-                return
-        worker.close()
+            left = [one for one in self._idle if not one.lives]
+            self._idle = [one for one in self._idle if one not in left]
+            (left if worker.is_slow or self._is_over or len(self._idle) >= _IDLE else self._idle).append(worker)
+        for one in left:
+            one.close()
 
     def close(self) -> None:
         """Ends all of them."""
         with self._lock:
-            ended = [*self._idle, *self._busy]
+            idle, busy = list(self._idle), list(self._busy)
             self._idle.clear()
-        for worker in ended:
+        for worker in idle:
             worker.close()
+        for worker in busy:
+            worker.kill()
 
     def _end(self) -> None:
         self._is_over = True
@@ -218,15 +302,21 @@ def _error(answer: Mapping[str, Any]) -> QueryError:
         return QueryLimit(answer["limit"], answer["value"], answer["reached"], hint=hint)
     if kind == "QueryTimeout":
         return QueryTimeout(text, stage=answer["stage"], hint=hint)
-    return (QueryRejected if kind == "QueryRejected" else QueryError)(text, hint=hint)
+    kinds: dict[str, type[QueryError]] = {"QueryRejected": QueryRejected, "PlanMismatch": PlanMismatch}
+    return kinds.get(kind, QueryError)(text, hint=hint)
 
 
-def most(limits: Limits) -> int:
-    """Bytes of memory that a worker may use."""
+def most_working(limits: Limits) -> int:
+    """Bytes of memory that a worker may use for an answer."""
     return _BASE + _TIMES * limits.memory
 
 
-def send(pipe: IO[bytes], head: dict[str, Any], data: bytes) -> None:
+def most_planning() -> int:
+    """Bytes of memory that a worker may use for a plan."""
+    return _BASE + _PLANNING
+
+
+def send(pipe: IO[bytes], head: dict[str, Any], data: Any) -> None:
     """Writes a head and data to the other end."""
     text = json.dumps(head).encode()
     pipe.write(_SIZE.pack(len(text), len(data)))

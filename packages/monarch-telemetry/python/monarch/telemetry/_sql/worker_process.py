@@ -1,10 +1,11 @@
-"""The process of a worker: plans come on stdin, answers go to stdout. It ends by itself beyond its memory, and when stdin is closed."""
+"""The process of a worker: questions come on stdin, answers go to stdout. It ends with stdin, and after some idle time."""
 
 from __future__ import annotations
 
+import math
 import os
-import queue
 import resource
+import select
 import sys
 import threading
 import time
@@ -15,16 +16,12 @@ from monarch.telemetry._arrow import pa
 from monarch.telemetry._sql import plan as planning
 from monarch.telemetry._sql import wire
 from monarch.telemetry._sql.limits import Limits
-from monarch.telemetry._sql.worker import LOOK, OUT_OF_MEMORY, most, receive, send
+from monarch.telemetry._sql.worker import OUT_OF_MEMORY, most_planning, most_working, receive, send
 from monarch.telemetry.errors import QueryError, QueryLimit, QueryTimeout
 
-# Seconds without a plan.
-_IDLE_SECONDS = 60.0
-# As a collector: a process of the job loses no time to a query.
-_NICENESS = 10
-# Limits of the kernel count what allocators reserve: memory in use is looked at. Where the library holds the interpreter, nothing can
-# look, and the limit of the kernel ends this process.
-_RESERVED = 1 << 30
+# Limits of the kernel count what allocators reserve: the process that asks looks at memory in use, and these are for what grows between
+# two looks.
+_RESERVED = 512 << 20
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -35,62 +32,79 @@ def _fields(error: QueryError) -> dict[str, Any]:
     return found | {name: getattr(error, name) for name in names}
 
 
-def _watch(done: threading.Event, limit: int) -> None:
-    """Ends this process where it uses more memory, in bytes."""
-    while not done.wait(LOOK):
-        with open("/proc/self/statm", encoding="ascii") as file:
-            if int(file.read().split()[1]) * _PAGE > limit:
-                os._exit(OUT_OF_MEMORY)
+def _limit(most: int, seconds: float) -> None:
+    """Sets the limits of the kernel above what this process has now.
 
-
-def _limit(limits: Limits) -> None:
-    """Sets the limit of the kernel above what this process has now."""
+    That of processor time ends a worker whose asker has been killed, and whose interpreter is held: no thread sees the end of stdin then.
+    """
     with open("/proc/self/statm", encoding="ascii") as file:
         data = int(file.read().split()[5]) * _PAGE
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = data + most(limits) + _RESERVED
-    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    processor = time.process_time() + (max(0.0, seconds) + 1.0) * (os.cpu_count() or 1)
+    for kind, wanted in ((resource.RLIMIT_DATA, data + most + _RESERVED), (resource.RLIMIT_CPU, math.ceil(processor))):
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
-def _answered(head: Mapping[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-    limits = Limits(*head["limits"])._replace(apart=False)
-    schemas = {name: pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text))) for name, text in head["schemas"].items()}
-    _limit(limits)
-    try:
-        if "sql" in head:
-            return {"plan": planning.make(head["sql"], schemas, limits=limits).to_json()}, b""
-        plan = planning.Plan.from_json(head["plan"], schemas)
-        parts = [wire.decode(data, len(data))]
-        table = planning.finish(plan, parts, limits=limits, deadline=time.monotonic() + head["seconds"])
-    except QueryError as error:
-        return _fields(error), b""
-    batches = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-    return {}, wire.encode([wire.marked(batch, "answer") for batch in batches])
+class _Answers:
+    """What is asked, one question after the other; the tables are those that came last."""
 
+    def __init__(self) -> None:
+        self._schemas: dict[str, Any] = {}
 
-def main() -> None:
-    """Answers what comes on stdin until it is closed, which also ends work in progress."""
-    os.nice(_NICENESS)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    came: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
-
-    def read() -> None:
-        while (one := receive(sys.stdin.buffer)) is not None:
-            came.put(one)
-        os._exit(0)
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
+    def answer(self, head: Mapping[str, Any], data: bytes) -> tuple[dict[str, Any], Any]:
+        limits = Limits(*head["limits"])
         try:
-            head, data = came.get(timeout=_IDLE_SECONDS)
-        except queue.Empty:
-            os._exit(0)
-        done = threading.Event()
-        threading.Thread(target=_watch, args=(done, most(Limits(*head["limits"]))), daemon=True).start()
-        answer = _answered(head, data)
-        done.set()
-        send(sys.stdout.buffer, *answer)
+            if "schemas" in head:
+                self._schemas = {name: pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text))) for name, text in head["schemas"].items()}
+            if head["do"] == "make":
+                _limit(most_planning(), head["seconds"])
+                return {"plan": planning.make(head["sql"], self._schemas, limits=limits, cut=head["cut"]).to_json()}, b""
+            _limit(most_working(limits), head["seconds"])
+            return self._finished(head, data, limits)
+        except QueryError as error:
+            return _fields(error), b""
+
+    def _finished(self, head: Mapping[str, Any], data: bytes, limits: Limits) -> tuple[dict[str, Any], Any]:
+        plan = planning.Plan.from_json(head["plan"], self._schemas)
+        view, parts, at = memoryview(data), list[list[Any]](), 0
+        for size in head["sizes"]:
+            parts.append(wire.decode(view[at : at + size], size))
+            at += size
+        own = wire.by_stream(parts.pop()) if head["own"] else {}
+        rows = sum(batch.num_rows for part in parts for batch in part)
+        if own:
+            tables = {name: (self._schemas[name], batches) for name, batches in own.items()}
+            parts.append(planning.part(plan, tables, limits=limits))
+        return {"rows": rows}, wire.stream_of(planning.finish(plan, parts, limits=limits))
+
+
+def _end_with(stdin: int) -> None:
+    """Ends this process when the other end of stdin is closed, also while a question is worked on."""
+    poll = select.poll()
+    # What there is to read is read by the main thread.
+    poll.register(stdin, 0)
+    poll.poll()
+    os._exit(0)
+
+
+def main(idle: float) -> None:
+    """Answers what comes on stdin until it is closed."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    stdin = sys.stdin.fileno()
+    threading.Thread(target=_end_with, args=(stdin,), daemon=True).start()
+    answers = _Answers()
+    # The first plan of a process takes ten times longer: what hosts may plan is measured by it.
+    planning.make("SELECT sum(n) AS n FROM t WHERE n > 0", {"t": pa.schema([("n", pa.int64())])})
+    poll = select.poll()
+    poll.register(stdin, select.POLLIN)
+    while poll.poll(idle * 1e3) and (one := receive(sys.stdin.buffer)) is not None:
+        try:
+            found = answers.answer(*one)
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)
+        send(sys.stdout.buffer, *found)
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    main(float(sys.argv[1]))
