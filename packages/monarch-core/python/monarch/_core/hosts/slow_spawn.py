@@ -1,39 +1,61 @@
-"""Slow spawns: a mesh of procs that is not ready after ten seconds is logged with its missing procs, and again every ten.
+"""Slow spawns: a mesh of procs that is not ready after ten seconds is logged once, with its missing procs and what they wait for.
 
-As long as somebody holds its handle, or a call to `initialized`; a mesh that nobody waits for is nobody's delay.
+As long as a handle of it is there, or a call to `initialized`; a mesh that no caller waits for is no delay.
 """
 
 from __future__ import annotations
 
+from monarch._core.call.runs import each_of
 from monarch._core.process.process import MISSING
 from monarch._core.process.runtime_log import WARN, event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.process.process import LocalProcess
 
 # Seconds (contract 11.2, host_spawn_ready_timeout).
-EVERY = 10.0
+AFTER = 10.0
 # Ranks that a line names.
 _SHOWN = 8
 
 
-def watch(process: LocalProcess, info: MeshInfo, slot: int) -> None:
-    """Looks after the mesh whose procs answer this slot when they are ready."""
-    process.starting[slot] = info, 1
-    process.native.remind(EVERY, MISSING, slot.to_bytes(8, "little"))
+def watch(process: LocalProcess, info: MeshInfo, slot: int, bootstrap: Callable[[], Any] | None, command: str) -> None:
+    """Looks after the mesh whose procs answer this slot when they are ready. `command` starts them, empty where they are forked."""
+    work = f"start by {command}" if command else "start"
+    if bootstrap is not None:
+        work = f"{work}, or run the bootstrap {getattr(bootstrap, '__qualname__', None) or type(bootstrap).__qualname__}()"
+    process.starting[slot] = info, work
+    process.native.remind(AFTER, MISSING, slot.to_bytes(8, "little"))
 
 
 def look(process: LocalProcess, body: bytes) -> None:
     """The time is over. On the housekeeping thread."""
     slot = int.from_bytes(body, "little")
-    info, times = process.starting.pop(slot)
+    info, work = process.starting.pop(slot)
     ranks = process.native.unanswered(slot)
     if not ranks or info.stopped is not None:
         return
     shown = ", ".join(str(rank) for rank in ranks[:_SHOWN]) + (", ..." if len(ranks) > _SHOWN else "")
-    text = f"{len(ranks)} of {len(info.procs)} procs of {info.name} are not ready after {times * EVERY:g} s: ranks {shown}"
+    doing = _waits_for_hosts(process, info, ranks) or f"they {work}"
+    text = f"{len(ranks)} of {len(info.procs)} procs of {info.name} are not ready after {AFTER:g} s: ranks {shown}; {doing}"
     event("proc.missing", WARN, mesh=info.unique_name, ranks=ranks, detail=text)
-    process.starting[slot] = info, times + 1
-    process.native.remind(EVERY, MISSING, body)
+
+
+def _waits_for_hosts(process: LocalProcess, info: MeshInfo, ranks: list[int]) -> str:
+    """Which hosts of these ranks have not joined; empty where all have."""
+    agents = list(each_of(info.agents))
+    wanted = {agents[rank] for rank in ranks}
+    joining = [
+        address
+        for attachment in process.attachments
+        for rank, address in enumerate(attachment.addresses)
+        if attachment.ids[rank] in wanted and attachment.cell.result(rank) is None
+    ]
+    if not joining:
+        return ""
+    more = f" and {len(joining) - 1} more" if len(joining) > 1 else ""
+    return f"host {joining[0]}{more} {'have' if more else 'has'} not joined"

@@ -103,7 +103,7 @@ def spawn_procs(
     procs_spawned(info)
     for agent, asked in zip(agents, plans, strict=True):
         process.native.spawn_procs(agent if agent != process.agent_uid else 0, asked)
-    watch(process, info, ready.slot)
+    watch(process, info, ready.slot, bootstrap, next((found[4] for found in known.values() if found is not None), ""))
     if process.membership is not None:
         process.membership.spawned(info)
     mesh = ProcMesh(info, whole_shape(extent), hosts._state(), owned, (ready, commands))

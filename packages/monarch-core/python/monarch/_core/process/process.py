@@ -83,7 +83,7 @@ class LocalProcess:
         # Who listens to joins and ends of members; None where nobody does.
         self.membership: Members | None = None
         # Meshes of procs that are to be ready, by the slot that they answer, and how often they were looked at.
-        self.starting: dict[int, tuple[MeshInfo, int]] = {}
+        self.starting: dict[int, tuple[MeshInfo, str]] = {}
         self.closed = False
         self.is_shared = False
         # Of a client or an agent, the connections to other hosts.
