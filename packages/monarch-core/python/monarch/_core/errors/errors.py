@@ -283,6 +283,8 @@ def _advice(first: MeshFailure, levels: list[str]) -> str | None:
     from monarch._core.errors.table import CRASHED, CRASHES, EXITED, KILLED, NOT_RUN, NOT_RUN_CODES, UNHANDLED_BY_ROOT
 
     reason = first.reason
+    if first._traceback and "\nhint: " in f"\n{first._traceback}":
+        return None  # the exception has one of its own
     if reason.kind == "raised" and not levels and first.actor.startswith("<root>.") and first.actor.count(">.<") == 1:
         return UNHANDLED_BY_ROOT
     if reason.kind == "signal":

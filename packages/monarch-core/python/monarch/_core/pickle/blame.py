@@ -158,6 +158,10 @@ def _short(key: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+# Of a class or function that goes by reference, and whose module the receiver does not have.
+MISSING = "hint: '{module}' is not on this machine: `sync_workspace`, or a mount (`remote_mount` of a job), brings it to the hosts"
+
+
 def blame_unpickling(exc: BaseException, data: bytes | memoryview, buffers: Sequence[Any]) -> None:
     """Adds a note like `while unpickling train.Model` to the error, if the failure comes again."""
     if len(data) > _REREAD or isinstance(exc, RecursionError | MemoryError):

@@ -93,9 +93,11 @@ def loads(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:
                 return _c_loads(data, buffers=buffers)
         return _c_loads(data, buffers=buffers)
     except Exception as exc:
-        from monarch._core.pickle.blame import blame_unpickling
+        from monarch._core.pickle.blame import MISSING, blame_unpickling
 
         blame_unpickling(exc, data, buffers)
+        if isinstance(exc, ModuleNotFoundError) and exc.name:
+            exc.add_note(MISSING.format(module=exc.name))
         raise
 
 
