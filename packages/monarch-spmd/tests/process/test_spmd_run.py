@@ -348,8 +348,25 @@ def test_hang_is_found_and_shows_stacks(program: Program, start: Start, folder: 
         start("--nproc-per-node=2", script, policy=RestartPolicy(hang_timeout=1.0)).result.get()
     failure = raised.value
     assert failure.failures[0].kind == "hang" and len(failure.failures) == 2
-    assert "ranks 0-1:" in failure.stacks and "in stuck" in failure.stacks
+    assert failure.stacks.split("\n")[:6] == [
+        "ranks 0-1:",
+        "  Current thread (most recent call last):",
+        f'    File "{script}", line 5, in <module>',
+        "      stuck()",
+        f'    File "{script}", line 4, in stuck',
+        "      threading.Event().wait()",
+    ]
+    assert "start_program" not in failure.stacks
     assert json.loads(Path(failure.record or "").read_text())["stacks"] == failure.stacks
+
+
+def test_long_traceback_keeps_the_line_of_the_program(program: Program, start: Start) -> None:
+    frames = "".join(f"def f{number}():\n    return f{number + 1}()  # {'x' * 200}\n" for number in range(300))
+    script = program(f"{frames}def f300():\n    raise ValueError('deep')\nf0()\n")
+    with pytest.raises(SPMDFailure) as raised:
+        start(script).result.get()
+    text = raised.value.failures[0].traceback
+    assert f'File "{script}", line 603, in <module>\n    f0()' in text and "\n  ...\n" in text and text.endswith("ValueError: deep\n")
 
 
 def test_program_that_is_not_there(start: Start, folder: Path) -> None:

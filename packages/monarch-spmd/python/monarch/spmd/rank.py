@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import errno
 import json
+import linecache
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from monarch.spmd.environment import Attempt, RankPlace, own_device, variables
 from monarch.spmd.memory_cgroup import out_of_memory_kills
 from monarch.spmd.snapshot_link import VARIABLE
 from monarch.spmd.snapshot_requests import Request, Requests
+from monarch.spmd.stacks import of_program
 
 if TYPE_CHECKING:
     from monarch.spmd.snapshot_transfer import RankSnapshots
@@ -249,7 +251,10 @@ class Rank(Actor):
             last, size = size, self._stack.size()
             if size > before and size == last:
                 break
-        return self._stack.read(before, _LONGEST_STACKS).decode(errors="replace")
+        # The thread of the program comes last.
+        dump = self._stack.read(max(before, size - _LONGEST_STACKS), _LONGEST_STACKS).decode(errors="replace")
+        linecache.checkcache()
+        return of_program(dump, linecache.getline)
 
     async def __cleanup__(self, exc: Exception | None) -> None:
         process = self._process

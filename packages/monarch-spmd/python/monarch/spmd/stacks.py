@@ -1,12 +1,37 @@
-"""Stacks of many ranks as one text: ranks that stand at the same place are named together."""
+"""Stacks of programs as texts: those of one program as tracebacks, those of many ranks together where they stand at the same place."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 # Numbers of threads differ from rank to rank.
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+", re.MULTILINE)
+# Frames as faulthandler writes them, and those before a program: of the file that starts it, of `runpy` and of imports.
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+_HEAD = re.compile(r"^((?:Current thread|Thread) 0x[0-9a-f]+.*) \(most recent call first\):$")
+_BESIDE = re.compile(r"<frozen (runpy|importlib\b.*)>|(.*/)?runpy\.py|.*/monarch/spmd/start_program\.py")
+
+
+def of_program(dump: str, source_line: Callable[[str, int], str]) -> str:
+    """What faulthandler has written, as tracebacks: each begins with the first frame of the program, whose thread comes first.
+
+    `source_line(file, number)` has the text of a line, empty where it is not known.
+    """
+    threads: list[tuple[str, list[str]]] = []
+    for line in dump.splitlines():
+        if head := _HEAD.match(line):
+            threads.append((head[1], []))
+        elif threads and (found := _FRAME.match(line)):
+            if not _BESIDE.fullmatch(found[1]):
+                source = source_line(found[1], int(found[2])).strip()
+                shown = f'  File "{found[1]}", line {found[2]}, in {found[3]}'
+                threads[-1][1].insert(0, f"{shown}\n    {source}" if source else shown)
+        elif threads and line.strip():
+            # Such as `...`, for frames that are left out.
+            threads[-1][1].insert(0, line)
+    threads.sort(key=lambda one: not one[0].startswith("Current"))
+    return "\n".join("\n".join((f"{head} (most recent call last):", *lines)) for head, lines in threads)
 
 
 def merged(stacks: Mapping[int, str]) -> str:

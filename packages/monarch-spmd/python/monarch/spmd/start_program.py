@@ -163,9 +163,12 @@ def _record(error: BaseException, traceback_: TracebackType | None) -> None:
     import traceback
 
     text = "".join(traceback.format_exception(type(error), error, traceback_))
+    if len(text) > _LONGEST_TRACEBACK:
+        # The line of the program is in the first part, the error at the end.
+        text = f"{text[: _LONGEST_TRACEBACK // 8].rpartition(chr(10))[0]}\n  ...\n{text[-_LONGEST_TRACEBACK // 2 :].partition(chr(10))[2]}"
     message = {
         "message": _line(error)[:_LONGEST_MESSAGE],
-        "extraInfo": {"py_callstack": text[-_LONGEST_TRACEBACK:], "timestamp": str(int(at)), "raised_at": at},
+        "extraInfo": {"py_callstack": text, "timestamp": str(int(at)), "raised_at": at},
     }
     try:
         with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:

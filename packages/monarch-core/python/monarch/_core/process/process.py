@@ -82,7 +82,7 @@ class LocalProcess:
         self.services_of: dict[int, tuple[int, int]] = {}
         # Who listens to joins and ends of members; None where nobody does.
         self.membership: Members | None = None
-        # Meshes of procs that are to be ready, by the slot that they answer, and how often they were looked at.
+        # Meshes of procs that are to be ready, by the slot that they answer, and what their procs do meanwhile.
         self.starting: dict[int, tuple[MeshInfo, str]] = {}
         self.closed = False
         self.is_shared = False
