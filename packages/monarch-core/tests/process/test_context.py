@@ -307,3 +307,18 @@ def test_a_forked_child_is_inert():
     """)
     assert lines(done.stdout) == ["True True True"] * 3 + ["0 True"]
     assert done.stderr == ""
+
+
+def test_has_context_starts_no_client() -> None:
+    done = run("""
+        from monarch.actor import Actor, context, endpoint, has_context, this_host
+
+        class Asks(Actor):
+            @endpoint
+            def ask(self):
+                return has_context()
+
+        print(has_context(), has_context(), context().actor_instance is not None, has_context())
+        print(this_host().spawn_procs().spawn("asks", Asks).ask.call_one().get())
+    """)
+    assert lines(done.stdout) == ["False False True True", "True"]

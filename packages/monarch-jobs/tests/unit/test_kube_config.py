@@ -495,3 +495,32 @@ def test_importing_and_loading_needs_no_models(tmp_path: Path, server: ApiStandI
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=25)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+class _Configuration:
+    """What the official client's one has of the name of a server."""
+
+    host = "https://api.example"
+
+
+def test_local_and_remote_are_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/ada")
+    given = _Configuration()
+    by_path, by_configuration, default = KubeConfig.from_path("~/config"), KubeConfig.from_config(given), KubeConfig()
+    assert (by_path.local, by_path.remote, by_path.out_of_cluster) == (Path("/ada/config"), None, True)
+    assert (by_configuration.local, by_configuration.remote, by_configuration.out_of_cluster) == (None, given, True)
+    assert (default.local, default.remote) == (None, None)
+    assert KubeConfig(local=Path("~/config")) == by_path and hash(KubeConfig(local="~/config")) == hash(by_path)
+    assert KubeConfig(remote=given) == by_configuration != KubeConfig(remote=_Configuration())
+    assert by_path != default == KubeConfig() and by_path != "~/config"
+    assert KubeConfig.from_path("~/config", context="a") != by_path
+
+
+def test_file_and_configuration_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="local and remote exclude each other"):
+        KubeConfig("config", _Configuration())
+    for make in (lambda: KubeConfig(remote="config"), lambda: KubeConfig.from_config(None)):
+        with pytest.raises(TypeError, match=r"a kubernetes\.client\.Configuration"):
+            make()
+    with pytest.raises(TypeError):
+        KubeConfig.from_path(None)  # pyright: ignore[reportArgumentType]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from monarch._core.call.context import current_actor_name as current_actor_name
     from monarch._core.call.context import current_rank as current_rank
     from monarch._core.call.context import current_size as current_size
+    from monarch._core.call.context import has_context as has_context
     from monarch._core.call.endpoint import Accumulator as Accumulator
     from monarch._core.call.endpoint import Endpoint as Endpoint
     from monarch._core.call.endpoint import as_endpoint as as_endpoint
@@ -87,7 +88,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "call.actor": ("Actor", "EndpointProperty", "NotAnEndpoint", "concurrent_endpoint", "endpoint"),
     "call.actor_mesh": ("ActorMesh",),
-    "call.context": ("Context", "Instance", "context", "current_actor_name", "current_rank", "current_size"),
+    "call.context": ("Context", "Instance", "context", "current_actor_name", "current_rank", "current_size", "has_context"),
     "call.endpoint": ("Accumulator", "Endpoint", "as_endpoint", "send"),
     "call.future": ("Future",),
     "call.lazy_future": ("WouldBlockRuntime", "returns_future"),

@@ -145,6 +145,15 @@ def context() -> Context:
     return found
 
 
+def has_context() -> bool:
+    """Whether this process has a context already, where `context()` would otherwise start a client. Never starts one.
+
+    if has_context():
+        print(context().actor_instance)
+    """
+    return known_process() is not None
+
+
 def _outside() -> Context:
     process = current_process()
     if not process.is_client and len(process.actors) == 1:

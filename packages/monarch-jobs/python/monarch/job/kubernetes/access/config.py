@@ -7,6 +7,7 @@ is written to disk either; certificates that a kubeconfig has inline stay in mem
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monarch.job.errors import CredentialsError
@@ -21,20 +22,49 @@ SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class KubeConfig:
-    """`KubeConfig()` is the service account of the pod where there is one, else `KUBECONFIG` or `~/.kube/config`."""
+    """`KubeConfig()` is the service account of the pod where there is one, else `KUBECONFIG` or `~/.kube/config`.
+
+    Args:
+        local: a kubeconfig file, as for `from_path`.
+        remote: a `kubernetes.client.Configuration`, as for `from_config`.
+
+    Two are equal that have the same file and context, or the same configuration.
+    """
 
     __module__ = "monarch.job.kubernetes"
 
-    def __init__(self) -> None:
-        self._path: str | None = None
+    def __init__(self, local: str | os.PathLike[str] | None = None, remote: Any = None) -> None:
+        if local is not None and remote is not None:
+            raise ValueError("KubeConfig: local and remote exclude each other: a file, or a configuration")
+        if remote is not None and not isinstance(getattr(remote, "host", None), str):
+            raise TypeError(f"KubeConfig: remote is a kubernetes.client.Configuration, not {type(remote).__name__}")
+        self._path: str | None = None if local is None else os.path.abspath(os.path.expanduser(local))
         self._context: str | None = None
-        self._given: Any = None
+        self._given: Any = remote
+
+    @property
+    def local(self) -> Path | None:
+        """The kubeconfig file; None where it is the default, or a configuration."""
+        return None if self._path is None else Path(self._path)
+
+    @property
+    def remote(self) -> Any:
+        """The `Configuration` that was given, or None."""
+        return self._given
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, KubeConfig):
+            return NotImplemented
+        return (self._path, self._context) == (other._path, other._context) and self._given is other._given
+
+    def __hash__(self) -> int:
+        return hash((self._path, self._context, id(self._given)))
 
     @classmethod
     def from_path(cls, path: str, *, context: str | None = None) -> KubeConfig:
         """A kubeconfig file, read at `load()`; `context` in place of its current one."""
-        made = cls()
-        made._path, made._context = os.path.abspath(os.path.expanduser(path)), context
+        made = cls(os.fspath(path))
+        made._context = context
         return made
 
     @classmethod
