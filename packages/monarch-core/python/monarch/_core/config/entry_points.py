@@ -118,6 +118,11 @@ def entries_by_wheel() -> dict[str, list[tuple[str, str]]]:
     return dict(sorted(found.items()))
 
 
+def installed_versions() -> dict[str, str]:
+    """The versions of the wheels of the module path, by name in lower case with hyphens."""
+    return _all().versions
+
+
 def broken() -> list[BrokenEntry]:
     """Entry points that were tried in this process and are left out."""
     return [*(found for found in _known.values() if isinstance(found, BrokenEntry)), *_failed]

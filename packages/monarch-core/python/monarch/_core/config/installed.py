@@ -68,21 +68,18 @@ def normal(name: str) -> str:
 class Installed:
     """What one look at the module path has found."""
 
-    __slots__ = ("core", "entries")
+    __slots__ = ("entries", "versions")
 
     def __init__(self) -> None:
-        # The installed version of monarch-core; None in a checkout that is not installed.
-        self.core: str | None = None
+        # By the normal name of each wheel.
+        self.versions: dict[str, str] = {}
         self.entries: dict[str, dict[str, Entry]] = {}
-        seen: set[str] = set()
         for folder in _folders():
             wheel = Wheel(folder)
             name = normal(wheel.name)
-            if name in seen:  # another one earlier on the path hides it
+            if name in self.versions:  # another one earlier on the path hides it
                 continue
-            seen.add(name)
-            if name == CORE:
-                self.core = wheel.version
+            self.versions[name] = wheel.version
             text = _read(folder, "entry_points.txt")
             if text and f"[{_PREFIX}" in text:
                 for entry in _parse(wheel, text):
@@ -93,6 +90,11 @@ class Installed:
                         group[entry.name].target,
                     ):
                         group[entry.name] = entry
+
+    @property
+    def core(self) -> str | None:
+        """The installed version of monarch-core; None in a checkout that is not installed."""
+        return self.versions.get(CORE)
 
 
 def _folders() -> Iterator[str]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from monarch._core.config.entry_points import installed_versions
 from monarch._core.config.wheel import FOREIGN, install_hint
 
 _MIB = 1 << 20
@@ -202,20 +203,21 @@ def python() -> Line:
 
 
 def _version(distribution: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
+    found = installed_versions().get(distribution)
+    if found is None and distribution in _NEEDED:
+        # Packages of a distribution of Linux may be there in the older form, which is slow to read.
+        from importlib.metadata import PackageNotFoundError, version
 
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            return None
+    return found
 
 
 def versions() -> list[tuple[str, str]]:
     """Distributions of this project that are installed, then what core stands on; each with its version."""
-    from importlib.metadata import distributions
-
-    names = {d.metadata["Name"] for d in distributions() if (d.metadata["Name"] or "").lower().startswith("monarch-")}
-    own = sorted(names | {"monarch-core"})
+    own = sorted({name for name in installed_versions() if name.startswith("monarch-")} | {"monarch-core"})
     return [(name, _version(name) or "not installed as a wheel") for name in [*own, *_NEEDED]]
 
 
@@ -252,7 +254,7 @@ def proc() -> Line:
     except Exception as e:
         first = (str(e) or type(e).__name__).splitlines()[0]
         return Line("a proc", f"does not start: {first}", "see the findings above; without any, report this line as a bug")
-    return Line("a proc", f"starts in {1000 * spent:.0f} ms")
+    return Line("a proc", f"starts in {1000 * spent:.0f} ms, beside the other checks")
 
 
 CHECKS: tuple[Callable[[], Line], ...] = (
