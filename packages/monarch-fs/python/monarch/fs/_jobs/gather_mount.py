@@ -23,6 +23,7 @@ class GatherMountFeature(JobFeature):
     """
 
     several = True
+    needs_hosts = True
 
     def __init__(self, remote_mount_point: str, local_mount_point: str, meshes: list[str] | None = None) -> None:
         self._remote, local = os.fspath(remote_mount_point), os.fspath(local_mount_point)
@@ -49,14 +50,24 @@ class GatherMountFeature(JobFeature):
 
     def start(self, hosts: FeatureHosts) -> Offer:
         """Mounts, unless the view of these hosts is mounted; raises what `monarch.fs.gather` raises."""
+        offer = self.promised(hosts)
+        self.keep(hosts)
+        return offer
+
+    def promised(self, hosts: FeatureHosts) -> Offer:
+        """Nothing but the check of the arguments."""
         chosen(hosts.meshes, self._meshes)
         if hosts.keeper is None:
             raise ValueError("gather_mount needs the keeper of a job")
         self._apply_id = hosts.apply_id
+        return Offer()
+
+    def keep(self, hosts: FeatureHosts) -> None:
+        """Has the keeper mount."""
+        assert hosts.keeper is not None
         config = {"remote": self._remote, "local": self._local, "meshes": self._meshes}
         with raised_here():
             hosts.keeper.serve(GATHER, self._local, config)
-        return Offer()
 
     def stop(self) -> None:
         """Unmounts, also what another process has mounted; without a keeper nothing is mounted."""

@@ -35,6 +35,7 @@ class RemoteMountFeature(JobFeature):
     """
 
     several = True
+    needs_hosts = True
     _source: str
     _target: str
     _meshes: list[str] | None
@@ -100,21 +101,31 @@ class RemoteMountFeature(JobFeature):
 
     def start(self, hosts: FeatureHosts) -> Offer:
         """Mounts or refreshes on all hosts of the meshes; raises what `monarch.fs.mount` raises."""
+        offer = self.promised(hosts)
+        self.keep(hosts)
+        if self._python is not None and leaves_tree(self._source, os.path.join(self._source, self._python)):
+            check_on_hosts(chosen(hosts.meshes, self._meshes), os.path.join(self._target, self._python))
+        return offer
+
+    def promised(self, hosts: FeatureHosts) -> Offer:
+        """The meshes with their interpreter, before anything is mounted."""
         wanted = chosen(hosts.meshes, self._meshes)
         if hosts.keeper is None:
             raise ValueError("remote_mount needs the keeper of a job")
         self._apply_id = hosts.apply_id
+        return Offer(meshes=self._with_interpreter(wanted))
+
+    def keep(self, hosts: FeatureHosts) -> None:
+        """Has the keeper mount or refresh."""
+        assert hosts.keeper is not None
         config = {"source": self._source, "target": self._target, "meshes": self._meshes, "options": self._options}
         with raised_here():
             hosts.keeper.serve(MOUNT, self._target, config)
-        return Offer(meshes=self._with_interpreter(wanted))
 
     def _with_interpreter(self, hosts: Mapping[str, HostMesh]) -> dict[str, HostMesh]:
         if self._python is None:
             return {}
         path = os.path.join(self._target, self._python)
-        if leaves_tree(self._source, os.path.join(self._source, self._python)):
-            check_on_hosts(hosts, path)
         return {name: mesh.with_python_executable(path) for name, mesh in hosts.items()}
 
     def stop(self) -> None:

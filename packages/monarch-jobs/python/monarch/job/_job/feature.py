@@ -72,6 +72,9 @@ class JobFeature(ABC):
     stop_seconds: ClassVar[float] = 5.0
     # A job may have several with different arguments, such as mounts; else a second one takes the place of the first.
     several: ClassVar[bool] = False
+    # The start waits for the hosts. Where they are in a queue, `state()` does not: it takes what `promised` gives, and `keep` is called
+    # when they have joined, on another thread, before the handles of this `state()` reach them.
+    needs_hosts: ClassVar[bool] = False
 
     @abstractmethod
     def dump(self) -> dict[str, Any]:
@@ -85,6 +88,14 @@ class JobFeature(ABC):
     @abstractmethod
     def start(self, hosts: FeatureHosts) -> Offer:
         """Starts on these hosts. Every `state()` calls it; what runs already is refreshed."""
+
+    def promised(self, hosts: FeatureHosts) -> Offer:
+        """What `start` will offer, before the hosts are there; raises for arguments that cannot be right."""
+        return Offer()
+
+    def keep(self, hosts: FeatureHosts) -> None:
+        """Starts what was promised. Nothing may be run on `hosts.meshes`, which wait for it; what this raises, their users get."""
+        self.start(hosts)
 
     @abstractmethod
     def stop(self) -> None:

@@ -13,6 +13,7 @@ from monarch.job.errors import FeatureMissingError, JobError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from monarch.job._job.hold import Hold
     from monarch.job._job.job_state import JobState
 
 GROUP = "monarch.job_feature"
@@ -87,15 +88,50 @@ def take_over(wanted: list[Carried], running: list[Carried]) -> list[Carried]:
     return dropped
 
 
-def start(carried: list[Carried], hosts: FeatureHosts, state: JobState) -> None:
-    """Starts the features, and adds their offers to the state. An exception of a feature gets a note, unless the feature is best effort."""
-    for one in sorted(carried, key=_place):
-        offer = _start(one, hosts._replace(meshes=state._meshes))
-        if offer is not None:
-            try:
-                state._take(offer.attributes, offer.meshes)
-            except (TypeError, ValueError) as e:
-                raise JobError(f"the job feature '{one.name}' offers what the job cannot have: {e}", title=hosts.title) from e
+def need_hosts(carried: list[Carried]) -> bool:
+    """Is there a feature whose start waits for the hosts?"""
+    for one in carried:
+        try:
+            if feature_class(one.name).needs_hosts:
+                return True
+        except FeatureMissingError:  # its start reports that
+            continue
+    return False
+
+
+def start(carried: list[Carried], hosts: FeatureHosts, state: JobState, hold: Hold | None = None) -> None:
+    """Starts the features, and adds their offers to the state. An exception of a feature gets a note, unless the feature is best effort.
+
+    With a `hold` that is not over the hosts are in a queue: features that need them promise what they offer.
+    """
+    is_given = hold is None or hold.is_given
+    try:
+        for one in sorted(carried, key=_place):
+            its = hosts._replace(meshes=state._meshes)
+            waits = hold is not None and not hold.is_over and one.feature.needs_hosts
+            offer = one.feature.promised(its) if waits else _start(one, its)
+            if offer is not None:
+                try:
+                    state._take(offer.attributes, offer.meshes)
+                except (TypeError, ValueError) as e:
+                    raise JobError(f"the job feature '{one.name}' offers what the job cannot have: {e}", title=hosts.title) from e
+    except BaseException:
+        if hold is not None and not is_given:
+            hold.give(None)
+        raise
+    if hold is not None and not is_given:
+        kept = [one for one in sorted(carried, key=_place) if one.feature.needs_hosts]
+        hold.give(lambda: _keep(kept, hosts))
+
+
+def _keep(carried: list[Carried], hosts: FeatureHosts) -> None:
+    """Starts what was promised, when the hosts have joined."""
+    for one in carried:
+        try:
+            one.feature.keep(hosts)
+        except Exception as e:
+            e.add_note(f"raised by the start of the job feature '{one.name}' of {hosts.title}")
+            raise
 
 
 def _place(one: Carried) -> int:

@@ -10,6 +10,7 @@ from monarch import actor
 from monarch.job._files import credentials
 from monarch.job._job.allocation import Allocation
 from monarch.job._job.heal import heal
+from monarch.job._job.hold import Hold, is_wanted
 from monarch.job._job.host_end import leave, shut_down
 from monarch.job._job.job_state import JobState, check_count, check_mesh_names
 from monarch.job._job.launcher import HealReport, Host, HostStatus, JobStatus, Launcher, Plan
@@ -41,6 +42,8 @@ class LauncherJob(JobTrait):
     awaited_: Allocation | None = None
     # Hosts that this process has lost with its gateway only, as far as the last look has shown: their workers may be well.
     unreached_: frozenset[Host] = frozenset()
+    # What the handles wait for beside the hosts.
+    hold_: Hold | None = None
     # Workers have been replaced since: the next `state` connects anew.
     is_stale_: bool = False
 
@@ -102,7 +105,7 @@ class LauncherJob(JobTrait):
 
     def _state(self) -> JobState:
         """Handles at once; they wait for the hosts. The same ones each time, until workers are replaced."""
-        if self.connection_ is None or self.is_stale_:
+        if self.connection_ is None or self.is_stale_ or (self.hold_ is not None and self.hold_.has_failed):
             if self.connection_ is not None:
                 self.earlier_ += (self.connection_,)
             self.connection_ = self._attach()
@@ -114,6 +117,7 @@ class LauncherJob(JobTrait):
 
         addresses = self._launcher().addresses(self._submitted())
         explain, explain_failure = self._explains_loss(), self._explains_failure()
+        hold = self.hold_ = self._hold(addresses)
         promises: dict[Host, Promise] = {}
         attached = self.attached_ = {}
         meshes: dict[str, HostMesh] = {}
@@ -121,7 +125,7 @@ class LauncherJob(JobTrait):
             workers: list[str | Future[str]] = []
             found = addresses.get(mesh, [])
             for rank in range(size):
-                address = found[rank] if rank < len(found) else None
+                address = found[rank] if rank < len(found) and hold is None else None
                 if address is None:
                     promise = promises[Host(mesh, rank)] = Promise(*actor.Channel[str].open(once=True))
                     workers.append(promise.receiver.recv())
@@ -136,8 +140,15 @@ class LauncherJob(JobTrait):
                 meshes[mesh]._explain_failure(explain_failure)
         if promises:
             allocation = self.awaited_ = self._allocation()
-            AddressWatch(allocation, promises, attached, self._join_timeout()).start()
+            AddressWatch(allocation, promises, attached, self._join_timeout(), hold).start()
         return JobState(meshes)
+
+    def _hold(self, addresses: Mapping[str, list[str | None]]) -> Hold | None:
+        """Where features need the hosts and these are in a queue, what the handles wait for."""
+        is_whole = all(None not in addresses.get(mesh, [None]) for mesh in self._sizes())
+        if is_whole or not is_wanted() or self._launcher().poll(self._submitted()).phase != "pending":
+            return None
+        return Hold()
 
     def _submitted(self) -> dict[str, Any]:
         """The scheduler's ids; `JobError` without an allocation."""

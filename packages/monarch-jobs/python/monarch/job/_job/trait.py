@@ -23,6 +23,7 @@ from monarch.job._files.submission_lock import submission_lock
 from monarch.job._job import features, saved
 from monarch.job._job.feature import FeatureHosts, JobControl, TelemetryFeature
 from monarch.job._job.healer import Healing
+from monarch.job._job.hold import holding
 from monarch.job._job.job_state import JobState
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
 from monarch.job._machine.notice import notice
@@ -85,7 +86,9 @@ class JobTrait(ABC):
         Returns as soon as there are handles, which are new objects each time: `stop` of one ends what was spawned through that one. With
         `cached_path=None` no file is read or written.
         """
-        return _with_features(self, _find_hosts(self, cached_path))
+        with holding(features.need_hosts(self._life.features)):
+            found = _find_hosts(self, cached_path)
+        return _with_features(self, found)
 
     def kill(self) -> None:
         """Ends the allocation and removes credentials and state. Without an allocation it does nothing.
@@ -587,7 +590,8 @@ def _start_features(job: JobTrait, found: JobState) -> None:
         apply_id = current._life.apply_id or ""
         keeper = keeper_of(current) if apply_id else None
         control = JobControl(job, current._title, apply_id) if apply_id else None
-        features.start(carried, FeatureHosts(current._title, apply_id, found._meshes, keeper, control), found)
+        hosts = FeatureHosts(current._title, apply_id, found._meshes, keeper, control)
+        features.start(carried, hosts, found, getattr(current, "hold_", None))
         current._life.history.observed()
     path = current._life.path
     if path is not None and (carried or current is not job):

@@ -7,11 +7,12 @@ import copy
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from monarch import actor
 from monarch.job._job.allocation import Allocation
+from monarch.job._job.hold import Hold
 from monarch.job._job.join import Join
 from monarch.job._job.launcher import Host, JobStatus
 from monarch.job._machine.commands import time_left
@@ -88,17 +89,25 @@ class Promise(NamedTuple):
 class AddressWatch(threading.Thread):
     """Looks at the scheduler until all addresses are known, or the allocation is killed; each address fulfils its promise."""
 
-    def __init__(self, allocation: Allocation, promises: Mapping[Host, Promise], attached: dict[Host, str], timeout: float | None) -> None:
+    def __init__(
+        self,
+        allocation: Allocation,
+        promises: Mapping[Host, Promise],
+        attached: dict[Host, str],
+        timeout: float | None,
+        hold: Hold | None = None,
+    ) -> None:
         super().__init__(name="monarch-job-join", daemon=True)
         self._allocation = allocation
         self._timeout = timeout
         self._promises = dict(promises)
         self._attached = attached
+        self._hold = hold
 
     def run(self) -> None:
         sent: set[Host] = set()
         try:
-            for host, address in until_joined(self._allocation, list(self._promises), self._timeout):
+            for host, address in self._found():
                 self._attached[host] = address
                 self._promises[host].port.send(address)
                 sent.add(host)
@@ -107,6 +116,15 @@ class AddressWatch(threading.Thread):
                 if host not in sent:
                     with contextlib.suppress(Exception):  # the client is ending
                         promise.port.exception(e)
+
+    def _found(self) -> Iterable[tuple[Host, str]]:
+        """Hosts with their addresses, as handles may use them: each at once, or all of them when features have started there."""
+        found = until_joined(self._allocation, list(self._promises), self._timeout)
+        if self._hold is None:
+            return found
+        whole = list(found)
+        self._hold.run(self._allocation.stopped, self._allocation.title)
+        return whole
 
 
 def answer_within(seconds: float, ask: Callable[[], T]) -> T | None:
