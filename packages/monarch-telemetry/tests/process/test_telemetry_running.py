@@ -90,16 +90,37 @@ print("=", rows("SELECT bool_and(latency_max_us > 0 AND latency_sum_us >= latenc
     ]
 
 
+def test_states_of_an_actor_go_from_created_to_stopped():
+    assert shown("""
+other = workers.spawn("other", Worker)
+other.step.call(1).get()
+other.stop().get()
+of = " FROM actor_status_events e JOIN actors a ON a.id = e.actor_id WHERE a.display_name LIKE 'other%0/2}'"
+until("SELECT count(*)" + of + " AND new_status = 'Stopped'", [(1,)])
+print("=", [state for state, in rows("SELECT new_status" + of + " ORDER BY e.timestamp_us, e.id")])
+print("=", rows("SELECT new_status FROM actor_status_events e JOIN actors a ON a.id = e.actor_id WHERE a.full_name = '<root>'"))
+print("=", rows("SELECT count(*) FROM sent_messages s JOIN meshes m ON m.id = s.actor_mesh_id WHERE m.given_name = 'other'"))
+""") == [
+        "['Created', 'Initializing', 'Idle', 'Processing', 'Idle', 'Stopping', 'Stopped']",
+        "[('Client',)]",
+        "[(1,)]",
+    ]
+
+
 def test_what_was_there_before_is_known():
     assert shown("""
-print("=", rows("SELECT a.rank, a.display_name, m.given_name, m.shape_json FROM actors a JOIN meshes m ON a.mesh_id = m.id"
+print("=", rows("SELECT a.rank, a.display_name, m.given_name FROM actors a JOIN meshes m ON a.mesh_id = m.id"
                 " WHERE m.given_name = 'worker' ORDER BY a.rank"))
 print("=", rows("SELECT p.given_name, p.class FROM meshes m JOIN meshes p ON m.parent_mesh_id = p.id WHERE m.given_name = 'worker'"))
+print("=", rows("SELECT p.given_name, p.class FROM meshes m JOIN meshes p ON m.parent_mesh_id = p.id WHERE m.given_name = 'workers'"))
+print("=", rows("SELECT shape_json, parent_view_json FROM meshes WHERE given_name = 'worker'"))
 print("=", rows("SELECT m.given_name, p.rank, p.ended_us FROM procs p JOIN meshes m ON p.mesh_id = m.id ORDER BY m.given_name, p.rank"))
 print("=", rows("SELECT state, left_us FROM hosts"), rows("SELECT given_name FROM meshes WHERE class = 'Host'"))
 """) == [
-        "[(0, \"worker{'gpus': 0/2}\", 'worker', '{\"gpus\": 2}'), (1, \"worker{'gpus': 1/2}\", 'worker', '{\"gpus\": 2}')]",
+        "[(0, \"worker{'gpus': 0/2}\", 'worker'), (1, \"worker{'gpus': 1/2}\", 'worker')]",
         "[('workers', 'Proc')]",
+        "[('hosts', 'Host')]",
+        str([('{"labels": ["gpus"], "slice": {"offset": 0, "sizes": [2], "strides": [1]}}',) * 2]),
         "[('client', 0, None), ('workers', 0, None), ('workers', 1, None)]",
         "[('ready', None)] [('hosts',)]",
     ]

@@ -198,7 +198,9 @@ def test_metrics_keep_fractions_and_are_cumulative() -> None:
     (total,), (last,) = found["metric_sums"][0].to_pylist(), found["metric_gauges"][0].to_pylist()
     (histogram,) = found["metric_histograms"][0].to_pylist()
     assert (total["sum_f64"], total["is_monotonic"], last["value_f64"]) == (0.75, True, -2.5)
-    assert json.loads(total["resource_attributes_json"]) == {"monarch.mesh": "workers", "monarch.rank": 3, "process.pid": 99}
+    assert json.loads(total["resource_attributes_json"]) == {
+        "service.name": "monarch", "monarch.mesh": "workers", "monarch.rank": 3, "process.pid": 99
+    }  # fmt: skip
     counts = json.loads(histogram["bucket_counts_json"])
     assert (histogram["count"], histogram["min_f64"], histogram["max_f64"], len(counts)) == (3, 1.0, 99999.0, len(BOUNDS) + 1)
     assert sum(counts) == 3 and counts[-1] == 1
@@ -246,8 +248,53 @@ def test_what_lives_is_known_once() -> None:
     assert ask(kept, "SELECT rank, pid, started_us, mesh_id FROM procs") == [(2, 77, 995_000, PROCS)]
     assert ask(kept, "SELECT id, rank, display_name FROM actors") == [(actor_id(WORKER, MESH), 2, "trainer{'gpus': 2/4}")]
     assert ask(kept, "SELECT class, given_name, parent_mesh_id FROM meshes") == [("train.Trainer", "trainer", PROCS)]
-    assert ask(kept, "SELECT new_status FROM actor_status_events") == [("Created",), ("Idle",)]
+    # A new actor is initialized by a message; one of before is introduced with an age.
+    assert ask(kept, "SELECT new_status FROM actor_status_events") == [("Created",)]
+    (region,) = ask(kept, "SELECT shape_json FROM meshes")
+    assert json.loads(region[0]) == {"labels": ["gpus"], "slice": {"offset": 0, "sizes": [4], "strides": [1]}}
     assert places.get(WORKER) == Place("workers[2]", 77, "workers", 2)
+
+
+def test_client_is_the_root_and_an_old_actor_idle() -> None:
+    kept = store()
+    found = Facts(kept, Places(), HOST, "here", CLIENT)
+    begins = {
+        "proc.start": rows({"mesh": "client", "rank": 0, "pid": 7, "id": 5, "age": 0}, proc=CLIENT),
+        "actor.start": rows({"mesh": MESH, "actor": "<root>.<train.Trainer trainer>", "age": 5_000}),
+    }
+    found.begun(begins)
+    found.begun(begins)
+    assert ask(kept, "SELECT full_name, display_name FROM actors WHERE id = " + str(actor_id(CLIENT, 0))) == [("<root>", "<root>")]
+    statuses = ask(kept, "SELECT actor_id, new_status FROM actor_status_events ORDER BY new_status")
+    assert statuses == [(actor_id(CLIENT, 0), "Client"), (actor_id(WORKER, MESH), "Created"), (actor_id(WORKER, MESH), "Idle")]
+
+
+def test_procs_have_their_mesh_of_hosts_as_parent() -> None:
+    kept = store()
+    made = {"parent": 77, "class": "", "name": "procs", "creator": "<root>", "shape": '{"hosts": 2, "gpus": 3}', "age": 0}
+    Facts(kept, Places(), HOST, "here", CLIENT).begun({"mesh.made": rows({"mesh": PROCS, **made}, proc=CLIENT)})
+    ((kind, parent, view, region),) = ask(kept, "SELECT class, parent_mesh_id, parent_view_json, shape_json FROM meshes")
+    assert (kind, parent, view) == ("Proc", 77, None)
+    assert json.loads(region) == {"labels": ["hosts", "gpus"], "slice": {"offset": 0, "sizes": [2, 3], "strides": [3, 1]}}
+
+
+def test_first_and_last_message_of_an_actor_are_states() -> None:
+    messages = Messages(Sampling(1))
+    sent = [
+        {"mesh": MESH, "method": one, "sender": 0, "bytes": 1, "parent": 0, "rank": 0, "peer": WORKER} for one in ("__init__", "step", "")
+    ]
+    calls = [{**one, "call": number} for number, one in enumerate(sent, 1)]
+    found = messages.batches(Broadcasts().mark({"message.sent": rows(*calls, proc=CLIENT)}), {})
+    assert values(found["sent_messages"], "actor_mesh_id") == [(MESH,)]
+    begins = [{**message(number), "parent": 0, "method": one} for number, one in enumerate(("__init__", "step", ""), 1)]
+    states = values(messages.batches({"message.begun": rows(*begins)}, {})["actor_status_events"], "new_status")
+    assert states == [("Initializing",), ("Processing",), ("Stopping",)]
+    # However many messages there are, these two have their state.
+    many = [{**message(number), "parent": 0, "method": "step"} for number in range(10, 5_000)]
+    counted = rows(*({**one, "sender": 0, "bytes": 1, "depth": 1} for one in many))
+    late = messages.batches({"message.received": counted, "message.begun": rows(*begins[:1], *many, *begins[2:])}, {})
+    shown = values(late["actor_status_events"], "new_status")
+    assert shown[0] == ("Initializing",) and shown[-1] == ("Stopping",) and len(shown) < 2_000
 
 
 def test_the_end_of_a_proc_is_the_first_cause_of_those_of_its_actors() -> None:

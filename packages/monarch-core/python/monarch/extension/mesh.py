@@ -7,7 +7,7 @@ from monarch._core.call.mesh_methods import EndpointCall
 from monarch._core.call.port import ranked_port
 from monarch._core.extension.healing import HealedHosts, Healer, healer_of, set_healer
 from monarch._core.extension.joining import joined_by
-from monarch._core.extension.mesh import MeshMethods, MeshView, SendTarget, mesh_view
+from monarch._core.extension.mesh import MeshMethods, MeshView, SendTarget, host_mesh_number, mesh_view
 from monarch._core.extension.owned_meshes import OwnedMesh, owned_meshes, stop_mesh
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "OwnedMesh",
     "SendTarget",
     "healer_of",
+    "host_mesh_number",
     "joined_by",
     "mesh_view",
     "owned_meshes",

@@ -279,7 +279,7 @@ events! {
     }
     25 mesh_made "mesh.made" true "This process has spawned a mesh, which it owns." {
         mesh: Id "the mesh",
-        parent: Id "the mesh of procs of an actor mesh; 0 for a mesh of procs",
+        parent: Id "the mesh of procs of an actor mesh, the mesh of hosts of a mesh of procs; 0 for none",
         class: Name "class of the actors; empty for a mesh of procs",
         name: Name "the name that the program gave",
         creator: Name "display name of the owner",

@@ -115,7 +115,7 @@ class MeshInfo:
         return f"{self.creator}.<{self.class_name + ' ' if self.class_name else ''}{self.name}{point}>"
 
     def made(self, parent: int) -> None:
-        """This process has spawned it: on a mesh of procs, or on hosts (0)."""
+        """This process has spawned it: on a mesh of procs, or of hosts."""
         mesh_made(self.uid, parent, self.class_name, self.name, self.creator, shape_json(self.extent))
 
     def state(self) -> tuple[Any, ...]:

@@ -77,6 +77,14 @@ class MeshView(NamedTuple):
     ranks: tuple[Rank, ...]
 
 
+def host_mesh_number(hosts: HostMesh) -> int:
+    """The number of a mesh of hosts, which its slices have too: the same in each process that has a handle.
+
+    The event `mesh.made` of a mesh of procs has it as the parent.
+    """
+    return hosts._number()
+
+
 def mesh_view(mesh: ProcMesh | ActorMesh | Any) -> MeshView:
     """The members of a mesh of procs or actors, or of a slice of it; nothing is sent. `TypeError` for anything else."""
     if not isinstance(mesh, ProcMesh | ActorMesh):

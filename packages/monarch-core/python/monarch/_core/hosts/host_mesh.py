@@ -63,6 +63,14 @@ class HostMesh(MeshTrait):
         agents = self._agents
         return [agents[r if len(agents) > 1 else 0] for r in self._shape.ranks()]
 
+    def _number(self) -> int:
+        """The number of this mesh and of its slices: the same in each process, and none of a mesh of procs or actors."""
+        from struct import pack
+
+        from monarch._core._native.files import blake3
+
+        return int.from_bytes(blake3(pack(f"<{len(self._agents)}Q", *self._agents))[:8], "little")
+
     @property
     def _is_shut_down(self) -> bool:
         return self._spawned.is_shut_down

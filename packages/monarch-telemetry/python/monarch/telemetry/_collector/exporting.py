@@ -168,7 +168,7 @@ class Exporting:
         window = Window(self._since_us, until_us, self._started_us)
         # A measurement that fails is not made again: its rows may be what is wrong.
         self._since_us = until_us
-        resource = {"host.name": self._host}
+        resource = {"host.name": self._host, "service.name": options.service_name}
         found = self._keeping.tables(self._measured)
         near = _near(found, window)
         answers: dict[str, Any] = {}

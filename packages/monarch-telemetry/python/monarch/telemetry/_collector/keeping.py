@@ -91,6 +91,7 @@ class Keeping:
     def configure(self, options: Options) -> None:
         """Changes what is kept from now on."""
         self.store.configure(int(options.budget_bytes), options.retention)
+        self.ingest.serve_as(options.service_name)
         self.ingest.sample_above(None if options.level == "messages" else MOST_A_SECOND)
         rare = {"process.memory.vm_bytes": options.memory_interval_secs, "actor.message_queue_size": options.snapshot_interval_secs}
         self._gauges_us = {name: int(_MISSED * max(every, _GAUGES_EVERY) * 1e6) for name, every in rare.items()}

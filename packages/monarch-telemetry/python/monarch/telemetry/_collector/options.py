@@ -38,6 +38,11 @@ class Options(NamedTuple):
         return f"Options({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
+    def service_name(self) -> str:
+        """The resource attribute `service.name` of metrics."""
+        return dict(self.otel).get("OTEL_SERVICE_NAME") or "monarch"
+
+    @property
     def retention(self) -> float:
         """Seconds of history."""
         return float(self.retention_secs) or float("inf")

@@ -16,6 +16,7 @@ from typing import Any
 
 from monarch.actor import ActorError, HostMesh, SupervisionError, this_host
 from monarch.extension import ServiceError, member
+from monarch.extension.mesh import host_mesh_number
 from monarch.telemetry._asking import ASKER, Answer, Asker, in_words
 from monarch.telemetry._collector.allocator import ANSWERS, LONG, QUESTION
 from monarch.telemetry._collector.keeping import schemas
@@ -57,7 +58,7 @@ class Engine:
             Host(one, name, arguments, options, quiet, self._lost) for mesh, hosts in meshes.items() for name, one in _singles(mesh, hosts)
         ]
         for name, hosts in meshes.items():
-            self.own.know_mesh(arguments["job"], name, hosts.extent)
+            self.own.know_mesh(host_mesh_number(hosts), name, hosts.extent)
         # What this process records is on its own host, which may be none of the job's.
         if not alone:
             self._hosts.append(Host(this_host(), "client", arguments, options, quiet, self._lost))

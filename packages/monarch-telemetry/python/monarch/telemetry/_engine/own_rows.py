@@ -11,7 +11,7 @@ from typing import Any
 from monarch.actor import Extent
 from monarch.extension import HostEnd, Listening, listen
 from monarch.telemetry._arrow import pa
-from monarch.telemetry._ingest.ids import HOSTS, mixed
+from monarch.telemetry._ingest.regions import region_json
 from monarch.telemetry._store.store import Store
 from monarch.telemetry._tables.catalog import TABLES
 
@@ -66,10 +66,9 @@ class OwnRows:
             if self._listening is None:
                 self._listening = listen(self._heard)
 
-    def know_mesh(self, job: int, name: str, extent: Extent) -> None:
+    def know_mesh(self, number: int, name: str, extent: Extent) -> None:
         """A mesh of hosts, which no process records: this one has it."""
-        number = mixed(HOSTS, job, *name.encode())
-        shape = json.dumps(dict(zip(extent.labels, extent.sizes, strict=True)))
+        shape = region_json(dict(zip(extent.labels, extent.sizes, strict=True)))
         row = {"id": number, "timestamp_us": int(time.time() * 1e6), "class": "Host", "given_name": name, "full_name": name}
         self._store.put("meshes", number, {**row, "shape_json": shape})
 

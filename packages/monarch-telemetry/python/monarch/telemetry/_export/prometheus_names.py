@@ -108,7 +108,8 @@ def labels(attributes: Mapping[str, Any], resource: Mapping[str, Any], scope: st
     of labels that are the same but for letters that Prometheus does not take are joined by `;`.
     """
     found: dict[str, str] = {"otel_scope_name": scope} if scope else {}
-    for name, value in _joined(resource).items():
+    # The name of the service is the label `job` of the target.
+    for name, value in _joined({name: value for name, value in resource.items() if name != "service.name"}).items():
         found.setdefault(name, value)
     for name, value in _joined(attributes).items():
         while name in found or name == "le":

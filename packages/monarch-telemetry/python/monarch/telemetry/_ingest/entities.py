@@ -13,6 +13,7 @@ from monarch.telemetry._ingest.gaps import UNKNOWN
 from monarch.telemetry._ingest.ids import ACTOR_EVENT, FAILURE, LINK, U64, actor_id, mixed
 from monarch.telemetry._ingest.meshes import Meshes
 from monarch.telemetry._ingest.places import AGENT, Place, Places
+from monarch.telemetry._ingest.regions import WITHOUT_DIMENSIONS, region_of, sizes_of
 from monarch.telemetry._ingest.rows import Rows
 from monarch.telemetry._ingest.running import Running
 from monarch.telemetry._store.store import Store
@@ -162,19 +163,23 @@ class Facts:
             {"proc_id": proc, "host_id": self._host_id, "mesh_id": row["id"], "rank": rank, "pid": row["pid"], "started_us": started},
         )
         if is_client:
-            whole = {"class": "Client", "given_name": "client", "full_name": "<root>", "shape_json": "{}"}
+            whole = {"class": "Client", "given_name": "client", "full_name": "<root>", "shape_json": WITHOUT_DIMENSIONS}
             self._store.put("meshes", row["id"], {"id": row["id"], "timestamp_us": started, **whole})
-            self._put_actor(
-                proc, 0, {"timestamp_us": started, "mesh_id": row["id"], "rank": 0, "full_name": "<root>", "display_name": "client"}
-            )
+            root = {"mesh_id": row["id"], "rank": 0, "full_name": "<root>", "display_name": "<root>"}
+            if self._store.entity("actors", actor_id(proc, 0)) is None:
+                self._status(proc, 0, row["number"], started, "Client", None)
+            self._put_actor(proc, 0, {"timestamp_us": started, **root})
 
     def _mesh(self, row: Mapping[str, Any]) -> None:
         mesh, name, kind = row["mesh"], row["name"] or "", row["class"] or ""
-        shape = row["shape"] or "{}"
+        shape = region_of(row["shape"] or "{}")
         self._meshes.made(mesh, name, shape)
         full = f"{row['creator'] or ''}.<{kind + ' ' if kind else ''}{name}>"
         made = {"id": mesh, "timestamp_us": row["us"] - row["age"] // 1000, "class": kind or "Proc", "given_name": name, "full_name": full}
-        parent = {"parent_mesh_id": row["parent"], "parent_view_json": shape} if row["parent"] else {}
+        parent = {"parent_mesh_id": row["parent"]} if row["parent"] else {}
+        # Of hosts a part may have been called, and its procs are more than these.
+        if parent and kind:
+            parent["parent_view_json"] = shape
         self._store.put("meshes", mesh, {**made, "shape_json": shape, **parent})
 
     def _actor(self, row: Mapping[str, Any]) -> None:
@@ -197,7 +202,9 @@ class Facts:
         if is_known:
             return
         self._status(proc, mesh, row["number"], at, "Created", None)
-        self._status(proc, mesh, row["number"] + (1 << 62), row["us"], "Idle", None)
+        # A new one is initialized next, which is a message.
+        if row["age"]:
+            self._status(proc, mesh, row["number"] + (1 << 62), row["us"], "Idle", None)
 
     def _put_actor(self, proc: int, mesh: int, row: dict[str, Any]) -> None:
         number = actor_id(proc, mesh)
@@ -359,7 +366,7 @@ class Facts:
         known = self._store.entity("meshes", mesh)
         if known is None:
             return f"{self.names.get(mesh, '')}[{rank}]"
-        return f"{str(known['full_name']).removesuffix('>')}{point_of(json.loads(known['shape_json']), rank)}>"
+        return f"{str(known['full_name']).removesuffix('>')}{point_of(sizes_of(known['shape_json']), rank)}>"
 
     def known_actors(self) -> tuple[dict[int, dict[int, Living]], dict[int, dict[int, Ended]], dict[str, str]]:
         """Living and ended actors by proc and mesh; and by the display of an owner the display of the first actor that failed below it,

@@ -15,7 +15,7 @@ _START, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB1331
 # Numbers to compare columns of ids with: a plain one would make Arrow take them for signed numbers, which they do not fit.
 U64 = (pa.scalar(0, pa.uint64()), pa.scalar(1, pa.uint64()))
 # What an id is of, where the same numbers may identify two things.
-MESSAGE, BROADCAST, EVENT, ACTOR_EVENT, FAILURE, HOSTS, LINK, PROC_END, ROOT = range(1, 10)
+MESSAGE, BROADCAST, EVENT, ACTOR_EVENT, FAILURE, LINK, PROC_END, ROOT = range(1, 9)
 
 
 def mixed(*parts: int) -> int:

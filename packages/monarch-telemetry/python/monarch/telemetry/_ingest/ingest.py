@@ -226,6 +226,11 @@ class Ingest:
         with self._writing_lock:
             self._sampling.change(most)
 
+    def serve_as(self, name: str) -> None:
+        """What metrics of programs have as `service.name`."""
+        with self._writing_lock:
+            self._metrics.service = name
+
     def know_hosts(self, hosts: Iterable[Mapping[str, Any]]) -> None:
         """See `Facts.know_hosts`."""
         with self._writing_lock:

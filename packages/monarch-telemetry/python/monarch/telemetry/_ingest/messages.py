@@ -14,6 +14,7 @@ from typing import Any
 from monarch.telemetry._arrow import pa, pc
 from monarch.telemetry._ingest.broadcasts import FIRST
 from monarch.telemetry._ingest.ids import ACTOR_EVENT, BROADCAST, EVENT, MESSAGE, U64, actor_ids, mixed, mixed_columns
+from monarch.telemetry._ingest.regions import WITHOUT_DIMENSIONS
 from monarch.telemetry._ingest.rows import Rows, repeated, text
 from monarch.telemetry._ingest.running import Running
 from monarch.telemetry._ingest.sampling import Sampling
@@ -23,6 +24,9 @@ from monarch.telemetry._tables.events import ACTOR_STATUS_EVENTS, MESSAGE_STATUS
 _MOST_COUNTED = 20_000
 # How far the numbers of a pair are from those of pairs that were forgotten for room: no number is given twice.
 _AGAIN = 1 << 40
+# Methods of the messages that begin and end an actor.
+_INIT, _STOP = "__init__", ""
+_LIFE = pa.array([_INIT, _STOP], pa.string())
 # Where the counts of a pair are that has a list of them, behind the number from which it counts.
 _STATES = {"queued": 1, "active": 2, "complete": 3}
 
@@ -84,12 +88,14 @@ class Messages:
     def batches(self, rows: Mapping[str, Rows], shapes: Mapping[int, str]) -> dict[str, list[Any]]:
         """The new rows by table, of events that `Broadcasts` has marked.
 
-        `shapes` has labels and sizes of meshes, as JSON, by their number.
+        `shapes` has the regions of meshes, as JSON, by their number.
         """
         found: dict[str, list[Any]] = {"sent_messages": [], "messages": [], "message_status_events": [], "actor_status_events": []}
         for kind in ("message.sent", "cast.sent"):
             if kind in rows:
-                found["sent_messages"].append(self._sent(rows[kind], shapes))
+                # Of the program: an actor's first message and its stop are not.
+                sent = rows[kind].where(pc.invert(pc.is_in(rows[kind]["method"], value_set=_LIFE)))
+                found["sent_messages"].append(self._sent(sent, shapes))
         if "message.received" in rows:
             received = rows["message.received"]
             ids = self._ids("queued", received)
@@ -101,7 +107,7 @@ class Messages:
             begun_ids = self._ids("active", rows["message.begun"])
             begun, ids = self._sampled(rows["message.begun"], begun_ids)
             found["message_status_events"].append(_states(begun, ids, "active"))
-            found["actor_status_events"].append(_actor_states(begun, "Processing"))
+            found["actor_status_events"].append(_actor_states(begun, _begun_state(begun["method"])))
         if "message.handled" in rows:
             ended_ids = self._ids("complete", rows["message.handled"])
             handled, ids = self._sampled(rows["message.handled"], ended_ids)
@@ -138,7 +144,7 @@ class Messages:
             sent, ids = sent.where(keep), ids.filter(keep)
         meshes = sent["mesh"]
         distinct = pc.unique(meshes)
-        texts = pa.array([shapes.get(mesh, "{}") for mesh in distinct.to_pylist()], pa.string())
+        texts = pa.array([shapes.get(mesh, WITHOUT_DIMENSIONS) for mesh in distinct.to_pylist()], pa.string())
         shown = texts.take(pc.index_in(meshes, value_set=distinct))
         return _batch(SENT_MESSAGES, ids, sent["us"], actor_ids(sent["proc"], sent["sender"]), meshes, shown, shown)
 
@@ -155,7 +161,8 @@ class Messages:
     def _sampled(self, rows: Rows, ids: Any, *, count: bool = False) -> tuple[Rows, Any]:
         if count:
             self._sampling.count(rows["proc"], rows["us"])
-        keep = self._sampling.mask(rows["proc"], ids)
+        # What begins and ends an actor is never left out: its status would be wrong for long.
+        keep = pc.or_(self._sampling.mask(rows["proc"], ids), pc.is_in(rows["method"], value_set=_LIFE))
         return (rows, ids) if pc.all(keep).as_py() else (rows.where(keep), ids.filter(keep))
 
 
@@ -187,10 +194,23 @@ def _states(rows: Rows, ids: Any, state: Any) -> Any:
     return _batch(MESSAGE_STATUS_EVENTS, mixed_columns(EVENT, rows["proc"], rows["number"]), rows["us"], ids, states)
 
 
-def _actor_states(rows: Rows, state: str) -> Any:
+def _begun_state(methods: Any) -> Any:
+    """Of an actor that begins a message of this method; a name that was overwritten is none of these two."""
+    other = pc.if_else(pc.fill_null(pc.equal(methods, _STOP), False), "Stopping", "Processing")
+    return pc.if_else(pc.fill_null(pc.equal(methods, _INIT), False), "Initializing", other)
+
+
+def _actor_states(rows: Rows, state: Any) -> Any:
     ids = mixed_columns(ACTOR_EVENT, rows["proc"], rows["number"])
     actors = actor_ids(rows["proc"], rows["mesh"])
-    return _batch(ACTOR_STATUS_EVENTS, ids, rows["us"], actors, repeated(state, pa.string(), rows.count), pa.nulls(rows.count, pa.string()))
+    return _batch(
+        ACTOR_STATUS_EVENTS,
+        ids,
+        rows["us"],
+        actors,
+        repeated(state, pa.string(), rows.count) if isinstance(state, str) else state,
+        pa.nulls(rows.count, pa.string()),
+    )
 
 
 def _batch(table: Any, *columns: Any) -> Any:

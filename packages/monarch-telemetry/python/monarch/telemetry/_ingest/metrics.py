@@ -50,6 +50,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self._series: dict[Key, Series] = {}
+        # The resource attribute `service.name`.
+        self.service = "monarch"
         self._written = 0
         # Updates of series that there was no room for.
         self.dropped = 0
@@ -85,17 +87,17 @@ class Metrics:
         changed = {key: series for key, series in self._series.items() if series.is_new}
         for series in changed.values():
             series.is_new = False
-        return _batches(changed, places)
+        return _batches(changed, places, self.service)
 
     def states(self, places: Places) -> dict[str, list[Any]]:
         """Rows by table, of all series; these are no history."""
-        return _batches(self._series, places)
+        return _batches(self._series, places, self.service)
 
 
-def _batches(of: Mapping[Key, Series], places: Places) -> dict[str, list[Any]]:
+def _batches(of: Mapping[Key, Series], places: Places, service: str) -> dict[str, list[Any]]:
     found: dict[str, list[dict[str, Any]]] = {"metric_gauges": [], "metric_sums": [], "metric_histograms": []}
     for key, series in of.items():
-        _row(found, key, series, places)
+        _row(found, key, series, places, service)
     schemas = {"metric_gauges": METRIC_GAUGES, "metric_sums": METRIC_SUMS, "metric_histograms": METRIC_HISTOGRAMS}
     return {name: [pa.RecordBatch.from_pylist(rows, schema=schemas[name].schema())] for name, rows in found.items() if rows}
 
@@ -115,9 +117,9 @@ def _update(series: Series, kind: str, amount: float, us: int) -> None:
         series.amount = amount
 
 
-def _row(found: Mapping[str, list[dict[str, Any]]], key: Key, series: Series, places: Places) -> None:
+def _row(found: Mapping[str, list[dict[str, Any]]], key: Key, series: Series, places: Places, service: str) -> None:
     place = places.get(key.proc)
-    resource = {"monarch.mesh": place.mesh_name, "monarch.rank": place.rank, "process.pid": place.pid}
+    resource = {"service.name": service, "monarch.mesh": place.mesh_name, "monarch.rank": place.rank, "process.pid": place.pid}
     row: dict[str, Any] = {
         "name": key.name,
         "timestamp_us": series.us,
