@@ -191,9 +191,33 @@ def test_there_are_no_receivers_elsewhere(use: Any) -> None:
         use(Addressed())
 
 
+class Constructed(Actor):
+    """Gives what it was constructed with, and what has run after that."""
+
+    def __init__(self, *given: Any) -> None:
+        _followed.clear()
+        self.given = given
+
+    @endpoint
+    def read(self) -> tuple[Any, list[Any]]:
+        return self.given, list(_followed)
+
+
+def test_constructed_actors_are_receivers() -> None:
+    procs = this_host().spawn_procs({"gpus": 2})
+    plain, value = Addressed(), Followed()
+    actors = procs.spawn("constructed", Constructed, value, plain)
+    assert list(value.futures[0].get().values()) == [[7]] * 2
+    assert [(given[1], followed) for given, followed in actors.read.call().get().values()] == [(2, [7])] * 2
+    assert procs.slice(gpus=1).spawn("one", Constructed, plain).read.call_one().get()[0] == (1,)
+    assert plain.undone == 0
+    with pytest.raises(TypeError, match="generator"):
+        procs.spawn("unsent", Constructed, plain, (i for i in range(3)))
+    assert plain.undone == 1
+    procs.stop().get()
+
+
 def test_messages_of_other_kinds_have_no_receivers(procs: Any) -> None:
-    with pytest.raises(TypeError, match="goes to actors only"):
-        procs.spawn("constructed", Echo, Addressed())
     port, _receiver = Channel[Any].open()
     with pytest.raises(TypeError, match="goes to actors only"):
         port.send(Addressed())

@@ -222,6 +222,54 @@ def test_tensors_outside_of_an_activation(procs, actors):
     assert values(actors.read.call(t))[1][0][0].tolist() == [1, 1]
 
 
+class Constructed(Actor):
+    """Keeps what it was given, and may fail of it."""
+
+    def __init__(self, t, *, label, fail=False):
+        if fail:
+            raise ValueError(f"{label} has no use for {t.tolist()}")
+        self.t = t
+        self.at_begin = t.tolist()
+
+    @endpoint
+    def read(self):
+        return self.at_begin, self.t.tolist()
+
+
+def test_actors_are_constructed_with_their_shards(mesh, procs):
+    t = torch.ones(2) + mesh.rank("gpus")
+    built = procs.spawn("constructed", Constructed, t, label="n")
+    t.add_(10)
+    mesh.check()
+    assert values(built.read.call()) == [([1.0, 1.0], [11.0, 11.0]), ([2.0, 2.0], [12.0, 12.0])]
+    with mesh.slice(gpus=1).activate():
+        part = torch.full((1,), 7.0)
+    assert procs.slice(gpus=1).spawn("part", Constructed, part, label="n").read.call_one().get() == ([7.0], [7.0])
+    with pytest.raises(ValueError, match="given to 2 actors, and 1 of them are on procs that have no shard"):
+        procs.spawn("other", Constructed, part, label="n")
+    with pytest.raises(TypeError, match="REQUIRES_GRAD"):
+        procs.spawn("graph", Constructed, torch.ones(1, requires_grad=True), label="n")
+
+
+def test_an_actor_that_cannot_be_constructed_holds_no_stream(monkeypatch):
+    noticed = threading.Semaphore(0)
+    monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: noticed.release())
+    procs = this_host().spawn_procs({"gpus": 2})
+    with procs.activate() as mesh:
+        t = torch.ones(2)
+        failed = procs.spawn("failed", Constructed, t, label="n", fail=True)
+        assert inspect(t + 1, gpus=1).tolist() == [2.0, 2.0]
+        with pytest.raises(SupervisionError, match=r"n has no use for \[1.0, 1.0\]"):
+            failed.read.call().get()
+        bad = procs.spawn("poisoned", Constructed, torch.linalg.cholesky(-torch.eye(2)), label="n")
+        with pytest.raises(SupervisionError, match="cholesky"):
+            bad.read.call().get()
+        with pytest.raises(RemoteException, match="cholesky"):
+            mesh.check()
+        assert inspect(t).tolist() == [1.0, 1.0]
+    procs.stop().get()
+
+
 def test_async_actors(mesh, procs):
     actors = procs.spawn("async_holder", AsyncHolder)
     t = mesh.rank("gpus") * torch.ones(1)
@@ -287,21 +335,10 @@ def test_pickling_outside_of_a_call_is_refused(mesh, procs):
     for use in (pickle.dumps, lambda v: torch.save(v, io.BytesIO())):
         with pytest.raises(TypeError, match="a mesh tensor cannot be pickled"):
             use(t)
-    with pytest.raises(TypeError, match="a mesh tensor cannot be pickled"):
-        procs.spawn("constructed", Constructed, t)
     port, receiver = mt_port()
     with pytest.raises(TypeError, match="a mesh tensor cannot be pickled"):
         port.send(t)
     del receiver
-
-
-class Constructed(Actor):
-    def __init__(self, t):
-        self.t = t
-
-    @endpoint
-    def nothing(self):
-        return None
 
 
 def mt_port():

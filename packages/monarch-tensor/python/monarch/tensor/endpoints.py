@@ -1,4 +1,4 @@
-"""Mesh tensors as arguments and as results of endpoints of ordinary actors."""
+"""Mesh tensors as arguments of ordinary actors, and as results of their endpoints."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 
 _REFUSAL = (
     "a mesh tensor cannot be pickled: its data are on the workers. Fetch them with `monarch.tensor.inspect`, or pass the tensor to a "
-    "remote function or to an endpoint of actors on the procs of its mesh."
+    "remote function, or to actors on the procs of its mesh, by an endpoint or by `spawn`."
 )
 
 
 def pickled(tensor: Tensor) -> tuple[Any, ...]:
-    """For `Tensor.__reduce_ex__`: in a call of an endpoint the actor on each proc gets the tensor of that rank, as it is at this point.
+    """For `Tensor.__reduce_ex__`: in a call of an endpoint, and in `spawn`, the actor on each proc gets the tensor of that rank.
 
-    Actor and worker share its memory: the stream goes on when the endpoint has returned, an async one when it has come to its first
-    `await`. `ValueError` if an actor is on no proc of the tensor's mesh, and `TypeError` outside of such a call.
+    It is as it is at this point. Actor and worker share its memory: the stream goes on when the endpoint or `__init__` has returned, an
+    async one when it has come to its first `await`. `ValueError` if an actor is on no proc of the tensor's mesh, and `TypeError` for
+    other pickles.
     """
     found = receivers(_REFUSAL)
     handle = tensor._handle
@@ -42,7 +43,7 @@ def pickled(tensor: Tensor) -> tuple[Any, ...]:
     if given is None:
         place = handle.place
         controller = place.controller
-        check_operands("an endpoint", (tensor,), {}, place)
+        check_operands("an actor", (tensor,), {}, place)
         ranks = _ranks_of(place, found.procs, repr(tensor))
         number = next(controller.numbers)
         there = controller.place_of_ranks(ranks, place.stream)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-    from monarch._core._native import CallCell, Result
+    from monarch._core._native import CallCell, Caller, Result
     from monarch._core.call.actor_mesh import ActorMesh
     from monarch._core.call.port import Port
     from monarch._core.call.value_mesh import ValueMesh
@@ -112,44 +112,18 @@ class Endpoint(Generic[P, R]):
         self, exc: RuntimeError | TypeError, args: tuple[Any, ...], kwargs: dict[str, Any], mode: int, rank: int | None = None
     ) -> CallCell | BaseException | None:
         """After an attempt to send that raised `exc`: sends again if an argument asks for the receivers, else why there is no answer."""
-        from monarch._core.pickle.state import NeedsReceivers, Receivers, state
+        from monarch._core.pickle.state import NeedsReceivers
 
         if isinstance(exc, RuntimeError):
             return self._undelivered(exc, rank)
         if not isinstance(exc, NeedsReceivers):
             raise exc
-
-        ranks = self._mesh._base_ranks()
-        procs = self._mesh._info.procs
-        found = Receivers(tuple(procs[r] for r in (ranks if rank is None else [ranks[rank]])))
-        before, state.receivers = state.receivers, found
-        sent = False
         try:
-            cell = self._caller.send(args, kwargs, mode, rank)
-            sent = True
+            cell, is_sent = send_to_receivers(self._mesh, self._caller, args, kwargs, mode, rank)
         except RuntimeError as e:
             return self._undelivered(e, rank)
-        finally:
-            state.receivers = before
-            if not sent:
-                for undo in found.not_sent:
-                    undo()
-        if found.sent:
-            from functools import partial
-
-            for run in found.sent:
-                run(partial(self._then, rank))
+        is_sent()
         return cell
-
-    def _then(self, rank: int | None, function: Callable[..., Any], *given: Any) -> Future[Any]:
-        """Has the actors run a function after the messages so far."""
-        from monarch._core.call.actor import Actor
-
-        after: Endpoint[Any, Any] = Endpoint(self._mesh, "_call_function", Actor._call_function)
-        if rank is None:
-            return after.call(function, given)
-        cell = after._caller.send((function, given), {}, FIRST_ERROR, rank)
-        return Future._of(cell, lambda cell: after._one_result(cell, rank))
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
         """Calls all actors; the result has one value per rank, in the shape of the called mesh."""
@@ -316,6 +290,49 @@ def _random_below(n: int) -> int:
     from random import randrange
 
     return randrange(n)
+
+
+def send_to_receivers(
+    mesh: ActorMesh, caller: Caller, args: tuple[Any, ...], kwargs: dict[str, Any], mode: int, rank: int | None = None
+) -> tuple[CallCell | None, Callable[[], None]]:
+    """Sends what goes to known receivers only, as each shard of a mesh tensor goes to one actor; to the actors of a mesh, or that of a rank.
+
+    Such a message is refused when it is pickled at first, and made again here, with its receivers at hand. The second result is to be called once the message is on its way: it runs what waits for that.
+    """
+    from functools import partial
+
+    from monarch._core.pickle.state import Receivers, state
+
+    ranks = mesh._base_ranks()
+    procs = mesh._info.procs
+    found = Receivers(tuple(procs[r] for r in (ranks if rank is None else [ranks[rank]])))
+    before, state.receivers = state.receivers, found
+    sent = False
+    try:
+        cell = caller.send(args, kwargs, mode, rank)
+        sent = True
+    finally:
+        state.receivers = before
+        if not sent:
+            for undo in found.not_sent:
+                undo()
+
+    def is_sent() -> None:
+        for run in found.sent:
+            run(partial(_then, mesh, rank))
+
+    return cell, is_sent
+
+
+def _then(mesh: ActorMesh, rank: int | None, function: Callable[..., Any], *given: Any) -> Future[Any]:
+    """Has the actors run a function after the messages so far."""
+    from monarch._core.call.actor import Actor
+
+    after: Endpoint[Any, Any] = Endpoint(mesh, "_call_function", Actor._call_function)
+    if rank is None:
+        return after.call(function, given)
+    cell = after._caller.send((function, given), {}, FIRST_ERROR, rank)
+    return Future._of(cell, lambda cell: after._one_result(cell, rank))
 
 
 def endpoint_of(mesh: ActorMesh, name: str, prop: EndpointProperty) -> Endpoint[Any, Any]:

@@ -29,7 +29,7 @@ class Receivers(NamedTuple):
 
 
 def receivers(refusal: str) -> Receivers:
-    """For the `__reduce_ex__` of an object that may be an argument of a call of actors, and nothing else: its receivers.
+    """For the `__reduce_ex__` of an object that may be an argument of a call of actors, or of `spawn`, and nothing else: its receivers.
 
     `TypeError(refusal)` where the object is pickled for something else. `__reduce_ex__` lets it pass.
     """

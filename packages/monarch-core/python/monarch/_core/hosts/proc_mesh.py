@@ -108,7 +108,17 @@ class ProcMesh(MeshTrait):
         handle = ActorMesh(info, whole_shape(info.extent))
         targets = handle._targets()
         # First of all, because pickling the arguments may raise; the receivers hold it until the actor is there.
-        Caller(targets, "__init__", b"", False).send(args, kwargs, NO_ANSWER)
+        is_sent = None
+        caller = Caller(targets, "__init__", b"", False)
+        try:
+            caller.send(args, kwargs, NO_ANSWER)
+        except TypeError as e:
+            from monarch._core.call.endpoint import send_to_receivers
+            from monarch._core.pickle.state import NeedsReceivers
+
+            if not isinstance(e, NeedsReceivers):
+                raise
+            _, is_sent = send_to_receivers(handle, caller, args, kwargs, NO_ANSWER)
         spec = marshal.dumps((info.state(), owner.process.uid, owner.mailbox, self._origin()))
         owned = OwnedMesh(process, owner, info, True)
         vars(handle)["_owned"] = owned
@@ -119,6 +129,8 @@ class ProcMesh(MeshTrait):
             native.spawn_actor(proc, info.uid, rank.to_bytes(4, "little") + spec)
             if proc in process.ended:
                 self._lost(process, info, rank, process.ended[proc])
+        if is_sent is not None:
+            is_sent()
         return handle
 
     def _lost(self, process: LocalProcess, info: MeshInfo, rank: int, end: Any) -> None:
