@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from monarch.tensor import RemoteException, TensorMeshError, coalescing, compile, inspect, no_mesh
+from monarch.tensor import RemoteException, Stream, TensorMeshError, coalescing, compile, get_active_stream, inspect, no_mesh
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -114,25 +114,26 @@ def test_the_first_difference_is_named(mesh):
 
 
 def test_what_a_recording_cannot_have(mesh):
-    from monarch.tensor import Stream
-
-    stream = Stream("beside")
-
-    @compile
-    def two_streams(x):
-        with stream.activate():
-            torch.ones(2)
-        return x + 1
-
-    with pytest.raises(TensorMeshError, match="on one mesh and one stream"):
-        two_streams(torch.ones(2))
-
     @compile
     def with_graph(x):
         return x * 2
 
-    with pytest.raises(TensorMeshError, match="requires grad"):
-        with_graph(torch.ones(2, requires_grad=True))
+    called = []
+
+    @compile
+    def given_graph(*args):
+        called.append(args)
+
+    requiring = torch.ones(2, requires_grad=True)
+    with pytest.raises(
+        TypeError, match=r"compile\(.*given_graph\)\(float32\[1\], \[REQUIRES_GRAD\]\)\nREQUIRES_GRAD: autograd does not reach"
+    ):
+        given_graph(torch.ones(1), [requiring])
+    assert not called
+    with pytest.raises(TypeError, match="REQUIRES_GRAD"):
+        compile(lambda: requiring)()
+    with torch.no_grad():
+        assert inspect(with_graph(requiring)).tolist() == [2.0, 2.0]
 
     refused = r"with_graph\): argument \[0\]\[1\] is of type set, which has no hash: it cannot be compared"
     with pytest.raises(TypeError, match=refused):
@@ -264,12 +265,14 @@ def test_gradients_that_a_recording_leaves_are_those_of_each_call(mesh):
 
     @compile
     def of_argument(x, v):
-        (v * x).sum().backward()
+        with torch.enable_grad():
+            (v * x).sum().backward()
 
     found = []
     for i in range(5):
         v = torch.nn.Parameter(torch.ones(1))
-        of_argument(torch.full((1,), float(i)), v)
+        with torch.no_grad():
+            of_argument(torch.full((1,), float(i)), v)
         found.append(inspect(v.grad).item())
     assert found == [0.0, 1.0, 2.0, 3.0, 4.0]
 
@@ -337,3 +340,112 @@ def test_slices_are_compared_by_their_values(mesh):
     for _ in range(3):
         assert inspect(part(x, slice(0, 2))).tolist() == [1.0, 2.0]
         assert inspect(part(x, slice(2, 6, 2))).tolist() == [3.0, 5.0]
+
+
+def test_a_borrow_within_a_recorded_call_is_replayed(mesh):
+    beside = Stream("beside")
+    total, calls = torch.zeros(2), []
+    with beside.activate():
+        step = torch.ones(2)
+
+    @compile
+    def add(factor):
+        calls.append(1)
+        lent, borrow = get_active_stream().borrow(step)
+        with borrow:
+            total.add_(lent * factor)
+
+    for i in range(5):
+        add(2.0)
+        with beside.activate():
+            step.mul_(2)  # waits for the end of the borrow
+        assert inspect(total).tolist() == [2.0 * (2 ** (i + 1) - 1)] * 2
+    assert len(calls) == 2
+
+
+def test_streams_and_slices_are_replayed_with_their_order(mesh):
+    beside, calls = Stream("beside"), []
+    second = mesh.slice(gpus=1)
+
+    @compile
+    def moved(x):
+        calls.append(1)
+        everywhere = (x + 1).slice_mesh(gpus=1).to_mesh(mesh, stream=beside)
+        with beside.activate():
+            return everywhere * 2, everywhere.slice_mesh(gpus=0).to_mesh(second)
+
+    def entries():
+        mesh.check()
+        return mesh.controller.workers.size_of_table.call().get().values()
+
+    tables = []
+    for i in range(12):
+        both, there = moved(torch.full((2,), float(i)) + mesh.rank("gpus"))
+        assert (both.stream, there.mesh, there.stream) == (beside, second, beside)
+        assert inspect(both).tolist() == [2.0 * i + 4] * 2 and inspect(there).tolist() == [i + 2.0] * 2
+        tables.append(entries())
+    assert len(calls) == 2 and tables[4] == tables[11]
+
+
+def test_gradients_of_a_call_over_streams_are_those_of_each_call(mesh):
+    beside = Stream("beside")
+    w = torch.nn.Parameter(torch.ones(1))
+    norms = []
+
+    @compile
+    def step(x):
+        w.grad = None
+        (w * x).sum().backward()
+        lent, borrow = beside.borrow(w.grad)
+        with borrow, beside.activate():
+            return lent * 10
+
+    for i in range(5):
+        norms.append(step(torch.full((1,), float(i))))
+        assert inspect(w.grad).item() == i
+    assert [inspect(norm).item() for norm in norms] == [0.0, 10.0, 20.0, 30.0, 40.0]
+
+
+def test_a_call_that_orders_its_streams_otherwise_is_refused(mesh):
+    beside, other = Stream("beside"), Stream("other")
+    streams = [beside, other]
+    x = torch.ones(2)
+
+    @compile
+    def lend():
+        stream = streams.pop(0)
+        lent, borrow = stream.borrow(x)
+        with borrow, stream.activate():
+            return lent + 1
+
+    lend()
+    with pytest.raises(TensorMeshError, match="operation 0 .*was recorded on another mesh or stream"):
+        lend()
+
+    @compile
+    def left():
+        beside.borrow(x)
+
+    with pytest.raises(TensorMeshError, match="a borrow that began in the recorded call has not ended there"):
+        left()
+    _, outer = beside.borrow(x)
+    with pytest.raises(TensorMeshError, match="the end of a borrow that it has not begun"):
+        compile(outer.drop)()
+    outer.drop()
+    assert inspect(x + 1).tolist() == [2.0, 2.0]
+
+
+def test_a_recorded_call_runs_where_its_tensors_are(procs):
+    calls = []
+
+    @compile
+    def double(x):
+        calls.append(1)
+        return x * 2
+
+    with procs.activate():
+        x = torch.ones(2)
+    assert [inspect(double(x)).tolist() for _ in range(4)] == [[2.0, 2.0]] * 4
+    assert len(calls) == 2
+    with pytest.raises(TensorMeshError, match="no mesh is active"):
+        double(torch.tensor(1.0).item())

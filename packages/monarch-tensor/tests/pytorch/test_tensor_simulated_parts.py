@@ -5,7 +5,7 @@ import torch
 
 from monarch import tensor as mt
 from monarch.actor.testing import Universe
-from monarch.tensor import TensorMeshError, remote
+from monarch.tensor import Stream, TensorMeshError, inspect, remote
 from monarch.tensor.simulator import Simulator, simulated
 
 pytestmark = pytest.mark.timeout(180)
@@ -37,3 +37,24 @@ def test_procs_of_a_universe_have_no_workers():
             procs.activate()
         with simulated(procs) as mesh:
             assert mesh.sizes == {"gpus": 2}
+
+
+def test_recordings_over_streams_are_simulated_command_by_command():
+    def work(wrap):
+        sim, beside = Simulator(1, 2), Stream("beside")
+
+        def step(x):
+            lent, borrow = beside.borrow(x)
+            with borrow, beside.activate():
+                return (lent * 2).sum().reduce("gpu")
+
+        step = wrap(step)
+        with sim.mesh.activate():
+            x = torch.ones(100)
+            for _ in range(4):
+                step(x)
+            assert inspect(step(x)).shape == ()
+        found = sim.estimate()
+        return {name: o.commands for name, o in found.operators.items()}, round(found.seconds * 1e6, 6), found.peak_of(0)
+
+    assert work(mt.compile) == work(lambda function: function)

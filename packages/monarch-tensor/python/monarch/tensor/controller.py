@@ -20,17 +20,17 @@ from monarch.tensor.failures import Failures, listen
 from monarch.tensor.flusher import Flusher
 from monarch.tensor.frames import Site, current_site
 from monarch.tensor.outbox import Outbox
+from monarch.tensor.place import Place
 from monarch.tensor.worker.actor import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableMapping, Sequence
+    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
     from monarch.actor import Future, ProcMesh
     from monarch.extension import HostId, ProcId
     from monarch.tensor.commands import Definition
-    from monarch.tensor.place import Place
     from monarch.tensor.propagate import Known
-    from monarch.tensor.recording import Recorder
+    from monarch.tensor.recorder import Recorder
     from monarch.tensor.stream import Borrow, Stream
     from monarch.tensor.tensor import Tensor
 
@@ -172,6 +172,10 @@ class Controller:
         """The definition with this number."""
         return self._known_definitions[number]
 
+    def knows(self, number: int) -> bool:
+        """Whether the workers know a definition with this number."""
+        return number in self._known_definitions
+
     def defined(self, definition: Definition) -> int:
         """The same, and equal definitions have the same number for as long as the controller lives."""
         found = self.kept.get(definition)
@@ -236,6 +240,40 @@ class Controller:
         # Both or none.
         self._entries += ((first.head, SIGNAL, (event,)), (then.head, WAIT, (event,)))
 
+    def emit_all(self, commands: Sequence[tuple[Any, ...]]) -> None:
+        """Adds the commands of a recording to the batch, all or none.
+
+        Each has the arguments of `emit` or `emit_order`, or a place and the numbers to free at this point of its order.
+        """
+        if self.failed is not None:
+            raise self.failed
+        site = current_site()
+        recorder = self.recorder
+        entries: list[Any] = []
+        operations = 0
+        for command in commands:
+            if len(command) == 5:
+                place, definition, inputs, constants, results = command
+                entries.append((place.head, definition, inputs, results, constants, site))
+                operations += 1
+                if recorder is not None:
+                    recorder.record(*command)
+            elif isinstance(command[1], Place):
+                event = next(self._events)
+                entries += ((command[0].head, SIGNAL, (event,)), (command[1].head, WAIT, (event,)))
+                if recorder is not None:
+                    recorder.order(*command)
+            else:
+                entries.append((command[0].head, RELEASE, command[1]))
+                if recorder is not None:
+                    recorder.released([*command[1]], command[0].head)
+        self._entries += entries
+        self.issued += operations
+        if not self.held and (self.issued - self._outbox.sent >= BATCH_COMMANDS or _now() >= self._due):
+            self._send()
+        elif not self.awake:
+            self.stir()
+
     def free(self, place: Place, numbers: Sequence[int]) -> None:
         """Frees entries of the table at this point of the order."""
         with self.lock:
@@ -248,27 +286,31 @@ class Controller:
             place.release_now = False
             # Others append meanwhile; what is there now is taken from the front, after it is in the batch: to free it twice does no harm.
             count = len(place.released)
-            self._free_dead(place, self._unused(place.released[:count]))
+            self._free_dead(place, self._unused(place.released[:count], place.head))
             del place.released[:count]
 
     def _free_dead(self, place: Place, numbers: list[int]) -> None:
         if numbers:
             self._entries.append((place.head, RELEASE, tuple(numbers)))
 
-    def _unused(self, numbers: list[int]) -> list[int]:
-        """Those of them that no recording uses."""
+    def _unused(self, numbers: list[int], head: tuple[int, int]) -> list[int]:
+        """Those of them, which have died at a place, that no recording uses."""
         if self._pins:
             # What a recording uses stays.
             self._unreferenced.update(n for n in numbers if n in self._pins)
             numbers = [n for n in numbers if n not in self._pins]
         for recorder in self.recorders.values():
-            numbers = recorder.released(numbers)
+            recorder.released(numbers, head)
         return numbers
 
-    def are_lost(self, numbers: Sequence[int], place: Place) -> bool:
-        """Whether one of these numbers, which are pinned, belongs to no tensor of the program any more, or to one that was dropped."""
+    def are_lost(self, numbers: Iterable[int], places: Iterable[Place]) -> bool:
+        """Whether one of these numbers, which are pinned, belongs to no tensor of the program any more, or to one that was dropped.
+
+        They are at these places.
+        """
         with self.lock:
-            self._settle(place)
+            for place in places:
+                self._settle(place)
             return not self._unreferenced.isdisjoint(numbers) or not self._freed.isdisjoint(numbers)
 
     def _settle(self, place: Place) -> None:
@@ -281,9 +323,9 @@ class Controller:
         with self.lock:
             self._pins[number] += 1
 
-    def unpin(self, numbers: Sequence[int], place: Place) -> None:
-        """Takes back a `pin`. Takes no lock: a recording ends by garbage collection."""
-        for number in numbers:
+    def unpin(self, pinned: Mapping[int, Place]) -> None:
+        """Takes back a `pin` of each number, which is at that place. Takes no lock: a recording ends by garbage collection."""
+        for number, place in pinned.items():
             self._pins[number] -= 1
             if not self._pins[number]:
                 del self._pins[number]
@@ -306,12 +348,12 @@ class Controller:
         with self.lock:
             if self.failed is not None:
                 raise self.failed
-            self._take_dead()
+            self.take_dead()
             self._send_batch()
             while len(self._marks) > MARKS:  # polls: no, each pass waits for one mark
                 self._pass_mark()
 
-    def _take_dead(self) -> None:
+    def take_dead(self) -> None:
         """Has what has died freed at this point of the order."""
         self.end_forgotten()
         for place in self.living_places():
@@ -319,7 +361,7 @@ class Controller:
                 self._release(place)
         while self.orphans:  # polls: no, each pass takes one
             head, released = self.orphans[0]
-            if numbers := self._unused(released):
+            if numbers := self._unused(released, head):
                 self._entries.append((head, RELEASE, tuple(numbers)))
             del self.orphans[0]
 
@@ -330,7 +372,7 @@ class Controller:
         # A thread that has it sends by itself.
         if self.lock.acquire(blocking=False):
             try:
-                self._take_dead()
+                self.take_dead()
                 self._send_batch()
             finally:
                 self.lock.release()
@@ -384,10 +426,17 @@ class Controller:
 
     def end_forgotten(self) -> None:
         """Ends the borrows that were collected without an end."""
-        # A borrow of a borrow comes before that one, whichever was collected first.
-        while (borrow := next((b for b in self.forgotten if b.can_end), None)) is not None:  # polls: no, each pass ends one
-            self.forgotten.remove(borrow)
-            borrow.drop()
+        if not self.forgotten:
+            return
+        # They are no part of a recording, which keeps its own.
+        recorder, self.recorder = self.recorder, None
+        try:
+            # A borrow of a borrow comes before that one, whichever was collected first.
+            while (borrow := next((b for b in self.forgotten if b.can_end), None)) is not None:  # polls: no, each pass ends one
+                self.forgotten.remove(borrow)
+                borrow.drop()
+        finally:
+            self.recorder = recorder
 
     def living_places(self) -> list[Place]:
         """The places of tensors and activations."""
@@ -398,8 +447,6 @@ class Controller:
         key = (ranks, stream.serial)
         found = self.places.get(key)
         if found is None:
-            from monarch.tensor.place import Place
-
             head = (self.stream_number(stream), self.target_number(ranks))
             # What lives there is never used by a call: it has no mesh.
             found = self.places[key] = Place(self, None, stream, head)

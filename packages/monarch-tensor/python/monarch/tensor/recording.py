@@ -12,16 +12,17 @@ import torch
 from torch.utils import _pytree
 
 from monarch.tensor.active import active, get_active_mesh, get_active_stream
+from monarch.tensor.checks import REQUIRES_GRAD, refusal
 from monarch.tensor.commands import RELEASE, Replay
 from monarch.tensor.controllers import controllers
 from monarch.tensor.errors import TensorMeshError
-from monarch.tensor.frames import Site, current_site, frames_of
 from monarch.tensor.memory import SHARED, Handle, Memory
-from monarch.tensor.place import Place, place_of
+from monarch.tensor.place import Place, in_active_stream, place_of
+from monarch.tensor.recorder import Freed, Operation, Order, Recorder, Used, comparable, compare
 from monarch.tensor.tensor import Tensor, count_writes, new_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from monarch.tensor.controller import Controller
 
@@ -45,110 +46,6 @@ def coalescing() -> Generator[None]:
 
 class _Block:
     """One `coalescing`."""
-
-
-class _Operation(NamedTuple):
-    definition: int
-    inputs: tuple[int, ...]
-    constants: tuple[Any, ...]
-    results: tuple[int, ...]
-    site: Site
-
-
-class _Used:
-    """Memory from before the call that it uses."""
-
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
-        self.written = False
-        # By number. The recording keeps none of them.
-        self.tensors: dict[int, weakref.ref[Tensor]] = {}
-
-
-class Recorder:
-    """Listens to the commands of one call."""
-
-    def __init__(self, place: Place, formals: Sequence[int]) -> None:
-        self.place = place
-        self.formals = tuple(formals)
-        # Operations, and numbers that were freed between them.
-        self.log: list[_Operation | list[int]] = []
-        self.made: set[int] = set()
-        self.captured: dict[int, None] = {}
-        self.used: dict[Memory, _Used] = {}
-        # What is written and had a number that the controller knew: a replay writes other ones.
-        self.known: list[Memory] = []
-        # Numbers from before the call that it has computed with, and those on which a number depends that its Python code has got: a replay
-        # is right while these are what they were.
-        self._computed_with: list[tuple[Memory, Any]] = []
-        self.numbers_read: list[tuple[Memory, Any]] = []
-
-    def use(self, tensor: Tensor, written: bool) -> None:
-        """Takes note of an operand."""
-        handle = tensor._handle
-        found = self.used.get(handle.memory)
-        if found is None:
-            if handle.id in self.made:
-                return
-            found = self.used[handle.memory] = _Used(handle.memory)
-        found.written |= written
-        if handle.id not in self.made:
-            found.tensors[handle.id] = weakref.ref(tensor)
-
-    def compute_with(self, memory: Memory) -> None:
-        """Takes note of a known number among the operands of a command."""
-        was_there = not self.made.issuperset(memory.ids())
-        if was_there and not any(known is memory for known, _ in self._computed_with):
-            self._computed_with.append((memory, memory.value))
-
-    def read(self, memory: Memory) -> None:
-        """Takes note of a number that the program gets: from here on, all that were computed with may have decided on the commands."""
-        self.compute_with(memory)
-        self.numbers_read = self._computed_with
-
-    def record(self, place: Place, definition: int, inputs: Iterable[int], constants: Sequence[Any], results: Iterable[int]) -> None:
-        self._check(place)
-        operation = _Operation(definition, tuple(inputs), tuple(constants), tuple(results), current_site())
-        for number in operation.inputs:
-            if number not in self.made and number not in self.formals:
-                self.captured[number] = None
-        self.made.update(operation.results)
-        self.log.append(operation)
-
-    def order(self, first: Place, then: Place) -> None:
-        self._check(first)
-        self._check(then)
-
-    def released(self, numbers: list[int]) -> list[int]:
-        """Takes note of what was freed; gives what is to be freed now."""
-        if own := [n for n in numbers if n in self.made]:
-            self.log.append(own)
-        return numbers
-
-    def _check(self, place: Place) -> None:
-        if place is not self.place:
-            raise TensorMeshError(
-                f"compile: a recorded call is on one mesh and one stream, and this one used {place!r} beside {self.place!r}"
-            )
-
-    def normal(self) -> list[Any]:
-        """The operations with numbers that two calls have in common."""
-        names: dict[int, Any] = {number: ("argument", i) for i, number in enumerate(self.formals)}
-        found: list[Any] = []
-        for entry in self.log:
-            if isinstance(entry, _Operation):
-                inputs = tuple(names.get(n, n) for n in entry.inputs)
-                for number in entry.results:
-                    names[number] = ("result", len(names))
-                found.append((entry.definition, inputs, tuple(map(_comparable, entry.constants))))
-        return found
-
-
-def _comparable(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return tuple(value.shape), repr(value.tolist())
-    # Zeros of both signs are equal, and what is not a number is not.
-    return repr(value) if isinstance(value, float | complex) else value
 
 
 class _Recording:
@@ -180,7 +77,7 @@ class _Recording:
                 self.outs.append(("value", leaf))
                 continue
             if leaf.requires_grad:
-                raise TensorMeshError(f"compile({fn_name}): a returned tensor requires grad, and autograd does not reach into a recording")
+                raise refusal(f"compile({fn_name}) -> ", (out,), {}, _requires_grad)
             number = leaf._handle.id
             if number in argument_of:
                 self.outs.append(("argument", argument_of[number]))
@@ -194,8 +91,10 @@ class _Recording:
             else:
                 self.outs.append(("value", leaf))
         # What lives on although it is not returned, as a gradient in `.grad`, is made anew under its number.
-        alive = {n for n in recorder.made if n not in results} - {n for e in recorder.log if isinstance(e, list) for n in e}
-        alive -= set(place.released)
+        where_made = {n: operation.place for operation in recorder.operations() for n in operation.results}
+        alive = {n for n in where_made if n not in results} - {n for e in recorder.log if isinstance(e, Freed) for n in e.numbers}
+        for living in controller.living_places():
+            alive -= set(living.released)
         self.survivors = sorted(alive)
         # Those that are the gradient of an argument, by its place, or of another tensor; and the references to the gradient.
         leaves_used = [(i, None, t) for i, t in enumerate(self._arguments)]
@@ -220,36 +119,18 @@ class _Recording:
         del self._arguments
         names = {n: -(i + 1) for i, n in enumerate([*recorder.formals, *sorted(recorder.made)])}
         self._returned = [names[n] for n in results]
-        code: list[int] = []
-        constants: list[Any] = []
-        kept = set(results) | alive
-        for entry in recorder.log:
-            if isinstance(entry, _Operation):
-                code += (entry.definition, *(names.get(n, n) for n in entry.inputs), *(names[n] for n in entry.results))
-                constants += entry.constants
-                controller.pinned.add(entry.definition)
-            else:
-                freed = [names[n] for n in entry if n not in kept]
-                if freed:
-                    code += (RELEASE, len(freed), *freed)
-        base = next(controller.numbers) << 24
-
-        def shift(values: Sequence[int]) -> list[int]:
-            return [v - base if v < 0 else v for v in values]
-
-        self.replay = Replay(
-            ((0, tuple(_shifted(code, controller, shift)), tuple(constants)),),
-            tuple(shift([names[n] for n in recorder.formals])),
-            tuple(shift([names[n] for n in (*results, *self.survivors)])),
-            len(recorder.formals),
-            tuple(range(len(results) + len(self.survivors))),
-            tuple(recorder.captured),
-            name=f"compile({fn_name})",
-        )
-        self.definition = controller.define(self.replay)
-        for number in (*recorder.captured, *self.survivors):
+        for operation in recorder.operations():
+            controller.pinned.add(operation.definition)
+        self.definition: int | None = None
+        self._commands: Commands | None = None
+        if recorder.is_elsewhere:
+            self._commands = Commands(recorder, results, self.survivors)
+        else:
+            self.definition = controller.define(_replay(recorder, names, results, self.survivors, fn_name))
+        self._pinned = {**recorder.captured, **{n: where_made[n] for n in self.survivors}}
+        for number in self._pinned:
             controller.pin(number)
-        weakref.finalize(self, _forget, weakref.ref(controller), self.definition, (*recorder.captured, *self.survivors), place)
+        weakref.finalize(self, _forget, weakref.ref(controller), self.definition, self._pinned)
 
     def returns_the_same(self, other: _Recording) -> bool:
         """Whether both calls have returned the same: new tensors of the same commands, arguments, and equal values."""
@@ -261,14 +142,14 @@ class _Recording:
             if isinstance(one, torch.Tensor):
                 if one is not another:
                     return False
-            elif _comparable(one) != _comparable(another):
+            elif comparable(one) != comparable(another):
                 return False
         return True
 
     def is_valid(self, leaves: list[Any]) -> bool:
         """Whether a replay does what the call would: what it uses and what it left behind are still there, and the numbers it has read."""
         recorder = self.recorder
-        if recorder.place.controller.are_lost((*recorder.captured, *self.survivors), recorder.place):
+        if recorder.place.controller.are_lost(self._pinned, set(self._pinned.values())):
             return False
         arguments = [v for v in leaves if type(v) is Tensor]
         # Where a command may not do with a memory what the call has done, the call itself raises the reason.
@@ -294,8 +175,13 @@ class _Recording:
         place = self.recorder.place
         controller = place.controller
         arguments = [v for v in leaves if type(v) is Tensor]
-        numbers = [next(controller.numbers) for _ in self.layouts]
-        controller.emit(place, self.definition, [t._handle.id for t in arguments], (), (*numbers, *self.survivors))
+        given = [t._handle.id for t in arguments]
+        if self.definition is None:
+            assert self._commands is not None
+            numbers = self._commands.send(controller, given)
+        else:
+            numbers = [next(controller.numbers) for _ in self.layouts]
+            controller.emit(place, self.definition, given, (), (*numbers, *self.survivors))
         for memory in (*self.recorder.known, *(arguments[i]._handle.memory for i in self._writes)):
             memory.value = None
         written = [arguments[i] for i in self._written_given]
@@ -320,13 +206,85 @@ class _Owner(NamedTuple):
         return memories[self.place] if self.other is None else self.other
 
 
-def _owner_of(memory: Memory, arguments: list[Memory], used: dict[Memory, _Used], made: list[Memory]) -> _Owner | None:
+def _owner_of(memory: Memory, arguments: list[Memory], used: dict[Memory, Used], made: list[Memory]) -> _Owner | None:
     """Of a result: what it is a view of, if it is one."""
     for of_argument, memories in ((True, arguments), (False, made)):
         for place, other in enumerate(memories):
             if other is memory:
                 return _Owner(of_argument, place, None)
     return _Owner(False, 0, memory) if memory in used else None
+
+
+def _replay(recorder: Recorder, names: dict[int, int], results: list[int], survivors: list[int], fn_name: str) -> Replay:
+    """The definition of a recording whose commands are all at one place."""
+    controller = recorder.place.controller
+    code: list[int] = []
+    constants: list[Any] = []
+    kept = {*results, *survivors}
+    for entry in recorder.log:
+        if isinstance(entry, Operation):
+            code += (entry.definition, *(names.get(n, n) for n in entry.inputs), *(names[n] for n in entry.results))
+            constants += entry.constants
+        elif isinstance(entry, Freed):
+            freed = [names[n] for n in entry.numbers if n not in kept]
+            if freed:
+                code += (RELEASE, len(freed), *freed)
+    base = next(controller.numbers) << 24
+
+    def shift(values: Sequence[int]) -> list[int]:
+        return [v - base if v < 0 else v for v in values]
+
+    return Replay(
+        ((0, tuple(_shifted(code, controller, shift)), tuple(constants)),),
+        tuple(shift([names[n] for n in recorder.formals])),
+        tuple(shift([names[n] for n in (*results, *survivors)])),
+        len(recorder.formals),
+        tuple(range(len(results) + len(survivors))),
+        tuple(recorder.captured),
+        name=f"compile({fn_name})",
+    )
+
+
+class Commands:
+    """A recording with commands at several places: the controller sends them again, with other numbers for what they make."""
+
+    def __init__(self, recorder: Recorder, results: Sequence[int], survivors: Sequence[int]) -> None:
+        self._formals = recorder.formals
+        self._results = results
+        self._new = sorted(recorder.made.difference(survivors))
+        self._log: list[Operation | Order | tuple[Place, list[int]]] = []
+        kept = {*results, *survivors}
+        freed: set[int] = set()
+        where: dict[int, Place] = {}
+        for entry in recorder.log:
+            if isinstance(entry, Freed):
+                numbers = [n for n in entry.numbers if n not in kept]
+                freed.update(numbers)
+                if numbers:
+                    self._log.append((recorder.places.get(entry.head, where[numbers[0]]), numbers))
+                continue
+            if isinstance(entry, Operation):
+                where.update(dict.fromkeys(entry.results, entry.place))
+            self._log.append(entry)
+        # What has died since.
+        self._log += [(where[n], [n]) for n in self._new if n not in kept and n not in freed]
+
+    def send(self, controller: Controller, given: Sequence[int]) -> list[int]:
+        """Sends them for arguments with these numbers; gives those of the results."""
+        new = {n: next(controller.numbers) for n in self._new}
+        names = {**new, **dict(zip(self._formals, given, strict=True))}
+        get = names.get
+        commands: list[tuple[Any, ...]] = []
+        for entry in self._log:
+            if isinstance(entry, Operation):
+                inputs, results = [get(n, n) for n in entry.inputs], [get(n, n) for n in entry.results]
+                commands.append((entry.place, entry.definition, inputs, entry.constants, results))
+            elif isinstance(entry, Order):
+                commands.append(entry)
+            else:
+                commands.append((entry[0], tuple(new[n] for n in entry[1])))
+        controller.emit_all(commands)
+        return [new[n] for n in self._results]
 
 
 def _shifted(code: list[int], controller: Controller, shift: Callable[[Sequence[int]], list[int]]) -> list[int]:
@@ -348,12 +306,17 @@ def _shifted(code: list[int], controller: Controller, shift: Callable[[Sequence[
     return found
 
 
-def _forget(controller: Any, definition: int, numbers: Sequence[int], place: Place) -> None:
+def _forget(controller: Any, definition: int | None, pinned: dict[int, Place]) -> None:
     alive = controller()
     if alive is not None and alive.failed is None:
-        alive.unpin(numbers, place)
-        alive.forget_definition(definition)
+        alive.unpin(pinned)
+        if definition is not None:
+            alive.forget_definition(definition)
         alive.stir()
+
+
+def _requires_grad(value: Any) -> tuple[str, dict[str, str]] | None:
+    return (REQUIRES_GRAD, {}) if type(value) is Tensor and value.requires_grad else None
 
 
 def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
@@ -362,8 +325,10 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
     The signature are the layouts and places of tensors, which of them are the same one, and the values of other arguments. The second call
     runs the function again and compares with the recording, unless `verify=False`: `TensorMeshError` names the first difference. Later
     calls do not run its Python code. They record it anew where a tensor is gone that it uses without being given it, or leaves behind, as
-    in `.grad`, and where a number has changed that it has read by `item()`. A recorded call is on one mesh and one stream, fetches
-    nothing, is given no local tensors, and returns no tensors that require grad.
+    in `.grad`, and where a number has changed that it has read by `item()`. Where commands are in several streams, or on parts of the
+    mesh, a later call sends each of them again, as one message. A recorded call fetches nothing, and ends the borrows that it begins.
+    `TypeError` for local tensors among the arguments and, where grad is enabled, before the call for those that require grad; and for
+    returned tensors that require grad.
     """
     if fn is None:
         return functools.partial(compile, verify=verify)
@@ -376,7 +341,9 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, spec = _pytree.tree_flatten((args, kwargs))
-        place = place_of(get_active_mesh(), get_active_stream())
+        place = _place_of_call(leaves)
+        if torch.is_grad_enabled() and any(_requires_grad(v) for v in leaves):
+            raise refusal(f"compile({name})", args, kwargs, _requires_grad)
         seen: dict[int, int] = {}
         try:
             key = (spec, place, *_modes(), *(_signature(v, seen) for v in leaves))
@@ -399,6 +366,9 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
         before = [v._handle.memory.value for v in leaves if type(v) is Tensor]
         try:
             out = function(*args, **kwargs)
+            # With what has died in it.
+            controller.flush()
+            recorder.end(name)
         finally:
             with controller.lock:
                 controller.recorder = None
@@ -408,7 +378,7 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
         recordings[key] = _Recording(recorder, leaves, out, name, before)
         if found is not None:
             # After a difference the next call is compared with this one.
-            _compare(name, found.recorder, recorder)
+            compare(name, found.recorder, recorder)
             if not recordings[key].returns_the_same(found):
                 raise TensorMeshError(
                     f"compile({name}): its second call returned something else than the recorded one, by the same operations"
@@ -417,6 +387,15 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
         return out
 
     return call
+
+
+def _place_of_call(leaves: list[Any]) -> Place:
+    """Where a call begins: on the active mesh, else where its first mesh tensor is."""
+    if active.mesh is None:
+        for leaf in leaves:
+            if type(leaf) is Tensor:
+                return in_active_stream(leaf._handle.place)
+    return place_of(get_active_mesh(), get_active_stream())
 
 
 def _is_same(now: Any, then: Any) -> bool:
@@ -438,7 +417,7 @@ def _signature(value: Any, seen: dict[int, int]) -> Any:
     except TypeError:
         kind = type(value).__name__
         raise _Refused(value, f"is of type {kind}, which has no hash: it cannot be compared with that of the recording") from None
-    return (type(value), _comparable(value))
+    return (type(value), comparable(value))
 
 
 class _Refused(Exception):
@@ -461,18 +440,3 @@ def _modes() -> tuple[Any, ...]:
     """What torch's operators depend on beside their arguments."""
     autocast = [torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")]
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), *autocast
-
-
-def _compare(name: str, first: Recorder, second: Recorder) -> None:
-    ones, others = first.normal(), second.normal()
-    operations = [e for e in second.log if isinstance(e, _Operation)]
-    definition = first.place.controller.definition
-    for i, (one, other) in enumerate(zip(ones, others, strict=False)):
-        if one != other:
-            frames = frames_of(operations[i].site)
-            at = f" at {frames[0]}" if frames else ""
-            was, now = definition(one[0]).name, definition(other[0]).name
-            what = f"{was} was recorded, and {now} came" if was != now else f"{was} was recorded with other operands or values"
-            raise TensorMeshError(f"compile({name}): its second call differs from the recording in operation {i}{at}: {what}")
-    if len(ones) != len(others):
-        raise TensorMeshError(f"compile({name}): {len(ones)} operations were recorded, and its second call had {len(others)}")

@@ -67,7 +67,10 @@ class Stream:
             handle.memory.value = None
             # Whether the other stream writes to it is not known here.
             count_writes((t,))
-        return lent, Borrow(handle, memory, place)
+        borrow = Borrow(handle, memory, place)
+        if (recorder := controller.recorder) is not None:
+            recorder.borrows.add(borrow)
+        return lent, borrow
 
 
 class Borrow:
@@ -87,6 +90,11 @@ class Borrow:
         self._place = place
         self._ended = False
 
+    @property
+    def ended(self) -> bool:
+        """Whether the borrowed tensor is the owner's again."""
+        return self._ended
+
     def drop(self) -> None:
         """Ends the borrow: the borrowed tensor and its views cannot be used any more. A second call does nothing."""
         from monarch.tensor.frames import current_site
@@ -98,6 +106,8 @@ class Borrow:
             raise TypeError("BORROWED: another stream has borrowed this tensor of a borrow. End that borrow (`Borrow.drop`) first.")
         owner = self._handle.place
         controller = owner.controller
+        if (recorder := controller.recorder) is not None and self not in recorder.borrows:
+            controller.refuse_recording("the end of a borrow that it has not begun")
         memory = self._memory
         memory.state, memory.dropped_at = DROPPED, current_site()
         if controller.failed is None:

@@ -16,6 +16,7 @@ from monarch.tensor.controller import Controller
 from monarch.tensor.errors import TensorMeshError
 from monarch.tensor.frames import current_site
 from monarch.tensor.meta import get_meta
+from monarch.tensor.place import Place
 from monarch.tensor.simulator.work import Entry, Work, work_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from monarch.tensor.commands import Definition
     from monarch.tensor.frames import Site
     from monarch.tensor.layout import Layout
-    from monarch.tensor.place import Place
     from monarch.tensor.propagate import Known
     from monarch.tensor.stream import Stream
 
@@ -94,6 +94,16 @@ class SimulatedController(Controller):
             for place, what in ((first, "signal"), (then, "wait")):
                 self._begin(place)
                 self.log.append(Entry(what, place, (event,)))
+
+    def emit_all(self, commands: Sequence[tuple[Any, ...]]) -> None:
+        with self.lock:
+            for command in commands:
+                if len(command) == 5:
+                    self.emit(*command)
+                elif isinstance(command[1], Place):
+                    self.emit_order(*command)
+                else:
+                    self.free(*command)
 
     def free(self, place: Place, numbers: Sequence[int]) -> None:
         with self.lock:
