@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
     from collections.abc import Awaitable, Callable
+    from inspect import Signature
     from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, Protocol, Self, TypeVar, overload
 
     from monarch._core.call.endpoint import Endpoint
@@ -102,11 +103,18 @@ class NotAnEndpoint:
         self._class_name = class_name
         self._method = method
 
-    def __call__(self, /, *_: Any, **__: Any) -> NoReturn:
-        raise RuntimeError(
+    def _refusal(self) -> str:
+        return (
             f"Actor {self._class_name}.{self._name} is not annotated as an endpoint. "
             f"Decorate it with @endpoint, or call it through as_endpoint(actor.{self._name})."
         )
+
+    def __call__(self, /, *_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(self._refusal())
+
+    def __getattr__(self, name: str) -> NoReturn:
+        # As of an endpoint: `actor.method.call(...)`.
+        raise AttributeError(self._refusal() if name[:1] != "_" else name)
 
 
 if TYPE_CHECKING:
@@ -312,11 +320,11 @@ def actor_class(cls: type) -> ActorClass:
     return known
 
 
-def check_arguments(function: Any, skip: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises the `TypeError` that a call with `skip` leading arguments more would raise."""
+def check_arguments(function: Any, skip: int, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "") -> None:
+    """Raises the `TypeError` that a call with `skip` leading arguments more would raise, with the name and the signature before it."""
     if function is object.__init__:
         if args or kwargs:
-            raise TypeError("the class has no __init__ and takes no arguments")
+            raise TypeError(f"{name}{': ' if name else ''}the class has no __init__ and takes no arguments")
         return
     code = getattr(function, "__code__", None)
     if code is not None and not kwargs and not code.co_kwonlyargcount:
@@ -330,4 +338,15 @@ def check_arguments(function: Any, skip: int, args: tuple[Any, ...], kwargs: dic
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return  # nothing is known of it, as for some C functions
-    signature.bind(*(None,) * skip, *args, **kwargs)
+    try:
+        signature.bind(*(None,) * skip, *args, **kwargs)
+    except TypeError as e:
+        if not name:
+            raise
+        raise TypeError(f"{name}{_shown(signature, skip)}: {e}") from None
+
+
+def _shown(signature: Signature, skip: int) -> str:
+    """As it is called: without the leading parameters, and without annotations, which may be long."""
+    kept = [p.replace(annotation=p.empty) for p in list(signature.parameters.values())[skip:]]
+    return str(signature.replace(parameters=kept, return_annotation=signature.empty))

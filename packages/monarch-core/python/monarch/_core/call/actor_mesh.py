@@ -115,7 +115,8 @@ class ActorMesh(MeshTrait, Generic[A]):
             return found
         method = getattr(cls, name, _ABSENT)
         if method is _ABSENT:
-            raise AttributeError(f"actor class {self._info.class_name} has no attribute {name!r}")
+            known = ", ".join(actor_class(cls).endpoints) or "none"
+            raise AttributeError(f"actor class {self._info.class_name} has no attribute {name!r}; its endpoints: {known}")
         return NotAnEndpoint(self, name, cls.__name__, method)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -52,7 +52,7 @@ class Endpoint(Generic[P, R]):
         return f"{self._mesh._info.name}.{self._name}()"
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        check_arguments(self._method, 2 if self._explicit else 1, args, kwargs)
+        check_arguments(self._method, 2 if self._explicit else 1, args, kwargs, f"{self._mesh._info.name}.{self._name}")
 
     def _refused(self) -> BaseException | None:
         """Why a call would fail at once: the mesh has failed or stopped, or the client has ended."""
@@ -295,9 +295,10 @@ def _random_below(n: int) -> int:
 def send_to_receivers(
     mesh: ActorMesh, caller: Caller, args: tuple[Any, ...], kwargs: dict[str, Any], mode: int, rank: int | None = None
 ) -> tuple[CallCell | None, Callable[[], None]]:
-    """Sends what goes to known receivers only, as each shard of a mesh tensor goes to one actor; to the actors of a mesh, or that of a rank.
+    """Sends to the actors of a mesh, or that of a rank, what goes to known receivers only, as each shard of a mesh tensor does.
 
-    Such a message is refused when it is pickled at first, and made again here, with its receivers at hand. The second result is to be called once the message is on its way: it runs what waits for that.
+    Such a message is refused when it is pickled at first, and made again here, with its receivers at hand. The second result is to be
+    called once the message is on its way: it runs what waits for that.
     """
     from functools import partial
 

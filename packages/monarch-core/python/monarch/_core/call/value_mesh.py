@@ -173,13 +173,16 @@ class ValueMesh(MeshTrait, Generic[R]):
     def item(self, /, **coords: int) -> R:
         """The value at these coordinates, one per dimension; `KeyError` if one is missing or unknown, `IndexError` if out of range."""
         position = 0
+        given = dict(coords)
         for label, size in zip(self._labels, self._shape.ndslice.sizes, strict=True):
-            i = as_index(coords.pop(label))
+            if label not in given:
+                raise KeyError(f"item needs a coordinate of {label!r}, and got {coords or 'none'}: the mesh is {self.extent}")
+            i = as_index(given.pop(label))
             if not 0 <= i < size:
                 raise IndexError(f"index {i} out of range for dimension {label!r} of size {size}")
             position = position * size + i
-        if coords:
-            raise KeyError(f"item has extra dimensions: {list(coords)}")
+        if given:
+            raise KeyError(f"item has extra dimensions: {list(given)}; the mesh is {self.extent}")
         return self._cells[self._positions[position]]
 
     def __getitem__(self, key: int | Point) -> R:

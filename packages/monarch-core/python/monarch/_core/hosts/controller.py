@@ -36,7 +36,7 @@ def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **k
     from monarch._core.pickle.pickling import dumps_in_band
 
     check_names(actor_class(Class), Class)  # pyright: ignore
-    check_arguments(Class.__init__, 1, args, kwargs)  # pyright: ignore
+    check_arguments(Class.__init__, 1, args, kwargs, Class.__qualname__)  # pyright: ignore
     process = current_process()
     request = marshal.dumps((name, dumps_class(Class), dumps_in_band((args, kwargs))))  # pyright: ignore
     cell = process.native.cell(FIRST_ERROR, 1, [process.job])

@@ -87,7 +87,7 @@ class ProcMesh(MeshTrait):
         name = checked_name(str(name))
         check_names(actor_class(cls), cls)
         cls = replaced(cls)
-        check_arguments(cls.__init__, 1, args, kwargs)
+        check_arguments(cls.__init__, 1, args, kwargs, cls.__qualname__)
         class_name = f"{cls.__module__}.{cls.__qualname__}".replace("<locals>.", "")
         return self._spawn_actors(new_uid(), name, (class_name, dumps_class(cls), cls), args, kwargs)
 

@@ -90,14 +90,14 @@ class MeshTrait(ABC):
             elif isinstance(value, int):
                 given[key] = value
             else:
-                raise ValueError(f"{key!r} is neither a dimension of {self.extent} nor given an int as its size: {value!r}")
+                raise ValueError(f"no dimension {key!r} in {self.extent}; a new one is given an int as its size, not {value!r}")
         names = [name for label in labels for name in parts.get(label, (label,))]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"duplicate dimension name {name!r} in {names}")
         unused = [name for name in given if name not in names]
         if unused:
-            raise ValueError(f"sizes of unknown dimensions: {unused}")
+            raise ValueError(f"sizes of unknown dimensions: {unused}; {self.extent} is split into {names}")
 
         ndslice = self._ndslice
         sizes: list[int] = []
