@@ -128,6 +128,14 @@ def test_killed_worker_is_named_and_replaced() -> None:
     assert asked("SELECT count(*) AS n FROM t a, t b, t c") == [{"n": ROWS**3}]
 
 
+def test_worker_has_the_path_of_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "datafusion.py").write_text("import os\nos._exit(7)\n")
+    WORKERS.close()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(QueryError, match="exit code 7"):
+        planner.make("SELECT count(*) AS n FROM t", SCHEMAS, deadline=planning.time.monotonic() + 60.0)
+
+
 def test_query_that_is_cancelled_ends_its_worker() -> None:
     """As `RunningQuery.clock` does it."""
     now = [0.0]

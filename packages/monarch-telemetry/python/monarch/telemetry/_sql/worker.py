@@ -46,7 +46,8 @@ _PIPE = 1 << 20
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _HINT = "ask for less: a WHERE on time, fewer columns, or a join on more columns"
 _PLANNED = "name fewer expressions in each other, or group by fewer columns"
-_COMMAND = ("-P", "-m", "monarch.telemetry._sql.worker_process")
+# With the modules of this process: its program may have found them by what it has put into `sys.path`.
+_CODE = "import sys; sys.path[:] = {path!r}; from monarch.telemetry._sql.worker_process import main; main({idle})"
 
 
 class Ask(NamedTuple):
@@ -76,7 +77,7 @@ class _Worker:
         # A group of its own, so that Ctrl-C does not reach it. No session: the kernel shares the processor among sessions, and on a busy
         # machine each answer would wait for the turn of one more.
         self._process = subprocess.Popen(
-            [sys.executable, *_COMMAND, str(idle)],
+            [sys.executable, "-P", "-c", _CODE.format(path=[*filter(None, sys.path)], idle=idle)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -104,7 +104,3 @@ def main(idle: float) -> None:
             os._exit(OUT_OF_MEMORY)
         send(sys.stdout.buffer, *found)
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main(float(sys.argv[1]))
