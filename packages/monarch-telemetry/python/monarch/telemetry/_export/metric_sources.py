@@ -24,6 +24,8 @@ SCOPE = "monarch"
 _LAG_US = 12_000_000
 # Upper bounds of the latencies of endpoint_stats, in microseconds. Rows have only buckets with calls: series have all of them.
 LATENCY_BOUNDS_US = tuple(1 << power for power in range(4, 27))
+# Pairs of a sender and a receiver that have points of their own in a window.
+_MOST_PAIRS = 32
 # Attributes of a point, and its value.
 _Attributes = Mapping[str, Any]
 _NONE: _Attributes = {}
@@ -246,9 +248,18 @@ def merged(histograms: Iterable[_Histogram]) -> _Histogram:
 
 
 def _messages(points: Points, rows: Sequence[dict[str, Any]]) -> None:
+    """The pairs of actors with the most messages have points of their own, the other messages one without attributes."""
+    others = rows[0]["all_posts"] - sum(row["posts"] for row in rows) if rows else 0
+    weight = max(rows[0]["weight"] or 1, 1) if rows else 1
     for row in rows:
-        weight = row["weight"]
-        points.count("mailbox.posts", row["posts"] if weight is None or weight <= 1 else round(row["posts"] * weight))
+        pair = {"actor_id": str(row["from_actor_id"]), "dest_actor_id": str(row["to_actor_id"])}
+        points.count("mailbox.posts", _weighted(row["posts"], weight), pair)
+    if others or not rows:
+        points.count("mailbox.posts", _weighted(others, weight))
+
+
+def _weighted(posts: int, weight: float) -> int:
+    return posts if weight <= 1 else round(posts * weight)
 
 
 def _one(name: str, column: str) -> Callable[[Points, Sequence[dict[str, Any]]], None]:
@@ -360,8 +371,10 @@ SOURCES: tuple[Source, ...] = (
     ),
     Source(
         "messages",
-        "SELECT count(*) AS posts, (SELECT max(sample_weight) FROM telemetry_status WHERE table_name = 'messages') AS weight"
-        f" FROM messages WHERE {_in('timestamp_us')}",
+        "SELECT from_actor_id, to_actor_id, posts, sum(posts) OVER () AS all_posts,"
+        " (SELECT max(sample_weight) FROM telemetry_status WHERE table_name = 'messages') AS weight"
+        f" FROM (SELECT from_actor_id, to_actor_id, count(*) AS posts FROM messages WHERE {_in('timestamp_us')}"
+        f" GROUP BY from_actor_id, to_actor_id) ORDER BY posts DESC, from_actor_id, to_actor_id LIMIT {_MOST_PAIRS}",
         _messages,
     ),
     Source(

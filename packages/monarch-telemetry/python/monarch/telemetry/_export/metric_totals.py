@@ -17,6 +17,8 @@ from monarch.telemetry._tables.metrics import METRIC_GAUGES, METRIC_HISTOGRAMS, 
 Kind = Literal["gauge", "sum", "histogram"]
 _KINDS: dict[str, Kind] = {"metric_gauges": "gauge", "metric_sums": "sum", "metric_histograms": "histogram"}
 _MOST_SERIES = 20_000
+# Metrics whose rows name a sender and a receiver: their series are those of all pairs together.
+_OF_PAIRS = frozenset({"mailbox.posts"})
 _MOST_BOUNDS = 256
 _FORMS = ("f64", "i64", "u64")
 
@@ -93,7 +95,9 @@ class Totals:
         if found is None:
             return False
         monotonic = bool(row["is_monotonic"]) if kind == "sum" else kind == "histogram"
-        key = Key(kind, row["name"], row["unit"], row["scope_name"], row["attributes_json"], row["resource_attributes_json"], monotonic)
+        # A job makes pairs of actors for ever.
+        attributes = "{}" if row["name"] in _OF_PAIRS else row["attributes_json"]
+        key = Key(kind, row["name"], row["unit"], row["scope_name"], attributes, row["resource_attributes_json"], monotonic)
         time, start = row["timestamp_us"], row["start_timestamp_us"] or row["timestamp_us"]
         series = self._series.get(key)
         if series is None:
