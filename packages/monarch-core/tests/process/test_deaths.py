@@ -285,7 +285,7 @@ def test_agent_that_is_killed_under_a_guest():
     assert host.end().left == []
     done = guest.end()
     done.assert_clean()
-    assert done.out == "waiting\n" + f"host_lost: host {os.uname().nodename} lost: agent exited\n" * 2
+    assert done.out == "waiting\n" + "client_lost: client of its job lost: it has ended\n" * 2
 
 
 class Spawner(Actor):

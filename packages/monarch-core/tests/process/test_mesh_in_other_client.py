@@ -117,5 +117,5 @@ sys.stdout.buffer.write(pickle.dumps(handle))
 def test_client_that_is_gone() -> None:
     data = run(_SERVE, b"").stdout
     handle = pickle.loads(data)
-    with pytest.raises(SupervisionError, match="its client does not answer"):
+    with pytest.raises(SupervisionError, match="client of its job lost: no client of this user answers for it on this machine"):
         handle.add.call_one(1).get(timeout=20)

@@ -44,6 +44,7 @@ REASONS = {
     ),
     "host_lost": (ExitReason("host_lost", detail="silent for 3s"), "host h1 lost: silent for 3s"),
     "link_lost": (ExitReason("link_lost", detail="connection reset"), "no route to h1: connection reset"),
+    "client_lost": (ExitReason("client_lost", detail="it has ended"), "client of its job lost: it has ended"),
     "stopped": (ExitReason("stopped", detail="done"), "stopped: done"),
     "orphaned": (
         ExitReason("orphaned", detail="<root>.<m.Owner owner>"),
@@ -77,7 +78,7 @@ def raised(exc):
 
 def test_table_is_closed():
     assert len(ROWS) == len(ERROR_TABLE) and errors.ERROR_TABLE is ERROR_TABLE
-    assert [row.code for row in ERROR_TABLE[:9]] == list(REASONS)
+    assert [row.code for row in ERROR_TABLE[:10]] == list(REASONS)
     for row in ERROR_TABLE:
         assert re.fullmatch(r"[a-z_]+", row.code)
         assert hasattr(errors, row.error) or hasattr(extension, row.error)

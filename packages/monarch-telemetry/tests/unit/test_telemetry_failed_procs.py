@@ -54,6 +54,7 @@ def end(kind: str, number: int = 0, detail: str = "") -> dict[str, Rows]:
         ("oom", "infrastructure"),
         ("host_lost", "infrastructure"),
         ("link_lost", "infrastructure"),
+        ("client_lost", "infrastructure"),
         ("exit_code", "user"),
         ("not_started", "system"),
     ],

@@ -151,20 +151,19 @@ impl Process {
             (ProcUid(uid), ProcPlan { command, setup, ready_ms, prefix, name, capture, ..ProcPlan::default() })
         };
         let procs: Vec<(ProcUid, ProcPlan)> = procs.into_iter().map(plan).collect();
-        if self.node.routes.lost_host(ProcUid(host)).is_some() {
+        if self.node.routes.lost_host(ProcUid(host)).is_some() || self.node.ended_peer(ProcUid(host)).is_some() {
             // Nothing is sent there any more, so nothing comes back.
             procs.iter().for_each(|(uid, _)| self.node.fail_calls(&self.node.peer_unlinked(*uid).0));
             return Ok(());
         }
-        self.to_agent_of(ProcUid(host), Control::SpawnProcs { owner: self.node.uid, procs });
+        self.node.to_agent_of(ProcUid(host), Control::SpawnProcs { owner: self.node.uid, procs });
         Ok(())
     }
 
     fn stop_proc(&self, uid: u64, grace: f64, reason: String) -> PyResult<()> {
         gil::check_not_forked()?;
         let uid = ProcUid(uid);
-        let host = self.node.routes.place(uid).map_or(ProcUid(0), |p| p.host);
-        self.to_agent_of(host, Control::StopProc { uid, grace_ms: (grace * 1e3) as u64, reason });
+        self.node.to_agent_of(self.node.host_of(uid), Control::StopProc { uid, grace_ms: (grace * 1e3) as u64, reason });
         Ok(())
     }
 
@@ -310,15 +309,22 @@ impl Process {
         self.node.agent().map_or(Ok(()), |a| a.open_door()).map_err(failed)
     }
 
-    /// Makes procs of another agent reachable.
-    fn join(&self, agent: u64, procs: Vec<u64>) -> PyResult<()> {
+    /// Makes processes of another client's job reachable, of each its host.
+    fn join(&self, py: Python<'_>, client: u64, places: Vec<(u64, u64)>) -> PyResult<()> {
         gil::check_not_forked()?;
-        self.node.join(ProcUid(agent), &procs.into_iter().map(ProcUid).collect::<Vec<_>>());
+        let places: Vec<_> = places.into_iter().map(|(proc, host)| (ProcUid(proc), ProcUid(host))).collect();
+        gil::blocking(py, || self.node.join(ProcUid(client), &places));
         Ok(())
     }
 
-    /// Tells on which hosts processes are; gives those whose host is lost, and how.
-    /// `here` is what the host of this process is called in the job that they share; 0: in its own.
+    /// Asks the procs of this agent to end that external processes have spawned.
+    fn stop_procs_of_guests(&self, grace: f64, reason: &str) {
+        if let Some(agent) = self.node.agent() {
+            agent.stop_procs_of_guests(Duration::from_secs_f64(grace), reason);
+        }
+    }
+
+    /// The hosts of processes; gives those whose host is lost, and how. `here`: what this host is called in their job; 0: in its own.
     #[pyo3(signature = (procs, here=0))]
     fn route(&self, procs: Vec<(u64, u64)>, here: u64) -> PyResult<Vec<(u64, ProcessEnd)>> {
         gil::check_not_forked()?;
@@ -407,8 +413,7 @@ impl Process {
     }
 
     /// Counts lines of these procs of this agent that are alike, together, in windows of so many seconds; none: no longer.
-    /// The slot is answered when what was counted before is on the console, or after 3 s.
-    /// With a `viewer`, a client on another host, they are shown there too.
+    /// The slot is answered when what was counted before is on the console, or after 3 s. A `viewer`, a client elsewhere, has them too.
     #[pyo3(signature = (procs, window, to, slot, rank, viewer=None))]
     fn aggregate_output(&self, procs: Vec<u64>, window: Option<f64>, to: u64, slot: u64, rank: u32, viewer: Option<u64>) {
         let node = self.node.clone();
@@ -504,7 +509,7 @@ impl Process {
             // Nothing may have come from that host yet, nor gone there.
             self.node.route(place.host, place.host, place.here);
         }
-        self.to_agent_of(ProcUid(host), Control::Watch { target });
+        self.node.to_agent_of(ProcUid(host), Control::Watch { target });
     }
 
     /// Calls to this mesh of another owner fail, those under way and those to come.
@@ -578,10 +583,6 @@ impl Process {
 }
 
 impl Process {
-    fn to_agent_of(&self, host: ProcUid, c: Control) {
-        if self.node.routes.place(host).is_some() { self.node.peer(host).send_control(c) } else { self.node.to_agent(c) }
-    }
-
     /// The next event for Python. Pings are answered here, with the GIL: that is what they ask for.
     fn next(&self) -> Option<SystemEvent> {
         loop {

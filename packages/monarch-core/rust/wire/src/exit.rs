@@ -26,6 +26,8 @@ pub enum ExitReason {
     },
     /// It lives, but there is no way to its host from here.
     LinkLost(String),
+    /// The client is gone through which another client's job was reached, or which was the process itself.
+    ClientLost(String),
 }
 
 impl ExitReason {
@@ -40,6 +42,7 @@ impl ExitReason {
             ExitReason::HostLost(_) => "host_lost",
             ExitReason::Oom { .. } => "oom",
             ExitReason::LinkLost(_) => "link_lost",
+            ExitReason::ClientLost(_) => "client_lost",
         }
     }
 
@@ -57,7 +60,8 @@ impl ExitReason {
     /// The reason in words, of the kinds that have one. The text of a stop has its bounds before it.
     pub fn detail(&self) -> &str {
         match self {
-            ExitReason::Stopped(why) | ExitReason::NotStarted(why) | ExitReason::HostLost(why) | ExitReason::LinkLost(why) => why,
+            ExitReason::Stopped(why) | ExitReason::NotStarted(why) => why,
+            ExitReason::HostLost(why) | ExitReason::LinkLost(why) | ExitReason::ClientLost(why) => why,
             ExitReason::Oom { cgroup, .. } => cgroup,
             ExitReason::Returned | ExitReason::ExitCode(_) | ExitReason::Signal { .. } => "",
         }

@@ -32,9 +32,8 @@ def reach(process: LocalProcess, job: int, places: list[tuple[int, int]]) -> Non
         if elsewhere:
             process.ended.route(elsewhere, here)
         return
-    # Another client's, of this user and on this machine.
-    for agent in {agent for _, agent in places}:
-        process.native.join(agent, [proc for proc, its in places if its == agent])
+    # Another client's, of this user and on this machine: all its hosts are reached through it.
+    process.native.join(job, places)
 
 
 def shape_json(extent: Extent) -> str:

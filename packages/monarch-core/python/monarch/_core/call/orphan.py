@@ -29,8 +29,8 @@ def watch_owner(process: LocalProcess, info: MeshInfo) -> None:
 
 
 def _concerns(process: LocalProcess, info: MeshInfo) -> bool:
-    """The client's end is that of the whole job, and agents of other jobs tell of theirs themselves."""
-    return bool(info.class_name) and info.job == process.job and info.owner_proc not in (0, process.uid, process.job)
+    """The client's end is that of the whole job."""
+    return bool(info.class_name) and info.owner_proc not in (0, process.uid, info.job or process.job)
 
 
 def owner_ended(process: LocalProcess, uid: int, end: ProcessEnd) -> None:

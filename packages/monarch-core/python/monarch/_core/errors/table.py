@@ -85,6 +85,13 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "look at the network between the two hosts; `channel_reconnect_timeout` is how long a link may be away",
     ),
     ErrorRow(
+        "client_lost",
+        "SupervisionError",
+        "a handle of another client's job is used, and that client has ended, or is not on this machine or not of this user",
+        "client of its job lost: {detail}",
+        "a handle works outside its job while the client of the job runs, for processes of the same user on the client's machine",
+    ),
+    ErrorRow(
         "stopped",
         "SupervisionError",
         "the mesh, or the procs it was on, have been stopped",

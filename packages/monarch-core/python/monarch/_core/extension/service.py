@@ -7,7 +7,7 @@ from time import monotonic
 
 from monarch._core.call.actor import actor_class, check_arguments
 from monarch._core.call.actor_mesh import ActorMesh, check_names, whole_shape
-from monarch._core.call.mesh_info import MeshInfo
+from monarch._core.call.mesh_info import MeshInfo, reach
 from monarch._core.call.runs import runs_of
 from monarch._core.config.entry_points import BrokenEntry, load_entry
 
@@ -111,15 +111,15 @@ def service(hosts: HostMesh, name: str, arguments: Mapping[str, Any] | None = No
     # The agent states what it has waited for; an agent that does not answer at all is waited for a little longer.
     until = monotonic() + (2 * declared.start_seconds + _PAUSE if timeout is None else timeout) + _WAY
     asked = {agent: ask(agent, REQUEST, body) for agent in dict.fromkeys(agents)}
-    found = {agent: _started(process, name, agent, answer, until) for agent, answer in asked.items()}
+    job = hosts._job or process.job
+    found = {agent: _started(process, job, name, agent, answer, until) for agent, answer in asked.items()}
     mailbox = next(iter(found.values()))[1] if found else 0
     procs = tuple(found[agent][0] for agent in agents)
     extent = hosts.extent
-    info = MeshInfo(new_uid(), name, "<host>", extent, procs, class_name, payload, runs_of(agents), job=process.job, mailbox=mailbox)
+    info = MeshInfo(new_uid(), name, "<host>", extent, procs, class_name, payload, runs_of(agents), job=job, mailbox=mailbox)
     info.cls = cls
     process.infos[info.uid] = info
-    elsewhere = [(found[agent][0], agent) for agent in found if agent != process.agent_uid]
-    process.ended.route(elsewhere)
+    reach(process, job, [(found[agent][0], agent) for agent in found])
     info.mark_ended(process.ended)
     return ActorMesh(info, whole_shape(extent))
 
@@ -154,11 +154,11 @@ def checked_arguments(what: str, arguments: Mapping[str, Any] | None) -> dict[st
     return dict(arguments)
 
 
-def _started(process: LocalProcess, name: str, agent: int, answer: Future[bytes], until: float) -> tuple[int, int]:
+def _started(process: LocalProcess, job: int, name: str, agent: int, answer: Future[bytes], until: float) -> tuple[int, int]:
     """Proc and mailbox of the service on one host."""
     host = process.host if agent == process.agent_uid else str(HostId(agent))
     try:
-        proc, mailbox, job = marshal.loads(answer.get(timeout=max(0.0, until - monotonic())))
+        proc, mailbox, its = marshal.loads(answer.get(timeout=max(0.0, until - monotonic())))
     except TimeoutError:
         raise ServiceError(service_failed(name, host, "the agent of the host does not answer")) from None
     except RequestError as e:
@@ -170,7 +170,7 @@ def _started(process: LocalProcess, name: str, agent: int, answer: Future[bytes]
         elif e.code == "request_proc_ended" and e.end is not None:
             why = e.end.describe()
         raise ServiceError(service_failed(name, host, why.replace("\n", "\n  "))) from None
-    if job != process.job:
+    if its != job:
         # What the service sends of itself, ports for example, is of the job of its agent.
-        process.services_of[job] = (agent, process.job)
+        process.services_of[its] = (agent, job)
     return proc, mailbox

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from monarch._core.call.actor_mesh import share_if_plain
 from monarch._core.call.future import Future
 from monarch._core.call.lazy_future import returns_future
+from monarch._core.call.mesh_info import reach
 from monarch._core.hosts.connections import native_hosts
 from monarch._core.hosts.spawned_procs import SpawnedProcs, procs_on
 from monarch._core.process.above import above
+from monarch._core.process.current import current_process
 from monarch._core.process.identity import checked_name
 from monarch._core.process.process import LocalProcess
 from monarch._core.shape.mesh import MeshTrait
@@ -29,11 +32,13 @@ if TYPE_CHECKING:
 class HostMesh(MeshTrait):
     """Host agents. What created or attached it is owned; slices and unpickled handles are references."""
 
-    __slots__ = ("__weakref__", "_agents", "_attachment", "_executable", "_healers", "_is_owned", "_shape", "_spawned")
+    __slots__ = ("__weakref__", "_agents", "_attachment", "_executable", "_healers", "_is_owned", "_job", "_shape", "_spawned")
     _whole_slice_is_self = True
 
-    def __init__(self, agents: tuple[int, ...], shape: Shape, is_owned: bool, executable: str | None = None) -> None:
+    def __init__(self, agents: tuple[int, ...], shape: Shape, is_owned: bool, executable: str | None = None, job: int = 0) -> None:
         self._agents = agents
+        # The client whose hosts these are; 0: that of this process.
+        self._job = job
         self._shape = shape
         self._is_owned = is_owned
         self._executable = executable
@@ -52,7 +57,7 @@ class HostMesh(MeshTrait):
         return tuple(self._shape.labels)
 
     def _new_with_shape(self, shape: Shape) -> Self:
-        mesh = type(self)(self._agents, shape, False, self._executable)
+        mesh = type(self)(self._agents, shape, False, self._executable, self._job)
         mesh._attachment = self._attachment
         mesh._spawned = self._spawned
         mesh._healers = self._healers
@@ -168,8 +173,6 @@ class HostMesh(MeshTrait):
         return self._end_agents(_stop_all(procs_on(self._attachment.process, set(self._agent_ids())), reason))
 
     def _end_agents(self, stopped: Future[None]) -> Future[None]:
-        from monarch._core.process.current import current_process
-
         hosts, agents = native_hosts(current_process()), self._agent_ids()
 
         async def wait() -> None:
@@ -211,7 +214,7 @@ class HostMesh(MeshTrait):
 
     def __copy__(self) -> HostMesh:
         """The same hosts as an object of its own: its `stop` ends what was spawned through it."""
-        mesh = HostMesh(self._agents, self._shape, self._is_owned, self._executable)
+        mesh = HostMesh(self._agents, self._shape, self._is_owned, self._executable, self._job)
         mesh._attachment = self._attachment
         mesh._spawned = SpawnedProcs(self._spawned)
         mesh._healers = self._healers
@@ -281,9 +284,10 @@ class HostMesh(MeshTrait):
         return f"<HostMesh {self.extent}>"
 
     def _state(self) -> tuple[Any, ...]:
-        return (self._agents, self._shape, self._executable)
+        return (self._agents, self._shape, self._executable, self._job or current_process().job)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        share_if_plain()
         return (received_host_mesh, self._state())
 
 
@@ -303,9 +307,12 @@ def _stop_all(meshes: list[OwnedMesh], reason: str) -> Future[None]:
     return returns_future(wait)() if futures else Future._value(None)
 
 
-def received_host_mesh(agents: tuple[int, ...], shape: Shape, executable: str | None) -> HostMesh:
+def received_host_mesh(agents: tuple[int, ...], shape: Shape, executable: str | None, job: int) -> HostMesh:
     """A reference out of a message."""
-    return HostMesh(agents, shape, False, executable)
+    process = current_process()
+    if job != process.job:
+        reach(process, job, [(agent, agent) for agent in agents])
+    return HostMesh(agents, shape, False, executable, job)
 
 
 _local: dict[int, HostMesh] = {}

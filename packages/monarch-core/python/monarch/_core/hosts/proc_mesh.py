@@ -103,7 +103,8 @@ class ProcMesh(MeshTrait):
         class_name, payload, cls = kind
         owner = spawning_owner()
         extent = self._shape.extent
-        info = MeshInfo(uid, name, owner.display, extent, procs, class_name, payload, agents, process.uid, process.agent_uid, info.job)
+        here = process.host_in(info.job)
+        info = MeshInfo(uid, name, owner.display, extent, procs, class_name, payload, agents, process.uid, here, info.job)
         info.cls = cls
         handle = ActorMesh(info, whole_shape(info.extent))
         targets = handle._targets()
@@ -259,7 +260,7 @@ class ProcMesh(MeshTrait):
         return marshal.dumps((context().actor_instance.creator_bytes(), self._mesh_bytes))
 
     def _reference_state(self) -> tuple[Any, ...]:
-        return (self._info.state(), self._shape, self._hosts)
+        return (self._info.state(), self._shape, self._hosts or self.host_mesh._state())
 
     def __reduce__(self) -> tuple[Any, ...]:
         share_if_plain()

@@ -62,8 +62,9 @@ def spawn_procs(
     procs = tuple(new_uid() for _ in range(count))
     agents = hosts._agent_ids()
     where = tuple((agent, each) for agent in agents)
-    info = MeshInfo(new_uid(), name, owner.display, extent, procs, agents=where, job=process.job)
-    reach(process, process.job, [(agent, agent) for agent in agents] + list(zip(procs, each_of(where), strict=True)))
+    job = hosts._job or process.job
+    info = MeshInfo(new_uid(), name, owner.display, extent, procs, agents=where, job=job)
+    reach(process, job, [(agent, agent) for agent in agents] + list(zip(procs, each_of(where), strict=True)))
     # Without code of the user each proc comes up or ends in time, so that all can be counted; with it one may wait for another.
     ready = process.native.cell(GATHER if bootstrap is None else FIRST_ERROR, count, list(procs), info.uid)
     setups = {
@@ -153,10 +154,10 @@ def _setup(
     workspaces = loaded_module("monarch._core.sync.path")
     return dumps(
         {
-            "job": process.job,
+            "job": info.job,
             "host": None if elsewhere else process.host,
             "owner": process.uid,
-            "owner_place": (process.uid, process.agent_uid),
+            "owner_place": (process.uid, process.host_in(info.job)),
             "slot": slot,
             "mesh": (info.state(), whole_shape(info.extent), hosts._state()),
             "env": None if elsewhere else changed(None if hooks is None else hooks[4]),

@@ -115,6 +115,12 @@ class LocalProcess:
         proc = f"{'client' if self.is_client else 'proc'}<{to_base58(self.uid)}>"
         return ActorAddr(addr=self.address, proc_name=proc, actor_name=f"{label}<{to_base58(uid)}>" if uid else label)
 
+    def host_in(self, job: int) -> int:
+        """What the host of this process is called in a job; in that of another client this process belongs to the client's host."""
+        if job in (0, self.job):
+            return self.agent_uid
+        return self.serves.get(job, job)
+
     def pid_of(self, proc: int) -> int | None:
         """Of a proc, as far as this process knows it: the client has started all of them."""
         if proc == self.uid:
@@ -123,12 +129,12 @@ class LocalProcess:
         return end.pid if end is not None else dict(self.native.alive_procs()).get(proc)
 
     def share(self) -> None:
-        """A handle is being pickled outside a message: the process that unpickles it must find the agent."""
+        """A handle is being pickled outside a message: the process that unpickles it must find the client of the job."""
         if self.is_client:
             self.native.open_door()
         elif not self.is_shared:
-            cell = self.native.cell(FIRST_ERROR, 1, [self.agent_uid])
-            self.native.request(self.agent_uid, OPEN_DOOR, b"", cell.slot)
+            cell = self.native.cell(FIRST_ERROR, 1, [self.job])
+            self.native.request(self.job, OPEN_DOOR, b"", cell.slot)
             cell.wait()
             self.is_shared = True
 

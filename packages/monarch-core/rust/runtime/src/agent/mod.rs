@@ -107,6 +107,8 @@ pub(crate) struct Proc {
 #[derive(Default)]
 pub(crate) struct State {
     pub procs: HashMap<ProcUid, Proc>,
+    /// External processes, and their pids.
+    pub(crate) guests: HashMap<ProcUid, u32>,
     /// Which procs have a link between them.
     pub(crate) linked: HashMap<ProcUid, HashSet<ProcUid>>,
     /// Asked-for procs that we have not heard of yet, and who asks.
@@ -370,12 +372,13 @@ impl Agent {
     fn hello(&self, from: ProcUid, pid: u32) {
         // Its command may have put it elsewhere than where it was forked.
         let cgroup = self.cgroups.watch(pid);
-        if let Some(p) = lock(&self.state).procs.get_mut(&from) {
+        let is_proc = lock(&self.state).procs.get_mut(&from).is_some_and(|p| {
             p.started = true;
             p.pid = pid;
             p.is_in(cgroup);
-        }
-        self.record_proc(from);
+            true
+        });
+        if is_proc { self.record_proc(from) } else { self.admit_guest(from, pid) }
     }
 
     fn owner_lives(&self, owner: ProcUid) -> io::Result<()> {
@@ -512,13 +515,14 @@ impl Agent {
     }
 
     /// Tells all who must know, and ends what the procs owned.
-    fn ended(&self, ends: Vec<(ProcUid, ProcEnd, ProcUid)>) {
+    pub(crate) fn ended(&self, ends: Vec<(ProcUid, ProcEnd, ProcUid)>) {
         let Some(node) = self.node.upgrade() else { return };
         let mut news: HashMap<ProcUid, Vec<(ProcUid, ProcEnd)>> = HashMap::new();
         let mut orphans: Vec<ProcUid> = vec![];
         {
             let mut state = lock(&self.state);
             for (uid, end, owner) in &ends {
+                state.guests.remove(uid);
                 let mut tell = state.linked.remove(uid).unwrap_or_default();
                 tell.extend(state.awaited.remove(uid).unwrap_or_default());
                 tell.extend(state.watched.remove(uid).unwrap_or_default());

@@ -24,7 +24,7 @@ impl Agent {
             node.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, ended.end.clone())] });
             return;
         }
-        if !state.procs.contains_key(&target) {
+        if !state.procs.contains_key(&target) && !state.guests.contains_key(&target) {
             state.awaited.entry(target).or_default().push(from);
             return;
         }
@@ -61,6 +61,7 @@ impl Agent {
 
     /// The link of a proc ended; normally the zygote tells us at once how its process ended.
     pub fn link_down(&self, uid: ProcUid) {
+        self.guest_ended(uid);
         let Some(node) = self.node() else { return };
         if lock(&self.state).procs.contains_key(&uid) {
             self.look_for_exit(uid);

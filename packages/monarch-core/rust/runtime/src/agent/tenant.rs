@@ -17,12 +17,17 @@ impl Agent {
         if asks == node.uid {
             return Some(node.uid);
         }
-        let local = lock(&self.state).procs.get(&asks).map(|p| p.here);
+        let local = {
+            let state = lock(&self.state);
+            state.procs.get(&asks).map(|p| p.here).or_else(|| state.guests.contains_key(&asks).then_some(node.uid))
+        };
         local.or_else(|| node.routes.place(asks).map(|p| p.here))
     }
 
     pub(crate) fn is_in_job(&self, proc: ProcUid, here: ProcUid) -> bool {
-        lock(&self.state).procs.get(&proc).is_some_and(|p| p.here == here || p.serves.contains(&here))
+        let state = lock(&self.state);
+        let is_guest = || self.node().is_some_and(|node| node.uid == here) && state.guests.contains_key(&proc);
+        state.procs.get(&proc).map_or_else(is_guest, |p| p.here == here || p.serves.contains(&here))
     }
 
     pub(crate) fn has_proc(&self, uid: ProcUid) -> bool {
@@ -100,7 +105,7 @@ impl Agent {
             let state = lock(&self.state);
             state.procs.iter().filter(|(_, p)| p.stopping.is_none() && there(&p.owner)).map(|(uid, _)| *uid).collect()
         };
-        self.tell_of_host(&node, host, end, |_| true);
+        self.tell_of_host(&node, host, end, None);
         orphans.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, "its owner is gone"));
     }
 
@@ -108,10 +113,10 @@ impl Agent {
     /// itself are ended.
     pub(crate) fn host_left(&self, host: ProcUid, here: ProcUid, end: &ProcEnd) {
         let Some(node) = self.node() else { return };
-        self.tell_of_host(&node, host, end, |proc| proc.here != here);
+        self.tell_of_host(&node, host, end, Some(here));
     }
 
-    fn tell_of_host(&self, node: &Node, host: ProcUid, end: &ProcEnd, to: impl Fn(&Proc) -> bool) {
+    fn tell_of_host(&self, node: &Node, host: ProcUid, end: &ProcEnd, except: Option<ProcUid>) {
         let told = {
             let mut state = lock(&self.state);
             let gone: Vec<ProcUid> = state.linked.keys().filter(|uid| node.is_on(**uid, host)).copied().collect();
@@ -119,7 +124,8 @@ impl Agent {
             for uid in gone {
                 told.extend(state.linked.remove(&uid).unwrap_or_default());
             }
-            told.retain(|uid| state.procs.get(uid).is_some_and(&to));
+            let here = |uid: &ProcUid| state.procs.get(uid).map(|p| p.here).or_else(|| state.guests.contains_key(uid).then_some(node.uid));
+            told.retain(|uid| here(uid).is_some_and(|here| Some(here) != except));
             told
         };
         for proc in told {

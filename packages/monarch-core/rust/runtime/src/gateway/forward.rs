@@ -22,6 +22,8 @@ pub struct Via {
     /// What the host of this process is called there, and what this process is.
     pub here: ProcUid,
     pub from: ProcUid,
+    /// The agent that forwards, where this process does not: that of this host, or the client of another job.
+    pub agent: Option<ProcUid>,
 }
 
 impl Via {
@@ -40,15 +42,16 @@ impl Via {
                 frame_fragment::cut(pieces, each)
             }
         };
-        match node.gateway() {
-            Some(gateway) => {
+        match (self.agent, node.gateway()) {
+            (None, None) => return Err(LinkDown),
+            (None, Some(gateway)) => {
                 for (number, block) in (first..).zip(blocks) {
                     gateway.forward_part(&parts, number, RecvPart::Own { block: block.clone(), readonly: true });
                 }
                 cut(&mut |p| gateway.forward(&head(), p));
             }
-            None => {
-                let agent = node.peer_unlinked(node.agent_uid).0;
+            (Some(agent), _) => {
+                let agent = node.peer_unlinked(agent).0;
                 sent = send_parts(&agent.link, &parts, blocks, first);
                 cut(&mut |pieces| {
                     let start = routed_head(&head(), pieces.iter().map(|p| p.len()).sum());

@@ -97,7 +97,7 @@ impl Node {
         let number = self.bulk_streams.next.fetch_add(1, Ordering::Relaxed) + 1;
         let (answer, answered) = sync_channel(1);
         lock(&self.bulk_streams.waiting).insert(number, answer);
-        self.to_agent(Control::BulkDial { number, from: self.uid, to, to_host: place.host });
+        self.to_agent_beside(place.here, Control::BulkDial { number, from: self.uid, to, to_host: place.host });
         let got = answered.recv_timeout(until.saturating_duration_since(Instant::now()));
         lock(&self.bulk_streams.waiting).remove(&number);
         match got {

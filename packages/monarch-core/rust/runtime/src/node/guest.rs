@@ -1,8 +1,9 @@
 //! External processes: of the same user, and not started by this agent.
 //!
-//! A handle that was pickled outside a message may be unpickled by any process. That process finds the agent by its control socket, which
-//! is named after the agent's uid and which only processes of the same user can reach. From then on it is a peer like a proc: it asks the
-//! agent for links to procs. `monarch ps` uses the same socket.
+//! A handle that was pickled outside a message may be unpickled by any process. That process finds the client of the job by its control
+//! socket, which is named after the client's uid and which only processes of the same user can reach. From then on it is a peer like a
+//! proc of the client: it asks the client for links to procs, the client forwards its frames to other hosts, and what it has spawned ends
+//! with it. `monarch ps` uses the same socket.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -14,9 +15,10 @@ use std::time::{Duration, Instant};
 use net::control_socket::{self, ControlSocket, Kind};
 use net::lock::lock;
 use net::{Poller, Source, sys};
-use wire::ProcUid;
 use wire::exit::{ExitReason, ProcEnd};
+use wire::{Control, ProcUid};
 
+use crate::agent::Agent;
 use crate::node::Node;
 
 /// Version and uid, little-endian.
@@ -29,6 +31,8 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(1);
 /// Connections accepted in one turn of the control socket.
 const BATCH: usize = 8;
+pub(crate) const CLIENT_ENDED: &str = "it has ended";
+const NOT_BEHIND: &str = "it is reached by way of another client, and its own procs and hosts are not";
 
 /// Of the names of control sockets of agents.
 const PREFIX: &str = "monarch-";
@@ -210,42 +214,90 @@ impl Source for Guest {
 }
 
 impl Node {
-    /// Makes procs of another agent reachable, as a guest of that agent.
-    pub fn join(&self, agent: ProcUid, procs: &[ProcUid]) {
+    /// Makes processes of another client's job reachable, of each its host. This process is an external process of that client from then
+    /// on: procs of the client's own host get links to it, and the client forwards frames to and from its other hosts.
+    pub fn join(&self, client: ProcUid, places: &[(ProcUid, ProcUid)]) {
+        if !self.is_foreign_agent(client) && self.peer_unlinked(client).0.link.is_carried() {
+            // It takes part in the job of this process, which reaches it by way of other hosts, and nothing else of its own job.
+            let end = client_end(0, NOT_BEHIND);
+            return self.procs_ended(places.iter().filter(|(proc, _)| *proc != client).map(|(proc, _)| (*proc, end.clone())).collect());
+        }
+        let joined = if self.is_foreign_agent(client) { Ok(()) } else { self.join_client(client) };
         {
             let mut foreign = self.foreign.write().unwrap_or_else(PoisonError::into_inner);
-            let known = foreign.insert(agent, agent).is_some();
-            for p in procs.iter().filter(|p| **p != agent) {
-                foreign.insert(*p, agent);
-            }
-            if known {
-                return;
-            }
+            let own = places.iter().filter(|(proc, host)| *host == client && *proc != client);
+            foreign.extend(own.map(|(proc, _)| (*proc, client)));
         }
-        let joined = dial(agent, self.uid).and_then(|fd| self.peer_unlinked(agent).0.link.attach(fd));
-        if let Err(e) = joined {
-            self.foreign_agent_lost(agent, &format!("its client does not answer: {e}"));
+        for (proc, host) in places.iter().filter(|(_, host)| *host != client) {
+            self.route(*host, *host, client);
+            self.route(*proc, *host, client);
+        }
+        match joined {
+            Err(why) => self.foreign_agent_lost(client, &why),
+            // What is known of it from now on is lost with it.
+            Ok(()) if self.end_of(client).is_some() => self.foreign_agent_lost(client, CLIENT_ENDED),
+            Ok(()) => {}
         }
     }
 
-    /// The agent that we are a guest of is gone, and all its procs with it.
-    pub(crate) fn foreign_agent_lost(&self, agent: ProcUid, why: &str) {
-        let all: Vec<ProcUid> =
-            self.foreign.read().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, a)| **a == agent).map(|(p, _)| *p).collect();
-        let end = ProcEnd {
-            pid: 0,
-            started: true,
-            host: String::new(),
-            reason: ExitReason::HostLost(why.to_owned()),
-            cleaning: vec![],
-            output: vec![],
-            recent: vec![],
-        };
-        self.procs_ended(all.into_iter().map(|uid| (uid, end.clone())).collect());
+    /// A client that has got in touch with this process already has a link to it.
+    fn join_client(&self, client: ProcUid) -> Result<(), String> {
+        let peer = self.peer_unlinked(client).0;
+        self.foreign.write().unwrap_or_else(PoisonError::into_inner).insert(client, client);
+        if !peer.link.is_attached() {
+            let link = dial(client, self.uid).and_then(|fd| peer.link.attach(fd));
+            link.map_err(|e| format!("no client of this user answers for it on this machine: {e}"))?;
+        }
+        peer.send_control(Control::Hello { version: wire::VERSION, uid: self.uid, pid: std::process::id() });
+        Ok(())
+    }
+
+    /// The client whose external process this one is has gone, and with it all processes that are reached through it.
+    pub(crate) fn foreign_agent_lost(&self, client: ProcUid, why: &str) {
+        self.procs_ended(vec![(client, client_end(0, why))]);
+    }
+
+    pub(crate) fn foreign_procs(&self, client: ProcUid) -> Vec<ProcUid> {
+        let foreign = self.foreign.read().unwrap_or_else(PoisonError::into_inner);
+        foreign.iter().filter(|(_, c)| **c == client).map(|(proc, _)| *proc).collect()
     }
 
     pub(crate) fn is_foreign_agent(&self, uid: ProcUid) -> bool {
         self.foreign.read().unwrap_or_else(PoisonError::into_inner).get(&uid) == Some(&uid)
+    }
+}
+
+/// The end of a client, or of what was reached through it.
+pub(crate) fn client_end(pid: u32, why: &str) -> ProcEnd {
+    let reason = ExitReason::ClientLost(why.to_owned());
+    ProcEnd { pid, started: true, host: String::new(), reason, cleaning: vec![], output: vec![], recent: vec![] }
+}
+
+impl Agent {
+    /// A process that is none of this agent's procs takes part in this client's job: it may address all processes of the job, and spawn.
+    pub(crate) fn admit_guest(&self, uid: ProcUid, pid: u32) {
+        let Some(node) = self.node() else { return };
+        let mut state = lock(&self.state);
+        // By a link, and not by way of another host.
+        if node.end_of(uid).is_none() && node.known_peer(uid).is_some_and(|p| p.link.is_attached()) {
+            state.guests.insert(uid, pid);
+        }
+    }
+
+    /// The link of an external process has ended, and so has the process: what it has spawned ends too.
+    pub(crate) fn guest_ended(&self, uid: ProcUid) {
+        let Some(node) = self.node() else { return };
+        let Some(pid) = lock(&self.state).guests.get(&uid).copied() else { return };
+        self.ended(vec![(uid, client_end(pid, CLIENT_ENDED), node.uid)]);
+    }
+
+    /// Asks the procs to end that external processes have spawned.
+    pub fn stop_procs_of_guests(&self, grace: Duration, reason: &str) {
+        let theirs: Vec<ProcUid> = {
+            let state = lock(&self.state);
+            state.procs.iter().filter(|(_, p)| state.guests.contains_key(&p.owner)).map(|(uid, _)| *uid).collect()
+        };
+        theirs.into_iter().for_each(|uid| self.stop_proc(uid, grace, reason));
     }
 }
 

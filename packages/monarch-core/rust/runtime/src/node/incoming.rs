@@ -9,6 +9,7 @@ use wire::{Control, Frame, Route, Status};
 use crate::agent::console::{LINES, UNSHOWN};
 use crate::node::Node;
 use crate::node::caster::BY_TREE;
+use crate::node::guest::CLIENT_ENDED;
 use crate::node::routes::Place;
 use crate::node::system::SystemEvent;
 
@@ -67,7 +68,9 @@ impl Node {
                     agent.recordings.add(link.peer, fd);
                 }
             }
-            Control::BulkStream { number, peer, host, here, serves, dialled, keys } if link.peer == self.agent_uid => {
+            Control::BulkStream { number, peer, host, here, serves, dialled, keys }
+                if link.peer == self.agent_uid || self.is_foreign_agent(link.peer) =>
+            {
                 self.on_bulk_stream(number, (peer, Place { host, here }), (serves, dialled), &keys, fds.pop_front().flatten())
             }
             Control::CutOff { hosts, slot, rank } if link.peer == self.agent_uid => {
@@ -96,9 +99,8 @@ impl Node {
         if self.is_foreign_agent(link.peer) {
             // A loss that is being told closes the link itself.
             if self.known_peer(link.peer).is_some_and(|p| p.ended().is_none()) {
-                self.foreign_agent_lost(link.peer, "agent exited");
+                self.foreign_agent_lost(link.peer, CLIENT_ENDED);
             }
-            return;
         }
         if let Some(agent) = self.agent() {
             agent.link_down(link.peer);

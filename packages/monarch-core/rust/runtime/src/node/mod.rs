@@ -111,7 +111,7 @@ pub struct Node {
     /// Processes on other hosts.
     pub routes: Routes,
     gateway: OnceLock<Arc<Gateway>>,
-    /// Procs of other agents, and which; such an agent is its own.
+    /// Procs of other clients' hosts, and which client; such a client is its own.
     pub(crate) foreign: RwLock<HashMap<ProcUid, ProcUid>>,
     pub(crate) tombs: RwLock<Tombs>,
     pub(crate) mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
@@ -288,6 +288,26 @@ impl Node {
         match self.agent() {
             Some(agent) => agent.control(self.uid, c),
             None => self.peer_unlinked(self.agent_uid).0.send_control(c),
+        }
+    }
+
+    /// Sends to the agent through which hosts are reached in whose job this host has that name.
+    pub(crate) fn to_agent_beside(&self, here: ProcUid, c: Control) {
+        if self.is_foreign_agent(here) { self.peer_unlinked(here).0.send_control(c) } else { self.to_agent(c) }
+    }
+
+    /// The host of a process, as far as this one knows it; else 0.
+    pub fn host_of(&self, uid: ProcUid) -> ProcUid {
+        let foreign = || self.foreign.read().unwrap_or_else(PoisonError::into_inner).get(&uid).copied();
+        self.routes.place(uid).map(|p| p.host).or_else(foreign).unwrap_or(ProcUid(0))
+    }
+
+    /// Sends to the agent of a host.
+    pub fn to_agent_of(&self, host: ProcUid, c: Control) {
+        if self.routes.place(host).is_some() || self.is_foreign_agent(host) {
+            self.peer(host).send_control(c);
+        } else {
+            self.to_agent(c);
         }
     }
 

@@ -5,12 +5,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use net::sys::Descriptors;
 use net::{Link, RecvPart};
-use wire::exit::ProcEnd;
+use wire::exit::{ExitReason, ProcEnd};
 use wire::frame::PIECE;
 use wire::{Frame, ProcUid, Route, part_fragment};
 
 use crate::gateway::{Via, host_end};
 use crate::node::Node;
+use crate::node::guest::{CLIENT_ENDED, client_end};
 use crate::node::peer::Peer;
 use crate::node::tombs::Ended;
 
@@ -66,6 +67,11 @@ impl Routes {
         for uid in procs {
             places.remove(uid);
         }
+    }
+
+    /// Hosts of the job in which this host has that name.
+    fn beside(&self, here: ProcUid) -> Vec<ProcUid> {
+        self.hosts.read().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, h)| **h == here).map(|(host, _)| *host).collect()
     }
 
     /// Those that are on the host, and are known here.
@@ -137,12 +143,14 @@ impl Node {
 
     /// What its link has brought, to or from another host.
     pub(crate) fn on_carried(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
+        let is_brought = self.agent().is_none() || head.to_host == link.peer && self.is_foreign_agent(link.peer);
         match self.gateway() {
-            Some(gateway) => match part_fragment::read_part(body) {
+            None if !is_brought => {}
+            Some(gateway) if !is_brought => match part_fragment::read_part(body) {
                 Some(part) => gateway.send_part_for(link, head, part),
                 None => gateway.send_for(link.peer, head, body),
             },
-            None => {
+            _ => {
                 self.route(head.from, head.from_host, head.to_host);
                 match part_fragment::read_part(body) {
                     Some(part) => {
@@ -200,9 +208,11 @@ impl Node {
     }
 
     pub(crate) fn via(&self, place: Place) -> Arc<Via> {
-        // An agent has another name in each job, a client and a proc have one.
-        let from = if self.agent().is_some() { place.here } else { self.uid };
-        Arc::new(Via { node: Arc::downgrade(&self.arc()), host: place.host, here: place.here, from })
+        let is_foreign = self.is_foreign_agent(place.here);
+        // An agent has another name in each job, a client and a proc have one; an external process has its own in the jobs of others.
+        let from = if self.agent().is_some() && !is_foreign { place.here } else { self.uid };
+        let agent = if is_foreign { Some(place.here) } else { self.agent().is_none().then_some(self.agent_uid) };
+        Arc::new(Via { node: Arc::downgrade(&self.arc()), host: place.host, here: place.here, from, agent })
     }
 
     /// Bytes on their way to the host of a process that have not left this one.
@@ -212,10 +222,10 @@ impl Node {
         host.map_or(0, |h| h.trunk.waiting().0)
     }
 
-    /// Hosts among them stand for all their processes that are known here.
+    /// Hosts among them stand for all their processes that are known here, and clients of other jobs for their procs and hosts.
     pub(crate) fn expand(&self, ends: Vec<(ProcUid, ProcEnd)>) -> Vec<(ProcUid, ProcEnd)> {
         let mut out = Vec::with_capacity(ends.len());
-        for (uid, end) in ends {
+        for (uid, end) in ends.into_iter().flat_map(|(uid, end)| self.expand_client(uid, end)) {
             if let Some(here) = self.routes.here(uid) {
                 self.routes.lose(Place { host: uid, here }, end.clone());
                 out.extend(self.routes.on(uid).into_iter().filter(|p| *p != uid).map(|p| (p, end.clone())));
@@ -223,5 +233,17 @@ impl Node {
             out.push((uid, end));
         }
         out
+    }
+
+    fn expand_client(&self, uid: ProcUid, end: ProcEnd) -> Vec<(ProcUid, ProcEnd)> {
+        let mut all = vec![];
+        if self.is_foreign_agent(uid) {
+            let why = if let ExitReason::ClientLost(why) = &end.reason { why } else { CLIENT_ENDED };
+            let lost = client_end(0, why);
+            let procs = self.foreign_procs(uid).into_iter().filter(|proc| *proc != uid);
+            all.extend(self.routes.beside(uid).into_iter().chain(procs).map(|gone| (gone, lost.clone())));
+        }
+        all.push((uid, end));
+        all
     }
 }

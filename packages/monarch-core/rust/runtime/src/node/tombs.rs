@@ -22,9 +22,9 @@ pub struct Ended {
     told: AtomicBool,
 }
 
-/// The process was lost with its host, or with the connection to it: it may live.
+/// The process was lost with its host, or with what it was reached through: it may live.
 fn may_live(end: &ProcEnd) -> bool {
-    matches!(end.reason, ExitReason::HostLost(_) | ExitReason::LinkLost(_))
+    matches!(end.reason, ExitReason::HostLost(_) | ExitReason::LinkLost(_) | ExitReason::ClientLost(_))
 }
 
 impl Ended {

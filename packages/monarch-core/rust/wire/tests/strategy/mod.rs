@@ -47,6 +47,7 @@ pub fn exit_reason() -> impl Strategy<Value = ExitReason> {
         text().prop_map(ExitReason::NotStarted),
         text().prop_map(ExitReason::HostLost),
         text().prop_map(ExitReason::LinkLost),
+        text().prop_map(ExitReason::ClientLost),
     ]
 }
 

@@ -25,9 +25,9 @@ _DISPLAY = re.compile(r"<(?:(?P<type>\S+) )?(?P<name>[^<>{]*)(?P<point>\{[^{}]*\
 _COORDINATE = re.compile(r": (\d+)/(\d+)")
 # Kinds of ends that are no failure, and what caused the others where it was not the program.
 _ORDERLY = frozenset({"stopped", "returned", UNKNOWN})
-_CAUSES = {"not_started": "system", **dict.fromkeys(("signal", "oom", "host_lost", "link_lost"), "infrastructure")}
+_CAUSES = {"not_started": "system", **dict.fromkeys(("signal", "oom", "host_lost", "link_lost", "client_lost"), "infrastructure")}
 # Ends that the host of the process cannot record.
-_UNRECORDED = frozenset({"host_lost", "link_lost"})
+_UNRECORDED = frozenset({"host_lost", "link_lost", "client_lost"})
 # Failures that were delivered to an owner and are not handled yet.
 _MOST_OPEN = 1_000
 LAST_LINES = 10

@@ -1,0 +1,116 @@
+"""Actors of a job, and the programs that external processes run with handles of them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from monarch.actor import Actor, Port, endpoint, this_host
+
+
+class Adder(Actor):
+    def __init__(self) -> None:
+        self.total = 0
+
+    @endpoint
+    def add(self, n: int) -> int:
+        self.total += n
+        return self.total
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    def echo(self, data: bytes) -> bytes:
+        return data
+
+    @endpoint
+    def send(self, port: Port[int], n: int) -> None:
+        port.send(n)
+
+    @endpoint
+    def forward(self, other: Adder, port: Port[int], n: int) -> None:
+        other.send.call_one(port, n).get(timeout=20)
+
+    @endpoint
+    def add_to(self, other: Any, n: int) -> int:
+        return other.add.call_one(n).get(timeout=20)
+
+    @endpoint
+    def spawn_here(self) -> list[int]:
+        return list(this_host().spawn_procs().spawn("inner", Adder).pid.call().get(timeout=20).values())
+
+    @endpoint
+    def wait(self) -> None:
+        import signal
+
+        signal.pause()
+
+
+PRELUDE = """
+import os, pickle, signal, sys
+from external_actors import Adder
+from monarch.actor import Channel, SpawnError, SupervisionError, this_host
+
+def values(future):
+    return [value for _, value in future.get(timeout=25).items()]
+
+def say(*words):
+    print(*words, flush=True)
+
+def failure(call):
+    try:
+        return call()
+    except Exception as e:
+        return f"{type(e).__name__}: {e}".splitlines()[0]
+
+given = pickle.load(open(sys.argv[1], "rb"))
+"""
+
+
+class External:
+    """A process of no job that runs `code` with what `given` is unpickled to; ended when the block is left."""
+
+    def __init__(self, code: str, given: object, variables: dict[str, str] | None = None) -> None:
+        # As late as in the process itself, so that a handle may be used after its client has gone.
+        with tempfile.NamedTemporaryFile(delete=False) as f:
+            f.write(given if isinstance(given, bytes) else pickle.dumps(given))
+        self.file = f.name
+        env = {**os.environ, **(variables or {}), "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
+        command = [sys.executable, "-c", PRELUDE + code, self.file]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def go_on(self) -> None:
+        """Answers its `input()`."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self) -> tuple[int, list[str], str]:
+        out, err = self.process.communicate(timeout=28)
+        return self.process.returncode, out.splitlines(), err
+
+    def __enter__(self) -> External:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+        os.unlink(self.file)
+
+
+def outcome(code: str, given: object) -> list[str]:
+    """The lines of a program that ends without an error."""
+    with External(code, given) as process:
+        found, out, err = process.end()
+    assert (found, err) == (0, ""), (found, out, err)
+    return out
