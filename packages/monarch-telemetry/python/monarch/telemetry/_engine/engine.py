@@ -126,6 +126,8 @@ class Engine:
     def rest(self, timeout: float | None = None) -> None:
         """The collectors observe no more, and keep what they have. One whose host was lost has ended already."""
         self.own.stop()
+        # Another engine of this process starts one with its next question.
+        WORKERS.rest()
         for host in self._hosts:
             host.rest()
         asked: list[Any] = []

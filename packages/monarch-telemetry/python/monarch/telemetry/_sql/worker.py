@@ -32,6 +32,8 @@ from monarch.telemetry.errors import QueryError, QueryLimit, QueryRejected, Quer
 _IDLE = 8
 # Seconds after which a worker without a question ends: the first one stays, as the next question of a person waits for it.
 _STAYS, _LEAVES = 600.0, 60.0
+# Seconds that a question waits for one of them before another one is started.
+_PATIENCE = 0.2
 # Seconds after which a question is a long one: procs of the job lose no time to it then, as they lose none to collectors.
 _LONG, _NICENESS = 2.0, 10
 # Memory in use: a plan has some times its limit, as the library does not count batches on their way, and the answer stands there twice.
@@ -63,11 +65,11 @@ class Ask(NamedTuple):
 
 
 class _Ended(Exception):
-    """The worker has ended; `why` is what was seen of it before."""
+    """The worker has ended; `why` is what was seen of it before, `used` its memory in bytes then."""
 
-    def __init__(self, code: int, why: str | None) -> None:
+    def __init__(self, code: int, why: str | None = None, used: int = 0) -> None:
         super().__init__(code)
-        self.code, self.why = code, why
+        self.code, self.why, self.used = code, why, used
 
 
 class _Worker:
@@ -99,6 +101,15 @@ class _Worker:
     def lives(self) -> bool:
         return self._process.poll() is None
 
+    def begin(self) -> int | None:
+        """Waits until it can be asked; the exit code where it has ended instead."""
+        try:
+            self._read(1, lambda: None)
+        except (OSError, EOFError):
+            self.close()
+            return self._process.returncode
+        return None
+
     def ask(self, head: dict[str, Any], data: Sequence[Any], is_over: Callable[[], bool], most: int) -> tuple[dict[str, Any], Any]:
         """The answer; `_Ended` where the worker has none. It is killed when the time is over, or it uses more than `most` bytes."""
 
@@ -112,8 +123,8 @@ class _Worker:
                     os.setpriority(os.PRIO_PGRP, self._process.pid, _NICENESS)
             if is_over():
                 raise self._killed("time")
-            if self._used() > most:
-                raise self._killed("memory")
+            if (used := self._used()) > most:
+                raise self._killed("memory", used)
 
         text = json.dumps(head).encode()
         try:
@@ -123,11 +134,11 @@ class _Worker:
             return json.loads(bytes(self._read(sizes[0], look))), self._read(sizes[1], look)
         except (OSError, EOFError):
             self.close()
-            raise _Ended(self._process.returncode, None) from None
+            raise _Ended(self._process.returncode) from None
 
-    def _killed(self, why: str) -> _Ended:
+    def _killed(self, why: str, used: int = 0) -> _Ended:
         self.close()
-        return _Ended(self._process.returncode, why)
+        return _Ended(self._process.returncode, why, used)
 
     def _write(self, left: memoryview, look: Callable[[], None]) -> None:
         while left:
@@ -162,6 +173,7 @@ class _Worker:
     def kill(self) -> None:
         """Ends the process; the thread that asks it sees that."""
         self._process.kill()
+        self._process.wait()
 
     def close(self) -> None:
         """Ends the process, and what this process has of it. By the thread that asks it."""
@@ -183,23 +195,28 @@ class Workers:
     """The workers of this process. Any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
+        # At most one at a time.
+        self._starting: _Worker | None = None
+        # Starts that have failed, and the exit code of the last one.
+        self._failures = 0
+        self._failure: int | None = None
         self._is_registered = self._is_over = False
 
     def warm(self) -> None:
         """Starts the first worker, if there is none: the question that comes soon does not wait for it."""
-        # A question says why it has none.
-        with contextlib.suppress(QueryError):
-            worker, _ = self._take()
-            self._give(worker)
+        # A question gets the reason why it has none.
+        with self._changed, contextlib.suppress(QueryError):
+            if not (self._idle or self._busy or self._starting):
+                self._start()
 
     def ask(self, ask: Ask, limits: Limits, deadline: float, clock: Callable[[], float] = time.monotonic) -> tuple[dict[str, Any], Any]:
         """The answer of a worker, and its data. The errors of what it does; `QueryTimeout` at `deadline`, a time of `clock`, `QueryLimit`
         where it needs more memory: both end the worker."""
         while True:
-            worker, is_new = self._take()
+            worker = self._take(lambda: clock() >= deadline)
             head = {**ask.what, "limits": tuple(limits), "seconds": min(deadline - clock(), limits.seconds)}
             if worker.schemas is not ask.schemas:
                 head["schemas"] = {name: schema.serialize().to_pybytes().hex() for name, schema in ask.schemas.items()}
@@ -217,10 +234,10 @@ class Workers:
                 # The library ends the process where the kernel gives it no more.
                 if end.why == "memory" or end.code in (OUT_OF_MEMORY, -signal.SIGABRT):
                     if ask.plans:
-                        raise QueryLimit("memory bytes of its plan", _PLANNING, most, hint=_PLANNED) from None
+                        raise QueryLimit("memory bytes to plan it", most, max(most, end.used), hint=_PLANNED) from None
                     raise QueryLimit("memory bytes", limits.memory, most, hint=_HINT) from None
-                if is_new or end.code != 0:
-                    raise QueryError(f"the process of the query has ended with exit code {end.code}", hint=_HINT) from None
+                if end.code != 0:
+                    raise _unexpected(end.code) from None
                 # It had waited for too long.
                 continue
             except BaseException:
@@ -233,44 +250,75 @@ class Workers:
                 raise _error(answer)
             return answer, came
 
-    def _take(self) -> tuple[_Worker, bool]:
-        with self._lock:
-            while self._idle:
-                worker = self._idle.pop()
-                if worker.lives:
-                    self._busy.add(worker)
-                    return worker, False
-                worker.close()
-            if not self._is_registered:
-                self._is_registered = True
-                atexit.register(self._end)
-            try:
-                worker = _Worker(_LEAVES if self._busy else _STAYS)
-            except OSError as error:
-                raise QueryError(f"no process for the query could be started: {error.strerror or error}") from None
-            self._busy.add(worker)
-        return worker, True
+    def _take(self, is_over: Callable[[], bool]) -> _Worker:
+        """A worker that waits. Another one is started where all have had their questions for some time: most are answered in less time
+        than a start takes, and each start takes the processor from those that answer."""
+        with self._changed:
+            since, failures = time.monotonic(), self._failures
+            while True:
+                while self._idle:
+                    worker = self._idle.pop()
+                    if worker.lives:
+                        self._busy.add(worker)
+                        return worker
+                    worker.close()
+                if self._failure is not None and failures != self._failures:
+                    raise _unexpected(self._failure)
+                if is_over():
+                    raise QueryTimeout("the time of the query is over before a process was free for it", stage="turn")
+                if self._starting is None and (not self._busy or time.monotonic() - since > _PATIENCE):
+                    self._start()
+                self._changed.wait(LOOK)
+
+    def _start(self) -> None:
+        """Starts a worker. The lock is held."""
+        if not self._is_registered:
+            self._is_registered = True
+            atexit.register(self._end)
+        try:
+            worker = self._starting = _Worker(_LEAVES if self._busy else _STAYS)
+        except OSError as error:
+            raise QueryError(f"no process for the query could be started: {error.strerror or error}") from None
+
+        def begin() -> None:
+            failure = worker.begin()
+            with self._changed:
+                self._starting = None
+                if failure is not None:
+                    self._failures, self._failure = self._failures + 1, failure
+                self._changed.notify_all()
+            if failure is None:
+                self._give(worker)
+
+        threading.Thread(target=begin, name="monarch-query-worker", daemon=True).start()
 
     def _drop(self, worker: _Worker) -> None:
-        with self._lock:
+        with self._changed:
             self._busy.discard(worker)
+            self._changed.notify_all()
 
     def _give(self, worker: _Worker) -> None:
-        with self._lock:
+        with self._changed:
             self._busy.discard(worker)
             left = [one for one in self._idle if not one.lives]
             self._idle = [one for one in self._idle if one not in left]
             (left if worker.is_slow or self._is_over or len(self._idle) >= _IDLE else self._idle).append(worker)
+            self._changed.notify()
         for one in left:
             one.close()
 
-    def close(self) -> None:
-        """Ends all of them."""
-        with self._lock:
-            idle, busy = list(self._idle), list(self._busy)
-            self._idle.clear()
+    def rest(self) -> None:
+        """Ends those that wait for a question."""
+        with self._changed:
+            idle, self._idle = self._idle, []
         for worker in idle:
             worker.close()
+
+    def close(self) -> None:
+        """Ends all of them."""
+        self.rest()
+        with self._changed:
+            busy = [*self._busy, *([self._starting] if self._starting else [])]
         for worker in busy:
             worker.kill()
 
@@ -291,6 +339,10 @@ def _leave() -> None:
     if threading.current_thread().daemon:
         threading.Event().wait()
     raise QueryError("the program ends")
+
+
+def _unexpected(code: int) -> QueryError:
+    return QueryError(f"the process of the query has ended with exit code {code}", hint=_HINT)
 
 
 WORKERS = Workers()

@@ -95,6 +95,9 @@ def main(idle: float) -> None:
     answers = _Answers()
     # The first plan of a process takes ten times longer: what hosts may plan is measured by it.
     planning.make("SELECT sum(n) AS n FROM t WHERE n > 0", {"t": pa.schema([("n", pa.int64())])})
+    # It can be asked.
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
     poll = select.poll()
     poll.register(stdin, select.POLLIN)
     while poll.poll(idle * 1e3) and (one := receive(sys.stdin.buffer)) is not None:
