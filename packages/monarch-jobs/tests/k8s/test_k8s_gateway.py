@@ -84,3 +84,60 @@ def test_lost_gateway_pod_alone_is_replaced(jobs: Jobs, tmp_path: Path) -> None:
     assert [rank for rank in range(3) if before["pods"][rank] != after["pods"][rank]] == [lost]
     assert after["gateway"] in after["pods"]
     assert jobs.objects() == []
+
+
+_WAITING = """
+import sys
+import monarch.actor
+from monarch.actor import Actor, endpoint
+from monarch.job import JobEndedError, job_load
+import monarch.job.kubernetes.job as module
+
+monarch.actor.unhandled_fault_hook = lambda failure: None
+module.has_route = lambda host, port: False
+
+class Digits(Actor):
+    @endpoint
+    def total(self, text: str) -> int:
+        return sum(int(digit) for digit in text)
+
+job = job_load("job.json")
+state = job.state("job.json")
+print(job.status().phase, flush=True)
+if sys.stdin.readline() == "kill\\n":
+    job.kill()
+    try:
+        state.workers.initialized.get(30)
+    except JobEndedError:
+        print("ended", flush=True)
+    sys.exit()
+digits = state.workers.spawn_procs({"procs": 1}).spawn("digits", Digits)
+print(sorted(digits.total.call("123").get(90).values()), flush=True)
+# Another process goes the same way.
+again = job_load("job.json")
+print(again._ids["gateway"] == job._ids["gateway"] != "", flush=True)
+job.kill()
+"""
+
+
+@pytest.mark.parametrize("how", ["kill", "use"])
+def test_state_returns_while_no_pod_can_be_scheduled(jobs: Jobs, tmp_path: Path, how: str) -> None:
+    template = jobs.template | {"spec": jobs.template["spec"] | {"nodeSelector": {"late": jobs.namespace}}}
+    job = jobs(template=template)
+    job.apply()
+    job.dump("job.json")
+    script = tmp_path / "client.py"
+    script.write_text(_WAITING)
+    try:
+        with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+            assert client.stdin is not None and client.stdout is not None
+            assert client.stdout.readline() == "pending\n"
+            if how == "use":
+                jobs.cluster.kubectl("label", "node", "--all", f"late={jobs.namespace}", "--overwrite")
+            client.stdin.write(f"{how}\n")
+            client.stdin.flush()
+            out, _ = client.communicate(timeout=150)
+            assert (out, client.returncode) == ("ended\n" if how == "kill" else "[6, 6]\nTrue\n", 0)
+    finally:
+        jobs.cluster.kubectl("label", "node", "--all", "late-")
+    assert jobs.objects() == []

@@ -80,6 +80,7 @@ def test_hosts_behind_a_lost_gateway_are_attached_again(unreached: tuple[int, ..
 
 def test_gateway_pod_stays_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     from monarch import actor
+    from monarch.extension import mesh
 
     job = KubernetesJob("research")
     job.add_mesh("trainers", 3, image_spec=ImageSpec("registry.example.com/monarch:1"))
@@ -95,7 +96,7 @@ def test_gateway_pod_stays_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
         forwarded.append(pod.pod)
         return 1
 
-    monkeypatch.setattr(actor, "attach", attach)
+    monkeypatch.setattr(mesh, "join_gateway", attach)
     monkeypatch.setattr(job, "_candidates", lambda: list(pods))
     monkeypatch.setattr(job, "_forward", forward)
     monkeypatch.setattr(job, "_trust", lambda mesh: {})

@@ -9,6 +9,7 @@ from monarch._core.extension.healing import HealedHosts, Healer, healer_of, set_
 from monarch._core.extension.joining import joined_by
 from monarch._core.extension.mesh import MeshMethods, MeshView, SendTarget, host_mesh_number, mesh_view
 from monarch._core.extension.owned_meshes import OwnedMesh, owned_meshes, stop_mesh
+from monarch._core.hosts.gateway import join_gateway
 
 __all__ = [
     "EndpointCall",
@@ -20,6 +21,7 @@ __all__ = [
     "SendTarget",
     "healer_of",
     "host_mesh_number",
+    "join_gateway",
     "joined_by",
     "mesh_view",
     "owned_meshes",

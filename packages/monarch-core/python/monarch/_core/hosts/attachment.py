@@ -84,6 +84,8 @@ class Attachment:
         # The same for those that have not joined.
         self.explain_failure: Callable[[AttachError], MonarchError | None] | None = None
         self._deadline = JOIN_DEADLINE.get()
+        # Has one of them been dialled? Before that, a gateway may become the way to them.
+        self.has_dialled = False
         self._workers = list(workers)
         self.future: Future[None] = Future._of(self.cell, self._result)
 
@@ -155,6 +157,7 @@ class Attachment:
                 self._give_up(rank, str(e))
                 continue
             groups.setdefault(trust.fields(), (trust, []))[1].append(one)
+        self.has_dialled |= bool(groups)
         for trust, group in groups.values():
             try:
                 hosts.join_all(self.cell, group, trust, described_by(self.process), bound)

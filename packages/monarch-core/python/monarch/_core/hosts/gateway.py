@@ -29,13 +29,22 @@ def attach(
     as is a client that has started without. `secret` and the others as for `attach_to_workers`; a secret is also taken from
     `MONARCH_JOB_SECRET_FILE`.
     """
+    _attach(addr, Given(secret, private_key, ca, insecure), is_early=True)
+
+
+def join_gateway(addr: str, *, secret: bytes | str | None = None, insecure: bool = False) -> None:
+    """As `attach`, also in a client that has started, as long as it has dialled no host: hosts may wait for their addresses."""
+    _attach(addr, Given(secret, None, None, insecure), is_early=False)
+
+
+def _attach(addr: str, given: Given, *, is_early: bool) -> None:
     global _waiting
     address = ChannelAddr.parse(addr)
     at = where(address)
     process = known_process()
-    if process is not None and _has_this_gateway(process, addr):
+    if process is not None and _has_this_gateway(process, addr, is_early):
         return
-    trust = Given(secret, private_key, ca, insecure).of(address)
+    trust = given.of(address)
     if process is None:
         process = current_process()
         _waiting = process.uid
@@ -56,11 +65,13 @@ def attach(
             hosts.forget_way()
 
 
-def _has_this_gateway(process: LocalProcess, addr: str) -> bool:
+def _has_this_gateway(process: LocalProcess, addr: str, is_early: bool) -> bool:
     if not process.is_client or process.universe is not None:
         raise RuntimeError("attach is for the client: its actors use its connections")
     way = None if process.hosts is None else process.hosts.way()
     if way is None:
+        if not is_early and not any(attachment.has_dialled for attachment in process.attachments):
+            return False
         if process.uid != _waiting or (process.hosts is not None and process.hosts.hosts()):
             raise RuntimeError(f"attach({addr!r}) comes too late: this client has started already, attach first of all")
         return False

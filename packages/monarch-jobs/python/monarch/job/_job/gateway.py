@@ -11,14 +11,16 @@ from monarch.job._job.allocation import Allocation
 
 
 def attach_gateway(address: str, trust: Mapping[str, Any], allocation: Allocation, join_timeout: float | None) -> None:
-    """Waits for it as long as the job may take to start: it may be one of its hosts. `trust` is as for `attach`.
+    """Waits for it as long as the job may take to start: it may be one of its hosts. `trust` is as for `join_gateway`.
 
     `AttachError` where it does not answer `join_timeout` seconds after the job runs; `JobEndedError` where the job has ended.
     """
+    from monarch.extension.mesh import join_gateway
+
     running: float | None = None
     while True:
         try:
-            return actor.attach(address, **trust)
+            return join_gateway(address, **trust)
         except actor.AuthenticationError:
             raise
         except actor.AttachError:
@@ -26,6 +28,8 @@ def attach_gateway(address: str, trust: Mapping[str, Any], allocation: Allocatio
             now = time.monotonic()
             if status.phase == "ended":
                 raise allocation.ended(status) from None
+            if allocation.stopped.is_set():
+                raise
             running = (running or now) if status.phase == "running" else None
             if running is not None and join_timeout is not None and now - running >= join_timeout:
                 raise

@@ -40,6 +40,7 @@ class LauncherJob(JobTrait):
     earlier_: tuple[JobState, ...] = ()
     attached_: dict[Host, str] | None = None
     awaited_: Allocation | None = None
+    watch_: AddressWatch | None = None
     # Hosts that this process has lost with its gateway only, as far as the last look has shown: their workers may be well.
     unreached_: frozenset[Host] = frozenset()
     # What the handles wait for beside the hosts.
@@ -115,7 +116,9 @@ class LauncherJob(JobTrait):
     def _attach(self) -> JobState:
         from monarch.extension.mesh import joined_by
 
-        addresses = self._launcher().addresses(self._submitted())
+        prepare = self._late_way()
+        # Without a way to them, hosts that are known by now are not dialled either.
+        addresses = {} if prepare is not None else self._launcher().addresses(self._submitted())
         explain, explain_failure = self._explains_loss(), self._explains_failure()
         hold = self.hold_ = self._hold(addresses)
         promises: dict[Host, Promise] = {}
@@ -140,7 +143,8 @@ class LauncherJob(JobTrait):
                 meshes[mesh]._explain_failure(explain_failure)
         if promises:
             allocation = self.awaited_ = self._allocation()
-            AddressWatch(allocation, promises, attached, self._join_timeout(), hold).start()
+            self.watch_ = AddressWatch(allocation, promises, attached, self._join_timeout(), hold, prepare)
+            self.watch_.start()
         return JobState(meshes)
 
     def _hold(self, addresses: Mapping[str, list[str | None]]) -> Hold | None:
@@ -149,6 +153,10 @@ class LauncherJob(JobTrait):
         if is_whole or not is_wanted() or self._launcher().poll(self._submitted()).phase != "pending":
             return None
         return Hold()
+
+    def _late_way(self) -> Callable[[], None] | None:
+        """What makes the way to the hosts, where that has to wait for one of them: `state` does not. None where there is a way."""
+        return None
 
     def _submitted(self) -> dict[str, Any]:
         """The scheduler's ids; `JobError` without an allocation."""

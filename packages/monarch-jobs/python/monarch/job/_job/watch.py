@@ -87,7 +87,10 @@ class Promise(NamedTuple):
 
 
 class AddressWatch(threading.Thread):
-    """Looks at the scheduler until all addresses are known, or the allocation is killed; each address fulfils its promise."""
+    """Looks at the scheduler until all addresses are known, or the allocation is killed; each address fulfils its promise.
+
+    `prepare` comes before: what makes the way to the hosts, and may wait for the first of them.
+    """
 
     def __init__(
         self,
@@ -96,8 +99,10 @@ class AddressWatch(threading.Thread):
         attached: dict[Host, str],
         timeout: float | None,
         hold: Hold | None = None,
+        prepare: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(name="monarch-job-join", daemon=True)
+        self._prepare = prepare
         self._allocation = allocation
         self._timeout = timeout
         self._promises = dict(promises)
@@ -107,6 +112,8 @@ class AddressWatch(threading.Thread):
     def run(self) -> None:
         sent: set[Host] = set()
         try:
+            if self._prepare is not None:
+                self._prepare()
             for host, address in self._found():
                 self._attached[host] = address
                 self._promises[host].port.send(address)

@@ -43,6 +43,8 @@ _GIVEN = {"given": True}
 
 # Between two looks at pods that start. A list takes the API server milliseconds, and longer with the number of pods.
 _PAUSE_S, _PAUSE_OF_HOST_S = 0.1, 0.001
+# For the thread that waits for pods to see that the job is killed, which it does between two looks.
+WATCH_END_S = 5.0
 # The keeper forwards a port to a pod, through which all hosts are reached.
 FORWARD = "forward"
 
@@ -88,6 +90,8 @@ class KubernetesJob(LauncherJob):
     # A forward of this process, to which worker it leads, and its local port.
     forward_: Forward | None = None
     forwarded_: tuple[GatewayPod, int] | None = None
+    # No pod listens yet, and there is no other way to them: a thread waits for the first.
+    is_late_ = False
 
     def __init__(
         self,
@@ -272,22 +276,46 @@ class KubernetesJob(LauncherJob):
                 with credentials.lock(self.apply_id):
                     self._replaced(launcher.renew(self._ids))
             if self.connection_ is None or self.is_stale_:
-                self._reach(self._ids)
+                self.is_late_ = self._needs_way() and not any(
+                    address for found in launcher.addresses(self._ids).values() for address in found
+                )
+                if not self.is_late_:
+                    self._reach()
         return super()._state()
 
-    def _reach(self, ids: dict[str, Any]) -> None:
+    def _needs_way(self) -> bool:
+        return self._args.attach_to is not None or self._kubeconfig().out_of_cluster
+
+    def _late_way(self) -> Callable[[], None] | None:
+        return self._reach_late if self.is_late_ else None
+
+    def _reach_late(self) -> None:
+        """In the thread that waits for the pods. Other processes of the job go through the same gateway."""
+        self._reach()
+        path = (self._life.inside or self)._life.path
+        if path is not None and os.path.exists(path):
+            with credentials.lock(self.apply_id):
+                self._save()
+
+    def _reach(self) -> None:
         """Makes a gateway the way to the pods where they are not reached directly: the given one, or a port forwarded by the keeper.
 
         A gateway comes before any host, so this waits for it, or for the first pod; in the cluster it does nothing.
         """
         if self._args.attach_to is not None:
             mesh = next(iter(self._args.meshes))
-            attach_gateway(self._args.attach_to, self._trust(mesh), self._allocation(), self._join_timeout())
+            attach_gateway(self._args.attach_to, self._trust(mesh), self._waited_for(), self._join_timeout())
         elif self._kubeconfig().out_of_cluster:
-            self._through_pod(ids)
+            self._through_pod(self._submitted())
+
+    def _waited_for(self) -> Allocation:
+        """The allocation whose pods a thread waits for, which knows when the job is killed; else one for a look at it."""
+        return self.awaited_ if self.is_late_ and self.awaited_ is not None else self._allocation()
 
     def _through_pod(self, ids: dict[str, Any]) -> None:
         """Makes a pod the gateway, unless pods are reached directly: the one that is it already, else the first that listens."""
+        from monarch.extension.mesh import join_gateway
+
         found, *others = self._candidates()
         if (before := next((one for one in others if one.pod == ids.get("gateway")), None)) is not None:
             # All that is connected goes through it.
@@ -297,7 +325,7 @@ class KubernetesJob(LauncherJob):
         ids["route"] = FORWARD
         while True:
             try:
-                actor.attach(f"tcp://127.0.0.1:{self._forward(found)}", **self._trust(found.mesh))
+                join_gateway(f"tcp://127.0.0.1:{self._forward(found)}", **self._trust(found.mesh))
             except actor.AuthenticationError:
                 raise
             except (actor.AttachError, JobError) as error:
@@ -333,6 +361,11 @@ class KubernetesJob(LauncherJob):
             made.close()
 
     def _stop_work(self) -> None:
+        watch, self.watch_ = self.watch_, None
+        if self.awaited_ is not None and watch is not None:
+            # It may be about to have the keeper forward a port.
+            self.awaited_.stopped.set()
+            watch.join(WATCH_END_S)
         if self._ids is None or self._ids["route"] != FORWARD or self._args.kubeconfig == _GIVEN:
             return
         # The keeper's forward ends with the keeper. After that, the deletion of its pod is what ends an agent.
@@ -358,7 +391,7 @@ class KubernetesJob(LauncherJob):
 
     def _candidates(self) -> list[GatewayPod]:
         """The workers that listen, in order; waits for the first."""
-        allocation = self._allocation()
+        allocation = self._waited_for()
         hosts = [Host(mesh, rank) for mesh, size in self._sizes().items() for rank in range(size)]
         waiting = until_joined(allocation, hosts, self._join_timeout())
         next(waiting)
