@@ -157,7 +157,7 @@ impl Link {
             self.flush(&mut out, raw);
         }
         events::link_up(self.peer.0);
-        self.poller.add(self.token, raw, Arc::new(LinkSource(self.clone(), fd)))?;
+        self.poller.add(self.token, raw, Arc::new(LinkSource(self.clone(), fd.clone())))?;
         let out = lock(&self.out);
         if out.down {
             // Closed meanwhile, by somebody who found nothing to remove.

@@ -8,6 +8,9 @@
 //! one, armed one-shot. A leader disarms it, waits on the inner set directly, and arms it again when it
 //! leaves. The lead moves to where the traffic goes: a leader that has woken another waiter steps back.
 //!
+//! The number of a descriptor does not say whose it is: once the descriptor is closed, the next one that any thread opens gets its number.
+//! So the poller keeps the token that each number was registered for last, and a late change for an earlier one changes nothing.
+//!
 //! Descriptors of *strangers*, peers that have not proved who they are and the listeners that they come to, are in a set of their own
 //! inside the inner one. A few of them are served at a time, and together they get a share of the processor (`Allowance`): a flood of
 //! connections delays neither links nor heartbeats by more than one such turn.
@@ -46,6 +49,8 @@ pub enum WaitEnd {
     TimedOut,
     /// A signal handler ran in this thread.
     Interrupted,
+    /// What was waited for is there, and no notification has come of it.
+    Unannounced,
     /// In simulated time: nothing can happen any more.
     Stuck,
     /// In simulated time: the process of this thread has been killed.
@@ -64,6 +69,10 @@ enum Mode {
 
 /// How long a message that closely follows another may be held back if its sender neither waits nor sends more.
 const SOON: Duration = Duration::from_micros(500);
+/// A thread that waits for what is announced looks by itself this often: a notification that was lost delays it, and no more.
+const LOOK: Duration = Duration::from_secs(5);
+/// So long a notification that is on its way may take, once what it is about is there.
+const UNDER_WAY: Duration = Duration::from_millis(10);
 const KICK: u64 = 0;
 const WAKE: u64 = 0;
 const INNER: u64 = 1;
@@ -79,6 +88,19 @@ const BATCH: usize = 64;
 /// What is in the inner set, with its descriptor if that is closed in a fork.
 type Entry = (Option<RawFd>, Arc<dyn Source>);
 
+#[derive(Default)]
+struct Sources {
+    by_token: HashMap<u64, Entry>,
+    /// The token that a descriptor with this number was registered for last.
+    tokens: HashMap<RawFd, u64>,
+}
+
+impl Sources {
+    fn has(&self, token: u64, fd: RawFd) -> bool {
+        self.tokens.get(&fd) == Some(&token)
+    }
+}
+
 pub struct Poller {
     inner: OwnedFd,
     strangers: OwnedFd,
@@ -89,7 +111,7 @@ pub struct Poller {
     kick: OwnedFd,
     wake: OwnedFd,
     mode: Mutex<Mode>,
-    sources: RwLock<HashMap<u64, Entry>>,
+    sources: RwLock<Sources>,
     next_token: AtomicU64,
     timers: Mutex<Timers>,
     tasks: Mutex<Vec<Task>>,
@@ -177,25 +199,32 @@ impl Poller {
     }
 
     pub fn add(&self, token: u64, fd: RawFd, source: Arc<dyn Source>) -> io::Result<()> {
-        forked_child::check()?;
-        self.sources.write().unwrap_or_else(PoisonError::into_inner).insert(token, (Some(fd), source));
-        self.enter(token, fd, libc::EPOLLIN)
+        self.enter(token, fd, (Some(fd), source), libc::EPOLLIN)
     }
 
     /// Adds a descriptor that reports once each time it is armed. Its owner closes it in a fork.
     pub fn add_once(&self, token: u64, fd: RawFd, source: Arc<dyn Source>) -> io::Result<()> {
+        self.enter(token, fd, (None, source), libc::EPOLLONESHOT)
+    }
+
+    fn enter(&self, token: u64, fd: RawFd, entry: Entry, events: libc::c_int) -> io::Result<()> {
         forked_child::check()?;
-        self.sources.write().unwrap_or_else(PoisonError::into_inner).insert(token, (None, source));
-        self.enter(token, fd, libc::EPOLLONESHOT)
+        let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
+        sources.by_token.insert(token, entry);
+        let made = sys::epoll_ctl(self.set_of(token), libc::EPOLL_CTL_ADD, fd, events as u32, token);
+        if made.is_ok() {
+            sources.tokens.insert(fd, token);
+            return made;
+        }
+        let refused = sources.by_token.remove(&token);
+        drop(sources);
+        drop(refused);
+        made
     }
 
-    fn enter(&self, token: u64, fd: RawFd, events: libc::c_int) -> io::Result<()> {
-        sys::epoll_ctl(self.set_of(token), libc::EPOLL_CTL_ADD, fd, events as u32, token)
-            .inspect_err(|_| drop(self.sources.write().unwrap_or_else(PoisonError::into_inner).remove(&token)))
-    }
-
-    pub fn arm(&self, token: u64, fd: RawFd) {
-        let _ = sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_MOD, fd, ARMED, token);
+    /// Fails if the descriptor is not in the set: nothing would be reported.
+    pub fn arm(&self, token: u64, fd: RawFd) -> io::Result<()> {
+        sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_MOD, fd, ARMED, token)
     }
 
     /// The same for what is wanted; with neither, it stays silent.
@@ -208,16 +237,27 @@ impl Poller {
 
     pub fn want_write(&self, token: u64, fd: RawFd, yes: bool) {
         let events = libc::EPOLLIN as u32 | if yes { libc::EPOLLOUT as u32 } else { 0 };
-        // Fails only for a descriptor that was removed, and then nobody waits for it.
-        let _ = sys::epoll_ctl(self.set_of(token), libc::EPOLL_CTL_MOD, fd, events, token);
+        let sources = self.sources.read().unwrap_or_else(PoisonError::into_inner);
+        if sources.has(token, fd) {
+            // Fails only for a descriptor that was closed, and then nobody waits for it.
+            let _ = sys::epoll_ctl(self.set_of(token), libc::EPOLL_CTL_MOD, fd, events, token);
+        }
     }
 
     pub fn remove(&self, token: u64, fd: RawFd) {
         if forked_child::is_child() {
             return;
         }
-        let _ = sys::epoll_ctl(self.set_of(token), libc::EPOLL_CTL_DEL, fd, 0, token);
-        self.sources.write().unwrap_or_else(PoisonError::into_inner).remove(&token);
+        let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
+        if sources.has(token, fd) {
+            sources.tokens.remove(&fd);
+            // Below the lock: what is registered with this number meanwhile comes after it.
+            let _ = sys::epoll_ctl(self.set_of(token), libc::EPOLL_CTL_DEL, fd, 0, token);
+        }
+        let removed = sources.by_token.remove(&token);
+        drop(sources);
+        // What it owns may be another source, which removes itself.
+        drop(removed);
     }
 
     /// Runs the task on the I/O thread.
@@ -278,7 +318,7 @@ impl Poller {
         let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
         let replace = |fd: RawFd| sys::replace(fd, null.as_raw_fd());
         if let Ok(sources) = self.sources.try_read() {
-            sources.values().filter_map(|(fd, _)| *fd).for_each(replace);
+            sources.by_token.values().filter_map(|(fd, _)| *fd).for_each(replace);
         }
         [&self.inner, &self.strangers, &self.outer, &self.kick, &self.wake].iter().for_each(|fd| replace(fd.as_raw_fd()));
     }
@@ -347,7 +387,8 @@ impl Poller {
             }
         }
         timeline.end();
-        self.sources.write().unwrap_or_else(PoisonError::into_inner).clear();
+        let left = std::mem::take(&mut *self.sources.write().unwrap_or_else(PoisonError::into_inner));
+        drop(left);
         *lock(&self.timers) = Timers::default();
         lock(&self.tasks).clear();
         lock(&self.pending).clear();
@@ -371,8 +412,8 @@ impl Poller {
             }
             *mode = Mode::Reading;
         }
+        let _reading = Reading(self);
         let _ = self.read_ready(Some(Duration::ZERO));
-        self.rearm();
     }
 
     fn rearm(&self) {
@@ -399,7 +440,7 @@ impl Poller {
     }
 
     fn serve(&self, token: u64, flags: u32) {
-        let source = self.sources.read().unwrap_or_else(PoisonError::into_inner).get(&token).cloned();
+        let source = self.sources.read().unwrap_or_else(PoisonError::into_inner).by_token.get(&token).cloned();
         if let Some((_, source)) = source {
             source.ready(flags);
         }
@@ -436,29 +477,45 @@ impl Poller {
 
     /// Blocks this thread until `ready()`, which is looked at after each `notify` of the waiter.
     pub fn wait(&self, waiter: &Waiter, deadline: Option<Instant>, ready: impl FnMut() -> bool) -> WaitEnd {
-        self.wait_as(waiter, deadline, ready, true)
+        self.wait_as(waiter, deadline, ready, true, false)
+    }
+
+    /// The same where each change of `ready` is followed by a notification: `Unannounced` if one was lost, which a look has shown.
+    pub fn wait_announced(&self, waiter: &Waiter, deadline: Option<Instant>, ready: impl FnMut() -> bool) -> WaitEnd {
+        self.wait_as(waiter, deadline, ready, true, true)
     }
 
     /// The same without ever reading the sockets, for threads that are rarely the ones concerned.
     pub fn follow(&self, waiter: &Waiter, deadline: Option<Instant>, ready: impl FnMut() -> bool) -> WaitEnd {
-        self.wait_as(waiter, deadline, ready, false)
+        self.wait_as(waiter, deadline, ready, false, false)
     }
 
-    fn wait_as(&self, waiter: &Waiter, deadline: Option<Instant>, mut ready: impl FnMut() -> bool, mut may_lead: bool) -> WaitEnd {
+    fn wait_as(
+        &self,
+        waiter: &Waiter,
+        deadline: Option<Instant>,
+        mut ready: impl FnMut() -> bool,
+        mut may_lead: bool,
+        announced: bool,
+    ) -> WaitEnd {
         if let Some(t) = &self.timeline {
             return t.wait(waiter, deadline, ready, || self.flush_pending(), || self.wake());
         }
+        let mut slept = false;
         loop {
             // An exchange, not a store: what was written before a notification that it wipes out is seen by `ready`.
-            waiter.state.swap(IDLE, Ordering::AcqRel);
+            let notified = waiter.state.swap(IDLE, Ordering::AcqRel) == NOTIFIED;
             if ready() {
-                return WaitEnd::Ready;
+                let lost = announced && slept && !notified && !waiter.is_notified_within(UNDER_WAY);
+                return if lost { WaitEnd::Unannounced } else { WaitEnd::Ready };
             }
             let left = match deadline.map(|d| d.saturating_duration_since(Instant::now())) {
                 Some(Duration::ZERO) => return WaitEnd::TimedOut,
+                left if announced => Some(left.map_or(LOOK, |left| left.min(LOOK))),
                 left => left,
             };
             self.flush_pending();
+            slept = true;
             let interrupted =
                 if may_lead && self.take_lead() { self.lead(waiter, left, &mut may_lead) } else { follow(&waiter.state, left) };
             if interrupted {
@@ -479,14 +536,17 @@ impl Poller {
 
     /// Reads for everybody until this waiter is notified, its time is over, or a signal came (true).
     fn lead(&self, waiter: &Waiter, left: Option<Duration>, may_lead: &mut bool) -> bool {
+        let _reading = Reading(self);
         let mut interrupted = false;
-        let deadline = left.map(|l| Instant::now() + l);
+        // A look is no deadline: it costs no look at the clock.
+        let deadline = left.filter(|l| *l != LOOK).map(|l| Instant::now() + l);
         if waiter.state.compare_exchange(IDLE, LEADING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             LED_BY.set(waiter);
             loop {
                 WOKEN.set(0);
-                let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+                let left = deadline.map_or(left, |d| Some(d.saturating_duration_since(Instant::now())));
                 match self.read_ready(left) {
+                    Ok(0) if deadline.is_none() => break,
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => interrupted = true,
                     Err(_) => interrupted = true,
                     Ok(_) => {}
@@ -499,10 +559,18 @@ impl Poller {
                     break;
                 }
             }
-            LED_BY.set(std::ptr::null());
         }
-        self.rearm();
         interrupted
+    }
+}
+
+/// A thread reads the sockets; others may when it is dropped, also by a panic of a source.
+struct Reading<'a>(&'a Poller);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        LED_BY.set(std::ptr::null());
+        self.0.rearm();
     }
 }
 

@@ -52,6 +52,13 @@ pub fn epoll_wait(epoll: RawFd, events: &mut [libc::epoll_event], timeout: Optio
     check(unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), events.len() as i32, millis(timeout)) }).map(|n| n as usize)
 }
 
+/// Something can be read from it without waiting.
+pub fn is_readable(fd: RawFd) -> bool {
+    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { libc::poll(&mut p, 1, 0) == 1 && p.revents & libc::POLLIN != 0 }
+}
+
 pub fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })

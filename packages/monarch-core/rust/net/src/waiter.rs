@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::sys;
 
@@ -29,6 +30,23 @@ pub struct Waiter {
 impl Waiter {
     pub(crate) fn new(kick: std::os::fd::RawFd) -> Self {
         Waiter { state: AtomicU32::new(IDLE), kick }
+    }
+
+    /// Its thread sleeps.
+    pub fn is_asleep(&self) -> bool {
+        matches!(self.state.load(Ordering::Acquire), SLEEPING | LEADING)
+    }
+
+    /// A notification comes within so long.
+    pub(crate) fn is_notified_within(&self, bound: Duration) -> bool {
+        let until = Instant::now() + bound;
+        while self.state.load(Ordering::Acquire) != NOTIFIED {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
     }
 
     /// Ends the wait, now or the next one that starts.

@@ -148,6 +148,56 @@ fn a_wait_ends_at_its_deadline() {
     assert_eq!(running.0.wait(&w, Some(Instant::now()), || true), WaitEnd::Ready, "a look comes first");
 }
 
+/// What is waited for is there, and no notification has said so.
+#[test]
+fn a_lost_notification_shows_at_the_deadline() {
+    let running = Running::new();
+    let w = running.0.waiter();
+    for notified in [false, true] {
+        let mut looks = 0;
+        let ready = || {
+            looks += 1;
+            if notified && looks == 2 {
+                w.notify();
+            }
+            looks > 1
+        };
+        let end = running.0.wait_announced(&w, Some(Instant::now() + Duration::from_millis(3)), ready);
+        assert_eq!(end, if notified { WaitEnd::Ready } else { WaitEnd::Unannounced });
+    }
+    assert_eq!(running.0.wait_announced(&w, Some(Instant::now()), || true), WaitEnd::Ready, "no sleep");
+}
+
+struct Deaf;
+
+impl Source for Deaf {
+    fn ready(&self, _events: u32) {}
+}
+
+/// A descriptor is closed, and the next one gets its number: what is left to be done for the first changes nothing for the second.
+#[test]
+fn a_number_is_that_of_its_last_owner() {
+    let running = Running::new();
+    let poller = &running.0;
+    let (first, second) = (sys::eventfd().unwrap(), sys::eventfd().unwrap());
+    let (number, old) = (first.as_raw_fd(), poller.token());
+    poller.add(old, number, Arc::new(Deaf)).unwrap();
+    sys::replace(number, second.as_raw_fd());
+    let bell = Arc::new(Bell { event: first, rung: AtomicU64::new(0), waiter: poller.waiter() });
+    let token = poller.token();
+    poller.add(token, number, bell.clone()).unwrap();
+    let rings = |n: u64| {
+        sys::eventfd_signal(number);
+        assert_eq!(wait(&running, &bell.waiter, || bell.rung.load(Ordering::Relaxed) >= n), WaitEnd::Ready);
+    };
+    poller.want_write(old, number, true);
+    rings(1);
+    poller.remove(old, number);
+    rings(2);
+    poller.remove(token, number);
+    assert!(poller.arm(token, number).is_err(), "it is not in the set");
+}
+
 extern "C" fn note(_: libc::c_int) {}
 
 /// A signal handler that runs in a waiting thread ends the wait, whether it leads or follows.

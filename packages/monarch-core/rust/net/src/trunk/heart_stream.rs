@@ -24,8 +24,9 @@ impl Trunk {
         }
         let (fd, token) = (stream.fd(), self.poller.token());
         *heart = Some(Heart::new(stream, token, prologue, early));
-        drop(heart);
+        // Below the lock, which keeps the descriptor open.
         let _ = self.poller.add(token, fd, Arc::new(Beats(self.clone(), token)));
+        drop(heart);
         let me = self.clone();
         self.poller.spawn(Box::new(move || {
             me.flush_heart(token);
