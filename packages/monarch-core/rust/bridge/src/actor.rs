@@ -15,6 +15,7 @@ use wire::{MailboxId, Status};
 use crate::bytes::load;
 use crate::call::{Call, reply};
 use crate::gil;
+use crate::loop_wait;
 use crate::process::Process;
 use crate::trace;
 
@@ -79,11 +80,11 @@ impl ActorMailbox {
         self.inner.closed().is_some()
     }
 
-    /// Makes an event loop the consumer: the descriptor to watch.
+    /// Makes the event loop of this thread the consumer: the descriptor to watch.
     fn watch(&self) -> PyResult<i32> {
         let event = sys::eventfd()?;
         let fd = event.as_raw_fd();
-        self.inner.set_consumer(Consumer::Loop(event));
+        self.inner.set_consumer(Consumer::Loop(event, loop_wait::sleeper()));
         Ok(fd)
     }
 

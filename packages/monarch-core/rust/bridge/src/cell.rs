@@ -72,10 +72,11 @@ impl CallCell {
             return Ok(true);
         }
         gil::check_not_forked()?;
-        let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
-        let waiter = gil::waiter(&self.node.poller);
+        let poller = &self.node.poller;
+        let deadline = timeout.map(|t| poller.now() + Duration::from_secs_f64(t));
+        let waiter = gil::waiter(poller);
         self.inner.add_waiter(&waiter);
-        let r = gil::wait(py, &self.node.poller, &waiter, deadline, || self.inner.is_done(index));
+        let r = gil::wait_for_answer(py, poller, &waiter, deadline, || self.inner.is_done(index));
         self.inner.remove_waiter(&waiter);
         r
     }

@@ -205,11 +205,32 @@ pub fn wait_as(
     lead: bool,
     ready: impl Fn() -> bool + Sync,
 ) -> PyResult<bool> {
-    wait_until(py, poller, waiter, deadline, lead, ready)?.ok_or_else(|| {
-        PyRuntimeError::new_err(
-            "this would wait for ever: every thread of the universe waits, no message is in flight and no time-out is due",
-        )
-    })
+    let wait = |done: &mut dyn FnMut() -> bool| {
+        if lead { poller.wait(waiter, deadline, done) } else { poller.follow(waiter, deadline, done) }
+    };
+    wait_until(py, poller, waiter, wait, ready)?.ok_or_else(stuck)
+}
+
+/// As `wait`, for an answer: the thread looks by itself now and then, and a notification that was lost is recorded.
+pub fn wait_for_answer(
+    py: Python<'_>,
+    poller: &Arc<Poller>,
+    waiter: &Arc<Waiter>,
+    deadline: Option<Instant>,
+    ready: impl Fn() -> bool + Sync,
+) -> PyResult<bool> {
+    let wait = |done: &mut dyn FnMut() -> bool| match poller.wait_announced(waiter, deadline, done) {
+        WaitEnd::Unannounced => {
+            events::wakeup_lost(sender_id(), b"call", 0, 0);
+            WaitEnd::Ready
+        }
+        end => end,
+    };
+    wait_until(py, poller, waiter, wait, ready)?.ok_or_else(stuck)
+}
+
+fn stuck() -> PyErr {
+    PyRuntimeError::new_err("this would wait for ever: every thread of the universe waits, no message is in flight and no time-out is due")
 }
 
 /// As `wait`, but none when nothing can happen any more, which only simulated time knows.
@@ -220,15 +241,14 @@ pub fn wait_quiet(
     deadline: Option<Instant>,
     ready: impl Fn() -> bool + Sync,
 ) -> PyResult<Option<bool>> {
-    wait_until(py, poller, waiter, deadline, true, ready)
+    wait_until(py, poller, waiter, |done| poller.wait(waiter, deadline, done), ready)
 }
 
 fn wait_until(
     py: Python<'_>,
     poller: &Arc<Poller>,
     waiter: &Arc<Waiter>,
-    deadline: Option<Instant>,
-    lead: bool,
+    wait: impl Fn(&mut dyn FnMut() -> bool) -> WaitEnd + Sync,
     ready: impl Fn() -> bool + Sync,
 ) -> PyResult<Option<bool>> {
     let of_world;
@@ -250,8 +270,8 @@ fn wait_until(
             }
             None => None,
         };
-        let done = || ready() || pipe.is_some_and(|p| p.tripped());
-        let end = blocking(py, || if lead { poller.wait(waiter, deadline, done) } else { poller.follow(waiter, deadline, done) });
+        let mut done = || ready() || pipe.is_some_and(|p| p.tripped());
+        let end = blocking(py, || wait(&mut done));
         if let Some(fd) = before {
             SignalPipe::unlisten(py, fd);
         }

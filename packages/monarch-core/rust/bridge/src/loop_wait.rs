@@ -3,21 +3,40 @@
 //! The loop's own epoll set is one of the poller's sources while the loop sleeps, so its thread can lead like any other
 //! that waits. A message for its actor then costs one wake-up instead of two.
 
+use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use net::{Source, Waiter};
+use net::{Source, Waiter, sys};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use runtime::Node;
+use runtime::node::mailbox::Sleeper;
 
 use crate::gil;
 use crate::process::Process;
 
+thread_local! {
+    /// Of this thread: that of the loop which was made last.
+    static SLEEPER: RefCell<Option<Arc<LoopReady>>> = const { RefCell::new(None) };
+}
+
+/// What wakes the event loop of this thread, if it sleeps as above.
+pub fn sleeper() -> Option<Arc<dyn Sleeper>> {
+    SLEEPER.with_borrow(|s| s.clone().map(|s| s as Arc<dyn Sleeper>))
+}
+
+/// No descriptor: the loop is closed.
+const CLOSED: i32 = -1;
+
 struct LoopReady {
     waiter: Arc<Waiter>,
     ready: AtomicBool,
+    sleeps: AtomicU64,
+    /// It is woken because a wake-up was lost.
+    anyway: AtomicBool,
+    fd: AtomicI32,
 }
 
 impl Source for LoopReady {
@@ -27,12 +46,31 @@ impl Source for LoopReady {
     }
 }
 
+impl Sleeper for LoopReady {
+    fn is_asleep(&self) -> bool {
+        self.waiter.is_asleep()
+    }
+
+    fn has_work(&self) -> bool {
+        let fd = self.fd.load(Ordering::Acquire);
+        fd != CLOSED && sys::is_readable(fd)
+    }
+
+    fn sleeps(&self) -> u64 {
+        self.sleeps.load(Ordering::Relaxed)
+    }
+
+    fn wake(&self) {
+        self.anyway.store(true, Ordering::Release);
+        self.ready(0);
+    }
+}
+
 /// Lets one loop sleep; dropped with it.
 #[pyclass(frozen)]
 pub struct LoopSleep {
     node: Arc<Node>,
     token: u64,
-    fd: i32,
     state: Arc<LoopReady>,
 }
 
@@ -43,22 +81,54 @@ impl LoopSleep {
     fn new(process: &Process, fd: i32) -> PyResult<Self> {
         let node = process.node.clone();
         let token = node.poller.token();
-        let state = Arc::new(LoopReady { waiter: node.poller.waiter(), ready: AtomicBool::new(false) });
-        node.poller.add_once(token, fd, state.clone()).map_err(|e| PyOSError::new_err(e.to_string()))?;
-        Ok(LoopSleep { node, token, fd, state })
+        let state = Arc::new(LoopReady {
+            waiter: node.poller.waiter(),
+            ready: AtomicBool::new(false),
+            sleeps: AtomicU64::new(0),
+            anyway: AtomicBool::new(false),
+            fd: AtomicI32::new(fd),
+        });
+        node.poller.add_once(token, fd, state.clone()).map_err(failed)?;
+        SLEEPER.set(Some(state.clone()));
+        Ok(LoopSleep { node, token, state })
     }
 
-    /// Sleeps until the loop has something to do, at most `timeout` seconds.
+    /// Sleeps until the loop has something to do, at most `timeout` seconds. True if it was woken because a wake-up was lost.
     #[pyo3(signature = (timeout=None))]
-    fn sleep(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    fn sleep(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         gil::check_not_forked()?;
         self.state.ready.store(false, Ordering::Release);
+        // Only this thread writes it.
+        self.state.sleeps.store(self.state.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
-        self.node.poller.arm(self.token, self.fd);
-        gil::wait(py, &self.node.poller, &self.state.waiter, deadline, || self.state.ready.load(Ordering::Acquire)).map(drop)
+        if self.node.poller.arm(self.token, self.state.fd.load(Ordering::Acquire)).is_err() {
+            self.enter_again()?;
+        }
+        gil::wait(py, &self.node.poller, &self.state.waiter, deadline, || self.state.ready.load(Ordering::Acquire))?;
+        Ok(self.state.anyway.load(Ordering::Acquire) && self.state.anyway.swap(false, Ordering::AcqRel))
     }
 
     fn close(&self) {
-        self.node.poller.remove(self.token, self.fd);
+        let fd = self.state.fd.swap(CLOSED, Ordering::AcqRel);
+        if fd != CLOSED {
+            self.node.poller.remove(self.token, fd);
+        }
     }
+}
+
+impl LoopSleep {
+    /// The loop's set is in the poller's no more: without that nothing would wake it.
+    #[cold]
+    fn enter_again(&self) -> PyResult<()> {
+        let fd = self.state.fd.load(Ordering::Acquire);
+        self.node.poller.remove(self.token, fd);
+        let entered = self.node.poller.add_once(self.token, fd, self.state.clone());
+        entered.and_then(|()| self.node.poller.arm(self.token, fd)).map_err(failed)?;
+        events::wakeup_lost(gil::sender_id(), b"set", 0, 0);
+        Ok(())
+    }
+}
+
+fn failed(e: std::io::Error) -> PyErr {
+    PyOSError::new_err(e.to_string())
 }

@@ -303,4 +303,10 @@ events! {
         owner: Name "display name of the owner",
         handled: Count "0 if it was not handled, so that the program ends",
     }
+    29 wakeup_lost "wakeup.lost" true "A thread slept although what it waits for was there. The runtime has woken it." {
+        mesh: Id "mesh of the actor whose thread it is; 0: of none",
+        lost_at: Name "hand-over that failed: `thread`, `descriptor` (of the mailbox), `poller`, `set` (of the poller), `call`",
+        messages: Count "messages and events in the mailbox",
+        slept: Nanoseconds "time since a look saw the thread sleep; 0: not known",
+    }
 }

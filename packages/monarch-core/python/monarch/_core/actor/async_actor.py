@@ -20,6 +20,7 @@ from monarch._core.process.loop_end import END_TIME, end_loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from monarch._core._native import Call
@@ -45,12 +46,15 @@ class SharedSelector(selectors.EpollSelector):
     def __init__(self, process: NativeProcess) -> None:
         super().__init__()
         self._sleeper = LoopSleep(process, self.fileno())
+        # What the loop does where a wake-up was lost, beside looking at its descriptors.
+        self.catch_up: Callable[[], None] | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if is_child():
             _NoTurns().popleft()
         if timeout is None or timeout > 0:
-            self._sleeper.sleep(timeout)
+            if self._sleeper.sleep(timeout) and self.catch_up is not None:
+                self.catch_up()
         return super().select(0)
 
     def close(self) -> None:
@@ -121,6 +125,9 @@ class LoopSide:
         ready: Any = getattr(loop, "_ready", ())
         self.fd = actor.mailbox.watch()
         loop.add_reader(self.fd, self._wake)
+        selector: Any = getattr(loop, "_selector", None)
+        if isinstance(selector, SharedSelector):
+            selector.catch_up = self._wake
         handled = 0
         while not self.over:
             if early:
@@ -160,10 +167,13 @@ class LoopSide:
             os.read(self.fd, 8)
         except BlockingIOError:
             pass
-        while (event := self.actor.mailbox.pop_event()) is not None:
-            self._event(event)
-        if self.waker is not None and not self.waker.done():
-            self.waker.set_result(None)
+        try:
+            while (event := self.actor.mailbox.pop_event()) is not None:
+                self._event(event)
+        finally:
+            # Whatever an event raises: behind it messages may lie, which nothing announces again.
+            if self.waker is not None and not self.waker.done():
+                self.waker.set_result(None)
 
     async def _handle(self, call: Call) -> bool:
         """One message; true ends the actor."""

@@ -50,6 +50,8 @@ impl Agent {
 
     fn look(&self) {
         let Some(node) = self.node() else { return };
+        // In its own process; procs do it when they are asked.
+        node.look_for_lost_wakeups();
         let now = Instant::now();
         let (mut ask, mut lost) = (vec![], vec![]);
         let pids: Vec<(ProcUid, u32)>;

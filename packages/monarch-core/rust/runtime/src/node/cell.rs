@@ -162,8 +162,12 @@ impl Cell {
         lock(&self.state).waiters.push(w.clone());
     }
 
+    /// Takes it back once: a signal handler may wait for the same call as the code that it interrupts.
     pub fn remove_waiter(&self, w: &Arc<Waiter>) {
-        lock(&self.state).waiters.retain(|x| !Arc::ptr_eq(x, w));
+        let waiters = &mut lock(&self.state).waiters;
+        if let Some(at) = waiters.iter().rposition(|x| Arc::ptr_eq(x, w)) {
+            waiters.swap_remove(at);
+        }
     }
 
     /// Tells `watcher` once; at once if it is done already.

@@ -206,8 +206,19 @@ impl Node {
         }
     }
 
+    /// Wakes threads of actors that sleep although there is something for them (`Mailbox::look`).
+    pub fn look_for_lost_wakeups(&self) {
+        let now = self.poller.now();
+        for mailbox in self.actor_mailboxes() {
+            mailbox.look(now);
+        }
+    }
+
     /// The agent wants to know whether Python runs here. With nothing to do for it nobody needs to be woken to say so.
     pub fn pinged(&self, from: ProcUid, seq: u64) {
+        if from != self.uid {
+            self.look_for_lost_wakeups();
+        }
         // The client itself is asked in earnest: its main thread runs what no mailbox knows of.
         let idle = from != self.uid && self.system.is_empty() && self.actor_mailboxes().iter().all(|m| m.is_resting());
         if idle || !self.system.is_served() {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use net::{RecvPart, Waiter, sys};
 use wire::frame::{EXCEPTION, EXPLICIT_PORT, RANKED, TO_PORT};
@@ -96,12 +96,24 @@ pub enum Delivery {
     Event(Box<[u8]>),
 }
 
+/// The sleep of an event loop.
+pub trait Sleeper: Send + Sync {
+    /// The loop's thread sleeps.
+    fn is_asleep(&self) -> bool;
+    /// A descriptor that the loop watches is ready.
+    fn has_work(&self) -> bool;
+    /// How often it has slept.
+    fn sleeps(&self) -> u64;
+    /// Ends the sleep, whatever its descriptors report.
+    fn wake(&self);
+}
+
 /// The consumer of a mailbox, and its notification.
 pub enum Consumer {
     /// A thread that blocks.
     Thread(std::sync::Arc<Waiter>),
     /// An event loop that watches a descriptor.
-    Loop(OwnedFd),
+    Loop(OwnedFd, Option<std::sync::Arc<dyn Sleeper>>),
     /// A stand-in whose scheduling is explored.
     #[cfg(feature = "shuttle")]
     Model(Box<dyn Fn() + Send + Sync>),
@@ -111,12 +123,66 @@ impl Consumer {
     fn wake(&self) {
         match self {
             Consumer::Thread(w) => w.notify(),
-            Consumer::Loop(fd) => sys::eventfd_signal(fd.as_raw_fd()),
+            Consumer::Loop(fd, _) => sys::eventfd_signal(fd.as_raw_fd()),
             #[cfg(feature = "shuttle")]
             Consumer::Model(wake) => wake(),
         }
     }
+
+    fn is_asleep(&self) -> bool {
+        match self {
+            Consumer::Thread(w) => w.is_asleep(),
+            Consumer::Loop(_, sleeper) => sleeper.as_ref().is_some_and(|s| s.is_asleep()),
+            #[cfg(feature = "shuttle")]
+            Consumer::Model(_) => false,
+        }
+    }
+
+    fn sleeper(&self) -> Option<&dyn Sleeper> {
+        match self {
+            Consumer::Loop(_, sleeper) => sleeper.as_deref(),
+            _ => None,
+        }
+    }
+
+    fn wake_anyway(&self) {
+        self.wake();
+        if let Some(s) = self.sleeper() {
+            s.wake();
+        }
+    }
 }
+
+/// Where a wake-up was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LostAt {
+    /// The thread has not been notified, or has not seen it.
+    Thread,
+    /// The mailbox's descriptor is not ready although messages are there.
+    Descriptor,
+    /// A descriptor of the loop is ready, and the poller has not reported it.
+    Poller,
+}
+
+impl LostAt {
+    pub fn word(self) -> &'static str {
+        match self {
+            LostAt::Thread => "thread",
+            LostAt::Descriptor => "descriptor",
+            LostAt::Poller => "poller",
+        }
+    }
+}
+
+/// A sleep that a look has found although there was something to do.
+struct Overslept {
+    since: Instant,
+    /// Deliveries taken by then, and sleeps.
+    progress: (u64, u64),
+}
+
+/// Looks at a mailbox that are closer together count as one: what is on its way arrives within a small part of that.
+const APART: Duration = Duration::from_secs(1);
 
 /// What the consumer has in hand, and since when. The name is kept in place: every message pays for it.
 struct Doing {
@@ -140,6 +206,7 @@ impl Doing {
 #[derive(Default)]
 struct State {
     doing: Option<Doing>,
+    overslept: Option<Overslept>,
     queue: VecDeque<Incoming>,
     events: VecDeque<Box<[u8]>>,
     /// The consumer sleeps, or its descriptor is not readable.
@@ -325,7 +392,7 @@ impl Mailbox {
         state.idle = true;
         state.current = None;
         state.doing = None;
-        if let Some(Consumer::Loop(fd)) = self.consumer().as_deref() {
+        if let Some(Consumer::Loop(fd, _)) = self.consumer().as_deref() {
             sys::eventfd_drain(fd.as_raw_fd());
         }
         None
@@ -390,6 +457,43 @@ impl Mailbox {
     /// Something other than a message is in hand, or nothing.
     pub fn set_doing(&self, name: Option<&str>) {
         lock(&self.state).doing = name.map(|n| Doing::new(n.as_bytes()));
+    }
+
+    /// Looks whether the consumer sleeps although there is something for it. If it does at two looks, and has done nothing between them, a
+    /// wake-up was lost: wakes it, and gives where that was.
+    pub fn look(&self, now: Instant) -> Option<LostAt> {
+        let consumer = self.consumer()?;
+        let asleep = consumer.is_asleep();
+        let has_work = asleep && consumer.sleeper().is_some_and(Sleeper::has_work);
+        let progress = (self.taken(), consumer.sleeper().map_or(0, Sleeper::sleeps));
+        let mut state = lock(&self.state);
+        let lies = state.doing.is_none() && (!state.queue.is_empty() || !state.events.is_empty());
+        if !asleep || !lies && !has_work || state.closed.is_some() {
+            state.overslept = None;
+            return None;
+        }
+        let since = match &state.overslept {
+            Some(first) if first.progress == progress => first.since,
+            _ => {
+                state.overslept = Some(Overslept { since: now, progress });
+                return None;
+            }
+        };
+        let slept = now.saturating_duration_since(since);
+        if slept < APART {
+            return None;
+        }
+        state.overslept = None;
+        let messages = (state.queue.len() + state.events.len()) as u64;
+        drop(state);
+        let lost_at = match &*consumer {
+            _ if has_work => LostAt::Poller,
+            Consumer::Loop(..) => LostAt::Descriptor,
+            _ => LostAt::Thread,
+        };
+        events::wakeup_lost(self.id.0, lost_at.word().as_bytes(), messages, u64::try_from(slept.as_nanos()).unwrap_or(u64::MAX));
+        consumer.wake_anyway();
+        Some(lost_at)
     }
 
     /// Nothing is in hand, and nothing waits.
