@@ -155,6 +155,37 @@ def test_doctor_does_not_wait_for_a_hung_wheel(tmp_path: Path) -> None:
     assert "! extensions     parrot 1.0: entry point 'a' of monarch.requests has not finished within 3 s" in done.stdout.splitlines()
 
 
+def test_killed_doctor_leaves_no_hung_wheel(tmp_path: Path) -> None:
+    groups, modules = (
+        {"monarch.requests": {"a": "parrot_hangs:handler"}},
+        {"parrot_hangs": "import signal\nprint('hung')\nsignal.pause()\n"},
+    )
+    folder = installed_wheel.install(tmp_path, "parrot", groups, modules)
+    doctor = subprocess.Popen(
+        [sys.executable, "-u", "-c", MAIN, "doctor"],
+        env=environment(folder),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert doctor.stderr is not None and "hung\n" in iter(doctor.stderr.readline, "")
+    doctor.kill()
+    # The end of stderr is that of the process that hangs in the wheel.
+    assert doctor.communicate(timeout=30)[1] == ""
+
+
+def test_doctor_waits_for_no_process_of_wheels(tmp_path: Path) -> None:
+    module = (
+        "import os, signal\nif os.fork() == 0:\n    os.close(1)\n    os.close(2)\n    signal.alarm(50)\n    signal.pause()\nhandler = 1\n"
+    )
+    folder = installed_wheel.install(tmp_path, "parrot", {"monarch.requests": {"a": "parrot_forks:handler"}}, {"parrot_forks": module})
+    code = f"from monarch._core.observe import wheel_checks; wheel_checks.LOAD_TIMEOUT = 1000; {MAIN}"
+    argv = [sys.executable, "-c", code, "doctor", "--json"]
+    done = subprocess.run(argv, env=environment(folder), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=40)
+    assert not [line for line in json.loads(done.stdout) if "parrot" in line["text"]], done.stderr
+
+
 @pytest.mark.parametrize("arguments", [(), ("no-such-verb",), ("version", "--no-such-option"), ("doctor", "extra")])
 def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
     done = monarch(*arguments)

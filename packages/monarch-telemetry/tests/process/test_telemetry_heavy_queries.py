@@ -133,7 +133,7 @@ def test_killed_worker_is_named_and_replaced() -> None:
 def test_worker_has_the_path_of_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "datafusion.py").write_text("import os\nos._exit(7)\n")
     WORKERS.close()
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     with pytest.raises(QueryError, match="exit code 7"):
         planner.make("SELECT count(*) AS n FROM t", SCHEMAS, deadline=planning.time.monotonic() + 60.0)
 

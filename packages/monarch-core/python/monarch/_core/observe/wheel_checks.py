@@ -24,6 +24,7 @@ GROUP = "monarch.doctor"
 DECLARATIONS = ("monarch.settings", "monarch.errors")
 # PyTorch takes ten seconds from a cold disk of a busy machine.
 LOAD_TIMEOUT = 60.0
+_PR_SET_PDEATHSIG = 1
 
 # Group and name of an entry point.
 Key = tuple[str, str]
@@ -113,9 +114,11 @@ class _Child:
     def __init__(self, wheel: str, keys: Sequence[Key]) -> None:
         self._wheel = wheel
         self._fd, write = os.pipe2(os.O_CLOEXEC)
+        doctor = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             try:
+                _end_with(doctor)
                 os.dup2(2, 1)  # what an import prints is no part of the report
                 _send(write, report_of(keys, lambda key: _send(write, key)))
             finally:
@@ -125,28 +128,44 @@ class _Child:
     def report(self, end: float) -> Report:
         """The child's report; a child that has sent none by the time `end` is killed, and is a finding."""
         received = bytearray()
+        sent: list[Any] = []
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         is_late = False
-        while not is_late:
+        # Not until the end of the pipe: processes that a wheel has forked may hold it open.
+        while not is_late and not _is_report(sent):
             is_late = not poll.poll(max(end - time.monotonic(), 0) * 1000)
             part = b"" if is_late else os.read(self._fd, 1 << 16)
             if not part:
                 break
             received += part
+            *complete, _ = bytes(received).split(b"\n")
+            sent = [json.loads(line) for line in complete]
         os.close(self._fd)
         if is_late:
             os.kill(self._pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        *complete, _ = bytes(received).split(b"\n")
-        sent: list[Any] = [json.loads(line) for line in complete]
-        if sent and len(sent[-1]) == len(Report._fields):
+        if _is_report(sent):
             loaded, left_out, added = sent[-1]
             return Report(loaded, [Line(*line) for line in left_out], [Line(*line) for line in added])
         how = f"has not finished within {LOAD_TIMEOUT:g} s" if is_late else f"has ended its process ({_ended(code)})"
         which = f"entry point {sent[-1][1]!r} of {sent[-1][0]}" if sent else "the load of entry points"
         todo = f"remove or repair {self._wheel.partition(' ')[0]}: procs that load this entry point fail in the same way"
         return Report(max(len(sent) - 1, 0), [Line("extensions", f"{self._wheel}: {which} {how}", todo)], [])
+
+
+def _is_report(sent: Sequence[Any]) -> bool:
+    """Whether the last that was sent is the report, and not a key."""
+    return bool(sent) and len(sent[-1]) == len(Report._fields)
+
+
+def _end_with(doctor: int) -> None:
+    """Ends this process when the doctor is killed: the code of a wheel may hang."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != doctor:
+        os._exit(1)
 
 
 def _send(fd: int, value: object) -> None:
