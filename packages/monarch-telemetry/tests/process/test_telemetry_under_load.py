@@ -152,6 +152,7 @@ def post(token, sql, seconds):
     except TelemetryError as error:
         return error
 
+LATE = ("queries are running already", "no host has answered", "the time of the query is over")
 tokens = json.loads(next(Path("home/jobs").glob("*/telemetry.json")).read_text())
 sql = "SELECT count(*) AS n FROM hosts"
 rows(sql)
@@ -163,7 +164,7 @@ with ThreadPoolExecutor(150) as pool:
     ends = [future.exception(timeout=60) or future.result().to_pylist() for future in here]
     late = [end for end in ends if isinstance(end, telemetry.QueryTimeout)]
     print("=", all(end == [{"n": 1}] for end in ends if end not in late), len(late) < 100,
-          all("queries are running already" in str(end) or "no host has answered" in str(end) for end in late))
+          all(any(why in str(end) for why in LATE) for end in late))
     print("=", {str(future.result(timeout=60)) for future in there} <= {"[{'n': 1}]"})
 # 10^10 rows, at two users at the same time; others are answered meanwhile.
 numbers = ", ".join(f"({n})" for n in range(400))
@@ -172,15 +173,16 @@ with ThreadPoolExecutor(4) as pool:
     large = [pool.submit(post, tokens[name], product, 2) for name in ("read", "admin")]
     print("=", rows(sql))
     for future in large:
-        print("=", str(future.result(timeout=60)).splitlines()[0].rpartition(" answers ")[2])
+        # At work, or before there was one more process to do it.
+        print("=", "the time of the query is over" in str(future.result(timeout=60)))
 print("=", used() - before < 256 << 20, rows(sql))
 print("=", HttpClient(running.url, token=tokens["read"]).get("/v1/admin", 20.0)[:1])
 """) == [
         "True True True",
         "True",
         "[(1,)]",
-        "the time of the query is over",
-        "the time of the query is over",
+        "True",
+        "True",
         "True [(1,)]",
         "b'{'",
     ]
