@@ -130,6 +130,13 @@ def test_killed_worker_is_named_and_replaced() -> None:
     assert asked("SELECT count(*) AS n FROM t a, t b, t c") == [{"n": ROWS**3}]
 
 
+def test_host_of_bytes_without_meaning_is_named() -> None:
+    plan = planning.make("SELECT count(*) AS n FROM t", SCHEMAS)
+    good = wire.encode(planning.part(plan, {"t": (SCHEMAS["t"], [rows()])}))
+    with pytest.raises(QueryError, match="^bad: a part of an answer is not Arrow"):
+        planner.finish(plan, [good, b"x" * 100], hosts=["good", "bad"], deadline=planning.time.monotonic() + 60.0)
+
+
 def test_worker_has_the_path_of_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "datafusion.py").write_text("import os\nos._exit(7)\n")
     WORKERS.close()

@@ -177,7 +177,7 @@ class Engine:
             of_hosts = [one.data for one in parts.values()]
             ANSWERS.had(sum(map(len, of_hosts)))
             own = self.own.tables(plan.reads)
-            table, rows = planner.finish(plan, of_hosts, own, limits=limits, deadline=began + seconds, clock=query.clock)
+            table, rows = planner.finish(plan, of_hosts, own, hosts=list(parts), limits=limits, deadline=began + seconds, clock=query.clock)
         except PlanMismatch:
             if not cut:
                 raise

@@ -97,8 +97,11 @@ class Questions:
     def _take(self, host: Host, handle: Any, future: Any) -> None:
         """Waits for a part. `QueryError` where the question is wrong, `SupervisionError` where the collector has ended."""
         try:
-            data, scanned = self._query.wait(future, self._left())
-            self.found[host.name] = Part(self._checked(data), scanned)
+            match self._query.wait(future, self._left()):
+                case (bytes() as data, int() as scanned):
+                    self.found[host.name] = Part(self._checked(data), scanned)
+                case _:
+                    self.missing[host.name] = "its answer is malformed"
         except TimeoutError:
             self.missing[host.name] = "no answer in time"
             host.was_silent(handle)

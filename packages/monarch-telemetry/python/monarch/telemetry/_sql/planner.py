@@ -45,16 +45,17 @@ def finish(
     parts: Sequence[bytes],
     own: Mapping[str, tuple[Any, Sequence[Any]]] | None = None,
     *,
+    hosts: Sequence[str] = (),
     limits: Limits = DEFAULT,
     deadline: float,
     clock: Clock = time.monotonic,
 ) -> tuple[Any, int]:
     """As `plan.finish`, of parts as `wire.encode` makes them, and a part of tables that this process has. The errors of `make` too.
 
-    With the answer, how many rows came with the parts.
+    With the answer, how many rows came with the parts. `hosts` are the names of those that sent the parts: an error about one has it.
     """
     mine = [wire.marked(batch, name) for name, (_, batches) in (own or {}).items() for batch in batches]
     data = [*parts, *([wire.encode(mine)] if mine else [])]
-    what = {"do": "finish", "plan": plan.to_json(), "sizes": [len(one) for one in data], "own": bool(mine)}
+    what = {"do": "finish", "plan": plan.to_json(), "sizes": [len(one) for one in data], "hosts": list(hosts), "own": bool(mine)}
     head, came = WORKERS.ask(Ask(what, plan.schemas, data), limits, deadline, clock)
     return wire.table_of(came), head["rows"]

@@ -16,6 +16,10 @@ _SIZE = struct.Struct("<Q")
 _MOST_STREAMS = 1024
 
 
+class Malformed(QueryError):
+    """Bytes that are no part of an answer."""
+
+
 def marked(batch: Any, stream: str) -> Any:
     """The batch as one of this stream."""
     return batch.replace_schema_metadata({STREAM: stream.encode()})
@@ -69,7 +73,7 @@ def table_of(buffer: Any) -> Any:
 
 
 def decode(data: bytes | memoryview, limit: int) -> list[Any]:
-    """The batches. `QueryLimit` beyond `limit` bytes, packed or unpacked; `QueryError` for bytes that are no part of an answer."""
+    """The batches. `QueryLimit` beyond `limit` bytes, packed or unpacked; `Malformed` for bytes that are no part of an answer."""
     if len(data) > limit:
         raise QueryLimit("shipped bytes", limit, len(data))
     try:
@@ -77,7 +81,7 @@ def decode(data: bytes | memoryview, limit: int) -> list[Any]:
     except QueryError:
         raise
     except (pa.ArrowException, struct.error, ValueError, OSError, MemoryError, OverflowError) as error:
-        raise QueryError(f"a part of an answer is not Arrow: {error}") from None
+        raise Malformed(f"a part of an answer is not Arrow: {error}") from None
 
 
 def _decoded(data: bytes | memoryview, limit: int) -> list[Any]:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 from monarch.telemetry._arrow import pa
@@ -67,8 +68,11 @@ class _Answers:
     def _finished(self, head: Mapping[str, Any], data: bytes, limits: Limits) -> tuple[dict[str, Any], Any]:
         plan = planning.Plan.from_json(head["plan"], self._schemas)
         view, parts, at = memoryview(data), list[list[Any]](), 0
-        for size in head["sizes"]:
-            parts.append(wire.decode(view[at : at + size], size))
+        for size, host in zip_longest(head["sizes"], head["hosts"]):
+            try:
+                parts.append(wire.decode(view[at : at + size], size))
+            except wire.Malformed as error:
+                raise QueryError(f"{host}: {error}" if host else str(error)) from None
             at += size
         own = wire.by_stream(parts.pop()) if head["own"] else {}
         rows = sum(batch.num_rows for part in parts for batch in part)
