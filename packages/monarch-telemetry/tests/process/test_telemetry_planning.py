@@ -220,3 +220,25 @@ running.stop().get()
 
 def test_script_of_a_job_plans_nothing() -> None:
     assert telemetry_program.shown(f"NAMED = {NAMED!r}{PROGRAM}") == ["[{'n': 1}]", "plan", "True", "True False", "[{'n': 1}]", "False"]
+
+
+LAST = """
+import atexit, os, sys
+import pyarrow as pa
+from monarch.telemetry._sql import planner
+
+schemas = {"t": pa.schema([("n", pa.int64())])}
+
+def ask():
+    plan = planner.make("SELECT 1 AS n", schemas, deadline=float("inf"))
+    print("=", planner.finish(plan, [], deadline=float("inf"))[0].to_pylist())
+
+# Registered first, so called after the workers have been ended.
+atexit.register(ask)
+ask()
+sys.exit()
+"""
+
+
+def test_functions_of_atexit_have_answers() -> None:
+    assert telemetry_program.shown(LAST) == ["[{'n': 1}]", "[{'n': 1}]"]

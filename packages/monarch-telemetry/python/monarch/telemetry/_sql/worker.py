@@ -302,7 +302,7 @@ class Workers:
             self._busy.discard(worker)
             left = [one for one in self._idle if not one.lives]
             self._idle = [one for one in self._idle if one not in left]
-            (left if worker.is_slow or self._is_over or len(self._idle) >= _IDLE else self._idle).append(worker)
+            (left if worker.is_slow or len(self._idle) >= _IDLE else self._idle).append(worker)
             self._changed.notify()
         for one in left:
             one.close()
