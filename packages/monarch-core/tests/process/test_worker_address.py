@@ -162,3 +162,36 @@ def test_occupied_address_fails_the_future(kind: str, tmp_path: Path) -> None:
     first, second, last = done.out.splitlines()
     assert first == f"listen: {address}: Address already in use"
     assert (first, last, done.code) == (second, "free", 0), done
+
+
+OWN = """
+class Probe(Actor):
+    @endpoint
+    def pid(self):
+        return os.getpid()
+
+from monarch.actor import attach_to_workers, start_worker_loop_forever
+ended = start_worker_loop_forever(address={listen!r}, secret={secret!r})
+hosts = attach_to_workers(workers=[{own!r}, {other!r}], secret={secret!r})
+assert hosts.initialized.get(20) is True
+pids = hosts.spawn_procs({{"procs": 2}}).spawn("probe", Probe).pid.call().get(20)
+assert len(set(pids.values())) == 4
+again = attach_to_workers(workers=[{own!r}], secret={secret!r})
+assert again.spawn_procs().spawn("probe", Probe).pid.call_one().get(20) not in pids.values()
+assert this_host().spawn_procs().spawn("probe", Probe).pid.call_one().get(20)
+hosts.shutdown().get()
+ended.get(20)
+say("over")
+"""
+
+
+@pytest.mark.parametrize("kind", ["tcp", "any", "unix"])
+def test_process_attaches_to_its_own_worker(kind: str, tmp_path: Path) -> None:
+    """Beside another one, as rank 0 of a world does whose ranks all are workers; its host is the one that it runs on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    own = f"ipc://{tmp_path}/own" if kind == "unix" else f"tcp://localhost:{port}"
+    listen = {"tcp": f"tcp://127.0.0.1:{port}", "any": f"tcp://*:{port}", "unix": own}[kind]
+    with Workers(1, "tls") as workers:
+        done = run(OWN.format(listen=listen, own=own, other=workers.addresses[0], secret=str(workers.secret)))
+    assert (done.out, done.code) == ("over\n", 0), done

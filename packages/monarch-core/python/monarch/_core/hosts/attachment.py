@@ -6,7 +6,7 @@ import json
 import time
 from contextvars import ContextVar
 
-from monarch._core._native.protocol import ERROR
+from monarch._core._native.protocol import ERROR, GATHER, OK
 from monarch._core.call.future import Future
 from monarch._core.call.runs import each_of
 from monarch._core.config import config
@@ -16,6 +16,7 @@ from monarch._core.hosts.connections import native_hosts
 from monarch._core.hosts.trust import Given, Trust
 from monarch._core.process import runtime_log
 from monarch._core.process.identity import new_uid
+from monarch._core.process.loaded import loaded_module
 from monarch._core.process.process import LocalProcess
 
 TYPE_CHECKING = False
@@ -59,8 +60,14 @@ class Attachment:
         taken: set[int] = set()
         # A host that this client has already stays the one it is.
         self._again: dict[int, tuple[Attachment, int]] = {}
+        # The place of the worker that this process is itself: its host is this one.
+        self._own: int | None = None
         ids: list[int] = []
         for rank, address in enumerate(known_addresses):
+            if address is not None and self._own is None and _is_own(address):
+                self._own = rank
+                ids.append(process.agent_uid)
+                continue
             before = known.get(address) if address is not None else None
             if (
                 before is not None
@@ -74,7 +81,9 @@ class Attachment:
                 ids.append(new_uid())
             taken.add(ids[-1])
         self.ids = tuple(ids)
-        self.cell = native_hosts(process).announce(ids, job_settings())
+        self.cell = native_hosts(process).announce([id for rank, id in enumerate(ids) if rank != self._own], job_settings())
+        if self._own is not None:
+            self.cell = process.native.cell(GATHER, len(ids))
         process.attachments.append(self)
         self.failure: MonarchError | None = None
         # By rank, the error of the Future of its address: it has the cause.
@@ -91,14 +100,17 @@ class Attachment:
 
     def begin(self) -> None:
         if self.process.membership is not None:
-            self.process.membership.attaching(self, set(self._again))
+            self.process.membership.attaching(self, {*self._again, *([] if self._own is None else [self._own])})
         self.process.start_thread(self._run)
 
     def _run(self) -> None:
         from monarch._core._native import set_runtime_thread
 
         set_runtime_thread()
-        new = [(rank, worker) for rank, worker in enumerate(self._workers) if rank not in self._again]
+        if self._own is not None:
+            said = {"agent": self.process.agent_uid, "host": self.process.host, "pid": self.process.pid, "release": ""}
+            self.cell.complete(self._own, OK, json.dumps(said).encode())
+        new = [(rank, worker) for rank, worker in enumerate(self._workers) if rank not in self._again and rank != self._own]
         self._join([(rank, worker) for rank, worker in new if isinstance(worker, str)])
         late = [(rank, worker) for rank, worker in new if not isinstance(worker, str)]
         while late:
@@ -224,6 +236,12 @@ def _known_address(worker: Any) -> str | None:
         except Exception:  # it is told where the others are, in `_run`
             pass
     return None
+
+
+def _is_own(worker: str) -> bool:
+    """Is that the address of a worker in this process?"""
+    loaded = loaded_module("monarch._core.start.worker")
+    return loaded is not None and loaded.is_at(worker)
 
 
 def _has_come(worker: Any) -> bool:

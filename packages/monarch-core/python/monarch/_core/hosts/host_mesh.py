@@ -11,6 +11,7 @@ from monarch._core.hosts.spawned_procs import SpawnedProcs, procs_on
 from monarch._core.process.above import above
 from monarch._core.process.current import current_process
 from monarch._core.process.identity import checked_name
+from monarch._core.process.loaded import loaded_module
 from monarch._core.process.process import LocalProcess
 from monarch._core.shape.mesh import MeshTrait
 from monarch._core.shape.shape import Extent, Point, Region, Shape
@@ -173,7 +174,10 @@ class HostMesh(MeshTrait):
         return self._end_agents(_stop_all(procs_on(self._attachment.process, set(self._agent_ids())), reason))
 
     def _end_agents(self, stopped: Future[None]) -> Future[None]:
-        hosts, agents = native_hosts(current_process()), self._agent_ids()
+        process = current_process()
+        hosts, agents = native_hosts(process), [agent for agent in self._agent_ids() if agent != process.agent_uid]
+        # The worker that this process is itself ends last.
+        own = loaded_module("monarch._core.start.worker") if len(agents) < len(self._agent_ids()) else None
 
         async def wait() -> None:
             failed: Exception | None = None
@@ -193,6 +197,8 @@ class HostMesh(MeshTrait):
                 asked = [hosts.shutdown(agent) for agent in group]
                 for cell in asked:
                     await Future._of(cell, lambda c: c.set_retrieved())
+            if own is not None:
+                own.end()
             if failed is not None:
                 raise failed
 

@@ -112,6 +112,20 @@ class WorkerLoop:
         port = address.get_port() if address.bound is not None and address.get_port() else self.port
         return f"tcp://{f'[{host}]' if ':' in host else host}:{port}"
 
+    def is_at(self, address: ChannelAddr) -> bool:
+        """Does what dials this address reach this worker?"""
+        uid = agent_uid(address)
+        if uid and uid != self.process.uid:
+            return False
+        bound = self.address.bound or self.address
+        (kind, name, number), (own_kind, own_name, _) = where(address), where(bound)
+        if kind != "tcp" or own_kind == "unix":
+            return (kind, name) == (own_kind, own_name)
+        if number != self.port:
+            return False
+        found = _numbers(name)
+        return any(map(_is_of_this_machine, found)) if own_kind == "fd" or bound.wildcard else bool(found & _numbers(own_name))
+
     @property
     def future(self) -> Future[None]:
         return Future._of(self.cell, lambda c: None)
@@ -210,6 +224,37 @@ def _make_room(bound: ChannelAddr) -> None:
             os.unlink(bound.path)
         except OSError:  # not ours: binding says what is wrong
             return
+
+
+def end() -> None:
+    """Ends the worker of this process, if there is one, as a client does that shuts it down."""
+    if _loop is not None:
+        _loop.end()
+
+
+def is_at(text: str) -> bool:
+    """Is there a worker in this process, and does this address lead to it?"""
+    return _loop is not None and _loop.is_at(ChannelAddr.parse(text))
+
+
+def _numbers(host: str) -> set[str]:
+    import socket
+
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+    except OSError:
+        return set()
+
+
+def _is_of_this_machine(number: str) -> bool:
+    import socket
+
+    with socket.socket(socket.AF_INET6 if ":" in number else socket.AF_INET) as s:
+        try:
+            s.bind((number, 0))
+        except OSError:
+            return False
+    return True
 
 
 def audit(event: HostAudit) -> None:
