@@ -72,6 +72,20 @@ def test_job_has_meshes_of_its_own_kind() -> None:
     assert allocations("alloc") == []
 
 
+class NoState(FileJob):
+    def _state(self) -> JobState:
+        state: Any = {"hosts": this_host()}
+        return state
+
+
+def test_state_of_another_type_names_the_job() -> None:
+    job = NoState("alloc")
+    with pytest.raises(TypeError, match=r"NoState\._state\(\): expected a JobState, not dict"):
+        job.state(cached_path=None)
+    job.kill()
+    assert allocations("alloc") == []
+
+
 def test_the_next_script_finds_it_again(capfd: pytest.CaptureFixture[str]) -> None:
     first = FileJob("alloc")
     first.state()

@@ -89,6 +89,13 @@ class JobState:
         return f"<JobState {', '.join(meshes)}>"
 
 
+def checked_state(found: object, job: str) -> JobState:
+    """What `_state()` of a class of jobs has returned."""
+    if not isinstance(found, JobState):
+        raise TypeError(f"{job}._state(): expected a JobState, not {type(found).__name__}")
+    return found
+
+
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "none"
 

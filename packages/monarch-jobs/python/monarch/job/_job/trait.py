@@ -24,7 +24,7 @@ from monarch.job._job import features, saved
 from monarch.job._job.feature import FeatureHosts, JobControl, TelemetryFeature
 from monarch.job._job.healer import Healing
 from monarch.job._job.hold import holding
-from monarch.job._job.job_state import JobState
+from monarch.job._job.job_state import JobState, checked_state
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
 from monarch.job._machine.notice import notice
 from monarch.job.errors import JobEndedError, JobError, StateFileError
@@ -403,7 +403,7 @@ def _kept_or_submitted(job: JobTrait, wanted: JobTrait, cached_path: str) -> Job
 def _connect(job: JobTrait) -> JobState:
     target = _audit_name(job)
     try:
-        found = job._state()
+        found = checked_state(job._state(), type(job).__name__)
     except BaseException as e:
         audit.record("attach", target, f"{type(e).__name__}: {e}".partition("\n")[0])
         raise
