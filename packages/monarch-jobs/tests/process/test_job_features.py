@@ -13,9 +13,22 @@ from file_job import FileJob, allocations
 from monarch import extension
 from monarch.actor import this_host
 from monarch.extension import BrokenEntry, LoadedEntry
-from monarch.job import FeatureHosts, JobEndedError, JobError, JobFeature, JobTrait, Offer, TelemetryFeature, add_feature, job_load
+from monarch.job import (
+    FeatureHosts,
+    JobEndedError,
+    JobError,
+    JobFeature,
+    JobState,
+    JobTrait,
+    Offer,
+    TelemetryFeature,
+    add_feature,
+    job_load,
+)
 
 events: list[tuple[str, Any]] = []
+# The names of the meshes that each start was given.
+started: list[list[str]] = []
 
 
 class Recorded(JobFeature):
@@ -31,6 +44,7 @@ class Recorded(JobFeature):
 
     def start(self, hosts: FeatureHosts) -> Offer:
         events.append(("start", self.arguments))
+        started.append(list(hosts.meshes))
         return Offer(**self.arguments.get("offer", {}))
 
     def stop(self) -> None:
@@ -60,6 +74,7 @@ class Watch(Recorded, TelemetryFeature):
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     events.clear()
+    started.clear()
     found: dict[str, Any] = {"telemetry": Watch, "remote_mount": Mount, "gather_mount": Mount, "plain": Recorded, "odd": int}
 
     def load(group: str, name: str) -> LoadedEntry | BrokenEntry | None:
@@ -100,6 +115,20 @@ def test_telemetry_of_a_job_that_is_over_is_not_asked() -> None:
     job.allocation.unlink()
     with pytest.raises(JobEndedError, match="ended: its file is gone|its file is gone"):
         job.telemetry_query_client()
+
+
+class OwnMeshJob(FileJob):
+    def _state(self) -> JobState:
+        meshes: dict[str, Any] = {self.mesh: this_host(), "own": object()}
+        return JobState(meshes)
+
+
+def test_features_get_the_meshes_of_hosts() -> None:
+    """A mesh of the job's own kind takes no feature from the others."""
+    job = OwnMeshJob("alloc").enable_telemetry(level="normal")
+    assert job.state(None).telemetry_url == "http://here"
+    assert events == [("start", {"level": "normal"})] and started == [["hosts"]]
+    job.kill()
 
 
 def test_telemetry_that_was_not_enabled_is_no_missing_wheel() -> None:

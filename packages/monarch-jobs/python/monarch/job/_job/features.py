@@ -107,7 +107,7 @@ def start(carried: list[Carried], hosts: FeatureHosts, state: JobState, hold: Ho
     is_given = hold is None or hold.is_given
     try:
         for one in sorted(carried, key=_place):
-            its = hosts._replace(meshes=state._meshes)
+            its = hosts._replace(meshes=state._host_meshes())
             waits = hold is not None and not hold.is_over and one.feature.needs_hosts
             offer = one.feature.promised(its) if waits else _start(one, its)
             if offer is not None:

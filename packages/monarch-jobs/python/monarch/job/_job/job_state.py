@@ -66,6 +66,13 @@ class JobState:
         vars(self).update(attributes)
         self._meshes.update(meshes)
 
+    def _host_meshes(self) -> dict[str, HostMesh]:
+        """The meshes of hosts: a job may have meshes of its own kind too, on which features of jobs do nothing."""
+        from monarch.actor import HostMesh
+
+        meshes: Mapping[str, object] = self._meshes
+        return {name: mesh for name, mesh in meshes.items() if isinstance(mesh, HostMesh)}
+
     def _with_own_meshes(self) -> Self:
         """The same hosts and components, with mesh objects that nothing else has."""
         found = copy(self)

@@ -590,7 +590,7 @@ def _start_features(job: JobTrait, found: JobState) -> None:
         apply_id = current._life.apply_id or ""
         keeper = keeper_of(current) if apply_id else None
         control = JobControl(job, current._title, apply_id) if apply_id else None
-        hosts = FeatureHosts(current._title, apply_id, found._meshes, keeper, control)
+        hosts = FeatureHosts(current._title, apply_id, found._host_meshes(), keeper, control)
         features.start(carried, hosts, found, getattr(current, "hold_", None))
         current._life.history.observed()
     path = current._life.path
