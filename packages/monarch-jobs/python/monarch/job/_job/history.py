@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from monarch.job._job.job_state import host_meshes
+
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
     from monarch.extension import Listening
@@ -59,10 +61,7 @@ class History:
 
     def attached(self, job: _Named, meshes: Mapping[str, object]) -> None:
         """The client has handles of these meshes, new ones."""
-        from monarch.actor import HostMesh
-
-        # A job may have meshes of its own kind, of which nothing is known.
-        hosts = {name: mesh for name, mesh in meshes.items() if isinstance(mesh, HostMesh)}
+        hosts = host_meshes(meshes)
         with self._lock:
             self._job, self._meshes, self._lost = job, hosts, set()
         self.add(job, "attached", detail=", ".join(f"{name}: {hosts[name].size()}" if name in hosts else name for name in meshes))

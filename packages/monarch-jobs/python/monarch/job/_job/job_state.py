@@ -66,13 +66,6 @@ class JobState:
         vars(self).update(attributes)
         self._meshes.update(meshes)
 
-    def _host_meshes(self) -> dict[str, HostMesh]:
-        """The meshes of hosts: a job may have meshes of its own kind too, on which features of jobs do nothing."""
-        from monarch.actor import HostMesh
-
-        meshes: Mapping[str, object] = self._meshes
-        return {name: mesh for name, mesh in meshes.items() if isinstance(mesh, HostMesh)}
-
     def _with_own_meshes(self) -> Self:
         """The same hosts and components, with mesh objects that nothing else has."""
         found = copy(self)
@@ -94,6 +87,13 @@ class JobState:
     def __repr__(self) -> str:
         meshes = [f"{name}: {getattr(mesh, 'extent', mesh)}" for name, mesh in self._meshes.items()]
         return f"<JobState {', '.join(meshes)}>"
+
+
+def host_meshes(meshes: Mapping[str, object]) -> dict[str, HostMesh]:
+    """The meshes of hosts among the meshes of a job, which may also have meshes of its own kind."""
+    from monarch.actor import HostMesh
+
+    return {name: mesh for name, mesh in meshes.items() if isinstance(mesh, HostMesh)}
 
 
 def checked_state(found: object, job: str) -> JobState:

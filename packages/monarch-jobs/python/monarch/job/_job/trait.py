@@ -24,7 +24,7 @@ from monarch.job._job import features, saved
 from monarch.job._job.feature import FeatureHosts, JobControl, TelemetryFeature
 from monarch.job._job.healer import Healing
 from monarch.job._job.hold import holding
-from monarch.job._job.job_state import JobState, checked_state
+from monarch.job._job.job_state import JobState, checked_state, host_meshes
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
 from monarch.job._machine.notice import notice
 from monarch.job.errors import JobEndedError, JobError, StateFileError
@@ -590,7 +590,7 @@ def _start_features(job: JobTrait, found: JobState) -> None:
         apply_id = current._life.apply_id or ""
         keeper = keeper_of(current) if apply_id else None
         control = JobControl(job, current._title, apply_id) if apply_id else None
-        hosts = FeatureHosts(current._title, apply_id, found._host_meshes(), keeper, control)
+        hosts = FeatureHosts(current._title, apply_id, host_meshes(found._meshes), keeper, control)
         features.start(carried, hosts, found, getattr(current, "hold_", None))
         current._life.history.observed()
     path = current._life.path
