@@ -31,7 +31,7 @@ def asked(sql: str, limits: Limits = FEW) -> list[dict[str, Any]]:
     deadline = planning.time.monotonic() + limits.seconds
     plan = planner.make(sql, SCHEMAS, limits=limits, deadline=deadline)
     part = planning.part(plan, {"t": (SCHEMAS["t"], [rows])}, limits=limits)
-    table, _ = planner.finish(plan, [wire.encode(part)], limits=limits, deadline=deadline)
+    table, *_ = planner.finish(plan, [wire.encode(part)], limits=limits, deadline=deadline)
     return table.to_pylist()
 
 

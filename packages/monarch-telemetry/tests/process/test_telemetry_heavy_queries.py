@@ -38,7 +38,7 @@ def asked(sql: str, seconds: float = 60.0, *, count: int = ROWS, limits: Limits 
     given = clock or planning.time.monotonic
     plan = planning.make(sql, SCHEMAS, limits=limits)
     part = wire.encode(planning.part(plan, {"t": (SCHEMAS["t"], [rows(count)])}, limits=limits))
-    table, _ = planner.finish(plan, [part], limits=limits, deadline=given() + seconds, clock=given)
+    table, *_ = planner.finish(plan, [part], limits=limits, deadline=given() + seconds, clock=given)
     return table.to_pylist()
 
 
@@ -130,11 +130,15 @@ def test_killed_worker_is_named_and_replaced() -> None:
     assert asked("SELECT count(*) AS n FROM t a, t b, t c") == [{"n": ROWS**3}]
 
 
-def test_host_of_bytes_without_meaning_is_named() -> None:
+def test_host_of_bytes_without_meaning_is_left_out() -> None:
     plan = planning.make("SELECT count(*) AS n FROM t", SCHEMAS)
     good = wire.encode(planning.part(plan, {"t": (SCHEMAS["t"], [rows()])}))
+    bad, deadline = b"x" * 100, planning.time.monotonic() + 60.0
+    table, _, malformed = planner.finish(plan, [bad, good], hosts=["bad", "good"], deadline=deadline)
+    assert (table.to_pylist(), list(malformed)) == ([{"n": ROWS}], ["bad"])
+    assert malformed["bad"].startswith("a part of an answer is not Arrow")
     with pytest.raises(QueryError, match="^bad: a part of an answer is not Arrow"):
-        planner.finish(plan, [good, b"x" * 100], hosts=["good", "bad"], deadline=planning.time.monotonic() + 60.0)
+        planner.finish(plan, [bad], hosts=["bad"], deadline=deadline)
 
 
 def test_worker_has_the_path_of_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def answered(sql: str, seconds: float, clock: Any = time.monotonic) -> Any:
     deadline = clock() + seconds
     plan = planner.make(sql, SCHEMAS, deadline=deadline, clock=clock)
     own = {name: ROWS[name] for name in plan.reads if name in ROWS}
-    table, _ = planner.finish(plan, [], own, deadline=deadline, clock=clock)
+    table, *_ = planner.finish(plan, [], own, deadline=deadline, clock=clock)
     return table.to_pylist()
 
 

@@ -53,6 +53,8 @@ class _Collector:
             return _Future(error=SupervisionError("the collector has ended"))
         if self.host.is_stopped:
             return _Future(done=False)
+        if self.host.says is not None:
+            return _Future(self.host.says)
         schemas = self.host.schemas
         tables = {name: (schemas[name], list(self.host.rows.get(name, ()))) for name in schemas}
         batches = part(Plan.from_json(plan, schemas), tables, limits=Limits(*limits))
@@ -62,16 +64,16 @@ class _Collector:
         mine = self._part(plan, limits)
         if not mine.done or self.is_ended:
             return mine
-        parts, unreached = [mine.get()[0]], list[int]()
-        for place, other in enumerate(others):
+        if self.host.says_of_group is not None:
+            return _Future(self.host.says_of_group)
+        answers = [mine.get()]
+        for other in others:
             theirs = other._part(plan, limits)
-            if not theirs.done or other.is_ended:
-                unreached.append(place)
-            else:
-                parts.append(theirs.get()[0])
+            answers.append(theirs.get() if theirs.done and not other.is_ended else None)
         given = Limits(*limits)
-        decoded = [wire.decode(one, given.memory) for one in parts]
-        return _Future((wire.encode(merge(Plan.from_json(plan, self.host.schemas), decoded, limits=given)), 0, unreached))
+        parts, scanned, without = wire.parts_of(answers, given.memory)
+        data = wire.encode(merge(Plan.from_json(plan, self.host.schemas), parts, limits=given))
+        return _Future((data, scanned, [place - 1 for place in without]))
 
 
 class StandIn:
@@ -80,6 +82,9 @@ class StandIn:
     def __init__(self, name: str, schemas: Mapping[str, Any], rows: Mapping[str, Sequence[Any]]) -> None:
         self.name, self.schemas, self.rows = name, schemas, rows
         self.is_stopped = self.is_lost = self._was_silent = False
+        # What its collector answers in place of a part, and in place of one of its group.
+        self.says: object = None
+        self.says_of_group: object = None
         # How often its part was asked for.
         self.asked = 0
         # Called with each collector that has ended.

@@ -101,6 +101,43 @@ def test_a_collector_that_ended_is_asked_again_and_stated(patch: pytest.MonkeyPa
     assert [row["name"] for batch in events for row in batch.to_pylist()] == ["telemetry.collector_ended"]
 
 
+@pytest.mark.parametrize("group", [1, 2, 3, 16])
+@pytest.mark.parametrize("says", [(b"x" * 100, 5), (b"", 0), b"", (b"",), ("text", 1)])
+def test_host_with_a_malformed_answer_costs_only_itself(patch: pytest.MonkeyPatch, group: int, says: object) -> None:
+    engine = made(patch, SCHEMAS, group)
+    hosts = [StandIn(f"host{n}", SCHEMAS, {}) for n in range(5)]
+    engine.hosts.extend(hosts)
+    # A member of a group, or a host of its own.
+    hosts[1].says = says
+    answer = engine.ask("select count(*) n from t", timeout=ANSWER_TIMEOUT)
+    (missing,) = answer.coverage.missing
+    assert missing.host == "host1" and ("malformed" in missing.reason or "not Arrow" in missing.reason)
+    assert (answer.coverage.hosts_answered, answer.table.to_pylist()) == (4, [{"n": 0}])
+    with pytest.raises(PartialAnswer, match="host1: "):
+        engine.ask("select count(*) n from t", timeout=ANSWER_TIMEOUT, require_all=True)
+
+
+@pytest.mark.parametrize(
+    "says", [b"", (b"", 0), (b"", 0, None), ("text", 0, []), (b"", "many", []), (b"", 0, ["one"]), (b"", 0, [9]), (b"", 0, [-1])]
+)
+def test_group_of_a_malformed_leader_is_asked(patch: pytest.MonkeyPatch, says: object) -> None:
+    engine = made(patch, SCHEMAS, 2)
+    hosts = [StandIn(f"host{n}", SCHEMAS, {}) for n in range(4)]
+    engine.hosts.extend(hosts)
+    hosts[2].says_of_group = says
+    coverage = engine.ask("select count(*) n from t", timeout=ANSWER_TIMEOUT).coverage
+    assert (coverage.hosts_answered, coverage.missing) == (4, ())
+
+
+def test_group_of_bytes_without_meaning_is_missing(patch: pytest.MonkeyPatch) -> None:
+    engine = made(patch, SCHEMAS, 2)
+    hosts = [StandIn(f"host{n}", SCHEMAS, {}) for n in range(4)]
+    engine.hosts.extend(hosts)
+    hosts[2].says_of_group = (b"x" * 100, 0, [])
+    coverage = engine.ask("select count(*) n from t", timeout=ANSWER_TIMEOUT).coverage
+    assert (coverage.hosts_answered, [one.host for one in coverage.missing]) == (2, ["host2", "host3"])
+
+
 @pytest.mark.parametrize("group", [2, 16])
 def test_a_host_that_was_silent_is_not_asked_before_it_gives_word(patch: pytest.MonkeyPatch, group: int) -> None:
     engine = made(patch, SCHEMAS, group)

@@ -139,7 +139,7 @@ class Collector(Actor):
         deadline = time.monotonic() + seconds
         given = Limits(*limits)
 
-        async def of(other: Any) -> tuple[bytes, int] | None:
+        async def of(other: Any) -> object:
             try:
                 return await asyncio.wait_for(_awaited(other.part.call_one(plan, limits, seconds, token)), deadline - time.monotonic())
             except ActorError as error:
@@ -151,13 +151,13 @@ class Collector(Actor):
 
         mine = self._on_thread(lambda: self._part(plan, given, deadline, token))
         found = await asyncio.gather(mine, *(of(other) for other in others))
-        came = [one for one in found if one is not None]
 
-        def merged() -> bytes:
-            parts = [wire.decode(data, given.memory) for data, _ in came]
-            return wire.encode(merge(Plan.from_json(plan, schemas()), parts, limits=given))
+        def merged() -> tuple[bytes, int, list[int]]:
+            parts, scanned, without = wire.parts_of(found, given.memory)
+            # The first is that of this host.
+            return wire.encode(merge(Plan.from_json(plan, schemas()), parts, limits=given)), scanned, [place - 1 for place in without]
 
-        return await self._on_thread(merged), sum(scanned for _, scanned in came), [n for n, one in enumerate(found[1:]) if one is None]
+        return await self._on_thread(merged)
 
     @endpoint
     async def stacks(self, procs: list[int] | None, native: bool, locals: bool) -> dict[str, object]:

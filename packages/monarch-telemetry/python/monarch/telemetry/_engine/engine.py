@@ -177,7 +177,10 @@ class Engine:
             of_hosts = [one.data for one in parts.values()]
             ANSWERS.had(sum(map(len, of_hosts)))
             own = self.own.tables(plan.reads)
-            table, rows = planner.finish(plan, of_hosts, own, hosts=list(parts), limits=limits, deadline=began + seconds, clock=query.clock)
+            finished = planner.finish(plan, of_hosts, own, hosts=list(parts), limits=limits, deadline=began + seconds, clock=query.clock)
+            table, rows, malformed = finished
+            for leader, why in malformed.items():
+                missing += tuple(Missing(host, why) for host in (leader, *parts.pop(leader).others))
         except PlanMismatch:
             if not cut:
                 raise
@@ -191,7 +194,7 @@ class Engine:
         asked = 0 if plan.way == "local" else len(self._hosts)
         scanned = sum(one.scanned for one in parts.values())
         coverage = Coverage(
-            asked, sum(one.hosts for one in parts.values()), missing, scanned, elapsed_ms=(ended - began) * 1e3, stages=stages
+            asked, sum(1 + len(one.others) for one in parts.values()), missing, scanned, elapsed_ms=(ended - began) * 1e3, stages=stages
         )
         if plan.kind == "analyze":
             table = coverage.stages_table()

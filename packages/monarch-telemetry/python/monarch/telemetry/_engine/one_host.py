@@ -36,7 +36,7 @@ class OneHost:
             plan = planner.make(sql, self._schemas, limits=limits, cut=False, deadline=deadline)
             part = planning.part(plan, self._tables, limits=limits, deadline=deadline)
         between = time.monotonic()
-        table, rows = planner.finish(plan, [wire.encode(part)], limits=limits, deadline=deadline)
+        table, rows, _ = planner.finish(plan, [wire.encode(part)], limits=limits, deadline=deadline)
         ended = time.monotonic()
         stages = (
             Stage("finish", 0, 1, table.num_rows, (ended - between) * 1e3),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard, cast
 
 from monarch.actor import ActorError, MonarchError, SupervisionError
 from monarch.telemetry._engine.host import Host, reason
@@ -26,11 +26,11 @@ _WORD = 0.5
 
 
 class Part(NamedTuple):
-    """What came from a host, or from a group: `hosts` have answered."""
+    """What came from a host, or from the leader of a group: `others` are the names of its members whose rows it has too."""
 
     data: bytes
     scanned: int
-    hosts: int = 1
+    others: tuple[str, ...] = ()
 
 
 class Questions:
@@ -138,8 +138,13 @@ class Questions:
             asked.append((members, leader.gather.call_one(self._plan, *given)))
         for hosts, future in asked:
             try:
-                data, scanned, unreached = self._query.wait(future, self._left() * _LEADERS)
-                part = Part(self._checked(data), scanned, len(hosts) - len(unreached))
+                match self._query.wait(future, self._left() * _LEADERS):
+                    case (bytes() as data, int() as scanned, unreached) if _are_places(unreached, len(hosts) - 1):
+                        others = (host.name for place, host in enumerate(hosts[1:]) if place not in unreached)
+                        part = Part(self._checked(data), scanned, tuple(others))
+                    case _:
+                        left += hosts
+                        continue
             except QueryError:
                 raise
             except ActorError as error:
@@ -150,5 +155,9 @@ class Questions:
                 left += hosts
             else:
                 self.found[hosts[0].name] = part
-                left += [hosts[place + 1] for place in unreached]
+                left += [host for host in hosts[1:] if host.name not in part.others]
         return left
+
+
+def _are_places(found: object, most: int) -> TypeGuard[list[int]]:
+    return isinstance(found, list) and all(isinstance(place, int) and 0 <= place < most for place in cast("list[object]", found))

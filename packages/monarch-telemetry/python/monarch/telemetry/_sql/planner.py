@@ -49,13 +49,13 @@ def finish(
     limits: Limits = DEFAULT,
     deadline: float,
     clock: Clock = time.monotonic,
-) -> tuple[Any, int]:
+) -> tuple[Any, int, dict[str, str]]:
     """As `plan.finish`, of parts as `wire.encode` makes them, and a part of tables that this process has. The errors of `make` too.
 
-    With the answer, how many rows came with the parts. `hosts` are the names of those that sent the parts: an error about one has it.
+    With the answer, how many rows came with the parts, and why parts of `hosts`, the names of those that sent them, are not in it.
     """
     mine = [wire.marked(batch, name) for name, (_, batches) in (own or {}).items() for batch in batches]
     data = [*parts, *([wire.encode(mine)] if mine else [])]
     what = {"do": "finish", "plan": plan.to_json(), "sizes": [len(one) for one in data], "hosts": list(hosts), "own": bool(mine)}
     head, came = WORKERS.ask(Ask(what, plan.schemas, data), limits, deadline, clock)
-    return wire.table_of(came), head["rows"]
+    return wire.table_of(came), head["rows"], head["malformed"]

@@ -84,6 +84,22 @@ def decode(data: bytes | memoryview, limit: int) -> list[Any]:
         raise Malformed(f"a part of an answer is not Arrow: {error}") from None
 
 
+def parts_of(answers: Sequence[object], limit: int) -> tuple[list[list[Any]], int, list[int]]:
+    """The batches of each answer of a collector, how many rows all of them are of, and the places of those that are no answers."""
+    parts, scanned, without = list[list[Any]](), 0, list[int]()
+    for place, answer in enumerate(answers):
+        match answer:
+            case (bytes() as data, int() as rows):
+                try:
+                    parts.append(decode(data, limit))
+                    scanned += rows
+                except Malformed:
+                    without.append(place)
+            case _:
+                without.append(place)
+    return parts, scanned, without
+
+
 def _decoded(data: bytes | memoryview, limit: int) -> list[Any]:
     magic, count = _HEAD.unpack_from(data)
     if magic != _MAGIC or count > _MOST_STREAMS:

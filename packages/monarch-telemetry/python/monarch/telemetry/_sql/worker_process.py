@@ -67,19 +67,23 @@ class _Answers:
 
     def _finished(self, head: Mapping[str, Any], data: bytes, limits: Limits) -> tuple[dict[str, Any], Any]:
         plan = planning.Plan.from_json(head["plan"], self._schemas)
-        view, parts, at = memoryview(data), list[list[Any]](), 0
+        view, parts, at, malformed = memoryview(data), list[list[Any]](), 0, dict[str, str]()
         for size, host in zip_longest(head["sizes"], head["hosts"]):
             try:
                 parts.append(wire.decode(view[at : at + size], size))
             except wire.Malformed as error:
-                raise QueryError(f"{host}: {error}" if host else str(error)) from None
+                if host is None:
+                    raise
+                malformed[host] = str(error)
             at += size
         own = wire.by_stream(parts.pop()) if head["own"] else {}
+        if malformed and not parts:
+            raise QueryError("; ".join(f"{host}: {why}" for host, why in malformed.items()))
         rows = sum(batch.num_rows for part in parts for batch in part)
         if own:
             tables = {name: (self._schemas[name], batches) for name, batches in own.items()}
             parts.append(planning.part(plan, tables, limits=limits))
-        return {"rows": rows}, wire.stream_of(planning.finish(plan, parts, limits=limits))
+        return {"rows": rows, "malformed": malformed}, wire.stream_of(planning.finish(plan, parts, limits=limits))
 
 
 def _end_with(stdin: int) -> None:
