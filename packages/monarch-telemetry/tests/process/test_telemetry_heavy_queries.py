@@ -130,6 +130,38 @@ def test_killed_worker_is_named_and_replaced() -> None:
     assert asked("SELECT count(*) AS n FROM t a, t b, t c") == [{"n": ROWS**3}]
 
 
+def test_idle_workers_that_were_stopped_are_replaced() -> None:
+    (idle,) = workers()
+    os.kill(idle, signal.SIGSTOP)
+    assert asked("SELECT count(*) AS n FROM t") == [{"n": ROWS}]
+    assert idle not in workers()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM])
+def test_worker_that_another_ends_is_replaced_once(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal comes between the choice of the worker and the question."""
+    hit: list[int] = []
+    take = WORKERS._take
+
+    def taken(is_over: Any) -> Any:
+        worker = take(is_over)
+        if len(hit) < most:
+            hit.append(worker._process.pid)
+            os.kill(hit[-1], number)
+            if number != signal.SIGSTOP:
+                os.waitid(os.P_PID, hit[-1], os.WEXITED | os.WNOWAIT)
+        return worker
+
+    monkeypatch.setattr(WORKERS, "_take", taken)
+    most = 1
+    assert asked("SELECT count(*) AS n FROM t") == [{"n": ROWS}]
+    hit.clear()
+    most = 2
+    with pytest.raises(QueryError, match="was stopped by a signal" if number == signal.SIGSTOP else f"exit code -{int(number)}"):
+        asked("SELECT count(*) AS n FROM t")
+    assert len(set(hit)) == 2 and not set(hit) & set(workers())
+
+
 def test_host_of_bytes_without_meaning_is_left_out() -> None:
     plan = planning.make("SELECT count(*) AS n FROM t", SCHEMAS)
     good = wire.encode(planning.part(plan, {"t": (SCHEMAS["t"], [rows()])}))
@@ -142,10 +174,10 @@ def test_host_of_bytes_without_meaning_is_left_out() -> None:
 
 
 def test_worker_has_the_path_of_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "datafusion.py").write_text("import os\nos._exit(7)\n")
+    (tmp_path / "datafusion.py").write_text("import os\nos.write(2, b'no such library\\n')\nos._exit(7)\n")
     WORKERS.close()
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    with pytest.raises(QueryError, match="exit code 7"):
+    with pytest.raises(QueryError, match=r"exit code 7 before it could be asked, last output:\n  no such library$"):
         planner.make("SELECT count(*) AS n FROM t", SCHEMAS, deadline=planning.time.monotonic() + 60.0)
 
 

@@ -43,6 +43,10 @@ _TIMES, _BASE, _PLANNING = 3, 256 << 20, 256 << 20
 LOOK = 0.05
 # Exit codes: memory that the kernel does not give, in the library or in Python.
 OUT_OF_MEMORY = 3
+# Those of a worker that someone else ends.
+_KILLS = (-signal.SIGKILL, -signal.SIGTERM)
+# How much of what a worker has written is in the error of its start: bytes, and lines.
+_MOST_SAID, _LINES_SAID = 4096, 6
 _SIZE = struct.Struct("<QQ")
 _PIPE = 1 << 20
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -65,11 +69,13 @@ class Ask(NamedTuple):
 
 
 class _Ended(Exception):
-    """The worker has ended; `why` is what was seen of it before, `used` its memory in bytes then."""
+    """The worker has ended; `why` is what was seen of it before, `used` its memory in bytes then. `seen`: it was looked at before."""
 
-    def __init__(self, code: int, why: str | None = None, used: int = 0) -> None:
+    def __init__(self, code: int, why: str | None = None, used: int = 0, *, seen: bool = True) -> None:
         super().__init__(code)
         self.code, self.why, self.used = code, why, used
+        # By someone else, and no fault of the question: it is stopped, or was killed before it was looked at once.
+        self.is_of_others = why == "stopped" or (why is None and not seen and code in _KILLS)
 
 
 class _Worker:
@@ -78,14 +84,20 @@ class _Worker:
     def __init__(self, idle: float) -> None:
         # A group of its own, so that Ctrl-C does not reach it. No session: the kernel shares the processor among sessions, and on a busy
         # machine each answer would wait for the turn of one more.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _CODE.format(path=[*filter(None, sys.path)], idle=idle)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            process_group=0,
-            bufsize=0,
-        )
+        # What it writes before it can be asked, which no write waits for.
+        self._said = open(os.memfd_create("stderr"), "rb", buffering=0)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _CODE.format(path=[*filter(None, sys.path)], idle=idle)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                process_group=0,
+                bufsize=0,
+            )
+        except BaseException:
+            self._said.close()
+            raise
         assert self._process.stdin is not None and self._process.stdout is not None
         self._given, self._taken = self._process.stdin.fileno(), self._process.stdout.fileno()
         for pipe in (self._given, self._taken):
@@ -101,21 +113,34 @@ class _Worker:
     def lives(self) -> bool:
         return self._process.poll() is None
 
-    def begin(self) -> int | None:
-        """Waits until it can be asked; the exit code where it has ended instead."""
-        try:
-            self._read(1, lambda: None)
-        except (OSError, EOFError):
-            self.close()
-            return self._process.returncode
+    def begin(self) -> str | None:
+        """Waits until it can be asked; how it has ended instead, with what it has written last."""
+
+        def look() -> None:
+            if self.is_stopped:
+                raise self._killed("stopped")
+
+        with self._said as file:
+            try:
+                self._read(1, look)
+            except _Ended:
+                return "was stopped by a signal before it could be asked"
+            except (OSError, EOFError):
+                self.close()
+                said = os.pread(file.fileno(), _MOST_SAID, max(0, os.fstat(file.fileno()).st_size - _MOST_SAID))
+                last = "".join(f"\n  {line}" for line in said.decode(errors="replace").splitlines()[-_LINES_SAID:])
+                text = f"has ended with exit code {self._process.returncode} before it could be asked"
+                return f"{text}, last output:{last}" if last else text
         return None
 
     def ask(self, head: dict[str, Any], data: Sequence[Any], is_over: Callable[[], bool], most: int) -> tuple[dict[str, Any], Any]:
         """The answer; `_Ended` where the worker has none. It is killed when the time is over, or it uses more than `most` bytes."""
 
-        began = time.monotonic()
+        began, seen = time.monotonic(), False
 
         def look() -> None:
+            nonlocal seen
+            seen = True
             if not self.is_slow and time.monotonic() - began > _LONG:
                 self.is_slow = True
                 # Its group is itself; all of its threads.
@@ -125,6 +150,8 @@ class _Worker:
                 raise self._killed("time")
             if (used := self._used()) > most:
                 raise self._killed("memory", used)
+            if self.is_stopped:
+                raise self._killed("stopped")
 
         text = json.dumps(head).encode()
         try:
@@ -134,7 +161,7 @@ class _Worker:
             return json.loads(bytes(self._read(sizes[0], look))), self._read(sizes[1], look)
         except (OSError, EOFError):
             self.close()
-            raise _Ended(self._process.returncode) from None
+            raise _Ended(self._process.returncode, seen=seen) from None
 
     def _killed(self, why: str, used: int = 0) -> _Ended:
         self.close()
@@ -170,6 +197,15 @@ class _Worker:
         except (OSError, IndexError):  # it has ended
             return 0
 
+    @property
+    def is_stopped(self) -> bool:
+        """By a signal: it answers nothing until someone continues it."""
+        try:
+            with open(f"/proc/{self._process.pid}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[0] == b"T"
+        except (OSError, IndexError):  # it has ended
+            return False
+
     def kill(self) -> None:
         """Ends the process; the thread that asks it sees that."""
         self._process.kill()
@@ -200,9 +236,9 @@ class Workers:
         self._busy: set[_Worker] = set()
         # At most one at a time.
         self._starting: _Worker | None = None
-        # Starts that have failed, and the exit code of the last one.
+        # Starts that have failed, and how the last one did.
         self._failures = 0
-        self._failure: int | None = None
+        self._failure: str | None = None
         self._is_registered = self._is_over = False
 
     def warm(self) -> None:
@@ -214,7 +250,8 @@ class Workers:
 
     def ask(self, ask: Ask, limits: Limits, deadline: float, clock: Callable[[], float] = time.monotonic) -> tuple[dict[str, Any], Any]:
         """The answer of a worker, and its data. The errors of what it does; `QueryTimeout` at `deadline`, a time of `clock`, `QueryLimit`
-        where it needs more memory: both end the worker."""
+        where it needs more memory: both end the worker. A worker that someone else stops or kills is replaced once."""
+        is_again = False
         while True:
             worker = self._take(lambda: clock() >= deadline)
             head = {**ask.what, "limits": tuple(limits), "seconds": min(deadline - clock(), limits.seconds)}
@@ -236,8 +273,13 @@ class Workers:
                     if ask.plans:
                         raise QueryLimit("memory bytes to plan it", most, max(most, end.used), hint=_PLANNED) from None
                     raise QueryLimit("memory bytes", limits.memory, most, hint=_HINT) from None
+                if end.is_of_others and not is_again:
+                    is_again = True
+                    continue
+                if end.why == "stopped":
+                    raise QueryError("the process of the query was stopped by a signal, as was the one that it replaced") from None
                 if end.code != 0:
-                    raise _unexpected(end.code) from None
+                    raise QueryError(f"the process of the query has ended with exit code {end.code}", hint=_HINT) from None
                 # It had waited for too long.
                 continue
             except BaseException:
@@ -258,12 +300,12 @@ class Workers:
             while True:
                 while self._idle:
                     worker = self._idle.pop()
-                    if worker.lives:
+                    if worker.lives and not worker.is_stopped:
                         self._busy.add(worker)
                         return worker
                     worker.close()
                 if self._failure is not None and failures != self._failures:
-                    raise _unexpected(self._failure)
+                    raise QueryError(f"the process of the query {self._failure}")
                 if is_over():
                     raise QueryTimeout("the time of the query is over before a process was free for it", stage="turn")
                 if self._starting is None and (not self._busy or time.monotonic() - since > _PATIENCE):
@@ -339,10 +381,6 @@ def _leave() -> None:
     if threading.current_thread().daemon:
         threading.Event().wait()
     raise QueryError("the program ends")
-
-
-def _unexpected(code: int) -> QueryError:
-    return QueryError(f"the process of the query has ended with exit code {code}", hint=_HINT)
 
 
 WORKERS = Workers()
