@@ -173,6 +173,20 @@ def test_host_of_bytes_without_meaning_is_left_out() -> None:
         planner.finish(plan, [bad], hosts=["bad"], deadline=deadline)
 
 
+def test_question_without_a_thread_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    WORKERS.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(QueryError, match="no thread could be started.*\nhint: .*(RLIMIT_NPROC|pids.max)"):
+            planner.make("SELECT count(*) + 1 AS n FROM t", SCHEMAS, deadline=planning.time.monotonic() + 60.0)
+    assert workers() == []
+    assert asked("SELECT count(*) + 2 AS n FROM t") == [{"n": ROWS + 2}]
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_worker_has_the_path_of_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "datafusion.py").write_text("import os\nos.write(2, b'no such library\\n')\nos._exit(7)\n")
     WORKERS.close()

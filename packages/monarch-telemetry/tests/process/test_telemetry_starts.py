@@ -53,6 +53,37 @@ def shown(text: str) -> list[str]:
     return telemetry_program.shown(PROGRAM + text)
 
 
+def test_start_without_a_thread_names_the_limit() -> None:
+    assert shown("""
+class Interrupted:
+    # As OpenBLAS does it.
+    def find_spec(self, name, *more):
+        if name == "monarch.telemetry._engine.engine":
+            raise KeyboardInterrupt
+
+def no_thread(thread):
+    raise RuntimeError("can't start new thread")
+
+this_host()
+sys.meta_path.insert(0, Interrupted())
+start, threading.Thread.start = threading.Thread.start, no_thread
+refused(telemetry.TelemetryError)
+threading.Thread.start = start
+refused(KeyboardInterrupt)
+sys.meta_path.pop(0)
+# A collector is started without a thread of its own.
+threading.Thread.start = lambda thread: (start if thread.name == "monarch-query-worker" else no_thread)(thread)
+running = telemetry.start()
+threading.Thread.start = start
+print("=", hosts())
+running.stop().get()
+""") == [
+        "TelemetryError telemetry cannot start: no thread can be started for a library that it loads",
+        "KeyboardInterrupt ",
+        "1",
+    ]
+
+
 def test_the_newest_that_runs_is_asked_and_then_the_one_before() -> None:
     assert shown("""
 worker = this_host().spawn_procs(name="workers").spawn("worker", Worker)

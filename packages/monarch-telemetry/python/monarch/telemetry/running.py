@@ -109,8 +109,16 @@ def start(
     meshes = _meshes(hosts)
     from monarch.actor import this_host
     from monarch.extension import member
-    from monarch.telemetry._engine.engine import Engine
 
+    try:
+        from monarch.telemetry._engine.engine import Engine
+    except KeyboardInterrupt:
+        from monarch.telemetry._few_threads import can_start, hint
+
+        # OpenBLAS, which Arrow loads with NumPy, interrupts the program where it has no thread.
+        if can_start():
+            raise
+        raise TelemetryError("telemetry cannot start: no thread can be started for a library that it loads", hint=hint()) from None
     member()  # `RuntimeError` in a fork, where no thread is there that would answer
     wanted = frozenset([this_host(), *_each_host(meshes.values())])
     with all_uses().changing:

@@ -239,8 +239,14 @@ def _singles(mesh: str, hosts: HostMesh) -> list[tuple[str, HostMesh]]:
 
 
 def _at_once(actions: list[Callable[[], None]]) -> None:
-    threads = [threading.Thread(target=action) for action in actions]
-    for thread in threads:
-        thread.start()
+    threads: list[threading.Thread] = []
+    for action in actions:
+        thread = threading.Thread(target=action)
+        try:
+            thread.start()
+        except RuntimeError:  # no thread is to be had
+            action()
+        else:
+            threads.append(thread)
     for thread in threads:
         thread.join()

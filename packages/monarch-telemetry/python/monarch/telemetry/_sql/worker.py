@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -24,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
 from monarch.telemetry._arrow import pa
+from monarch.telemetry._few_threads import hint
 from monarch.telemetry._sql.limits import Limits
 from monarch.telemetry._sql.problems import PlanMismatch
 from monarch.telemetry.errors import QueryError, QueryLimit, QueryRejected, QueryTimeout
@@ -126,10 +128,11 @@ class _Worker:
             except _Ended:
                 return "was stopped by a signal before it could be asked"
             except (OSError, EOFError):
-                self.close()
+                self.kill()
                 said = os.pread(file.fileno(), _MOST_SAID, max(0, os.fstat(file.fileno()).st_size - _MOST_SAID))
                 last = "".join(f"\n  {line}" for line in said.decode(errors="replace").splitlines()[-_LINES_SAID:])
                 text = f"has ended with exit code {self._process.returncode} before it could be asked"
+                self.close()
                 return f"{text}, last output:{last}" if last else text
         return None
 
@@ -217,6 +220,7 @@ class _Worker:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
+        self._said.close()
         self._process.wait()
 
 
@@ -320,7 +324,8 @@ class Workers:
         try:
             worker = self._starting = _Worker(_LEAVES if self._busy else _STAYS)
         except OSError as error:
-            raise QueryError(f"no process for the query could be started: {error.strerror or error}") from None
+            more = hint() if error.errno == errno.EAGAIN else None
+            raise QueryError(f"no process for the query could be started: {error.strerror or error}", hint=more) from None
 
         def begin() -> None:
             failure = worker.begin()
@@ -332,7 +337,12 @@ class Workers:
             if failure is None:
                 self._give(worker)
 
-        threading.Thread(target=begin, name="monarch-query-worker", daemon=True).start()
+        try:
+            threading.Thread(target=begin, name="monarch-query-worker", daemon=True).start()
+        except RuntimeError:
+            self._starting = None
+            worker.close()
+            raise QueryError("no thread could be started that starts a process for the query", hint=hint()) from None
 
     def _drop(self, worker: _Worker) -> None:
         with self._changed:

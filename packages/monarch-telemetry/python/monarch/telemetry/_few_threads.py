@@ -1,0 +1,24 @@
+"""Errors for a thread or a process that the kernel does not start: they name the limit, which is of a user and not of a process."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+
+
+def can_start() -> bool:
+    """Whether this process may start a thread now."""
+    try:
+        threading.Thread(target=int, daemon=True).start()
+    except RuntimeError:
+        return False
+    return True
+
+
+def hint() -> str:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    # The kernel does not hold root to its own limit.
+    if soft == resource.RLIM_INFINITY or os.geteuid() == 0:
+        return "threads need memory, and room in `pids.max` of the control group"
+    return f"this user may have {soft:,} threads and processes in all (RLIMIT_NPROC): `ulimit -u` raises it, or end some"
