@@ -1,7 +1,10 @@
 """Meshes: activation, slices, ranks, what torch does inside and outside."""
 
 import copy
+import gc
 import threading
+import weakref
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -194,19 +197,57 @@ def test_a_controller_of_procs_that_were_stopped_leaves_no_thread():
     last.stop().get(60)
 
 
-def test_what_dies_is_freed_on_the_workers(mesh):
-    def entries():
-        mesh.check()
-        return mesh.controller.workers.size_of_table.call().get().values()
+def entries(mesh):
+    mesh.check()
+    return list(mesh.controller.workers.size_of_table.call().get().values())
 
-    before = entries()
+
+@contextmanager
+def no_collection():
+    """But for those that the test asks for."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def test_what_dies_is_freed_on_the_workers(mesh):
+    before = entries(mesh)
     x = torch.ones(10)
     for _ in range(1000):
         x = x + 1
     views = [x[i] for i in range(5)]
-    assert entries() == [n + 6 for n in before]
+    assert entries(mesh) == [n + 6 for n in before]
     del x, views
-    assert entries() == before
+    assert entries(mesh) == before
+
+
+def test_tensors_collected_after_their_place_are_freed(mesh):
+    before = entries(mesh)
+    # The collector takes what it has not seen before in the order in which it was made: first the place.
+    with no_collection():
+        with mesh.slice(gpus=1).activate():
+            part = torch.ones(2)
+        cycle = [part]
+        cycle.append(cycle)
+        del part, cycle
+        assert entries(mesh) == [before[0], before[1] + 1]
+        gc.collect()
+        assert entries(mesh) == before
+
+
+@pytest.mark.parametrize("use", [inspect, torch.neg])
+def test_a_refused_call_holds_no_tensor(mesh, use):
+    t = torch.ones(2)
+    t.drop()
+    handle = weakref.ref(t._handle)
+    with no_collection():
+        with pytest.raises(TypeError, match="DROPPED"):
+            use(t)
+        del t
+        assert handle() is None
 
 
 def test_drop_frees_all_views_at_once(mesh):

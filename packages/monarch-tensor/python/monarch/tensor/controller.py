@@ -332,7 +332,7 @@ class Controller:
                 self._freed.discard(number)
                 if number in self._unreferenced:
                     self._unreferenced.discard(number)
-                    place.released.append(number)
+                    place.release(number)
 
     def flush(self) -> None:
         """Sends the batch, if there is one, where the program may wait for the workers: the next one begins a burst."""

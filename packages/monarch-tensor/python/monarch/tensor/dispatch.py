@@ -437,9 +437,7 @@ def check_operands(
             found.append(wrong[0])
         return wrong
 
-    refusal = checks.refusal(name, args, kwargs, problem)
-    if found:
-        raise refusal
+    _raise_if(found, checks.refusal(name, args, kwargs, problem))
 
 
 def map_tensors(name: str, tree: Any, apply: Callable[[Any], Any], *kinds: type) -> Any:
@@ -466,9 +464,16 @@ def _refuse_unusable(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], p
             found.append(wrong[0])
         return wrong
 
-    refusal = checks.refusal(str(func), args, kwargs, problem)
-    if found:
-        raise refusal
+    _raise_if(found, checks.refusal(str(func), args, kwargs, problem))
+
+
+def _raise_if(found: list[str], refusal: TypeError) -> None:
+    try:
+        if found:
+            raise refusal
+    finally:
+        # The traceback has this frame: both would hold the tensors of the program until the garbage collector comes.
+        del refusal
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

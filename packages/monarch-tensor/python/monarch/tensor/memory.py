@@ -81,7 +81,7 @@ class Handle:
             memory.first = 0
         else:
             memory.discard(number)
-        place.released.append(number)
+        place.release(number)
         # The size of an object that is no tensor is not known here.
         if getattr(self.layout, "is_large", True):
             place.release_now = True

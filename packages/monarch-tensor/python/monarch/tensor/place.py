@@ -17,9 +17,10 @@ class Place:
     It lives as long as a tensor, an activation or a command to send needs it.
     """
 
-    __slots__ = ("__weakref__", "controller", "head", "mesh", "release_now", "released", "stream")
+    __slots__ = ("__weakref__", "controller", "head", "is_collected", "mesh", "release_now", "released", "stream")
 
     def __init__(self, controller: Controller, mesh: Any, stream: Stream, head: tuple[int, int]) -> None:
+        self.is_collected = False
         self.controller = controller
         self.mesh = mesh
         self.stream = stream
@@ -32,8 +33,17 @@ class Place:
 
     def __del__(self) -> None:
         # On any thread, as the end of a tensor.
+        self.is_collected = True
         if getattr(self, "released", None):
             self.controller.orphans.append((self.head, self.released))
+
+    def release(self, number: int) -> None:
+        """Has the controller free the entry of a tensor that has died here, with a later command. Takes no lock."""
+        if self.is_collected:
+            # The garbage collector ends what it finds in any order: the tensors of a place may end after it.
+            self.controller.orphans.append((self.head, [number]))
+        else:
+            self.released.append(number)
 
     def __repr__(self) -> str:
         return f"<Place {self.mesh!r} {self.stream!r}>"
