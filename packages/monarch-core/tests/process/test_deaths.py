@@ -9,55 +9,17 @@ import os
 import re
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
+from dying_actors import Spawner, Worker
 from eventually import eventually
 from fresh_script import Script, run, wait_for_end
 
 from monarch._core.process.current import current_process
-from monarch.actor import Actor, Channel, SpawnError, SupervisionError, endpoint, this_host
+from monarch.actor import Channel, SpawnError, SupervisionError, this_host
 from monarch.config import configured
 
 pytestmark = pytest.mark.usefixtures("fresh")
-
-
-class Worker(Actor):
-    @endpoint
-    def pid(self) -> int:
-        return os.getpid()
-
-    @endpoint
-    def hold(self, port: Any) -> None:
-        mine, gate = Channel.open()
-        port.send(mine)
-        gate.recv().get()
-
-    @endpoint
-    def cut_off(self) -> int:
-        """Closes every socket of this process, as a broken program may, and lives on."""
-        import threading
-
-        threading.Thread(target=_close_sockets, daemon=True).start()
-        threading.Event().wait()
-        return 0
-
-    @endpoint
-    def call(self, other: Any) -> str:
-        try:
-            other.pid.call().get()
-        except SupervisionError as e:
-            return e.failure.reason.kind
-        return "fine"
-
-
-def _close_sockets() -> None:
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                os.close(int(name))
-        except OSError:
-            continue
 
 
 def freeze(pid: int) -> None:
@@ -286,13 +248,6 @@ def test_agent_that_is_killed_under_a_guest():
     done = guest.end()
     done.assert_clean()
     assert done.out == "waiting\n" + "client_lost: client of its job lost: it has ended\n" * 2
-
-
-class Spawner(Actor):
-    @endpoint
-    def spawn_and_die(self) -> None:
-        this_host().spawn_procs(per_host={"procs": 2})
-        os._exit(0)
 
 
 def test_what_a_dying_owner_has_just_asked_for_does_not_stay(faults):
