@@ -97,6 +97,26 @@ def test_window_size_is_followed(tmp_path: Path) -> None:
         session.expect("resized")
 
 
+def test_signals_that_another_thread_gets_count(tmp_path: Path) -> None:
+    # The kernel hands a signal to any thread that does not block it, and Python handles it when its main thread wakes.
+    code = """
+    import threading
+    this_host().spawn_procs().initialized.get()
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH, signal.SIGTERM})
+    sys.exit(shell(this_host(), env=ENV))
+    """
+    with terminal(tmp_path, code, size=(33, 77)) as session:
+        session.expect(PROMPT)
+        (tmp_path / "loop.sh").write_text("trap 'stty size; echo resized' WINCH\necho trapped\nwhile :; do sleep 0.05; done\n")
+        session.sendline(f"sh {tmp_path}/loop.sh")
+        session.expect("trapped")
+        session.setwinsize(44, 99)
+        session.expect("44 99")
+        os.kill(session.pid, signal.SIGTERM)
+        assert ended(session) == 128 + signal.SIGTERM
+
+
 def test_ctrl_c_goes_to_the_program_over_there(tmp_path: Path) -> None:
     with terminal(tmp_path) as session:
         session.expect(PROMPT)

@@ -235,23 +235,33 @@ class _raw:
 
 
 class _signals:
-    """What concerns the session comes as bytes through a pipe, if this is the main thread; else nothing comes."""
+    """Numbers of signals come as bytes through a pipe, if this is the main thread; else nothing comes.
+
+    The interpreter writes them at once. A handler in Python would run when this thread wakes: not before the next key, if another thread
+    got the signal, or if it came just before the wait.
+    """
 
     def __init__(self, write: int) -> None:
         self.write = write
         self.before: dict[int, Any] = {}
+        self.woken_before = -1
 
     def __enter__(self) -> dict[int, str]:
         wanted: dict[int, str] = {signal.SIGWINCH: "resize", signal.SIGHUP: "leave", signal.SIGTERM: "leave"}
         if threading.current_thread() is not threading.main_thread():
             return {}
+        os.set_blocking(self.write, False)
+        self.woken_before = signal.set_wakeup_fd(self.write, warn_on_full_buffer=False)
         for number in wanted:
-            self.before[number] = signal.signal(number, self._pass_on)
+            self.before[number] = signal.signal(number, _noticed)
         return wanted
-
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        os.write(self.write, bytes([number]))
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
+        if self.before:
+            signal.set_wakeup_fd(self.woken_before)
+
+
+def _noticed(number: int, frame: FrameType | None) -> None:
+    """The pipe has it."""
