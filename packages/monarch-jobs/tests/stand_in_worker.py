@@ -37,6 +37,3 @@ def main() -> None:
         json.dump(found, f)
     os.rename(path + ".new", path)
     signal.pause()
-
-
-main()

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from bare_interpreter import run_bare
 
 from monarch.actor import this_host
 from monarch.fs import FsError, StaleSourceError, mount
@@ -58,6 +59,28 @@ def test_a_mount_shows_the_source_and_a_refresh_its_edits(source: Path, target: 
         again = mounted.refresh().get()
         assert (again.changed, again.bytes_sent) == (0, 0)
     assert not os.path.ismount(target)
+
+
+BARE = """
+import subprocess
+from monarch.actor import this_host
+from monarch.fs import gather, mount
+
+def cat(path):
+    print(subprocess.run(["cat", path], check=True, capture_output=True, text=True, timeout=20).stdout.strip())
+
+source, target = sys.argv[1:]
+with mount(this_host(), source, target):
+    cat(f"{target}/package/module.py")
+with gather(this_host(), source, target):
+    cat(f"{target}/package/module.py")
+"""
+
+
+def test_packages_found_by_sys_path_suffice(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A daemon of its own, which is started by a process that was started like this.
+    monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "home"))
+    assert run_bare(BARE, str(source), str(tmp_path / "shown")) == "VALUE = 1\n" * 2
 
 
 def test_times_before_1970_and_after_2262(source: Path, target: str) -> None:

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from bare_interpreter import run_bare
 from command import monarch
 from eventually import eventually
 from file_job import FileJob
@@ -75,6 +76,12 @@ def test_keeper_outlives_the_script_and_the_next_one_finds_it(tmp_path: Path) ->
     await_end(first["pid"])
     assert lamp.read_text().splitlines()[-1] == "off"
     assert not home.parent.exists()
+
+
+def test_keeper_has_the_modules_of_its_client(tmp_path: Path) -> None:
+    lamp = tmp_path / "lamp"
+    assert json.loads(run_bare(SCRIPT + "job.kill()\n", str(lamp)))["starts"] == 1
+    assert lamp.read_text().splitlines() == ["on 1 hosts", "off"]
 
 
 def test_context_of_job_with_keeper_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

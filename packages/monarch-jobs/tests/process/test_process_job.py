@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bare_interpreter import run_bare
 from command import monarch
 from eventually import eventually
 from file_job import FileJob
@@ -46,6 +47,18 @@ def ended() -> Iterator[Callable[[JobTrait], Any]]:
     yield remember
     for job in made:
         job.kill()
+
+
+def test_packages_found_by_sys_path_suffice() -> None:
+    code = """
+from monarch.job import ProcessJob
+job = ProcessJob({"hosts": 1})
+try:
+    print(job.state(None).hosts.spawn_procs({"a": 2}).initialized.get(20))
+finally:
+    job.kill()
+"""
+    assert run_bare(code) == "True\n"
 
 
 def test_kill_in_a_coroutine_does_not_warn(ended: Callable[[JobTrait], Any]) -> None:

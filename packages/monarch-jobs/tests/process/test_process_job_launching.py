@@ -18,12 +18,10 @@ from monarch.job import HostStatus, JobEndedError, JoinTimeoutError, ProcessJob,
 from monarch.job._job.launcher_job import LauncherJob
 from monarch.job._machine import sessions
 
-HERE = Path(__file__).parents[1]
-
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(process, "_WORKER", f"import runpy; runpy.run_path({str(HERE / 'stand_in_worker.py')!r})")
+    monkeypatch.setattr(process, "_WORKER", "stand_in_worker")
     monkeypatch.setenv("MODE_DIRECTORY", str(tmp_path))
     return tmp_path
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from bare_interpreter import run_bare
 from eventually import eventually
 
 from monarch.job import JobError, SubmitError, job_loads
@@ -97,6 +98,15 @@ class Memory:
 
 
 ALONE = {"rank": 0, "local_rank": 0, "world_size": 1, "local_world_size": 1}
+
+
+def test_packages_found_by_sys_path_suffice() -> None:
+    code = f"""
+from test_store_job import Memory
+from monarch.job.spmd import StoreJob
+print(StoreJob.from_store(Memory(), **{ALONE}).state(cached_path=None).monarch_worker.initialized.get(20))
+"""
+    assert run_bare(code) == "True\n"
 
 
 def test_agent_that_does_not_start_is_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bare_interpreter import run_bare
 from eventually import eventually
 from torchx.specs import AppDef, Role
 
@@ -49,6 +50,14 @@ def pids(job: TorchXJob) -> list[int]:
     """What runs for the job on this machine."""
     assert job.apply_id is not None
     return sessions.members(None, job.apply_id)
+
+
+def test_torchx_found_by_sys_path_suffices() -> None:
+    code = """
+from monarch.job.torchx.connection import ask
+print(ask("local_cwd", "job", "describe", handle="local_cwd://monarch/none"))
+"""
+    assert run_bare(code) == "None\n"
 
 
 def test_roles_are_meshes_of_workers() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from monarch.extension import python_command
 from monarch.job._files import credentials
 from monarch.job._files.contexts import logs_folder
 from monarch.job._job.job_state import check_count, check_mesh_names
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 # The kernel's limit for the path of a unix socket.
 _SOCKET_PATH = 107
-_WORKER = "from monarch.extension.cli import main; main()"
+_WORKER = "monarch.extension.cli"
 
 
 class ProcessSpec(BaseModel):
@@ -139,7 +140,7 @@ class ProcessLauncher:
     def _start(self, ids: dict[str, Any], n: int, secret: bytes) -> None:
         worker: dict[str, Any] = ids["workers"][n]
         directory = ids["directory"]
-        argv = [sys.executable, "-P", "-c", _WORKER, "worker", "--listen", f"ipc://{directory}/{n}.sock"]
+        argv = python_command(_WORKER, "worker", "--listen", f"ipc://{directory}/{n}.sock")
         argv += ["--publish", f"{directory}/{n}.json"]
         identity = {SERVICE_PROC_IDS_ENV: ids["service_procs"], SERVICE_PROC_RANK_ENV: str(n)}
         host = Host(worker["mesh"], worker["rank"])

@@ -7,26 +7,17 @@ import os
 import secrets
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Protocol
 
+from monarch.extension import python_command
 from monarch.job._job.job_state import check_mesh_names
 from monarch.job._job.worker_address import published_address
 from monarch.job.attach import AttachJob
 from monarch.job.errors import JobError, SubmitError
 
-# A worker that ends with the process that has started it: the kernel sends SIGTERM (PR_SET_PDEATHSIG is 1).
-_WORKER = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-if os.getppid() != int(sys.argv.pop(1)):
-    sys.exit(1)
-from monarch.extension.cli import main
-main()
-"""
 _TRANSPORTS = ("ipc", "tcp")
 # Seconds that a worker may take to listen: an interpreter on a busy machine.
 _START_S = 60.0
@@ -144,7 +135,7 @@ def _start(secret: bytes, transport: str, port: int) -> tuple[subprocess.Popen[b
     try:
         with open(write, "wb") as file:
             file.write(secret)
-        argv = [sys.executable, "-P", "-c", _WORKER, str(os.getpid()), "worker", "--listen", listen]
+        argv = python_command("monarch.job._machine.bound_worker", str(os.getpid()), "worker", "--listen", listen)
         argv += ["--publish", str(published), "--secret-file", f"/dev/fd/{read}"]
         with Path(folder, "log").open("wb") as log:
             worker = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(read,), start_new_session=True)

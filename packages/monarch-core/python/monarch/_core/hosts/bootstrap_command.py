@@ -6,6 +6,7 @@ import os
 import sys
 
 from monarch._core.process.environment import not_for_kernel
+from monarch._core.process.python_command import import_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,12 +90,12 @@ class BootstrapCommand:
 
 def default_arguments() -> list[str]:
     """Arguments that make a Python interpreter run our bootstrap, with our modules found as they were here."""
-    return ["-c", f"import sys; sys.path[:] = {sys.path!r}; {_main()}"]
+    return ["-c", f"import sys; sys.path[:] = {import_path()!r}; {_main()}"]
 
 
 def environment_arguments() -> list[str]:
     """Arguments that make an interpreter with modules of its own run our bootstrap: what it lacks is found as it is here."""
-    return ["-c", f"import sys; sys.path += {sys.path!r}; {_main()}"]
+    return ["-c", f"import sys; sys.path += {import_path()!r}; {_main()}"]
 
 
 def _main() -> str:

@@ -51,7 +51,9 @@ def start_client(uid: int = 0) -> LocalProcess:
 
 def zygote_command(executable: str | None = None) -> list[str]:
     """The command that runs the process that procs are forked from, with our own modules found as they were here."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from monarch._core.start.zygote import main; main()"
+    from monarch._core.process.python_command import import_path
+
+    code = f"import sys; sys.path[:] = {import_path()!r}; from monarch._core.start.zygote import main; main()"
     return [executable or sys.executable, "-c", code]
 
 

@@ -67,9 +67,11 @@ class LocalHosts:
     def _start_one(self, address: str, workspace: str, told: int) -> Popen[bytes]:
         import subprocess
 
+        from monarch._core.process.python_command import import_path
+
         env = {**os.environ, "WORKSPACE_DIR": workspace, **self._env}
         serving = f"from monarch._core.start.local_hosts import serve; serve({address!r}, {workspace!r}, {told})"
-        code = f"import sys; sys.path[:] = {sys.path!r}; {serving}"
+        code = f"import sys; sys.path[:] = {import_path()!r}; {serving}"
         command = [sys.executable, "-c", code]
         chosen = {k: v for k, v in env.items() if v is not None}
         # In a session of its own: Ctrl-C is for the test.

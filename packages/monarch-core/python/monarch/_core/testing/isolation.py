@@ -50,12 +50,13 @@ def _run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
     from monarch._core.config.config import get_runtime_config
     from monarch._core.pickle.pickling import dumps_in_band, loads
+    from monarch._core.process.python_command import import_path
 
     with tempfile.TemporaryFile() as task, tempfile.TemporaryFile() as answer:
         task.write(dumps_in_band((_portable(function), args, kwargs, get_runtime_config())))
         task.flush()
         task.seek(0)
-        code = _CODE.format(path=sys.path, task=task.fileno(), answer=answer.fileno())
+        code = _CODE.format(path=import_path(), task=task.fileno(), answer=answer.fileno())
         flags = cast("list[str]", subprocess._args_from_interpreter_flags())  # pyright: ignore
         done = subprocess.run(
             [sys.executable, *flags, "-c", code],

@@ -1,4 +1,4 @@
-"""The daemon: owns the mounts of one user on one machine. `python -m monarch.fs._daemon.daemon FOLDER`.
+"""The daemon: owns the mounts of one user on one machine.
 
 The first client starts it. A lock file settles a race of several starters; the socket is replaced under the lock only. It ends by itself
 after some seconds without mounts and clients. It is one event loop, and what blocks runs in threads. It touches no mount: paths below a
@@ -253,7 +253,3 @@ def main() -> None:
     except BaseException:
         _log.exception("the daemon failed")
         raise
-
-
-if __name__ == "__main__":
-    main()

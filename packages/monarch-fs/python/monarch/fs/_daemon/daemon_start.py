@@ -7,10 +7,10 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+from monarch.extension import python_command
 from monarch.fs._daemon import daemon_folder
 from monarch.fs._daemon.daemon_folder import SOCKET
 from monarch.fs.errors import FsError
@@ -43,7 +43,7 @@ def _start(folder: Path, deadline: float) -> None:
         environment = {key: value for key, value in os.environ.items() if key in _VARIABLES or key.startswith(("LC_", "LANG"))}
         with open(folder / "start.log", "wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "monarch.fs._daemon.daemon", str(folder), str(writer)],
+                python_command("monarch.fs._daemon.daemon", str(folder), str(writer)),
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,

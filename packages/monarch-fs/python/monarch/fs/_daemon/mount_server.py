@@ -1,4 +1,4 @@
-"""The process that serves one mount: `python -m monarch.fs._daemon.mount_server FOLDER FUSE LISTENER resume|first`.
+"""The process that serves one mount. Its arguments: FOLDER FUSE LISTENER resume|first.
 
 Four threads: the main thread answers the kernel and never waits for another process; one thread exchanges messages with the daemon; one
 works on requests of the daemon that take time (tables, invalidations), and one puts pages into the kernel, which no refresh waits for.
@@ -299,7 +299,3 @@ def main() -> None:
         # Threads may wait for an answer of the kernel that never comes.
         sys.stderr.flush()
         os._exit(code)
-
-
-if __name__ == "__main__":
-    main()

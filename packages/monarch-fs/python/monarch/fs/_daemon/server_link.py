@@ -8,10 +8,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from monarch.extension import python_command
 from monarch.fs._daemon import daemon_folder
 from monarch.fs._daemon.async_channel import AsyncChannel
 from monarch.fs._daemon.mount_record import SOCKET
@@ -54,7 +54,7 @@ class ServerLink:
             numbers = (str(fuse), str(listener.fileno()))
             # A session of its own: a signal to the daemon's group does not end it.
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "monarch.fs._daemon.mount_server", str(folder), *numbers, "resume" if resumed else "first"],
+                python_command("monarch.fs._daemon.mount_server", str(folder), *numbers, "resume" if resumed else "first"),
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,

@@ -18,7 +18,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -27,7 +26,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from monarch.extension import Request, serve
+from monarch.extension import Request, python_command, serve
 from monarch.fs._daemon.socket_messages import Channel, ChannelError
 from monarch.fs._gather.bridge_request import MOUNT_NAME, BridgeRequest, Point
 from monarch.fs._gather.host_health import TICK_SECONDS, Action, HostHealth
@@ -177,11 +176,8 @@ class Bridge:
     def _start_server(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            argv = [sys.executable, "-m", _SERVER, str(theirs.fileno())]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            self._process = subprocess.Popen(
-                argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True, env=environment
-            )
+            argv = python_command(_SERVER, str(theirs.fileno()))
+            self._process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True)
         self._channel = Channel(ours)
         config = {
             "target": self.target,

@@ -1,4 +1,4 @@
-"""The process that serves a gather mount: `python -m monarch.fs._gather.gather_server SOCKET`.
+"""The process that serves a gather mount. Its argument: SOCKET.
 
 The main thread answers the kernel; one thread exchanges messages with the bridge; one sends the kernel what has changed. When the bridge
 ends, with the client or without it, the server unmounts and ends.
@@ -151,7 +151,3 @@ def main() -> None:
     finally:
         sys.stderr.flush()
         os._exit(code)
-
-
-if __name__ == "__main__":
-    main()

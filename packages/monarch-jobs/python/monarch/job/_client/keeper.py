@@ -17,11 +17,11 @@ import json
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
+from monarch.extension import python_command
 from monarch.job._client import keeper_channel, kept_record
 from monarch.job._client.keeper_channel import SILENT, Channel, ChannelError
 from monarch.job._files import credentials
@@ -38,7 +38,7 @@ _GREETING_SECONDS = 10.0
 # For the services to stop. A keeper that takes longer is ended by force.
 _END_SECONDS = 10.0
 _PAUSE_S = 0.02
-_PROCESS = "from monarch.job._keeper.keeper_process import main; main()"
+_PROCESS = "monarch.job._keeper.keeper_process"
 # Variables that name the job that a process uses, or replace it.
 _NOT_INHERITED = frozenset({"MONARCH_JOB", "MONARCH_JOB_SHRINK", "MONARCH_BATCH_JOB", "MONARCH_BATCH_JOB_FILE"})
 
@@ -252,7 +252,6 @@ class Keeper:
     def _spawn(self, launch: Launch, follows: list[Any] | None = None) -> None:
         """Starts the process and waits until it listens; `follows` has the hosts that the keeper which it is to follow has lost."""
         given = {**launch._asdict(), "follows": follows, "folder": self._folder, "apply_id": self._apply_id, "title": self._title}
-        given["sys_path"] = [os.path.abspath(path) for path in sys.path]
         config = os.memfd_create("monarch-keeper")
         ready, told = os.pipe()
         try:
@@ -260,7 +259,7 @@ class Keeper:
                 f.write(json.dumps(given).encode())
             os.lseek(config, 0, os.SEEK_SET)
             environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-            argv = [sys.executable, "-P", "-c", _PROCESS, str(config), str(told)]
+            argv = python_command(_PROCESS, str(config), str(told))
             try:
                 session = sessions.start(argv, environment, self._apply_id, self.log, self.log, [config, told])
             except OSError as e:

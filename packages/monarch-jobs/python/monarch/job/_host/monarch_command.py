@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from typing import NamedTuple
 
 from monarch.actor import Actor, endpoint
-
-_MAIN = "from monarch.extension.cli import main; main()"
+from monarch.extension import python_command
 
 
 class Said(NamedTuple):
@@ -36,16 +34,14 @@ class MonarchCommand(Actor):
     @endpoint
     def run(self, arguments: list[str], timeout: float) -> Said:
         """`TimeoutExpired` after so many seconds."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(
-            [sys.executable, "-c", _MAIN, *arguments],
+            python_command("monarch.extension.cli", *arguments),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
             timeout=timeout,
             check=False,
-            env=environment,
         )
         # A verb exits with 0, or with 1 where it has found something.
         if done.returncode in (0, 1) and (done.stdout or not done.stderr):

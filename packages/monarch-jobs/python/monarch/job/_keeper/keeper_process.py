@@ -51,7 +51,6 @@ def main() -> None:
 
 
 def _keep(given: dict[str, Any], ready: int) -> str:
-    sys.path[:] = list(dict.fromkeys([*sys.path, *given["sys_path"]]))
     folder = keeper_channel.opened(given["folder"])
     follows: list[list[Any]] | None = given.get("follows")
     # The working directory stays that of the script: jobs may have relative paths.

@@ -6,12 +6,12 @@ import contextlib
 import json
 import os
 import socket
-import sys
 import tempfile
 import threading
 import time
 from typing import IO, TYPE_CHECKING, Any
 
+from monarch.extension import python_command
 from monarch.job._machine import sessions
 from monarch.job._machine.commands import time_left
 from monarch.job.errors import JobError, SubmitError
@@ -39,7 +39,7 @@ class Connection:
         self.printed: IO[bytes] | None = None
         self._rest = b""
         with theirs:
-            argv = [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), scheduler]
+            argv = python_command(_MODULE, str(theirs.fileno()), scheduler)
             self.session: Session = sessions.start(argv, sessions.inherited(), mark, log, log, [theirs.fileno()], directory)
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""The process in which TorchX runs: `python -m monarch.job.torchx.scheduler_process FD SCHEDULER`, a line of JSON for each request.
+"""The process in which TorchX runs. Its arguments: SOCKET SCHEDULER. Each request is a line of JSON.
 
 TorchX is kept out of the client: its local scheduler takes over the handlers of signals, and ends what it has started when the process
 ends; clients of schedulers may hang, and are then ended with this process. It ends at the end of its input, except where the scheduler has
@@ -164,23 +164,19 @@ def _handle_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def main(arguments: list[str]) -> int:
+def main() -> None:
     _handle_signals()
-    process = SchedulerProcess(arguments[1])
+    descriptor, scheduler = sys.argv[1:]
+    process = SchedulerProcess(scheduler)
     try:
-        with socket.socket(fileno=int(arguments[0])) as requests:
+        with socket.socket(fileno=int(descriptor)) as requests:
             serve(requests, process)
     except _Ended:
         # `hold` has not begun: what has been started is ended all the same.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if process.handle is not None:
             process.cancel(process.handle)
-        return 1
+        sys.exit(1)
     except ConnectionError:
         pass  # the client has gone in between
     process.hold()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

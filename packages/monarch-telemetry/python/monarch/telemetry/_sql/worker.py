@@ -18,12 +18,12 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
+from monarch.extension import python_command
 from monarch.telemetry._arrow import pa
 from monarch.telemetry._few_threads import hint
 from monarch.telemetry._sql.limits import Limits
@@ -54,8 +54,7 @@ _PIPE = 1 << 20
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _HINT = "ask for less: a WHERE on time, fewer columns, or a join on more columns"
 _PLANNED = "name fewer expressions in each other, or group by fewer columns"
-# With the modules of this process: its program may have found them by what it has put into `sys.path`.
-_CODE = "import sys; sys.path[:] = {path!r}; from monarch.telemetry._sql.worker_process import main; main({idle})"
+_PROCESS = "monarch.telemetry._sql.worker_process"
 
 
 class Ask(NamedTuple):
@@ -90,7 +89,7 @@ class _Worker:
         self._said = open(os.memfd_create("stderr"), "rb", buffering=0)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _CODE.format(path=[*filter(None, sys.path)], idle=idle)],
+                python_command(_PROCESS, str(idle)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,

@@ -95,8 +95,9 @@ def _end_with(stdin: int) -> None:
     os._exit(0)
 
 
-def main(idle: float) -> None:
+def main() -> None:
     """Answers what comes on stdin until it is closed."""
+    idle = float(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     stdin = sys.stdin.fileno()
     threading.Thread(target=_end_with, args=(stdin,), daemon=True).start()
