@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -198,5 +199,44 @@ def test_limit_of_pids_fails_spawns_only(pids_cgroup):
             raise AssertionError("it started")
         assert first.echo.call_one(3).get() == 3
         """
+    )
+    done.assert_clean()
+
+
+NPROC = """
+import resource
+import monarch._core.start.client as client
+import monarch._core.start.client_runtime as client_runtime
+
+# The kernel holds all but root to it, of whom this test may be.
+resource.setrlimit(resource.RLIMIT_NPROC, (4321, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+os.geteuid = lambda: 1000
+"""
+
+
+@pytest.mark.parametrize("of", ["python", "runtime"])
+def test_client_without_a_thread_names_the_limit(of):
+    done = run(
+        NPROC
+        + f"""
+def no_thread(*given):
+    raise RuntimeError("can't start new thread")
+
+class NoThread:
+    def client(*given):
+        raise OSError("cannot start the runtime: Resource temporarily unavailable (os error {errno.EAGAIN})")
+
+if "{of}" == "python":
+    client_runtime.start_new_thread = no_thread
+else:
+    client.NativeProcess = NoThread
+try:
+    this_host()
+except (RuntimeError, OSError) as e:
+    assert str(e).startswith("cannot start the runtime: "), e
+    assert str(e).endswith(" (RLIMIT_NPROC, which `ulimit -u` sets, is 4321)"), e
+else:
+    raise AssertionError("it started")
+"""
     )
     done.assert_clean()

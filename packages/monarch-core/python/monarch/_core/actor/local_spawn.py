@@ -6,6 +6,7 @@ import marshal
 
 from monarch._core.actor.local_actor import LocalActor
 from monarch._core.call.mesh_info import MeshInfo
+from monarch._core.process.environment import thread_limit
 from monarch._core.process.runtime_log import event
 
 TYPE_CHECKING = False
@@ -33,4 +34,4 @@ def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
     try:
         process.start_actor(actor)
     except (RuntimeError, MemoryError, OSError) as e:
-        actor.not_started(f"no thread can be started for the actor: {e}")
+        actor.not_started(f"no thread can be started for the actor: {e}{thread_limit()}")

@@ -14,6 +14,7 @@ from monarch._core.extension.membership import end_of
 from monarch._core.extension.thread import extension_thread, report_raised
 from monarch._core.pickle.remote_exception import raised_text
 from monarch._core.process.current import current_process, refuse_in_child
+from monarch._core.process.environment import thread_limit
 from monarch._core.process.forked_child import is_child
 from monarch._core.process.process import NAMED
 
@@ -157,7 +158,7 @@ def received(process: LocalProcess, sender: int, slot: int, body: bytes) -> None
     try:
         extension_thread().run(lambda: _handle(request))
     except (RuntimeError, MemoryError, OSError) as e:  # the sender would wait for ever
-        request.fail(f"no thread can be started for it: {e}".encode(errors="backslashreplace"))
+        request.fail(f"no thread can be started for it: {e}{thread_limit()}".encode(errors="backslashreplace"))
 
 
 def _handle(request: Request) -> None:

@@ -14,6 +14,20 @@ def host_name() -> str:
     return os.uname().nodename
 
 
+def thread_limit() -> str:
+    """The limit of the threads of this user, behind the error of one that did not start; empty where there is none."""
+    # The kernel does not hold root to its own limit.
+    if os.geteuid() == 0:
+        return ""
+    try:
+        # No module is loaded for it: there may be no memory.
+        with open("/proc/self/limits", "rb", buffering=0) as file:
+            soft = file.read().partition(b"Max processes")[2].split(maxsplit=1)[0]
+    except (OSError, MemoryError, IndexError):
+        return ""
+    return f" (RLIMIT_NPROC, which `ulimit -u` sets, is {soft.decode()})" if soft.isdigit() else ""
+
+
 # Variables that an interpreter or its libraries read when they start: too late to set in a fork.
 _START_VARIABLES = ("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES")
 

@@ -10,7 +10,7 @@ from monarch._core._native import Process as NativeProcess
 from monarch._core._native import stay_if_leaving
 from monarch._core.config import config
 from monarch._core.process.current import has_exited
-from monarch._core.process.environment import host_name
+from monarch._core.process.environment import host_name, thread_limit
 from monarch._core.process.identity import new_uid
 
 TYPE_CHECKING = False
@@ -27,7 +27,12 @@ def start_client(uid: int = 0) -> LocalProcess:
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
     _open_standard_descriptors()
     tail = config.value("tail_log_lines")
-    native = NativeProcess.client(uid or new_uid(), host_name(), zygote_command(), list(os.environ.items()), tail, _consoles())
+    try:
+        native = NativeProcess.client(uid or new_uid(), host_name(), zygote_command(), list(os.environ.items()), tail, _consoles())
+    except OSError as e:
+        if f"(os error {errno.EAGAIN})" in str(e):
+            raise OSError(f"{e}{thread_limit()}") from None
+        raise
     native.warm_up()
     try:
         # The zygote starts while the rest is imported, which saves 10 ms.
@@ -43,6 +48,11 @@ def start_client(uid: int = 0) -> LocalProcess:
             # The loader of extension modules gives its reason as a text only.
             if os.strerror(number) in str(e):
                 raise OSError(number, f"cannot start the runtime: {os.strerror(number)}", e.path) from None
+        raise
+    except RuntimeError as e:
+        native.close_agent(0.0)
+        if "can't start new thread" in str(e):
+            raise RuntimeError(f"cannot start the runtime: {e}{thread_limit()}") from None
         raise
     except BaseException:  # no thread is to be had: a client without housekeeping would wait for ever
         native.close_agent(0.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _socket
 import array
+import errno
 import gc
 import marshal
 import os
@@ -17,6 +18,7 @@ import sys
 from monarch._core._native import set_parent_death_signal
 from monarch._core.hosts.bootstrap_command import default_arguments as proc_arguments
 from monarch._core.hosts.bootstrap_command import environment_arguments
+from monarch._core.process.environment import thread_limit
 from monarch._core.process.workspace_variables import BELOW
 from monarch._core.start import proc_main
 from monarch._core.sync import path as workspace_path
@@ -147,7 +149,8 @@ class Zygote:
         except OSError as e:
             for fd in fds:
                 os.close(fd)
-            self.send(_FAILED, uid, f"cannot fork a process: {e.strerror}".encode())
+            limit = thread_limit() if e.errno == errno.EAGAIN else ""
+            self.send(_FAILED, uid, f"cannot fork a process: {e.strerror}{limit}".encode())
             return None
         if pid:
             for fd in fds:
