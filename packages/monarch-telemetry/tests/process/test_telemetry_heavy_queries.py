@@ -187,6 +187,14 @@ def no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
+def test_worker_whose_library_has_no_thread_names_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "datafusion.py").write_text('raise RuntimeError("can\'t start new thread")\n')
+    WORKERS.close()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(QueryError, match="exit code 1 before.*\n(.*\n)+hint: .*(RLIMIT_NPROC|pids.max)"):
+        planner.make("SELECT count(*) + 3 AS n FROM t", SCHEMAS, deadline=planning.time.monotonic() + 60.0)
+
+
 def test_worker_has_the_path_of_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "datafusion.py").write_text("import os\nos.write(2, b'no such library\\n')\nos._exit(7)\n")
     WORKERS.close()

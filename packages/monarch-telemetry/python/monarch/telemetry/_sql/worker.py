@@ -49,6 +49,8 @@ OUT_OF_MEMORY = 3
 _KILLS = (-signal.SIGKILL, -signal.SIGTERM)
 # How much of what a worker has written is in the error of its start: bytes, and lines.
 _MOST_SAID, _LINES_SAID = 4096, 6
+# What Python and OpenBLAS write where they have no thread.
+_NO_THREAD = (b"can't start new thread", b"pthread_create failed")
 _SIZE = struct.Struct("<QQ")
 _PIPE = 1 << 20
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -114,7 +116,7 @@ class _Worker:
     def lives(self) -> bool:
         return self._process.poll() is None
 
-    def begin(self) -> str | None:
+    def begin(self) -> QueryError | None:
         """Waits until it can be asked; how it has ended instead, with what it has written last."""
 
         def look() -> None:
@@ -125,14 +127,15 @@ class _Worker:
             try:
                 self._read(1, look)
             except _Ended:
-                return "was stopped by a signal before it could be asked"
+                return QueryError("the process of the query was stopped by a signal before it could be asked")
             except (OSError, EOFError):
                 self.kill()
                 said = os.pread(file.fileno(), _MOST_SAID, max(0, os.fstat(file.fileno()).st_size - _MOST_SAID))
                 last = "".join(f"\n  {line}" for line in said.decode(errors="replace").splitlines()[-_LINES_SAID:])
-                text = f"has ended with exit code {self._process.returncode} before it could be asked"
+                text = f"the process of the query has ended with exit code {self._process.returncode} before it could be asked"
                 self.close()
-                return f"{text}, last output:{last}" if last else text
+                more = hint() if any(sign in said for sign in _NO_THREAD) else None
+                return QueryError(f"{text}, last output:{last}" if last else text, hint=more)
         return None
 
     def ask(self, head: dict[str, Any], data: Sequence[Any], is_over: Callable[[], bool], most: int) -> tuple[dict[str, Any], Any]:
@@ -241,7 +244,7 @@ class Workers:
         self._starting: _Worker | None = None
         # Starts that have failed, and how the last one did.
         self._failures = 0
-        self._failure: str | None = None
+        self._failure: QueryError | None = None
         self._is_registered = self._is_over = False
 
     def warm(self) -> None:
@@ -308,7 +311,8 @@ class Workers:
                         return worker
                     worker.close()
                 if self._failure is not None and failures != self._failures:
-                    raise QueryError(f"the process of the query {self._failure}")
+                    # Several questions may have it.
+                    raise QueryError(str(self._failure).partition("\nhint: ")[0], hint=self._failure.hint)
                 if is_over():
                     raise QueryTimeout("the time of the query is over before a process was free for it", stage="turn")
                 if self._starting is None and (not self._busy or time.monotonic() - since > _PATIENCE):
