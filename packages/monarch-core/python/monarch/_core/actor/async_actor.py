@@ -406,6 +406,12 @@ class LoopSide:
         loop = self.loop
         if self.fd >= 0:
             loop.remove_reader(self.fd)
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            # Code of the actor: the stop has a bound for it, and names the actor.
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         if self.actor.process.closed:
             self.actor.process.native.extend_stop(4 * END_TIME)
         try:
