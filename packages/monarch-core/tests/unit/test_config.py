@@ -366,7 +366,7 @@ def test_pushed_values_are_plain_and_not_local() -> None:
     assert config.pushed_values() == {}
     configure(tls_key="/k", log_dir="/l", log_filter="debug", default_transport="tls", tail_log_lines=20, exit_grace="90s")
     assert config.pushed_values() == {"default_transport": "tls", "exit_grace": "1m 30s"}
-    assert [one.name for one in KNOWN.values() if one.local] == ["log_dir", "log_filter", "tls_cert", "tls_key", "tls_ca"]
+    assert [one.name for one in KNOWN.values() if one.local] == ["log_dir", "log_filter", "tls_cert", "tls_key", "tls_ca", "trust_all"]
 
 
 def test_pushed_values_carry_the_environment() -> None:

@@ -78,8 +78,8 @@ def test_defaults() -> None:
     effective = Configuration({}).view()
     assert {name: effective[name] for name in CONTRACT_DEFAULTS} == CONTRACT_DEFAULTS
     # Those of monarch-rdma are 15, those of monarch-fs 3 and of monarch-jobs 1, which 0.7 does not have.
-    assert len(SETTINGS) == 31 + 51 and len(effective) == len(KNOWN) == 46 + 51 + 3 + 1
-    ours = {"fs_backend", "fs_store_bytes", "fs_store_dir", "skypilot_python"}
+    assert len(SETTINGS) == 31 + 52 and len(effective) == len(KNOWN) == 46 + 52 + 3 + 1
+    ours = {"fs_backend", "fs_store_bytes", "fs_store_dir", "skypilot_python", "trust_all"}
     assert set(effective) - set(CONTRACT_DEFAULTS) - ours <= {one.name for one in KNOWN.values() if one.ignored}
 
 

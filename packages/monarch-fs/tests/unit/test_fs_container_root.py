@@ -40,7 +40,7 @@ def test_command_runs_in_a_pushed_root(tmp_path: Path) -> None:
     os.link(root / "usr" / "bin" / "greet", root / "usr" / "bin" / "again")
     (root / "usr" / "bin" / "again").chmod(0o4755)
     os.chown(root / "etc" / "real", 1234, 5678)
-    assert PushedSource(root).push(target).failures == []
+    assert PushedSource(root).push(target, set_id=True).failures == []
     assert shown(target) == shown(root)
     assert ((target / "etc" / "real").stat().st_uid, (target / "etc" / "real").stat().st_gid) == (1234, 5678)
     entered = subprocess.run(["unshare", "--root", str(target), "/bin/again"], capture_output=True, text=True, timeout=25)
