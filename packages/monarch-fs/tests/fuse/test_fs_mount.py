@@ -11,11 +11,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from bare_interpreter import run_bare
 
 from monarch.actor import this_host
 from monarch.fs import FsError, StaleSourceError, mount
 from monarch.remotemount import remotemount
+from tools.bare_interpreter import run_bare
 
 
 def read(script: str, *arguments: str | os.PathLike[str]) -> str:

@@ -12,13 +12,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from bare_interpreter import run_bare
 from command import monarch
 from eventually import eventually
 from file_job import FileJob
 from kept_lamp import install
 
 from monarch.job import JobError, Keeper, KeeperError, ProcessJob, job_load, keeper_of
+from tools.bare_interpreter import run_bare
 
 HERE = Path(__file__).parents[1]
 SCRIPT = """

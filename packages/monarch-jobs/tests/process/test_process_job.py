@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bare_interpreter import run_bare
 from command import monarch
 from eventually import eventually
 from file_job import FileJob
@@ -23,6 +22,7 @@ from monarch.actor import Actor, SupervisionError, endpoint
 from monarch.job import DEFAULT_JOB_PATH, JobTrait, LocalJob, ProcessJob, hosts_from_config, job_load
 from monarch.job._machine.sessions import members as session_members
 from monarch.job.testing import conformance
+from tools.bare_interpreter import run_bare
 
 
 class Where(Actor):

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from bare_interpreter import run_bare
 from eventually import eventually
 
 from monarch.job import JobError, SubmitError, job_loads
 from monarch.job.spmd import StoreJob
+from tools.bare_interpreter import run_bare
 
 # A store of files, and a program of torchrun that uses it; rank 0 calls an actor on each host.
 PROGRAM = """

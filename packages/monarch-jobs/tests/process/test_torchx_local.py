@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bare_interpreter import run_bare
 from eventually import eventually
 from torchx.specs import AppDef, Role
 
@@ -20,6 +19,7 @@ from monarch.job import JobEndedError, SubmitError, job_load
 from monarch.job._machine import sessions
 from monarch.job.testing import conformance
 from monarch.job.torchx import TorchXJob
+from tools.bare_interpreter import run_bare
 
 pytestmark = pytest.mark.timeout(90)  # each job imports TorchX in a process of its own
 
