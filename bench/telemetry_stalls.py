@@ -1,4 +1,4 @@
-"""How long statements whose plan is far larger than their text stop the script that serves, and what becomes of them."""
+"""The longest stop of the serving script by statements whose plan is far larger than their text, and the outcome of each statement."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_loop_of_a_thread_ends_with_the_thread() -> None:
 
     def run() -> None:
         thread = thread_loop()
-        # Not closed by its reference count: somebody holds it.
+        # The list holds a reference, so the reference count does not close the generator.
         said.append(generator := numbers(said))  # type: ignore[arg-type]
         thread.runner.run(first(generator))
         thread.loop.run_in_executor(None, lambda: said.append("executor"))

@@ -22,7 +22,7 @@ if count == 0:
         snapshots.save(step, {"rank": rank, "data": bytes([step, rank]) * 10_000_000}).get()
     open(f"saved.{rank}", "w").close()
     if rank == 1:
-        # A state of one rank is enough where all promise the same. This test tells them apart: both have to be there.
+        # With replicated=True the part of one rank is enough. The test needs both parts, because their contents differ.
         while not os.path.exists("saved.0"):  # polls: programs of tests have no other way to meet
             time.sleep(0.01)  # sleeps: between two looks
         # The worker of its host; what it has started ends with it.

@@ -239,7 +239,7 @@ impl Poller {
         let events = libc::EPOLLIN as u32 | if yes { libc::EPOLLOUT as u32 } else { 0 };
         let sources = self.sources.read().unwrap_or_else(PoisonError::into_inner);
         if sources.has(token, fd) {
-            // Fails only for a descriptor that was closed, and then nobody waits for it.
+            // Fails only for a descriptor that was closed, and no thread waits for that one.
             let _ = sys::epoll_ctl(self.set_of(token), libc::EPOLL_CTL_MOD, fd, events, token);
         }
     }

@@ -148,7 +148,7 @@ fn a_wait_ends_at_its_deadline() {
     assert_eq!(running.0.wait(&w, Some(Instant::now()), || true), WaitEnd::Ready, "a look comes first");
 }
 
-/// What is waited for is there, and no notification has said so.
+/// The condition of the wait holds, and no notification has come.
 #[test]
 fn a_lost_notification_shows_at_the_deadline() {
     let running = Running::new();

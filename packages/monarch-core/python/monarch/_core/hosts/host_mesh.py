@@ -193,7 +193,7 @@ class HostMesh(MeshTrait):
             # The others are reached through the gateway.
             gateways = [agent for agent in agents if hosts.is_way(agent)]
             for group in ([agent for agent in agents if agent not in gateways], gateways):
-                # Whose end is known already has nobody to be asked.
+                # No agent is left to ask on a host whose end is known already.
                 asked = [hosts.shutdown(agent) for agent in group]
                 for cell in asked:
                     await Future._of(cell, lambda c: c.set_retrieved())

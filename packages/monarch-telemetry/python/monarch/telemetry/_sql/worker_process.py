@@ -104,7 +104,7 @@ def main() -> None:
     answers = _Answers()
     # The first plan of a process takes ten times longer: what hosts may plan is measured by it.
     planning.make("SELECT sum(n) AS n FROM t WHERE n > 0", {"t": pa.schema([("n", pa.int64())])})
-    # What is written from now on is nobody's.
+    # No process reads output that is written from now on.
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     os.close(nothing)
