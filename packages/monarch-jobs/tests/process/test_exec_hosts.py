@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command import monarch
+from eventually import eventually
 from exec_scripts import wait_for_end
 
 from monarch.actor import HostMesh, SupervisionError, this_proc
@@ -80,3 +83,31 @@ def test_copies_to_and_from_several_hosts(hosts: HostMesh, folder: Path) -> None
     assert download(hosts, f"{folder}/there", str(folder / "back")) == []
     for rank in range(2):
         assert (folder / f"back/hosts_{rank}/there/file").read_bytes() == (folder / "tree/file").read_bytes()
+
+
+def test_output_of_a_job_goes_with_its_workers(folder: Path) -> None:
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    env = {"TMPDIR": str(temporary), "MONARCH_HOME": str(folder / "home")}
+
+    def left() -> list[str]:
+        return sorted(str(path.relative_to(temporary)).partition("/")[2] for path in temporary.glob("*/**/stdout.txt"))
+
+    job, following = ProcessJob({"first": 2, "second": 1}, env), ProcessJob({"hosts": 1}, env)
+    job.state()
+    try:
+        assert monarch("exec", "--all", "--", "true")[0] == 0
+        assert left() == ["first/hosts_0/stdout.txt", "first/hosts_1/stdout.txt", "second/hosts_0/stdout.txt"]
+        # A killed worker removes nothing: the next one of this user on the host does.
+        assert job._ids is not None
+        killed = job._ids["workers"][0]["pid"]
+        os.kill(killed, signal.SIGKILL)
+        assert wait_for_end(killed)
+        job.kill()
+        assert left() == ["first/hosts_0/stdout.txt"]
+        following.state(cached_path=None)["hosts"].initialized.get()
+        eventually("what the killed worker has left", left, lambda found: found == [])
+    finally:
+        job.kill()
+        following.kill()
+    assert list(temporary.iterdir()) == []

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from monarch._core.errors.extension import ServiceError as ServiceError
     from monarch._core.errors.known_rows import error_text as error_text
     from monarch._core.errors.table import ErrorRow as ErrorRow
+    from monarch._core.extension.host_folders import remove_with_host as remove_with_host
     from monarch._core.extension.ids import HostId as HostId
     from monarch._core.extension.ids import JobId as JobId
     from monarch._core.extension.ids import ProcId as ProcId
@@ -64,6 +65,7 @@ _HOMES = {
     "errors.extension": ("PromiseDropped", "PromiseFailed", "RequestError", "ServiceError"),
     "errors.known_rows": ("error_text",),
     "errors.table": ("ErrorRow",),
+    "extension.host_folders": ("remove_with_host",),
     "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
     "extension.listening": ("HostEnd", "HostJoined", "Listening", "ProcJoined", "listen"),
     "extension.membership": ("Member", "ProcEnd", "end_of", "is_ending", "is_simulated", "member", "places", "reach", "watch"),

@@ -5,13 +5,14 @@
         {id}/       `WORKSPACE_DIR` in the procs of a job; the id is that of this host in that job, and no other host or job has it
         {id}.lock   locked, shared, by each process that receives the job's code or imports it
         over/       the trees of the job that ended last; the next job of this agent begins with them, so that only changes are sent
+        folders/    links to other folders of this host that go with the agent (`keep_until_end`)
 
 `top` is the `WORKSPACE_DIR` that the agent was started with, else `MONARCH_HOME/workspaces`: often a home that many hosts share, in which
 agents listen at the same address. So nothing is named after an address. The kernel gives locks back when a process ends, however it ends:
 a lock that can be had proves that nothing uses the directory. Some file systems do not lock across machines; therefore an agent removes
 only what former agents of the same host name have left.
 
-Only mirrors and the environment beside them are removed. Files that a program has put there stay.
+Of a workspace only mirrors and the environment beside them are removed. Files that a program has put there stay.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _MIRRORS = ".monarch"
 _OVER = "over"
+_FOLDERS = "folders"
 _LOCK = "lock"
 _SUFFIX = ".lock"
 _TREES = ("a", "b")
@@ -75,6 +77,25 @@ def take_over_environment(workspace: str) -> None:
             os.rename(os.path.join(workspace, _MIRRORS, ENVIRONMENT), place)
         except FileNotFoundError:
             return
+
+
+def keep_until_end(agent: str, folder: str, parents: int) -> None:
+    """Has a folder removed with the directory of an agent, and then so many of the directories above it as are empty.
+
+    The link is named after the folder's identity: what is at that path later is not removed.
+    """
+    links = os.path.join(agent, _FOLDERS)
+    try:
+        os.mkdir(links, 0o700)
+    except FileExistsError:
+        for name in _names(links):
+            if not os.path.exists(os.path.join(links, name)):  # the folder has been removed
+                _remove_file(os.path.join(links, name))
+    found = os.stat(folder, follow_symlinks=False)
+    try:
+        os.symlink(os.path.abspath(folder), os.path.join(links, f"{found.st_dev}-{found.st_ino}-{parents}"))
+    except FileExistsError:  # by another process of this host
+        return
 
 
 class HostWorkspaces:
@@ -208,6 +229,8 @@ def _remove_all(path: str) -> None:
         inner = os.path.join(path, name)
         if name == _OVER:
             _remove_tree(inner)
+        elif name == _FOLDERS:
+            _remove_folders(inner)
         elif name.endswith(_SUFFIX):
             workspace = inner[: -len(_SUFFIX)]
             _clear_mirrors(workspace, keep=False)
@@ -218,6 +241,26 @@ def _remove_all(path: str) -> None:
     os.unlink(os.path.join(path, _LOCK))
     _remove_empty(path)
     _remove_empty(os.path.dirname(path))
+
+
+def _remove_folders(links: str) -> None:
+    """Removes the folders that `keep_until_end` has noted."""
+    for name in _names(links):
+        link = os.path.join(links, name)
+        device, inode, parents = map(int, name.split("-"))
+        try:
+            folder = os.readlink(link)
+            found = os.stat(folder, follow_symlinks=False)
+            if (found.st_dev, found.st_ino, found.st_uid) == (device, inode, os.geteuid()):
+                _remove_tree(folder)
+        except FileNotFoundError:
+            _remove_file(link)
+            continue
+        for _ in range(parents):
+            folder = os.path.dirname(folder)
+            _remove_empty(folder)
+        _remove_file(link)
+    _remove_empty(links)
 
 
 def _clear_mirrors(workspace: str, keep: bool) -> None:

@@ -1,13 +1,14 @@
 """The actor that runs one command in one proc of a host, and the folder that keeps the output of its rank there.
 
-Of the folders of `monarch exec` in a host's folder for temporary files the newest ones stay, older ones are removed. A command holds a
-shared lock on its folder, which the kernel releases when the proc ends in whatever way. A folder is removed by a later command that gets
-the lock exclusively, so output that is still being written is never removed.
+The folders of `monarch exec` in a host's folder for temporary files go with the worker of the host. Until then the newest ones stay, older
+ones are removed. A command holds a shared lock on its folder, which the kernel releases when the proc ends in whatever way. A folder is
+removed by a later command that gets the lock exclusively, so output that is still being written is never removed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno as errnos
 import fcntl
 import os
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from monarch.actor import Actor, concurrent_endpoint, context
+from monarch.extension import remove_with_host
 from monarch.extension.command import TIMED_OUT, CannotStart, CommandLine, GuardedProcess, OutputBuffer, OutputPipe, end_in_steps, exit_code
 from monarch.job._files import audit
 
@@ -191,12 +193,17 @@ class Command(Actor):
         folder = self.order.folder
         if folder is None:
             return [], []
-        if folder.startswith(TEMPORARY + "/"):
-            folder = tempfile.gettempdir() + folder[len(TEMPORARY) :]
-            run = folder[len(tempfile.gettempdir()) + 1 :].partition("/")[0]
-            self.held = hold_folder(os.path.join(tempfile.gettempdir(), run))
+        is_temporary, temporary = folder.startswith(TEMPORARY + "/"), tempfile.gettempdir()
+        if is_temporary:
+            folder = temporary + folder[len(TEMPORARY) :]
+            run = folder[len(temporary) + 1 :].partition("/")[0]
+            self.held = hold_folder(os.path.join(temporary, run))
         folder = os.path.join(self.order.workdir or "", folder.replace(SUBDIR, self._key()))
         os.makedirs(folder, exist_ok=True)
+        if is_temporary:
+            # Hosts of one machine have folders of their own in that of the run.
+            with contextlib.suppress(OSError):  # it stays until it is one of the old ones
+                remove_with_host(folder, os.path.relpath(folder, temporary).count("/"))
         suffix = f"_{self.order.number(self._coordinates())}" if self.order.is_named_by_rank else ""
         names = [os.path.join(folder, f"{name}{suffix}.txt") for name in ("stdout", "stderr")]
         files: list[int] = []
