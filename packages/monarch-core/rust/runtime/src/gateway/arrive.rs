@@ -1,4 +1,4 @@
-//! Connections that come in.
+//! Connections that other processes open to this one: joins, connections of sessions, tunnels, and streams for bulk data.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use super::{Gateway, Job, RELEASE};
 use crate::node::routes::Place;
 
 impl Gateway {
-    /// Somebody has opened a stream, or has tried to.
+    /// Handles the outcome of the handshake of an incoming connection.
     pub(super) fn arrived(&self, peer: &str, result: Result<Opened, NoStream>) {
         match result {
             Ok(opened) => self.greeted(peer, opened),
             Err(NoStream::Refused(Refused::Job(job))) if lock(&self.over).contains(&ProcUid(job.0)) => {}
             Err(NoStream::Refused(why)) if !why.is_transient() => self.refused(peer, why.to_string()),
-            // Nobody has said anything.
+            // The peer has sent nothing, or the failure is transient.
             Err(_) => {}
         }
     }
@@ -56,10 +56,10 @@ impl Gateway {
         } else if agent != 0 && agent != node.uid.0 {
             Welcome::Refused(No::OtherAgent)
         } else if self.job(id).is_some_and(|j| j.here != host) {
-            // By another address, most likely.
+            // Probably the client has dialled this host by a second address.
             Welcome::Refused(No::Twice)
         } else if was_here {
-            // What has ended with the job of that time does not come back; the client asks again by another id.
+            // The end of the job here is final for this id of the host; the client asks again with a new id.
             Welcome::Refused(No::Lost)
         } else {
             if self.job(id).is_none() {
@@ -79,17 +79,18 @@ impl Gateway {
         } else {
             self.refused(peer, from.to_owned());
         }
-        // So small an answer fits what the kernel takes at once; the other side closes.
+        // The socket's buffer takes so small an answer at once. The other side closes the connection.
         let _ = opened.stream.write(&[&greeting_frame(&greeting::encode(&answer))]);
         let _ = opened.stream.flush();
     }
 
-    /// The other end is the host that it says it is.
+    /// True if the certificate of the other end permits it to act as the host `from`.
     pub(super) fn is_himself(opened: &Opened, from: ProcUid) -> bool {
         match opened.who {
             Who::Host(host) => host == from.0,
             Who::Client => from.0 == opened.job.0,
-            // The site's certificates name machines, and a socket's user is that of all: any member of the job may speak.
+            // Certificates of the site name machines, and all members of a job use sockets of the same user: every member may act as any
+            // host of the job.
             Who::Site(_) | Who::Unnamed => true,
         }
     }
@@ -118,7 +119,8 @@ impl Gateway {
         if number == HEART {
             return host.trunk.attach_heart(opened.stream, &answer(&Welcome::Channel { received: 0 }), Vec::new());
         }
-        // The dialler may have given this attempt up long ago, and use another stream: a stale claim ends nothing but its own connection.
+        // The other side may have given up this attempt long ago, and use another connection. A stale count ends only the connection that
+        // it came on.
         let mut attached = host.trunk.can_resume(received);
         if attached.is_ok() {
             host.trunk.detach();
@@ -148,7 +150,7 @@ impl Gateway {
             return Ok(());
         }
         if state.session != 0 && state.dials && !state.was_up {
-            // Both dial at once: the lower id wins.
+            // Both sides dial at the same time: the side with the lower id wins.
             if job.here.0 < from.0 {
                 return Err(No::Glare);
             }

@@ -1,6 +1,7 @@
-//! Streams for bulk data between two processes: opened here, then handed to the processes.
+//! Streams for bulk data between two processes of different hosts: the gateways open them, and then pass them to the processes.
 //!
-//! A client is never dialled: an agent that needs a stream to the client, or to a proc of the client's host, asks the client to dial.
+//! A client is never dialled: an agent that needs a stream to the client, or to a proc of the client's host, requests that the client
+//! dials.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,30 +14,32 @@ use wire::{Control, ProcUid};
 use super::{Gateway, Job};
 use crate::node::bulk_streams::{Handed, UNKNOWN};
 
+/// Limit of one attempt to open a stream.
 const ATTEMPT: Duration = Duration::from_secs(5);
-/// Between looks at whether a test still cuts the host off.
+/// The pause between checks whether a test still pauses the host's session.
 const LOOK: Duration = Duration::from_millis(20);
 const GONE: &str = "the process is not there any more";
 
-/// The two processes, and the call that the stream answers.
+/// The two processes of a stream, and the number of the request that the stream answers.
 #[derive(Clone, Copy)]
 pub(super) struct Pair {
     pub number: u64,
-    /// On this host.
+    /// The process on this host.
     pub ours: ProcUid,
     pub theirs: ProcUid,
-    /// Ours answers; else it asks.
+    /// True if the process on this host serves the other one's request; false if it has made the request.
     pub serves: bool,
 }
 
 impl Gateway {
-    /// A process of this host wants to ask one of another host; or, from another host, somebody wants to ask one of this one.
+    /// Opens a stream for process `from`, which has requested one to process `to`. The request comes from a process of this host (`by` is
+    /// `from`), or from the agent `by` of the host of `from`.
     pub(crate) fn bulk_dial(&self, by: ProcUid, number: u64, from: ProcUid, (to, to_host): (ProcUid, ProcUid)) {
         let Some(node) = self.node() else { return };
         let is_ours = |uid: ProcUid, job: &Job| uid == job.here || node.agent().is_some_and(|a| a.is_in_job(uid, job.here));
         if by == from {
-            // Of this process, or of a proc of this host.
-            // A service is of several jobs: the one that the other host is of counts.
+            // The request is of this process, or of a proc of this host. A service belongs to several jobs: the stream belongs to the job
+            // that has the other host.
             let own = node.agent().and_then(|a| a.job_of(from)).and_then(|here| self.job_here(here));
             let known = |job: &Arc<Job>| is_ours(from, job) && (to_host == job.id || job.host(to_host).is_some());
             let Some(job) = own.filter(known).or_else(|| self.jobs().into_iter().find(known)) else {
@@ -48,7 +51,7 @@ impl Gateway {
             }
             return self.bulk_open(&job, to_host, Pair { number, ours: from, theirs: to, serves: false });
         }
-        // An agent asks the client.
+        // An agent requests that the client dials.
         let Some(job) = self.job(node.uid).filter(|j| j.is_clients() && j.host(by).is_some()) else { return };
         if is_ours(to, &job) {
             node.route(from, by, job.here);
@@ -60,7 +63,7 @@ impl Gateway {
     }
 
     fn bulk_open(&self, job: &Arc<Job>, host: ProcUid, pair: Pair) {
-        // All that happens to a host happens on the I/O thread.
+        // The state of a host is changed on the I/O thread only.
         self.bulk_open_in(Duration::ZERO, job.clone(), host, pair);
     }
 
@@ -109,20 +112,20 @@ impl Gateway {
     fn bulk_hand(&self, pair: &Pair, handed: Handed) {
         let Some(node) = self.node() else { return };
         if let Some(agent) = node.agent() {
-            // Each is notified of the other's end.
+            // Each process is notified of the other one's end.
             agent.talked(pair.ours, pair.theirs);
         }
         node.hand_bulk(pair.ours, pair.number, pair.theirs, !pair.serves, handed);
     }
 
-    /// The process that waits for the stream is notified.
+    /// Notifies the requesting process that its stream was not opened.
     fn bulk_failed(&self, pair: &Pair, why: String) {
         if let Some(node) = self.node() {
             node.refuse_bulk(if pair.serves { pair.theirs } else { pair.ours }, pair.number, why);
         }
     }
 
-    /// A process that was to be reached is not there: who wanted to hears how it ended.
+    /// Notifies the requesting process how the process at the other end has ended, if that is known.
     fn bulk_gone(&self, uid: ProcUid, asker: ProcUid) {
         let Some(node) = self.node() else { return };
         if let Some(end) = node.agent().and_then(|a| a.end_of(uid)) {
@@ -130,7 +133,7 @@ impl Gateway {
         }
     }
 
-    /// A stream has come in for a process of this host.
+    /// Handles a stream that another host has opened for a process of this host.
     pub(super) fn bulk_asked(&self, mut opened: Opened, hello: Greeting) {
         let Greeting::Bulk { number, from, from_host, to, to_host, serves } = &hello else { return };
         let (number, from, from_host, to, to_host, serves) = (*number, *from, *from_host, *to, *to_host, *serves);
@@ -155,7 +158,7 @@ impl Gateway {
             self.bulk_gone(to, from);
         }
         let frame = greeting_frame(&greeting::encode(&welcome));
-        // So small an answer fits what the kernel takes at once; a stream with something left cannot be handed on.
+        // The socket's buffer takes so small an answer at once. A stream with unwritten bytes cannot be passed to a process.
         let sent = opened.stream.write(&[&frame]).is_ok_and(|n| n == frame.len()) && opened.stream.flush().is_ok_and(|all| all);
         let (Welcome::Bulk, Some(job), true) = (welcome, found, sent) else { return };
         node.route(from, from_host, job.here);

@@ -22,44 +22,50 @@ use crate::node::Node;
 use crate::node::caster::{tree_place, tree_slot};
 use crate::node::payload::Payload;
 
-/// Why an answer does not come that could not be passed on.
+/// The result of an answer whose large parts could not be forwarded.
 const LOST: &[u8] = b"parts of the answer were lost on the way";
 
-/// Children of a node of the tree: for tests, to have interior hosts with few of them.
+/// For tests: an environment variable with the number of children in the tree of a cast. A small number makes trees with interior hosts out
+/// of few hosts.
 const FAN_OUT: &str = "MONARCH_CAST_FAN_OUT";
 
+/// The relay of a job on this host, and its effects that are not carried out yet. The job owns it.
 pub(super) struct Casts {
     relay: Relay,
     effects: VecDeque<Effect>,
-    /// Somebody carries them out.
+    /// A thread carries out the effects.
     busy: bool,
-    /// When the relay is to be woken.
+    /// When `Relay::on_time` is scheduled, as time since the job was made.
     alarm: Option<Duration>,
-    /// Procs of this host that casts have been delivered to.
+    /// The processes of this host to which casts have been delivered.
     members: HashSet<ProcUid>,
 }
 
-/// What has come, and is due.
+/// A frame whose turn has come.
 enum Due {
+    /// A numbered frame that was sent directly.
     Direct(Route, Box<[u8]>),
+    /// A cast that came down the tree.
     Cast(Delivery),
-    /// The frame at hand, which was not copied.
+    /// The frame that is being handled: it was not copied.
     This,
 }
 
 #[derive(Default)]
+/// The incoming frames of a job: those whose turn has not come (`order`), and those to be delivered now (`due`). While `busy`, a thread
+/// delivers them.
 pub(super) struct Arrivals {
     order: InOrder<Due>,
     due: VecDeque<Due>,
     busy: bool,
 }
 
-/// What is kept of casts, and what has been sent for them.
+/// The numbers of records that are kept for casts, and of frames that were sent for them.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CastCounts {
     pub records: usize,
     pub groups: usize,
-    /// Frames that have come before their turn.
+    /// Frames that wait for an earlier frame.
     pub held: usize,
     pub sent: u64,
 }
@@ -116,7 +122,7 @@ impl Gateway {
         self.poller.later(delay, Box::new(ring));
     }
 
-    /// A cast of this process, in order; `send_casts` follows.
+    /// Adds a cast of this process, in order. `send_casts` carries out the effects.
     pub(crate) fn cast_here(&self, cast: Cast) {
         let Some(node) = self.node() else { return };
         if let Some(job) = self.job_here(node.uid) {
@@ -131,7 +137,7 @@ impl Gateway {
         }
     }
 
-    /// A cast of a proc of this host, which speaks for itself only.
+    /// Handles a cast of a proc of this host, if the proc is its source: no process can send in the name of another one.
     pub(crate) fn cast_of_proc(&self, proc: ProcUid, frame: &[u8]) {
         let Some(agent) = self.node().and_then(|n| n.agent().cloned()) else { return };
         let Ok(CastFrame::Cast(cast)) = CastFrame::decode(frame) else { return };
@@ -146,7 +152,7 @@ impl Gateway {
         self.act(&job, true);
     }
 
-    /// From another host.
+    /// Handles a frame of another host's relay.
     pub(super) fn cast_frame(&self, job: &Arc<Job>, from: ProcUid, frame: &[u8]) {
         if let Ok(frame) = CastFrame::decode(frame) {
             self.relay(job, |c, now| c.relay.on_frame(now, from, frame));
@@ -154,7 +160,7 @@ impl Gateway {
         }
     }
 
-    /// The job of the cast that a process of this host answers; the process may take part in the casts of several jobs.
+    /// The job of the cast that a process of this host answers. The process may take part in the casts of several jobs.
     fn job_of_cast(&self, proc: ProcUid, token: u64) -> Option<Arc<Job>> {
         self.jobs().into_iter().find(|j| {
             let casts = lock(&j.casts);
@@ -162,14 +168,14 @@ impl Gateway {
         })
     }
 
-    /// A proc of this host has answered a cast.
+    /// Handles the answer of a proc of this host to a cast.
     pub(crate) fn cast_reply(&self, proc: ProcUid, reply: Reply, link: &Arc<Link>) {
         let (token, index) = tree_place(reply.slot);
         let Some(job) = self.job_of_cast(proc, token) else { return };
         if reply.parts.iter().any(|p| matches!(p, Part::Shared { .. })) {
             let slot = reply.slot;
             if self.answer_there(&job, token, index, reply, link).is_none() {
-                // Too late, or it cannot be passed on.
+                // The cast is over, or the parts cannot be forwarded.
                 return self.cast_answer(proc, slot, Status::Undelivered, Payload::small(LOST).encode());
             }
             self.relay(&job, |c, now| c.relay.on_answered_there(now, token, index));
@@ -184,7 +190,8 @@ impl Gateway {
         self.cast_answer(proc, reply.slot, reply.status, bytes);
     }
 
-    /// A large answer goes straight to the caller: its parts are lent on as they were lent, and nobody in between holds them.
+    /// Sends a large answer directly to the caller. Its parts are passed on by reference, so no host on the tree holds them. Returns none
+    /// if that fails.
     fn answer_there(&self, job: &Arc<Job>, token: u64, index: u32, reply: Reply, link: &Arc<Link>) -> Option<()> {
         let (to, to_host, slot, rank) = {
             let casts = lock(&job.casts);
@@ -219,7 +226,7 @@ impl Gateway {
         self.act(&job, false);
     }
 
-    /// Processes have ended, here or elsewhere. The hosts that know a group of one of this host's procs are notified.
+    /// Handles the ends of processes, here or elsewhere, and notifies the hosts that know a group of one of this host's procs.
     pub(crate) fn procs_ended(&self, ends: &[(ProcUid, ProcEnd)]) {
         let Some(node) = self.node() else { return };
         let procs: Vec<ProcUid> = ends.iter().map(|(uid, _)| *uid).collect();
@@ -248,9 +255,10 @@ impl Gateway {
         self.act(job, true);
     }
 
-    // ---- what the relay wants done
+    // ---- effects of the relay
 
-    /// Carries out what waits, unless somebody is at it. What is for procs of this host only happens on the I/O thread.
+    /// Carries out the effects in the queue, unless another thread does so already. Deliveries to procs of this host happen on the I/O
+    /// thread only.
     fn act(&self, job: &Arc<Job>, on_io: bool) {
         let Some(node) = self.node() else { return };
         if std::mem::replace(&mut lock(&job.casts).busy, true) {
@@ -282,7 +290,8 @@ impl Gateway {
     }
 
     fn send_cast(&self, job: &Arc<Job>, to: ProcUid, frame: &CastFrame) {
-        // One that has not joined yet is kept for; of one that is lost the relay hears.
+        // Frames for a host that has not joined wait in its session. The relay is notified of the loss of a host, so nothing is sent to a
+        // lost one.
         let host = job.host_or_new(to, &self.me, &self.poller);
         if host.lost().is_some() {
             return;
@@ -310,9 +319,9 @@ impl Gateway {
         }
     }
 
-    // ---- what comes for processes of this host
+    // ---- frames for processes of this host
 
-    /// A numbered frame that was sent directly.
+    /// Handles a numbered frame that was sent directly.
     pub(super) fn arrived_directly(&self, job: &Arc<Job>, head: &Route, body: &[u8]) {
         {
             let mut arrivals = lock(&job.arrivals);
@@ -372,7 +381,7 @@ impl Gateway {
         let (Some(node), Ok(body)) = (self.node(), CastBody::decode(&d.body)) else { return };
         let Some((count, parts)) = body.parts.split_first_chunk().map(|(n, rest)| (u32::from_le_bytes(*n), rest)) else { return };
         node.route(d.group.source, d.root, job.here);
-        // This process has another name in each job.
+        // This process has another id in each job.
         let member = |proc| if proc == job.here { node.uid } else { proc };
         lock(&job.casts).members.extend(d.targets.iter().map(|t| member(t.proc)));
         for target in &d.targets {
@@ -397,12 +406,12 @@ fn put_part(out: &mut Vec<u8>, data: &[u8], readonly: bool) {
     out.extend_from_slice(data);
 }
 
-/// To a source of this host.
+/// Passes a frame to a process of this host that is the source of a cast.
 fn bring_back(node: &Arc<Node>, source: ProcUid, frame: CastFrame) {
     if source == node.uid {
         return node.on_cast_frame(frame);
     }
-    // Nobody there waits to hear that all have taken it.
+    // A proc does not wait for the acknowledgement of a cast.
     if !matches!(frame, CastFrame::Taken(_)) {
         let frame = wire::Frame::Cast(frame.encode().into()).encode();
         let _ = node.peer_unlinked(source).0.link.send_soon(&[&frame]);

@@ -1,10 +1,10 @@
 //! Indirect heartbeats along the join tree.
 //!
-//! A relay has a heartbeat stream with each host that it has joined. With every heartbeat it sends to its parent the age of the last
-//! heartbeat of these hosts and of the hosts below them. So the client knows the age of the last heartbeat of every host, and its detector
-//! decides by that age as it does for a direct session: a report that comes late is about an earlier time, so it makes no host look alive.
-//! A host that is suspected in this way, for its own silence or for that of a relay, is asked by the client itself, over connections of its
-//! own. In the other direction the age of the client's last heartbeat goes down the tree, and renews leases.
+//! A relay has a heartbeat connection with each host that it has joined. With every heartbeat to its own relay or to the client, it sends
+//! the age of the last heartbeat of these hosts and of the relayed hosts behind them. The client thus knows the age of the last heartbeat
+//! of every host, and its detector decides by that age as it does for a direct session. A late report is about an earlier time, so it makes
+//! no host look alive. If a host is suspected by its age, because the host or a relay is silent, the client probes it over a direct
+//! connection. In the other direction, the age of the client's last heartbeat goes down the tree, and renews leases.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use wire::greeting::Beat;
 
 use super::{Gateway, Host, Job};
 
-/// Hosts in one message, which has 16 KiB at most.
+/// Hosts in one message. A message has 16 KiB at most.
 const IN_ONE: usize = 900;
-/// Beats between two words of the client.
+/// The age of the client's last heartbeat is sent down the tree with every third heartbeat: leases are much longer than that.
 const CLIENT: u32 = 3;
 
 fn ms(ago: Duration) -> u64 {
@@ -25,7 +25,7 @@ fn ms(ago: Duration) -> u64 {
 }
 
 impl Gateway {
-    /// An agent says what it has heard, and of whom.
+    /// Sends the ages of the last heartbeats: those of relayed hosts towards the client, and that of the client to the relayed hosts.
     pub(super) fn speak_of_others(&self, job: &Arc<Job>, now: Instant) {
         let (children, below, due) = {
             let mut tree = lock(&job.tree);
@@ -61,7 +61,7 @@ impl Gateway {
         children.into_iter().filter_map(|id| job.host(id)).for_each(|h| h.trunk.beat(&Beat::Client { heard_ms }));
     }
 
-    /// A host says so of others.
+    /// Handles the ages that a host reports about relayed hosts.
     pub(super) fn heard_of(&self, job: &Arc<Job>, from: &Host, hosts: Vec<(ProcUid, u64)>) {
         let now = self.poller.now();
         if !job.is_clients() {
@@ -75,14 +75,14 @@ impl Gateway {
             return;
         }
         for (id, ago) in hosts {
-            // Of one that it has streams with, the client asks if it has to: that others hear it is no news from there.
+            // The client probes a host that it has connections to itself: the report of a third host does not make it look alive.
             if job.is_below(id) {
                 lock(&job.detector).heard_ago(id, Duration::from_millis(ago), now);
             }
         }
     }
 
-    /// Who is above says so of the client; it goes on to those below at once.
+    /// Handles the age of the client's last heartbeat that the relay has sent, and passes it on to the children at once.
     pub(super) fn heard_of_client(&self, job: &Arc<Job>, ago: Duration) {
         let now = self.poller.now();
         if job.is_clients() || job.hears_client() {

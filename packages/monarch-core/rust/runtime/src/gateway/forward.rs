@@ -1,4 +1,4 @@
-//! Frames from one place to the next.
+//! Forwarding of frames between procs, this process, and the sessions with other hosts.
 
 use std::sync::{Arc, Weak};
 
@@ -14,30 +14,32 @@ use super::part_fragments::send_parts;
 use super::{Gateway, Host, Job};
 use crate::node::Node;
 
-/// To the processes of one host, from this one.
+/// The carrier of links to the processes of one other host: it adds the route to frames and sends them to the process that forwards them.
 #[derive(Clone)]
 pub struct Via {
     pub node: Weak<Node>,
     pub host: ProcUid,
-    /// What the host of this process is called there, and what this process is.
+    /// The id of this process's host in the job, and the uid of this process.
     pub here: ProcUid,
     pub from: ProcUid,
-    /// The agent that forwards, where this process does not: that of this host, or the client of another job.
+    /// The agent that forwards the frames: that of this host, or the client of another job; none if this process forwards them itself.
     pub agent: Option<ProcUid>,
 }
 
 impl Via {
-    /// Whole frames, in order, with parts of them that go first; or parts alone; or nothing but the address, as a frame of its own.
+    /// Sends frames in their order, and the large parts of the first frames before them. Without frames it sends the parts alone; without
+    /// frames and parts, a frame that has only the route.
     pub(crate) fn carry_now(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
         let node = self.node.upgrade().ok_or(LinkDown)?;
-        // An agent casts nothing, and keeps no order with casts. Each piece of a long frame is numbered by
-        // itself; parts have numbers of their own.
+        // An agent sends no casts, so its frames need no numbers. Each fragment of a long frame has a number of its own; large parts are
+        // numbered separately.
         let number = || if self.from == node.uid { node.caster.number(self.host) } else { 0 };
         let parts = Route { from: self.from, from_host: self.here, to, to_host: self.host, seq: 0 };
         let head = || Route { seq: number(), ..parts };
         let mut sent = Ok(());
         let cut = |each: &mut dyn FnMut(&[&[u8]])| {
-            // Parts alone have no frame. An empty frame without parts goes: the agent of an ended process answers it with the end.
+            // Parts alone need no frame. An empty frame without parts is sent, however: the agent of a process that has ended answers it
+            // with the end.
             if !pieces.is_empty() || blocks.is_empty() {
                 frame_fragment::cut(pieces, each)
             }
@@ -66,7 +68,7 @@ impl Via {
     }
 }
 
-/// The processes whose end an agent tells with this.
+/// The processes whose end this frame reports, if it is such a report of an agent.
 fn ended(head: &Route, body: &[&[u8]]) -> Vec<ProcUid> {
     let is_control = head.from == head.from_host && body.first().is_some_and(|first| first.get(4) == Some(&CONTROL));
     match is_control.then(|| Frame::decode(body.concat().get(4..).unwrap_or_default())) {
@@ -75,7 +77,7 @@ fn ended(head: &Route, body: &[&[u8]]) -> Vec<ProcUid> {
     }
 }
 
-/// Everything of a routed frame but its body, which has so many bytes.
+/// The frame header and the route of a routed frame whose body has `body` bytes.
 pub(super) fn routed_head(head: &Route, body: usize) -> Vec<u8> {
     let mut start = Vec::with_capacity(5 + Route::LEN);
     let at = begin(&mut start, ROUTED);
@@ -85,15 +87,15 @@ pub(super) fn routed_head(head: &Route, body: usize) -> Vec<u8> {
 }
 
 impl Gateway {
-    /// Sends a frame on its way, from here or from a proc of this host.
+    /// Sends a frame of this process, or of a proc of this host, to another host.
     pub fn forward(&self, head: &Route, body: &[&[u8]]) {
         let Some(job) = self.job_here(head.from_host) else { return };
         if head.to_host == job.here {
-            // A process of this host that was taken for one of another; its agent knows better.
+            // The sender expects the process on another host, but it is on this one.
             return self.hand_in(&job, head, &body.concat());
         }
-        // One that has not joined yet may be named by a handle already: what is sent to it waits here until the client tells where it is,
-        // or that it is not going to join.
+        // A handle may name a host that has not joined yet. Frames for it wait in its session until the client sends the host's address, or
+        // reports that the host does not join.
         let host = job.host_or_new(head.to_host, &self.me, &self.poller);
         if let Some(end) = host.end() {
             return self.unreachable(head, end);
@@ -110,7 +112,7 @@ impl Gateway {
         }
     }
 
-    /// A frame of a proc of this host. What it says of itself is checked: nobody speaks for others.
+    /// Forwards a frame of a proc of this host, if the route names this proc as its sender: no process can send in the name of another one.
     pub(crate) fn send_for(&self, proc: ProcUid, head: &Route, body: &[u8]) {
         if self.may_send(proc, head) {
             self.forward(head, &[body]);
@@ -128,14 +130,14 @@ impl Gateway {
         true
     }
 
-    /// A frame for this process or for a proc of this host.
+    /// Handles a frame for this process or for a proc of this host.
     fn hand_in(&self, job: &Arc<Job>, head: &Route, body: &[u8]) {
         let Some(node) = self.node() else { return };
         node.route(head.from, head.from_host, job.here);
         if head.seq == 0 { self.hand_on(job, head, &[body]) } else { self.arrived_directly(job, head, body) }
     }
 
-    /// The same, when it is its turn.
+    /// Delivers a frame when its turn has come.
     pub(super) fn hand_on(&self, job: &Arc<Job>, head: &Route, body: &[&[u8]]) {
         let Some(node) = self.node() else { return };
         if head.to == job.here {
@@ -149,7 +151,7 @@ impl Gateway {
             return node.peer(head.from).send_control(Control::ProcsEnded { ends: vec![(head.to, end)] });
         }
         agent.talked(head.from, head.to);
-        // Of a proc that is still to be started the link keeps what comes.
+        // The link of a proc that has not started yet keeps frames until the proc has connected.
         let start = routed_head(head, body.iter().map(|p| p.len()).sum());
         let mut all: Vec<&[u8]> = Vec::with_capacity(body.len() + 1);
         all.push(&start);
@@ -157,12 +159,12 @@ impl Gateway {
         let _ = node.peer_unlinked(head.to).0.link.send_soon(&all);
     }
 
-    /// The sender must hear that it cannot be.
+    /// Notifies the sender of a frame that the frame cannot be delivered.
     fn unreachable(&self, head: &Route, end: ProcEnd) {
         let Some(node) = self.node() else { return };
         let ends = vec![(head.to_host, end.clone()), (head.to, end)];
         if Some(head.from) == self.job_here(head.from_host).map(|j| j.here) {
-            // Not on this thread, which may hold what is needed to tell.
+            // Not on this thread: it may hold locks that the notification needs.
             self.poller.spawn(Box::new(move || node.procs_ended(ends)));
         } else {
             let frame = Frame::Control(Control::ProcsEnded { ends });
@@ -171,7 +173,7 @@ impl Gateway {
     }
 }
 
-/// The end of all processes of a host.
+/// The end that is reported for all processes of a lost host.
 pub(crate) fn host_end(host: &str, why: &str) -> ProcEnd {
     ProcEnd {
         pid: 0,
@@ -184,7 +186,7 @@ pub(crate) fn host_end(host: &str, why: &str) -> ProcEnd {
     }
 }
 
-/// What comes over the trunks of a job.
+/// Handler of the events of a job's sessions.
 pub(super) struct Hands {
     pub gateway: Weak<Gateway>,
     pub job: Weak<Job>,
@@ -221,11 +223,11 @@ impl TrunkHandler for Hands {
         let Ok(head) = Route::read(&mut c) else { return };
         let body = &frame[1 + Route::LEN..];
         self.with(|g, j| {
-            // Agents have trunks to each other: nothing is for a third host.
+            // Agents have sessions with each other: a session brings no frames for a third host.
             if head.to_host != j.here {
                 return;
             }
-            // Parts come in stretches: to lend them is for neighbours.
+            // Between hosts, large parts come as fragments. References to shared memory are valid on one host only.
             if part_fragment::read_part(body).is_some() {
                 return;
             }
@@ -241,7 +243,7 @@ impl TrunkHandler for Hands {
     }
 
     fn heard(&self, trunk: &Arc<Trunk>) {
-        // What others carry may have been under way for long.
+        // A frame that relays have forwarded may be old: it is no heartbeat.
         if !trunk.is_routed() {
             self.with(|g, j| g.heard(j, trunk.host));
         }

@@ -1,4 +1,7 @@
-//! Who is silent, who has left, and what becomes of their work.
+//! Silent hosts, hosts that leave, lost hosts, and the end of a client's work.
+//!
+//! The detector of each job decides from heartbeats which hosts are suspected or lost, and this file carries out its actions. Only the
+//! client declares hosts of its job lost; an agent loses links. An agent ends the work of a client that stays silent for its lease.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +17,12 @@ use super::{Gateway, Host, Job};
 use crate::detector::{Action, LinkEnd};
 use crate::node::routes::Place;
 
-/// Of a lease, so much is kept for the clean-up at its end: nothing is left when it is over.
+/// An agent ends the work of a silent client so long before the lease is over: the clean-up is then finished at the end of the lease.
 const CLEAN_UP: Duration = Duration::from_secs(2);
 const CLIENT_ENDED: &str = "its client has ended";
 
 impl Gateway {
-    /// Looks after this host from now on.
+    /// Lets the detector watch this host from now on.
     pub(super) fn watch(&self, job: &Arc<Job>, host: ProcUid) {
         lock(&job.detector).watch(host, self.poller.now());
         self.tick_later(job);
@@ -30,7 +33,7 @@ impl Gateway {
         let mut detector = lock(&job.detector);
         if host == job.id && !job.is_clients() {
             *lock(&job.client_heard) = now;
-            // One that was silent for long is looked after again.
+            // The detector may have stopped to watch a client that was silent for long.
             detector.watch(host, now);
         }
         detector.heard(host, now);
@@ -39,7 +42,7 @@ impl Gateway {
     fn tick_later(&self, job: &Arc<Job>) {
         let now = self.poller.now();
         let next = lock(&job.detector).next(now);
-        // A client that is not heard is not looked after any more, but its lease runs.
+        // The detector stops to watch a silent client, but the client's lease still has to end.
         let lease = self.lease_end(job).map(|end| end.saturating_duration_since(now));
         let Some(delay) = [next, lease].into_iter().flatten().min() else { return };
         if std::mem::replace(&mut *lock(&job.ticking), true) {
@@ -61,7 +64,7 @@ impl Gateway {
         for action in actions {
             match action {
                 Action::Ping(host) => {
-                    // Of one that others carry for, others tell.
+                    // A relayed host gets no pings: its relay reports on it.
                     if let Some(h) = job.host(host).filter(|h| !h.trunk.is_routed()) {
                         h.trunk.beat(&Beat::Ping { received: vec![h.trunk.received()] });
                         self.open_anew(job, &h);
@@ -79,7 +82,7 @@ impl Gateway {
                     }
                 }
                 Action::Recovered(host) => self.suspect(job, host, false),
-                // Of the client the lease decides.
+                // The client's loss is decided by its lease.
                 Action::Lost { host, .. } | Action::LinkLost { host, .. } if host == job.id => {}
                 Action::Lost { host, why } => {
                     if let Some(h) = job.host(host) {
@@ -106,7 +109,7 @@ impl Gateway {
         }
     }
 
-    /// When the work of a client that stays silent goes; never where it is this process, or is to be kept for ever.
+    /// When the work of a client that stays silent ends; none in the client itself, and for a lease without an end.
     fn lease_end(&self, job: &Job) -> Option<Instant> {
         let lease = Duration::from_millis(job.settings.lease_ms);
         let heard = *lock(&job.client_heard);
@@ -140,7 +143,7 @@ impl Gateway {
 
     pub(super) fn stream_broken(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8, end: StreamEnd) {
         if self.is_closing() {
-            // The others answer a goodbye by closing.
+            // The other sides close their connections in answer to the notice of this process.
             return;
         }
         let alone = match number {
@@ -148,7 +151,7 @@ impl Gateway {
             HEART => !host.trunk.is_up(),
             _ => false,
         };
-        // Of the two streams one may be reset: there was something in it that nobody has read.
+        // The kernel may reset one of the two connections of an exited process, where unread bytes were in its buffer.
         let closed = {
             let mut state = lock(&host.state);
             state.closed |= end == StreamEnd::Closed;
@@ -156,7 +159,7 @@ impl Gateway {
         };
         if alone {
             let end = match if closed { StreamEnd::Closed } else { end } {
-                // Of a connection to a gateway, what forwards a port may have ended, and refuses until it runs again.
+                // A connection to a gateway may be forwarded by a program that has ended, and that refuses connections until it runs again.
                 StreamEnd::Closed if self.is_way(job) => LinkEnd::Cut,
                 StreamEnd::Closed => LinkEnd::Ended,
                 StreamEnd::Reset => LinkEnd::Reset,
@@ -171,14 +174,14 @@ impl Gateway {
         self.open(job, host);
     }
 
-    /// All streams to a host are gone, or it cannot be dialled.
+    /// Reports to the detector that all connections to a host have ended, or that it cannot be dialled.
     pub(super) fn link_down(&self, job: &Arc<Job>, host: &Host, end: LinkEnd) {
         if lock(&job.detector).link_down(host.id, end, self.poller.now()) {
             self.child_ended(job, host.id, Ending::Killed);
         }
     }
 
-    /// There is no way to a host that lives. From here it is as if it were lost; a client has nothing more to do with it then.
+    /// Handles a host that is alive but that no route leads to. In this process it counts as lost; a client does not use it any more.
     pub(super) fn link_lost(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str) {
         {
             let mut state = lock(&host.state);
@@ -187,20 +190,23 @@ impl Gateway {
         self.host_lost(job, host, why, true);
     }
 
-    /// A host is gone: its processes have ended, and it will not be let in again with this id.
+    /// Ends a host in this process: its processes have ended, and it is not admitted again with this id. With `tell`, the client notifies
+    /// the other hosts.
     pub(super) fn host_lost(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str, tell: bool) {
         if host.lost().is_some() {
             return;
         }
         let why = &self.with_way(job, why);
         if tell && job.is_clients() && host.trunk.is_up() && !lock(&host.state).leaving {
-            // One that is frozen or cut off gets this when it is back, if the kernel has not given up by then; else its lease ends it.
+            // A frozen host or one that is cut off receives this when it is back, unless the kernel has given up the connection by then. In
+            // that case its lease ends its work.
             let Some(node) = self.node() else { return };
             node.peer(host.id).send_control(Control::HostsLost { hosts: vec![(host.id, why.to_owned())] });
         }
         lock(&host.state).lost = Some(why.to_owned());
         lock(&host.arriving).clear();
-        // Agents that live would take the end of all streams for the end of this one.
+        // An agent closes its session in another way: an agent that is alive would take the normal end of all connections for an exit of
+        // this one.
         if job.is_clients() {
             host.trunk.close()
         } else {
@@ -212,7 +218,7 @@ impl Gateway {
             self.audit(if lock(&host.state).leaving { "left" } else { "lost" }, &host.name(), why.to_owned());
         }
         if host.id == job.id {
-            // The client: its procs have their lease.
+            // The client's procs end with its lease.
             return self.end_job(job, why);
         }
         let end = host.end().unwrap_or_else(|| host_end(&host.name(), why));
@@ -233,7 +239,7 @@ impl Gateway {
         }
     }
 
-    /// Words of a member of the job.
+    /// Handles a control message of a member of a job.
     pub(crate) fn control(&self, from: ProcUid, c: Control) {
         let Some(node) = self.node() else { return };
         match c {
@@ -261,7 +267,7 @@ impl Gateway {
             Control::JobOver => match self.job(from) {
                 Some(job) => {
                     self.spread(&job, &Word::JobOver);
-                    // Agents that have not heard it yet would take the end of the streams to them for the end of this one.
+                    // An agent that has not been notified yet would take the end of the connections for an exit of this agent.
                     for other in job.hosts().into_iter().filter(|h| h.id != job.id && h.lost().is_none() && h.trunk.is_up()) {
                         node.peer(other.id).send_control(Control::JobOver);
                     }
@@ -290,7 +296,7 @@ impl Gateway {
         }
     }
 
-    /// The client is gone: its work goes too.
+    /// Ends all work of a client here: its job, its tunnels, its procs.
     pub(super) fn end_job(&self, job: &Arc<Job>, why: &str) {
         self.drop_job(job);
         self.end_tunnels(job.id);
@@ -304,13 +310,14 @@ impl Gateway {
             host.trunk.close();
         }
         if let Some(node) = self.node() {
-            // In the same job, this host and these may meet again, by another name of this one.
+            // This host and these hosts may meet again in the same job, where this host then has another id.
             for host in job.hosts() {
                 node.routes.lose(Place { host: host.id, here: job.here }, host_end(&host.name(), why));
             }
             if let Some(agent) = node.agent() {
                 agent.host_ended(job.id, &host_end("", why));
-                // Services of other hosts were reached through this job; those here that wait for them would wait for ever.
+                // Services of other hosts were reached through this job. Services of this host that wait for them would otherwise wait for
+                // ever.
                 for host in job.hosts().into_iter().filter(|h| h.id != job.id) {
                     agent.host_left(host.id, job.here, &host_end(&host.name(), "the job through which it was reached has ended"));
                 }
@@ -321,8 +328,8 @@ impl Gateway {
         }
     }
 
-    /// The last words of this process: a client's hosts hear that the job is over, an agent's peers that it leaves. Waits until they
-    /// have been sent, at most so long.
+    /// Closes all sessions: a client notifies its hosts that the job is over, an agent notifies its peers that it leaves. Waits at most
+    /// `bound` until the notices are acknowledged.
     pub fn close(&self, bound: Duration) {
         if std::mem::replace(&mut *lock(&self.closing), true) {
             return;
@@ -338,7 +345,7 @@ impl Gateway {
         for job in self.jobs() {
             for host in job.hosts().into_iter().filter(|h| h.lost().is_none() && h.trunk.is_up()) {
                 if host.trunk.is_routed() {
-                    // Who is above or below passes it on.
+                    // The notice is passed on by the relay, or by the relays of the client.
                     continue;
                 }
                 let word = if job.is_clients() { Control::JobOver } else { Control::Leaving };
@@ -347,7 +354,7 @@ impl Gateway {
             }
         }
         let deadline = Instant::now() + bound;
-        // The other side acknowledges by its answers to beats, or by closing.
+        // The other side acknowledges with its next heartbeat, or by closing the connection.
         while Instant::now() < deadline && waiting.iter().any(|h| h.trunk.is_up() && !h.trunk.is_settled()) {
             waiting.iter().for_each(|h| h.trunk.beat(&Beat::Ping { received: vec![h.trunk.received()] }));
             std::thread::sleep(Duration::from_millis(2));
@@ -364,7 +371,8 @@ impl Gateway {
         }
     }
 
-    /// A worker that this client has a join under way to may have made the job already: it is notified as soon as it has joined.
+    /// Notifies the hosts whose join is under way: such a worker may have made the job already, and receives the notice as soon as it has
+    /// joined.
     fn take_leave_of_joining(&self) -> Vec<Arc<Host>> {
         let Some(node) = self.node() else { return vec![] };
         let hosts = self.jobs().into_iter().filter(|job| job.is_clients()).flat_map(|job| job.hosts());
@@ -378,7 +386,8 @@ impl Gateway {
         joining
     }
 
-    /// What an agent has to say to a client by way of others is on its way when they hear that it leaves.
+    /// Waits at most `bound` until the client has acknowledged the frames that relays forward to it: the relays drop them once this agent
+    /// leaves.
     fn wait_for_carriers(&self, bound: Duration) {
         let clients = self.jobs().into_iter().filter(|j| !j.is_clients()).filter_map(|j| j.host(j.id));
         let carried: Vec<Arc<Host>> = clients.filter(|c| c.trunk.is_routed()).collect();
@@ -389,12 +398,12 @@ impl Gateway {
         }
     }
 
-    /// Other processes are let in here: this is the agent of a host.
+    /// True in an agent: other hosts can connect to this process.
     pub fn listens(&self) -> bool {
         lock(&self.listener).is_some()
     }
 
-    /// The host is to end: that it does is no loss.
+    /// Notes that the host was asked to exit: its end is no loss.
     pub fn expect_end(&self, host: ProcUid) {
         if let Some(h) = self.jobs().into_iter().find_map(|j| j.host(host)) {
             lock(&h.state).leaving = true;

@@ -1,4 +1,4 @@
-//! A job, its hosts, and what this process knows of them.
+//! A job, its hosts, and the state that this process keeps of each host.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -23,26 +23,30 @@ use super::part_fragments::Arriving;
 use super::{Gateway, Member};
 use crate::detector::{Detector, Role, Settings};
 
+/// A job as one process sees it: the client of the job, or the agent of one of its hosts. The gateway owns it.
 pub struct Job {
-    /// The client's uid.
+    /// The uid of the client.
     pub id: ProcUid,
-    /// What this process is called in it; in the client, its uid.
+    /// The id of this process in the job; in the client, its uid.
     pub here: ProcUid,
     pub settings: JobSettings,
     hosts: RwLock<HashMap<ProcUid, Arc<Host>>>,
     pub(super) detector: Mutex<Detector>,
-    /// The next look is due.
+    /// True while a call of `Gateway::tick` is scheduled.
     pub(super) ticking: Mutex<bool>,
-    /// When the client was heard last, or what it sent through others.
+    /// Agent only: when the last heartbeat of the client was received, directly or through relays. The client's lease begins then.
     pub(super) client_heard: Mutex<Instant>,
+    /// When this process made the job. The times of casts are relative to it.
     pub(super) born: Instant,
     pub(super) casts: Mutex<Casts>,
+    /// The number of frames that were sent to other hosts for casts.
     pub(super) casts_sent: AtomicU64,
     pub(super) arrivals: Mutex<Arrivals>,
     pub(super) tree: Mutex<Tree>,
-    /// The client has been told, or has said, that lines of other hosts are not shown at the client.
+    /// The lines of a proc go to a console that the client may not see: this agent has reported that to the client; in the client, the
+    /// audit log has an entry. Either happens once a job.
     pub(crate) unshown: AtomicBool,
-    /// Of the client: what it says of itself to hosts.
+    /// Client only: the description of the client that hosts receive when they join.
     pub(super) from: Mutex<String>,
 }
 
@@ -81,7 +85,7 @@ impl Job {
         self.hosts.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// The host, made known now if it is not.
+    /// The host with this id; makes it if the job does not have it yet.
     pub(super) fn host_or_new(self: &Arc<Self>, id: ProcUid, gateway: &Weak<Gateway>, poller: &Arc<Poller>) -> Arc<Host> {
         let mut hosts = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
         let make = || {
@@ -94,55 +98,60 @@ impl Job {
     }
 }
 
-/// Where the agent of a host can be dialled, and what it says of itself.
+/// The address of a host's agent, and the facts that the agent has reported when it joined.
 #[derive(Clone, Default)]
 pub struct Place {
     pub address: Option<Address>,
+    /// The socket addresses to which the name in `address` was resolved.
     pub resolved: Vec<SocketAddr>,
     pub name: String,
     pub release: String,
     pub pid: u32,
+    /// The uid of the agent's process.
     pub agent: u64,
 }
 
+/// The state of the connections of a host, and of its membership.
 #[derive(Default)]
 pub(super) struct State {
-    /// What it is dialled with.
+    /// The secret or certificate with which this process authenticates when it dials the host.
     pub trust: Option<Arc<DialTrust>>,
-    /// It is asked to join, and has not answered.
+    /// A join of the host is under way: its answer has not arrived.
     pub joining: bool,
-    /// Both sides know each other: streams may be opened.
+    /// The host has joined: connections of its session may be opened.
     pub joined: bool,
-    /// This process opens the streams.
+    /// This process opens the connections of the session.
     pub dials: bool,
-    /// Streams that are being opened, by their number.
+    /// The connections that are being opened, by their number in the session.
     pub opening: Vec<u8>,
     pub session: u64,
-    /// It was up at some time.
+    /// A connection of the session has been open at some time.
     pub was_up: bool,
-    /// Attempts in a row that failed.
+    /// Consecutive attempts to open a connection that failed.
     pub failed: u32,
-    /// It has not been heard for a while.
+    /// The detector suspects the host: no heartbeat has arrived for a while.
     pub suspect: bool,
-    /// A stream has ended as those of a process do that ends, and no other has been opened since.
+    /// A connection has ended in the way in which the kernel closes those of an exited process, and no connection has been opened since.
     pub closed: bool,
-    /// It was told to end.
+    /// The host has been asked to exit, or has announced its exit: its end is no loss.
     pub leaving: bool,
-    /// This client closes, and has not been able to report that yet: streams are opened for it alone.
+    /// This client closes and has not been able to notify the host yet: connections to the host are opened for this notice only.
     pub parting: bool,
+    /// The reason why the host is lost; none while it is not.
     pub lost: Option<String>,
-    /// It is not: only the way to it is.
+    /// The host is alive but no route leads to it. `lost` has the reason.
     pub no_route: bool,
 }
 
+/// A host of a job, with the session between it and this process. The job owns it.
 pub struct Host {
     pub id: ProcUid,
     pub trunk: Arc<Trunk>,
     pub(super) place: Mutex<Place>,
-    /// Parts on their way from there, by who sends them to whom.
+    /// The large parts from this host of which fragments are missing, by the sending and the receiving process.
     pub(super) arriving: Mutex<HashMap<(ProcUid, ProcUid), Arriving>>,
     pub(super) state: Mutex<State>,
-    /// Bytes that others have carried between it and this client.
+    /// Client only: bytes between the client and this host that relays have forwarded.
     pub(super) carried: AtomicU64,
 }
 
@@ -163,7 +172,7 @@ impl Host {
         lock(&self.state).lost.clone()
     }
 
-    /// The session has a connection, to whose other side so many frames had come.
+    /// Records that the session has a connection again, and that the other side had received this number of frames.
     pub(super) fn resumed(&self, received: u64) {
         if events::is_on() {
             let round_trip = self.trunk.traffic().map_or(0, |t| t.round_trip);
@@ -171,7 +180,7 @@ impl Host {
         }
     }
 
-    /// For those who look in; none if it was told to end, and has.
+    /// The host as `monarch` commands and other inspections list it; none if it was asked to exit and has exited.
     pub(super) fn member(&self) -> Option<Member> {
         let name = self.name();
         let state = lock(&self.state);
@@ -184,7 +193,7 @@ impl Host {
         Some(Member { id: self.id, name, state: now, why })
     }
 
-    /// What this client has to report last is still to be acknowledged.
+    /// True while the host has not acknowledged the last notice of this closing client.
     pub(super) fn is_parting(&self) -> bool {
         let is_yet_to_open = {
             let state = lock(&self.state);
@@ -193,11 +202,12 @@ impl Host {
             }
             !state.was_up || !state.opening.is_empty()
         };
-        // An agent that has received it closes. In this order: a stream that is no more being opened is in its place.
+        // The agent closes its connections after the notice. The order of these checks matters: a connection is attached before its number
+        // leaves `opening`.
         (is_yet_to_open || self.trunk.is_up()) && !self.trunk.is_settled()
     }
 
-    /// The end of all its processes, if it is lost.
+    /// The end of all processes of the host if it is lost.
     pub(super) fn end(&self) -> Option<ProcEnd> {
         let (why, no_route) = {
             let state = lock(&self.state);
@@ -207,7 +217,7 @@ impl Host {
         Some(if no_route { ProcEnd { reason: ExitReason::LinkLost(why), ..end } } else { end })
     }
 
-    /// For the others of the job; none if it cannot be dialled.
+    /// The entry of the host in the lists that other hosts receive; none if the host cannot be dialled.
     pub(super) fn entry(&self) -> Option<HostEntry> {
         let place = self.place();
         let (unix, tcp) = match place.address? {
@@ -218,7 +228,7 @@ impl Host {
         Some(HostEntry { host: self.id, name: place.name, unix, tcp, places: place.resolved })
     }
 
-    /// What the client says of it.
+    /// Takes over the entry of the host that the client has sent.
     pub(super) fn learn(&self, entry: HostEntry) {
         self.learn_place(entry);
         lock(&self.state).joined = true;

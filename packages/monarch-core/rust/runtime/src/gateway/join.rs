@@ -19,66 +19,71 @@ use super::{Gateway, Host, Job, RELEASE};
 use crate::detector::LinkEnd;
 use crate::node::cell::Outcome;
 
-/// One attempt to open a stream, and one to a host that is silent: the network itself waits a second before it tries again.
+/// Limit of one attempt to open a connection.
 const ATTEMPT: Duration = Duration::from_secs(5);
+/// Limit of one attempt while the host is suspected: shorter than the second after which the kernel repeats a lost SYN.
 const ATTEMPT_ANEW: Duration = Duration::from_millis(400);
-/// Between attempts, at first and at most.
+/// The shortest pause between two attempts. The pause doubles with each attempt, up to `RETRY_MOST`.
 const RETRY: Duration = Duration::from_millis(20);
 const RETRY_MOST: Duration = Duration::from_millis(500);
-/// An agent that had joined says no: it does not know the job, or not this connection of it.
+/// Reason for losing a host whose agent was part of the job, and now does not know the job.
 const FORGOTTEN: &str = "its agent does not know this job any more: it has ended since, or its lease (`mesh_orphan_timeout`) was over";
+/// The same for an agent that does not know the session.
 const NO_SESSION: &str = "its agent does not know this connection any more: the job has ended there since, or began anew";
 
-/// The kind of reason of a worker that has ended: others need not try.
+/// Kind of failure: the worker has ended while it joined. The client does not dial it again when a relay has reported this.
 pub(super) const ENDED: &str = "ended";
 
-/// A host gets another certificate when it has had the last one for so long, a third of what that is good for; or tries again.
+/// The age at which a host's certificate is replaced: a third of its lifetime, so renewals may fail for 60 days.
 const RENEW: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The pause after an attempt to replace a certificate that failed.
 const RENEW_AGAIN: Duration = Duration::from_secs(3600);
 
-/// A host that is to join.
+/// A host that is asked to join the job.
 pub struct Wanted {
     pub host: ProcUid,
     pub address: Address,
-    /// The agent that is meant; 0: any.
+    /// The uid of the expected agent; 0 accepts any agent.
     pub agent: u64,
-    /// Its place among those that are to join.
+    /// The rank of the host in the list of hosts that join, and in the answers of the call.
     pub rank: u32,
-    /// What it is dialled with.
+    /// The secret or certificate with which the client authenticates to the host.
     pub trust: Arc<DialTrust>,
 }
 
-/// Who waits for a join: a call, by its rank; a list of workers, by the place in it.
+/// The receivers of the outcome of a join.
 #[derive(Clone, Copy)]
 pub(super) struct Ticket {
+    /// The call that is answered, and the rank of the host in it.
     pub cell: Option<(SlotId, u32)>,
+    /// The list of workers of which the host is a part (`Run::number`), and its rank in the list.
     pub run: Option<(u64, u32)>,
 }
 
-/// What this side has told in the greeting of a stream that it opens.
+/// The values that this side has sent in the greeting of a connection that it opens.
 struct Told {
     number: u8,
     session: u64,
-    /// Of frames.
+    /// The number of frames received in this session.
     received: u64,
 }
 
-/// What is to be done after an attempt to open a stream.
+/// The next step after an attempt to open a connection.
 enum Next {
     Done,
-    /// Open what is missing.
+    /// Open the connections that are missing.
     Open,
     /// The same, after a pause.
     Later,
 }
 
-/// The attempts of one join so far.
+/// The attempts of one join until now.
 #[derive(Default)]
 pub(super) struct Attempts {
     count: u32,
-    /// The reason of the last one that failed by an answer, and not for want of one.
+    /// The reason of the last attempt that failed with an answer or an error, not by a time limit.
     answered: Option<String>,
-    /// The reason of the last one whose connection was open.
+    /// The reason of the last attempt that failed after its connection was open.
     opened: Option<String>,
 }
 
@@ -91,7 +96,7 @@ impl Attempts {
 }
 
 impl Gateway {
-    /// Makes this client's job, if it is not there; `policy` is of its agents.
+    /// Makes the job of this client, if it does not exist.
     pub fn start_job(&self, settings: JobSettings) -> std::io::Result<Arc<Job>> {
         let node = self.node().ok_or(std::io::ErrorKind::NotConnected)?;
         if let Some(job) = self.job(node.uid) {
@@ -102,7 +107,7 @@ impl Gateway {
         Ok(job)
     }
 
-    /// Hosts of these ids are going to join; from now on they can be sent to.
+    /// Makes hosts with these ids, which join later. Frames can be sent to them from now on: they wait for the join.
     pub fn announce(&self, job: &Arc<Job>, hosts: &[ProcUid]) {
         let Some(node) = self.node() else { return };
         for id in hosts {
@@ -111,15 +116,14 @@ impl Gateway {
         }
     }
 
-    /// Takes a host into the job; it answers the slot, by its rank, with what it says of itself, or with why it did not join. Its name
-    /// is looked up on the calling thread.
+    /// Joins a host to the job. The outcome answers the call `slot` at the host's rank. The calling thread resolves the host's name.
     pub fn join(&self, job: &Arc<Job>, from: &str, wanted: Wanted, slot: SlotId, bound: Duration) {
         let deadline = self.poller.now() + bound;
         let (agent, id, ticket) = (wanted.agent, wanted.host, Ticket { cell: Some((slot, wanted.rank)), run: None });
         let Some(host) = self.invite(job, wanted, slot) else { return };
         let greeting = Greeting::Join { host: id, agent, from: from.to_owned(), settings: job.settings.clone() };
         let (me, job, hello) = (self.me.clone(), job.clone(), greeting::encode(&greeting));
-        // All that happens to a host happens on the I/O thread.
+        // The state of a host is changed on the I/O thread only.
         let task = move || {
             if let Some(g) = me.upgrade() {
                 g.try_join(&job, &host, hello, ticket, deadline, Attempts::default());
@@ -128,7 +132,7 @@ impl Gateway {
         self.poller.spawn(Box::new(task));
     }
 
-    /// A host that is to join, with where it is; or it is known by now that it does not.
+    /// Resolves the address of a host that is asked to join. Returns none, and answers the call, if the join has failed by that.
     pub(super) fn invite(&self, job: &Arc<Job>, wanted: Wanted, slot: SlotId) -> Option<Arc<Host>> {
         let ticket = Ticket { cell: Some((slot, wanted.rank)), run: None };
         let host = job.host_or_new(wanted.host, &self.me, &self.poller);
@@ -138,7 +142,7 @@ impl Gateway {
             self.not_joined(job, &host, ticket, "other", "only tcp addresses are reached through a gateway");
             return None;
         }
-        // Behind a gateway that one looks names up.
+        // The gateway resolves the names of hosts behind it.
         match if behind { Ok(vec![]) } else { wanted.address.resolve() } {
             Ok(resolved) => {
                 let mut place = lock(&host.place);
@@ -168,7 +172,7 @@ impl Gateway {
         deadline: std::time::Instant,
         before: Attempts,
     ) {
-        // In this order with `take_leave_of_joining`.
+        // `take_leave_of_joining` runs after `closing` is set and reads `joining`. `joining` is therefore set before `closing` is read.
         lock(&host.state).joining = true;
         if !self.is_in(job) {
             lock(&host.state).joining = false;
@@ -197,17 +201,17 @@ impl Gateway {
                     later(Attempts { count: before.count + 1, ..before })
                 }
                 Ok(ready) => g.joined(&job2, &host2, ready, ticket, again),
-                // Others have had it join meanwhile.
+                // Another relay has joined the host meanwhile.
                 Err(_) if !job2.is_clients() && lock(&host2.state).joined => g.not_joined(&job2, &host2, ticket, "other", "it has joined"),
-                // It may not be there yet: whoever started it has only just done so.
-                // A worker was there, and nothing listens any more.
+                // A worker has accepted a connection before, and now no process listens: the worker has ended.
                 Err(why) if why.is_refusal() && before.opened.is_some() => {
                     let first = before.opened.unwrap_or_default();
                     g.not_joined(&job2, &host2, ticket, ENDED, &format!("the worker ended while it joined: {first}, then {why}"))
                 }
+                // The worker may have been started a moment ago, and may not listen yet.
                 Err(why) if why.is_transient() && may_try => later(before.and(&why)),
                 Err(why) => {
-                    // The last attempt may only have been cut short.
+                    // If the last attempt was cut short by the deadline, an earlier answer is the better reason.
                     let text = before.answered.filter(|_| why.is_silence()).unwrap_or_else(|| why.to_string());
                     g.not_joined(&job2, &host2, ticket, why.kind(), &text)
                 }
@@ -228,7 +232,7 @@ impl Gateway {
         };
         let target = Target { name, host: host.id.0, kind };
         let given = lock(&host.state).trust.clone();
-        // An agent dials others of the job with what it got when it joined, and has others join by the secret that it knows.
+        // An agent dials other agents with the credentials from its own join. It joins other hosts with the job's secret.
         let id = JobId(job.id.0);
         let relay = || self.trust.get().and_then(|t| t.relay(id).filter(|_| kind == Kind::Join).or_else(|| t.dial(id)));
         let Some(trust) = given.or_else(relay) else {
@@ -252,7 +256,7 @@ impl Gateway {
         match greeting::decode(&ready.answer) {
             Some(Welcome::Joined { agent, host: name, pid, release }) => {
                 if release != RELEASE {
-                    // Another patch release: what differs more was refused before.
+                    // Another patch release: a larger difference is refused in the handshake.
                     self.audit("release", &name, format!("{release} there, {RELEASE} here"));
                 }
                 {
@@ -285,7 +289,7 @@ impl Gateway {
         self.renew_later(job, host, hello, RENEW);
     }
 
-    /// Sessions may outlive certificates: those of streams that are opened then have to be good.
+    /// Renews the host's certificate after `delay`: a session can outlive it, and later connections need a valid one.
     fn renew_later(&self, job: &Arc<Job>, host: &Arc<Host>, hello: Vec<u8>, delay: Duration) {
         if lock(&host.state).trust.as_ref().is_none_or(|t| t.authority().is_none()) {
             return;
@@ -299,7 +303,7 @@ impl Gateway {
         self.poller.later(delay, Box::new(task));
     }
 
-    /// A host that joins again, and is the same agent, gets a certificate, and stays what it is.
+    /// Joins the host again, with the id of the same agent: the host gets a new certificate, and nothing else changes.
     fn renew(&self, job: &Arc<Job>, host: &Arc<Host>, hello: Vec<u8>) {
         let Some(Greeting::Join { from, settings, .. }) = greeting::decode(&hello) else { return };
         if self.is_closing() || host.lost().is_some() {
@@ -319,7 +323,7 @@ impl Gateway {
         self.dial(job, host, Kind::Join, hello, ATTEMPT, Box::new(done));
     }
 
-    /// The same for all hosts of a client's job, now: for tests.
+    /// For tests: renews the certificates of all hosts of a client's job now.
     pub fn renew_all(&self, job: &Arc<Job>, from: &str) {
         for host in job.hosts() {
             let settings = job.settings.clone();
@@ -327,7 +331,7 @@ impl Gateway {
         }
     }
 
-    /// A host that has joined is notified of all others, and they of it.
+    /// Notifies a host that has joined of all other hosts, and all other hosts of this one.
     fn introduce(&self, job: &Arc<Job>, host: &Arc<Host>) {
         let Some(node) = self.node() else { return };
         let others: Vec<_> = job.hosts().into_iter().filter(|h| h.id != host.id && lock(&h.state).joined && h.lost().is_none()).collect();
@@ -355,7 +359,7 @@ impl Gateway {
         }
     }
 
-    /// The answer begins with a word that says what kind of reason it is.
+    /// Answers that the host did not join. The text is `kind:reason`; the kind is `auth`, `version`, `ended` or `other`.
     pub(super) fn not_joined(&self, job: &Arc<Job>, host: &Arc<Host>, ticket: Ticket, kind: &str, why: &str) {
         let text = format!("{kind}:{why}");
         if job.is_clients() {
@@ -373,7 +377,7 @@ impl Gateway {
         !self.is_closing() && self.job(job.id).is_some()
     }
 
-    /// The same on the I/O thread.
+    /// Calls `open` on the I/O thread.
     pub(super) fn open_soon(&self, job: &Arc<Job>, host: &Arc<Host>) {
         let (me, job, host) = (self.me.clone(), job.clone(), host.clone());
         let task = move || {
@@ -384,11 +388,11 @@ impl Gateway {
         self.poller.spawn(Box::new(task));
     }
 
-    /// Opens the streams of a trunk that are missing, if that is for this side to do.
+    /// Opens the connections of the session that are missing, if this side opens them.
     pub(super) fn open(&self, job: &Arc<Job>, host: &Arc<Host>) {
         let missing: Vec<u8> = {
             let mut state = lock(&host.state);
-            // Agents dial each other on first use; a client is never dialled.
+            // An agent dials another agent when it has frames for it. A client is never dialled.
             if !state.dials && state.session == 0 && state.joined && host.id != job.id {
                 state.dials = true;
             }
@@ -412,7 +416,7 @@ impl Gateway {
         missing.into_iter().for_each(|number| self.open_stream(job, host, number));
     }
 
-    /// Opens another heartbeat stream to a host that is silent: the old one may be waiting for the network's own next told.
+    /// Opens another heartbeat connection to a suspected host: on the old one the kernel may retry only after a long pause.
     pub(super) fn open_anew(&self, job: &Arc<Job>, host: &Arc<Host>) {
         {
             let mut state = lock(&host.state);
@@ -427,7 +431,7 @@ impl Gateway {
     fn open_stream(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8) {
         let (session, bound) = {
             let state = lock(&host.state);
-            // Through a gateway there are two streams to open, one after the other.
+            // Through a gateway, an attempt opens two connections, one after the other.
             let anew = if self.way_of(job).is_some() { 2 * ATTEMPT_ANEW } else { ATTEMPT_ANEW };
             (state.session, if state.suspect { anew } else { ATTEMPT })
         };
@@ -438,7 +442,7 @@ impl Gateway {
             if let Some(g) = me.upgrade() {
                 let told = Told { number, session, received };
                 let next = g.opened(&job2, &host2, &told, result);
-                // Not before its stream is in its place: a second attempt would tell the other side what this one told it.
+                // Only after the connection is attached: a second attempt would otherwise send the same count of received frames.
                 lock(&host2.state).opening.retain(|n| *n != number);
                 match next {
                     Next::Done => {}
@@ -461,7 +465,7 @@ impl Gateway {
         match result {
             Ok(ready) => self.answered(job, host, told, ready),
             Err(NoStream::Refused(why)) if !why.is_transient() => {
-                // An agent that knows nothing of the job is not the one that joined it, or has given it up.
+                // An agent that does not know the job is another agent than the one that joined, or has ended the job.
                 let why = if matches!(why, Refused::Denied(_)) { format!("{FORGOTTEN} ({why})") } else { format!("agent exited: {why}") };
                 self.host_lost(job, host, &why, true);
                 Next::Done
@@ -469,7 +473,7 @@ impl Gateway {
             Err(why) => {
                 let refused = why.is_refusal();
                 if refused && lock(&host.state).leaving {
-                    // Its goodbye was for those who carried it, and may have left before it.
+                    // Its notice was sent to its relays, and may have been lost with them.
                     self.host_lost(job, host, "agent exited", true);
                     return Next::Done;
                 }
@@ -482,7 +486,7 @@ impl Gateway {
         }
     }
 
-    /// The other side has answered the greeting.
+    /// Handles the answer to the greeting of a new connection.
     fn answered(&self, job: &Arc<Job>, host: &Arc<Host>, told: &Told, ready: Ready) -> Next {
         match greeting::decode(&ready.answer) {
             Some(Welcome::Channel { received }) => {
@@ -499,7 +503,7 @@ impl Gateway {
                     if !was_silent {
                         return Next::Done;
                     }
-                    // The other stream may be stuck as that one was.
+                    // The other connection may be stuck in the same way as the old heartbeat connection: it is opened again too.
                     host.trunk.detach();
                     return Next::Open;
                 }
@@ -509,16 +513,16 @@ impl Gateway {
                     Err(Disagree::Ahead) => self.host_lost(job, host, &ahead(received, host), true),
                 }
             }
-            // Its own stream is on its way here.
+            // Both sides have dialled at once, and the connection of the other side is used.
             Some(Welcome::Refused(No::Glare)) => {
                 let mut state = lock(&host.state);
                 state.dials = false;
-                // It comes with a session of its own, which is not to be taken for another one of the same.
+                // The other side's connection brings another session number, which must not be compared with the number of this attempt.
                 state.session = 0;
             }
             Some(Welcome::Refused(No::OtherAgent)) => self.host_lost(job, host, "agent exited", true),
             Some(Welcome::Refused(No::NoSession)) => self.host_lost(job, host, NO_SESSION, true),
-            // Only the client's word is that a host is lost.
+            // Only the client decides that a host is lost: an agent that is refused loses its link to the host, not the host.
             Some(Welcome::Refused(No::Lost)) if !job.is_clients() => self.link_lost(job, host, refusal(No::Lost)),
             Some(Welcome::Refused(no)) => self.host_lost(job, host, refusal(no), true),
             _ => return Next::Later,
@@ -526,8 +530,7 @@ impl Gateway {
         Next::Done
     }
 
-    /// Dials the port of a host whose streams have ended, where that host is the one to open new ones: it may have ended too, and then
-    /// nobody listens there any more. What answers is not spoken to.
+    /// Dials a host whose connections have ended and which opens them itself: a refused connection shows that its agent has ended.
     pub(super) fn probe_port(&self, job: &Arc<Job>, host: &Arc<Host>) {
         let place = host.place();
         let Some(address) = place.address.filter(|_| !lock(&host.state).dials && host.id != job.id) else { return };
@@ -560,7 +563,7 @@ impl Gateway {
     }
 }
 
-/// The worker is still in the job as the host that the client has lost: its agent is about to notice, by its lease at the latest.
+/// True if the worker is still in the job as a host that the client has lost: it can join once that host's lease has ended.
 fn is_former(job: &Job, host: &Host, ready: &Ready) -> bool {
     let address = host.place().address;
     matches!(greeting::decode(&ready.answer), Some(Welcome::Refused(No::Twice)))
@@ -571,10 +574,10 @@ fn backoff(tries: u32) -> Duration {
     (RETRY * 2u32.pow(tries.min(8))).min(RETRY_MOST)
 }
 
-/// A new id.
+/// A new random id, never 0.
 pub fn random() -> u64 {
     let mut bytes = [0u8; 8];
-    // SAFETY: a buffer of that length. Without randomness the number is 1, and sessions of two processes may be taken for each other.
+    // SAFETY: the buffer has the length that is given. If the call fails, the number is 1, and two sessions may have the same one.
     unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), 8, 0) };
     u64::from_le_bytes(bytes).max(1)
 }
@@ -590,7 +593,7 @@ pub(super) fn refusal(no: No) -> &'static str {
     }
 }
 
-/// Another agent than the one that joined, which has not told so: it has received what was never sent.
+/// The reason for losing a host that has received more frames than were sent: its agent is another one than the one that joined.
 pub(super) fn ahead(received: u64, host: &Host) -> String {
     format!("agent exited: another one in its place has received {received} frames, where {} were sent", host.trunk.count())
 }

@@ -1,10 +1,14 @@
-//! The tree by which the hosts of a job have joined, and the frames that go along it.
+//! The tree by which the hosts of a job have joined, and the frames that are forwarded along it.
 //!
-//! The client has sessions with connections to the hosts that it has joined itself. A host that another host has joined on the client's
-//! behalf is *below*: its relay has the connection, and the frames between it and the client go host by host along the tree, in their
-//! order. The session between the client and such a host counts and keeps frames as usual, so the client can open connections of its own at
-//! any time: when a host on the route is silent or lost, or when the traffic is worth it. Then the host is *adopted*, and is like a host
-//! that the client has joined itself. Two agents that send to each other open a session of their own.
+//! The client has sessions with connections to the hosts that it has joined itself. A *relayed* host is one that another host, its relay,
+//! has joined on the client's behalf: the relay has the connection, and the frames between the relayed host and the client are forwarded
+//! from host to host along the tree, in order. The session between the client and a relayed host counts and keeps frames as every session
+//! does. The client can therefore open connections of its own at any time: when a host on the route is silent or lost, or when the traffic
+//! is worth it. From this *direct connection* on, the host is like one that the client has joined itself. Two agents that have frames for
+//! each other open a session of their own.
+//!
+//! In code, `above` is the direction of the client and `below` the direction of relayed hosts; to `adopt` a host is to open the direct
+//! connection.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -24,53 +28,58 @@ use super::joins::Run;
 use super::{Gateway, Host, Job};
 use crate::detector::LinkEnd;
 
-/// Bytes between the client and a host below after which a connection is worth it.
+/// Forwarded bytes between the client and a relayed host from which on a direct connection is worth its handshakes.
 const WORTH_A_STREAM: u64 = 1 << 20;
 
 #[derive(Default)]
+/// The place of this process in the join tree of a job, and the lists of workers that it joins. The job owns it.
 pub(super) struct Tree {
-    /// Of an agent: who has given it something to do, or what the client says to it.
+    /// Agent only: the relay of this host, from which the client's messages along the tree arrive; none for a host with a direct
+    /// connection.
     pub parent: Option<ProcUid>,
-    /// Whom this process has joined for the client; in the client nobody.
+    /// Agent only: the hosts that this agent has joined for the client.
     pub children: BTreeSet<ProcUid>,
-    /// Hosts below, and the neighbour that they are below of; in the client without those that are adopted.
+    /// The relayed hosts, and for each the next host on the route to it. In the client, hosts with a direct connection are not in this
+    /// table.
     pub below: HashMap<ProcUid, ProcUid>,
-    /// Of an agent: when those below children were heard.
+    /// Agent only: when the last heartbeat of each host relayed by a child was received, by the reports of the children.
     pub heard: HashMap<ProcUid, Instant>,
-    /// Of the client: who has joined whom.
+    /// Client only: the host that has joined each host, for all hosts that joined in a tree.
     pub parents: HashMap<ProcUid, ProcUid>,
-    /// Of the client: hosts that know of all others.
+    /// Client only: the hosts that have been introduced to all other hosts.
     pub told: HashSet<ProcUid>,
+    /// Client only: the next introduction is scheduled.
     pub telling: bool,
+    /// The lists of workers whose joins are under way.
     pub runs: Vec<Run>,
-    /// Joins that wait for the client's signature, by the host.
+    /// The handshakes that wait for a certificate from the client, by the host that joins.
     pub signing: HashMap<ProcUid, Weak<Handshake>>,
-    /// When the client was spoken of to those below.
+    /// Agent only: when this agent last sent its children the age of the client's last heartbeat.
     pub spoke: Option<Instant>,
 }
 
 impl Job {
-    /// Hosts were joined by others.
+    /// True if a host has joined in a tree.
     pub(super) fn has_tree(&self) -> bool {
         !lock(&self.tree).parents.is_empty()
     }
 
-    /// Those that the client has no streams of its own to.
+    /// The relayed hosts; none in an agent.
     pub fn hosts_below(&self) -> Vec<ProcUid> {
         if self.is_clients() { lock(&self.tree).below.keys().copied().collect() } else { vec![] }
     }
 
-    /// Whether the client has no streams of its own to this host.
+    /// True in the client, if this host is relayed.
     pub(super) fn is_below(&self, host: ProcUid) -> bool {
         self.is_clients() && lock(&self.tree).below.contains_key(&host)
     }
 
-    /// The client is heard on streams of this process's own.
+    /// True if this process has a heartbeat connection of its own with the client.
     pub(super) fn hears_client(&self) -> bool {
         self.host(self.id).is_some_and(|c| c.trunk.has_heart())
     }
 
-    /// The next host on the way.
+    /// The next host on the route to `to`.
     fn next(&self, to: ProcUid) -> Option<ProcUid> {
         let tree = lock(&self.tree);
         if self.is_clients() {
@@ -82,7 +91,7 @@ impl Job {
         if tree.children.contains(&to) { Some(to) } else { tree.below.get(&to).copied() }
     }
 
-    /// Where news for the client go: who is above, or the client, if it has opened streams.
+    /// The destination of reports to the client: the relay of this host, or the client where it has a direct connection.
     pub(super) fn above(&self) -> ProcUid {
         let direct = self.host(self.id).is_some_and(|c| c.trunk.is_up() && !c.trunk.is_routed());
         let parent = lock(&self.tree).parent;
@@ -91,25 +100,26 @@ impl Job {
 
     fn send_along(&self, via: ProcUid, frame: &[u8]) {
         if let Some(host) = self.host(via).filter(|h| h.lost().is_none()) {
-            // Of one that is lost those below are adopted, and what they had not got is sent again.
+            // If the host is lost, the client opens direct connections to the hosts that it relayed, and their sessions send
+            // unacknowledged frames again.
             let _ = host.trunk.send(&[frame]);
         }
     }
 }
 
 impl Gateway {
-    // ---- on its way
+    // ---- forwarding
 
-    /// Bytes of a trunk without a stream.
+    /// Forwards bytes of a session that has no connection.
     pub(super) fn carry(&self, job: &Arc<Job>, trunk: &Trunk, bytes: &[u8]) {
-        // To one that is being adopted they go over its streams, again.
+        // The bytes of a session for which a direct connection is being opened are sent again on that connection.
         if let Some(via) = job.next(trunk.host).filter(|via| *via != trunk.host) {
             self.count_carried(job, trunk.host, bytes.len());
             job.send_along(via, &Along { to: trunk.host, from: job.here }.frame(CARRIED, bytes));
         }
     }
 
-    /// A word for a host, by way of whoever is next.
+    /// Sends a message to a host, through the next host on the route.
     pub(super) fn say(&self, job: &Job, to: ProcUid, word: &Word) {
         let via = if to == job.id { Some(job.above()) } else { job.next(to) };
         if let Some(via) = via {
@@ -117,12 +127,12 @@ impl Gateway {
         }
     }
 
-    /// A word for a neighbour.
+    /// Sends a message to the next host.
     pub(super) fn say_next(&self, job: &Job, to: ProcUid, word: &Word) {
         job.send_along(to, &Along { to, from: job.here }.frame(TREE, &greeting::encode(word)));
     }
 
-    /// To all hosts of the client, or all that are below; those pass it on.
+    /// Sends a message to all hosts of the client, or, in an agent, to its children. Each agent passes the message on.
     pub(super) fn spread(&self, job: &Job, word: &Word) {
         let next: Vec<ProcUid> = if job.is_clients() {
             let below: HashSet<ProcUid> = lock(&job.tree).below.keys().copied().collect();
@@ -134,13 +144,13 @@ impl Gateway {
         next.into_iter().for_each(|host| self.say_next(job, host, word));
     }
 
-    /// What a neighbour has sent along the tree.
+    /// Handles a frame that a neighbour has sent along the tree.
     pub(super) fn came_along(&self, job: &Arc<Job>, via: ProcUid, frame: &[u8]) {
         let Ok(head) = Along::read(&mut Cursor::new(&frame[1..])) else { return };
         let body = &frame[1 + Along::LEN..];
         if head.to != job.here {
             if head.to == job.id {
-                // Answers come back this way, before it is known who has joined whom.
+                // The answers of a relayed host take this route before the report of its join arrives.
                 lock(&job.tree).below.entry(head.from).or_insert(via);
             }
             if let Some(next) = job.next(head.to).filter(|next| *next != via)
@@ -237,22 +247,22 @@ impl Gateway {
         self.say(job, to, &Word::Beat(beat.clone()));
     }
 
-    // ---- who is above and below
+    // ---- relays and relayed hosts
 
-    /// The streams to a host have ended: the client is notified, if it has none of its own.
+    /// Notifies the client that the connections to a child have ended, as the client may have none of its own.
     pub(super) fn child_ended(&self, job: &Job, host: ProcUid, how: Ending) {
         if lock(&job.tree).children.contains(&host) {
             self.say(job, job.id, &Word::Ended { host, how });
         }
     }
 
-    /// The client opens streams of its own to these hosts, which are below.
+    /// Opens direct connections from the client to these relayed hosts.
     pub(super) fn adopt_soon(&self, job: &Arc<Job>, hosts: Vec<ProcUid>) {
         if hosts.is_empty() {
             return;
         }
         let (me, job) = (self.me.clone(), job.clone());
-        // Whoever finds that out may hold a trunk's locks.
+        // The caller may hold locks of a session.
         let task = move || {
             if let Some(g) = me.upgrade() {
                 hosts.into_iter().filter_map(|id| job.host(id)).for_each(|host| g.adopt(&job, &host));
@@ -268,7 +278,8 @@ impl Gateway {
         }
     }
 
-    /// From now on the client has streams of its own to this host, or none; true if it had not.
+    /// Removes a host from the client's table of relayed hosts: this side opens the connections of its session from now on. Returns true if
+    /// the host was relayed.
     pub(super) fn leave_tree(&self, job: &Job, host: &Arc<Host>) -> bool {
         if !job.is_clients() || lock(&job.tree).below.remove(&host.id).is_none() {
             return false;
@@ -278,7 +289,7 @@ impl Gateway {
         true
     }
 
-    /// A host is lost. Those below it are the client's own from now on.
+    /// Handles the loss of a host in the tree: the client opens direct connections to the hosts that have joined through it.
     pub(super) fn lost_in_tree(&self, job: &Arc<Job>, host: ProcUid) {
         if !job.is_clients() {
             {
@@ -295,7 +306,7 @@ impl Gateway {
             tree.below.remove(&host);
             let parents = &tree.parents;
             let is_below = |mut at: ProcUid| {
-                // By as many steps as the tree is deep.
+                // The loop takes as many steps as the tree is deep.
                 while let Some(above) = parents.get(&at) {
                     if *above == host {
                         return true;
@@ -309,7 +320,7 @@ impl Gateway {
             (orphans, heads)
         };
         self.adopt_soon(job, orphans);
-        // It may have kept news to itself.
+        // The lost host may not have passed on the last messages.
         if !heads.is_empty() {
             let (me, job) = (self.me.clone(), job.clone());
             let task = move || {
@@ -322,7 +333,8 @@ impl Gateway {
         self.run_lost(job, host);
     }
 
-    /// All that is known of hosts, for those at the top of what was below one that is lost, and those below them.
+    /// Sends all that is known of the hosts to the hosts that a lost host has joined. They pass it on to
+    /// their own relayed hosts.
     fn tell_all(&self, job: &Arc<Job>, to: &[ProcUid]) {
         let all = job.hosts();
         let known = all.iter().filter(|h| h.lost().is_none() && super::lock_state(h).joined).filter_map(|h| h.entry()).collect();

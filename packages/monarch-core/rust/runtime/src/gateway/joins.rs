@@ -1,8 +1,10 @@
-//! Joins of many workers at once, by a tree: `cast::join` decides, this file carries out, in the client and in agents.
+//! Joins of many workers at once, by the join tree. `cast::join` decides, and this file carries out its effects, in the client and in
+//! agents.
 //!
-//! An agent that gets a part of the list dials its workers and proves the job's secret to them, which it knows as a worker. A worker makes
-//! its key as usual; the agent sends the public key up the tree, and the client signs it. Outcomes go up the tree too, and the client
-//! answers the process that attaches. A worker that its agent could not reach in half of the time is dialled by the client.
+//! An agent that receives a part of the list dials the workers in it, and proves to them that it knows the job's secret, as it is a worker
+//! itself. Each worker makes its own key; the agent sends the public key up the tree, and the client signs it. Outcomes go up the tree too,
+//! and the client answers the process that has requested the join. The client dials a worker itself if the agent could not reach the worker
+//! in half of the time.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,32 +23,39 @@ use super::join::{Attempts, ENDED, Ticket, random};
 use super::{Gateway, Host, Job, RELEASE, Wanted, lock_state};
 use crate::cast::join::{DIRECT, FAN_OUT, Join, JoinEffect, ROOT};
 
-/// For tests: more hosts than this are joined by a tree, in which everybody joins so many.
+/// For tests: an environment variable with one number for `ROOT`, `FAN_OUT` and `DIRECT` of `cast::join`.
 const FEW: &str = "MONARCH_ATTACH_FAN_OUT";
-/// Hosts that are new wait so long to be told of, for others.
+/// The delay between the first join and the message that introduces new hosts to all hosts: one message covers all joins of that time.
 const TELL: Duration = Duration::from_millis(250);
-/// The machine gives up nobody: whoever dials knows when.
+/// The time limit of one worker in `cast::join`: unlimited, since each dial has a deadline of its own.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A list of workers, of the client, or a part of it that an agent was given.
+/// A list of workers that this process joins: the list of the client, or the part that an agent has received. `Tree::runs` owns it.
 pub(super) struct Run {
+    /// The id of the client's list, which all its parts share.
     id: u64,
-    /// Of this process: an agent may be given the same list twice.
+    /// The id of the list in this process. An agent may receive the same list twice.
     number: u64,
+    /// The decisions about the list, without I/O.
     join: Join,
-    /// By their place in the list.
+    /// The host's id and the expected agent of each worker, by rank in the list.
     workers: HashMap<u32, (ProcUid, u64)>,
+    /// The outcomes that are not reported yet, by rank.
     said: HashMap<u32, Result<Said, String>>,
     born: Instant,
     deadline: Instant,
+    /// The number of workers that each agent joins, which is sent with each part.
     fan_out: u32,
+    /// When `Join::on_time` is scheduled, as time since `born`.
     alarm: Option<Duration>,
-    /// Of the client: who is answered, and of whom it is not known yet what becomes.
+    /// Client only: the call that the outcomes answer.
     slot: Option<SlotId>,
+    /// Client only: the ranks whose outcome is not known.
     open: HashSet<u32>,
 }
 
-/// So many by who attaches, and by others; what more than so many are.
+/// The number of workers that the client joins (`ROOT`), that each agent joins (`FAN_OUT`), and the size up to which no tree is used
+/// (`DIRECT`).
 fn fan_outs() -> (usize, usize, usize) {
     let given = std::env::var(FEW).ok().and_then(|n| n.parse().ok());
     given.map_or((ROOT, FAN_OUT, DIRECT), |n: usize| (n.max(1), n.max(1), n.max(1)))
@@ -55,11 +64,11 @@ fn fan_outs() -> (usize, usize, usize) {
 impl Gateway {
     // ---- in the client
 
-    /// As `join`, for several that have the same trust.
+    /// Joins several hosts that have the same trust, as `join` does for one.
     pub fn join_all(&self, job: &Arc<Job>, from: &str, wanted: Vec<Wanted>, slot: SlotId, bound: Duration) {
         let (root, fan_out, direct) = fan_outs();
         from.clone_into(&mut lock(&job.from));
-        // A loopback address, or a socket of the file system, is another place for another machine.
+        // Workers at a loopback address or a unix socket cannot be dialled from another machine: the client joins them directly.
         let is_local = |w: &Wanted| match &w.address {
             Address::Tcp { host, .. } => {
                 let name = host.trim_matches(['[', ']']);
@@ -102,7 +111,7 @@ impl Gateway {
         self.poller.spawn(Box::new(task));
     }
 
-    /// Time is over: whoever has not said anything is not waited for.
+    /// Ends the joins of the list whose outcome is not known at the deadline.
     fn give_up_run(&self, job: &Arc<Job>, number: u64) {
         let open: Vec<(u32, ProcUid)> = {
             let tree = lock(&job.tree);
@@ -121,7 +130,7 @@ impl Gateway {
         Ticket { cell: slot.map(|slot| (slot, rank)), run: Some((number, rank)) }
     }
 
-    /// What has become of a worker is known, and told.
+    /// Notes that the outcome of a worker is known, and introduces new hosts to the others.
     fn resolved(&self, job: &Arc<Job>, number: u64, rank: u32) {
         let over = {
             let mut tree = lock(&job.tree);
@@ -137,7 +146,7 @@ impl Gateway {
         }
     }
 
-    /// The client's signature under a worker's key, if that is to join.
+    /// The certificate for a worker's public key, signed by the client; none if the worker is not expected to join.
     pub(super) fn certify(&self, job: &Arc<Job>, host: ProcUid, key: &[u8]) -> Option<Vec<u8>> {
         let host = job.host(host)?;
         let trust = {
@@ -150,7 +159,7 @@ impl Gateway {
         trust.authority()?.host(host.id.0, key, Lifetime::usual()).ok().map(|c| c.to_vec())
     }
 
-    /// Hosts that have joined hear of all others, and they of them: a while after the first, and when there are no more to come.
+    /// Schedules `tell_of_new`: one message introduces all hosts that join within `TELL`.
     fn tell_of_new_later(&self, job: &Arc<Job>) {
         if std::mem::replace(&mut lock(&job.tree).telling, true) {
             return;
@@ -189,7 +198,7 @@ impl Gateway {
         }
     }
 
-    /// By the word of an agent.
+    /// Handles an agent's report of outcomes.
     pub(super) fn reported(&self, job: &Arc<Job>, via: ProcUid, id: u64, joined: Vec<(u32, Said)>, failed: Vec<(u32, String)>) {
         let numbers: Vec<u64> = lock(&job.tree).runs.iter().filter(|r| r.id == id).map(|r| r.number).collect();
         for number in numbers {
@@ -213,7 +222,7 @@ impl Gateway {
                 failed.iter().for_each(|(rank, why)| self.failed_below(job, number, *rank, why));
             }
             let ranks = Joined { joined: joined.iter().map(|(r, _)| *r).collect(), failed: failed.clone() };
-            // Whoever is not of this list may still have had some of it join.
+            // The reporting host may be outside of this list, and may still have joined workers of the list.
             self.tell_run(job, number, |join, now| join.on_report(now, worker.unwrap_or(u32::MAX), ranks));
         }
     }
@@ -225,7 +234,7 @@ impl Gateway {
         Some((job.host(id)?, agent, run.deadline))
     }
 
-    /// It has joined by way of that neighbour.
+    /// Handles the join of a worker that the host `via` has reported.
     fn joined_below(&self, job: &Arc<Job>, via: ProcUid, number: u64, rank: u32, said: &Said) {
         let Some((host, agent, _)) = self.host_of_run(job, number, rank) else { return };
         let session = random();
@@ -245,7 +254,7 @@ impl Gateway {
         }
         {
             let mut tree = lock(&job.tree);
-            // Through the one that the client has a trunk with.
+            // The route leads through a host that the client has a connection to.
             let way = tree.below.get(&via).copied().unwrap_or(via);
             tree.below.insert(host.id, way);
             tree.parents.insert(host.id, said.by);
@@ -260,7 +269,7 @@ impl Gateway {
         self.resolved(job, number, rank);
     }
 
-    /// What an agent could not do the client tries itself, unless the worker has refused.
+    /// Dials a worker that an agent could not join, unless the worker has refused or has ended.
     fn failed_below(&self, job: &Arc<Job>, number: u64, rank: u32, why: &str) {
         let Some((host, agent, deadline)) = self.host_of_run(job, number, rank) else { return };
         if lock_state(&host).joined || host.lost().is_some() {
@@ -277,7 +286,7 @@ impl Gateway {
     }
 
     fn hello(&self, job: &Job, host: &Host, agent: u64) -> Vec<u8> {
-        // The client's own words, which agents repeat.
+        // The client's description of itself, which agents repeat to the hosts that they join.
         let from = if job.is_clients() { lock(&job.from).clone() } else { job.host(job.id).map_or(String::new(), |c| c.name()) };
         greeting::encode(&Greeting::Join { host: host.id, agent, from, settings: job.settings.clone() })
     }
@@ -370,12 +379,12 @@ impl Gateway {
                 };
                 self.say_next(job, job.above(), &word);
             }
-            // The client has acted when it heard of each.
+            // The client has already acted on each outcome when it arrived.
             JoinEffect::Report(_) => {}
         }
     }
 
-    /// A worker that has joined gets its part of the list.
+    /// Sends a part of the list to a worker that has joined.
     fn hand_out(&self, job: &Arc<Job>, number: u64, worker: u32, joining: Joining) {
         let now = self.poller.now();
         let (to, word) = {
@@ -388,14 +397,14 @@ impl Gateway {
                 Some((rank, Worker { entry: job.host(id)?.entry()?, agent }))
             });
             let workers = workers.collect();
-            // What they cannot do in half of it the client tries in the other.
+            // Agents get half of the time that is left. The client tries the remaining workers in the other half.
             let within_ms = if job.is_clients() { left / 2 } else { left }.as_millis() as u64;
             (to, Word::Part { run: run.id, within_ms, fan_out: run.fan_out, workers })
         };
         self.say_next(job, to, &word);
     }
 
-    /// What became of a worker that this process has dialled for a list.
+    /// Records that a worker of a list, which this process has dialled, has joined.
     pub(super) fn run_joined(&self, job: &Arc<Job>, host: &Arc<Host>, (number, rank): (u64, u32)) {
         let place = host.place();
         let said = Said { agent: place.agent, name: place.name, pid: place.pid, release: place.release, by: job.here };
@@ -427,7 +436,7 @@ impl Gateway {
         }
     }
 
-    /// Whoever had others join is gone.
+    /// A host is lost: the workers of its part of each list are joined by others.
     pub(super) fn run_lost(&self, job: &Arc<Job>, host: ProcUid) {
         let found: Vec<(u64, u32)> = {
             let tree = lock(&job.tree);

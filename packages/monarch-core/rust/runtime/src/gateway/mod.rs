@@ -56,19 +56,19 @@ use self::tunnel::Tunnels;
 pub use self::tunnel::Way;
 use crate::node::Node;
 
-/// The release of this build, as it is sent to others.
+/// The release of this build. It is sent to other hosts in greetings.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
-/// Something to be written down: who joined, who was refused.
+/// An event for the audit log, such as a join or a refused connection.
 pub struct Audit {
     pub what: &'static str,
     pub peer: String,
     pub detail: String,
-    /// How many of its kind it stands for; peer and detail are of the last.
+    /// The number of events that this record stands for; `peer` and `detail` are those of the last event.
     pub count: u64,
 }
 
-/// A host of this client: `joining`, `joined` or `lost`; `why` it cannot be asked.
+/// A host of this client. `state` is `joining`, `joined` or `lost`; `why` is the reason why the host cannot be inspected.
 pub struct Member {
     pub id: ProcUid,
     pub name: String,
@@ -76,30 +76,34 @@ pub struct Member {
     pub why: Option<String>,
 }
 
+/// Connects this process to other hosts: owns its jobs, their hosts and sessions, and the listener of an agent. The node owns the gateway.
 pub struct Gateway {
     node: Weak<Node>,
     me: Weak<Gateway>,
     poller: Arc<Poller>,
-    /// By the client's uid, and by the id that this host has in them.
+    /// The jobs of this process, by the uid of the client.
     jobs: RwLock<HashMap<ProcUid, Arc<Job>>>,
+    /// The same jobs, by the id that this host has in the job.
     here: RwLock<HashMap<ProcUid, Arc<Job>>>,
     listener: Mutex<Option<Arc<Listener>>>,
-    /// Of an agent: what its operator gave it.
+    /// Agent only: the secret, certificates or policy that the operator gave to this host.
     trust: OnceLock<Arc<HostTrust>>,
+    /// True since `close`: no connection is opened or admitted any more.
     closing: Mutex<bool>,
-    /// Jobs that are over: who comes late is no stranger.
+    /// The last jobs that have ended. A late connection of such a job is not reported as refused.
     over: Mutex<VecDeque<ProcUid>>,
-    /// Of a client: how it reaches hosts, if not directly.
+    /// Client only: the gateway through which this client reaches its hosts; none if it dials them directly.
     way: Mutex<Option<Arc<Way>>>,
-    /// Of an agent: what it passes on, by the job of the client.
+    /// Agent only: the tunnels that this agent forwards as a gateway, by the uid of the client.
     tunnels: Mutex<HashMap<ProcUid, Tunnels>>,
+    /// The refused connections of the present window, for the audit log.
     refusals: Mutex<Refusals>,
 }
 
-/// In the audit log: a stranger was not let in, or was not given what it asked for.
+/// Kind of audit event: a connection was not admitted, or a peer did not get what it requested.
 const REFUSED: &str = "refused";
 
-/// So many of them are remembered.
+/// The number of ended jobs that `Gateway::over` keeps. Only connections that were under way at the end of a job need the record.
 const OVER: usize = 64;
 
 impl Gateway {
@@ -124,7 +128,7 @@ impl Gateway {
         self.node.upgrade()
     }
 
-    /// Lets clients in; the port.
+    /// Opens the listener to which clients and agents connect; returns its port.
     pub fn listen(&self, at: &Address, policy: Policy) -> io::Result<u16> {
         let trust = Arc::new(HostTrust::new(policy)?);
         let trust = self.trust.get_or_init(|| trust).clone();
@@ -144,7 +148,7 @@ impl Gateway {
         self.jobs.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    /// The job in which this process is the host with that id.
+    /// The job in which this process is the host with this id.
     pub fn job_here(&self, host: ProcUid) -> Option<Arc<Job>> {
         self.here.read().unwrap_or_else(PoisonError::into_inner).get(&host).cloned()
     }
@@ -153,12 +157,12 @@ impl Gateway {
         self.jobs.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// What this host is called in the job of that client, if it is one of another host.
+    /// The id of this host in the job of that client; none if the client's own process is this one.
     pub(crate) fn here_in(&self, client: ProcUid) -> Option<ProcUid> {
         self.job(client).filter(|j| !j.is_clients()).map(|j| j.here)
     }
 
-    /// The hosts of this client, by name.
+    /// The hosts of this client, sorted by name.
     pub(crate) fn members(&self) -> Vec<Member> {
         let Some(job) = self.node().and_then(|n| self.job(n.uid)) else { return vec![] };
         let mut all: Vec<Member> = job.hosts().into_iter().filter_map(|h| h.member()).collect();
@@ -166,7 +170,7 @@ impl Gateway {
         all
     }
 
-    /// Clients of other hosts, as they have described themselves.
+    /// Clients of other hosts that have a job here, by the name that each client has sent.
     pub(crate) fn clients(&self) -> Vec<String> {
         let mut all: Vec<String> = self.jobs().iter().filter(|j| !j.is_clients()).filter_map(|j| Some(j.host(j.id)?.name())).collect();
         all.sort();
@@ -174,8 +178,9 @@ impl Gateway {
         all
     }
 
-    /// For tests: from now on nothing goes between these hosts and this one, and between others again; with a gateway, neither what is
-    /// behind it. Those `beside` are cut off by the other side, but for memory that is shared with them. Procs here are to be told that.
+    /// For tests: pauses the sessions with `hosts` and resumes all other sessions. A gateway among `hosts` pauses the hosts behind it too.
+    /// Between this host and the hosts in `beside`, the other side pauses the session; this side cuts only the streams for bulk data.
+    /// Returns the procs of this host, which the caller has to notify.
     pub fn cut_off(&self, hosts: &[ProcUid], beside: &[ProcUid]) -> Vec<ProcUid> {
         let cut: HashSet<ProcUid> = hosts.iter().copied().collect();
         let jobs = self.jobs();
@@ -203,7 +208,7 @@ impl Gateway {
     }
 
     fn add_job(&self, job: Arc<Job>) {
-        // Its client may be back.
+        // The client may be back with the same uid.
         lock(&self.over).retain(|over| *over != job.id);
         self.here.write().unwrap_or_else(PoisonError::into_inner).insert(job.here, job.clone());
         self.jobs.write().unwrap_or_else(PoisonError::into_inner).insert(job.id, job);
@@ -229,7 +234,7 @@ impl Gateway {
         }
     }
 
-    /// A stranger was refused: reported, or counted where there are many.
+    /// Reports a refused connection, or counts it if there were many of them.
     pub(crate) fn refused(&self, peer: &str, why: String) {
         let report = lock(&self.refusals).refused(peer, &why, self.poller.now());
         match report {

@@ -1,9 +1,10 @@
-//! Large parts of frames, beside the frames: by reference on a host, in fragments between hosts.
+//! Large parts of frames, beside the frames: by reference on one host, as fragments between hosts.
 //!
-//! A process lends its agent the block of a part. The agent writes fragments into the session from there, and gives the block back when the
-//! other side has all of it. The other agent puts the fragments together in its own arena, and lends that block to the receiving process.
-//! So a byte is copied into the arena of its sender, to and from the sockets between the hosts, and into the arena of the receiving agent.
-//! The frame does not wait for its parts on the way; its receiver does. So a part that cannot be forwarded must be reported as lost.
+//! A process passes the block of a part to its agent by reference. The agent writes fragments into the session from this block, and
+//! releases the block when the other side has received all of it. The other agent puts the fragments together in its own arena, and passes
+//! that block by reference to the receiving process. A byte is therefore copied into the arena of its sender, to and from the sockets
+//! between the hosts, and into the arena of the receiving agent. The frame does not wait for its parts on the route; its receiver does. A
+//! part that cannot be forwarded must therefore be reported as lost.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use wire::{Bytes, Part, ProcUid, Route};
 use super::{Gateway, Job};
 use crate::node::peer::MOST_BETWEEN_HOSTS;
 
-/// Lends the blocks to the process at the other end of the link, as parts of one frame.
+/// Passes the blocks by reference to the process at the other end of the link, as consecutive parts from number `first` on.
 pub(super) fn send_parts(link: &Link, route: &Route, blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
     if blocks.is_empty() {
         return Ok(());
@@ -28,7 +29,7 @@ pub(super) fn send_parts(link: &Link, route: &Route, blocks: &[Arc<Block>], firs
     link.send_with_blocks(&[&frames], blocks)
 }
 
-/// A part that has not come whole.
+/// A large part of which fragments are missing. `at` is the number of bytes that have arrived, out of `len`.
 pub(super) struct Arriving {
     number: u64,
     memory: Memory,
@@ -38,9 +39,9 @@ pub(super) struct Arriving {
 
 enum Memory {
     Shared(Block),
-    /// There is no shared memory: the limit of open files, most likely.
+    /// Memory of this process, if the arena has no block, probably because of the limit of open files.
     Own(Vec<u8>),
-    /// There is none: it is lost.
+    /// Without memory: the part is lost, and its bytes are dropped.
     None,
 }
 
@@ -64,7 +65,7 @@ impl Arriving {
 }
 
 impl Gateway {
-    /// A part that a proc of this host lends.
+    /// Forwards a part that a proc of this host has passed by reference.
     pub(crate) fn send_part_for(&self, link: &Arc<Link>, head: &Route, part: Result<(u64, Part), DecodeError>) {
         if let Ok((number, part)) = part
             && self.may_send(link.peer, head)
@@ -73,14 +74,14 @@ impl Gateway {
         }
     }
 
-    /// Sends a part on its way; to a host that is lost its frame cannot be sent either.
+    /// Sends a part to another host. A part for a lost host is dropped: its frame cannot be sent either.
     pub(super) fn forward_part(&self, head: &Route, number: u64, part: RecvPart) {
         let Some(job) = self.job_here(head.from_host) else { return };
-        // From here on they are there.
+        // If the memory of the part cannot be read, the part is forwarded as a lost one.
         let part = if part.bytes().is_ok() { part } else { RecvPart::lost() };
         let Ok(bytes) = part.bytes() else { return };
         if head.to_host == job.here {
-            // What another process has lent cannot be lent on.
+            // A block of another process cannot be passed on by reference: it is copied.
             let Some(mut here) = self.arriving(number, bytes.len()) else { return };
             here.take(bytes);
             return self.hand_part(&job, head, number, here.whole());
@@ -91,14 +92,14 @@ impl Gateway {
         }
     }
 
-    /// A stretch of a part for this process, or for a proc of this host.
+    /// Handles a fragment of a part for this process, or for a proc of this host.
     pub(super) fn take_stretch(&self, job: &Arc<Job>, from: ProcUid, head: &Route, stretch: Result<Stretch<'_>, DecodeError>) {
         let (Some(host), Ok(Stretch { number, left, bytes })) = (job.host(from), stretch) else { return };
         let pair = (head.from, head.to);
         let mut all = lock(&host.arriving);
         let fresh = || self.arriving(number, bytes.len().checked_add(usize::try_from(left).ok()?)?);
         let Some(mut part) = all.remove(&pair).filter(|p| p.number == number).or_else(fresh) else { return };
-        // Others are the fault of their sender, who is of the job.
+        // A fragment that does not fit is dropped: its sender, a member of the job, is at fault.
         if part.len - part.at != bytes.len().saturating_add(left as usize) {
             return;
         }
@@ -116,7 +117,7 @@ impl Gateway {
             return None;
         }
         let memory = match self.node()?.arena.alloc(len) {
-            // Lost before it came here.
+            // The sender has reported the part as lost: a lost part has no bytes.
             _ if len == 0 => Memory::None,
             Ok(block) => Memory::Shared(block),
             Err(_) => room(len).map_or(Memory::None, Memory::Own),
@@ -131,7 +132,7 @@ impl Gateway {
             return node.on_part(head.from, number, part);
         }
         let Some(agent) = node.agent() else { return };
-        // The frame that follows notifies the sender of its end.
+        // The frame that belongs to the part notifies the sender of the process's end.
         if agent.end_of(head.to).is_some() {
             return;
         }
@@ -151,7 +152,7 @@ impl Gateway {
     }
 }
 
-/// Memory of this process, if there is so much.
+/// Memory of this process; none if the allocation fails.
 fn room(bytes: usize) -> Option<Vec<u8>> {
     let mut own = Vec::new();
     own.try_reserve_exact(bytes).ok()?;

@@ -5,20 +5,21 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a window lasts.
+/// The length of a window: a flood makes at most one summary in this time.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Refusals of a window that are reported one by one.
+/// The number of refusals in a window that are reported one by one.
 const EACH: u32 = 10;
 
-/// What is to be done with a refusal.
+/// The handling of one refused connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Report {
     Now,
-    /// It is counted. The first one that is: `collect` is due in so long.
+    /// The refusal is counted. The first counted one of a window has the delay after which `collect` is due.
     Counted(Option<Duration>),
 }
 
 #[derive(Default)]
+/// The refused connections of the present window.
 pub(super) struct Refusals {
     begun: Option<Instant>,
     reported: u32,
@@ -42,7 +43,7 @@ impl Refusals {
         Report::Counted((self.counted == 1).then(|| WINDOW.saturating_sub(passed)))
     }
 
-    /// Ends the window: how many were counted, and peer and reason of the last one.
+    /// Ends the window. Returns the number of counted refusals, and the peer and the reason of the last one.
     pub fn collect(&mut self) -> (u64, String, String) {
         let (peer, why) = std::mem::take(&mut self.last);
         (self.begun, self.reported) = (None, 0);

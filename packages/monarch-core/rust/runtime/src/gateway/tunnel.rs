@@ -25,29 +25,31 @@ use wire::{ProcUid, SlotId};
 use super::join::{random, refusal};
 use super::{Gateway, Host, Job, Wanted};
 
-/// Names that are looked up at the same time; whoever comes then tries again.
+/// Limit of names that are resolved at the same time, each on a thread of its own. A request beyond it fails, and the client tries again.
 const LOOK_UPS: usize = 64;
-/// How long tunnels of a client that is gone are kept, for its last words to others.
+/// The time for which the tunnels of a client are kept after its end: its last notices to other hosts are still forwarded.
 const LINGER: Duration = Duration::from_secs(10);
-/// Tunnels of one client: two to each of 4,096 hosts, and as many again while streams are opened anew.
+/// Limit of the tunnels of one client: two to each of 4,096 hosts, and as many again while connections are opened again.
 const MOST: usize = 16 << 10;
-/// Kept of a client's time, so that it hears what the host has, or has not, answered.
+/// The gateway's time limit is shorter than the client's by this margin, so its answer arrives before the client gives up.
 const MARGIN: Duration = Duration::from_millis(200);
 
+/// The names that are being resolved.
 static LOOKING_UP: AtomicUsize = AtomicUsize::new(0);
 
-/// The way of this client to all its hosts.
+/// The gateway through which this client reaches its hosts.
 pub struct Way {
+    /// The job that has only the gateway as a host.
     pub job: Arc<Job>,
     pub host: Arc<Host>,
-    /// As given.
+    /// The address as the user gave it, for error texts.
     pub address: String,
 }
 
 impl Gateway {
     // ---- in the client
 
-    /// A job for the way to other hosts only.
+    /// Makes the job that has only the gateway as a host.
     pub fn start_way(&self, settings: JobSettings) -> Arc<Job> {
         let id = ProcUid(random());
         let job = Job::new(id, id, settings, self.poller.now());
@@ -55,7 +57,8 @@ impl Gateway {
         job
     }
 
-    /// From now on hosts are reached through the agent at this address, which answers the slot when it is ready to, as one that joins.
+    /// Joins the agent at this address as the gateway. The outcome answers the call `slot`, as with `join`. Hosts are reached through the
+    /// gateway from now on.
     pub fn go_through(&self, job: &Arc<Job>, text: &str, from: &str, wanted: Wanted, slot: SlotId, bound: Duration) {
         self.announce(job, &[wanted.host]);
         let host = job.host_or_new(wanted.host, &self.me, &self.poller);
@@ -67,7 +70,7 @@ impl Gateway {
         lock(&self.way).clone()
     }
 
-    /// It has not joined: hosts are dialled again.
+    /// Removes a gateway that has not joined: hosts are dialled directly again.
     pub fn forget_way(&self) {
         if let Some(way) = lock(&self.way).take() {
             self.drop_job(&way.job);
@@ -79,7 +82,7 @@ impl Gateway {
         self.way().is_some_and(|w| w.job.id == job.id)
     }
 
-    /// How hosts of the job are reached, if not directly.
+    /// The gateway through which hosts of the job are reached; none if they are dialled directly.
     pub(super) fn way_of(&self, job: &Job) -> Option<Arc<Way>> {
         self.way().filter(|w| w.job.id != job.id && job.is_clients())
     }
@@ -134,7 +137,7 @@ impl Gateway {
         dial::dial(&self.poller, &address, &at.resolved, &gateway_trust, target, greeting::encode(&ask), bound, None, Box::new(opened));
     }
 
-    /// Why a host is lost, with what is known of the gateway it is behind.
+    /// The reason of a host's loss, with a remark if the gateway in front of the host is silent too.
     pub(super) fn with_way(&self, job: &Job, why: &str) -> String {
         let Some(way) = self.way_of(job) else { return why.to_owned() };
         if way.host.lost().is_none() && way.host.trunk.has_heart() && !lock(&way.host.state).suspect {
@@ -147,7 +150,7 @@ impl Gateway {
         }
     }
 
-    /// The gateway is lost: nothing behind it can be reached.
+    /// Declares all hosts behind a lost gateway lost.
     pub(super) fn way_lost(&self, job: &Arc<Job>, why: &str) {
         let Some(way) = self.way().filter(|w| w.job.id == job.id && lock(&w.host.state).joined) else { return };
         let Some(work) = self.node().and_then(|n| self.job(n.uid)) else { return };
@@ -161,7 +164,8 @@ impl Gateway {
 
     pub(super) fn tunnel_asked(&self, peer: &str, mut opened: Opened, name: String, port: u16, places: Vec<SocketAddr>, within: Duration) {
         let (job, to) = (ProcUid(opened.job.0), format!("tcp://{name}:{port}"));
-        // Agents reach each other without help; other certificates do not tell who is who.
+        // Agents dial each other without a gateway. With certificates of the site or with sockets, a peer is not known to be the client or
+        // an agent.
         let may = matches!(opened.who, Who::Client | Who::Site(_) | Who::Unnamed) && self.job(job).is_some();
         if !may || self.is_closing() {
             self.refused(peer, format!("it asks for a tunnel to {to}"));
@@ -194,7 +198,8 @@ impl Gateway {
                 (None, _) => {}
             }));
         };
-        // The resolver may take its time, and this thread reads the sockets. Without a thread the client sees the stream's end.
+        // A name is resolved on a thread of its own, since the resolver may block and this thread polls the sockets. If no thread can be
+        // made, the connection closes and the client's attempt fails.
         if std::thread::Builder::new().name("monarch-names".to_owned()).spawn(look_up).is_err() {
             LOOKING_UP.fetch_sub(1, Ordering::AcqRel);
         }
@@ -207,7 +212,8 @@ impl Gateway {
             match result {
                 Ok((fd, first)) => {
                     let mut places = places;
-                    // Which is tried first the next time, by others too.
+                    // The address that answered comes first: the client, and the agents that receive the host's entry from it, dial it
+                    // first the next time.
                     places.sort_by_key(|p| *p != first);
                     answer(&mut opened.stream, &Welcome::Tunnel { places });
                     g.tunnel(&asked, opened, fd);
@@ -227,13 +233,13 @@ impl Gateway {
             return;
         }
         self.audit("tunnel", &asked.peer, asked.to.clone());
-        // Without room for its descriptors both ends see that it ends.
+        // If the process has no descriptor left, both ends of the tunnel are closed.
         if let Ok(splice) = Splice::start(&self.poller, opened.stream, Stream::plain(fd)) {
             tunnels.entry(asked.job).or_default().open.push(Arc::downgrade(&splice));
         }
     }
 
-    /// The client is gone. What it has said to others before still goes through.
+    /// Ends the tunnels of a client that has ended. Frames that it has sent before are still forwarded for `LINGER`.
     pub(super) fn end_tunnels(&self, job: ProcUid) {
         let left = lock(&self.tunnels).remove(&job).unwrap_or_default().open;
         if !left.is_empty() {
@@ -243,11 +249,11 @@ impl Gateway {
     }
 }
 
-/// What is passed on for one client.
+/// The tunnels that an agent forwards for one client.
 #[derive(Default)]
 pub(super) struct Tunnels {
     open: Vec<Weak<Splice>>,
-    /// Those that are still being opened.
+    /// The number of tunnels that are being opened.
     asked: usize,
 }
 
@@ -257,7 +263,7 @@ impl Tunnels {
             self.open.retain(|t| t.upgrade().is_some_and(|t| !t.is_over()));
         }
         if self.open.len() + self.asked >= most {
-            // What the client has left, and the host has not answered by leaving it too, is in the way of others.
+            // Tunnels that the client has closed and the host has not closed yet make room for others.
             self.open.retain(|t| match t.upgrade().filter(|t| t.has_first_ended()) {
                 Some(left) => {
                     left.close();
@@ -272,12 +278,13 @@ impl Tunnels {
     }
 }
 
-/// Each takes two descriptors; half of all are for the agent itself and for other clients.
+/// Limit of the tunnels of one client here. A tunnel takes two descriptors; half of the descriptors of the process are left for the agent
+/// and for other clients.
 fn most() -> usize {
     MOST.min(net::sys::descriptor_limit() / 4)
 }
 
-/// A tunnel that a client wants; has a place among its tunnels while it is being opened.
+/// A tunnel that a client has requested. It counts as one of the client's tunnels while it is being opened.
 struct Asked {
     gateway: Weak<Gateway>,
     job: ProcUid,
@@ -297,7 +304,7 @@ impl Drop for Asked {
 }
 
 fn answer(stream: &mut Stream, welcome: &Welcome) {
-    // So small an answer fits what the kernel takes at once.
+    // The socket's buffer takes so small an answer at once.
     let _ = stream.write(&[&greeting_frame(&greeting::encode(welcome))]);
     let _ = stream.flush();
 }
