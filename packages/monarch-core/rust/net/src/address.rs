@@ -1,4 +1,4 @@
-//! Where an agent listens, and how it is reached. Texts are parsed on the Python side; names are resolved here, once.
+//! Addresses at which an agent listens or is dialled. Python parses the texts; this module resolves host names, once for each address.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -9,21 +9,22 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 
 use crate::sys;
 
-/// Connections that the kernel keeps until they are taken, if the system's limit is not lower (4096, usually). Beyond them it drops
-/// packets, and who connects tries again after a second: a flood must not fill it between two looks.
+/// Connections that the kernel queues until the process accepts them, unless the system's own limit is lower (usually 4096). The kernel
+/// drops the packets of connections beyond this number, and their clients retry after a second. The value is high so that a flood does not
+/// fill the queue between two accepts.
 const BACKLOG: libc::c_int = 4096;
 
-/// A place that can be dialled or listened at.
+/// An address that can be dialled or listened at.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Address {
     Tcp {
-        /// A name or a number, as given.
+        /// A host name or a numeric address, as the user wrote it.
         host: String,
         port: u16,
     },
     /// A path, or a name in the abstract namespace, which begins with `@`.
     Unix(String),
-    /// A socket that is listening already.
+    /// The descriptor of a socket that listens already, inherited from the parent process.
     Adopted(RawFd),
 }
 
@@ -35,7 +36,7 @@ fn unix(name: &str) -> io::Result<UnixAddr> {
 }
 
 impl Address {
-    /// May take as long as the resolver does.
+    /// Resolves the host name; blocks as long as the resolver takes. Empty for addresses that are not TCP.
     pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         match self {
             Address::Tcp { host, port } => Ok((host.trim_matches(['[', ']']), *port).to_socket_addrs()?.collect()),
@@ -47,12 +48,12 @@ impl Address {
         matches!(self, Address::Unix(_))
     }
 
-    /// A listening socket, and the port it has got.
+    /// Creates a listening socket; returns it with its port (0 for a unix socket).
     pub fn listen(&self) -> io::Result<(OwnedFd, u16)> {
         match self {
             Address::Tcp { host, port } => {
                 let places: Vec<SocketAddr> = match host.as_str() {
-                    // Both families where the system has both.
+                    // Both address families, where the system has both.
                     "*" | "" => vec![([0u16; 8], *port).into(), ([0u8; 4], *port).into()],
                     _ => self.resolve()?,
                 };
@@ -62,7 +63,7 @@ impl Address {
                         Ok(l) => {
                             l.set_nonblocking(true)?;
                             let port = l.local_addr()?.port();
-                            // SAFETY: no pointers. If it fails, those of the standard library stay.
+                            // SAFETY: no pointers. If the call fails, the backlog of the standard library remains.
                             unsafe { libc::listen(l.as_raw_fd(), BACKLOG) };
                             return Ok((l.into(), port));
                         }
@@ -77,7 +78,8 @@ impl Address {
                 Ok((l.into(), 0))
             }
             Address::Adopted(fd) => {
-                // SAFETY: handed over by what started this process; what turns out to be no listener of ours is not closed.
+                // SAFETY: the program that started this process handed the descriptor over. A descriptor that is no listening socket is not
+                // closed.
                 let l = ManuallyDrop::new(unsafe { TcpListener::from_raw_fd(*fd) });
                 let port = l.local_addr().map_err(|e| named(*fd, &e.to_string()))?.port();
                 if port == 0 {
@@ -85,7 +87,7 @@ impl Address {
                 }
                 l.set_nonblocking(true)?;
                 sys::set_close_on_exec(*fd)?;
-                // A socket that listens already only gets this backlog. SAFETY: no pointers.
+                // `listen` on a socket that listens already only changes its backlog. SAFETY: no pointers.
                 if unsafe { libc::listen(*fd, BACKLOG) } < 0 {
                     return Err(named(*fd, &io::Error::last_os_error().to_string()));
                 }
@@ -94,7 +96,7 @@ impl Address {
         }
     }
 
-    /// A unix socket that is connected at once.
+    /// Connects to a unix socket. Such a connection is complete when the call returns.
     pub fn connect_unix(&self) -> io::Result<OwnedFd> {
         let Address::Unix(name) = self else { return Err(io::ErrorKind::InvalidInput.into()) };
         let s = UnixStream::connect_addr(&unix(name)?)?;
@@ -107,7 +109,7 @@ fn named(fd: RawFd, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("descriptor {fd}: {why}"))
 }
 
-/// Takes a connection; what to call its other end. None when there is no other waiting.
+/// Accepts one connection; returns it with a name for its peer, for messages. `None` if no connection waits.
 pub fn accept(listener: RawFd, is_unix: bool) -> io::Result<Option<(OwnedFd, String)>> {
     // SAFETY: plain system call on a descriptor that the caller holds.
     let fd = unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) };
@@ -115,7 +117,7 @@ pub fn accept(listener: RawFd, is_unix: bool) -> io::Result<Option<(OwnedFd, Str
         let e = io::Error::last_os_error();
         return if e.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(e) };
     }
-    // SAFETY: just made.
+    // SAFETY: the kernel has just returned this descriptor.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     if is_unix {
         let user = sys::peer_user(fd.as_raw_fd()).map_or("an unknown user".to_owned(), |u| format!("user {u}"));
@@ -127,10 +129,10 @@ pub fn accept(listener: RawFd, is_unix: bool) -> io::Result<Option<(OwnedFd, Str
     Ok(Some((stream.into(), name)))
 }
 
-/// Begins to connect; the socket is writable when it is done, and `connected` says how it ended.
+/// Starts a TCP connection. The socket is writable when the attempt has ended; `connected` returns its outcome.
 pub fn connect_tcp(to: &SocketAddr) -> io::Result<OwnedFd> {
     let family = if to.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
-    // SAFETY: plain system calls; the address is as long as is said.
+    // SAFETY: plain system calls; the length passed is the size of the address.
     unsafe {
         let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0);
         if fd < 0 {
@@ -164,11 +166,11 @@ pub fn connect_tcp(to: &SocketAddr) -> io::Result<OwnedFd> {
     }
 }
 
-/// How a connection that was begun has ended.
+/// The outcome of a connection that `connect_tcp` started.
 pub fn connected(fd: RawFd) -> io::Result<()> {
     let mut error: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: an int and its size.
+    // SAFETY: the pointer and the length describe one int.
     if unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &mut len) } < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,26 +1,26 @@
-//! How much of the processor peers get that have not proved who they are.
+//! Limits the processor time that unauthenticated peers use.
 //!
-//! A token bucket of processor time: bursts of `BURST` pass at once, which is what dozens of ordinary handshakes take; in the long run
-//! strangers get one part in `SHARE` of a thread. No I/O, no clock.
+//! A token bucket of processor time. Bursts of up to `BURST` pass at once, enough for dozens of ordinary handshakes. In the long run
+//! unauthenticated peers get one part in `SHARE` of one thread. No I/O, no clock.
 
 use std::time::{Duration, Instant};
 
-/// Processor time that is there after a quiet while; a handshake with certificates takes up to 1 ms.
+/// Processor time that is available after an idle period: 40 handshakes with certificates, each of which takes up to 1 ms.
 const BURST: Duration = Duration::from_millis(40);
-/// One part of so many is for strangers.
+/// Unauthenticated peers get one part in `SHARE` of a thread's time: connection floods leave four fifths to the traffic of the job.
 const SHARE: u32 = 5;
-/// When nothing is left: until so much is there again, they wait.
+/// A pause lasts until this much processor time is available again, enough for one handshake.
 const ENOUGH: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
 pub struct Allowance {
-    /// What is overspent or used, and when that was counted.
+    /// The fill of the bucket at the time `counted`: time that was spent and has not been refilled.
     used: Duration,
     counted: Option<Instant>,
 }
 
 impl Allowance {
-    /// Counts processor time that was spent until `now`; for how long nothing more may be spent, if it was too much.
+    /// Counts processor time that was spent until `now`. Returns how long no more may be spent, if the limit is exceeded.
     pub fn spend(&mut self, spent: Duration, now: Instant) -> Option<Duration> {
         let passed = self.counted.replace(now).map_or(Duration::MAX, |at| now.saturating_duration_since(at));
         self.used = self.used.saturating_sub(passed / SHARE) + spent;

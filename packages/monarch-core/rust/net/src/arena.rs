@@ -1,12 +1,11 @@
 //! The sender's shared memory for large parts.
 //!
-//! Page faults, not copies, are what a large argument costs, so memory is reused: segments are memfds that
-//! stay mapped, blocks are cut from the lowest free offset so that the same warm pages serve again and again.
-//! A block is freed when the last `Arc` of it goes: the sender holds one while it writes, each link one per
-//! message until the receiver says that it has let go (or dies).
+//! The main cost of a large argument is page faults, not copies, so memory is reused. Segments are memfds that stay mapped, and blocks are
+//! allocated at the lowest free offset, so that the same warm pages are used again. A block is freed when the last `Arc` of it is dropped.
+//! The sender holds one while it writes. Each link holds one per message until the receiver has released the block or has ended.
 //!
-//! Sizes: a normal segment is 64 MiB of sparse address space; up to `KEEP` bytes of segments are kept when
-//! they are empty, the rest goes back to the kernel at once. After a second without use all but `IDLE_KEEP` goes.
+//! A normal segment is 64 MiB of sparse address space. Up to `KEEP` bytes of empty segments are kept; the kernel gets the rest back at
+//! once. After a second without use, all but `IDLE_KEEP` bytes go back.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,10 +21,10 @@ use crate::lock::lock;
 use crate::sys::{self, PAGE};
 
 pub const SEGMENT: u64 = 64 << 20;
-/// Empty segments beyond this many bytes are given back at once. Two arguments of 256 MiB overlap when they follow
-/// each other, and their answers too.
+/// Total size of the segments above which an empty segment is returned to the kernel at once. 1 GiB holds two successive arguments of 256
+/// MiB, which overlap in time, and the two results.
 pub const KEEP: u64 = 1 << 30;
-/// What stays when nobody has used the arena for `IDLE`.
+/// Total size of the segments that remain when no block has been allocated for `IDLE`.
 pub const IDLE_KEEP: u64 = SEGMENT;
 pub const IDLE: Duration = Duration::from_secs(1);
 
@@ -43,7 +42,7 @@ impl FreeList {
         FreeList { free: BTreeMap::from([(0, len)]) }
     }
 
-    /// The lowest offset that fits.
+    /// Takes `len` bytes at the lowest free offset with enough room.
     pub fn take(&mut self, len: u64) -> Option<u64> {
         let (&at, &have) = self.free.iter().find(|&(_, &have)| have >= len)?;
         self.free.remove(&at);
@@ -77,11 +76,11 @@ pub struct Segment {
     fd: OwnedFd,
     base: *mut u8,
     free: Mutex<FreeList>,
-    /// Bytes from the start that have been written once, so whose pages exist.
+    /// The number of bytes from the start that have been written at least once, so that their pages exist.
     touched: Mutex<u64>,
 }
 
-// SAFETY: `base` is a shared mapping; blocks of it are handed out disjointly.
+// SAFETY: `base` is a shared mapping, and its blocks do not overlap.
 unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
@@ -89,7 +88,7 @@ impl Segment {
     fn new(id: u32, len: u64) -> io::Result<Self> {
         let fd = sys::memfd(len)?;
         let base = sys::map(fd.as_raw_fd(), 0, len as usize, &sys::Share::Shared)?;
-        // SAFETY: just mapped. Huge pages where the system allows them for shared memory.
+        // SAFETY: the mapping was just made. Huge pages are used where the system allows them for shared memory.
         unsafe { sys::advise(base, len as usize, libc::MADV_HUGEPAGE) };
         Ok(Segment { id, len, fd, base, free: Mutex::new(FreeList::new(len)), touched: Mutex::new(0) })
     }
@@ -101,9 +100,9 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // A receiver may hold a descriptor until it hears that the segment is gone; the memory is free at once.
+        // A receiver may hold a descriptor until it is notified that the segment is gone. `discard` frees the memory at once.
         sys::discard(self.fd.as_raw_fd(), self.len);
-        // SAFETY: no block is left, each held an Arc of this segment.
+        // SAFETY: no block is left, because each block holds an `Arc` of this segment.
         unsafe { sys::unmap(self.base, self.len as usize) };
     }
 }
@@ -119,11 +118,11 @@ pub struct Arena {
     segments: Mutex<Segments>,
     later: OnceLock<Later>,
     trim_is_due: AtomicBool,
-    /// Blocks cut since the last look.
+    /// A block was allocated since the last check for idleness.
     used: AtomicBool,
 }
 
-/// A piece of the arena; freed on drop.
+/// A range of bytes of one segment, allocated by `Arena::alloc` and freed on drop.
 pub struct Block {
     arena: Weak<Arena>,
     pub segment: Arc<Segment>,
@@ -137,7 +136,7 @@ impl Arena {
         Arc::default()
     }
 
-    /// A block of at least `len` bytes, at a page boundary.
+    /// Allocates a block of at least `len` bytes at a page boundary.
     pub fn alloc(self: &Arc<Self>, len: usize) -> io::Result<Block> {
         let size = (len.max(1) as u64).next_multiple_of(PAGE as u64);
         self.used.store(true, Ordering::Relaxed);
@@ -149,7 +148,7 @@ impl Arena {
                 let segment = Arc::new(Segment::new(segments.next, size.max(SEGMENT))?);
                 segments.next += 1;
                 segments.all.push(segment.clone());
-                // A fresh segment is at least as long as the block.
+                // A new segment is at least as long as the block.
                 let at = lock(&segment.free).take(size).ok_or(io::ErrorKind::OutOfMemory)?;
                 (segment, at)
             }
@@ -157,12 +156,12 @@ impl Arena {
         Ok(Block { arena: Arc::downgrade(self), segment, offset, size, len })
     }
 
-    /// Bytes of address space in use by segments.
+    /// The address space of all segments, in bytes.
     pub fn reserved(&self) -> u64 {
         lock(&self.segments).all.iter().map(|s| s.len).sum()
     }
 
-    /// Names who runs the trimming of an idle arena; without it nothing is trimmed.
+    /// Sets the function that runs a task after a delay. Without it an idle arena is not trimmed.
     pub fn trim_with(&self, later: Later) {
         let _ = self.later.set(later);
     }
@@ -184,7 +183,7 @@ impl Arena {
         }
     }
 
-    /// Gives empty segments back, largest first, until no more than `keep` bytes are left or none is empty.
+    /// Returns empty segments to the kernel, largest first, until at most `keep` bytes are left or no segment is empty.
     pub fn trim(&self, keep: u64) {
         let mut segments = lock(&self.segments);
         segments.all.sort_by_key(|s| s.len);
@@ -226,33 +225,33 @@ impl Block {
         self.len == 0
     }
 
-    /// What `fill` has put in.
+    /// The content that `fill` has written.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: inside the mapping of the segment, which the block keeps; nobody writes to a block that can be shared.
+        // SAFETY: the bytes are inside the mapping of the segment, which the block keeps. No thread writes to a block that can be shared.
         unsafe { std::slice::from_raw_parts(self.segment.base.add(self.offset as usize), self.len) }
     }
 
-    /// Copies the bytes in; pages that do not exist yet are made in one go, which is several times faster
-    /// than one fault each.
+    /// Copies `src` to the start of the block. Pages that do not exist yet are made by one call, which is several times faster than one
+    /// page fault for each.
     pub fn fill(&mut self, src: &[u8]) {
         self.fill_at(0, src);
     }
 
-    /// The same from a place in the block on; what does not fit is left out.
+    /// Copies `src` to offset `at` of the block. Bytes beyond the end of the block are left out.
     pub fn fill_at(&mut self, at: usize, src: &[u8]) {
         let n = src.len().min((self.size as usize).saturating_sub(at));
         self.prepare(at, n);
-        // SAFETY: the block is ours alone until it is sent, and long enough.
+        // SAFETY: no other thread has the block until it is sent, and `n` is at most its size.
         unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), self.address().add(at), n) };
     }
 
-    /// Where it is, for whoever fills it some other way before anybody else sees it.
+    /// The address of the block, for code that fills it by other means before the block is shared.
     pub fn address(&self) -> *mut u8 {
-        // SAFETY: inside the mapping of the segment.
+        // SAFETY: the offset is inside the mapping of the segment.
         unsafe { self.segment.base.add(self.offset as usize) }
     }
 
-    /// Makes pages that do not exist yet: so many bytes are going to be written there.
+    /// Creates the missing pages of `n` bytes from offset `at` on, before they are written.
     pub fn prepare(&self, at: usize, n: usize) {
         let n = n.min((self.size as usize).saturating_sub(at));
         let start = self.offset + at as u64;
@@ -261,7 +260,7 @@ impl Block {
         if end > *touched {
             let from = (*touched).max(start);
             let from = from - from % PAGE as u64;
-            // SAFETY: inside the segment's mapping.
+            // SAFETY: the range is inside the mapping of the segment.
             unsafe {
                 sys::advise(
                     self.segment.base.add(from as usize),

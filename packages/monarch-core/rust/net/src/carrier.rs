@@ -1,4 +1,4 @@
-//! Transport of frames to a process without a socket to it.
+//! Sends frames to processes to which this process has no socket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,25 +7,26 @@ use wire::ProcUid;
 
 use crate::arena::Block;
 
-/// The other side is gone.
+/// The link has ended; no frame can be sent on it.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct LinkDown;
 
-/// Takes frames to processes on other hosts.
+/// Sends frames to processes on one other host.
 pub trait Carrier: Send + Sync {
-    /// Where they go, by the name that the host has in the job.
+    /// The host on which the processes are, by its name in the job.
     fn host(&self) -> ProcUid;
 
-    /// Whole frames, in order. What cannot be delivered is reported by whoever reports the end of the process.
-    /// The blocks go first: they are large parts of these frames, and the first of them has this number. Neither pieces nor blocks: one
-    /// empty frame, which the host of an ended process answers with the end.
+    /// Sends `pieces`, which are whole frames in their order, to the process `to`. The component that reports the end of a process also
+    /// reports frames that could not be delivered. `blocks` are the out-of-band parts of these frames and are sent before them; `first` is
+    /// the number of the first one. Neither pieces nor blocks: sends one empty frame, which the host of an ended process answers with the
+    /// report of that end.
     fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown>;
 }
 
-/// How many parts this process has sent ahead of their frames: their numbers.
+/// The number of the next out-of-band part of this process.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
-/// Numbers for so many parts that go ahead of their frames; the first of them.
+/// Reserves numbers for `parts` out-of-band parts; returns the first number.
 pub fn number_ahead(parts: usize) -> u64 {
     AHEAD.fetch_add(parts as u64, Ordering::Relaxed)
 }

@@ -1,8 +1,8 @@
-//! Frames that survive the end of their stream.
+//! Frames of a session that survive the end of their stream.
 //!
-//! Frames of a channel are numbered by counting. The sender keeps what the receiver has not acknowledged; when a new stream takes the
-//! place of one that broke, each side says how much it has received, and the other sends the rest again. Acknowledgements are frames
-//! without a number, between others. No I/O here.
+//! The frames of a channel are numbered in the order sent. The sender keeps each frame until the receiver has acknowledged it. When a new
+//! stream replaces a broken one, each side reports the number of frames that it has received, and the other side sends the later frames
+//! again. Acknowledgements are frames without a number, sent between the others. No I/O here.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,25 +10,25 @@ use std::sync::Arc;
 
 use crate::segment::RecvPart;
 
-/// The kind of an acknowledgement; the body is a count.
+/// The frame kind of an acknowledgement; its body is the number of received frames.
 pub const ACK: u8 = 0;
-/// An acknowledgement is due after so many bytes, or so many frames: few enough to cost nothing, and the sender keeps little.
+/// A receiver acknowledges after 1 MiB or 512 frames: rarely enough to cost nothing, and often enough that the sender keeps little.
 const ACK_BYTES: usize = 1 << 20;
 const ACK_FRAMES: u64 = 512;
 
-/// The two sides do not agree on what was received.
+/// The two sides disagree on the number of received frames.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Disagree {
-    /// A claim was made earlier, for another attempt: the other side has acknowledged more since, or this side has received more.
+    /// The claim belongs to an earlier stream: since then the other side has acknowledged more, or this side has received more.
     Stale,
     /// The other side claims more than was sent.
     Ahead,
 }
 
-/// Bytes that are kept until they are acknowledged.
+/// Bytes of a frame that the sender keeps until they are acknowledged.
 pub enum Held {
     Own(Box<[u8]>),
-    /// A stretch of a part whose bytes were there when it was put in: they stay.
+    /// A range of a large part. Its bytes were complete when it was queued, and they do not change.
     Part(Arc<RecvPart>, Range<usize>),
 }
 
@@ -48,30 +48,30 @@ impl Held {
     }
 }
 
-/// A frame, or a part of it.
+/// One run of bytes of a frame: the whole frame, or a section of it. `ends` marks the last one of its frame.
 struct Entry {
     held: Held,
     ends: bool,
 }
 
-/// What goes out.
+/// The sending side of a channel. Its owner is the session.
 #[derive(Default)]
 pub struct Outbox {
-    /// Frames that are not acknowledged, the oldest first.
+    /// The frames that are not acknowledged, oldest first.
     kept: VecDeque<Entry>,
-    /// How many frames these are, and how many of them have been written whole.
+    /// The number of frames in `kept`, and the number of these that have been written completely.
     frames: u64,
     done: u64,
-    /// How many frames were acknowledged.
+    /// The number of acknowledged frames.
     acked: u64,
-    /// How many entries of `kept` have been written whole.
+    /// The number of entries of `kept` that have been written completely.
     written: usize,
-    /// Bytes of the next one that have been written.
+    /// The number of written bytes of the entry at `written`.
     at: usize,
-    /// Acknowledgements on their way, and how much of them has been written.
+    /// Acknowledgements and the prologue that wait to be written, and the number of their written bytes.
     extra: Vec<u8>,
     extra_at: usize,
-    /// Bytes in `kept`.
+    /// Total bytes of `kept`.
     bytes: usize,
     unwritten: usize,
 }
@@ -81,7 +81,7 @@ impl Outbox {
         self.put(Held::Own(frame), true);
     }
 
-    /// More of a frame; `ends` with its last part. What is empty is no part.
+    /// Adds bytes to the frame at the end of the queue; `ends` marks its last bytes.
     pub fn put(&mut self, held: Held, ends: bool) {
         self.bytes += held.len();
         self.unwritten += held.len();
@@ -89,22 +89,22 @@ impl Outbox {
         self.kept.push_back(Entry { held, ends });
     }
 
-    /// Of the next frame something has been written.
+    /// Whether a frame has been written in part.
     fn is_within(&self) -> bool {
         self.at > 0 || self.written.checked_sub(1).and_then(|i| self.kept.get(i)).is_some_and(|e| !e.ends)
     }
 
-    /// How many frames were given to it in all.
+    /// The total number of frames that have been queued.
     pub fn count(&self) -> u64 {
         self.acked + self.frames
     }
 
-    /// Bytes kept for a replay.
+    /// Bytes kept so that they can be sent again.
     pub fn kept(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes that wait for the stream.
+    /// Bytes that have not been written to the stream.
     pub fn unwritten(&self) -> usize {
         self.unwritten
     }
@@ -113,19 +113,19 @@ impl Outbox {
         self.written == self.kept.len() && self.extra_at == self.extra.len()
     }
 
-    /// An acknowledgement, behind the frame that is being written.
+    /// Queues an acknowledgement. It is written behind the frame that is being written.
     pub fn acknowledge(&mut self, received: u64) {
         self.extra.extend_from_slice(&9u32.to_le_bytes());
         self.extra.push(ACK);
         self.extra.extend_from_slice(&received.to_le_bytes());
     }
 
-    /// Bytes that are no frame and go first over a new stream.
+    /// Queues bytes that are no frame. They are the first bytes on a new stream.
     pub fn prologue(&mut self, bytes: &[u8]) {
         self.extra.extend_from_slice(bytes);
     }
 
-    /// What to write next, at most so many pieces.
+    /// The next bytes to write, in at most `most` slices.
     pub fn pieces(&self, most: usize) -> Vec<&[u8]> {
         let mut out: Vec<&[u8]> = Vec::with_capacity(most.min(16));
         let (mut next, mut at, mut within) = (self.written, self.at, self.is_within());
@@ -141,7 +141,7 @@ impl Outbox {
         out
     }
 
-    /// So many bytes of what `pieces` gave have been written.
+    /// Counts `n` bytes of the slices of `pieces` as written.
     pub fn wrote(&mut self, mut n: usize) {
         while n > 0 && self.is_within() {
             n = self.advance(n);
@@ -160,7 +160,7 @@ impl Outbox {
         }
     }
 
-    /// Counts bytes of one entry; what is left over.
+    /// Counts written bytes of one entry; returns the number of bytes that belong to later entries.
     fn advance(&mut self, n: usize) -> usize {
         let entry = &self.kept[self.written];
         let step = n.min(entry.held.len() - self.at);
@@ -174,7 +174,7 @@ impl Outbox {
         n - step
     }
 
-    /// The other side has received so many frames.
+    /// Drops the frames that the other side has acknowledged; `received` is their number since the start of the session.
     pub fn acked(&mut self, received: u64) -> Result<(), Disagree> {
         let Some(fresh) = received.checked_sub(self.acked) else { return Ok(()) };
         if fresh > self.done {
@@ -198,7 +198,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Whether a new stream can go on where the other side claims to be.
+    /// Whether a new stream can continue after the `received` frames that the other side reports.
     pub fn can_resume(&self, received: u64) -> Result<(), Disagree> {
         match received.checked_sub(self.acked) {
             None => Err(Disagree::Stale),
@@ -207,10 +207,10 @@ impl Outbox {
         }
     }
 
-    /// A new stream, over which the other side has said how many frames it has.
+    /// Continues on a new stream after the `received` frames that the other side has reported.
     pub fn resume(&mut self, received: u64) -> Result<(), Disagree> {
         self.can_resume(received)?;
-        // As if all had been written, so that what has come can go; and then nothing of the rest.
+        // First all entries count as written, so that the acknowledged ones can be dropped. Then none of the rest counts as written.
         (self.written, self.done, self.at) = (self.kept.len(), self.frames, 0);
         self.acked(received)?;
         (self.written, self.done) = (0, 0);
@@ -221,7 +221,7 @@ impl Outbox {
     }
 }
 
-/// What comes in.
+/// The receiving side of a channel.
 #[derive(Default)]
 pub struct Inbox {
     pub received: u64,
@@ -230,7 +230,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// A whole frame of so many bytes has come; true if an acknowledgement is due.
+    /// Counts a complete frame of `bytes` bytes; returns true if an acknowledgement is due.
     pub fn took(&mut self, bytes: usize) -> bool {
         self.received += 1;
         self.bytes += bytes;

@@ -1,4 +1,4 @@
-//! Bytes that a link has still to write.
+//! Bytes that a link has yet to write.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use crate::arena::Segment;
 
-/// Queued frames are merged into pieces of about this size.
+/// Queued frames are merged up to about this size, so that one system call writes many of them.
 const MERGE: usize = 256 << 10;
 
-/// A descriptor on its way to the peer.
+/// A descriptor that is sent to the peer with a chunk.
 pub(crate) enum Passed {
     Own(OwnedFd),
-    /// The segment's own one: who is out of descriptors can still lend what it has.
+    /// The segment's own descriptor. No new descriptor is needed, so a process that has none left can still announce its segments.
     Segment(Arc<Segment>),
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Chunk {
     pub bytes: Vec<u8>,
     pub at: usize,
     pub fds: Vec<Passed>,
-    /// Not before this.
+    /// The time before which the chunk is not written: the end of a test's delay, or of the wait after a shortage. `None`: at once.
     pub due: Option<Instant>,
 }
 
@@ -42,7 +42,7 @@ impl Chunk {
     }
 }
 
-/// Queues what lies behind the first `skip` bytes.
+/// Queues `release` and `pieces`, without their first `skip` bytes.
 pub(crate) fn enqueue(
     queue: &mut VecDeque<Chunk>,
     queued: &AtomicUsize,

@@ -1,4 +1,4 @@
-//! A connection to the first of several addresses that accepts it, without blocking.
+//! A non-blocking connection to the first of several addresses that accepts it.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -11,7 +11,7 @@ use crate::address;
 use crate::lock::lock;
 use crate::poller::{Poller, Source};
 
-/// Gets the connection and its other end, or why the last place did not take it.
+/// Receives the connection and the address that accepted it, or the error of the last address.
 pub type Connected = Box<dyn FnOnce(io::Result<(OwnedFd, SocketAddr)>) + Send>;
 
 struct Waits {
@@ -28,7 +28,7 @@ struct Attempt {
     waits: Mutex<Option<Waits>>,
 }
 
-/// Tries one place after the other, within `bound` altogether; `done` is called once, here or on the thread that reads the sockets.
+/// Tries one address after the other, for at most `bound` in total. `done` is called once, on this thread or on the poller's.
 pub fn connect(poller: &Arc<Poller>, places: VecDeque<SocketAddr>, bound: Duration, done: Connected) {
     next(poller, places, poller.now() + bound, ErrorKind::NotFound.into(), done);
 }
@@ -45,7 +45,7 @@ fn next(poller: &Arc<Poller>, mut places: VecDeque<SocketAddr>, deadline: Instan
 
 fn wait(poller: &Arc<Poller>, waits: Waits) {
     let (fd, token) = (waits.fd.as_raw_fd(), poller.token());
-    // A place that does not answer leaves something to those behind it.
+    // Each of the remaining addresses gets an equal share of the time, so that a silent address does not use it all.
     let bound = waits.deadline.saturating_duration_since(poller.now()) / (1 + waits.rest.len() as u32);
     let attempt = Arc::new(Attempt { poller: poller.clone(), token, waits: Mutex::new(Some(waits)) });
     if let Err(e) = poller.add(token, fd, attempt.clone()) {

@@ -1,11 +1,11 @@
 //! Unix sockets that only processes of this user can reach.
 //!
-//! Such a socket is a file in a directory of mode 0700, so the kernel refuses the connections of other users before this process is
-//! woken: their floods cost it nothing. Where the directory cannot be had (another user has taken its name, the disk is full or
-//! read-only), the socket has an abstract name instead. Everyone can connect to an abstract name, so the user of each peer is checked
-//! as well (`SO_PEERCRED`).
+//! Such a socket is a file in a directory of mode 0700, so the kernel refuses the connections of other users before this process is woken:
+//! their floods cost it nothing. The socket has an abstract name instead where the directory is not available: another user has taken its
+//! name, or the disk is full or read-only. Every user can connect to an abstract name, so the user of each peer is checked as well
+//! (`SO_PEERCRED`).
 //!
-//! A process that is killed leaves its file behind. `sweep` removes files that no process listens at; agents call it when they start.
+//! A killed process leaves its file behind. `sweep` removes files at which no process listens; agents call it when they start.
 
 use std::fs;
 use std::io;
@@ -22,12 +22,12 @@ use crate::sys;
 const BACKLOG: libc::c_int = 1024;
 /// Attempts to bind while other processes remove the directory because it is empty.
 const ATTEMPTS: usize = 16;
-/// A file younger than this may be of a process that has bound its socket and is about to listen.
+/// A younger file may belong to a process that has bound its socket and is about to listen.
 const FRESH: Duration = Duration::from_secs(10);
-/// Longest wait for a process with an abstract name to accept a connection: it may be of another user.
+/// Longest wait for the owner of an abstract name to accept a connection. The owner may be a process of another user that never accepts.
 const ABSTRACT: Duration = Duration::from_secs(1);
 
-/// What the socket carries.
+/// The type of the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A stream of bytes (`SOCK_STREAM`).
@@ -36,12 +36,12 @@ pub enum Kind {
     Packets,
 }
 
-/// A socket that listens; its file goes with it.
+/// A listening socket; its file is removed on drop.
 #[derive(Debug)]
 pub struct ControlSocket {
     fd: OwnedFd,
     file: Option<PathBuf>,
-    /// The process that has bound it: a forked child does not remove the file.
+    /// The process that has bound the socket. A forked child does not remove the file.
     pid: u32,
 }
 
@@ -55,7 +55,7 @@ impl ControlSocket {
         let fd = socket(kind)?;
         let file = (0..ATTEMPTS).find_map(|_| bind_file(&fd, directory, name).transpose()).and_then(Result::ok);
         if file.is_none() {
-            // A socket can be bound once.
+            // A socket can be bound only once.
             let fd = socket(kind)?;
             bind(&fd, &Name::Abstract(name))?;
             listen(&fd)?;
@@ -64,7 +64,7 @@ impl ControlSocket {
         Ok(ControlSocket { fd, file, pid: std::process::id() })
     }
 
-    /// Other users can connect: the socket has an abstract name.
+    /// Whether other users can connect: the socket has an abstract name.
     pub fn is_open_to_all(&self) -> bool {
         self.file.is_none()
     }
@@ -84,18 +84,18 @@ impl Drop for ControlSocket {
     }
 }
 
-/// The name of the socket at which a process answers for its buffers.
+/// The name of the socket at which the process `process` answers requests for its buffers.
 pub fn of_buffers(process: u64) -> String {
     format!("monarch-bulk-{process:016x}")
 }
 
-/// Removes what a process of this name has left, which has ended.
+/// Removes the file of a process that has ended.
 pub fn forget(name: &str) {
     let _ = fs::remove_file(of_user().join(name));
 }
 
-/// Connects to a socket of this name and of this user. It waits for `timeout` where more processes connect than the other side
-/// accepts, else it fails with `WouldBlock`; non-blocking from then on.
+/// Connects to a socket of this user by its name; the result is non-blocking. The call waits up to `timeout` for a place in the queue of
+/// the other side, and then fails with `WouldBlock`.
 pub fn connect(name: &str, kind: Kind, timeout: Duration) -> io::Result<OwnedFd> {
     let directory = of_user();
     if is_private(&directory) {
@@ -105,7 +105,7 @@ pub fn connect(name: &str, kind: Kind, timeout: Duration) -> io::Result<OwnedFd>
         }
     }
     let fd = connect_within(&Name::Abstract(name), kind, timeout.min(ABSTRACT)).map_err(|e| match e.kind() {
-        // Of another user, most likely, who accepts nothing: a process of this one has a file, as long as there is room for it.
+        // The socket most likely belongs to another user's process: a process of this user has a file unless there is no room for one.
         io::ErrorKind::WouldBlock => io::Error::new(e.kind(), "a process, maybe of another user, has its name and accepts nothing"),
         _ => e,
     })?;
@@ -129,8 +129,8 @@ fn connect_within(name: &Name<'_>, kind: Kind, timeout: Duration) -> io::Result<
     Ok(stream.into())
 }
 
-/// The names of this user's files, without those that no process listens at; and all abstract names of this network namespace that
-/// begin with `prefix`, of whatever user.
+/// The names of this user's socket files at which a process listens, and all abstract names of this network namespace. Both are limited to
+/// names that begin with `prefix`. Abstract names may belong to any user.
 pub fn names(prefix: &str) -> Vec<String> {
     let directory = of_user();
     let bound = bound_names();
@@ -143,7 +143,7 @@ pub fn names(prefix: &str) -> Vec<String> {
     found
 }
 
-/// Removes the files of this user that no process listens at: those of processes that were killed.
+/// Removes the socket files of this user at which no process listens: those of killed processes.
 pub fn sweep() {
     sweep_in(&of_user(), FRESH);
 }
@@ -153,7 +153,7 @@ fn sweep_in(directory: &Path, fresh: Duration) {
     if names.is_empty() {
         return;
     }
-    // Sockets of other network namespaces are not in the kernel's list, and are asked.
+    // The kernel's list does not have sockets of other network namespaces; `listens` tests those.
     let bound = bound_names();
     for file in names.into_iter().map(|name| directory.join(name)) {
         if !bound.iter().any(|b| Path::new(b) == file) && !listens(&file) && age(&file).is_some_and(|age| age >= fresh) {
@@ -166,9 +166,9 @@ fn age(file: &Path) -> Option<Duration> {
     fs::symlink_metadata(file).ok()?.modified().ok()?.elapsed().ok()
 }
 
-/// The directory of this user's sockets, which may not be there.
+/// The directory of this user's sockets. It may not exist.
 pub fn of_user() -> PathBuf {
-    // Not the temporary directory of the environment, which differs between processes of one user.
+    // A fixed path: the temporary directory of the environment differs between processes of one user.
     PathBuf::from(format!("/tmp/monarch-{}", sys::user()))
 }
 
@@ -176,7 +176,7 @@ fn is_private(directory: &Path) -> bool {
     fs::symlink_metadata(directory).is_ok_and(|m| m.is_dir() && m.uid() == sys::user() && m.mode() & 0o077 == 0)
 }
 
-/// None where it is worth another attempt.
+/// Binds the socket and listens. `None` if the directory vanished meanwhile and another attempt is useful.
 fn bind_file(fd: &OwnedFd, directory: &Path, name: &str) -> io::Result<Option<PathBuf>> {
     if let Err(e) = fs::DirBuilder::new().mode(0o700).create(directory)
         && e.kind() != io::ErrorKind::AlreadyExists
@@ -202,7 +202,7 @@ fn bind_file(fd: &OwnedFd, directory: &Path, name: &str) -> io::Result<Option<Pa
 fn remove(file: &Path) {
     let _ = fs::remove_file(file);
     if let Some(directory) = file.parent() {
-        // Fails while others are in it.
+        // The removal fails while the directory has other files.
         let _ = fs::remove_dir(directory);
     }
 }
@@ -215,15 +215,15 @@ fn files(directory: &Path) -> Vec<String> {
     entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect()
 }
 
-/// Whether a process accepts connections there. Of a socket of the other kind the answer is another error than a refusal.
+/// Whether a process accepts connections at the file. A socket of the other kind gives an error other than a refusal.
 fn listens(file: &Path) -> bool {
     let Ok(fd) = socket(Kind::Stream) else { return true };
     !connect_to(&fd, &Name::File(file)).is_err_and(|e| matches!(e.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound))
 }
 
-/// Names of all unix sockets of this network namespace that listen; abstract ones begin with `@`.
+/// The names of all listening unix sockets of this network namespace; abstract names begin with `@`.
 fn bound_names() -> Vec<String> {
-    /// `__SO_ACCEPTCON` of the kernel: the socket listens.
+    /// `__SO_ACCEPTCON` of the kernel: the flag of a listening socket.
     const LISTENS: &str = "00010000";
     let Ok(text) = fs::read("/proc/net/unix") else { return vec![] };
     let text = String::from_utf8_lossy(&text);
@@ -246,7 +246,7 @@ impl Name<'_> {
         // SAFETY: an all-zero address is valid.
         let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
         address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        // An abstract name follows a NUL, a path is followed by one.
+        // An abstract name follows a NUL byte; a path ends with one.
         let (bytes, from) = match self {
             Name::File(path) => (path.as_os_str().as_bytes(), 0),
             Name::Abstract(name) => (name.as_bytes(), 1),
@@ -280,7 +280,7 @@ fn socket(kind: Kind) -> io::Result<OwnedFd> {
 
 fn bind(fd: &OwnedFd, name: &Name<'_>) -> io::Result<()> {
     let (address, len) = name.address()?;
-    // SAFETY: `address` outlives the call and is `len` bytes long at least.
+    // SAFETY: `address` outlives the call and has at least `len` bytes.
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })
 }
 
@@ -295,7 +295,7 @@ fn connect_to(fd: &OwnedFd, name: &Name<'_>) -> io::Result<()> {
     check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) })
 }
 
-/// Takes a connection, non-blocking; `WouldBlock` when none is waiting.
+/// Accepts a connection, non-blocking; fails with `WouldBlock` if none waits.
 pub fn accept(listener: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: null pointers mean that the address is not wanted.
     let fd = unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) };

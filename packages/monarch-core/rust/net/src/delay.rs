@@ -1,4 +1,4 @@
-//! A delay that the test kit puts on the links of a process, in both directions; none costs one relaxed load a frame.
+//! The delay that tests put on the links of a process, in both directions. Without a delay the cost is one relaxed load for each frame.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ impl Delay {
         }
     }
 
-    /// Zero: none. What is held already stays held as long as it was to be.
+    /// Sets the delay; zero ends it. Frames that are already held keep their time.
     pub fn set(&self, delay: Duration) {
         self.0.store(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }

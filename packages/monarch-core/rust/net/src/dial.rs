@@ -1,6 +1,6 @@
-//! A connection to another host, from the first packet until both sides are authenticated; and a connection that came in, as far.
+//! Outgoing connections to another host, from the first packet until both sides are authenticated, and incoming ones from the accept on.
 //!
-//! The poller drives it, and its caller bounds it in time.
+//! The poller drives the handshake, and the caller bounds its duration.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,20 +16,20 @@ use crate::poller::{Poller, Source};
 use crate::stream::Stream;
 use crate::trust::{DialTrust, Opened, Opening, Progress, Refused, Target};
 
-/// Why there is no stream.
+/// The reason why a handshake has produced no stream.
 #[derive(Debug)]
 pub enum NoStream {
-    /// The network says so: refused, unreachable, no such name.
+    /// An error of the network: connection refused, host unreachable, unknown name.
     Network(String),
-    /// The connection was open, and ended before it was of use.
+    /// The connection was established and ended before the handshake was complete.
     Broken(String),
-    /// There was no connection in time.
+    /// The connection was not established in time.
     TimedOut,
-    /// There was one, and no answer in time.
+    /// The connection was established, and the other side did not answer in time.
     Unanswered,
-    /// The gateway that the other side is behind; `lost` is for ever.
+    /// An error of the gateway in front of the host. `lost`: the host is lost for good.
     Gateway { why: String, lost: bool },
-    /// The other side is not who it should be, or thinks so of us.
+    /// The other side failed the authentication, or refused this side.
     Refused(Refused),
 }
 
@@ -37,7 +37,7 @@ const SILENCE: &str = "no answer";
 const NO_FILE: &str = "no such file or directory";
 
 impl NoStream {
-    /// One word for it: `version`, `auth` or `other`.
+    /// The class of the error: `version`, `auth` or `other`.
     pub fn kind(&self) -> &'static str {
         match self {
             NoStream::Refused(Refused::Version { .. }) => "version",
@@ -48,7 +48,7 @@ impl NoStream {
         }
     }
 
-    /// It says nothing about why.
+    /// Whether the error is the absence of an answer, which has no cause in its text.
     pub fn is_silence(&self) -> bool {
         match self {
             NoStream::TimedOut | NoStream::Unanswered => true,
@@ -57,17 +57,17 @@ impl NoStream {
         }
     }
 
-    /// The other side took the connection.
+    /// Whether the other side accepted the connection.
     pub fn was_open(&self) -> bool {
         matches!(self, NoStream::Broken(_) | NoStream::Unanswered | NoStream::Refused(_))
     }
 
-    /// Nothing listens there: a port that refuses, or a socket file that is gone.
+    /// Whether no process listens at the address: the port refuses connections, or the socket file is gone.
     pub fn is_refusal(&self) -> bool {
         matches!(self, NoStream::Network(why) if why.contains("refused") || why == NO_FILE)
     }
 
-    /// It may be another time.
+    /// Whether a later attempt can succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             NoStream::Network(_) | NoStream::Broken(_) | NoStream::TimedOut | NoStream::Unanswered => true,
@@ -88,7 +88,8 @@ impl std::fmt::Display for NoStream {
     }
 }
 
-/// A stream, with what the other side has answered (nothing for one that came in) and what has come behind that.
+/// An authenticated stream. `answer` is the other side's answer to the greeting (empty for an incoming stream); `early` are the bytes
+/// received after it.
 pub struct Ready {
     pub opened: Opened,
     pub answer: Vec<u8>,
@@ -97,13 +98,13 @@ pub struct Ready {
 
 pub type Done = Box<dyn FnOnce(Result<Ready, NoStream>) + Send>;
 
-/// Has a key certified: whoever does it answers with `Handshake::certified`.
+/// Requests a certificate for a public key. The receiver of the request answers with `Handshake::certified`.
 pub type Certify = Box<dyn FnOnce(Vec<u8>, Weak<Handshake>) + Send>;
 
 enum Phase {
     Connecting(OwnedFd, Box<dyn FnOnce(OwnedFd) -> io::Result<Opening> + Send>),
     Opening(Opening),
-    /// The answer to the greeting is still to come.
+    /// The greeting was sent, and its answer has not arrived completely.
     Answer(Opened, Vec<u8>),
     Over,
 }
@@ -113,18 +114,18 @@ struct State {
     done: Option<Done>,
     writes: bool,
     awaits_answer: bool,
-    /// For those who dial on behalf of the client.
+    /// Set on hosts that dial on behalf of the client.
     certify: Option<Certify>,
 }
 
-/// A frame of a greeting or an answer, with its length.
+/// A greeting or an answer with its length in front.
 pub fn greeting_frame(body: &[u8]) -> Vec<u8> {
     let mut out = (body.len() as u32).to_le_bytes().to_vec();
     out.extend_from_slice(body);
     out
 }
 
-/// One stream that is being opened.
+/// The handshake of one stream.
 pub struct Handshake {
     me: Weak<Handshake>,
     poller: Arc<Poller>,
@@ -133,7 +134,7 @@ pub struct Handshake {
     state: Mutex<State>,
 }
 
-/// What the network says, without the number that the standard library adds.
+/// The text of a network error, without the error number that the standard library adds.
 pub fn said(e: &io::Error) -> String {
     let text = e.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
@@ -149,7 +150,7 @@ impl From<&io::Error> for NoStream {
     }
 }
 
-/// Dials; `done` is called once, on the thread that reads the sockets.
+/// Dials a host. `done` is called once: here if the connection fails at once, otherwise on the poller's thread.
 #[allow(clippy::too_many_arguments)]
 pub fn dial(
     poller: &Arc<Poller>,
@@ -176,7 +177,7 @@ pub fn dial(
     Handshake::start(poller, Phase::Connecting(fd, open), bound, certify, done, true);
 }
 
-/// The same over a stream that is open as far as a gateway, which passes everything on.
+/// Dials a host over a stream to a gateway, which forwards all bytes.
 pub fn dial_through(
     poller: &Arc<Poller>,
     gateway: Stream,
@@ -192,7 +193,7 @@ pub fn dial_through(
     }
 }
 
-/// Takes in a stream that has been accepted.
+/// Starts the handshake of an accepted stream.
 pub fn take_in(poller: &Arc<Poller>, opening: Opening, bound: Duration, done: Done) -> Arc<Handshake> {
     Handshake::start(poller, Phase::Opening(opening), bound, None, done, false)
 }
@@ -208,11 +209,11 @@ impl Handshake {
     ) -> Arc<Handshake> {
         let (fd, writes) = match &phase {
             Phase::Connecting(fd, _) => (fd.as_raw_fd(), true),
-            // Who dials speaks first.
+            // The dialling side sends first.
             Phase::Opening(o) => (o.fd(), awaits_answer || o.wants_write()),
             Phase::Answer(..) | Phase::Over => (-1, false),
         };
-        // A peer that has come in is a stranger until the handshake is over.
+        // An incoming peer counts as unauthenticated until the handshake is over.
         let token = if awaits_answer { poller.token() } else { poller.stranger_token() };
         let me = Arc::new_cyclic(|me| Handshake {
             me: me.clone(),
@@ -296,7 +297,7 @@ impl Handshake {
         }
     }
 
-    /// The certificate that it waits for.
+    /// Continues with the certificate that the handshake waits for.
     pub fn certified(&self, certificate: Vec<u8>) {
         if let Phase::Opening(opening) = &mut lock(&self.state).phase {
             opening.certified(certificate);
@@ -304,7 +305,7 @@ impl Handshake {
         self.step();
     }
 
-    /// Gives it up, if it is not done.
+    /// Ends the handshake with a time-out, if it has not ended.
     pub fn give_up(&self) {
         self.end(Err(self.silence()));
     }
@@ -326,7 +327,7 @@ impl Handshake {
             (std::mem::replace(&mut state.phase, Phase::Over), state.done.take())
         };
         if let Some(done) = done {
-            // Before the descriptor is closed, or belongs to somebody else.
+            // The socket leaves the poller before its descriptor is closed or gets another owner.
             self.poller.remove(self.token, self.fd);
             drop(phase);
             done(result);
@@ -334,7 +335,7 @@ impl Handshake {
     }
 }
 
-/// Where the answer ends, when it is there whole.
+/// The offset at which the answer ends; `None` while it is incomplete.
 fn read_answer(opened: &mut Opened, buf: &mut Vec<u8>) -> Result<Option<usize>, NoStream> {
     loop {
         if let Some(head) = buf.get(..4).and_then(|b| <[u8; 4]>::try_from(b).ok()) {

@@ -1,21 +1,22 @@
 //! A forked child of a process that uses the runtime is inert.
 //!
-//! The child has the parent's memory and descriptors, but none of its threads. Epoll sets, event counters, sockets and shared memory are
-//! one object for both processes: the child must not read, write, change or free any of them. So every system call of the data path looks
-//! here first, and every destructor that gives something back does nothing. Locks may be held by threads that the child does not have.
+//! The child has the parent's memory and descriptors, but none of its threads. Both processes share each epoll set, event counter, socket
+//! and shared memory. The child must not read, write, change or free any of them. So every system call of the data path first calls
+//! `check`, and every destructor that would return a resource does nothing in the child. A thread that the child does not have may hold any
+//! of the locks.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static CHILD: AtomicBool = AtomicBool::new(false);
 
-/// This process is a fork of one that uses the runtime.
+/// Whether this process is a fork of one that uses the runtime.
 #[inline]
 pub fn is_child() -> bool {
     CHILD.load(Ordering::Relaxed)
 }
 
-/// Makes this process inert, for good.
+/// Makes this process inert for the rest of its life.
 pub fn become_child() {
     CHILD.store(true, Ordering::SeqCst);
 }

@@ -1,4 +1,4 @@
-//! The heartbeat stream of a session: small messages that never wait behind others, and are not sent again when they are lost.
+//! The heartbeat stream of a session. Its small messages never wait behind other traffic and are not sent again when they are lost.
 
 use std::io;
 
@@ -7,11 +7,11 @@ use wire::greeting::{self, Beat};
 use crate::stream::Stream;
 use crate::trunk::StreamEnd;
 
-/// What may wait; beyond it the other side does not read, and one more message would tell it nothing new.
+/// Most bytes that wait to be written. Beyond them the other side does not read, and a further heartbeat has no new information.
 const MOST_WAITING: usize = 16 << 10;
 const READ: usize = 4 << 10;
 
-/// One stream, its half-read and half-written messages.
+/// One stream with its partly read and partly written messages.
 pub struct Heart {
     pub stream: Stream,
     pub token: u64,
@@ -21,7 +21,7 @@ pub struct Heart {
 }
 
 impl Heart {
-    /// `prologue` goes out first, `early` has come already.
+    /// `prologue` is sent first; `early` are bytes that the handshake has already received.
     pub fn new(stream: Stream, token: u64, prologue: &[u8], early: Vec<u8>) -> Self {
         Heart { stream, token, input: early, output: prologue.to_vec(), want_write: false }
     }
@@ -49,7 +49,7 @@ impl Heart {
         Ok(())
     }
 
-    /// What has come; how the stream has ended, if it has.
+    /// Reads all complete heartbeats into `beats`. Returns how the stream has ended, if it has.
     pub fn read(&mut self, beats: &mut Vec<Beat>) -> Option<StreamEnd> {
         loop {
             let mut at = 0;

@@ -1,10 +1,10 @@
-//! Large parts on their way into a channel, and what must not overtake them.
+//! Large parts that wait to enter a channel, and the frames that must not overtake them.
 //!
-//! What goes to another host goes into the channel at once, but for large parts: of those only as much as keeps the stream busy. Those from
-//! one process to another are a lane, and come in their order; lanes take turns, a stretch each. Frames go past them all, for their
-//! receiver keeps them until it has their parts. But what a process has an agent do is about other processes, too: it is behind all
-//! that this process has sent before, and before all that it sends then. Messages, answers and credits are for the receiver alone, which
-//! may be a client, and so an agent. No I/O here.
+//! Frames to another host enter the channel at once. Large parts enter it only as fast as the stream takes them. The parts from one process
+//! to another form a send queue and keep their order; the queues take turns, one fragment each. Most frames overtake the waiting parts,
+//! because their receiver keeps each frame until its parts have arrived. Requests to an agent also concern other processes. Such a request
+//! stays behind everything that its process sent before, and ahead of everything that the process sends later. Messages, answers and
+//! credits concern only their receiver, even where the receiver is a client and therefore also an agent. No I/O here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ enum Item {
 
 struct Lane {
     from: ProcUid,
-    /// Of all that the process sends, if none.
+    /// The receiving process; `None` if the queue has the items to all receivers.
     to: Option<ProcUid>,
     items: VecDeque<Item>,
 }
 
-/// Not for an actor, or for whoever waits for an answer: for the one that starts, stops and links processes.
+/// Whether a frame is a request to the agent of the host: neither a message to an actor, nor an answer to a call, nor credit.
 fn is_for_agent(route: &Route, body: &[u8]) -> bool {
     route.to == route.to_host && !Frames::of(body).all(|f| matches!(f.first(), Some(&(MESSAGE | REPLY | CREDIT))))
 }
@@ -44,13 +44,13 @@ impl Lanes {
         self.lanes.is_empty()
     }
 
-    /// Bytes that wait.
+    /// Bytes that wait in all queues.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// A frame that goes this way must wait here. `body` is what it carries; it tells that the processes in `ended` have ended, which is
-    /// behind all that they have sent.
+    /// Whether a frame on this route must wait in a send queue. `body` is its content. `ended` are the processes whose ends it reports; the
+    /// report stays behind everything that they sent.
     pub fn is_behind(&self, route: &Route, ended: &[ProcUid], body: &[u8]) -> bool {
         let mut its = self.lanes.iter().filter(|l| l.from == route.from).peekable();
         let is_behind_its_own = its.peek().is_some() && (its.any(|l| l.to.is_none()) || is_for_agent(route, body));
@@ -65,7 +65,7 @@ impl Lanes {
         self.lane(route).items.push_back(Item::Frame(frame));
     }
 
-    /// A part whose bytes are there.
+    /// Queues a part whose bytes are complete.
     pub fn put_part(&mut self, route: &Route, number: u64, part: Arc<RecvPart>) {
         self.bytes += part.len();
         self.lane(route).items.push_back(Item::Part { route: *route, number, part, at: 0 });
@@ -80,7 +80,7 @@ impl Lanes {
         &mut self.lanes[i]
     }
 
-    /// Makes one lane of all that a process has, and others that have ended.
+    /// Merges the queues of the process `from` and of the processes in `ended` into one.
     fn join(&mut self, from: ProcUid, ended: &[ProcUid]) {
         let (its, others) = std::mem::take(&mut self.lanes).into_iter().partition(|l| l.from == from || ended.contains(&l.from));
         self.lanes = others;
@@ -89,7 +89,7 @@ impl Lanes {
         self.lanes.push_back(Lane { from, to: None, items });
     }
 
-    /// Moves the next frame into the channel; false if there is none.
+    /// Moves the next frame or fragment into the channel; returns false if none waits.
     pub fn next(&mut self, outbox: &mut Outbox) -> bool {
         let Some(mut lane) = self.lanes.pop_front() else { return false };
         let mut turn_is_over = false;

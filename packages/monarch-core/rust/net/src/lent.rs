@@ -1,4 +1,4 @@
-//! Blocks of this process that the peer of a link holds, and the segments that the peer knows.
+//! Blocks of this process that the peer of a link holds, and the segments that the peer knows. Owned by the link.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Each once more; gives the segments that the peer does not know yet.
+    /// Counts one more use of each block; returns the segments that the peer does not know yet.
     pub fn lend(&mut self, blocks: &[Arc<Block>]) -> Vec<Arc<Segment>> {
         let mut fresh = Vec::new();
         for block in blocks {
@@ -30,7 +30,7 @@ impl Lent {
         self.blocks.get(&id).map(|lent| lent.0.clone())
     }
 
-    /// The peer has let go of each once; gives those that it holds no more.
+    /// Counts one use less of each block; returns the blocks that the peer no longer uses.
     pub fn take_back(&mut self, blocks: &[BlockId]) -> Vec<Arc<Block>> {
         let mut freed = Vec::new();
         for id in blocks {
@@ -44,12 +44,12 @@ impl Lent {
         freed
     }
 
-    /// The peer does not know this segment any more.
+    /// Forgets a segment that the peer no longer knows.
     pub fn forget(&mut self, segment: u32) {
         self.announced.remove(&segment);
     }
 
-    /// Segments that the peer knows and that are gone.
+    /// Forgets the segments that no longer exist; returns their ids, of which the peer must be notified.
     pub fn sweep(&mut self) -> Vec<u32> {
         let gone: Vec<u32> = self.announced.iter().filter(|(_, s)| s.strong_count() == 0).map(|(id, _)| *id).collect();
         gone.iter().for_each(|id| drop(self.announced.remove(id)));

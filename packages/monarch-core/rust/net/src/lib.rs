@@ -2,19 +2,19 @@
 //!
 //! | file | noun |
 //! |---|---|
-//! | `sys` | the system calls, made safe |
+//! | `sys` | the system calls behind safe functions |
 //! | `waiter` | a thread that waits for an event |
-//! | `poller` | the reading of all sockets: leader and follower |
-//! | `allowance` | the processor time of peers that have not proved who they are |
+//! | `poller` | the epoll loop over all sockets: leader and followers |
+//! | `allowance` | the limit on the processor time of unauthenticated peers |
 //! | `timers` | tasks that are due later |
 //! | `delay` | how long frames are held, for tests |
-//! | `timeline` | simulated time of threads that really run |
-//! | `lock` | locks that survive a panic |
+//! | `timeline` | simulated time of real threads |
+//! | `lock` | locks that stay usable after a panic |
 //! | `lent` | blocks that the peer of a link holds, and segments that it knows |
 //! | `link` | a framed, ordered connection to one process |
 //! | `carrier` | transport of frames to processes without a socket of their own |
 //! | `stream` | a byte stream to another process, plain or encrypted |
-//! | `socket` | a socket that remembers how it failed |
+//! | `socket` | a socket that keeps its first error |
 //! | `tls` | the encryption of a stream |
 //! | `address` | the address of an agent |
 //! | `control_socket` | a unix socket that only processes of this user can reach |
@@ -25,13 +25,13 @@
 //! | `trust` | authentication: secrets, certificates, the handshake that proves them |
 //! | `channel` | frames that survive the end of their connection: numbers, acknowledgements, replay |
 //! | `lanes` | send queues of large parts, and frames that must not overtake them |
-//! | `records` | TLS records by themselves, for a process that gets a connection from its agent |
+//! | `records` | TLS records without a stream, for a process that gets a connection from its agent |
 //! | `traffic` | the kernel's counters of a connection |
 //! | `trunk` | a session between two agents |
 //! | `still` | a connection that a test has paused |
 //! | `heart` | the heartbeat stream of a session |
-//! | `chunk` | bytes that a link has still to write |
-//! | `readdressed` | frames that were made for a socket, and go to another host |
+//! | `chunk` | bytes that a link has yet to write |
+//! | `readdressed` | frames that were encoded for a socket and go to another host instead |
 //! | `forked_child` | the forked child of a process that uses the runtime: it is inert |
 //! | `arena` | the sender's shared memory for large parts |
 //! | `segment` | the receiver's view of a sender's arena |

@@ -1,7 +1,7 @@
 //! A framed, ordered connection to one process.
 //!
-//! The thread that sends writes the socket itself; only what the socket does not take is queued, and the
-//! poller writes it when there is room. A link exists before its socket does: what is sent meanwhile waits.
+//! The sending thread writes to the socket itself. Bytes that the socket does not take are queued, and the poller writes them when there is
+//! room. A link exists before its socket does: frames that are sent meanwhile wait in the queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -26,42 +26,43 @@ use crate::readdressed;
 use crate::segment::RecvSegment;
 use crate::sys::{self, Descriptors};
 
-/// What a socket is asked to hold; the kernel clamps it.
+/// Requested size of the socket's buffers; the kernel limits it.
 const SOCKET_BUFFER: libc::c_int = 1 << 20;
 const READ_CHUNK: usize = 64 << 10;
-/// A buffer that has grown beyond this shrinks when it is empty: pieces of what comes from other hosts fit.
+/// A larger read buffer shrinks when it is empty. Fragments of large parts from other hosts fit into this size.
 const KEEP: usize = 1 << 20;
-/// Reads of one link in a row before others get their turn.
+/// Reads of one link in a row before the poller serves other links.
 const READS_IN_A_ROW: usize = 8;
-/// Released bytes that may wait for the next frame to this peer.
+/// Bytes of released blocks that may wait for the next frame to this peer. Beyond them the release is sent at once.
 const RELEASE_LAZILY: usize = 8 << 20;
-/// Messages closer than this belong together; well below a round trip, so that a caller who waits is never held back.
+/// Messages with a shorter gap are sent together. The time is well below a round trip, so a caller that waits for each answer is never
+/// delayed.
 const BURST: Duration = Duration::from_micros(8);
-/// When the kernel is short of what a send needs, it is tried again after this time.
+/// Delay before a send is repeated that failed because the kernel lacked memory or had too many descriptors in flight.
 const SHORTAGE: Duration = Duration::from_millis(10);
-/// Held-back bytes that go out at once.
+/// Delayed messages of this total size are written at once.
 const HOLD: usize = 32 << 10;
 
 pub trait LinkHandler: Send + Sync {
-    /// One whole frame; descriptors that came with it, or were lost, are at the front of `fds`.
+    /// Handles one complete frame. Descriptors that arrived with it are at the front of `fds`; a lost descriptor is `None` there.
     fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut Descriptors);
-    /// A frame on its way to or from another host; its body is the link's.
+    /// Handles a frame from or to another host. Its body lies in the link's read buffer.
     fn routed(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
         self.frame(link, Frame::Routed(Routed { head: *head, body: body.into() }), &mut Descriptors::new());
     }
-    /// The link is finished; called once.
+    /// Reports that the link has ended; called once.
     fn down(&self, link: &Arc<Link>);
 }
 
 #[derive(Default)]
 struct Out {
-    /// From `attach` to `close`. Whoever reads has a share of its own, so a close cannot pull it away.
+    /// Set from `attach` to `close`. A reading thread holds its own reference, so `close` cannot end the descriptor under it.
     fd: Option<Arc<OwnedFd>>,
     queue: VecDeque<Chunk>,
     want_write: bool,
-    /// The poller has been asked to flush it.
+    /// The poller is to flush the link before its thread waits.
     held: bool,
-    /// And to do so within a moment, whether or not a thread waits.
+    /// The poller is to flush the link at once, even if no thread waits.
     soon: bool,
     /// When the last small message was sent.
     last: Option<Instant>,
@@ -74,7 +75,7 @@ struct Out {
 struct In {
     buf: Vec<u8>,
     fds: Descriptors,
-    /// Frames under a delay, and when they are handled.
+    /// Frames that a test delays, with the times when they are handled.
     delayed: VecDeque<(Instant, Frame)>,
 }
 
@@ -90,10 +91,10 @@ pub struct Link {
     segments: Mutex<HashMap<u32, Arc<RecvSegment>>>,
     queued: AtomicUsize,
     is_down: AtomicBool,
-    /// Of a process on another host, in the place of a socket.
+    /// Set if the process is on another host: sends frames in place of a socket.
     carrier: OnceLock<Arc<dyn Carrier>>,
     pub sent: AtomicU64,
-    /// Bytes through the socket: each is written below the lock of its direction.
+    /// Bytes through the socket; each counter is written under the lock of its direction.
     written: AtomicU64,
     read: AtomicU64,
 }
@@ -119,12 +120,12 @@ impl Link {
         })
     }
 
-    /// From now on frames go by the carrier; what was sent before goes first.
+    /// Switches the link to the carrier. Frames that were sent before go first.
     pub fn carry_by(&self, carrier: Arc<dyn Carrier>) {
         let mut out = lock(&self.out);
         let queue = std::mem::take(&mut out.queue);
         self.queued.store(0, Ordering::Relaxed);
-        // Nobody has seen what was to be lent.
+        // The queue has not been sent, so the peer does not know these blocks yet.
         let lent = std::mem::take(&mut *lock(&self.lent));
         for chunk in queue {
             let _ = readdressed::carry(&*carrier, self.peer, &chunk.bytes, |id| lent.block(id));
@@ -132,17 +133,17 @@ impl Link {
         let _ = self.carrier.set(carrier);
     }
 
-    /// The process is on another host: shared memory does not reach it.
+    /// Whether the process is on another host, out of reach of shared memory.
     pub fn is_carried(&self) -> bool {
         self.carrier.get().is_some()
     }
 
-    /// That host.
+    /// The host of the process, if the link is carried.
     pub fn carried_to(&self) -> Option<ProcUid> {
         self.carrier.get().map(|c| c.host())
     }
 
-    /// Gives the link its socket; what was sent before goes out first.
+    /// Gives the link its socket. Frames that were sent before are written first.
     pub fn attach(self: &Arc<Self>, fd: OwnedFd) -> io::Result<()> {
         let fd = Arc::new(fd);
         let raw = fd.as_raw_fd();
@@ -160,16 +161,16 @@ impl Link {
         self.poller.add(self.token, raw, Arc::new(LinkSource(self.clone(), fd.clone())))?;
         let out = lock(&self.out);
         if out.down {
-            // Closed meanwhile, by somebody who found nothing to remove.
+            // Another thread has closed the link before the socket was in the poller.
             self.poller.remove(self.token, raw);
         } else if out.want_write {
-            // What could not be written needs the interest that `add` has just replaced.
+            // `add` has replaced the interest in writing, which the queued bytes need.
             self.poller.want_write(self.token, raw, true);
         }
         Ok(())
     }
 
-    /// It has its socket.
+    /// Whether the link has a socket.
     pub fn is_attached(&self) -> bool {
         lock(&self.out).fd.is_some()
     }
@@ -178,7 +179,7 @@ impl Link {
         self.is_down.load(Ordering::Acquire)
     }
 
-    /// Bytes that were written to the socket, and read from it.
+    /// Bytes that were written to the socket, and bytes that were read from it.
     pub fn traffic(&self) -> (u64, u64) {
         (self.written.load(Ordering::Relaxed), self.read.load(Ordering::Relaxed))
     }
@@ -188,13 +189,13 @@ impl Link {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// Sends the pieces as one contiguous run of whole frames. Blocks that the frames name must be lent first.
+    /// Sends the pieces as one contiguous run of whole frames. Frames with blocks go by `send_with_blocks`.
     pub fn send(&self, pieces: &[&[u8]], fds: Vec<OwnedFd>) -> Result<(), LinkDown> {
         let mut out = lock(&self.out);
         self.send_locked(&mut out, pieces, fds.into_iter().map(Passed::Own).collect())
     }
 
-    /// Sends a frame to a link without a socket ahead of what waits for that; a link that has one sends it like any other.
+    /// Sends a frame ahead of the frames that wait for the socket. On a link that has its socket, this is `send`.
     pub fn send_first(&self, frame: &[u8]) -> Result<(), LinkDown> {
         let mut out = lock(&self.out);
         if out.fd.is_some() || out.down || self.carrier.get().is_some() {
@@ -208,8 +209,8 @@ impl Link {
         Ok(())
     }
 
-    /// As `send`, but a small message that follows another one closely is held back for those that follow it: one
-    /// system call and one wake-up for all of them. It goes out before this thread waits, or by the I/O thread, at once.
+    /// Sends like `send`, but holds a small message back that follows another one closely, so that one system call and one wake-up serve
+    /// several messages. A held message is sent before this thread waits, or by the I/O thread, at once.
     pub fn send_soon(&self, pieces: &[&[u8]]) -> Result<(), LinkDown> {
         let mut out = lock(&self.out);
         let now = Instant::now();
@@ -248,7 +249,7 @@ impl Link {
         }
     }
 
-    /// As `send` of a link that is carried, with the parts that go ahead and the number of the first.
+    /// Sends frames on a carried link. `blocks` are their out-of-band parts, which are sent first; `first` is the number of the first part.
     pub fn send_behind(&self, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
         let out = lock(&self.out);
         let carrier = self.carrier.get().filter(|_| !out.down).ok_or(LinkDown)?;
@@ -256,14 +257,14 @@ impl Link {
         carrier.carry(self.peer, pieces, blocks, first)
     }
 
-    /// As `send`, with the blocks that the frames name: segments the peer does not know are announced first.
+    /// Sends frames that name blocks. Segments that the peer does not know are announced first.
     pub fn send_with_blocks(&self, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown> {
         let mut out = lock(&self.out);
         if out.down {
             return Err(LinkDown);
         }
         if let Some(carrier) = self.carrier.get() {
-            // Since just now.
+            // The link has become a carried one since the caller looked.
             self.sent.fetch_add(1, Ordering::Relaxed);
             let lent = |id| blocks.iter().find(|b| b.id() == id).cloned();
             return readdressed::carry(&**carrier, self.peer, &pieces.concat(), lent);
@@ -306,7 +307,7 @@ impl Link {
         let raw_fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         let total = release.len() + pieces.iter().map(|p| p.len()).sum::<usize>();
         let mut wrote = 0;
-        // More pieces than one gather write takes, or descriptors, go through the queue after the first write.
+        // Frames with more pieces than one gather write takes go through the queue; so does what the first write has left.
         if pieces.len() <= 15 {
             match sys::send(raw, &gather[first..=count], &raw_fds) {
                 Ok(n) => wrote = add(&self.written, n),
@@ -323,7 +324,7 @@ impl Link {
         Ok(())
     }
 
-    /// Does something to this link when the delay is over; gives the time.
+    /// Calls `f` with this link after the delay; returns the time of the call.
     fn later(&self, delay: Duration, f: impl FnOnce(&Arc<Link>) + Send + 'static) -> Instant {
         let (due, me) = (Instant::now() + delay, self.me.clone());
         let task = move || {
@@ -349,12 +350,13 @@ impl Link {
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                // The socket lives, and nobody tells when there is more: what is not sent is not lost.
+                // The socket is usable, but no event reports when the kernel has resources again. The chunk stays queued, and a timer sends
+                // it.
                 Err(e) if sys::is_short(&e) => {
                     chunk.due = Some(self.later(SHORTAGE, |link| link.flush_out(&mut lock(&link.out))));
                     break;
                 }
-                // The reading side sees the end of the stream and reports it.
+                // The reading side receives the end of the stream and reports it.
                 Err(_) => {
                     out.queue.clear();
                     self.queued.store(0, Ordering::Relaxed);
@@ -369,7 +371,7 @@ impl Link {
         }
     }
 
-    /// The receiver lets a block go; told with the next frame, or soon.
+    /// Releases a received block. The sender is notified with the next frame, or soon.
     pub fn release(&self, block: BlockId, len: usize) {
         if forked_child::is_child() {
             return;
@@ -391,13 +393,13 @@ impl Link {
         lock(&self.segments).get(&id).cloned()
     }
 
-    /// Handles what concerns only this link; gives back all other frames.
+    /// Handles the frames that concern only this link; returns all others.
     fn own_frame(&self, f: Frame, fds: &mut Descriptors) -> Option<Frame> {
         match f {
             Frame::Control(Control::Segment { segment, len }) => {
                 match fds.pop_front().flatten() {
                     Some(fd) => drop(lock(&self.segments).insert(segment, Arc::new(RecvSegment::new(fd, len)))),
-                    // Messages that name it already are incomplete; later ones come behind a new announcement.
+                    // Messages that already name the segment are incomplete. The peer announces it again before later ones.
                     None => drop(self.send(&[&Frame::Control(Control::SegmentLost { segment }).encode()], Vec::new())),
                 }
                 None
@@ -441,13 +443,13 @@ impl Link {
                 drop(input);
                 self.close();
             } else if self.is_down() {
-                // Closed by what it has read.
+                // A frame that was just handled has closed the link.
                 *input = In::default();
             }
         }
     }
 
-    /// The peer is gone: handles what it sent before. Not if this thread, or another, is reading the link just now.
+    /// Handles the frames of an ended peer that are still in the socket. Does nothing if a thread is reading the link now.
     pub fn drain(self: &Arc<Self>) {
         let Some(fd) = lock(&self.out).fd.clone() else { return };
         if let Ok(mut input) = self.input.try_lock() {
@@ -456,7 +458,7 @@ impl Link {
         }
     }
 
-    /// Handles what has been held back until `now`; without it, all of that.
+    /// Handles the delayed frames that are due at `now`, or all of them.
     fn handle_delayed(self: &Arc<Self>, input: &mut In, now: Option<Instant>) {
         while !self.is_down() && input.delayed.front().is_some_and(|(due, _)| now.is_none_or(|now| *due <= now)) {
             if let Some((_, f)) = input.delayed.pop_front() {
@@ -471,7 +473,7 @@ impl Link {
         }
     }
 
-    /// Reads and handles what is there, in at most so many reads; false at the end of the stream.
+    /// Reads and handles the available frames, with at most `reads` reads; returns false at the end of the stream.
     fn read_all(self: &Arc<Self>, input: &mut In, raw: RawFd, reads: usize) -> bool {
         for _ in 0..reads {
             let want = frame::missing(&input.buf).max(READ_CHUNK);
@@ -479,7 +481,7 @@ impl Link {
             let room = input.buf.capacity() - input.buf.len();
             let n = match sys::recv_into(raw, &mut input.buf, &mut input.fds, libc::MSG_DONTWAIT) {
                 Ok(0) => {
-                    // The link stays, as long as its process is remembered.
+                    // The link exists as long as its process is remembered; its buffer is not needed.
                     input.buf = Vec::new();
                     return false;
                 }
@@ -501,7 +503,7 @@ impl Link {
                 let Ok(f) = Frame::decode(frame) else { return false };
                 match (self.poller.delay.get(), input.delayed.back()) {
                     (None, None) => self.handle(f, &mut input.fds),
-                    // Behind the last one, which the delay left.
+                    // The delay has ended, but earlier frames are still held: the frame stays behind them.
                     (None, Some((due, _))) => input.delayed.push_back((*due, f)),
                     (Some(d), _) => {
                         let due = self.later(d, |link| link.handle_delayed(&mut lock(&link.input), Some(Instant::now())));
@@ -520,7 +522,7 @@ impl Link {
         true
     }
 
-    /// Ends the link from this side, or notes that it has ended.
+    /// Closes the link. Later calls have no effect.
     pub fn close(self: &Arc<Self>) {
         if forked_child::is_child() {
             return;
@@ -540,10 +542,10 @@ impl Link {
             self.poller.remove(self.token, fd.as_raw_fd());
             sys::shutdown(fd.as_raw_fd());
         }
-        // A link is kept as long as its process is remembered; what it holds of the kernel's is not.
+        // The link exists as long as its process is remembered; the kernel's resources are released now.
         *lock(&self.lent) = Lent::default();
         lock(&self.segments).clear();
-        // Whoever is reading right now finds the end by itself.
+        // A thread that is reading now finds the end by itself.
         if let Ok(mut input) = self.input.try_lock() {
             *input = In::default();
         }
@@ -574,7 +576,7 @@ impl Source for LinkSource {
     }
 }
 
-/// Adds to a count that no other thread writes to now; gives what was added.
+/// Adds to a counter that only this thread writes at the moment; returns what was added.
 fn add(count: &AtomicU64, n: usize) -> usize {
     count.store(count.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
     n

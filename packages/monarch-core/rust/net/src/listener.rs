@@ -1,7 +1,8 @@
-//! Where streams come in.
+//! Accepts streams from other hosts.
 //!
-//! Whoever can reach the port can open connections and say nothing; so only so many may be half open, each for a short time, and when
-//! there are more, the oldest goes: a flood slows newcomers down, and takes neither memory nor descriptors without bound.
+//! Any process that reaches the port can open connections and stay silent. So the number of unauthenticated connections is limited, each
+//! has little time, and the oldest is closed when there are too many. A flood delays new connections, but uses a bounded amount of memory
+//! and descriptors.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,14 +16,14 @@ use crate::lock::lock;
 use crate::poller::{Poller, Source};
 use crate::trust::{HostTrust, Opened, Opening};
 
-/// Connections that have not shown who they are.
+/// Most connections that are not authenticated yet. The bound is on their descriptors and memory.
 const HALF_OPEN: usize = 256;
-/// How long they may take to.
+/// Time limit of a handshake.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Connections accepted in one turn of the listener.
+/// Connections that one call accepts before the poller serves other sockets.
 const BATCH: usize = 16;
 
-/// Gets each connection: where it came from, and the stream or why there is none.
+/// Receives each connection: the name of its peer, and the stream or the reason why there is none.
 pub type Arrived = Arc<dyn Fn(String, Result<Opened, NoStream>) + Send + Sync>;
 
 pub struct Listener {
@@ -56,12 +57,13 @@ impl Listener {
             let (fd, peer) = match address::accept(self.fd(), self.is_unix) {
                 Ok(Some(come)) => come,
                 Ok(None) => return,
-                // Without descriptors it would be tried again at once and for ever: make room.
+                // No descriptor is left, and the pending connection would wake the poller again at once. Closing half-open connections
+                // makes room.
                 Err(_) => return self.make_room(0),
             };
             let arrived = self.arrived.clone();
             if let Err(why) = self.trust.admits_user(fd.as_raw_fd()) {
-                // At once, without waiting for what it has to send.
+                // Refused at once, without waiting for the peer's first bytes.
                 drop(fd);
                 arrived(peer, Err(NoStream::Refused(why)));
                 continue;

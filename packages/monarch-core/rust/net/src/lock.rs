@@ -1,4 +1,4 @@
-//! Locks whose data stays valid if a holder panicked.
+//! Locks whose data stays valid if a thread panics while it holds them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,18 +1,18 @@
-//! Who reads the sockets.
+//! The epoll loop that reads all sockets of a process.
 //!
-//! Waking a thread costs more than anything else in a small call, so the thread that waits for a reply
-//! reads the sockets itself (it *leads*); others that wait sleep on a futex (they *follow*); the I/O thread
-//! stands in only while nobody leads. The trade-off is two `epoll_ctl` calls a wait against one wake-up.
+//! Waking a thread costs more than anything else in a small call. So the thread that waits for a reply reads the sockets itself (it
+//! *leads*). Other waiting threads sleep on a futex (they *follow*). The I/O thread reads only while no thread leads. The trade-off is two
+//! `epoll_ctl` calls for each wait against one wake-up.
 //!
-//! All sockets are in one *inner* epoll set. The I/O thread waits on an *outer* set that holds the inner
-//! one, armed one-shot. A leader disarms it, waits on the inner set directly, and arms it again when it
-//! leaves. The lead moves to where the traffic goes: a leader that has woken another waiter steps back.
+//! All sockets are in one *inner* epoll set. The I/O thread waits on an *outer* set that contains the inner one, armed one-shot. A leader
+//! disarms it, waits on the inner set directly, and arms it again when it leaves. The lead moves to the thread with the traffic: a leader
+//! that has woken another waiter stops leading.
 //!
-//! The number of a descriptor does not say whose it is: once the descriptor is closed, the next one that any thread opens gets its number.
-//! So the poller keeps the token that each number was registered for last, and a late change for an earlier one changes nothing.
+//! The number of a descriptor does not identify its owner: once the descriptor is closed, the next one that any thread opens gets its
+//! number. So the poller keeps the last token of each number, and a late change with an earlier token has no effect.
 //!
-//! Descriptors of *strangers*, peers that have not proved who they are and the listeners that they come to, are in a set of their own
-//! inside the inner one. A few of them are served at a time, and together they get a share of the processor (`Allowance`): a flood of
+//! *Strangers* are peers that are not authenticated yet, and the listeners that accept them. Their descriptors are in a set of their own
+//! inside the inner one. Each turn serves a few of them, and together they get a limited share of the processor (`Allowance`): a flood of
 //! connections delays neither links nor heartbeats by more than one such turn.
 
 use std::collections::HashMap;
@@ -31,67 +31,68 @@ use crate::timeline::Timeline;
 use crate::timers::{Task, Timers};
 use crate::waiter::{IDLE, LEADING, LED_BY, NOTIFIED, SLEEPING, WOKEN, Waiter};
 
-/// Something with a descriptor in the inner set.
+/// An owner of a descriptor in the inner set.
 pub trait Source: Send + Sync {
-    /// Called by whoever reads; must not block and must not call into Python.
+    /// Handles events of the descriptor. The reading thread calls it; it must not block and must not call into Python.
     fn ready(&self, events: u32);
 }
 
-/// Something that has been held back for a moment, to go out together with what comes next.
+/// A sender that holds output back for a moment, to send it together with later output.
 pub trait Pending: Send + Sync {
     fn flush(&self);
 }
 
-/// How a wait ended.
+/// The outcome of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitEnd {
     Ready,
     TimedOut,
     /// A signal handler ran in this thread.
     Interrupted,
-    /// What was waited for is there, and no notification has come of it.
+    /// The condition is true, but its notification was lost.
     Unannounced,
-    /// In simulated time: nothing can happen any more.
+    /// Simulated time: no thread can continue, and no timer is due.
     Stuck,
-    /// In simulated time: the process of this thread has been killed.
+    /// Simulated time: the process of this thread was killed.
     Killed,
 }
 
 #[derive(PartialEq, Eq)]
 enum Mode {
-    /// The outer set is armed: the I/O thread will be woken.
+    /// The outer set is armed: an event wakes the I/O thread.
     Armed,
     /// The I/O thread is reading.
     Reading,
-    /// A waiter leads.
+    /// A waiting thread leads.
     Led,
 }
 
-/// How long a message that closely follows another may be held back if its sender neither waits nor sends more.
+/// The longest time that a message is held back behind an earlier one if its sender neither waits nor sends more. Short for a person, and
+/// long enough that the I/O thread wakes once for many messages.
 const SOON: Duration = Duration::from_micros(500);
-/// A thread that waits for what is announced looks by itself this often: a notification that was lost delays it, and no more.
+/// Interval at which a waiting thread checks its condition without a notification. It bounds the delay that a lost notification causes.
 const LOOK: Duration = Duration::from_secs(5);
-/// So long a notification that is on its way may take, once what it is about is there.
+/// The time that a notification may take once its condition is true. After it the notification counts as lost.
 const UNDER_WAY: Duration = Duration::from_millis(10);
 const KICK: u64 = 0;
 const WAKE: u64 = 0;
 const INNER: u64 = 1;
-/// In the inner set: the set of strangers.
+/// The event token of the set of strangers in the inner set.
 const STRANGERS: u64 = u64::MAX;
-/// The mark of tokens of strangers.
+/// The bit that marks the tokens of strangers.
 const STRANGER: u64 = 1 << 63;
-/// Strangers served in one turn, before links get theirs.
+/// Strangers served in one turn. Few, so that links wait at most for four handshake steps.
 const STRANGERS_IN_A_TURN: usize = 4;
-/// Events taken per `epoll_wait`; enough for one reply of each proc of a 64-proc mesh.
+/// Events of one `epoll_wait`: enough for one reply of each proc of a mesh of 64 procs.
 const BATCH: usize = 64;
 
-/// What is in the inner set, with its descriptor if that is closed in a fork.
+/// A source of the inner set, with its descriptor if a forked child has to close it.
 type Entry = (Option<RawFd>, Arc<dyn Source>);
 
 #[derive(Default)]
 struct Sources {
     by_token: HashMap<u64, Entry>,
-    /// The token that a descriptor with this number was registered for last.
+    /// The token under which each descriptor number was last registered.
     tokens: HashMap<RawFd, u64>,
 }
 
@@ -105,7 +106,7 @@ pub struct Poller {
     inner: OwnedFd,
     strangers: OwnedFd,
     allowance: Mutex<Allowance>,
-    /// To give to timers.
+    /// A reference to this poller, for timers.
     me: Weak<Poller>,
     outer: OwnedFd,
     kick: OwnedFd,
@@ -116,13 +117,13 @@ pub struct Poller {
     timers: Mutex<Timers>,
     tasks: Mutex<Vec<Task>>,
     pending: Mutex<Vec<Arc<dyn Pending>>>,
-    /// Length of `pending`, to look at without the lock; it changes under it.
+    /// The length of `pending`, readable without its lock; it changes only under the lock.
     pending_count: AtomicUsize,
     flush_is_due: AtomicBool,
     stopped: AtomicBool,
-    /// Of all links that it reads.
+    /// The delay that a test puts on all links of this poller.
     pub delay: Delay,
-    /// Time is simulated.
+    /// Set if time is simulated.
     timeline: Option<Arc<Timeline>>,
 }
 
@@ -131,7 +132,7 @@ impl Poller {
         Poller::on(None)
     }
 
-    /// One for all processes of a simulated world; its threads do not lead.
+    /// The poller of all processes of a simulated world. Only its I/O thread reads sockets; no other thread leads.
     pub fn simulated(timeline: Arc<Timeline>) -> io::Result<Arc<Self>> {
         Poller::on(Some(timeline))
     }
@@ -170,12 +171,12 @@ impl Poller {
         self.timeline.as_ref()
     }
 
-    /// What deadlines are measured by.
+    /// The clock of all deadlines.
     pub fn now(&self) -> Instant {
         self.timeline.as_ref().map_or_else(Instant::now, |t| t.now())
     }
 
-    /// Has the I/O thread look again.
+    /// Wakes the I/O thread.
     pub fn wake(&self) {
         sys::eventfd_signal(self.wake.as_raw_fd());
     }
@@ -184,12 +185,12 @@ impl Poller {
         Arc::new(Waiter::new(self.kick.as_raw_fd()))
     }
 
-    /// A number that `add` will know the source by.
+    /// A new number that identifies a source.
     pub fn token(&self) -> u64 {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The same for a descriptor of a peer that has not proved who it is, or of a listener.
+    /// A new token for the descriptor of an unauthenticated peer, or of a listener.
     pub fn stranger_token(&self) -> u64 {
         self.token() | STRANGER
     }
@@ -222,12 +223,12 @@ impl Poller {
         made
     }
 
-    /// Fails if the descriptor is not in the set: nothing would be reported.
+    /// Arms a descriptor of `add_once`. Fails if it is not in the set: it would report nothing.
     pub fn arm(&self, token: u64, fd: RawFd) -> io::Result<()> {
         sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_MOD, fd, ARMED, token)
     }
 
-    /// The same for what is wanted; with neither, it stays silent.
+    /// Arms the descriptor for reading, writing or both. With neither it stays disarmed.
     pub fn arm_for(&self, token: u64, fd: RawFd, read: bool, write: bool) {
         let wanted = if read { libc::EPOLLIN } else { 0 } | if write { libc::EPOLLOUT } else { 0 };
         if wanted != 0 {
@@ -239,7 +240,7 @@ impl Poller {
         let events = libc::EPOLLIN as u32 | if yes { libc::EPOLLOUT as u32 } else { 0 };
         let sources = self.sources.read().unwrap_or_else(PoisonError::into_inner);
         if sources.has(token, fd) {
-            // Fails only for a descriptor that was closed, and no thread waits for that one.
+            // The call fails only for a closed descriptor, for which no thread waits.
             let _ = sys::epoll_ctl(self.set_of(token), libc::EPOLL_CTL_MOD, fd, events, token);
         }
     }
@@ -251,12 +252,12 @@ impl Poller {
         let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
         if sources.has(token, fd) {
             sources.tokens.remove(&fd);
-            // Below the lock: what is registered with this number meanwhile comes after it.
+            // Under the lock, so that a later registration of the same number is not removed.
             let _ = sys::epoll_ctl(self.set_of(token), libc::EPOLL_CTL_DEL, fd, 0, token);
         }
         let removed = sources.by_token.remove(&token);
         drop(sources);
-        // What it owns may be another source, which removes itself.
+        // Dropped outside the lock: the source may own another source, which removes itself.
         drop(removed);
     }
 
@@ -279,7 +280,7 @@ impl Poller {
         }
     }
 
-    /// Has it flushed before this or any other waiting thread sleeps.
+    /// Registers pending output. Any waiting thread flushes it before it sleeps.
     pub fn hold(&self, what: Arc<dyn Pending>) {
         if forked_child::is_child() {
             return;
@@ -289,9 +290,9 @@ impl Poller {
         self.pending_count.store(pending.len(), Ordering::Release);
     }
 
-    /// Has the I/O thread flush what is held after `SOON`, if no thread that waits does it before.
+    /// Makes the I/O thread flush pending output after `SOON`, unless a waiting thread does it earlier.
     pub fn flush_soon(&self) {
-        // One wake-up of the I/O thread per stretch of time, not per burst: it would only be in the sender's way.
+        // One wake-up of the I/O thread in each interval, not for each burst: a running I/O thread slows the sender.
         if !forked_child::is_child() && !self.flush_is_due.swap(true, Ordering::AcqRel) {
             sys::eventfd_signal(self.wake.as_raw_fd());
         }
@@ -312,8 +313,8 @@ impl Poller {
         pending.iter().for_each(|p| p.flush());
     }
 
-    /// In a fork: lets go of descriptors, which stay as they are in the parent. Their numbers stay taken, because objects that are left
-    /// here close them. What a thread of the parent was about to change is left out.
+    /// In a forked child: replaces all descriptors by `/dev/null`; the parent's stay unchanged. The numbers remain in use, because objects
+    /// of the child still close them. If a thread of the parent held the lock of the sources at the fork, the sources are left out.
     pub fn close_in_child(&self) {
         let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
         let replace = |fd: RawFd| sys::replace(fd, null.as_raw_fd());
@@ -328,7 +329,7 @@ impl Poller {
         sys::eventfd_signal(self.wake.as_raw_fd());
     }
 
-    /// The I/O thread's life.
+    /// The loop of the I/O thread.
     pub fn run(&self) {
         if let Some(t) = &self.timeline {
             return self.run_simulated(t);
@@ -353,7 +354,7 @@ impl Poller {
             due.into_iter().for_each(|t| t());
             if flush_at.is_some_and(|at| at <= Instant::now()) {
                 flush_at = None;
-                // An exchange, not a store: who finds it set has added what is looked for below.
+                // An exchange, not a store: a thread that finds the flag set has added its output before the flush below.
                 self.flush_is_due.swap(false, Ordering::AcqRel);
                 self.flush_pending();
             }
@@ -363,11 +364,11 @@ impl Poller {
         }
     }
 
-    /// The same in simulated time: everything that can happen now, then what is due next.
+    /// The loop in simulated time: first everything that can happen now, then the next deadline or timer.
     fn run_simulated(&self, timeline: &Timeline) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
         while !self.stopped.load(Ordering::Acquire) {
-            // First of all: what is done from here on by this thread alone.
+            // Idleness is read first: if all threads sleep now, only this thread does anything in the rest of the round.
             let idle = timeline.is_idle();
             let tasks = std::mem::take(&mut *lock(&self.tasks));
             let mut busy = !tasks.is_empty() || self.pending_count.load(Ordering::Acquire) > 0;
@@ -446,13 +447,13 @@ impl Poller {
         }
     }
 
-    /// A few of them, after all others; those that are left show at the next look, or when their allowance has grown again.
+    /// Serves a few strangers, after all other sources. The rest are served in the next round, or when the allowance permits.
     fn serve_strangers(&self) {
         let before = sys::thread_time();
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; STRANGERS_IN_A_TURN];
         let n = sys::epoll_wait(self.strangers.as_raw_fd(), &mut events, Some(Duration::ZERO)).unwrap_or(0);
         events[..n].iter().for_each(|e| self.serve(e.u64, e.events));
-        // In simulated time nothing is flooded, and the processor's time would decide what happens.
+        // Simulated time has no floods, and real processor time would make the outcome random.
         if self.timeline.is_some() {
             return;
         }
@@ -475,17 +476,17 @@ impl Poller {
         let _ = sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_MOD, self.strangers.as_raw_fd(), events, STRANGERS);
     }
 
-    /// Blocks this thread until `ready()`, which is looked at after each `notify` of the waiter.
+    /// Blocks this thread until `ready()` is true. `ready` is called after each notification of the waiter.
     pub fn wait(&self, waiter: &Waiter, deadline: Option<Instant>, ready: impl FnMut() -> bool) -> WaitEnd {
         self.wait_as(waiter, deadline, ready, true, false)
     }
 
-    /// The same where each change of `ready` is followed by a notification: `Unannounced` if one was lost, which a look has shown.
+    /// Waits where each change of `ready` has a notification. `Unannounced` if a periodic check shows that a notification was lost.
     pub fn wait_announced(&self, waiter: &Waiter, deadline: Option<Instant>, ready: impl FnMut() -> bool) -> WaitEnd {
         self.wait_as(waiter, deadline, ready, true, true)
     }
 
-    /// The same without ever reading the sockets, for threads that are rarely the ones concerned.
+    /// Waits without reading the sockets, for threads whose events seldom come from sockets.
     pub fn follow(&self, waiter: &Waiter, deadline: Option<Instant>, ready: impl FnMut() -> bool) -> WaitEnd {
         self.wait_as(waiter, deadline, ready, false, false)
     }
@@ -503,7 +504,7 @@ impl Poller {
         }
         let mut slept = false;
         loop {
-            // An exchange, not a store: what was written before a notification that it wipes out is seen by `ready`.
+            // An exchange, not a store: `ready` sees everything that was written before a notification that the exchange removes.
             let notified = waiter.state.swap(IDLE, Ordering::AcqRel) == NOTIFIED;
             if ready() {
                 let lost = announced && slept && !notified && !waiter.is_notified_within(UNDER_WAY);
@@ -534,11 +535,12 @@ impl Poller {
         true
     }
 
-    /// Reads for everybody until this waiter is notified, its time is over, or a signal came (true).
+    /// Reads the sockets for all threads until this waiter is notified, its time has passed, or a signal has arrived. Returns true for a
+    /// signal.
     fn lead(&self, waiter: &Waiter, left: Option<Duration>, may_lead: &mut bool) -> bool {
         let _reading = Reading(self);
         let mut interrupted = false;
-        // A look is no deadline: it costs no look at the clock.
+        // The periodic check needs no exact time, so it does not read the clock.
         let deadline = left.filter(|l| *l != LOOK).map(|l| Instant::now() + l);
         if waiter.state.compare_exchange(IDLE, LEADING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             LED_BY.set(waiter);
@@ -564,7 +566,7 @@ impl Poller {
     }
 }
 
-/// A thread reads the sockets; others may when it is dropped, also by a panic of a source.
+/// The guard of the reading thread. Its drop, also after a panic of a source, lets another thread read.
 struct Reading<'a>(&'a Poller);
 
 impl Drop for Reading<'_> {

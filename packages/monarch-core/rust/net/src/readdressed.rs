@@ -1,8 +1,8 @@
-//! Frames that were made for a socket, and go to another host.
+//! Frames that were encoded for a socket and go to another host instead.
 //!
-//! The host of a process may become known when frames for it wait already. Their large parts are named by blocks of shared memory, which
-//! other hosts cannot map: the parts are sent out-of-band, like those of all frames between hosts. Messages of the two ends of a link about
-//! shared memory are left out.
+//! Frames for a process may already wait when its host becomes known. They name their large parts by blocks of shared memory, which other
+//! hosts cannot map: the parts are sent out-of-band, like those of all frames between hosts. Control frames about shared memory are left
+//! out.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use wire::{BlockId, Frame, Part, ProcUid};
 use crate::arena::Block;
 use crate::carrier::{Carrier, LinkDown, number_ahead};
 
-/// Gives a run of whole frames to the carrier; `lent` has the blocks that they name.
+/// Sends a run of whole frames by the carrier. `lent` returns the block for an id.
 pub(crate) fn carry(
     carrier: &dyn Carrier,
     to: ProcUid,
@@ -48,7 +48,7 @@ pub(crate) fn carry(
     Ok(())
 }
 
-/// Names those parts by numbers that are in shared memory; the first of the numbers.
+/// Replaces references to shared memory by numbers of out-of-band parts, and collects their blocks. Returns the first number.
 fn go_ahead(parts: &mut [Part], blocks: &mut Vec<Arc<Block>>, lent: &mut impl FnMut(BlockId) -> Option<Arc<Block>>) -> u64 {
     let shared = parts.iter().filter(|p| matches!(p, Part::Shared { .. })).count();
     if shared == 0 {

@@ -1,30 +1,31 @@
-//! TLS 1.3 records by themselves: for a process that gets a stream whose handshake another one has made.
+//! TLS 1.3 records without a TLS connection, for a process that gets a stream whose handshake another process has made.
 //!
-//! An agent authenticates a stream and hands it to one of its procs, with the keys of this one session and no others: bytes then go from
-//! memory to memory and never through the agent. On the wire it stays TLS (RFC 8446, section 5): records of at most 16 KiB, each with its
-//! number in the nonce. Neither side changes keys; a stream is given up long before its keys have protected as many records as they may.
+//! An agent authenticates a stream and hands it to one of its procs, with the keys of this session only. Bytes then go from memory to
+//! memory and never through the agent. The wire format stays TLS (RFC 8446, section 5): records of at most 16 KiB, each with its number in
+//! the nonce. Neither side changes keys; a stream is closed long before its keys have protected as many records as they may.
 
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use rustls::ConnectionTrafficSecrets;
 
-/// Plaintext of one record at most.
+/// Most plaintext bytes of one record (RFC 8446).
 pub const MOST: usize = 16 << 10;
-/// What a record has before and behind its content: type, version and length; the inner type and the tag.
+/// Bytes before and behind the content of a record: type, version and length; the inner type and the tag.
 pub const HEAD: usize = 5;
 pub const TAIL: usize = 1 + 16;
-/// A record at most; some padding is no error.
+/// Longest accepted record. The extra bytes allow some padding, which is legal.
 const LONGEST: usize = HEAD + MOST + 256;
-/// Records after which a stream is given up; AES-GCM keys are good for 2^24.5 (RFC 8446, section 5.5).
+/// Records after which a stream is to be closed, and records after which it fails. AES-GCM keys may protect 2^24.5 records (RFC 8446,
+/// section 5.5).
 const TIRED: u64 = 1 << 23;
 const SPENT: u64 = 1 << 24;
 const DATA: u8 = 23;
 const IV: usize = 12;
 
-/// The other side does not keep to the protocol, or somebody has changed what it sent.
+/// A record violates the protocol, or its bytes were changed on the way.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct Forged;
 
-/// What protects one direction: algorithm, key, and the number of the next record.
+/// The protection of one direction: algorithm, key, and the number of the next record.
 struct Secret {
     suite: u8,
     key: Vec<u8>,
@@ -74,7 +75,7 @@ impl Secret {
     }
 }
 
-/// What protects a stream, to be handed to another process of this host.
+/// The protection of both directions of a stream, as it is handed to another process of this host.
 pub struct Keys {
     seal: Secret,
     open: Secret,
@@ -98,7 +99,7 @@ impl Keys {
         bytes.is_empty().then_some(Keys { seal, open })
     }
 
-    /// For the bytes that go out, and for those that come in.
+    /// The ciphers of the outgoing and of the incoming direction.
     pub fn ciphers(&self) -> Option<(Sealer, Opener)> {
         Some((Sealer(self.seal.cipher()?), Opener(self.open.cipher()?)))
     }
@@ -125,7 +126,7 @@ impl Cipher {
 pub struct Sealer(Cipher);
 
 impl Sealer {
-    /// Appends one record with these bytes, `MOST` at most.
+    /// Appends one record with these bytes, at most `MOST`.
     pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), Forged> {
         let start = out.len();
         let length = (plain.len() + TAIL) as u16;
@@ -140,7 +141,7 @@ impl Sealer {
         Ok(())
     }
 
-    /// The stream is to be given up soon.
+    /// Whether the stream is to be closed soon: its key has protected `TIRED` records.
     pub fn is_tired(&self) -> bool {
         self.0.next >= TIRED
     }
@@ -148,7 +149,7 @@ impl Sealer {
 
 pub struct Opener(Cipher);
 
-/// How long the record is that begins here; none if that is not known yet.
+/// The length of the record at the start of `bytes`; `None` while its head is incomplete.
 pub fn length(bytes: &[u8]) -> Result<Option<usize>, Forged> {
     let Some([_, _, _, a, b]) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
     let whole = HEAD + u16::from_be_bytes([*a, *b]) as usize;
@@ -156,7 +157,7 @@ pub fn length(bytes: &[u8]) -> Result<Option<usize>, Forged> {
 }
 
 impl Opener {
-    /// Decrypts one whole record where it is: its content, which is data; nothing at the announced end.
+    /// Decrypts one whole record in place. Returns its content, or `None` for the record that announces the end.
     pub fn open<'a>(&mut self, record: &'a mut [u8]) -> Result<Option<&'a mut [u8]>, Forged> {
         let (head, body) = record.split_first_chunk_mut::<HEAD>().ok_or(Forged)?;
         let nonce = self.0.nonce()?;

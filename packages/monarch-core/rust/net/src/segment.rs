@@ -1,7 +1,7 @@
 //! The receiver's view of a sender's arena.
 //!
-//! A writable part is mapped privately (copy on write), so that nothing is copied until it is written to;
-//! a read-only part is copied out by whoever wants it. The block goes back to its owner on drop.
+//! A writable part is mapped privately (copy on write), so that only the pages are copied that are written. Readers of a read-only part
+//! copy its bytes. The block returns to its owner when the part is dropped.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -28,7 +28,7 @@ unsafe impl Sync for View {}
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: mapped by `RecvSegment::view`, and every user holds the segment.
+        // SAFETY: `RecvSegment::view` made the mapping, and every user holds the segment.
         unsafe { sys::unmap(self.0.cast_mut(), self.1) };
     }
 }
@@ -43,13 +43,13 @@ impl RecvSegment {
             return Ok(v);
         }
         let p = sys::map(self.fd.as_raw_fd(), 0, self.len as usize, &sys::Share::SharedReadOnly)?;
-        // Of two that map it at once, the one that comes second unmaps.
+        // Two threads may map at once; the second drops its mapping.
         let view = View(p, self.len as usize);
         Ok(self.view.get_or_init(|| view))
     }
 }
 
-/// A block that its owner keeps for us until this is dropped.
+/// The right of this process to read a block. The owner keeps the block until the lease is dropped.
 pub struct Lease {
     link: Weak<Link>,
     segment: Arc<RecvSegment>,
@@ -67,7 +67,7 @@ impl Drop for Lease {
     }
 }
 
-/// A part as the receiving process holds it.
+/// A large or small part in the receiving process.
 #[derive(Clone)]
 pub enum RecvPart {
     Inline {
@@ -78,7 +78,7 @@ pub enum RecvPart {
         lease: Arc<Lease>,
         readonly: bool,
     },
-    /// In the arena of this process.
+    /// A part in the arena of this process.
     Own {
         block: Arc<Block>,
         readonly: bool,
@@ -86,7 +86,7 @@ pub enum RecvPart {
 }
 
 impl RecvPart {
-    /// Takes over a part that came through `link`; a block outside its segment is refused.
+    /// Takes over a part that arrived on `link`. `None` for a block outside its segment.
     pub fn adopt(part: Part, link: Option<&Arc<Link>>) -> Option<RecvPart> {
         match part {
             Part::Inline { data, readonly } => Some(RecvPart::Inline { data, readonly }),
@@ -100,17 +100,17 @@ impl RecvPart {
                 let lease = Lease { link: Arc::downgrade(link), segment, block, len: len as usize };
                 Some(RecvPart::Shared { lease: Arc::new(lease), readonly })
             }
-            // Whoever has it knows.
+            // The caller holds these parts and looks them up by their numbers.
             Part::Ahead { .. } | Part::Lent { .. } => None,
         }
     }
 
-    /// Stands for a part that does not come: the frame that names it finds that it is not what it should be.
+    /// The placeholder of a part that does not arrive. Its length differs from the one in the frame, so the frame is found incomplete.
     pub fn lost() -> RecvPart {
         RecvPart::Inline { data: Bytes::Own(Box::default()), readonly: true }
     }
 
-    /// The same part, as the frame that it belongs to describes it.
+    /// The part with the read-only flag of the frame that names it.
     pub fn described(self, as_readonly: bool) -> RecvPart {
         match self {
             RecvPart::Inline { data, .. } => RecvPart::Inline { data, readonly: as_readonly },
@@ -137,20 +137,20 @@ impl RecvPart {
         }
     }
 
-    /// The bytes, to copy or compare.
+    /// The bytes, for copying and comparing.
     pub fn bytes(&self) -> io::Result<&[u8]> {
         match self {
             RecvPart::Inline { data, .. } => Ok(data),
             RecvPart::Own { block, .. } => Ok(block.bytes()),
             RecvPart::Shared { lease, .. } => {
                 let view = lease.segment.view()?;
-                // SAFETY: checked against the segment's length in `adopt`; the owner does not write to a leased block.
+                // SAFETY: `adopt` has checked the range against the segment's length. The owner does not write to a leased block.
                 Ok(unsafe { std::slice::from_raw_parts(view.0.add(lease.block.offset as usize), lease.len) })
             }
         }
     }
 
-    /// A private, writable view without copying; only for parts in shared memory.
+    /// A private, writable mapping without a copy; `None` for parts that are not in shared memory.
     pub fn map(&self) -> io::Result<Option<Mapping>> {
         let (fd, offset): (RawFd, u64) = match self {
             RecvPart::Inline { .. } => return Ok(None),
@@ -191,7 +191,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map`, and views into it hold the owner.
+        // SAFETY: `map` made the mapping, and all views of it hold this value.
         unsafe { sys::unmap(self.p, self.size) };
     }
 }

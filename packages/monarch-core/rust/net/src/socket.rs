@@ -1,7 +1,7 @@
-//! A socket that remembers how it failed.
+//! A socket that keeps its first error.
 //!
-//! The kernel reports an error once, to the first system call; later reads find an end, as if the other side had closed. Often a write gets
-//! the error, and the reader must know it too: an end means that a process has exited, a reset does not.
+//! The kernel reports an error once, to the first system call. Later reads return an end of stream, as if the other side had closed it.
+//! Often a write gets the error. The reader needs it too: an end of stream means that a process has exited, a reset does not.
 
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -10,9 +10,9 @@ use crate::sys;
 
 pub struct Socket {
     fd: OwnedFd,
-    /// The number of the first error.
+    /// The error number of the first failure.
     failed: Option<i32>,
-    /// Readable when so many bytes are there.
+    /// The number of available bytes from which on the socket is readable.
     least: usize,
 }
 
@@ -29,7 +29,7 @@ impl Socket {
         self.fd
     }
 
-    /// From now on it is readable when so many bytes are there, or its end.
+    /// Makes the socket readable only when `bytes` bytes are available, or its end.
     pub fn wait_for(&mut self, bytes: usize) {
         if bytes != self.least {
             self.least = bytes;
@@ -37,12 +37,12 @@ impl Socket {
         }
     }
 
-    /// Without SIGPIPE.
+    /// Sends without raising SIGPIPE.
     pub fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         sys::send_slices(self.fd(), slices).inspect_err(|e| self.note(e))
     }
 
-    /// Appends what is there, `limit` bytes at most; 0 is an end without an error.
+    /// Appends the available bytes, at most `limit`. 0 is an end without an error.
     pub fn read(&mut self, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         match (sys::read_into(self.fd(), buf, limit), self.failed) {
             (Ok(0), Some(number)) => Err(io::Error::from_raw_os_error(number)),
@@ -51,7 +51,7 @@ impl Socket {
     }
 
     fn note(&mut self, e: &io::Error) {
-        // A broken pipe comes after an end, or after another error.
+        // EPIPE only follows an end of stream or an earlier error.
         if !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::BrokenPipe) && self.failed.is_none() {
             self.failed = e.raw_os_error();
         }

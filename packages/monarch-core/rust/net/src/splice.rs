@@ -1,8 +1,8 @@
-//! Two streams whose bytes are passed on from each to the other: a tunnel, in the middle.
+//! Two streams whose bytes are forwarded from each to the other: the middle of a tunnel.
 //!
-//! What has been read from one end is written to the other before more is read, so that a slow reader slows its writer down, and a
-//! splice holds little. The end of one direction is passed on as such, and the other goes on; a failure or a reset of either end resets
-//! the other, which is then seen there as it would be without a tunnel.
+//! Bytes that were read from one end are written to the other before more is read. So a slow reader slows its writer down, and a splice
+//! holds few bytes. The end of one direction is forwarded, and the other direction continues. A failure or a reset of either end resets the
+//! other end, whose peer sees the same as without a tunnel.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::RawFd;
@@ -13,21 +13,21 @@ use crate::poller::{Poller, Source};
 use crate::stream::Stream;
 use crate::sys;
 
-/// Read at once, and so held for each direction at most (an encrypted stream holds some more).
+/// Bytes of one read, and so the most that is held for each direction (an encrypted stream holds some more).
 const CHUNK: usize = 64 << 10;
-/// Reads in a row before others get their turn.
+/// Reads in a row before the poller serves other sockets.
 const IN_A_ROW: usize = 8;
 
 struct End {
     stream: Stream,
     token: u64,
-    /// What its descriptor is watched for.
+    /// The events for which the descriptor is armed: reading, writing.
     armed: Option<(bool, bool)>,
-    /// Nothing more comes from it.
+    /// The stream has ended: no more bytes arrive from it.
     ended: bool,
-    /// Nothing more goes to it.
+    /// The stream is closed for writing: no more bytes go to it.
     closed: bool,
-    /// What goes to it, from `at`.
+    /// Bytes that are written to the stream, from the offset `at`.
     out: Vec<u8>,
     at: usize,
 }
@@ -38,7 +38,7 @@ pub struct Splice {
 }
 
 impl Splice {
-    /// Goes on until both ends have ended or one has failed, or `close`.
+    /// Forwards until both ends have ended, one has failed, or `close` is called.
     pub fn start(poller: &Arc<Poller>, a: Stream, b: Stream) -> io::Result<Arc<Splice>> {
         let end = |stream| End { stream, token: poller.token(), armed: None, ended: false, closed: false, out: Vec::new(), at: 0 };
         let ends = [end(a), end(b)];
@@ -50,7 +50,7 @@ impl Splice {
                 return Err(e);
             }
         }
-        // What a stream has decrypted already does not show at its descriptor.
+        // Bytes that a stream has already decrypted cause no event at its descriptor.
         let first = me.clone();
         poller.spawn(Box::new(move || first.step(None)));
         Ok(me)
@@ -60,7 +60,7 @@ impl Splice {
         lock(&self.ends).is_none()
     }
 
-    /// Nothing more comes from the first end: it may have been closed, or only for one direction.
+    /// Whether the first end has ended; its peer has closed the stream, or one direction of it.
     pub fn has_first_ended(&self) -> bool {
         lock(&self.ends).as_ref().is_none_or(|ends| ends[0].ended)
     }
@@ -73,7 +73,7 @@ impl Splice {
 
     fn end(&self, ends: Option<[End; 2]>, reset: bool) {
         for end in ends.iter().flatten() {
-            // Before the descriptor belongs to somebody else.
+            // The socket leaves the poller before its descriptor number can get another owner.
             self.poller.remove(end.token, end.stream.fd());
             if reset {
                 sys::reset(end.stream.fd());
@@ -122,7 +122,7 @@ impl Splice {
     }
 }
 
-/// Passes on what there is; true if there may be more.
+/// Forwards the available bytes; returns true if more may be available.
 fn pass(from: &mut End, to: &mut End) -> io::Result<bool> {
     for _ in 0..IN_A_ROW {
         while to.at < to.out.len() {
@@ -145,11 +145,11 @@ fn pass(from: &mut End, to: &mut End) -> io::Result<bool> {
         }
         match from.stream.read(&mut to.out, CHUNK) {
             Ok(0) => from.ended = true,
-            // Its process has ended: the kernel closes without the last word of the encryption.
+            // The sending process has ended: the kernel closed the socket without the end record of TLS.
             Err(e) if e.kind() == ErrorKind::UnexpectedEof => from.ended = true,
             Ok(_) => {}
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                // A quiet tunnel needs no memory.
+                // An idle tunnel needs no buffer.
                 to.out = Vec::new();
                 return Ok(false);
             }

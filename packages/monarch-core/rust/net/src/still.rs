@@ -1,4 +1,4 @@
-//! A connection that a test has paused: nothing is read from it or written to it, and it is not closed either, as if a cable were pulled.
+//! A connection that a test has paused, like a pulled cable: nothing is read or written, and nothing is closed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use crate::sys;
 #[derive(Default)]
 pub(crate) struct Still {
     on: AtomicBool,
-    /// Those that were given up meanwhile, of which the other side is not to hear yet.
+    /// Connections that this side has closed meanwhile. The other side must not notice before the pause ends.
     kept: Mutex<Vec<Stream>>,
 }
 

@@ -1,11 +1,11 @@
 //! A non-blocking byte stream over a socket, plain or encrypted.
 //!
-//! Readiness of the descriptor does not tell everything: an encrypted stream may hold plaintext that has been read from the
-//! socket already, and records that have not gone out. So a reader reads until `WouldBlock` before it waits, and a writer
-//! waits for room while `flush` says that something is left.
+//! Readiness of the descriptor is not enough: an encrypted stream may hold plaintext that has already been read from the socket, and
+//! records that have not been sent. So a reader reads until `WouldBlock` before it waits, and a writer waits for room while `flush` returns
+//! false.
 //!
-//! A stream to a host behind a gateway goes through a stream to that gateway: what is encrypted for the host is encrypted for the
-//! gateway once more. It has one socket, whose ends and failures are those of both.
+//! A stream to a host behind a gateway goes through a stream to that gateway: bytes that are encrypted for the host are encrypted for the
+//! gateway once more. Both streams share one socket, whose end or failure is the end or failure of both.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{OwnedFd, RawFd};
@@ -15,22 +15,22 @@ use crate::socket::Socket;
 use crate::sys;
 use crate::tls::Tls;
 
-/// Pieces of one write at most; the rest is for the next one.
+/// Most slices of one write; it bounds the array on the stack.
 const MAX_PIECES: usize = 64;
 
-/// What is said of the socket is said in steps, so that it is not said for every read.
+/// The low-water mark of the socket is a multiple of this, to save a system call for each read.
 const STEP: usize = 64 << 10;
-/// What of it has been read, and is not to be had yet: a record that is not whole, of the stream and of that to the gateway.
+/// Received bytes that cannot be read yet: an incomplete record of the stream, and one of the stream to the gateway.
 const IN_RECORDS: usize = 2 * (17 << 10);
 
-/// Where bytes of a stream go to: the socket, or the stream to a gateway.
+/// The layer below a stream: the socket, or the stream to a gateway.
 pub struct Below<'a> {
     socket: &'a mut Socket,
     gateway: Option<&'a mut Outer>,
 }
 
 struct Outer {
-    /// None where streams are not encrypted.
+    /// `None` where streams are not encrypted.
     tls: Option<Tls>,
 }
 
@@ -39,13 +39,13 @@ impl Below<'_> {
         let Some(gateway) = &mut self.gateway else { return retry(|| self.socket.read(buf, limit)) };
         let got = match &mut gateway.tls {
             None => match retry(|| self.socket.read(buf, limit)) {
-                // The host's end, or the gateway's: nobody can tell.
+                // The host or the gateway has ended: both look alike here.
                 Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
                 other => other,
             },
             Some(tls) => tls.read(&mut Below { socket: self.socket, gateway: None }, buf, limit),
         };
-        // The gateway itself: it says nothing of the host behind it.
+        // The gateway itself has ended, which is no information about the host behind it.
         got.map_err(|e| if e.kind() == ErrorKind::UnexpectedEof { ErrorKind::NotConnected.into() } else { e })
     }
 
@@ -56,7 +56,7 @@ impl Below<'_> {
         }
     }
 
-    /// True when nothing is left.
+    /// Writes buffered records; true when none is left.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         match &mut self.gateway {
             Some(Outer { tls: Some(tls) }) => tls.flush(&mut Below { socket: self.socket, gateway: None }),
@@ -76,12 +76,12 @@ impl Stream {
         Stream { socket: Socket::new(fd), gateway: None, tls: None }
     }
 
-    /// A stream to a host behind the other end, which passes on what comes through this one.
+    /// A stream to a host behind a gateway. The gateway forwards the bytes that it receives on `gateway`.
     pub fn through(gateway: Stream) -> Stream {
         Stream { socket: gateway.socket, gateway: Some(Box::new(Outer { tls: gateway.tls.map(|tls| *tls) })), tls: None }
     }
 
-    /// From now on everything goes through the connection, whose handshake may still be to do.
+    /// Encrypts the stream from now on. The handshake of the connection may still be open.
     pub(crate) fn encrypt(&mut self, connection: rustls::Connection) {
         self.tls = Some(Box::new(Tls::new(connection)));
     }
@@ -94,7 +94,7 @@ impl Stream {
         (self.tls.as_deref_mut(), Below { socket: &mut self.socket, gateway: self.gateway.as_deref_mut() })
     }
 
-    /// Goes on with the TLS handshake; true when it is over.
+    /// Continues the TLS handshake; true when it is complete.
     pub(crate) fn handshake(&mut self) -> io::Result<bool> {
         match self.parts() {
             (None, _) => Ok(true),
@@ -110,29 +110,29 @@ impl Stream {
         self.tls.is_some()
     }
 
-    /// Whether `flush` has something left.
+    /// Whether `flush` has bytes to write.
     pub fn wants_write(&self) -> bool {
         let outer = self.gateway.as_ref().and_then(|g| g.tls.as_ref());
         [self.tls.as_deref(), outer].into_iter().flatten().any(|tls| tls.connection().wants_write())
     }
 
-    /// Bytes can be sent that the other end understands: no handshake is under way.
+    /// Whether the other side can read what is sent now: no TLS handshake is in progress.
     pub(crate) fn can_talk(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| !tls.connection().is_handshaking())
     }
 
-    /// Who reads cannot go on before so many bytes are there, and does not want to be woken by fewer. For once: to be said again.
+    /// The reader needs `bytes` more bytes and is not to be woken by fewer. Holds for one wait: the caller repeats the request.
     pub fn wait_for(&mut self, bytes: usize) {
         let least = bytes.saturating_sub(IN_RECORDS) / STEP * STEP;
         self.socket.wait_for(least.max(1));
     }
 
-    /// Takes what is there from the socket, as it came.
+    /// Reads and drops raw bytes of the socket.
     pub(crate) fn discard(&mut self, limit: usize) {
         let _ = sys::read_into(self.socket.fd(), &mut Vec::new(), limit);
     }
 
-    /// Takes as much of the pieces as goes out, or fits the buffer of an encrypted stream; `WouldBlock` if nothing does.
+    /// Writes as much of the pieces as the socket, or the buffer of an encrypted stream, takes; `WouldBlock` if it takes nothing.
     pub fn write(&mut self, pieces: &[&[u8]]) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); MAX_PIECES];
         let mut count = 0;
@@ -149,7 +149,7 @@ impl Stream {
         }
     }
 
-    /// Pushes out what is buffered; true when nothing is left.
+    /// Writes buffered bytes; true when none is left.
     pub fn flush(&mut self) -> io::Result<bool> {
         match self.parts() {
             (None, mut below) => below.flush(),
@@ -157,8 +157,8 @@ impl Stream {
         }
     }
 
-    /// Appends at most `limit` bytes to `buf`. `Ok(0)` is the clean end, `UnexpectedEof` an end that the peer did not announce,
-    /// `WouldBlock` nothing now.
+    /// Appends at most `limit` bytes to `buf`. `Ok(0)` is the announced end, `UnexpectedEof` an end without an announcement; `WouldBlock`
+    /// means that no byte is available now.
     pub fn read(&mut self, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         match self.parts() {
             (None, mut below) => below.read(buf, limit.max(1)),
@@ -166,7 +166,7 @@ impl Stream {
         }
     }
 
-    /// The socket, and what protects it if it is encrypted; none while something is on its way, and of a stream through a gateway.
+    /// The socket and, if the stream is encrypted, its keys. `None` while bytes are buffered, and for a stream through a gateway.
     pub fn into_parts(self) -> Option<(OwnedFd, Option<Keys>)> {
         if self.gateway.is_some() {
             return None;
@@ -178,8 +178,8 @@ impl Stream {
         Some((self.socket.into_fd(), keys))
     }
 
-    /// Announces the end and sends nothing more; what has been written before arrives. Flush first: what does not fit now is
-    /// lost, and the peer sees a cut.
+    /// Announces the end and sends nothing more; bytes that were written before arrive. The caller flushes first: buffered bytes that the
+    /// socket does not take now are lost, and the peer gets an end without an announcement.
     pub fn close(&mut self) {
         if let (Some(tls), mut below) = self.parts() {
             tls.close(&mut below);
@@ -191,7 +191,7 @@ impl Stream {
     }
 }
 
-/// Signals interrupt nothing here.
+/// Repeats a system call that a signal has interrupted.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

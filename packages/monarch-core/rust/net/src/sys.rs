@@ -1,4 +1,4 @@
-//! The few system calls that the data path needs, as safe functions that return `io::Result`.
+//! The system calls of the data path, as safe functions that return `io::Result`.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -9,7 +9,7 @@ use crate::forked_child;
 
 pub const PAGE: usize = 4096;
 
-/// Descriptors in one message at most; the protocol sends one.
+/// Most descriptors of one message; the protocol sends one.
 const MAX_FDS: usize = 8;
 
 fn check(r: libc::c_int) -> io::Result<libc::c_int> {
@@ -22,7 +22,7 @@ fn check_len(r: isize) -> io::Result<usize> {
 
 fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
     let fd = check(fd)?;
-    // SAFETY: the kernel has just handed us this descriptor.
+    // SAFETY: the kernel has just returned this descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -38,7 +38,7 @@ pub fn epoll_ctl(epoll: RawFd, op: libc::c_int, fd: RawFd, events: u32, token: u
     check(unsafe { libc::epoll_ctl(epoll, op, fd, &mut ev) }).map(drop)
 }
 
-/// Milliseconds for `epoll_wait`, rounded up so that a wait never ends before its time; -1 is for ever.
+/// Milliseconds for `epoll_wait`, rounded up so that a wait never ends early; -1 waits without a limit.
 pub fn millis(timeout: Option<Duration>) -> libc::c_int {
     match timeout {
         None => -1,
@@ -52,7 +52,7 @@ pub fn epoll_wait(epoll: RawFd, events: &mut [libc::epoll_event], timeout: Optio
     check(unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), events.len() as i32, millis(timeout)) }).map(|n| n as usize)
 }
 
-/// Something can be read from it without waiting.
+/// Whether a read would not block.
 pub fn is_readable(fd: RawFd) -> bool {
     let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd.
@@ -69,7 +69,7 @@ pub fn eventfd_signal(fd: RawFd) {
         return;
     }
     let one = 1u64;
-    // SAFETY: eight readable bytes. The only failure is a counter that is already full, which signals as well.
+    // SAFETY: eight readable bytes. The call fails only if the counter is full, and a full counter signals as well.
     unsafe { libc::write(fd, (&raw const one).cast(), 8) };
 }
 
@@ -78,11 +78,11 @@ pub fn eventfd_drain(fd: RawFd) {
         return;
     }
     let mut count = 0u64;
-    // SAFETY: eight writable bytes; EAGAIN means that it was drained already.
+    // SAFETY: eight writable bytes. EAGAIN means that the counter is already zero.
     unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
 }
 
-/// Sleeps while `*word == expected`; `Interrupted` when a signal handler ran, `TimedOut` when it is over.
+/// Sleeps while `*word == expected`. `Interrupted` after a signal handler, `TimedOut` after the time-out.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::Result<()> {
     let ts = timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as libc::time_t, tv_nsec: t.subsec_nanos() as libc::c_long });
     let ts_ptr = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -100,7 +100,7 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) ->
 }
 
 pub fn futex_wake(word: &AtomicU32) {
-    // SAFETY: the address is only used as a key.
+    // SAFETY: the kernel uses the address only as a key.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
 }
 
@@ -109,7 +109,7 @@ pub fn socketpair() -> io::Result<(OwnedFd, OwnedFd)> {
     pair(libc::SOCK_STREAM | libc::SOCK_NONBLOCK)
 }
 
-/// A connected pair that keeps message boundaries; blocking.
+/// A connected pair of sockets that keep message boundaries; blocking.
 pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     pair(libc::SOCK_SEQPACKET)
 }
@@ -128,13 +128,13 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
-/// The close of this socket is to be a reset, where there is such a thing.
+/// Makes the later close of a TCP socket a reset. No effect on other sockets.
 pub fn reset(fd: RawFd) {
     if forked_child::is_child() {
         return;
     }
     let now = libc::linger { l_onoff: 1, l_linger: 0 };
-    // SAFETY: an option and its size. It fails for what is no socket.
+    // SAFETY: an option and its size. The call fails for descriptors that are no socket.
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const now).cast(), size_of_val(&now) as u32) };
 }
 
@@ -151,19 +151,19 @@ pub fn set_close_on_exec(fd: RawFd) -> io::Result<()> {
 
 pub fn set_buffer_sizes(fd: RawFd, bytes: libc::c_int) {
     for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
-        // SAFETY: an int is passed with its size. Best effort: the kernel clamps to its own limit.
+        // SAFETY: an int with its size. A failure is ignored; the kernel limits the size.
         unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const bytes).cast(), 4) };
     }
 }
 
-/// A socket is readable when so many bytes are there, or its end.
+/// Sets the low-water mark: the socket is readable when `bytes` bytes have arrived, or its end.
 pub fn set_least(fd: RawFd, bytes: usize) {
     let bytes = bytes as libc::c_int;
-    // SAFETY: an int is passed with its size. Best effort: without it there are more wake-ups.
+    // SAFETY: an int with its size. A failure is ignored: it only causes more wake-ups.
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), 4) };
 }
 
-/// Bytes that a socket has received and nobody has read yet, and bytes that the other side has not acknowledged, or not read.
+/// Bytes that the socket has received and no thread has read, and sent bytes that the other side has not acknowledged (TCP) or read (unix).
 pub fn buffered(fd: RawFd) -> (i32, i32) {
     let (mut incoming, mut outgoing) = (0i32, 0i32);
     // SAFETY: each call writes one int.
@@ -180,14 +180,14 @@ pub fn read(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
     check_len(unsafe { libc::read(fd, buf.as_mut_ptr().cast(), buf.len()) })
 }
 
-/// Reads at most `limit` bytes into the spare capacity of `buf`, which grows if it must.
+/// Reads at most `limit` bytes into the spare capacity of `buf`, which grows if necessary.
 pub fn read_into(fd: RawFd, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
     forked_child::check()?;
     buf.reserve(limit);
     let spare = buf.spare_capacity_mut();
     // SAFETY: `reserve` made at least `limit` bytes writable.
     let n = check_len(unsafe { libc::read(fd, spare.as_mut_ptr().cast(), limit) })?;
-    // SAFETY: the kernel has written n of them.
+    // SAFETY: the kernel has written `n` bytes.
     unsafe { buf.set_len(buf.len() + n) };
     Ok(n)
 }
@@ -197,38 +197,38 @@ pub fn send_slices(fd: RawFd, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
     forked_child::check()?;
     // SAFETY: an all-zero msghdr is valid.
     let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
-    // `IoSlice` is laid out as `iovec`, by its documentation; the kernel only reads.
+    // `IoSlice` has the layout of `iovec`, by its documentation. The kernel only reads.
     msg.msg_iov = slices.as_ptr().cast_mut().cast();
     msg.msg_iovlen = slices.len().min(libc::UIO_MAXIOV as usize);
     // SAFETY: the slices outlive the call.
     check_len(unsafe { libc::sendmsg(fd, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
 }
 
-/// The stream ends now, in both directions, even if another process has a copy of the descriptor.
+/// Ends the stream now, in both directions, even if another process has a copy of the descriptor.
 pub fn shutdown(fd: RawFd) {
     if forked_child::is_child() {
         return;
     }
-    // SAFETY: no pointers. A failure means that the connection is gone already.
+    // SAFETY: no pointers. A failure means that the connection has already ended.
     unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
 }
 
-/// Puts another open file in the place of a descriptor: the number stays taken, what it stood for is let go by this process alone.
+/// Replaces the file behind a descriptor number. The number stays in use; only this process loses the old file.
 pub fn replace(fd: RawFd, by: RawFd) {
     // SAFETY: no pointers. A failure leaves the descriptor as it is.
     unsafe { libc::dup3(by, fd, libc::O_CLOEXEC) };
 }
 
-/// No more is sent on a socket; what was sent arrives.
+/// Closes a socket for writing; bytes that were sent before arrive.
 pub fn shutdown_write(fd: RawFd) {
     if forked_child::is_child() {
         return;
     }
-    // SAFETY: no pointers. A failure means that the connection is gone already.
+    // SAFETY: no pointers. A failure means that the connection has already ended.
     unsafe { libc::shutdown(fd, libc::SHUT_WR) };
 }
 
-/// The kernel is short of memory, or has too many descriptors on their way already.
+/// Whether the kernel lacks memory, or too many descriptors are in flight.
 pub fn is_short(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::ETOOMANYREFS))
 }
@@ -251,7 +251,7 @@ pub fn send(fd: RawFd, bufs: &[&[u8]], fds: &[RawFd]) -> io::Result<usize> {
     if !fds.is_empty() {
         let bytes = std::mem::size_of_val(fds);
         msg.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: CMSG_SPACE(MAX_FDS ints) fits the control buffer, so the header and the data do.
+        // SAFETY: the control buffer is larger than CMSG_SPACE of MAX_FDS ints, so the header and the data fit.
         unsafe {
             msg.msg_controllen = libc::CMSG_SPACE(bytes as u32) as usize;
             let c = libc::CMSG_FIRSTHDR(&msg);
@@ -274,11 +274,11 @@ impl Default for ControlBuffer {
     }
 }
 
-/// Descriptors that frames bring along, in order; none in the place of one that was lost, for which this process had no room.
+/// Descriptors that arrived with frames, in order. `None` in the place of a lost one: this process had reached its limit.
 pub type Descriptors = std::collections::VecDeque<Option<OwnedFd>>;
 
-/// Receives into the spare capacity of `buf`; descriptors that came along are appended to `fds`. A frame brings one at most, and what is
-/// received at once is of one such frame: a loss is of one descriptor.
+/// Receives into the spare capacity of `buf` and appends descriptors to `fds`. A frame has at most one descriptor, and one receive returns
+/// descriptors of one frame only, so a truncation loses one descriptor.
 pub fn recv_into(fd: RawFd, buf: &mut Vec<u8>, fds: &mut Descriptors, flags: libc::c_int) -> io::Result<usize> {
     forked_child::check()?;
     let mut control = ControlBuffer::default();
@@ -309,7 +309,7 @@ pub fn recv_into(fd: RawFd, buf: &mut Vec<u8>, fds: &mut Descriptors, flags: lib
         }
     }
     if msg.msg_flags & libc::MSG_CTRUNC != 0 {
-        // The bytes have been taken from the socket: only the frame that the descriptor belongs to can do without it.
+        // The bytes have been taken from the socket. Only the handler of the frame can do without the descriptor.
         fds.push_back(None);
     }
     Ok(n)
@@ -320,7 +320,8 @@ pub fn peer_user(fd: RawFd) -> io::Result<u32> {
     Ok(peer(fd)?.uid)
 }
 
-/// The process at the other end of a unix socket: where that end was accepted, the one that listened. 0 if it is of another namespace.
+/// The id of the process at the other end of a unix socket. If this side connected, that is the process that listened. 0 if the process is
+/// in another PID namespace.
 pub fn peer_pid(fd: RawFd) -> io::Result<i32> {
     Ok(peer(fd)?.pid)
 }
@@ -342,29 +343,29 @@ pub fn user() -> u32 {
 /// Processor time that the calling thread has used.
 pub fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a buffer of that type; a failure leaves it as it is.
+    // SAFETY: a buffer of the right type. A failure leaves it unchanged.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// How many descriptors this process may have, as of now.
+/// The current limit on the number of descriptors of this process.
 pub fn descriptor_limit() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a buffer of that type; a failure leaves it as it is.
+    // SAFETY: a buffer of the right type. A failure leaves it unchanged.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
-/// `EFBIG` for a length that the limit of file sizes (`ulimit -f`) forbids. It holds for shared memory too, and growing past it raises
-/// SIGXFSZ, which ends a process that does not ignore the signal.
+/// Fails with `EFBIG` for a length beyond the limit of file sizes (`ulimit -f`). The limit also applies to shared memory. Growing a file
+/// beyond it raises SIGXFSZ, which ends a process that does not ignore the signal.
 pub fn within_file_limit(len: u64) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: a buffer of that type; a failure leaves it as it is.
+    // SAFETY: a buffer of the right type. A failure leaves it unchanged.
     unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
     if len > limit.rlim_cur { Err(io::Error::from_raw_os_error(libc::EFBIG)) } else { Ok(()) }
 }
 
-/// Anonymous shared memory of `len` bytes (sparse until touched).
+/// Anonymous shared memory of `len` bytes, sparse until it is used.
 pub fn memfd(len: u64) -> io::Result<OwnedFd> {
     within_file_limit(len)?;
     // SAFETY: a constant, terminated name.
@@ -373,17 +374,17 @@ pub fn memfd(len: u64) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Gives the memory of a memfd back, whoever else has it open or mapped: they see zeros.
+/// Returns the memory of a memfd to the kernel. Other processes that have it open or mapped read zeros.
 pub fn discard(fd: RawFd, len: u64) {
     if forked_child::is_child() {
         return;
     }
-    // SAFETY: no pointers. A failure leaves the memory to the last holder of a descriptor.
+    // SAFETY: no pointers. After a failure the memory is freed with the last descriptor.
     unsafe { libc::fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, len as libc::off_t) };
 }
 
 pub enum Share {
-    /// Changes are seen by everyone who maps it.
+    /// Changes are visible in all mappings of the memory.
     Shared,
     SharedReadOnly,
     /// Copy on write.
@@ -396,37 +397,37 @@ pub fn map(fd: RawFd, offset: u64, len: usize, share: &Share) -> io::Result<*mut
         Share::SharedReadOnly => (libc::PROT_READ, libc::MAP_SHARED),
         Share::Private => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_NORESERVE),
     };
-    // SAFETY: the kernel chooses the address, nothing existing is replaced.
+    // SAFETY: the kernel chooses the address; no existing mapping is replaced.
     let p = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, offset as libc::off_t) };
     if p == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(p.cast()) }
 }
 
 /// # Safety
-/// The range came from `map` and is not used any more.
+/// The range came from `map` and is no longer used.
 pub unsafe fn unmap(p: *mut u8, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's guarantee.
     unsafe { libc::munmap(p.cast(), len) };
 }
 
-/// Advice is only advice: failures are ignored.
+/// Gives the kernel advice about memory; failures are ignored.
 ///
 /// # Safety
 /// The range is mapped.
 pub unsafe fn advise(p: *mut u8, len: usize, advice: libc::c_int) {
-    // SAFETY: the caller's promise; the advice values used keep the contents.
+    // SAFETY: the caller's guarantee; the advice values in use keep the contents.
     unsafe { libc::madvise(p.cast(), len, advice) };
 }
 
-/// From this size on fresh memory is asked to come in huge pages: faults of 4 KiB each cost more than a copy.
+/// Least size of fresh memory for which huge pages are requested: page faults of 4 KiB each would cost more than the copy.
 const HUGE: usize = 8 << 20;
 
-/// Asks for huge pages where memory that was reserved is long, and about to be filled.
+/// Requests huge pages for reserved memory that is long and about to be filled.
 pub fn advise_huge(fresh: &mut Vec<u8>) {
     let spare = fresh.spare_capacity_mut();
     if spare.len() >= HUGE {
         let start = spare.as_mut_ptr() as usize;
         let first = start.next_multiple_of(PAGE);
-        // SAFETY: inside the memory of the vector.
+        // SAFETY: the range is inside the memory of the vector.
         unsafe { advise(first as *mut u8, spare.len() - (first - start), libc::MADV_HUGEPAGE) };
     }
 }

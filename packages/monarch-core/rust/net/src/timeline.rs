@@ -1,11 +1,11 @@
-//! Simulated time of threads that really run.
+//! Simulated time of real threads.
 //!
-//! All threads of a simulated world wait through one poller, whose I/O thread alone reads the sockets and keeps the clock. Time stands
-//! while anybody can still do something, and jumps to the next deadline or timer when nobody can: every thread that was enrolled sleeps
-//! and has not been notified, and *after that was seen* no socket had anything to read, no task was queued and nothing was held back.
-//! Local sockets deliver within the system call that sends, so nothing is in flight then. Nobody looks at the real clock.
+//! All threads of a simulated world wait through one poller. Only its I/O thread reads the sockets and moves the clock. Time stands while
+//! any thread can continue, and jumps to the next deadline or timer when none can. That is the case when every enrolled thread sleeps and
+//! has not been notified, and *after this was observed* no socket was readable, no task was queued and no output was held back. Local
+//! sockets deliver within the system call that sends, so no message is in flight then. No thread reads the real clock.
 //!
-//! One deadline at a time is let through, so what is due at the same moment runs one after the other.
+//! The clock passes one deadline at a time, so that threads with the same deadline run one after the other.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -19,7 +19,7 @@ use crate::poller::WaitEnd;
 use crate::sys;
 use crate::waiter::{IDLE, SLEEPING, Waiter};
 
-/// Threads that end together: those of one simulated process. Group 0 is nobody's.
+/// Threads that end together: those of one simulated process. Group 0 belongs to no process.
 #[derive(Default)]
 struct Group {
     threads: usize,
@@ -27,24 +27,24 @@ struct Group {
 }
 
 struct Wait {
-    /// Of the sleeping thread, which takes this entry out before it goes on.
+    /// The waiter of the sleeping thread, which removes this entry before it continues.
     waiter: *const Waiter,
     deadline: Option<Instant>,
-    /// The group of the thread; none for one that time does not wait for.
+    /// The group of the thread; `None` for a thread that is not enrolled.
     group: Option<u64>,
-    /// The thread that is notified when nothing can happen any more.
+    /// The thread that is notified when no thread can continue and no timer is due.
     is_root: bool,
     stuck: bool,
-    /// Among waits with the same deadline.
+    /// The order among waits with the same deadline.
     order: u64,
 }
 
-// SAFETY: the waiter is only notified, which any thread may do, and outlives its entry.
+// SAFETY: the waiter is only notified, which any thread may do. It outlives its entry.
 unsafe impl Send for Wait {}
 
 impl Wait {
     fn waiter(&self) -> &Waiter {
-        // SAFETY: see `waiter`; entries are looked at under the lock only.
+        // SAFETY: the waiter outlives the entry, and entries are read only under the lock.
         unsafe { &*self.waiter }
     }
 }
@@ -54,12 +54,12 @@ struct State {
     groups: HashMap<u64, Group>,
     waits: BTreeMap<u64, Wait>,
     next: u64,
-    /// Nobody keeps the clock any more: who waits now would wait for ever.
+    /// The poller has ended, so the clock no longer moves: later waits end at once.
     over: bool,
 }
 
 impl State {
-    /// Every thread that counts sleeps, and none has been notified. Time for nobody does not pass.
+    /// Whether all enrolled threads sleep and none has been notified. False if no thread is enrolled: the clock then stands.
     fn is_idle(&self) -> bool {
         let enrolled: usize = self.groups.values().map(|g| g.threads).sum();
         let counted = self.waits.values().filter(|w| w.group.is_some());
@@ -83,10 +83,10 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 
 pub struct Timeline {
     id: u64,
-    /// What zero on the clock is as an `Instant`; only differences to it matter.
+    /// Time zero as an `Instant`; only differences to it are used.
     zero: Instant,
     nanos: AtomicU64,
-    /// Decides who of those goes first that are due at the same time; 0: who waited first.
+    /// Chooses the order of waits with the same deadline. 0: in the order of their start.
     seed: u64,
     state: Mutex<State>,
 }
@@ -102,7 +102,7 @@ impl Timeline {
         })
     }
 
-    /// Time since the beginning.
+    /// Simulated time since the start.
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.nanos.load(Ordering::Acquire))
     }
@@ -111,14 +111,14 @@ impl Timeline {
         self.zero + self.elapsed()
     }
 
-    /// Never moves back.
+    /// Moves the clock forward; an earlier time has no effect.
     pub fn move_to(&self, to: Duration) {
         self.nanos.fetch_max(to.as_nanos().try_into().unwrap_or(u64::MAX), Ordering::AcqRel);
     }
 
     // ---- threads
 
-    /// A group for the threads of one process.
+    /// A new group for the threads of one process.
     pub fn new_group(&self) -> u64 {
         let mut state = lock(&self.state);
         state.next += 1;
@@ -127,7 +127,7 @@ impl Timeline {
         id
     }
 
-    /// Time waits for one more thread, which is about to start; or for something that is done elsewhere.
+    /// Counts one more thread, which is about to start, or one more activity outside the threads. The clock stands while it runs.
     pub fn enroll(&self, group: u64) {
         let mut state = lock(&self.state);
         let g = state.groups.entry(group).or_default();
@@ -136,7 +136,7 @@ impl Timeline {
         }
     }
 
-    /// The reverse. Whoever does so must wake the poller: it may be the last that time waited for.
+    /// Counts one thread less. The caller must wake the poller, because this may have been the last running thread.
     pub fn dismiss(&self, group: u64) {
         if let Some(g) = lock(&self.state).groups.get_mut(&group)
             && !g.dead.load(Ordering::Acquire)
@@ -145,14 +145,14 @@ impl Timeline {
         }
     }
 
-    /// The calling thread is one that was enrolled.
+    /// Registers the calling thread, which was enrolled, as a member of the group.
     pub fn enter(&self, group: u64, is_root: bool) {
         let dead = lock(&self.state).groups.entry(group).or_default().dead.clone();
         let membership = Membership { timeline: self.id, group, dead, is_root };
         MEMBERSHIPS.with(|m| m.borrow_mut().push(membership));
     }
 
-    /// The calling thread is none of ours any more; dismissing it is another matter.
+    /// Ends the membership of the calling thread and returns its group. `dismiss` is a separate call.
     pub fn leave(&self) -> Option<u64> {
         MEMBERSHIPS.with(|m| {
             let mut all = m.borrow_mut();
@@ -161,7 +161,7 @@ impl Timeline {
         })
     }
 
-    /// The threads of the group are no more: those that wait end, the others when they wait next. Time does not wait for them.
+    /// Ends the threads of a group: waiting threads now, others at their next wait. The clock no longer stops for them.
     pub fn kill(&self, group: u64) {
         let mut state = lock(&self.state);
         let Some(g) = state.groups.get_mut(&group) else { return };
@@ -173,7 +173,7 @@ impl Timeline {
         }
     }
 
-    /// The poller is no more.
+    /// Ends all waits, because the poller has ended.
     pub(crate) fn end(&self) {
         let mut state = lock(&self.state);
         state.over = true;
@@ -187,7 +187,7 @@ impl Timeline {
         lock(&self.state).groups.get(&group).is_some_and(|g| g.dead.load(Ordering::Acquire))
     }
 
-    /// Threads that wait, for tests.
+    /// The number of waiting threads, for tests.
     pub fn sleeping(&self) -> usize {
         lock(&self.state).waits.len()
     }
@@ -196,8 +196,9 @@ impl Timeline {
         lock(&self.state).is_idle()
     }
 
-    /// Nobody can do anything: moves to the earliest deadline, or to `timer` if that is no later (and then gives true, the timer is the
-    /// caller's), and wakes whose it is. With nothing due at all the root thread is notified. None if there was nothing to do.
+    /// Moves the clock if no thread can continue. The target is the earliest deadline, whose thread is notified, or `timer` if that is not
+    /// later; then the result is true, and the caller runs the timer. Without either, the root thread is notified. `None` if there was
+    /// nothing to do.
     pub(crate) fn jump(&self, timer: Option<Instant>) -> Option<bool> {
         let mut state = lock(&self.state);
         if !state.is_idle() {
@@ -224,7 +225,7 @@ impl Timeline {
     }
 
     /// Blocks this thread until `ready()`, its deadline in simulated time, or the end of its group. `before_sleep` runs before each sleep,
-    /// `idle` when this thread was the last one awake.
+    /// `idle` if this thread was the last one awake.
     pub(crate) fn wait(
         &self,
         waiter: &Waiter,
@@ -283,7 +284,7 @@ impl Timeline {
     }
 }
 
-/// SplitMix64's finalizer: a permutation of the numbers that looks random.
+/// SplitMix64's finalizer: a permutation of the 64-bit numbers that looks random.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

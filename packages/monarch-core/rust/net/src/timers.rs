@@ -1,4 +1,4 @@
-//! Timers: tasks that are due later, on the I/O thread.
+//! Timers: tasks that run at a later time, on the I/O thread.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,7 +14,7 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// Adds a task; true if it is now the first that is due.
+    /// Adds a task; returns true if it is now the earliest one.
     pub fn add(&mut self, due: Instant, task: Task) -> bool {
         let first = self.heap.peek().is_none_or(|Reverse((t, _))| due < *t);
         self.next += 1;

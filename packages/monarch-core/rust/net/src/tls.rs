@@ -1,8 +1,8 @@
-//! The encryption of a stream: rustls does no input or output, this file does it.
+//! The encryption of a stream. rustls does no I/O; this file does it.
 //!
-//! What is below is a socket, or for a stream through a gateway another encrypted stream. It is read in large pieces, which are then
-//! fed to rustls: its own reads would be of 4 KiB each. The pieces grow while they are filled, and shrink again, so that thousands of
-//! quiet streams take little memory. Records go out by gather writes, up to `OUT_LIMIT` at a time.
+//! The layer below is a socket or, for a stream through a gateway, another encrypted stream. It is read in large chunks, which are then
+//! passed to rustls: rustls itself would read 4 KiB at a time. The chunk size grows while chunks are filled, and shrinks again, so that
+//! thousands of idle streams use little memory. Records are written by gather writes of up to `OUT_LIMIT` bytes.
 
 use std::io::{self, BufRead, ErrorKind, IoSlice, Write};
 
@@ -11,18 +11,18 @@ use rustls::Connection;
 use crate::records::Keys;
 use crate::stream::Below;
 
-/// Ciphertext that one read brings at least, and at most: one record, and sixteen.
+/// Smallest and largest amount of ciphertext that one read requests: one record, and sixteen.
 const IN_SMALL: usize = 17 * 1024;
 const IN_LARGE: usize = 16 * IN_SMALL;
-/// Plaintext that is taken before the socket has room: as much as a socket buffer usually holds.
+/// Plaintext that is buffered before the socket has room: as much as a socket buffer usually holds.
 const OUT_LIMIT: usize = 256 * 1024;
 
 pub struct Tls {
     connection: Connection,
     incoming: Vec<u8>,
-    /// How much of `incoming` rustls has taken.
+    /// Bytes of `incoming` that rustls has taken.
     taken: usize,
-    /// How much the next read may bring.
+    /// The size of the next read.
     piece: usize,
     /// The socket has ended.
     ended: bool,
@@ -38,10 +38,10 @@ impl Tls {
         &self.connection
     }
 
-    /// True when both sides have finished.
+    /// Continues the handshake; true when both sides have finished.
     pub fn handshake(&mut self, below: &mut Below<'_>) -> io::Result<bool> {
         loop {
-            // A peer that said why and closed may be read still.
+            // A peer may have sent its reason and closed: that reason can still be read.
             let unsent = self.flush(below).err();
             if unsent.is_none() && !self.connection.is_handshaking() {
                 return Ok(true);
@@ -65,7 +65,7 @@ impl Tls {
         if n == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
-        // A failure shows at the next call: these bytes have been taken.
+        // These bytes are buffered, so a failure is reported by the next call.
         let _ = self.flush(below);
         Ok(n)
     }
@@ -101,7 +101,7 @@ impl Tls {
                     Err(e) => break Some(Err(e)),
                 }
             };
-            // More may be there; a failure shows again at the next call.
+            // More bytes may be available. A failure is reported again by the next call.
             if let Some(end) = end {
                 return if buf.len() > before { Ok(buf.len() - before) } else { end.map(|()| 0) };
             }
@@ -113,8 +113,8 @@ impl Tls {
         }
     }
 
-    /// What protects the stream from here on; none if something is on its way, in or out. Of a record that has come in part nobody can
-    /// tell: the other side must not send before it knows that this side is ready.
+    /// The keys for the rest of the stream; `None` while bytes are buffered in either direction. An incomplete record in the socket cannot
+    /// be detected: the other side must not send before it is notified that this side is ready.
     pub fn into_keys(mut self) -> Option<Keys> {
         let unread = self.connection.process_new_packets().ok()?.plaintext_bytes_to_read();
         if unread > 0 || self.taken < self.incoming.len() || self.connection.is_handshaking() || self.connection.wants_write() {
@@ -128,7 +128,7 @@ impl Tls {
         let _ = self.flush(below);
     }
 
-    /// Gives rustls more of what came, from the socket if need be; 0 at its end.
+    /// Passes received bytes to rustls, and reads from the socket if there are none; 0 at its end.
     fn take_in(&mut self, below: &mut Below<'_>) -> io::Result<usize> {
         if self.taken == self.incoming.len() && !self.ended {
             self.refill(below)?;
@@ -136,7 +136,7 @@ impl Tls {
         let n = self.connection.read_tls(&mut &self.incoming[self.taken..])?;
         self.taken += n;
         if let Err(e) = self.connection.process_new_packets() {
-            // The alert tells the peer that it was refused, without the reason.
+            // The alert notifies the peer of the refusal, without the reason.
             let _ = self.flush(below);
             return Err(io::Error::new(ErrorKind::InvalidData, e));
         }
@@ -158,7 +158,7 @@ impl Tls {
     }
 }
 
-/// What records are written to.
+/// The writer of records: adapts the layer below to `Write`.
 struct Under<'a, 'b>(&'a mut Below<'b>);
 
 impl Write for Under<'_, '_> {

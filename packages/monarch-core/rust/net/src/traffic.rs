@@ -1,4 +1,4 @@
-//! What the kernel counts of a TCP connection: bytes of both directions, and the round trip.
+//! The kernel's counters of a TCP connection: bytes of both directions, and the round-trip time.
 
 use std::os::fd::RawFd;
 
@@ -7,17 +7,18 @@ use wire::ProcUid;
 use crate::stream::Stream;
 use crate::trunk::StreamEnd;
 
-/// Zeros of what is no TCP connection.
+/// All zero for sockets that are not TCP.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Traffic {
     /// Bytes that the other side's kernel has acknowledged.
     pub sent: u64,
     pub received: u64,
-    /// Nanoseconds, smoothed.
+    /// The smoothed round-trip time in nanoseconds.
     pub round_trip: u64,
 }
 
-/// The first fields of the kernel's `struct tcp_info`, whose places are fixed (linux/tcp.h); the kernel says how many bytes it has filled.
+/// The first fields of the kernel's `struct tcp_info`, whose offsets are fixed (linux/tcp.h). The kernel returns the number of filled
+/// bytes.
 const LEN: usize = 136;
 const RTT: usize = 68;
 const BYTES_ACKED: usize = 120;
@@ -37,7 +38,7 @@ impl Traffic {
         Traffic { sent: word(BYTES_ACKED), received: word(BYTES_RECEIVED), round_trip: u64::from(micros) * 1000 }
     }
 
-    /// Records the end of a connection to another host.
+    /// Records the end of a connection to another host as an event.
     pub(crate) fn note_end(stream: &Stream, host: ProcUid, end: &str) {
         if events::is_on() {
             let found = Traffic::of(stream.fd());
@@ -47,7 +48,7 @@ impl Traffic {
 }
 
 impl StreamEnd {
-    /// As events have it.
+    /// The name of this end in events.
     pub(crate) fn word(self) -> &'static str {
         match self {
             StreamEnd::Closed => "closed",

@@ -30,51 +30,50 @@ use crate::stream::Stream;
 use crate::sys;
 use crate::traffic::Traffic;
 
-/// The number of a trunk's channel for frames, and of its heartbeat stream.
+/// The numbers of a session's channel for frames, and of its heartbeat stream.
 pub const FRAMES: u8 = 0;
 pub const HEART: u8 = 255;
 
-/// One read brings a stretch of a large part at most, and the head of the next; or the rest of a stretch, and nothing that would have to
-/// be moved then.
+/// Bytes of one read: at most one fragment of a large part with its head, or the rest of a fragment. No received byte has to be moved then.
 const READ: usize = part_fragment::SIZE + READ_LEAST;
 const READ_LEAST: usize = 4 << 10;
-/// A buffer that has grown beyond this goes when it is empty.
+/// A larger read buffer is freed when it is empty.
 const KEEP: usize = 1 << 20;
-/// Reads in a row before others get their turn.
+/// Reads in a row before the poller serves other sockets.
 const READS_IN_A_ROW: usize = 4;
-/// Frames closer than this go out together, at most so many bytes; as on links.
+/// Frames with a shorter gap are sent together, up to `HOLD` bytes; the values are those of links.
 const BURST: Duration = Duration::from_micros(8);
 const HOLD: usize = 32 << 10;
-/// Pieces of one gather write.
+/// Most slices of one gather write.
 const PIECES: usize = 16;
-/// Of what waits in lanes so much is in the channel: what goes past the lanes waits no longer than for this.
+/// Most unwritten bytes in the channel while send queues still wait. Frames that overtake the queues wait for no more than this.
 const AHEAD: usize = 512 << 10;
-/// And so much of everything is not acknowledged at most while parts go on, so that what goes past them does not wait for all that the
-/// buffers of two kernels hold. 20 GB/s where the way takes 200 us there and back.
+/// Most unacknowledged bytes while large parts are sent, so that frames which overtake them do not wait for full socket buffers of two
+/// kernels. 4 MiB allow 20 GB/s at a round trip of 200 us.
 const WINDOW: usize = 4 << 20;
-/// Bytes written in a row before others get their turn.
+/// Bytes written in a row before the poller serves other sockets.
 const WRITE_IN_A_ROW: usize = 512 << 10;
 
-/// Where in a routed frame the body is.
+/// The offset of the body in a routed frame.
 const BODY: usize = 5 + Route::LEN;
 
-/// How a stream ended.
+/// How a stream has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamEnd {
-    /// The other side, or something on the way, has closed it; or its process is gone.
+    /// The other side, or a proxy in between, has closed it; or the other process has ended.
     Closed,
-    /// The other side's kernel knows nothing of it.
+    /// The other side's kernel does not know the connection.
     Reset,
-    /// What came was not what should come.
+    /// A frame was malformed.
     Garbage,
-    /// The network, or this side.
+    /// An error of the network or of this side.
     Failed,
 }
 
 impl StreamEnd {
     pub(crate) fn of(e: &io::Error) -> StreamEnd {
         match e.kind() {
-            // An end that was not announced, as a process has that is killed.
+            // An end without an announcement, as after a kill of the process.
             io::ErrorKind::UnexpectedEof => StreamEnd::Closed,
             io::ErrorKind::ConnectionReset => StreamEnd::Reset,
             io::ErrorKind::InvalidData => StreamEnd::Garbage,
@@ -84,14 +83,15 @@ impl StreamEnd {
 }
 
 pub trait TrunkHandler: Send + Sync {
-    /// Kind and body of a whole frame, in order and once each.
+    /// Handles a whole frame, its kind and its body. Frames arrive in order and once each.
     fn frame(&self, trunk: &Arc<Trunk>, frame: &[u8]);
     fn beat(&self, trunk: &Arc<Trunk>, beat: Beat);
-    /// Something has come, whatever.
+    /// Reports that bytes have arrived, whatever they are: the other side is alive.
     fn heard(&self, trunk: &Arc<Trunk>);
-    /// A stream has ended, of the channel with this number.
+    /// Reports that the stream of the channel `number` has ended.
     fn broken(&self, trunk: &Arc<Trunk>, number: u8, end: StreamEnd);
-    /// Of a trunk that is routed: bytes for the other side, by way of others, who keep their order. Called under the trunk's lock.
+    /// Sends bytes of a routed session to the other side. Other sessions forward them and keep their order. Called under the session's
+    /// lock.
     fn carry(&self, _trunk: &Trunk, _bytes: Vec<u8>) {}
     fn carry_beat(&self, _trunk: &Trunk, _beat: &Beat) {}
 }
@@ -99,7 +99,7 @@ pub trait TrunkHandler: Send + Sync {
 #[derive(Default)]
 struct Pipe {
     stream: Option<(Stream, u64)>,
-    /// Others carry what would go through a stream.
+    /// The session is routed: other sessions forward its bytes.
     routed: bool,
     outbox: Outbox,
     lanes: Lanes,
@@ -128,7 +128,7 @@ pub struct Trunk {
     heart: Mutex<Option<Heart>>,
     is_closed: AtomicBool,
     still: Still,
-    /// Frames.
+    /// The number of sent frames.
     pub sent: AtomicU64,
 }
 
@@ -150,7 +150,7 @@ impl Trunk {
         })
     }
 
-    /// How many frames have come, to be told when a new stream is opened.
+    /// The number of received frames, which the handshake of a new stream reports.
     pub fn received(&self) -> u64 {
         lock(&self.input).inbox.received
     }
@@ -164,28 +164,28 @@ impl Trunk {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Bytes that wait for a stream, and bytes kept until they are acknowledged.
+    /// Bytes that wait for a stream, and bytes that are kept until they are acknowledged.
     pub fn waiting(&self) -> (usize, usize) {
         let pipe = lock(&self.pipe);
         (pipe.outbox.unwritten() + pipe.lanes.bytes(), pipe.outbox.kept() + pipe.lanes.bytes())
     }
 
-    /// What the kernel counts of the present stream; none without one.
+    /// The kernel's counters of the current stream; `None` without one.
     pub fn traffic(&self) -> Option<Traffic> {
         lock(&self.pipe).stream.as_ref().map(|(stream, _)| Traffic::of(stream.fd()))
     }
 
-    /// Whether a stream could take the place of the present one, whose other side claims to have so many frames.
+    /// Whether a new stream can replace the current one, if the other side has received `peer_received` frames.
     pub fn can_resume(&self, peer_received: u64) -> Result<(), Disagree> {
         lock(&self.pipe).outbox.can_resume(peer_received)
     }
 
-    /// How many frames have been sent, or wait to be.
+    /// The number of frames that were sent or wait to be sent.
     pub fn count(&self) -> u64 {
         lock(&self.pipe).outbox.count()
     }
 
-    /// Takes the stream for frames away; what has come is counted by then.
+    /// Takes the stream for frames away. When the call returns, all received frames are counted.
     pub fn detach(&self) {
         let _input = lock(&self.input);
         let mut pipe = lock(&self.pipe);
@@ -197,11 +197,11 @@ impl Trunk {
         }
     }
 
-    /// Gives the trunk a stream for its frames, in the place of one that it may still have. `received` is the count that this side has
-    /// told the other one, which sends the rest; `peer_received` is the count of the other side. `prologue` goes out first: the answer to
-    /// a greeting. `early` has come already, behind such an answer.
+    /// Gives the session a stream for its frames, and replaces the one that it may have. `received` is the number of frames that this side
+    /// has reported; the other side sends the later ones. `peer_received` is the number that the other side has reported. `prologue` is
+    /// sent first: the answer to a greeting. `early` are bytes that arrived behind such an answer.
     ///
-    /// `Stale` if more has come since this side told: the other side would send that again, and it would count twice.
+    /// `Stale` if more frames have arrived since this side reported: the other side would send them again, and they would count twice.
     pub fn attach(
         self: &Arc<Self>,
         stream: Stream,
@@ -215,7 +215,7 @@ impl Trunk {
         if pipe.closed || self.is_still() {
             return Ok(());
         }
-        // Before the old stream goes: a stale claim takes nothing away.
+        // Checked while the old stream still exists: a stale claim changes nothing.
         if input.inbox.received != received {
             return Err(Disagree::Stale);
         }
@@ -232,23 +232,24 @@ impl Trunk {
         pipe.outbox.prologue(prologue);
         (pipe.stream, pipe.routed) = (Some((stream, token)), false);
         pipe.want_write = false;
-        // Only the descriptor limit makes this fail; the stream looks broken then to the heartbeat.
+        // The call fails only at the descriptor limit. The stream is then silent, and the missing heartbeats end it.
         let _ = self.poller.add(token, fd, Arc::new(Frames(self.clone(), token)));
         self.flush(&mut pipe);
         drop(pipe);
         drop(input);
-        // What the stream has decrypted already does not show at the descriptor.
+        // Bytes that the stream has already decrypted cause no event at the descriptor.
         let me = self.clone();
         self.poller.spawn(Box::new(move || me.begin(token)));
         Ok(())
     }
 
-    /// Sends one frame, whose length and kind are at the start of the pieces, past all parts.
+    /// Sends one frame, ahead of all waiting parts. The pieces begin with its length and kind.
     pub fn send(&self, pieces: &[&[u8]]) -> Result<(), LinkDown> {
         self.send_frame(pieces.concat().into(), None)
     }
 
-    /// The same for a routed frame, which overtakes nothing that is before it on its way; nor what those have sent that it says have ended.
+    /// Sends a routed frame. It stays behind what the same process sent before, as far as the order matters, and behind everything that the
+    /// processes in `ended` have sent.
     pub fn send_behind(&self, route: &Route, ended: &[ProcUid], pieces: &[&[u8]]) -> Result<(), LinkDown> {
         self.send_frame(pieces.concat().into(), Some((route, ended)))
     }
@@ -260,7 +261,7 @@ impl Trunk {
         }
         self.sent.fetch_add(1, Ordering::Relaxed);
         if let Some((route, ended)) = behind.filter(|(route, ended)| pipe.lanes.is_behind(route, ended, &frame[BODY..])) {
-            // It goes when what is before it has gone.
+            // The frame waits for the parts before it.
             pipe.lanes.put_frame(route, ended, frame, BODY);
             return Ok(());
         }
@@ -286,7 +287,7 @@ impl Trunk {
         Ok(())
     }
 
-    /// Sends a large part, which is not copied, in stretches; it is held until the other side has it.
+    /// Sends a large part in fragments, without a copy. The part is kept until the other side has acknowledged it.
     pub fn send_part(&self, route: &Route, number: u64, part: RecvPart) -> Result<(), LinkDown> {
         let mut pipe = lock(&self.pipe);
         if pipe.closed {
@@ -321,7 +322,7 @@ impl Trunk {
                 Err(_) => break,
             }
         }
-        // As above.
+        // The reader also reports errors of this call.
         let flushed = stream.flush().unwrap_or(true);
         let want = !flushed || !pipe.outbox.is_written() || may_go_on(&pipe.lanes, &pipe.outbox);
         if want != pipe.want_write {
@@ -330,7 +331,7 @@ impl Trunk {
         }
     }
 
-    /// Handles what came early.
+    /// Handles the bytes that arrived with the handshake.
     fn begin(self: &Arc<Self>, token: u64) {
         let mut input = lock(&self.input);
         let current = lock(&self.pipe).stream.as_ref().is_some_and(|(_, t)| *t == token);
@@ -373,7 +374,7 @@ impl Trunk {
         }
     }
 
-    /// Handles the whole frames that have come; false if what came makes no sense.
+    /// Handles the complete frames in the buffer; returns false on a malformed frame.
     fn frames(self: &Arc<Self>, input: &mut In) -> bool {
         self.handler.heard(self);
         let mut at = 0;
@@ -421,7 +422,7 @@ impl Trunk {
         }
     }
 
-    /// The other side has told how much it has. One that disagrees may have said it, on the heartbeat stream, of a stream that is no more.
+    /// Counts an acknowledgement. A claim on the heartbeat stream may disagree because it belongs to a frame stream that has ended.
     pub fn acked(&self, received: u64) -> Result<(), Disagree> {
         let mut pipe = lock(&self.pipe);
         pipe.outbox.acked(received)?;
@@ -431,7 +432,7 @@ impl Trunk {
         Ok(())
     }
 
-    /// Nothing that was sent is unacknowledged.
+    /// Whether all sent frames are acknowledged.
     pub fn is_settled(&self) -> bool {
         let pipe = lock(&self.pipe);
         pipe.outbox.kept() == 0 && pipe.lanes.is_empty()
@@ -456,7 +457,8 @@ impl Trunk {
         self.handler.broken(self, FRAMES, end);
     }
 
-    /// Ends the trunk from this side, as the end of a process looks; the handler is not told. What was sent goes out, if there is room.
+    /// Ends the session from this side, as the end of the process would; the handler is not notified. Queued frames are sent if the socket
+    /// has room.
     pub fn close(&self) {
         let mut pipe = lock(&self.pipe);
         if !pipe.want_write {
@@ -466,7 +468,7 @@ impl Trunk {
         self.end(Stream::close);
     }
 
-    /// The same, but it does not look as if this process had ended.
+    /// Ends the session without looking like the end of this process: its connections are reset.
     pub fn give_up(&self) {
         self.end(|stream| sys::reset(stream.fd()));
     }
@@ -495,7 +497,7 @@ impl Trunk {
     }
 }
 
-/// More of a part may go out.
+/// Whether more of the large parts may enter the channel.
 fn may_go_on(lanes: &Lanes, outbox: &Outbox) -> bool {
     !lanes.is_empty() && outbox.kept() < WINDOW
 }

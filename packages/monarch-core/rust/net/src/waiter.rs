@@ -15,15 +15,15 @@ pub(crate) const SLEEPING: u32 = 2;
 pub(crate) const LEADING: u32 = 3;
 
 thread_local! {
-    /// The waiter of this thread while it leads, to tell notifications of itself from others'.
+    /// The waiter of this thread while it leads. A notification by the leading thread itself needs no eventfd.
     pub(crate) static LED_BY: Cell<*const Waiter> = const { Cell::new(std::ptr::null()) };
-    /// How many sleepers this thread has woken, for handing the lead to where the traffic goes.
+    /// The number of sleeping threads that this thread has woken. A leader that has woken a thread stops leading.
     pub(crate) static WOKEN: Cell<u32> = const { Cell::new(0) };
 }
 
 pub struct Waiter {
     pub(crate) state: AtomicU32,
-    /// The eventfd that gets a leader out of `epoll_wait`.
+    /// The eventfd that ends the `epoll_wait` of a leader.
     kick: std::os::fd::RawFd,
 }
 
@@ -32,12 +32,12 @@ impl Waiter {
         Waiter { state: AtomicU32::new(IDLE), kick }
     }
 
-    /// Its thread sleeps.
+    /// Whether the thread of this waiter sleeps.
     pub fn is_asleep(&self) -> bool {
         matches!(self.state.load(Ordering::Acquire), SLEEPING | LEADING)
     }
 
-    /// A notification comes within so long.
+    /// Waits up to `bound` for a notification, without sleeping.
     pub(crate) fn is_notified_within(&self, bound: Duration) -> bool {
         let until = Instant::now() + bound;
         while self.state.load(Ordering::Acquire) != NOTIFIED {
@@ -49,7 +49,7 @@ impl Waiter {
         true
     }
 
-    /// Ends the wait, now or the next one that starts.
+    /// Ends the current wait or, if there is none, the next one.
     pub fn notify(&self) {
         match self.state.swap(NOTIFIED, Ordering::AcqRel) {
             SLEEPING => {

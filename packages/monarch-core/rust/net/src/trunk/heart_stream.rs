@@ -1,4 +1,4 @@
-//! The heartbeat stream of a trunk.
+//! The heartbeat stream of a session.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::stream::Stream;
 use crate::sys;
 
 impl Trunk {
-    /// Gives the trunk a heartbeat stream.
+    /// Gives the session a heartbeat stream.
     pub fn attach_heart(self: &Arc<Self>, stream: Stream, prologue: &[u8], early: Vec<u8>) {
         let mut heart = lock(&self.heart);
         if self.is_closed() || self.is_still() {
@@ -24,7 +24,7 @@ impl Trunk {
         }
         let (fd, token) = (stream.fd(), self.poller.token());
         *heart = Some(Heart::new(stream, token, prologue, early));
-        // Below the lock, which keeps the descriptor open.
+        // Under the lock, which keeps the descriptor open.
         let _ = self.poller.add(token, fd, Arc::new(Beats(self.clone(), token)));
         drop(heart);
         let me = self.clone();
@@ -36,7 +36,7 @@ impl Trunk {
 
     pub(super) fn flush_heart(&self, token: u64) {
         if let Some(h) = lock(&self.heart).as_mut().filter(|h| h.token == token && !self.is_still()) {
-            // The reader gets the same error, and reports it.
+            // The reader gets the same error and reports it.
             let _ = h.flush();
             self.poller.want_write(h.token, h.stream.fd(), h.want_write);
         }
@@ -53,7 +53,7 @@ impl Trunk {
         let mut heart = lock(&self.heart);
         let Some(h) = heart.as_mut().filter(|_| !self.is_still()) else { return };
         let before = h.want_write;
-        // The reader gets the same error, and reports it.
+        // The reader gets the same error and reports it.
         let _ = h.send(beat);
         if h.want_write != before {
             self.poller.want_write(h.token, h.stream.fd(), h.want_write);

@@ -1,8 +1,8 @@
 //! A session without a connection of its own: other sessions forward its bytes.
 //!
-//! A session begins so if its two ends have joined a job by a third host. It counts and keeps frames as over a connection, so a connection
-//! can replace the route at any time, and nothing is lost or duplicated; a route never replaces a connection. The sessions on the route
-//! have connections: they keep the order, and lose nothing while they live.
+//! A session begins without a connection if its two ends have joined a job by a third host. It counts and keeps frames as over a
+//! connection, so a connection can replace the route at any time, and no frame is lost or duplicated; a route never replaces a connection.
+//! The sessions on the route have connections: they keep the order, and lose nothing while they live.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{AHEAD, FRAMES, PIECES, Pipe, StreamEnd, Trunk, may_go_on};
 use crate::lock::lock;
 
 impl Trunk {
-    /// From now on others carry what is sent, and what was sent already; unless there is a stream.
+    /// Makes other sessions forward all frames, including those that already wait. No effect if the session has a stream.
     pub fn begin_route(&self) {
         let mut pipe = lock(&self.pipe);
         if pipe.closed || pipe.stream.is_some() || self.is_still() {
@@ -20,7 +20,7 @@ impl Trunk {
         self.flush_routed(&mut pipe);
     }
 
-    /// No more of that: what is sent waits for a stream, and what comes by way of others is not taken any more.
+    /// Ends the forwarding: frames wait for a stream, and forwarded bytes that still arrive are dropped.
     pub fn leave_route(&self) {
         let mut input = lock(&self.input);
         let mut pipe = lock(&self.pipe);
@@ -33,7 +33,7 @@ impl Trunk {
         lock(&self.pipe).routed
     }
 
-    /// What others have brought.
+    /// Handles bytes that other sessions have forwarded.
     pub fn brought(self: &Arc<Self>, bytes: &[u8]) {
         let mut input = lock(&self.input);
         if !self.is_routed() || self.is_still() {

@@ -8,12 +8,12 @@ use crate::lock::lock;
 use crate::sys;
 
 impl Trunk {
-    /// For tests: neither side receives from the other from now on, and neither is notified. Connections stay open, and wait.
+    /// For tests: stops the traffic of both directions without notifying either side. Connections stay open, and their bytes wait.
     pub fn stand_still(&self) {
         let _input = lock(&self.input);
         let mut pipe = lock(&self.pipe);
         let heart = lock(&self.heart);
-        // What others would bring meanwhile is missing after that: only a stream of its own goes on.
+        // Bytes that others would forward during the pause are lost. So the session continues only over a stream of its own.
         pipe.routed = false;
         self.still.begin();
         for (token, fd) in pipe.stream.iter().map(|(s, token)| (*token, s.fd())).chain(heart.iter().map(|h| (h.token, h.stream.fd()))) {
@@ -25,7 +25,7 @@ impl Trunk {
         self.still.get()
     }
 
-    /// What was standing still goes on.
+    /// Ends the pause.
     pub fn go_on(self: &Arc<Self>) {
         self.still.end();
         let frames = {
@@ -40,7 +40,7 @@ impl Trunk {
         heart.inspect(|(token, fd)| drop(self.poller.add(*token, *fd, Arc::new(Beats(self.clone(), *token)))));
         let me = self.clone();
         self.poller.spawn(Box::new(move || {
-            // What the streams have decrypted already does not show at their descriptors.
+            // Bytes that the streams have already decrypted cause no event at their descriptors.
             if let Some((token, _)) = heart {
                 me.flush_heart(token);
                 me.read_heart(token);
@@ -51,7 +51,7 @@ impl Trunk {
         }));
     }
 
-    /// Breaks the stream for frames, as a network does now and then: for tests.
+    /// For tests: breaks the stream for frames, as a network failure would.
     pub fn cut(&self) {
         if let Some((stream, _)) = &lock(&self.pipe).stream {
             // The lock keeps the descriptor open.

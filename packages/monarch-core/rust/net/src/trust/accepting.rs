@@ -1,4 +1,4 @@
-//! The steps of the listening end.
+//! The steps of the listening end of a handshake.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -17,11 +17,11 @@ use crate::trust::preface;
 use crate::trust::proof::{Claim, DIGEST, PROOF, Role, digest};
 use crate::trust::refused::Refused;
 
-/// Read at once before anything is known of the peer.
+/// Bytes read at once before the peer is known.
 const CHUNK: usize = 4096;
 
 enum Step {
-    /// Decides which certificate is shown, and whose are asked for.
+    /// Selects the own certificate and the issuers of acceptable peer certificates, from the ClientHello.
     ClientHello(Box<Acceptor>),
     Handshake,
     Proof,
@@ -38,7 +38,7 @@ pub(crate) struct Accepting {
     step: Step,
     only: Option<(Kind, Option<JobId>)>,
     pair: Option<KeyPair>,
-    /// Which authority the dialler has named in its proof.
+    /// The digest of the authority that the dialling side has named in its proof.
     authority: Option<[u8; DIGEST]>,
     membership: Option<Membership>,
     pub kind: Kind,
@@ -69,7 +69,7 @@ impl Accepting {
         (Exchange::new(Stream::plain(fd)), accepting)
     }
 
-    /// No TLS yet where TLS is to be.
+    /// Whether the TLS handshake, if one is required, has not begun.
     pub fn is_before_tls(&self) -> bool {
         matches!(self.step, Step::ClientHello(_))
     }
@@ -114,7 +114,7 @@ impl Accepting {
             Step::Release => {
                 self.trust.admits_user(exchange.stream.fd())?;
                 let release = exchange.release();
-                // Said also to a release that we cannot talk to; in a join it has been said already.
+                // Also an incompatible release is answered with the own release. In a join this was already sent.
                 if self.pair.is_none() && matches!(release, Ok(Some(())) | Err(Refused::Version { .. })) {
                     exchange.put_release();
                 }
@@ -145,7 +145,7 @@ impl Accepting {
         Ok(Stepped::Next)
     }
 
-    /// Checks the dialler's proof, then gives ours with a new key.
+    /// Checks the proof of the dialling side, and answers with the own proof and a new key.
     fn prove(&mut self, exchange: &mut Exchange, body: &[u8]) -> Result<(), Refused> {
         let Policy::Secret(secret) = self.trust.policy() else { return Err(Refused::Secret) };
         let short = || Refused::protocol("a short proof");

@@ -1,8 +1,8 @@
-//! A job's authority: it is made in the client's memory, certifies the hosts that join, and ends with the client.
+//! A job's authority. It is made in the client's memory, certifies the hosts that join, and ends with the client.
 //!
-//! What ends a certificate is that its job is forgotten where it could be shown (`HostTrust::forget`), and that nobody can make
-//! another one once the client is gone; the dates are a second line. 90 days outlive the time limits of schedulers, and a
-//! host that joins again gets a new one, so jobs may take longer. The first day lies in the past because clocks of hosts differ.
+//! Two facts end a certificate: hosts forget its job (`HostTrust::forget`), and no process can issue another one after the end of the
+//! client. The dates are a second protection. 90 days are longer than the time limits of schedulers, and a host that joins again gets a new
+//! certificate, so jobs may run longer. The first day lies in the past because the clocks of hosts differ.
 
 use std::io;
 use std::time::{Duration, SystemTime};
@@ -18,10 +18,10 @@ use crate::trust::policy::JobId;
 use crate::trust::provider::failed;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// An uncompressed point of P-256.
+/// The length of an uncompressed point of P-256.
 pub const PUBLIC_KEY: usize = 65;
 
-/// When a certificate is good.
+/// The period in which a certificate is valid.
 #[derive(Clone, Copy, Debug)]
 pub struct Lifetime {
     pub from: SystemTime,
@@ -56,14 +56,15 @@ impl Authority {
         &self.certificate
     }
 
-    /// For the client itself: it dials, and nobody dials it.
+    /// Issues the client's own certificate, for dialling only: no process dials the client.
     pub fn client(&self, lifetime: Lifetime) -> io::Result<Identity> {
         let pair = new_pair()?;
         let certificate = self.issue(&client_name(self.job), &[ExtendedKeyUsagePurpose::ClientAuth], lifetime, &pair)?;
         Identity::of_pair(certificate, &pair)
     }
 
-    /// For a host, which is dialled, and dials other hosts of the job. That the host has the key shows when it uses it.
+    /// Issues the certificate of a host, for being dialled and for dialling other hosts of the job. The first handshake with it proves that
+    /// the host has the key.
     pub fn host(&self, host: u64, public_key: &[u8], lifetime: Lifetime) -> io::Result<CertificateDer<'static>> {
         if public_key.len() != PUBLIC_KEY || public_key[0] != 4 {
             return Err(failed("not a public key"));

@@ -1,4 +1,4 @@
-//! What a dialling process holds: a client, or an agent that dials another agent of the same job.
+//! The credentials of a dialling process: of a client, or of an agent that dials another agent of the same job.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,38 +17,38 @@ use crate::trust::secret::Secret;
 use crate::trust::site::SitePki;
 use crate::trust::verifier;
 
-/// The client's own certificate is replaced when it is older.
+/// Age at which the client's own certificate is replaced: a third of its lifetime.
 const RENEW: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Who is dialled, and what for.
+/// The host that is dialled, and the purpose.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub kind: Kind,
-    /// The host's id in this job: its certificate has to be the one of this host.
+    /// The host's id in this job. A certificate of the job must be the one of this host.
     pub host: u64,
-    /// Host name or address as dialled: a certificate of the site has to have it.
+    /// The host name or address as dialled. A certificate of the site must contain it.
     pub name: String,
 }
 
 pub struct DialTrust {
     job: JobId,
-    /// Shared with the host that this was made for.
+    /// Set when the job is forgotten; shared with the `HostTrust` that made this value.
     forgotten: Arc<AtomicBool>,
     holds: Holds,
 }
 
 pub(crate) enum Holds {
     Authority(Box<Client>),
-    /// A host's certificate, which the job's authority issued.
+    /// A host's certificate, issued by the job's authority.
     Member(Arc<ClientConfig>),
-    /// What a host has that joins others on behalf of the client, who certifies them.
+    /// The credentials of a host that joins other hosts on behalf of the client, which certifies them.
     Relay(Box<Relay>),
     Site(Arc<ClientConfig>),
     Insecure,
     SameUser,
 }
 
-/// What the client of a job with a secret has.
+/// The credentials of the client of a job with a secret.
 pub(crate) struct Client {
     pub secret: Secret,
     pub authority: Authority,
@@ -56,7 +56,7 @@ pub(crate) struct Client {
     channel: Mutex<(Arc<ClientConfig>, SystemTime)>,
 }
 
-/// A host knows the secret as a worker, and the authority by its own certificate.
+/// The credentials of a relay: the secret that it has as a worker, and the authority of its own certificate.
 pub(crate) struct Relay {
     secret: Secret,
     authority: CertificateDer<'static>,
@@ -79,7 +79,7 @@ impl Client {
 
     fn renewed(&self) -> io::Result<Arc<ClientConfig>> {
         let mut channel = lock(&self.channel);
-        // A clock that went back says nothing about the age.
+        // If the clock went back, the age is unknown and the certificate stays.
         if channel.1.elapsed().is_ok_and(|age| age > RENEW) {
             *channel = (Client::channel(&self.authority)?, SystemTime::now());
         }
@@ -88,7 +88,7 @@ impl Client {
 }
 
 impl DialTrust {
-    /// For a client. With a secret it makes the job's authority.
+    /// The credentials of a client. With a secret, this creates the job's authority.
     pub fn new_client(job: JobId, policy: Policy) -> io::Result<DialTrust> {
         let holds = match policy {
             Policy::Secret(secret) => Holds::Authority(Box::new(Client::new(job, secret)?)),
@@ -107,7 +107,7 @@ impl DialTrust {
         self.job
     }
 
-    /// Of a client with a job secret.
+    /// The authority of a client with a job secret; `None` for others.
     pub fn authority(&self) -> Option<&Authority> {
         self.client().map(|c| &c.authority)
     }
@@ -119,7 +119,7 @@ impl DialTrust {
         }
     }
 
-    /// What a host joins others with.
+    /// The credentials with which a host joins other hosts.
     pub(crate) fn relay(
         job: JobId,
         secret: Secret,
@@ -130,7 +130,7 @@ impl DialTrust {
         Ok(DialTrust::of(job, Holds::Relay(Box::new(Relay { secret, authority, join })), forgotten))
     }
 
-    /// Of who has hosts join by a secret: that, and the authority they are to belong to.
+    /// The secret and the authority of a client or relay that joins hosts by a secret.
     pub(crate) fn joins_with(&self) -> Option<(&Secret, &CertificateDer<'static>)> {
         match &self.holds {
             Holds::Authority(client) => Some((&client.secret, client.authority.certificate())),
@@ -147,7 +147,7 @@ impl DialTrust {
         matches!(self.holds, Holds::Site(_))
     }
 
-    /// How to encrypt, if at all, and whom to expect.
+    /// The TLS settings and the expected name of the other side; `None` without encryption.
     pub(crate) fn tls(&self, target: &Target) -> io::Result<Option<(Arc<ClientConfig>, ServerName<'static>)>> {
         if self.forgotten.load(Ordering::Acquire) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("job {} was forgotten", self.job)));

@@ -1,7 +1,7 @@
-//! The steps of the end that dials.
+//! The steps of the dialling end of a handshake.
 //!
-//! `handshake → [proof → answer, release] → release, request, [certificate,] hello → release, welcome`: what is in brackets
-//! only when a host joins by a secret. Where another host dials on behalf of the client, the certificate comes from there.
+//! `handshake → [proof → answer, release] → release, request, [certificate,] hello → release, welcome`. The steps in brackets happen only
+//! when a host joins by a secret. If another host dials on behalf of the client, the certificate comes from the client.
 
 use std::io;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::trust::refused::Refused;
 
 enum Step {
     Handshake,
-    /// Waits for the worker's proof and key.
+    /// Waits for the worker's proof and its public key, and checks the proof.
     Answer,
-    /// Waits for the release, before which nothing else is said: then asks with a certificate for this key.
+    /// Waits for the worker's release. The certificate for this public key is requested only after it.
     JoinRelease(Vec<u8>),
-    /// Waits for whoever has the authority.
+    /// Waits for the certificate from the owner of the authority.
     Certificate,
     Release,
     Welcome,
@@ -37,7 +37,7 @@ pub(crate) struct Dialling {
     hello: Vec<u8>,
     step: Step,
     pub who: Who,
-    /// A key that is to be certified elsewhere, and what has come of it.
+    /// A key that another process must certify, and the certificate.
     to_certify: Option<Vec<u8>>,
     certificate: Option<Vec<u8>>,
 }
@@ -96,7 +96,7 @@ impl Dialling {
                 if matches!(release, Ok(None)) {
                     return Ok(Stepped::Blocked);
                 }
-                // Also a release that we cannot talk to shall know ours.
+                // The own release is sent also if the other one is incompatible.
                 exchange.put_release();
                 release.inspect_err(|_| drop(exchange.flush()))?;
                 let public_key = std::mem::take(public_key);
@@ -125,13 +125,13 @@ impl Dialling {
         Ok(Stepped::Next)
     }
 
-    /// Whose certificate was accepted.
+    /// Takes the identity of the other side from its certificate.
     fn recognise(&mut self, exchange: &mut Exchange) {
         let shown = exchange.stream.tls().and_then(|tls| tls.connection().peer_certificates()?.first().cloned());
         self.who = match shown {
             None => Who::Unnamed,
             Some(certificate) if self.trust.is_site() => Who::Site(names(&certificate).join(", ")),
-            // In a join by the end of it: the certificate is made for this host.
+            // In a join this holds only at its end: the certificate is then made for this host.
             Some(_) => Who::Host(self.target.host),
         };
     }
@@ -149,7 +149,7 @@ impl Dialling {
         Ok(())
     }
 
-    /// The public key of a worker that knows the secret.
+    /// Checks the worker's proof of the secret; returns its public key.
     fn check(&self, exchange: &mut Exchange, answer: &[u8]) -> Result<Vec<u8>, Refused> {
         let (proof, public_key) = answer.split_at_checked(PROOF).ok_or_else(|| Refused::protocol("a short answer"))?;
         let (secret, _) = self.trust.joins_with().ok_or(Refused::Secret)?;
@@ -169,7 +169,7 @@ impl Dialling {
         Ok(())
     }
 
-    /// The key that somebody else is to certify: told once.
+    /// The key that another process must certify; returned once.
     pub fn uncertified(&mut self) -> Option<Vec<u8>> {
         self.to_certify.take()
     }

@@ -1,6 +1,7 @@
-//! Small bounded frames over a stream that is not open yet: `u16 length of the rest, u8 tag, body`.
+//! Small bounded frames over a stream that is not authenticated yet: `u16 length of the rest, u8 tag, body`.
 //!
-//! Exactly what is needed is read: what comes after it belongs to whoever gets the stream. A peer can make this hold one frame.
+//! Only the bytes of the current frame are read: later bytes belong to the user of the stream. A peer can make this process hold at most
+//! one frame.
 
 use std::io::ErrorKind;
 
@@ -8,30 +9,30 @@ use crate::stream::Stream;
 use crate::trust::preface;
 use crate::trust::refused::Refused;
 
-/// A hello at most.
+/// Most bytes of a hello, far more than its fields need.
 pub const MAX_HELLO: usize = 16 * 1024;
 const HEADER: usize = 3;
-/// How TLS begins.
+/// The first byte of a TLS handshake.
 const HANDSHAKE: u8 = 22;
-/// "No" to a ClientHello: an alert in the clear, fatal, access_denied.
+/// The refusal of a ClientHello: an unencrypted alert, fatal, access_denied.
 const ACCESS_DENIED: &[u8] = &[21, 3, 3, 0, 2, 2, 49];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Tag {
-    /// "No", and no reason.
+    /// A refusal without a reason.
     No = 0,
-    /// Of the dialler: job and proof.
+    /// From the dialling side: the job, the digest of its authority, and the proof.
     Proof = 1,
-    /// Of the worker: proof and public key.
+    /// From the worker: its proof and its public key.
     Answer = 2,
-    /// Of the dialler: kind and job.
+    /// From the dialling side: kind and job.
     Request = 3,
-    /// Of the authority: the host's id, its certificate, the authority's.
+    /// From the dialling side: the host's id, its certificate, and the certificate of the authority.
     Certificate = 4,
-    /// Of the dialler, for whoever gets the stream.
+    /// From the dialling side: the greeting, for the user of the stream.
     Hello = 5,
-    /// Of the listening side: all is well, the stream is open.
+    /// From the listening side: the handshake is complete.
     Welcome = 6,
 }
 
@@ -69,7 +70,7 @@ impl Exchange {
         preface::put(&mut self.outbox);
     }
 
-    /// True when all has gone out.
+    /// Writes the queued frames; true when all bytes have been written.
     pub fn flush(&mut self) -> Result<bool, Refused> {
         while !self.outbox.is_empty() {
             match self.stream.write(&[&self.outbox]) {
@@ -85,8 +86,8 @@ impl Exchange {
         !self.outbox.is_empty() || self.stream.wants_write()
     }
 
-    /// A last word before the connection is closed. What the peer has sent is taken from the socket, else closing it would
-    /// reset the connection, and the word might be lost.
+    /// Refuses the peer before the connection is closed. Bytes of the peer that are still in the socket are read, because a close with
+    /// unread bytes resets the connection, and the refusal might be lost.
     pub fn deny(&mut self, before_tls: bool) {
         let wants_tls = !self.stream.is_encrypted() && self.inbox.first() == Some(&HANDSHAKE);
         if before_tls || wants_tls {
@@ -99,7 +100,7 @@ impl Exchange {
         self.stream.discard(4 * MAX_HELLO);
     }
 
-    /// Reads until `n` bytes are there.
+    /// Reads until `n` bytes are in the buffer; false if they have not arrived yet.
     fn have(&mut self, n: usize) -> Result<bool, Refused> {
         while self.inbox.len() < n {
             let missing = n - self.inbox.len();
@@ -113,7 +114,7 @@ impl Exchange {
         Ok(true)
     }
 
-    /// The next frame, which has to be this one; None while it is not all there.
+    /// The next frame, which must have this tag; `None` while it is incomplete.
     pub fn frame(&mut self, tag: Tag) -> Result<Option<Vec<u8>>, Refused> {
         if !self.have(HEADER)? {
             return Ok(None);
@@ -133,10 +134,10 @@ impl Exchange {
         Ok(Some(body))
     }
 
-    /// The other end's release, if it is one that we can talk to.
+    /// The release of the other side, if it is compatible; `None` while it is incomplete.
     pub fn release(&mut self) -> Result<Option<()>, Refused> {
         let fixed = self.have(preface::FIXED);
-        // A "no" is shorter, and nothing comes after it.
+        // A refusal is shorter than a release, and no bytes follow it.
         if self.inbox == [1, 0, Tag::No as u8] {
             return Err(Refused::denied());
         }

@@ -1,4 +1,4 @@
-//! What a listening process holds: what its operator gave it, and per job that joined, its certificates there.
+//! The credentials of a listening process: the policy of its operator, and its certificates for each job that it has joined.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,27 +23,28 @@ use crate::trust::verifier;
 
 pub struct HostTrust {
     policy: Policy,
-    /// With a secret: TLS for those who join; its certificate says nothing.
+    /// With a secret: the TLS settings for joins, with a certificate that proves nothing.
     join: Option<Arc<ServerConfig>>,
-    /// With certificates of the site: what to listen and what to dial with.
+    /// With certificates of the site: the settings for listening and for dialling.
     site: Option<(Arc<ServerConfig>, Arc<ClientConfig>)>,
     jobs: Mutex<HashMap<JobId, Job>>,
 }
 
-/// A job that this host belongs to.
+/// A job of which this host is a member.
 struct Job {
-    /// With a secret.
+    /// The authority, with a secret.
     authority: Option<CertificateDer<'static>>,
-    /// By the host's id: one agent may be several hosts of a job.
+    /// The TLS settings by host id: one agent may be several hosts of a job.
     hosts: HashMap<u64, Arc<ServerConfig>>,
     dial: Arc<DialTrust>,
     forgotten: Arc<AtomicBool>,
 }
 
-/// What the ClientHello decides.
+/// The decision about a ClientHello.
 pub(crate) struct Selected {
     pub config: Arc<ServerConfig>,
-    /// The job that certificates are checked for, and the kind; the site's certificates leave both open.
+    /// The kind of the connection, and the job for which its certificates are checked. `None` with certificates of the site, which leave
+    /// both open.
     pub only: Option<(Kind, Option<JobId>)>,
 }
 
@@ -69,7 +70,7 @@ impl HostTrust {
         &self.policy
     }
 
-    /// Whether the user at the other end of a socket may say anything at all.
+    /// Whether the user at the other end of a socket may connect.
     pub(crate) fn admits_user(&self, fd: RawFd) -> Result<(), Refused> {
         match &self.policy {
             Policy::SameUser => {
@@ -88,12 +89,12 @@ impl HostTrust {
         lock(&self.jobs).contains_key(&job)
     }
 
-    /// What to dial other hosts of the job with; None for a job that has not joined.
+    /// The credentials for dialling other hosts of the job; `None` for a job that has not joined.
     pub fn dial(&self, job: JobId) -> Option<Arc<DialTrust>> {
         lock(&self.jobs).get(&job).map(|j| Arc::clone(&j.dial))
     }
 
-    /// What to have other hosts join with, on behalf of the client; None where that takes no secret.
+    /// The credentials for joining other hosts on behalf of the client; `None` where no secret is used.
     pub fn relay(&self, job: JobId) -> Option<Arc<DialTrust>> {
         let Policy::Secret(secret) = &self.policy else { return None };
         let (authority, forgotten) = {
@@ -104,7 +105,7 @@ impl HostTrust {
         DialTrust::relay(job, secret.clone(), authority, forgotten).ok().map(Arc::new)
     }
 
-    /// From now on nothing of that job opens, neither from here nor to here. Streams that are open stay so.
+    /// Refuses all later handshakes of the job, in both directions. Streams that are already open stay open.
     pub fn forget(&self, job: JobId) {
         if let Some(job) = lock(&self.jobs).remove(&job) {
             job.forgotten.store(true, Ordering::Release);
@@ -129,7 +130,7 @@ impl HostTrust {
         Ok(Selected { config: Arc::clone(config), only: Some((Kind::Channel, Some(job))) })
     }
 
-    /// The job is one of ours, or becomes one.
+    /// Checks that the job is known or, for a join, adds it.
     pub(crate) fn admit(&self, kind: Kind, job: JobId, membership: Option<Membership>) -> Result<(), Refused> {
         let mut jobs = lock(&self.jobs);
         if kind == Kind::Channel {
@@ -161,7 +162,7 @@ impl HostTrust {
     }
 }
 
-/// What a host got from a job's authority.
+/// The certificates that a host got from a job's authority.
 pub(crate) struct Membership {
     host: u64,
     authority: CertificateDer<'static>,
@@ -170,7 +171,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Takes the certificate if it would be accepted by others of the job.
+    /// Accepts the certificate if other members of the job would accept it.
     pub fn new(job: JobId, host: u64, pair: &KeyPair, certificate: &[u8], authority: &[u8]) -> Result<Membership, Refused> {
         let (certificate, authority) = (CertificateDer::from(certificate.to_vec()), CertificateDer::from(authority.to_vec()));
         let wrong = |e: io::Error| Refused::Certificate(e.to_string());

@@ -10,23 +10,23 @@ use rustls::sign::CertifiedKey;
 use crate::trust::policy::JobId;
 use crate::trust::provider::{failed, provider};
 
-/// Names of jobs end in it. The domain is reserved for private use, so no public authority certifies it.
+/// The suffix of the names of jobs. The domain is reserved for private use, so no public authority certifies it.
 const SUFFIX: &str = "monarch.internal";
 
-/// Whose certificate it is, by its name.
+/// The owner of a certificate, by its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Who {
     /// The client of the job.
     Client,
     /// A host of the job, by its id.
     Host(u64),
-    /// Somebody that the site knows, with the names that its certificate has.
+    /// A process that the site has certified, with the names in its certificate.
     Site(String),
     /// No certificate was needed.
     Unnamed,
 }
 
-/// The name of a host in its certificate, which is also what a dialler asks for.
+/// The name of a host in its certificate. A dialling process requests it as the server name.
 pub fn host_name(job: JobId, host: u64) -> String {
     format!("h{host:016x}.j{job}.{SUFFIX}")
 }
@@ -35,7 +35,7 @@ pub fn client_name(job: JobId) -> String {
     format!("client.j{job}.{SUFFIX}")
 }
 
-/// Job and host of a name, if it is one of ours in every letter.
+/// Job and host of a name, if the name has exactly the form of `host_name`.
 pub fn parse_host_name(name: &str) -> Option<(JobId, u64)> {
     let (host, rest) = name.strip_prefix('h')?.split_at_checked(16)?;
     let (job, _) = rest.strip_prefix(".j")?.split_at_checked(16)?;
@@ -47,13 +47,13 @@ pub fn server_name(name: &str) -> io::Result<ServerName<'static>> {
     ServerName::try_from(name.to_owned()).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("not a host name: {name:?}")))
 }
 
-/// The names in a certificate, as it says them; none if it cannot be read.
+/// The DNS names in a certificate; empty if it cannot be parsed.
 pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let certificate = webpki::EndEntityCert::try_from(certificate);
     certificate.map(|c| c.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default()
 }
 
-/// Whose certificate of a job it is.
+/// The owner of a certificate of the job; `None` if it names another job.
 pub fn who(job: JobId, certificate: &CertificateDer<'_>) -> Option<Who> {
     names(certificate).iter().find_map(|name| match parse_host_name(name) {
         Some((of, host)) => (of == job).then_some(Who::Host(host)),
@@ -61,7 +61,7 @@ pub fn who(job: JobId, certificate: &CertificateDer<'_>) -> Option<Who> {
     })
 }
 
-/// A key with its certificate and what leads from there to the authority.
+/// A key with its certificate and the chain from there to the authority.
 #[derive(Clone)]
 pub struct Identity(Arc<CertifiedKey>);
 
@@ -79,7 +79,7 @@ impl Identity {
     }
 }
 
-/// Signatures of P-256 are the fastest of those that every TLS library verifies.
+/// A new key. P-256 has the fastest signatures of those that every TLS library verifies.
 pub fn new_pair() -> io::Result<KeyPair> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)
 }

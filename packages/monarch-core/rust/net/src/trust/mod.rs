@@ -1,10 +1,10 @@
 //! Authentication of the two ends of a connection between hosts.
 //!
-//! A client that dials a worker for the first time *joins*: over TLS whose certificate says nothing, both prove that they know
-//! the job secret, bound to this very session. The worker then makes a key, and the client's authority, which lives in its
-//! memory only, certifies it for this job and host. Every other stream of the job is a *channel*: TLS with certificates of
-//! that authority on both ends. With a site's own certificates, over unix sockets and with `insecure` the same steps are taken
-//! without that exchange, so that callers need not tell them apart.
+//! The first connection of a client to a worker is a *join*. Its TLS certificate proves nothing; both sides prove that they know the job
+//! secret, bound to this TLS session. The worker then makes a key, and the client's authority, which exists only in the client's memory,
+//! certifies it for this job and host. Every other connection of the job is a *channel*: TLS with certificates of that authority on both
+//! ends. With a site's own certificates, over unix sockets and with `insecure` the same steps happen without the proofs, so callers treat
+//! all policies alike.
 //!
 //! | file | noun |
 //! |---|---|
@@ -19,9 +19,9 @@
 //! | `host` | the credentials of a listening process |
 //! | `proof` | the proof of knowing the secret, good for one TLS session |
 //! | `preface` | versions, compared before any other message |
-//! | `exchange` | small bounded frames over a connection that is not open yet |
-//! | `opening` | a connection until it is open |
-//! | `dialling`, `accepting` | its steps at either end |
+//! | `exchange` | small bounded frames over a connection that is not authenticated yet |
+//! | `opening` | a connection until its handshake is complete |
+//! | `dialling`, `accepting` | the steps of the handshake at either end |
 //! | `refused` | the reason for which a connection was refused |
 
 mod accepting;

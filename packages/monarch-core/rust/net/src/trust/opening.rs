@@ -1,7 +1,7 @@
-//! A connection from its first byte until both ends have authenticated and the dialler's hello has arrived.
+//! A connection from its first byte until both ends have authenticated and the hello of the dialling side has arrived.
 //!
-//! It is driven by readiness of its descriptor and never blocks; whoever drives it bounds it in time. What a peer can make it
-//! hold before it is authenticated is bounded: by rustls a handshake message of 64 KiB, here one frame of `exchange`.
+//! It is driven by readiness of its descriptor and never blocks; the caller bounds its duration. An unauthenticated peer can make this
+//! process hold a bounded amount of memory: a TLS handshake message of 64 KiB in rustls, and one frame of `exchange`.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -37,16 +37,16 @@ pub enum Progress {
     Done(Opened),
 }
 
-/// An open stream. It may hold bytes already: read before waiting.
+/// An authenticated stream. It may already hold received bytes: read before waiting.
 pub struct Opened {
     pub stream: Stream,
     pub job: JobId,
     pub kind: Kind,
-    /// Of the dialler, at the end that listens.
+    /// The greeting of the dialling side, at the listening end; otherwise empty.
     pub hello: Vec<u8>,
-    /// By the certificate of the other end.
+    /// The identity of the other end, from its certificate.
     pub who: Who,
-    /// For the audit log: address and name.
+    /// Address and name of the other end, for the audit log.
     pub peer: String,
 }
 
@@ -64,13 +64,13 @@ enum End {
 pub struct Opening(Option<(Exchange, End)>);
 
 impl Opening {
-    /// `fd` may still be connecting: drive it when it is writable.
+    /// Starts the handshake of the dialling side. `fd` may still be connecting: call `drive` when it is writable.
     pub fn dial(fd: OwnedFd, trust: &Arc<DialTrust>, target: Target, hello: Vec<u8>) -> io::Result<Opening> {
         sys::set_nonblocking(fd.as_raw_fd())?;
         Opening::over(Stream::plain(fd), trust, target, hello)
     }
 
-    /// Over a stream that is open as far as a gateway.
+    /// Starts the handshake over a stream to a gateway.
     pub fn over(stream: Stream, trust: &Arc<DialTrust>, target: Target, hello: Vec<u8>) -> io::Result<Opening> {
         let (exchange, dialling) = Dialling::start(stream, trust, target, hello)?;
         Ok(Opening(Some((exchange, End::Dialling(dialling)))))
@@ -82,17 +82,17 @@ impl Opening {
         Ok(Opening(Some((exchange, End::Accepting(Box::new(accepting))))))
     }
 
-    /// -1 when it is over.
+    /// The descriptor; -1 after the end of the handshake.
     pub fn fd(&self) -> RawFd {
         self.0.as_ref().map_or(-1, |(exchange, _)| exchange.stream.fd())
     }
 
-    /// Whether there is something to send that did not go out; it always wants to read.
+    /// Whether bytes wait to be sent. The handshake always wants to read.
     pub fn wants_write(&self) -> bool {
         self.0.as_ref().is_some_and(|(exchange, _)| exchange.wants_write())
     }
 
-    /// A key that has to be certified by somebody else before this goes on: told once.
+    /// A key that another process must certify before the handshake continues; returned once.
     pub fn uncertified(&mut self) -> Option<Vec<u8>> {
         match &mut self.0.as_mut()?.1 {
             End::Dialling(dialling) => dialling.uncertified(),
@@ -100,14 +100,14 @@ impl Opening {
         }
     }
 
-    /// The certificate for that key: drive it then.
+    /// Takes the certificate for that key; `drive` continues with it.
     pub fn certified(&mut self, certificate: Vec<u8>) {
         if let Some((_, End::Dialling(dialling))) = &mut self.0 {
             dialling.certified(certificate);
         }
     }
 
-    /// Goes as far as it can. After `Done` or `Refused` it is over.
+    /// Continues as far as possible. `Done` and `Refused` end the handshake.
     pub fn drive(&mut self) -> Result<Progress, Refused> {
         let Some((mut exchange, mut end)) = self.0.take() else { return Err(Refused::Closed) };
         match go(&mut exchange, &mut end) {
@@ -117,7 +117,7 @@ impl Opening {
             }
             Ok(true) => Ok(Progress::Done(opened(exchange, end))),
             Err(refused) => {
-                // A connection that has ended is no decision: the dialler tries again, unless it reads a refusal.
+                // A broken connection is no refusal, so none is sent: the dialling side retries.
                 if let End::Accepting(accepting) = end
                     && !refused.is_transient()
                 {
@@ -129,7 +129,7 @@ impl Opening {
     }
 }
 
-/// True when it is open.
+/// Runs the steps of one end; true when the handshake is complete.
 fn go(exchange: &mut Exchange, end: &mut End) -> Result<bool, Refused> {
     loop {
         let unsent = exchange.flush().err();
@@ -139,7 +139,7 @@ fn go(exchange: &mut Exchange, end: &mut End) -> Result<bool, Refused> {
         };
         match (stepped, unsent) {
             (Ok(Stepped::Next), _) => {}
-            // Who says no and closes may do it while we still send: what it said counts more.
+            // A peer may refuse and close while this side still sends. The refusal is the better error.
             (Err(refused), Some(unsent)) => return Err(if refused.is_transient() { unsent } else { refused }),
             (_, Some(unsent)) => return Err(unsent),
             (Err(refused), None) => return Err(refused),

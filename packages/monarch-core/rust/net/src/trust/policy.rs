@@ -1,11 +1,11 @@
-//! The credentials that an operator or a user gave.
+//! The credentials that an operator or a user has configured.
 
 use std::fmt;
 
 use crate::trust::secret::Secret;
 use crate::trust::site::SitePki;
 
-/// One client's work: the uid of the client process.
+/// The work of one client, identified by the uid of the client process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct JobId(pub u64);
 
@@ -15,24 +15,24 @@ impl fmt::Display for JobId {
     }
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// The first one between a client and a worker: the worker becomes a host of the job.
+    /// The first connection between a client and a worker: the worker becomes a host of the job.
     Join = 1,
-    /// Between processes that belong to the job.
+    /// A connection between members of the job.
     Channel = 2,
 }
 
 #[derive(Clone, Debug)]
 pub enum Policy {
-    /// Both know a job secret, and nothing else is needed.
+    /// Both ends prove that they know a job secret.
     Secret(Secret),
-    /// Certificates that the site gave out.
+    /// Both ends have certificates of the site.
     Site(SitePki),
-    /// Neither proof nor encryption: whoever reaches the port comes in.
+    /// Neither proof nor encryption: every process that reaches the port can connect.
     Insecure,
-    /// A unix socket, whose other end belongs to the same user by the word of the kernel.
+    /// A unix socket, whose other end belongs to the same user according to the kernel.
     SameUser,
 }

@@ -1,33 +1,33 @@
-//! Versions, compared before anything else is said.
+//! Versions, compared before any other message.
 //!
-//! `magic, u32 version, u8 length, release`, little-endian. It stays as it is in all versions, so that two builds that must
-//! not talk can say so. The release is text, `0.1.0+python3.11`: to a build that does not know a part of it, it is a name.
+//! `magic, u32 version, u8 length, release`, little-endian. The format is the same in all versions, so that two incompatible builds can
+//! report the mismatch. The release is text, `0.1.0+python3.11`; a build that does not know a part of it treats the text as a name.
 //!
-//! Processes exchange pickled code, which only the same minor version of Python runs, and the runtime's own messages in Python, which
-//! change with a minor release. So both are compared, as well as the version of the protocol.
+//! Processes exchange pickled code, which only the same minor version of Python can run. They also exchange the runtime's own messages in
+//! Python, which change with a minor release. So both are compared, as well as the version of the protocol.
 
 use std::fmt;
 use std::sync::OnceLock;
 
 use crate::trust::refused::Refused;
 
-/// The first byte is neither text nor TLS.
+/// The first bytes of a preface. The first byte is neither text nor TLS.
 pub const MAGIC: [u8; 8] = *b"\xe5monarch";
-/// Magic, version and the release's length.
+/// The length of the fixed part: magic, version, and length of the release.
 pub const FIXED: usize = MAGIC.len() + 5;
 
-/// Between the release and the minor version of Python.
+/// The separator between the release and the minor version of Python.
 const ON_PYTHON: &str = "+python";
 
 static PYTHON: OnceLock<String> = OnceLock::new();
 
-/// The minor version of Python that this process runs, `3.11`. Without it, only a peer without Python is let in.
+/// Sets the minor version of Python that this process runs, `3.11`. Without it, only peers without Python are accepted.
 pub fn set_python(minor: String) {
-    // It does not change as long as the process lives.
+    // A second call is ignored: the version is constant in a process.
     let _ = PYTHON.set(minor);
 }
 
-/// A version of the protocol, the release that speaks it, and the Python that runs it.
+/// A version of the protocol, the release that implements it, and the Python version that runs it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Release {
     pub version: u32,
@@ -62,13 +62,13 @@ impl Release {
         self.python.as_ref().map_or(self.name.clone(), |python| format!("{}{ON_PYTHON}{python}", self.name))
     }
 
-    /// `0.1` of `0.1.0`.
+    /// The minor release: `0.1` of `0.1.0`.
     fn minor(&self) -> &str {
         let end = self.name.match_indices('.').nth(1).map_or(self.name.len(), |(at, _)| at);
         &self.name[..end]
     }
 
-    /// Whether we can talk to it.
+    /// Fails if this release is incompatible with ours.
     pub fn check(self) -> Result<(), Refused> {
         let ours = Release::ours();
         let same = self.version == ours.version && self.minor() == ours.minor() && self.python == ours.python;
@@ -85,7 +85,7 @@ pub fn put(out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Whether these first bytes can be those of a preface.
+/// Fails if these first bytes cannot be those of a preface.
 pub fn begins(bytes: &[u8]) -> Result<(), Refused> {
     let n = bytes.len().min(MAGIC.len());
     if bytes[..n] == MAGIC[..n] {
@@ -98,17 +98,17 @@ pub fn begins(bytes: &[u8]) -> Result<(), Refused> {
     }))
 }
 
-/// How long the whole preface is, by its fixed part.
+/// The length of the whole preface, from its fixed part.
 pub fn len(fixed: &[u8; FIXED]) -> usize {
     FIXED + fixed[FIXED - 1] as usize
 }
 
-/// A whole preface.
+/// Parses a complete preface.
 pub fn parse(bytes: &[u8]) -> Result<Release, Refused> {
     begins(bytes)?;
     let (fixed, name) = bytes.split_first_chunk::<FIXED>().ok_or_else(|| Refused::protocol("malformed preface"))?;
     let [.., a, b, c, d, _] = *fixed;
-    // It goes to logs and terminals.
+    // Non-printable characters are replaced: the text goes to logs and terminals.
     let text: String = name.iter().map(|b| if b.is_ascii_graphic() { char::from(*b) } else { '?' }).collect();
     Ok(Release::parse(u32::from_le_bytes([a, b, c, d]), &text))
 }

@@ -1,8 +1,10 @@
-//! The proof that a peer knows the job secret: HMAC-SHA256 over its role, the job, its authority, and key material of this TLS session.
+//! The proof that a peer knows the job secret: HMAC-SHA256 over its role, the job, the digest of its authority, and key material of this
+//! TLS session.
 //!
-//! The session's exporter differs for every session and for both legs of a man in the middle, so a proof is good for one
-//! session between the two ends that made it. The label keeps one side from echoing the other's. The digest of the authority's certificate
-//! is in it because another host may join a worker on behalf of the client: the worker takes a certificate of that authority only.
+//! The key material of the session's exporter differs for every session, and for both connections of a man in the middle. So a proof is
+//! valid for one session between its two ends. The label prevents that one side returns the proof of the other. The proof covers the digest
+//! of the authority's certificate because another host may join a worker on behalf of the client: the worker accepts only a certificate of
+//! that authority.
 
 use ring::{digest, hmac};
 use rustls::Connection;
@@ -11,7 +13,7 @@ use crate::trust::policy::JobId;
 use crate::trust::secret::Secret;
 
 pub const PROOF: usize = 32;
-/// SHA-256 of the authority's certificate.
+/// The length of the SHA-256 digest of the authority's certificate.
 pub const DIGEST: usize = 32;
 const LABEL: &[u8] = b"EXPORTER-monarch-join";
 
@@ -30,14 +32,14 @@ impl Role {
     }
 }
 
-/// What an authority is known by in a join.
+/// The digest of the authority's certificate, by which a join names the authority.
 pub fn digest(authority: &[u8]) -> [u8; DIGEST] {
     let mut out = [0; DIGEST];
     out.copy_from_slice(digest::digest(&digest::SHA256, authority).as_ref());
     out
 }
 
-/// What a proof is over.
+/// The bytes that a proof signs.
 pub struct Claim(Vec<u8>);
 
 impl Claim {
@@ -55,7 +57,7 @@ impl Claim {
         hmac::sign(&secret.key(), &self.0).as_ref().to_vec()
     }
 
-    /// In constant time.
+    /// Whether the proof is valid; the check takes constant time.
     pub fn holds(&self, secret: &Secret, proof: &[u8]) -> bool {
         hmac::verify(&secret.key(), &self.0, proof).is_ok()
     }

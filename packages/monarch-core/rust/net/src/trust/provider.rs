@@ -1,6 +1,6 @@
-//! Algorithms and TLS settings that both ends share: TLS 1.3 only, ring only, nothing resumed.
+//! The algorithms and TLS settings of both ends: TLS 1.3 only, ring only, no session resumption.
 //!
-//! Sessions are not resumed because a resumed session does not look at certificates: a host that was forgotten could come back.
+//! A resumed session would not check certificates, and a forgotten host could return.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -14,12 +14,12 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ServerConfig};
 
-/// What a join says it is, in the clear.
+/// The protocol name (ALPN) of a join, sent unencrypted.
 pub const JOIN: &[u8] = b"monarch-join/1";
-/// What a channel says it is.
+/// The protocol name (ALPN) of a channel.
 pub const CHANNEL: &[u8] = b"monarch/1";
 
-/// AES is several times faster than ChaCha20 where the processor has it, and slower where not. 128 bits are enough.
+/// The algorithms. AES is several times faster than ChaCha20 on processors with AES instructions, and slower on others. 128 bits suffice.
 pub fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     let made = PROVIDER.get_or_init(|| {
@@ -27,7 +27,7 @@ pub fn provider() -> Arc<CryptoProvider> {
         if !has_aes() {
             suites.reverse();
         }
-        // A site's peers may insist on it.
+        // Peers with certificates of a site may require this suite.
         suites.push(cipher_suite::TLS13_AES_256_GCM_SHA384);
         Arc::new(CryptoProvider { cipher_suites: suites, ..ring::default_provider() })
     });
@@ -61,7 +61,7 @@ pub fn client_config(
         None => builder.with_no_client_auth(),
     };
     config.resumption = Resumption::disabled();
-    // Streams may be handed to a proc.
+    // A stream may be handed to a proc together with its keys.
     config.enable_secret_extraction = true;
     config.alpn_protocols = vec![protocol.to_vec()];
     Ok(Arc::new(config))
@@ -85,7 +85,7 @@ pub fn server_config(
     Ok(Arc::new(config))
 }
 
-/// Keys or certificates of ours that do not work.
+/// The error for own keys or certificates that cannot be used.
 pub fn failed(e: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, e.to_string())
 }

@@ -1,4 +1,5 @@
-//! The reason for which a connection was refused, for this process's log and errors. The peer learns of the refusal at most.
+//! The reason for which a connection was refused, for this process's log and errors. The peer is notified of the refusal, not of the
+//! reason.
 
 use std::io;
 
@@ -10,25 +11,25 @@ use crate::trust::verifier::Untrusted;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// The other end is not a Monarch process, or not one of this kind.
+    /// The other end is not a Monarch process, or not one of the expected kind.
     #[error("not the expected protocol: {0}")]
     Protocol(String),
     #[error("version {theirs} at the other end, {ours} here")]
     Version { ours: Release, theirs: Release },
-    /// The other end does not know our job secret.
+    /// The other end does not know the job secret.
     #[error("wrong job secret")]
     Secret,
     #[error("certificate: {0}")]
     Certificate(String),
-    /// The job is not known here, or was forgotten.
+    /// The job is unknown here or was forgotten.
     #[error("unknown job {0}")]
     Job(JobId),
-    /// The job has another authority than this client.
+    /// The job has the authority of another client.
     #[error("job {0} belongs to another client")]
     Authority(JobId),
     #[error("the process at the other end belongs to user {0}")]
     User(u32),
-    /// The other end said no; its log has the reason. The alert by which it did, if it is not the one that means no.
+    /// The other end has refused; its log has the reason. The text names the TLS alert, if it is not the usual one.
     #[error("refused by the other end{0}")]
     Denied(String),
     #[error("closed by the other end before it was open")]
@@ -46,7 +47,7 @@ impl Refused {
         Refused::Denied(String::new())
     }
 
-    /// Whether trying again could help: the connection failed, nobody said no.
+    /// Whether a retry could help: the connection failed, and no side refused.
     pub fn is_transient(&self) -> bool {
         matches!(self, Refused::Closed | Refused::Io(_))
     }

@@ -1,7 +1,8 @@
-//! The job secret: whoever knows it may join a worker to a job, and run code there.
+//! The job secret. Every process that knows it can join a worker to a job and run code there.
 //!
-//! It travels by a channel that the launcher trusts (stdin of ssh, a file, a Kubernetes secret), never in arguments or
-//! variables. It should be 32 random bytes: a dialler proves it to whoever answers, so a short one could be guessed offline.
+//! The secret travels over a channel that the launcher trusts (stdin of ssh, a file, a Kubernetes secret), never in arguments or variables.
+//! It should be 32 random bytes: a dialling process sends a proof of it to any process that answers, so a short secret could be guessed
+//! offline.
 
 use std::fmt;
 use std::fs::File;
@@ -13,9 +14,9 @@ use ring::hmac;
 
 use crate::sys;
 
-/// 128 bits; launchers make 256.
+/// Least length in bytes: 128 bits. Launchers make 256 bits.
 const SHORTEST: usize = 16;
-/// No secret is longer; a file that is was given by mistake.
+/// Most bytes of a secret file. A longer file was most likely named by mistake.
 const LONGEST: u64 = 4096;
 
 #[derive(Clone)]
@@ -30,11 +31,11 @@ impl Secret {
         Ok(Secret(bytes.to_vec()))
     }
 
-    /// Refuses a file that others could have read or written. White space around the secret does not count.
+    /// Reads a secret from a file; fails if other users could have read or written it. White space around the secret is ignored.
     pub fn from_file(path: &Path) -> io::Result<Secret> {
         let refuse = |why: String| io::Error::new(io::ErrorKind::PermissionDenied, format!("secret file {}: {why}", path.display()));
         let named = |e: io::Error| io::Error::new(e.kind(), format!("secret file {}: {e}", path.display()));
-        // A fifo without a writer does not hold us.
+        // Non-blocking, because the open of a FIFO without a writer would wait.
         let mut options = std::fs::OpenOptions::new();
         let file: File = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).map_err(named)?;
         let meta = file.metadata().map_err(named)?;
@@ -50,7 +51,7 @@ impl Secret {
         if meta.len() > LONGEST {
             return Err(refuse(format!("has {} bytes, which is too long for a secret", meta.len())));
         }
-        // Room for all, so that no copy is left behind by growth.
+        // The capacity is sufficient from the start: a reallocation would leave a copy of the secret in memory.
         let mut bytes = Secret(Vec::with_capacity(LONGEST as usize + 1));
         file.take(LONGEST).read_to_end(&mut bytes.0).map_err(named)?;
         let text = bytes.0.trim_ascii();
@@ -74,7 +75,7 @@ impl fmt::Debug for Secret {
 impl Drop for Secret {
     fn drop(&mut self) {
         for byte in &mut self.0 {
-            // SAFETY: a byte of our own; volatile, so that the write is not dropped as dead.
+            // SAFETY: a byte of this value. The volatile write is not optimised away.
             unsafe { std::ptr::write_volatile(byte, 0) };
         }
         std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);

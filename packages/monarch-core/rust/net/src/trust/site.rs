@@ -1,4 +1,4 @@
-//! Certificates that the site gave out, in place of a job secret.
+//! Certificates of the site, which replace a job secret.
 
 use std::fmt;
 use std::io;
@@ -18,7 +18,7 @@ pub struct SitePki {
 }
 
 impl SitePki {
-    /// `private_key`: a key and the chain of its certificate; `ca`: the authorities that the other end's chain may lead to.
+    /// `private_key`: a key and the chain of its certificate. `ca`: the authorities that the chain of the other end may lead to.
     pub fn from_pem(private_key: &[u8], ca: &[u8]) -> io::Result<SitePki> {
         let key =
             PrivateKeyDer::from_pem_slice(private_key).map_err(|e| failed(format!("no private key in the PEM of private_key: {e}")))?;

@@ -1,4 +1,4 @@
-//! How certificates are checked, and what is said of those that fail: the reason here, "certificate unknown" to the peer.
+//! The check of certificates. The reason of a failure goes to the own log; the peer receives "certificate unknown".
 
 use std::io;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 
 use crate::trust::provider::{failed, provider};
 
-/// What is wrong with a certificate; short, for our own log.
+/// The defect of a certificate, as a short text for the own log.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Untrusted(pub String);
 
-/// Checks the chain, the dates, the use and the name that was dialled.
+/// Checks the chain, the dates, the use, and the dialled name.
 pub fn servers(roots: Arc<RootCertStore>) -> io::Result<Arc<dyn ServerCertVerifier>> {
     Ok(Arc::new(Servers(WebPkiServerVerifier::builder_with_provider(roots, provider()).build().map_err(failed)?)))
 }
 
-/// Checks the chain, the dates and the use; every client has to show a certificate.
+/// Checks the chain, the dates, and the use. Every client must send a certificate.
 pub fn clients(roots: Arc<RootCertStore>) -> io::Result<Arc<dyn ClientCertVerifier>> {
     let inner = WebPkiClientVerifier::builder_with_provider(roots, provider()).clear_root_hint_subjects();
     Ok(Arc::new(Clients(inner.build().map_err(failed)?)))
@@ -35,7 +35,7 @@ pub fn roots(authority: &CertificateDer<'static>) -> io::Result<Arc<RootCertStor
     Ok(Arc::new(roots))
 }
 
-/// The certificate says nothing: whoever has its key proves the secret next, bound to the session.
+/// Accepts every certificate. In a join the secret is proved next, bound to the TLS session.
 pub fn nobody() -> Arc<dyn ServerCertVerifier> {
     Arc::new(Nobody)
 }
@@ -52,7 +52,7 @@ fn explained(e: Error) -> Error {
             format!("not valid before {} from now (is the clock right?)", days(*time, *not_before))
         }
         CertificateError::Expired => "expired".into(),
-        // Also an authority of the same name as ours, with another key.
+        // The error also for an authority of the same name with another key.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => "unknown issuer".into(),
         CertificateError::NotValidForNameContext { expected, presented } => {
             let presented = if presented.is_empty() { "nobody".into() } else { presented.join(", ") };
@@ -70,7 +70,7 @@ fn untrusted(why: String) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(Untrusted(why)))))
 }
 
-/// TLS 1.2 is not spoken; the traits want an answer.
+/// The error of the TLS 1.2 methods that the traits require. TLS 1.2 is not supported.
 fn old() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::General("tls 1.2".into()))
 }
@@ -84,7 +84,7 @@ fn schemes() -> Vec<SignatureScheme> {
     provider().signature_verification_algorithms.supported_schemes()
 }
 
-/// What every verifier here does with signatures, in both traits alike: TLS 1.3 only, by the one provider.
+/// The signature checks of every verifier, the same in both traits: TLS 1.3 only, with the algorithms of `provider`.
 macro_rules! tls13_signatures {
     () => {
         fn verify_tls12_signature(
