@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from monarch.actor import Actor, ProcMesh, endpoint, this_host
+from monarch.extension import serve
 from monarch.extension.directory_tree import blake3
-from monarch.fs._relay.exchange import Exchange, Peer
+from monarch.fs._relay.chunk_protocol import ChunkAnswer, ChunkRequest, decode_request, encode_answer
+from monarch.fs._relay.exchange import Exchange, Peer, Refusal
+from monarch.fs._relay.failure import FetchFailure
 from monarch.fs._relay.host_tree import CLIENT, upstreams_of
 from monarch.fs._relay.origin import Origin
+from monarch.fs._relay.peer import peer_here
 from monarch.fs._store.store import Store
 
 TREE = "0123456789abcdef"
+
+
+# What an upstream answers that does not keep to the protocol.
+HOSTILE: dict[str, Callable[[ChunkRequest], bytes]] = {
+    "nothing": lambda _: encode_answer(ChunkAnswer({}, {})),
+    "garbage": lambda _: b"\xff" * 50,
+    "refusal": lambda asked: encode_answer(ChunkAnswer({}, dict.fromkeys(asked.ids, FetchFailure(5, "source left", final=True)))),
+    "zero": lambda asked: encode_answer(ChunkAnswer({}, dict.fromkeys(asked.ids, FetchFailure(0, "success", final=True)))),
+    "handles": lambda asked: encode_answer(ChunkAnswer({}, {}, offered=dict.fromkeys(asked.ids, (1000, b"?" * 200)))),
+    "long": lambda asked: encode_answer(ChunkAnswer(dict.fromkeys(asked.ids, b"?" * 5000), {})),
+    "others": lambda _: encode_answer(ChunkAnswer({b"?" * 32: b"?"}, {})),
+}
 
 
 class Failed(NamedTuple):
@@ -55,6 +72,11 @@ class HostService(Actor):
         return self.wrong.peer()
 
     @endpoint
+    async def hostile_peer(self, how: str) -> Peer:
+        serve(f"hostile.{how}", lambda request: request.answer(HOSTILE[how](decode_request(request.body))))
+        return peer_here(f"hostile.{how}")
+
+    @endpoint
     async def join(self, upstreams: list[Peer]) -> None:
         self.exchange.join(TREE, upstreams)
 
@@ -81,8 +103,15 @@ class HostService(Actor):
         return self.exchange.counters()
 
     @endpoint
-    async def refusals(self) -> list[tuple[str, Peer]]:
+    async def refusals(self) -> list[Refusal]:
         return self.exchange.refusals()
+
+    @endpoint
+    async def break_store(self) -> None:
+        def put(id: bytes, content: bytes | memoryview) -> bool:
+            raise OSError(errno.EIO, "the disk")
+
+        self.store.put = put  # pyright: ignore[reportAttributeAccessIssue]
 
     @endpoint
     async def pid(self) -> int:
@@ -198,9 +227,31 @@ def test_wrong_bytes_drop_the_upstream(four: Procs) -> None:
     counters = four.services[2].counters.call_one().get()
     assert counters["refused"] == 1 and counters["bytes_from_client"] == 100_000
     refusals = four.services[2].refusals.call_one().get()
-    assert refusals and all(refusal == (TREE, wrong) for refusal in refusals)
+    assert refusals and all(refusal[:2] == (TREE, wrong) for refusal in refusals)
     assert four.services[2].refusals.call_one().get() == []
     assert four.services[2].held.call_one(ids).get() == 10
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_hostile_upstream_is_passed(four: Procs, how: str) -> None:
+    source = noise(10, 10_000)
+    four.origin.serve(TREE, source.read)
+    ids = list(source.contents)
+    four.services[2].join.call_one([four.services[1].hostile_peer.call_one(how).get(), four.origin.peer()]).get()
+    assert four.services[2].fetch.call_one(ids, True).get() == ({}, {}, 0)
+    # The host below it is none the worse.
+    assert four.services[3].fetch.call_one(ids).get() == ({}, {}, 0)
+    assert [four.services[rank].held.call_one(ids).get() for rank in (2, 3)] == [10, 10]
+
+
+def test_host_that_cannot_store_refuses_no_file(four: Procs) -> None:
+    source = noise(3, 1000)
+    four.origin.serve(TREE, source.read)
+    ids = list(source.contents)
+    four.services[2].break_store.call_one().get()
+    failed, _, _ = four.services[2].fetch.call_one(ids, True).get()
+    assert failed == dict.fromkeys(ids, "the store cannot be written: [Errno 5] the disk")
+    assert four.services[3].fetch.call_one(ids, True).get() == ({}, {}, 0)
 
 
 def test_changed_file_fails_with_its_reason(four: Procs) -> None:
@@ -209,7 +260,8 @@ def test_changed_file_fails_with_its_reason(four: Procs) -> None:
     ids = [*source.contents, b"?" * 32]
     failed, _, _ = four.services[3].fetch.call_one(ids, True).get()
     assert failed == {b"?" * 32: "it has changed"}
-    assert source.reads.count(b"?" * 32) == 1
+    # Each host has it from the client itself, and asks it once.
+    assert source.reads.count(b"?" * 32) == 4
 
 
 def test_gone_source_fails_what_is_missing(four: Procs) -> None:

@@ -6,9 +6,11 @@ import errno
 from collections.abc import Mapping
 from typing import Any
 
+from monarch.extension import ProcId
 from monarch.fs._daemon.mounted_tree import ReadError
 from monarch.fs._daemon.served_status import ServedStatus
-from monarch.fs._hosts.observation import MountState, Observation, Refusal
+from monarch.fs._hosts.observation import MountState, Observation
+from monarch.fs._relay.exchange import Peer, Refusal
 
 IDLE = ServedStatus("g", 0, 0, 0, 0, 0, [], "", 0, [], False, "", {}, 7, 1, "")
 
@@ -97,11 +99,11 @@ def test_the_exchange_has_bytes_by_origin_and_rows_for_what_went_wrong() -> None
     reports = Reports()
     seen = reports.observation()
     counters = {"bytes_from_client": 10, "bytes_from_hosts": 4, "unstored": 2, "bytes_unstored": 9}
-    seen.relayed(counters, [Refusal("t", "process <3>")], {"t": "/m"}.__getitem__)
+    seen.relayed(counters, [Refusal("t", Peer(3, "", ()), "wrong bytes")], {"t": "/m"}.__getitem__)
     seen.relayed(counters, [], {"t": "/m"}.__getitem__)
     assert reports.metrics == [("monarch.fs.bytes", 10, {"from": "client"}), ("monarch.fs.bytes", 4, {"from": "host"})]
     assert [(target, event) for target, event, _ in reports.rows] == [("", "store_full"), ("/m", "refused")]
-    assert "process <3>" in reports.rows[1][2]["detail"] and reports.rows[0][2]["bytes"] == 9
+    assert reports.rows[1][2]["detail"] == f"process {ProcId(3)}: wrong bytes" and reports.rows[0][2]["bytes"] == 9
 
 
 def test_failed_mount_keeps_what_was_known_of_it() -> None:

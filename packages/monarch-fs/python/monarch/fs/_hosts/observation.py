@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from monarch.actor import get_meter
+from monarch.extension import ProcId
 from monarch.extension.events import emit
 from monarch.fs._daemon.served_status import ServedStatus
 from monarch.fs._hosts.host_answer import RefreshReport
+from monarch.fs._relay.exchange import Refusal
 
 TABLE, MOUNTS = "fs_events", "mounts"
 Emit = Callable[..., None]
@@ -58,13 +60,6 @@ class MountState(NamedTuple):
 def show(mount: MountState, *, ended: bool = False) -> None:
     """A row of `mounts`: it takes the place of the one before."""
     emit(MOUNTS, host=socket.gethostname(), **mount._asdict(), **({"ended": True} if ended else {}))
-
-
-class Refusal(NamedTuple):
-    """An answer of another process that was not what was asked for: the tree, and the sender."""
-
-    tree: str
-    sender: str
 
 
 class _Last:
@@ -152,7 +147,7 @@ class Observation:
             size = grown.get("bytes_unstored", 0)
             self._record("", "store_full", bytes=size, detail=f"{grown['unstored']} chunks were passed on and not kept")
         for refusal in refusals:
-            self._record(target(refusal.tree), "refused", detail=f"bytes of {refusal.sender} are not the content that was asked for")
+            self._record(target(refusal.tree), "refused", detail=f"process {ProcId(refusal.sender.proc)}: {refusal.reason}")
 
     def forget(self, target: str) -> None:
         """The mount has ended."""

@@ -16,13 +16,13 @@ from contextlib import suppress
 from typing import Any
 
 from monarch.actor import Actor, Future, Port, endpoint
-from monarch.extension import ProcId, Service, setting
+from monarch.extension import Service, setting
 from monarch.extension.events import is_recording
 from monarch.fs._daemon.daemon_client import DaemonClient, MountRequest
 from monarch.fs._daemon.served_status import ServedStatus
 from monarch.fs._home import home_problem
 from monarch.fs._hosts.host_answer import FetchReport, HostFacts, HostFailure, HostMountStatus, OpenRequest
-from monarch.fs._hosts.observation import Observation, Refusal, record
+from monarch.fs._hosts.observation import Observation, record
 from monarch.fs._kernel import preflight
 from monarch.fs._kernel.machine import place_here
 from monarch.fs._kernel.user_entry import entry_problem
@@ -337,8 +337,7 @@ class FileService(Actor):
             shown = next((one for one in self._mounts.values() if one.request.target == target), None)
             if shown is not None and is_recording():
                 await self._show(shown, served)
-            refusals = [Refusal(tree, f"process {ProcId(peer.proc)}") for tree, peer in self._exchange.refusals()]
-            self._observation.relayed(self._exchange.counters(), refusals, self._target)
+            self._observation.relayed(self._exchange.counters(), self._exchange.refusals(), self._target)
             return served
 
     async def _show(self, shown: _Shown, served: ServedStatus) -> None:

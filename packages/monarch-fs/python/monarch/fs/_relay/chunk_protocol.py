@@ -7,6 +7,7 @@ it pays and the other side is on another machine. In the place of a large conten
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -123,6 +124,8 @@ def decode_answer(raw: bytes) -> ChunkAnswer:
         if kind == _CONTENT:
             sizes.append((id, value))
         elif kind == _FAILURE:
+            if value & 0xFFFF not in errno.errorcode or len(raw) < at + length:
+                raise ChunkProtocolError(f"a failure with the errno {value & 0xFFFF} and a reason of {length} bytes")
             reason = raw[at : at + length].decode(errors="replace")
             at += length
             failures[id] = FetchFailure(value & 0xFFFF, reason, bool(value >> 16 & _STALE), bool(value >> 16 & _FINAL))

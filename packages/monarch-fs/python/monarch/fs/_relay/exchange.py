@@ -35,7 +35,7 @@ from monarch.fs._relay.failure import FetchFailure
 from monarch.fs._relay.handler import handled
 from monarch.fs._relay.offer import Offers, Pulled, Puller
 from monarch.fs._relay.peer import PREFIX, Peer, PeerEnded, ask_peer, is_near, peer_here
-from monarch.fs._relay.relay import Ask, Done, Relay, Serving
+from monarch.fs._relay.relay import KEEPALIVE, Ask, Done, Relay, Serving
 from monarch.fs._relay.workers import Workers
 from monarch.fs._store.store import Store
 from monarch.fs._tree.node import ID_SIZE, WHOLE_BYTES
@@ -58,6 +58,14 @@ class Fetched(NamedTuple):
     passed: dict[bytes, bytes]
     # Chunks of another fetch that the store had no room for: they were not kept.
     unstored: frozenset[bytes] = frozenset()
+
+
+class Refusal(NamedTuple):
+    """Why a process is left for another one, or asked after others."""
+
+    tree: str
+    sender: Peer
+    reason: str
 
 
 class _Fetch:
@@ -88,8 +96,12 @@ class _Served:
 class _Answered:
     """An answer of which contents are still to be read from the memory of the upstream."""
 
-    def __init__(self, sizes: dict[bytes, int], failures: dict[bytes, FetchFailure], unstored: dict[bytes, bytes | memoryview]) -> None:
-        self.sizes, self.failures, self.unstored = sizes, failures, unstored
+    def __init__(self) -> None:
+        self.sizes: dict[bytes, int] = {}
+        self.failures: dict[bytes, FetchFailure] = {}
+        self.unstored: dict[bytes, bytes | memoryview] = {}
+        # Failures of this host itself, which no other upstream can mend.
+        self.unwritten: dict[bytes, FetchFailure] = {}
         self.left = 0
         self.wrong = False
 
@@ -118,7 +130,7 @@ class Exchange:
         )
         # Contents of the answer that is being taken, of which the store had no room.
         self._unstored: dict[bytes, bytes | memoryview] = {}
-        self._refusals: deque[tuple[str, Peer]] = deque(maxlen=_REFUSALS)
+        self._refusals: deque[Refusal] = deque(maxlen=_REFUSALS)
         handler = weakref.WeakMethod(self._asked)
         serve(self._name, lambda request: handled(handler, request))
         self._thread = threading.Thread(target=self._run, name="monarch-fs-relay", daemon=True)
@@ -185,8 +197,8 @@ class Exchange:
         with self._lock:
             return self._counters | {"repairs": self._relay.repairs, "refused": self._relay.refused}
 
-    def refusals(self) -> list[tuple[str, Peer]]:
-        """Answers since the last call that were not what was asked for, by tree and sender; the last ones where they are many."""
+    def refusals(self) -> list[Refusal]:
+        """Since the last call; the last ones where they are many."""
         with self._lock:
             found, self._refusals = list(self._refusals), deque(maxlen=_REFUSALS)
             return found
@@ -322,39 +334,46 @@ class Exchange:
             self._counters["requests"] += 1
         try:
             offer = self._unreadable.isdisjoint(ask.ids)
-            body = encode_request(ChunkRequest(ask.tree, ask.ids, ask.urgent, compress=not is_near(upstream), offer=offer, bulk=ask.bulk))
-            ask_peer(upstream, body, lambda answer: self._events.put(lambda: self._arrived(ask, upstream, answer)))
+            request = ChunkRequest(ask.tree, ask.ids, ask.urgent, compress=not is_near(upstream), offer=offer, bulk=ask.bulk)
+            at = time.monotonic()
+            ask_peer(upstream, encode_request(request), lambda answer: self._events.put(lambda: self._arrived(ask, request, at, answer)))
         except PeerEnded:
             self._relay.ended(upstream)
 
-    def _arrived(self, ask: Ask, upstream: Peer, answer: bytes | Exception) -> None:
+    def _arrived(self, ask: Ask, request: ChunkRequest, at: float, answer: bytes | Exception) -> None:
+        upstream = ask.upstream
+        assert isinstance(upstream, Peer)
         if isinstance(answer, PeerEnded):
             self._relay.ended(upstream)
         elif isinstance(answer, Exception):
             self._relay.unjoined(ask.number, time.monotonic())
         else:
             self._relay.heard(upstream, time.monotonic())
-            self._workers.run(lambda: self._take(ask, upstream, answer), urgent=ask.urgent)
+            waited = time.monotonic() - at
+            self._workers.run(lambda: self._take(ask, upstream, request, waited, answer), urgent=ask.urgent)
 
-    def _take(self, ask: Ask, upstream: Peer, raw: bytes) -> None:
-        """On a worker: verifies and stores an answer, and reads what is offered."""
-        taken = _Answered({}, {}, {})
+    def _take(self, ask: Ask, upstream: Peer, request: ChunkRequest, waited: float, raw: bytes) -> None:
+        """On a worker: verifies and stores an answer that came after so many seconds, and reads what is offered."""
+        taken = _Answered()
         known = True
         offered: list[tuple[bytes, int, bytes]] = []
         try:
             answer = decode_answer(raw)
-            known = answer.known
+            # A host that takes part has something, or waits for it.
+            known = answer.known and bool(answer.contents or answer.offered or answer.failures or waited >= KEEPALIVE / 2)
             asked = set(ask.ids)
             taken.failures = {id: failure for id, failure in answer.failures.items() if id in asked}
             if not asked.issuperset(answer.contents) or not asked.issuperset(answer.offered):
                 raise ChunkProtocolError("a chunk that was not asked for")
+            if answer.offered and not request.offer:
+                raise ChunkProtocolError("a handle in the place of a content that was asked for")
             for id, content in answer.contents.items():
                 self._keep(taken, id, content)
             offered = [(id, size, handle) for id, (size, handle) in answer.offered.items()]
         except ValueError:  # of `put` too: not the content of its id
             taken.wrong = True
         except OSError as e:
-            taken.failures |= _unwritten(e, [id for id in ask.ids if id not in taken.sizes])
+            taken.unwritten = _unwritten(e, [id for id in ask.ids if id not in taken.sizes])
         if not offered or taken.wrong:
             self._events.put(lambda: self._taken(ask, upstream, taken, known=known))
             return
@@ -383,7 +402,7 @@ class Exchange:
                 except ValueError:
                     taken.wrong = True
                 except OSError as e:
-                    taken.failures |= _unwritten(e, [id])
+                    taken.unwritten |= _unwritten(e, [id])
                 if id in taken.sizes and id not in taken.unstored:
                     self._pulled_last.keep(id, content)
             with self._lock:
@@ -411,14 +430,21 @@ class Exchange:
             self._counters["chunks"] += len(taken.sizes)
             self._counters["unstored"] += len(taken.unstored)
             self._counters["bytes_unstored"] += sum(map(len, taken.unstored.values()))
-            self._unreadable.difference_update(taken.sizes, taken.failures)
+            self._unreadable.difference_update(taken.sizes, taken.failures, taken.unwritten)
             if taken.wrong:
-                self._refusals.append((ask.tree, upstream))
+                self._refusals.append(Refusal(ask.tree, upstream, "its bytes are not the content that was asked for"))
         self._unstored = taken.unstored
+        for id, failure in taken.unwritten.items():
+            self._relay.failed(ask.tree, id, failure)
         if known:
             self._relay.answered(ask.number, taken.sizes, taken.failures, time.monotonic())
         else:
             self._relay.unjoined(ask.number, time.monotonic())
+        with self._lock:
+            for tree, slow in self._relay.withheld:
+                assert isinstance(slow, Peer)
+                self._refusals.append(Refusal(tree, slow, "it had nothing yet for so long that others are asked"))
+        self._relay.withheld.clear()
         if taken.wrong:
             self._relay.wrong(upstream)
 
@@ -522,7 +548,7 @@ def _refuse(served: _Served) -> None:
 
 
 def _unwritten(error: OSError, ids: Iterable[bytes]) -> dict[bytes, FetchFailure]:
-    failure = FetchFailure(error.errno or errno.EIO, f"the store cannot be written: {error}", final=True)
+    failure = FetchFailure(error.errno or errno.EIO, f"the store cannot be written: {error}")
     return dict.fromkeys(ids, failure)
 
 
@@ -530,4 +556,4 @@ def _nothing() -> None:
     """The event of a deadline."""
 
 
-__all__ = ["Exchange", "FetchFailure", "Fetched", "Peer"]
+__all__ = ["Exchange", "FetchFailure", "Fetched", "Peer", "Refusal"]

@@ -5,13 +5,16 @@ wanted is asked of the first usable one. Wants of one chunk share one request.
 Up to `WINDOW` requests are in flight; the last quarter is for urgent ones (reads), which go before pushed ones. A request has as many ids
 as make about a MiB by the mean size of the tree's chunks so far.
 
-An upstream is left in four cases:
+An upstream is left in five cases:
 - It has ended, or has sent a content that does not hash to its id: it is removed from all lists.
 - It has not joined the tree within `KEEPALIVE` seconds: others are asked for a second, and after three times it is removed from the list
   of this tree.
 - It has been silent for `SILENCE` seconds with a request outstanding: what it was asked for goes to the next one, and it is asked no more
   until it has answered. Its late answers count. Where no other is left, the host waits for it.
-- It has failed for this chunk: the next one is asked for this chunk alone, unless the failure is final, of the client itself.
+- It has failed for this chunk: the next one is asked for this chunk alone. A failure of the client is final. That of a host
+  is not: the client is asked next.
+- It has answered for `_PATIENCE` seconds that it has nothing yet: the next one is asked for this chunk, and this one last for a while. The
+  client is never left so. When it answers again after a silence, for which hosts could do nothing, all start anew.
 
 A healthy upstream that waits for a chunk itself answers with nothing within `KEEPALIVE` seconds, so silence means a stopped process.
 """
@@ -31,6 +34,10 @@ WINDOW = 64
 SILENCE = 2.0
 KEEPALIVE = 0.75
 _COOL = 1.0
+# Seconds that a host may have nothing yet, by whether a read waits: one that has given no content meanwhile, and one that has.
+_PATIENCE = {True: (10.0, 30.0), False: (60.0, float("inf"))}
+# Seconds that such a host is asked after all others.
+_SLOW_SECONDS = 60.0
 _STRIKES = 3
 _TARGET_BYTES = 1 << 20
 _URGENT_IDS = 8
@@ -70,6 +77,9 @@ class _Want:
     # The request that it waits for; 0: it is queued or parked.
     number: int = 0
     failure: FetchFailure | None = None
+    # The upstream that was asked last, and when it was asked first.
+    holder: Hashable = None
+    since: float = 0.0
 
 
 @dataclass(slots=True)
@@ -77,6 +87,8 @@ class _Tree:
     upstreams: list[Hashable]
     # The same in the order for pieces of large files.
     chain: list[Hashable]
+    # The last upstream, also after its end.
+    client: Hashable
     wants: dict[bytes, _Want] = field(default_factory=dict[bytes, _Want])
     urgent: deque[bytes] = field(default_factory=deque[bytes])
     pushed: deque[bytes] = field(default_factory=deque[bytes])
@@ -84,6 +96,8 @@ class _Tree:
     # Until when an upstream that has not joined is left alone, and how often that was so.
     cool: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
     strikes: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    # Until when an upstream is asked last.
+    slow: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
     mean: float = 128 << 10
     gone: str = "no upstream is left"
 
@@ -110,6 +124,8 @@ class _Sent:
 @dataclass(slots=True)
 class _Upstream:
     heard: float = float("-inf")
+    # When it has given a content last.
+    gave: float = float("-inf")
     silent: bool = False
     sent: dict[int, None] = field(default_factory=dict[int, None])
 
@@ -127,6 +143,8 @@ class Relay:
         self._done: list[Done] = []
         # Requests that went to another upstream than the first, and upstreams removed for wrong bytes.
         self.repairs = self.refused = 0
+        # Upstreams, with the tree, that had nothing yet for too long; the observer of the relay takes them out.
+        self.withheld: list[tuple[str, Hashable]] = []
 
     def has_tree(self, tree: str) -> bool:
         return tree in self._trees
@@ -134,15 +152,22 @@ class Relay:
     def join(self, tree: str, upstreams: Sequence[Hashable], chain: Sequence[Hashable] = ()) -> None:
         """The upstreams of a tree, in the place of those it had; chunks that are wanted go on. `chain`: their order for large files."""
         found = self._trees.get(tree)
+        client = upstreams[-1] if upstreams else None
         if found is None:
-            self._trees[tree] = _Tree(list(upstreams), list(chain or upstreams))
+            self._trees[tree] = _Tree(list(upstreams), list(chain or upstreams), client)
             return
-        found.upstreams, found.chain = list(upstreams), list(chain or upstreams)
-        found.cool.clear()
+        found.upstreams, found.chain, found.client = list(upstreams), list(chain or upstreams), client
         found.strikes.clear()
-        for want in found.wants.values():
+        self._start_anew(found)
+
+    def _start_anew(self, tree: _Tree) -> None:
+        """All upstreams may be asked for all chunks that are wanted."""
+        tree.cool.clear()
+        tree.slow.clear()
+        for want in tree.wants.values():
             want.tried.clear()
-        self._unpark(found)
+            want.holder = None
+        self._unpark(tree)
 
     def leave(self, tree: str) -> None:
         """No chunk of the tree is wanted any more: those that are fail."""
@@ -218,6 +243,9 @@ class Relay:
         found.heard = now
         if found.silent:
             found.silent = False
+            for tree in self._trees.values():
+                if tree.client == upstream:
+                    self._start_anew(tree)
             self._unpark_all()
 
     def answered(self, number: int, contents: Mapping[bytes, int], failures: Mapping[bytes, FetchFailure], now: float) -> None:
@@ -229,6 +257,7 @@ class Relay:
             return
         tree.strikes.pop(sent.upstream, None)
         if contents:
+            self._upstreams[sent.upstream].gave = now
             tree.mean = 0.75 * tree.mean + 0.25 * sum(contents.values()) / len(contents)
         for id in reversed(sent.ids):
             want = tree.wants.get(id)
@@ -237,21 +266,36 @@ class Relay:
             if id in contents:
                 self._finish(sent.tree, tree, id, None)
             elif id in failures:
-                failure = failures[id]
-                want.failure = failure
+                want.failure = failures[id]
+                if want.failure.final and sent.upstream == tree.client:
+                    self._finish(sent.tree, tree, id, want.failure)
+                    continue
                 want.tried.add(sent.upstream)
-                if failure.final:
-                    self._finish(sent.tree, tree, id, failure)
-                elif want.number == number or not want.number:
+                if want.failure.final:
+                    want.tried.update(upstream for upstream in tree.order(want) if upstream != tree.client)
+                if want.number == number or not want.number:
                     self._again(tree, id, want)
             elif want.number == number:
+                self._check_patience(sent, tree, want, now)
                 self._again(tree, id, want)
 
-    def stored(self, tree: str, id: bytes) -> None:
-        """A chunk has come another way."""
+    def _check_patience(self, sent: _Sent, tree: _Tree, want: _Want, now: float) -> None:
+        """An upstream has nothing yet: whether it is asked for this chunk again."""
+        upstream = sent.upstream
+        idle, busy = _PATIENCE[want.urgent]
+        if want.holder != upstream:
+            want.holder, want.since = upstream, now
+        elif upstream != tree.client and now - want.since >= (idle if self._upstreams[upstream].gave <= want.since else busy):
+            want.tried.add(upstream)
+            want.failure = FetchFailure(errno.EIO, "the hosts that were asked for it had nothing yet for too long")
+            tree.slow[upstream] = now + _SLOW_SECONDS
+            self.withheld.append((sent.tree, upstream))
+
+    def failed(self, tree: str, id: bytes, failure: FetchFailure) -> None:
+        """This host itself cannot keep a chunk, of any upstream."""
         found = self._trees.get(tree)
         if found is not None and id in found.wants:
-            self._finish(tree, found, id, None)
+            self._finish(tree, found, id, failure)
 
     def unjoined(self, number: int, now: float) -> None:
         """The upstream has not joined the tree, or could not answer."""
@@ -331,6 +375,7 @@ class Relay:
                 queue.popleft()
                 self._finish(name, tree, id, want.failure or FetchFailure(errno.EIO, tree.gone))
                 continue
+            usable.sort(key=lambda u: tree.slow.get(u, now) > now)
             upstream = next((u for u in usable if tree.cool.get(u, now) <= now and not self._is_silent(u)), None)
             if upstream is None:
                 queue.popleft()
@@ -344,6 +389,8 @@ class Relay:
             chosen, bulk = upstream, want.bulk
             ids.append(id)
             want.number = self._number + 1
+            if want.holder != upstream:
+                want.holder, want.since = upstream, now
         if not ids:
             return None
         self._number += 1
