@@ -1,4 +1,4 @@
-//! The arena against a naive model, and what becomes of its memory.
+//! Tests of the arena: its free list against a naive model, and the release of its memory.
 
 use net::Arena;
 use net::arena::{FreeList, KEEP, SEGMENT};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 const LEN: usize = 64;
 
-/// Every unit by itself.
+/// The model: one flag for each unit.
 struct Naive([bool; LEN]);
 
 impl Naive {
@@ -28,7 +28,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// The same answers as the model: the lowest that fits, nothing twice, neighbours merged.
+    /// The free list gives the answers of the model: the lowest range that fits, no range twice, neighbours merged.
     #[test]
     fn the_free_list_does_as_the_model(ops in proptest::collection::vec(op(), 0..200)) {
         let (mut list, mut naive) = (FreeList::new(LEN as u64), Naive([false; LEN]));
@@ -72,7 +72,7 @@ fn a_block_holds_what_was_filled_in() {
     let mut block = arena.alloc(bytes.len()).unwrap();
     block.fill(&bytes);
     assert_eq!((block.len(), before.is_empty()), (bytes.len(), false));
-    // Read as a receiver does: through the descriptor.
+    // Read through the descriptor, as a receiver does.
     let mut back = vec![0; bytes.len()];
     let file = std::fs::File::from(block.segment.fd().try_clone_to_owned().unwrap());
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut back, block.id().offset).unwrap();
@@ -114,7 +114,7 @@ fn what_is_beyond_the_bound_is_given_back() {
     assert_eq!(arena.reserved(), SEGMENT);
 }
 
-/// A receiver that has not heard of it yet does not keep the memory.
+/// A receiver that has not been notified yet does not keep the memory.
 #[test]
 fn the_memory_of_a_segment_goes_with_it() {
     let arena = Arena::new();
@@ -163,13 +163,13 @@ fn threads_do_not_get_the_same_block() {
 fn a_block_is_filled_in_stretches() {
     let arena = Arena::new();
     let (mut block, mut next) = (arena.alloc(5000).unwrap(), arena.alloc(5000).unwrap());
-    // The later block first: the pages of the earlier one are not there yet.
+    // The later block first, while the pages of the earlier one do not exist.
     next.fill(&[2; 5000]);
     block.fill_at(0, &[1; 3000]);
     block.fill_at(3000, &[3; 2000]);
     assert!(block.bytes()[..3000].iter().all(|b| *b == 1));
     assert!(block.bytes()[3000..].iter().all(|b| *b == 3));
-    // As far as its pages go.
+    // A write past the end is cut at the end of the block's pages.
     block.fill_at(4999, &[4; 5000]);
     assert_eq!(block.bytes()[4998..], [3, 4]);
     assert_eq!(next.bytes(), [2; 5000]);

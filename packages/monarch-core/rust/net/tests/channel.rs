@@ -15,7 +15,7 @@ fn frame(n: u32, size: usize) -> Box<[u8]> {
     out.into()
 }
 
-/// The receiving end: bytes of the stream that is open, and what has been taken out of them.
+/// The receiving end: the unread bytes of the current stream, and the frames taken from them.
 #[derive(Default)]
 struct Receiver {
     buf: Vec<u8>,
@@ -25,7 +25,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Takes whole frames; gives what it wants to acknowledge.
+    /// Takes whole frames; returns the count to acknowledge, if an acknowledgement is due.
     fn take(&mut self) -> Option<u64> {
         let mut due = false;
         while let Some(head) = self.buf.get(..4) {
@@ -48,13 +48,13 @@ impl Receiver {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A frame of this size, in so many parts more than one.
+    /// A frame of this size, cut at this many places.
     Send(usize, usize),
-    /// So many bytes get through.
+    /// This many bytes reach the receiver.
     Write(usize),
-    /// The stream breaks, with what was written and not yet read, or without.
+    /// The stream breaks; bytes that were written and not read are lost or delivered.
     Break { lose: bool },
-    /// The receiver's acknowledgement is lost, or arrives.
+    /// The receiver's acknowledgement arrives (true) or is lost.
     Ack(bool),
 }
 
@@ -68,7 +68,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// The parts are of the arena and of their own by turns.
+/// Queues a frame in runs that are alternately in the arena and owned.
 fn put(out: &mut Outbox, frame: &[u8], cuts: usize) {
     let parts: Vec<&[u8]> = frame.chunks(frame.len().div_ceil(cuts + 1)).collect();
     let arena = Arena::new();

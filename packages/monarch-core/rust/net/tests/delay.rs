@@ -1,4 +1,4 @@
-//! A delay changes when frames come, not whether, nor their order.
+//! A delay changes when frames arrive, but neither their number nor their order.
 
 mod side;
 
@@ -13,7 +13,7 @@ const FOR_EVER: Duration = Duration::from_secs(1 << 20);
 fn send(side: &Side, numbers: std::ops::Range<u8>) {
     for n in numbers {
         let fds = if n % 5 == 0 { vec![net::sys::pipe().unwrap().0] } else { vec![] };
-        // Some larger than what a socket takes at once.
+        // Some frames are larger than a socket takes at once.
         let mut body = vec![n; if n % 7 == 0 { 600_000 } else { 10 }];
         body[0] = fds.len() as u8;
         side.send_raw(&body, fds);
@@ -27,7 +27,7 @@ fn expect(side: &Side, numbers: std::ops::Range<u8>) {
     }
 }
 
-/// Whichever side has it, and when it is taken away in the middle.
+/// The delay is on either side, and ends while frames are held.
 #[test]
 fn frames_stay_in_order() {
     for sender in [true, false] {
@@ -60,10 +60,10 @@ fn a_drain_takes_what_is_held() {
     let (a, b) = connected();
     b.poller.delay.set(FOR_EVER);
     send(&a, 1..4);
-    // Sent whole, so it is in the socket, or read and held.
+    // The frames were sent whole: they are in the socket, or read and held.
     assert_eq!(a.link.queued(), 0);
     while b.got.try_recv().is_ok() {}
-    // Another thread may be reading just now; then that one holds it, and the next drain finds it.
+    // Another thread may be reading now; it then holds the frames, and the next drain finds them.
     let mut got = 0;
     while got < 3 {
         b.link.drain();

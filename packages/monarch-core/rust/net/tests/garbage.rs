@@ -1,7 +1,7 @@
-//! What comes before anybody is authenticated: nothing panics, nothing hangs, nothing grows.
+//! Input before authentication: no input causes a panic, a hang, or unbounded memory.
 //!
-//! Every input is a flight of a real opening with bytes changed, cut, repeated or put in between, then the end of the stream.
-//! `MONARCH_FUZZ_INPUTS` is the number of inputs in all; the inputs are the same in every run.
+//! Every input is a flight of a real handshake with bytes changed, cut, repeated or inserted, and then the end of the stream.
+//! `MONARCH_FUZZ_INPUTS` is the total number of inputs; the inputs are the same in every run.
 
 mod ends;
 mod rogue;
@@ -18,7 +18,7 @@ use net::trust::{Authority, DialTrust, HostTrust, Kind, Lifetime, Opened, Openin
 use rogue::*;
 
 const INPUTS: u64 = 200_000;
-/// More than TLS with its largest message needs, and a hello.
+/// A bound above the need of TLS with its largest message, and of a hello.
 const MOST_MEMORY: usize = 512 * 1024;
 
 type Make = Box<dyn Fn(OwnedFd) -> Opening>;
@@ -33,13 +33,13 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let used = USED.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(used, Ordering::Relaxed);
-        // SAFETY: passed on.
+        // SAFETY: the caller's guarantee holds for the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         USED.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: passed on.
+        // SAFETY: the caller's guarantee holds for the system's allocator.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -91,7 +91,7 @@ impl Random {
     }
 }
 
-/// Names the input of a test that fails.
+/// Prints the input of a failed test on drop.
 struct Input<'a>(&'a str, u64);
 
 impl Drop for Input<'_> {
@@ -102,7 +102,7 @@ impl Drop for Input<'_> {
     }
 }
 
-/// Ends, whatever has come: the stream has ended.
+/// Drives a handshake whose stream has ended to its result.
 fn finish(mut opening: Opening) -> Result<Opened, Refused> {
     for _ in 0..100 {
         match opening.drive() {
@@ -127,7 +127,7 @@ fn feed(make: &dyn Fn(OwnedFd) -> Opening, input: &[u8]) -> Result<Opened, Refus
     result
 }
 
-/// What an end says first.
+/// The first bytes that an end sends.
 fn first_flight(opening: &mut Opening, peer: &mut UnixStream) -> Vec<u8> {
     assert!(matches!(opening.drive(), Ok(Progress::Pending)));
     let mut bytes = vec![0; 65_536];
@@ -152,7 +152,7 @@ fn garbage() {
     let site = Site::new();
     let paper = Paper::default();
     let by_secret = || Policy::Secret(secret(1));
-    // Name, share of the inputs, who gets them, and what is right.
+    // Name, share of the inputs, the end that receives them, and the valid bytes.
     let mut cases: Vec<(&str, u64, Make, Vec<u8>)> = Vec::new();
 
     let plain = [release(), request(1, JOB), frame(HELLO, &[7; 200])].concat();
@@ -189,7 +189,7 @@ fn garbage() {
     inside_tls(inputs / 200);
 }
 
-/// Frames of a join, from a dialler that knows the secret or does not, inside a session of its own.
+/// Frames of a join inside a TLS session, from a dialling end that knows the secret or does not.
 fn inside_tls(inputs: u64) {
     let host = Arc::new(HostTrust::new(Policy::Secret(secret(1))).unwrap());
     let authority = Authority::new(JOB).unwrap();
@@ -212,7 +212,7 @@ fn inside_tls(inputs: u64) {
         body.extend_from_slice(&digest(authority.certificate()));
         body.extend_from_slice(&proof(&[1; 32], "dialler", JOB, authority.certificate(), exporter));
         let proof = frame(PROOF, &body);
-        // One in four fails here already.
+        // One handshake in four fails here.
         let proof = if number % 4 == 0 { random.mutate(&proof) } else { proof };
         say(&mut tls.writer(), &proof);
         turn(&mut tls, &mut ours);
@@ -237,7 +237,7 @@ fn inside_tls(inputs: u64) {
     assert!(joined > 0);
 }
 
-/// Sends and takes what there is.
+/// Sends the queued bytes and reads the available ones.
 fn turn(tls: &mut rustls::ClientConnection, socket: &mut UnixStream) {
     while tls.wants_write() && tls.write_tls(socket).is_ok() {}
     while tls.read_tls(socket).is_ok_and(|n| n > 0) && tls.process_new_packets().is_ok() {}

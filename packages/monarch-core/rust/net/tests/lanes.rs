@@ -1,4 +1,4 @@
-//! Parts and frames on their way into a channel: what overtakes what.
+//! The order in which parts and frames enter a channel.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use wire::part_fragment::{self, SIZE};
 use wire::routed::Frames;
 use wire::{ProcUid, Route};
 
-/// The id of the agents of either side.
+/// The process id of the agents of both sides.
 const AGENT: u64 = 0;
-/// The same process, for what is not for it as an agent.
+/// The same process as a receiver of messages that do not concern it as an agent.
 const CLIENT: u64 = 4;
 const BODY: usize = 5 + Route::LEN;
 
@@ -40,25 +40,25 @@ fn part(len: usize, n: u64) -> Arc<RecvPart> {
     Arc::new(RecvPart::Inline { data: (0..len).map(|i| (i as u64 * 31 + n) as u8).collect::<Vec<u8>>().into(), readonly: true })
 }
 
-/// What a sender does: from one process to another a frame, or a part of so many bytes.
+/// What a sender sends: from one process to another, a frame or a part of this length.
 type Sent = (u64, u64, Option<usize>);
 
 #[derive(Clone, Debug)]
 enum Step {
     Send(Sent),
-    /// So many frames go out.
+    /// This many frames are written.
     Write(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let len = prop_oneof![1 => 0usize..10, 1 => (SIZE - 2)..(SIZE + 2), 1 => (2 * SIZE)..(2 * SIZE + 2)];
     let send = (1u64..4, 0u64..5, prop::option::of(len));
-    // Nobody sends parts to an agent.
+    // No process sends parts to an agent.
     let send = send.prop_map(|(from, to, len)| Step::Send((from, to, len.filter(|_| to != AGENT))));
     prop::collection::vec(prop_oneof![3 => send, 2 => (1usize..4).prop_map(Step::Write)], 1..60)
 }
 
-/// The other side: what has come whole, by number, in order.
+/// The other side: the frames that have arrived whole, in order.
 #[derive(Default)]
 struct Receiver {
     halves: HashMap<(u64, u64), (Vec<u8>, u64)>,
@@ -83,7 +83,7 @@ impl Receiver {
                     self.halves.insert(pair, (bytes, stretch.left));
                     return;
                 }
-                // Its number is that of the next part of these two.
+                // Parts between these two processes have consecutive numbers.
                 let n = self.parts.entry(pair).or_default();
                 *n += 1;
                 assert_eq!(stretch.number, *n);
@@ -92,7 +92,7 @@ impl Receiver {
             None => {
                 let n = u64::from_le_bytes(body[5..].try_into().unwrap());
                 if pair.1 == AGENT {
-                    // All parts of its sender that were before it, and no other.
+                    // All parts that its sender sent before it have arrived, and no part that was sent later has.
                     assert_eq!(n >> 32, self.parts.iter().filter(|((from, _), _)| *from == pair.0).map(|(_, n)| n).sum::<u64>());
                     assert!(self.halves.keys().all(|(from, _)| *from != pair.0));
                 }
@@ -127,7 +127,7 @@ proptest! {
                     lanes.put_part(&route(from, to), *n, part(len, *n));
                 }
                 Step::Send((from, to, None)) => {
-                    // How many parts of its sender are before it.
+                    // The number of parts that the sender has sent before.
                     let n = parts.iter().filter(|((f, _), _)| *f == from).map(|(_, n)| n).sum::<u64>() << 32 | sent.len() as u64;
                     sent.push((from, to, n));
                     let frame = frame(from, to, n);
@@ -147,7 +147,7 @@ proptest! {
         prop_assert_eq!(to.got.len(), sent.len());
         for (i, a) in sent.iter().enumerate() {
             for b in &sent[i + 1..] {
-                // Between two processes, and between what a process sends to anybody and what it sends to an agent.
+                // The order holds between two processes, and between all frames of a process and its frames to an agent.
                 if a.0 == b.0 && (a.1 == b.1 || a.1 == AGENT || b.1 == AGENT) {
                     prop_assert!(place(a.2) < place(b.2), "{a:?} {b:?} {:?}", to.got);
                 }
@@ -161,7 +161,7 @@ proptest! {
         for n in 1..=before {
             lanes.put_part(&route(1, 2), n as u64, part(len, n as u64));
         }
-        // Others do not wait.
+        // Other frames do not wait.
         for (from, to) in [(1, 2), (1, 3), (1, CLIENT), (2, 2), (2, AGENT)] {
             prop_assert!(!is_behind(&lanes, from, to));
         }
@@ -183,12 +183,12 @@ fn the_news_of_an_end_comes_behind_all_that_was_sent() {
     for (from, to) in [(1, 2), (1, 3), (5, 2), (6, 2)] {
         lanes.put_part(&route(from, to), 1, part(2 * SIZE, 1));
     }
-    // An agent, 9, tells one of those that were sent to.
+    // The agent, 9, notifies a process that parts were sent to.
     let ended = [ProcUid(1), ProcUid(5)];
     let news = |n| frame(9, 2, n);
     assert!(lanes.is_behind(&route(9, 2), &ended, &news(0)[BODY..]) && !lanes.is_behind(&route(9, 2), &[], &news(0)[BODY..]));
     lanes.put_frame(&route(9, 2), &ended, news(0), BODY);
-    // What it says then comes then.
+    // A later frame of the agent stays behind the notice.
     assert!(lanes.is_behind(&route(9, 3), &[], &frame(9, 3, 1)[BODY..]));
     lanes.put_frame(&route(9, 3), &[], frame(9, 3, 1), BODY);
     while to.got.is_empty() {
@@ -225,7 +225,7 @@ fn a_part_is_held_until_the_other_side_has_it() {
     lanes.put_part(&route(1, 2), 1, Arc::new(RecvPart::Own { block: block.clone(), readonly: true }));
     while lanes.next(&mut outbox) {}
     let len: usize = outbox.pieces(usize::MAX).iter().map(|p| p.len()).sum();
-    // Not copied: the heads are the process's own.
+    // The part is not copied; only the heads are owned by this process.
     assert_eq!(outbox.pieces(usize::MAX)[1].as_ptr(), block.bytes().as_ptr());
     outbox.wrote(len);
     assert_eq!(outbox.acked(2), Ok(()));

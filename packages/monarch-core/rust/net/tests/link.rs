@@ -1,4 +1,4 @@
-//! Frames come whole and in order, and a link ends once.
+//! Frames arrive whole and in order, and a link ends once.
 
 mod side;
 
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use side::{Got, Side, connected, settle};
 use wire::Frame;
 
-/// Thread, number, and a body that tells whether it is whole.
+/// Descriptor count, thread, number, and bytes that show whether the frame is whole.
 fn body(fds: u8, thread: u8, n: u32) -> Vec<u8> {
     let mut out = vec![fds, thread];
     out.extend(n.to_le_bytes());
@@ -22,7 +22,7 @@ fn number(body: &[u8]) -> u32 {
     u32::from_le_bytes(body[2..6].try_into().unwrap())
 }
 
-/// A pipe that holds the number.
+/// The reading end of a pipe that contains the number.
 fn marked(n: u32) -> std::os::fd::OwnedFd {
     let (read, write) = sys::pipe().unwrap();
     std::io::Write::write_all(&mut std::fs::File::from(write), &n.to_le_bytes()).unwrap();
@@ -35,7 +35,7 @@ fn mark(fd: std::os::fd::OwnedFd) -> u32 {
     u32::from_le_bytes(out)
 }
 
-/// Several threads fill a socket that nobody reads; then it is read.
+/// Several threads fill a socket that no thread reads; then it is read.
 #[test]
 fn a_full_socket_keeps_frames_whole_and_in_order() {
     const EACH: u32 = 300;
@@ -51,7 +51,7 @@ fn a_full_socket_keeps_frames_whole_and_in_order() {
                 for n in 0..EACH {
                     let fds = if n % 50 == 7 { vec![marked(n)] } else { vec![] };
                     let frame = Frame::Raw(body(fds.len() as u8, t, n).into()).encode();
-                    // In pieces, so that a partial write may end anywhere.
+                    // In several slices, so that a partial write may end anywhere.
                     let cut = frame.len() / 3;
                     link.send(&[&frame[..cut], &frame[cut..2 * cut], &frame[2 * cut..]], fds).unwrap();
                 }
@@ -79,7 +79,7 @@ fn a_full_socket_keeps_frames_whole_and_in_order() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Any number of pieces of any size make one frame.
+    /// Any number of slices of any size form one frame.
     #[test]
     fn pieces_are_joined(pieces in proptest::collection::vec(0usize..40_000, 1..40)) {
         let (a, b) = connected();
@@ -120,7 +120,7 @@ fn what_is_sent_before_the_socket_waits_for_it() {
     }
 }
 
-/// Small messages may be held back for those that follow, but not for ever, and nothing overtakes them.
+/// Small messages may be held back for later ones, but not for ever, and no message overtakes them.
 #[test]
 fn what_is_sent_soon_stays_in_order() {
     let (a, b) = connected();
@@ -135,7 +135,7 @@ fn what_is_sent_soon_stays_in_order() {
     (0..600).for_each(|n| assert!(b.next_raw().0 == body(0, 0, n)));
 }
 
-/// A block that was let go, which waits for any wait, does not make what is sent soon wait with it.
+/// A pending release waits for any waiting thread; a small message behind it does not.
 #[test]
 fn what_is_sent_soon_goes_out_although_a_release_waits() {
     let (a, b) = connected();
@@ -149,7 +149,7 @@ fn what_is_sent_soon_goes_out_although_a_release_waits() {
     }
 }
 
-/// What was held back goes out when a thread is about to wait.
+/// Held-back messages are sent before a thread waits.
 #[test]
 fn what_is_pending_goes_out_before_a_wait() {
     let (a, b) = connected();
@@ -206,7 +206,7 @@ fn a_link_that_was_closed_takes_no_socket() {
     let (x, y) = sys::socketpair().unwrap();
     a.link.attach(x).unwrap();
     assert!(!a.link.is_attached());
-    // Its end was dropped, so ours is at the end of the stream.
+    // The other end was dropped, so this end reads the end of the stream.
     assert_eq!(sys::read(y.as_raw_fd(), &mut [0; 1]).unwrap(), 0);
 }
 
@@ -220,7 +220,7 @@ fn draining_reads_all_that_was_sent() {
     for n in 0..20 {
         a.send_raw(&body(0, 0, n), Vec::new());
     }
-    // Nobody reads `b` but this thread.
+    // Only this thread reads `b`.
     let mut seen = 0;
     while seen < 20 {
         b.link.drain();
@@ -238,7 +238,7 @@ trait SpawnAndJoin {
 }
 
 impl SpawnAndJoin for Arc<net::Poller> {
-    /// Whatever the I/O thread was doing, it is done.
+    /// Waits until the I/O thread has finished its current work.
     fn spawn_and_join(self) {
         let (tx, rx) = std::sync::mpsc::channel();
         self.spawn(Box::new(move || tx.send(()).unwrap()));

@@ -1,4 +1,4 @@
-//! What every stream does, however its ends are connected and whatever they trust.
+//! Properties of every stream, for all kinds of connections and credentials.
 
 mod ends;
 
@@ -34,7 +34,7 @@ fn both_ends_learn_what_they_need() {
     }
 }
 
-/// Byte `i` of what one side sends.
+/// Byte `i` of the bytes that one side sends.
 fn byte(seed: u8, i: usize) -> u8 {
     (i.wrapping_mul(0x9e37_79b9) >> 13) as u8 ^ seed
 }
@@ -49,7 +49,7 @@ impl Random {
     }
 }
 
-/// One end that sends and receives at once.
+/// One end that sends and receives at the same time.
 struct Half {
     stream: Stream,
     random: Random,
@@ -73,7 +73,7 @@ impl Half {
         (from, from + (1 + self.random.below(longest)).min(self.data.len() - from).min(TOTAL - at))
     }
 
-    /// True while something happens.
+    /// Sends and receives a little; true if any byte moved.
     fn go(&mut self) -> bool {
         let before = (self.sent, self.got, self.flushed);
         for _ in 0..1 + self.random.below(8) {
@@ -118,7 +118,7 @@ impl Half {
     }
 }
 
-/// In both directions at once, in pieces of all sizes, so that each side is blocked by the other again and again.
+/// In both directions at once, in runs of all sizes, so that each side often blocks the other.
 #[test]
 fn what_is_written_is_read() {
     for (name, pair) in all() {
@@ -147,7 +147,7 @@ fn read_end(stream: &mut Stream) -> std::io::Result<usize> {
 fn end_cleanly(name: &str, mut a: Stream, mut b: Stream) {
     a.close();
     assert_eq!(read_end(&mut b).unwrap(), 0, "{name}");
-    // The other direction is open still.
+    // The other direction is still open.
     assert_eq!(b.write(&[b"last", b" words"]).unwrap(), 10, "{name}");
     b.close();
     let mut buf = Vec::new();
@@ -162,7 +162,7 @@ fn end_cleanly(name: &str, mut a: Stream, mut b: Stream) {
     assert_eq!(read_end(&mut a).unwrap(), 0, "{name}");
 }
 
-/// Only an encrypted stream can tell: there nobody else can end it.
+/// Only an encrypted stream distinguishes a cut from an end, because no third party can end it.
 #[test]
 fn a_cut_is_not_an_end() {
     for (name, pair) in all() {
@@ -179,7 +179,7 @@ fn a_cut_is_not_an_end() {
     }
 }
 
-/// What nobody reads is not taken without bound.
+/// A writer without a reader is stopped: buffers are bounded.
 #[test]
 fn a_reader_that_stops_stops_the_writer() {
     for (name, pair) in all() {
@@ -210,7 +210,7 @@ fn a_reader_that_stops_stops_the_writer() {
     }
 }
 
-/// What the dialler sends at once is for whoever gets the stream.
+/// Bytes that the dialling side sends behind its hello belong to the user of the stream.
 #[test]
 fn nothing_that_comes_after_the_hello_is_lost() {
     for (name, pair) in all() {

@@ -1,4 +1,4 @@
-//! Leader and followers: whoever waits is woken.
+//! Leader and followers: every waiting thread is woken.
 
 mod running;
 mod side;
@@ -18,7 +18,7 @@ fn wait(running: &Running, w: &Waiter, ready: impl FnMut() -> bool) -> WaitEnd {
     running.0.wait(w, Some(Instant::now() + HANG), ready)
 }
 
-/// Counts, and notifies whoever waits for it.
+/// Counts its events, and notifies its waiter.
 struct Bell {
     event: OwnedFd,
     rung: AtomicU64,
@@ -39,7 +39,7 @@ fn bell(poller: &Poller) -> Arc<Bell> {
     bell
 }
 
-/// Many waiters, each with its own bell; each ring is sent only after the one before it has been heard.
+/// Many waiters, each with its own bell. Each ring is sent only after the ring before it has arrived.
 #[test]
 fn no_wake_up_is_lost() {
     const WAITERS: usize = 6;
@@ -54,7 +54,7 @@ fn no_wake_up_is_lost() {
         threads.push(std::thread::spawn(move || {
             s.wait();
             for n in 1..=ROUNDS {
-                // Some never read for the others.
+                // Some waiters never lead.
                 let deadline = Some(Instant::now() + HANG);
                 let ready = || b.rung.load(Ordering::Relaxed) >= n;
                 let end = if i % 3 == 2 { r.0.follow(&b.waiter, deadline, ready) } else { r.0.wait(&b.waiter, deadline, ready) };
@@ -66,7 +66,7 @@ fn no_wake_up_is_lost() {
         threads.push(std::thread::spawn(move || {
             s.wait();
             for n in 1..=ROUNDS {
-                // Through a descriptor, or straight from this thread.
+                // Through a descriptor, or directly from this thread.
                 if n % 2 == 0 {
                     sys::eventfd_signal(bell.event.as_raw_fd());
                 } else {
@@ -80,7 +80,7 @@ fn no_wake_up_is_lost() {
     threads.into_iter().for_each(|t| t.join().unwrap());
 }
 
-/// The leader wakes others and steps back; what follows is read by somebody.
+/// The leader wakes others and stops leading; another thread reads the later events.
 #[test]
 fn the_lead_is_handed_on() {
     let running = Arc::new(Running::new());
@@ -114,7 +114,7 @@ fn a_notification_before_the_wait_counts() {
     assert_eq!(wait(&running, &w, || flag.load(Ordering::Relaxed)), WaitEnd::Ready);
 }
 
-/// The notification comes after the look and before the sleep.
+/// The notification comes between the check of the condition and the sleep.
 #[test]
 fn a_notification_between_look_and_sleep_counts() {
     let running = Running::new();
@@ -148,7 +148,7 @@ fn a_wait_ends_at_its_deadline() {
     assert_eq!(running.0.wait(&w, Some(Instant::now()), || true), WaitEnd::Ready, "a look comes first");
 }
 
-/// The condition of the wait holds, and no notification has come.
+/// The condition of the wait is true, and no notification has come.
 #[test]
 fn a_lost_notification_shows_at_the_deadline() {
     let running = Running::new();
@@ -174,7 +174,7 @@ impl Source for Deaf {
     fn ready(&self, _events: u32) {}
 }
 
-/// A descriptor is closed, and the next one gets its number: what is left to be done for the first changes nothing for the second.
+/// A descriptor is closed, and the next one gets its number: late changes for the first do not affect the second.
 #[test]
 fn a_number_is_that_of_its_last_owner() {
     let running = Running::new();
@@ -200,10 +200,10 @@ fn a_number_is_that_of_its_last_owner() {
 
 extern "C" fn note(_: libc::c_int) {}
 
-/// A signal handler that runs in a waiting thread ends the wait, whether it leads or follows.
+/// A signal handler that runs in a waiting thread ends the wait, whether the thread leads or follows.
 #[test]
 fn a_signal_ends_a_wait() {
-    // SAFETY: the handler does nothing; without SA_RESTART system calls are interrupted.
+    // SAFETY: the handler does nothing. Without SA_RESTART a signal interrupts system calls.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = note as *const () as usize;
@@ -244,7 +244,7 @@ fn tasks_run_on_the_io_thread_in_order() {
     (0..50).for_each(|n| assert_eq!(rx.recv_timeout(HANG).unwrap(), (n, io)));
 }
 
-/// A timer that is due earlier shortens a wait that has begun.
+/// An earlier timer shortens a wait that has begun.
 #[test]
 fn a_nearer_timer_is_not_held_up_by_a_farther_one() {
     let running = Running::new();

@@ -1,4 +1,5 @@
-//! Records by themselves: a stream that one end hands on talks TLS with one that did not, and nobody can change what is sent.
+//! TLS records without a connection: a stream that one end has handed on exchanges TLS with one that was not, and changes of the bytes are
+//! detected.
 
 mod ends;
 
@@ -29,7 +30,7 @@ fn read(stream: &mut net::Stream, n: usize) -> Vec<u8> {
 #[test]
 fn one_end_handed_on_and_one_not() {
     let (mut ours, theirs) = opened();
-    // Bytes before it is handed on have their numbers, too.
+    // Records before the hand-over are numbered too.
     ours.write(&[b"before"]).unwrap();
     ours.flush().unwrap();
     let mut theirs = theirs;
@@ -52,7 +53,7 @@ fn one_end_handed_on_and_one_not() {
         net::sys::read_into(fd.as_raw_fd(), &mut record, 1000).unwrap();
     }
     assert_eq!(open.open(&mut record).unwrap().unwrap(), b"to records");
-    // An announced end.
+    // The record that announces the end.
     ours.close();
     let mut record = vec![];
     while records::length(&record).unwrap().is_none_or(|n| record.len() < n) {
@@ -68,7 +69,7 @@ fn a_stream_with_something_on_its_way_is_not_handed_on() {
     ours.write(&[b"two"]).unwrap();
     ours.write(&[b"records"]).unwrap();
     ours.flush().unwrap();
-    // One of them is read, the other waits in the stream.
+    // One of the records is read; the other waits in the stream.
     assert_eq!(read(&mut theirs, 3), b"two");
     assert!(theirs.into_parts().is_none());
 }
@@ -91,7 +92,7 @@ fn what_is_changed_left_out_or_sent_again_is_noticed() {
         changed[at] ^= 1;
         let outcome = records::length(&changed).and_then(|n| match n {
             Some(n) if n == changed.len() => keys(2, 1).1.open(&mut changed).map(|_| ()),
-            // Its length was changed: there is no such record.
+            // The length field was changed: the record is incomplete or too long.
             _ => Err(Forged),
         });
         assert_eq!(outcome, Err(Forged), "byte {at}");

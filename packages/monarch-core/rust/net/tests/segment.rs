@@ -1,4 +1,4 @@
-//! Blocks in the hands of their receiver.
+//! Tests of blocks that a receiver holds.
 
 mod side;
 
@@ -28,7 +28,7 @@ fn one(side: &Side) -> RecvPart {
     parts.remove(0).expect("the block was refused")
 }
 
-/// A frame that a carrier was given, the parts that go with it, and the number of the first.
+/// A frame that a carrier was given, the parts that go with it, and the number of the first part.
 type Given = (Frame, Vec<Vec<u8>>, u64);
 
 #[derive(Default)]
@@ -55,7 +55,7 @@ fn what_waits_for_a_process_of_another_host_goes_there_whole() {
     let both = blocks.iter().map(|b| Part::Shared { block: b.id(), len: 100_000, readonly: true }).collect();
     side.link.send_with_blocks(&[&message(both)], &blocks).unwrap();
     side.link.carry_by(carried.clone());
-    // Whoever began to send before it was known.
+    // A sender that began before the carrier was set.
     let late = lend(&arena, &side, &[5; 70_000]);
     let all = std::mem::take(&mut *carried.0.lock().unwrap());
     let numbers = |m: &Message| {
@@ -74,7 +74,7 @@ fn what_waits_for_a_process_of_another_host_goes_there_whole() {
         }
     }
     assert_eq!(parts, [vec![3], vec![4], b"between".to_vec(), vec![3, 4], vec![5]]);
-    // Nothing is lent to anybody any more.
+    // No peer holds a block any more.
     assert!(blocks.iter().chain([&late]).all(|b| Arc::strong_count(b) == 1));
 }
 
@@ -93,7 +93,7 @@ fn a_private_mapping_leaves_the_block_alone() {
     view.fill(9);
     assert!(part.bytes().unwrap().iter().all(|b| *b == 7));
     let again = part.map().unwrap().expect("a shared part");
-    // SAFETY: as above.
+    // SAFETY: readable private memory, as above.
     assert_eq!(unsafe { *again.as_ptr() }, 7);
 }
 
@@ -134,7 +134,7 @@ fn much_is_released_at_once() {
     let arena = Arena::new();
     let block = Arc::downgrade(&lend(&arena, &a, &vec![1; 9 << 20]));
     drop(one(&b));
-    // Nothing else is sent: the release alone makes the block go. A later frame cannot overtake it.
+    // No other frame is sent: the release alone frees the block. A later frame cannot overtake it.
     while block.strong_count() > 0 {
         std::thread::yield_now();
     }
@@ -210,7 +210,7 @@ fn a_closed_link_holds_no_segments_and_lends_no_blocks() {
     assert!(b.link.segment(0).is_some() && block.strong_count() > 0);
     b.link.close();
     assert!(b.link.segment(0).is_none());
-    // What is held stays readable.
+    // A part that is held stays readable.
     assert!(part.bytes().unwrap().iter().all(|b| *b == 3));
     // `a` reads the end of the stream.
     assert!(matches!(a.next(), side::Got::Down));

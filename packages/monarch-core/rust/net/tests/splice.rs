@@ -1,4 +1,4 @@
-//! Tunnels: what goes through arrives, is bounded on its way, and ends as it would without one.
+//! Tunnels: bytes arrive, are bounded on their way, and end as without a tunnel.
 
 mod ends;
 mod running;
@@ -20,13 +20,13 @@ struct Tunnel {
     host: Stream,
 }
 
-/// What the gateway and the host trust: each with a secret of its own, or everybody.
+/// The policies of the gateway and of the host: a secret of their own, or none.
 fn kinds() -> Vec<(Policy, Policy)> {
     let [a, b] = [1, 2].map(|n| Policy::Secret(secret(n)));
     vec![(a.clone(), b.clone()), (a, Policy::Insecure), (Policy::Insecure, b), (Policy::Insecure, Policy::Insecure)]
 }
 
-/// A stream of a client to the gateway, and of the gateway to a host.
+/// A stream between two ends: both streams, and spare descriptors of the pair.
 fn way(policy: &Policy) -> (Stream, Stream, OwnedFd, OwnedFd) {
     let pair = Pair::same(Wire::Tcp, policy.clone());
     pair.join();
@@ -49,7 +49,7 @@ fn tunnel((gateway, host): &(Policy, Policy)) -> Tunnel {
     Tunnel { _running: running, splice, client: a.stream, host: b.stream }
 }
 
-/// Sends all of it, while the other end reads nothing: how much was taken until nothing more was for a moment.
+/// Sends `data` while the other end reads nothing; returns the number of bytes taken until the socket stayed full for 200 ms.
 fn fill(stream: &mut Stream, data: &[u8]) -> usize {
     let mut sent = 0;
     while sent < data.len() {
@@ -69,7 +69,7 @@ fn fill(stream: &mut Stream, data: &[u8]) -> usize {
     sent
 }
 
-/// What comes until the end.
+/// Reads until the end.
 fn read_all(from: &mut Stream) -> (Vec<u8>, std::io::Result<()>) {
     let mut got = Vec::new();
     loop {
@@ -106,7 +106,7 @@ fn all_of_it_arrives_and_little_is_held() {
             finish(sender);
             reader.join().unwrap()
         });
-        // One direction has ended, as far as can be told; the other goes on.
+        // One direction has ended, as far as the kind of stream can show it; the other continues.
         assert!(got.0 == data, "{} of {} bytes", got.0.len(), data.len());
         let answer = &data[..100_000];
         let mut sent = 0;
@@ -126,11 +126,11 @@ fn all_of_it_arrives_and_little_is_held() {
 fn a_process_that_ends_is_seen_as_such() {
     for kind in kinds() {
         let Tunnel { _running, splice: _splice, mut client, host } = tunnel(&kind);
-        // The kernel closes: without a word.
+        // The kernel closes the socket, without an announced end.
         drop(host);
         let end = read_all(&mut client).1.map_err(|e| e.kind());
         match kind {
-            // Encrypted or not, its end is told from the gateway's.
+            // The error shows whether the host or the gateway has ended.
             (Policy::Secret(_), Policy::Secret(_)) => assert_eq!(end, Err(ErrorKind::UnexpectedEof)),
             (Policy::Secret(_), _) => assert_eq!(end, Ok(())),
             _ => assert_eq!(end, Err(ErrorKind::NotConnected)),

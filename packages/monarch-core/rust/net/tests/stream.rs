@@ -1,4 +1,4 @@
-//! What streams tell of their end, by what the kernel told.
+//! The reported end of a stream, by the error of the kernel.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ fn pair() -> (Stream, TcpStream) {
     (Stream::plain(OwnedFd::from(ours)), listener.accept().unwrap().0)
 }
 
-/// Waits until the end is there.
+/// Waits until the end of the stream has arrived.
 fn ended(stream: &Stream) {
     let mut poll = libc::pollfd { fd: stream.fd(), events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one entry.
@@ -54,7 +54,7 @@ fn an_end_stays_one_when_writes_fail() {
     theirs.read_exact(&mut [0]).unwrap();
     drop(theirs);
     ended(&stream);
-    // The first is answered by a reset, of which the second is told.
+    // The peer answers the first write with a reset; the second write fails.
     while stream.write(&[b"word"]).is_ok() {}
     assert_eq!(stream.read(&mut Vec::new(), 10).unwrap(), 0);
 }

@@ -1,4 +1,4 @@
-//! Simulated time of threads that really run.
+//! Simulated time of real threads.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -23,7 +23,7 @@ impl World {
         World { timeline, poller, io: Some(std::thread::spawn(move || theirs.run())) }
     }
 
-    /// A thread that time waits for.
+    /// An enrolled thread: the clock stands while it runs.
     fn start<T: Send + 'static>(
         &self,
         group: u64,
@@ -57,7 +57,7 @@ fn nap(poller: &Poller, waiter: &Waiter, time: Duration) -> WaitEnd {
 fn hours_pass_at_once_and_in_order() {
     let world = World::new(0);
     let log = Arc::new(Mutex::new(Vec::new()));
-    // Nobody sleeps before all are there: time would go on.
+    // An extra enrolment keeps the clock from moving before all threads sleep.
     world.timeline.enroll(0);
     let threads: Vec<_> = [3, 1, 2]
         .into_iter()
@@ -76,7 +76,7 @@ fn hours_pass_at_once_and_in_order() {
     assert_eq!(*log.lock().unwrap(), [(1, HOUR), (2, HOUR * 2), (3, HOUR * 3)]);
 }
 
-/// A socket that is read by the poller, and who is to be told.
+/// A socket that the poller reads, and the waiter that it notifies.
 struct Inbox {
     end: std::os::fd::OwnedFd,
     waiter: Arc<Waiter>,
@@ -106,14 +106,14 @@ fn no_time_passes_while_a_message_is_under_way() {
         let inbox = Arc::new(Inbox { end: ours, waiter: world.poller.waiter(), got: AtomicUsize::new(0) });
         world.poller.add(world.poller.token(), inbox.end.as_raw_fd(), inbox.clone()).unwrap();
         let reader = inbox.clone();
-        // Until both are there.
+        // An extra enrolment, until both threads have started.
         world.timeline.enroll(0);
         let waits = world.start(0, false, move |poller, timeline| {
             let ready = || reader.got.load(Ordering::Acquire) > 0;
             assert_eq!(poller.wait(&reader.waiter, Some(poller.now() + HOUR), ready), WaitEnd::Ready);
             timeline.elapsed()
         });
-        // It sends as its last act: from then on only the message keeps time from passing.
+        // The thread sends as its last act: from then on only the message keeps the clock from moving.
         let sends = world.start(0, false, move |_, _| sys::send(theirs.as_raw_fd(), &[b"x"], &[]).map(|n| (n, theirs)).unwrap());
         world.timeline.dismiss(0);
         world.poller.wake();
@@ -171,7 +171,7 @@ fn the_threads_of_a_killed_group_end() {
     let group = world.timeline.new_group();
     let asleep = world.start(group, false, |poller, _| poller.wait(&poller.waiter(), None, || false));
     let (go, gone) = mpsc::channel::<()>();
-    // Busy when it is killed: it ends when it waits next, and time does not wait for it.
+    // The thread is busy when it is killed: it ends at its next wait, and the clock does not stop for it.
     let busy = world.start(group, false, move |poller, _| {
         gone.recv().unwrap();
         poller.wait(&poller.waiter(), None, || true)
@@ -203,7 +203,7 @@ fn nobody_waits_for_a_world_that_has_ended() {
     assert_eq!(poller.wait(&poller.waiter(), None, || true), WaitEnd::Ready);
 }
 
-/// The order in which threads go on that are due at the same time; each is asleep before the next one begins.
+/// The order in which threads with the same deadline continue. Each one sleeps before the next one starts.
 fn order(seed: u64) -> Vec<usize> {
     let world = World::new(seed);
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -215,7 +215,7 @@ fn order(seed: u64) -> Vec<usize> {
         let (told, asleep) = mpsc::channel();
         threads.push(world.start(0, false, move |poller, _| {
             let mut looks = 0;
-            // `ready` is looked at once before the sleep, and then the thread is on its way into it.
+            // `ready` is called once before the sleep; the thread then goes to sleep.
             let end = poller.wait(&poller.waiter(), Some(due), || {
                 looks += 1;
                 if looks == 1 {

@@ -1,4 +1,4 @@
-//! What the kernel counts of a connection.
+//! The kernel's counters of a connection.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! Frames of a trunk whose stream is replaced: each arrives once.
+//! Frames of a session whose stream is replaced: each arrives once.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -16,11 +16,11 @@ use running::Running;
 
 mod running;
 
-/// After this time a test that hangs fails; nothing is expected to take long.
+/// Time after which a test that hangs fails. No step takes long.
 const HANG: Duration = Duration::from_secs(30);
 const KIND: u8 = 99;
 
-/// Passes on the number in each frame.
+/// Forwards the number in each frame to the test.
 struct Numbers(Mutex<Sender<u64>>);
 
 impl TrunkHandler for Numbers {
@@ -70,8 +70,8 @@ fn pair() -> (Stream, Stream) {
     (Stream::plain(OwnedFd::from(x)), Stream::plain(OwnedFd::from(y)))
 }
 
-/// The greetings of a stream that `a` opens: `a` states its count of received frames; `b` puts the stream in its place, and answers
-/// with its own count.
+/// The greetings of a stream that `a` opens: `a` reports its count of received frames; `b` attaches the stream and answers with its own
+/// count.
 fn join(a: &End, b: &End, told: u64) -> Result<(), Disagree> {
     let (x, y) = pair();
     let own = b.trunk.received();
@@ -97,8 +97,8 @@ fn frames_go_on_with_another_stream() {
     }
 }
 
-/// Two attempts to open a stream are under way at once, and both have told the same: with the first, frames come before the second is in
-/// place, where the other side sends them again.
+/// Two handshakes for a new stream run at once and have reported the same count. With the first stream, frames arrive before the second
+/// stream is attached, on which the other side would send them again.
 #[test]
 fn stream_whose_claim_is_outdated_is_not_taken() {
     let (a, b) = (End::new(1, 2), End::new(2, 1));
@@ -108,7 +108,7 @@ fn stream_whose_claim_is_outdated_is_not_taken() {
     a.next(0..13);
     assert_eq!(join(&a, &b, told), Err(Disagree::Stale));
     assert_eq!(a.trunk.received(), 13);
-    // The next attempt tells what has come, and both sides agree.
+    // The next handshake reports the new count, and both sides agree.
     a.trunk.detach();
     b.send(13..20);
     join(&a, &b, a.trunk.received()).unwrap();

@@ -1,7 +1,7 @@
-//! Casts over hosts, and what comes back: laid out by hand, because the root of a tree over thousands of hosts pays for them.
+//! Casts over hosts, and their answers. The encoding is written by hand, because the root of a tree over thousands of hosts pays for it.
 //!
-//! A frame is `u8 kind, body`. Numbers that are usually small are variable in length; a cast's body is encoded once and passed
-//! on as it is.
+//! A frame is `u8 kind, body`. Numbers that are usually small have a variable length. The body of a cast is encoded once, and relays
+//! forward it unchanged.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use crate::notice::{Joined, Joining, Notice};
 use crate::runs::Runs;
 use crate::trace::Trace;
 
-/// What is to come back for a cast.
+/// The answers that a cast requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum CastMode {
-    /// All answers, reduced on the way.
+    /// All answers, reduced on the way to the caller.
     Gather = 0,
-    /// The same, and the first error at once.
+    /// As `Gather`, and the first error is also sent at once.
     FirstError = 1,
-    /// That all have taken it; answers, if there are any, go straight to the caller.
+    /// A confirmation that all receivers have taken the cast. Answers, if any, go directly to the caller.
     Taken = 2,
-    /// Nothing is delivered: the group is forgotten, once all have heard of it.
+    /// No message is delivered: the group is forgotten once all receivers have been notified.
     Forget = 3,
 }
 
@@ -38,20 +38,20 @@ impl CastMode {
         })
     }
 
-    /// Answers are reduced.
+    /// Whether relays reduce the answers.
     pub fn reduces(self) -> bool {
         matches!(self, CastMode::Gather | CastMode::FirstError)
     }
 }
 
-/// The sequence number of a cast at each host of a span: runs of equal ones, as (end position, number).
+/// The sequence number of a cast at each host of a span: runs of equal numbers, as (end position, number).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Order {
     runs: Vec<(u32, u64)>,
 }
 
 impl Order {
-    /// The next positions, up to `end`, have this number.
+    /// Gives this number to the next positions, up to `end`.
     pub fn push(&mut self, end: u32, number: u64) {
         match self.runs.last_mut() {
             Some(last) if last.1 == number => last.0 = end,
@@ -103,10 +103,10 @@ impl Order {
     }
 }
 
-/// A large part that travels beside the frame, once to each host.
+/// A large part that is sent beside the frame, once to each host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attachment {
-    /// By the source's own count.
+    /// Counted by the source.
     pub id: u64,
     pub len: u64,
 }
@@ -115,28 +115,28 @@ pub struct Attachment {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cast {
     pub group: GroupId,
-    /// Counts the casts of this group.
+    /// The number of this cast in its group, from a counter of the source.
     pub number: u64,
-    /// The casts below this number are over: what is kept of them can go.
+    /// All casts of the group with a lower number have finished, and their state can be dropped.
     pub finished: u64,
-    /// Which time the sender asks for answers to this cast, of whomever; all that comes back says it. The first is 0.
+    /// The number of the request for answers to this cast, from a counter of the sender; replies repeat it. The first request has 0.
     pub ask: u32,
-    /// What the receiver answers for.
+    /// The hosts whose answers the receiver is responsible for.
     pub span: Span,
     pub mode: CastMode,
-    /// The group, if the receiver does not know it.
+    /// The group, if the receiver does not have it.
     pub slice: Option<Arc<GroupSlice>>,
     pub order: Order,
-    /// A `CastBody`.
+    /// An encoded `CastBody`.
     pub body: Arc<[u8]>,
     pub attachments: Arc<[Attachment]>,
 }
 
-/// What the receiving procs get, the same for all but the rank.
+/// The message for the receiving procs. Only their ranks differ.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct CastBody<'a> {
     pub sender: MailboxId,
-    /// Of the caller, for answers that go straight to it.
+    /// The caller's call id, for answers that go directly to it.
     pub slot: SlotId,
     pub flags: u8,
     pub trace: Trace,
@@ -187,7 +187,7 @@ pub struct Reduced {
     pub runs: Runs,
 }
 
-/// One answer that does not wait for the others.
+/// One answer that is sent ahead of the others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     pub group: GroupId,
@@ -199,7 +199,7 @@ pub struct Answer {
     pub bytes: Arc<[u8]>,
 }
 
-/// Casts of a group that all of a span have taken.
+/// Confirms casts of a group that all hosts of a span have taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Taken {
     pub group: GroupId,
@@ -207,7 +207,7 @@ pub struct Taken {
     pub span: Span,
     pub first: u64,
     pub count: u64,
-    /// But for these hosts, which have ended or could not be reached: positions, ascending.
+    /// The positions, ascending, of hosts without a confirmation: they have ended or could not be reached.
     pub passed_over: Vec<u32>,
 }
 
@@ -217,7 +217,7 @@ pub enum CastFrame {
     Reduced(Reduced),
     Answer(Answer),
     Taken(Vec<Taken>),
-    /// The casts of a group below this number are over, and no other has followed for a while.
+    /// The casts of a group below this number have finished, and no later cast has followed for some time.
     Finished {
         group: GroupId,
         span: Span,
@@ -229,7 +229,7 @@ pub enum CastFrame {
 }
 
 impl Cast {
-    /// All but the body, which is the rest of the frame.
+    /// Encodes all fields but the body, which is the rest of the frame.
     pub fn put_head(&self, out: &mut Vec<u8>) {
         out.push(0);
         self.group.put(out);

@@ -1,206 +1,207 @@
-//! Messages of the runtime itself; rare, so they are encoded with postcard.
+//! Control messages of the runtime. They are rare, so they are encoded with postcard.
 
 use serde::{Deserialize, Serialize};
 
 use crate::exit::ProcEnd;
 use crate::ids::{BlockId, MailboxId, ProcUid, SlotId};
 
-/// How one proc is to be started.
+/// The plan for the start of one proc.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ProcPlan {
-    /// Program and arguments; empty: fork from the zygote.
+    /// Program and arguments; empty: the proc is forked from the zygote.
     pub command: Vec<String>,
-    /// The whole environment of a proc started by a command.
+    /// The whole environment of a proc that a command starts.
     pub env: Vec<(String, String)>,
     pub cwd: String,
-    /// Pickled set-up for the proc's Python side.
+    /// The pickled set-up for the proc's Python side.
     pub setup: Vec<u8>,
-    /// How long it may take from start to its first frame; 0: no limit.
+    /// Time limit from the start to the first frame of the proc; 0: no limit.
     pub ready_ms: u64,
-    /// Shown before each line of output.
+    /// The text before each line of output.
     pub prefix: String,
-    /// Shown to those who look in.
+    /// The name in `monarch ps` and other inspections.
     pub name: String,
-    /// Where its output is kept too, below the job's log directory and without the stream's name; empty: nowhere.
+    /// The path of a copy of its output, below the job's log directory and without the stream's name; empty: no copy.
     pub capture: String,
 }
 
-/// A host of a job, and where its agent can be dialled.
+/// A host of a job with the addresses of its agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostEntry {
     pub host: ProcUid,
     pub name: String,
-    /// Address as dialled, and what it was resolved to.
+    /// The address as dialled, and the addresses to which its name was resolved.
     pub unix: String,
     pub tcp: (String, u16),
     pub places: Vec<std::net::SocketAddr>,
 }
 
-/// What is said on a stream for bulk data that goes by messages.
+/// A message of a bulk pipe, which replaces a bulk stream.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PipeWord {
     Open,
     Bytes(Vec<u8>),
-    /// So many bytes of the receiver's have been taken.
+    /// The sender has consumed this many bytes of the receiver's.
     Room(u32),
     Close,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Control {
-    /// First frame on a link: who speaks.
+    /// The first frame on a link: identifies the sender.
     Hello {
         version: u32,
         uid: ProcUid,
         pid: u32,
     },
-    /// The receiver's arena segment, its descriptor rides along.
+    /// Announces a segment of the sender's arena to the receiver; the descriptor is sent with the frame.
     Segment {
         segment: u32,
         len: u64,
     },
-    /// The sender will not use this segment again.
+    /// The sender no longer uses this segment.
     SegmentGone {
         segment: u32,
     },
-    /// Blocks that the receiver has let go.
+    /// The sender has released these blocks of the receiver's arena.
     Release {
         blocks: Vec<BlockId>,
     },
-    /// A proc asks its agent for a link to another proc.
+    /// A proc requests a link to another proc from its agent.
     Connect {
         target: ProcUid,
     },
-    /// The answer, with the descriptor of a socket that leads there.
+    /// The answer to `Connect`, with the descriptor of a socket to the peer.
     Connected {
         peer: ProcUid,
     },
-    /// An owner asks the agent for procs.
+    /// An owner requests procs from the agent.
     SpawnProcs {
         owner: ProcUid,
         procs: Vec<(ProcUid, ProcPlan)>,
     },
-    /// The agent tells owners and peers of procs that have ended of one cause.
+    /// The agent notifies owners and peers of procs that have ended for the same reason.
     ProcsEnded {
         ends: Vec<(ProcUid, ProcEnd)>,
     },
-    /// Start an actor.
+    /// Requests the start of an actor.
     SpawnActor {
         mailbox: MailboxId,
         spec: Vec<u8>,
     },
-    /// End a proc: gracefully within `grace_ms`, then by SIGKILL. To the proc: without the kill.
+    /// Requests the end of a proc, gracefully within `grace_ms` and then by SIGKILL. Sent to the proc itself, it contains no kill.
     StopProc {
         uid: ProcUid,
         grace_ms: u64,
         reason: String,
     },
-    /// A proc that is being stopped needs more time: it runs a clean-up.
+    /// A proc that is being stopped needs more time, because it runs a clean-up.
     Extend {
         grace_ms: u64,
     },
-    /// An actor of a proc begins its `__cleanup__`, or has ended it.
+    /// An actor of a proc has begun its `__cleanup__`, or has finished it.
     Cleanup {
         mesh: MailboxId,
         begins: bool,
     },
-    /// Anything for the Python side of the receiving process.
+    /// A message for the Python side of the receiving process.
     System {
         kind: u16,
         slot: SlotId,
         body: Vec<u8>,
     },
-    /// Does Python run there?
+    /// Checks whether Python runs in the receiver.
     Ping {
         seq: u64,
     },
     Pong {
         seq: u64,
     },
-    /// Somebody looks in: what for is a number of the runtime's inspection.
+    /// A request of the inspection; `what` is the number of the requested information.
     Inspect {
         id: u64,
         what: u8,
     },
-    /// The answer, as JSON.
+    /// The answer to `Inspect`, as JSON.
     Inspected {
         id: u64,
         body: Vec<u8>,
     },
-    /// A proc wants to be told when another one ends.
+    /// A proc requests a notice of the end of another proc.
     Watch {
         target: ProcUid,
     },
-    /// A client tells an agent who else is in the job.
+    /// The client sends the hosts of the job to an agent.
     Hosts {
         hosts: Vec<HostEntry>,
     },
-    /// These hosts are lost: nothing of theirs is taken any more.
+    /// These hosts are lost: their frames are no longer accepted.
     HostsLost {
         hosts: Vec<(ProcUid, String)>,
     },
-    /// The client's work is over, and with it the job.
+    /// The client has finished, and its job ends.
     JobOver,
-    /// The agent is to end, when the procs of the job have.
+    /// The agent is to exit when the procs of the job have ended.
     Shutdown {
         slot: SlotId,
     },
-    /// The agent ends.
+    /// The sending agent exits.
     Leaving,
-    /// A proc wants a stream for bulk data to a process on another host. To a client: one of its own processes is wanted by a proc that
-    /// cannot dial it.
+    /// A proc requests a stream for bulk data to a process on another host. Sent to a client: a proc that cannot dial the client requests a
+    /// stream to one of its processes.
     BulkDial {
         number: u64,
         from: ProcUid,
         to: ProcUid,
         to_host: ProcUid,
     },
-    /// The answer, or a stream that somebody else has opened: its descriptor rides along. `keys` protect it; empty: nothing does.
+    /// The answer to `BulkDial`, or a stream that another process has opened; the descriptor is sent with the frame. `keys` encrypt the
+    /// stream; empty: it is not encrypted.
     BulkStream {
         number: u64,
         peer: ProcUid,
-        /// Where the peer is, and what this host is called in that job.
+        /// The host of the peer, and the id of this host in that job.
         host: ProcUid,
         here: ProcUid,
-        /// The other side answers.
+        /// The other side answers requests.
         serves: bool,
-        /// It was opened from this side, which speaks first: the other side has its end by then.
+        /// This side has opened the stream and sends first: the other side already has its end.
         dialled: bool,
         keys: Vec<u8>,
     },
-    /// There is none.
+    /// The answer to `BulkDial` if no stream can be opened.
     BulkRefused {
         number: u64,
         why: String,
     },
-    /// `by_sender`: the number is one of the sender's, who has opened it.
+    /// A message of a bulk pipe. `by_sender`: the sender has opened the pipe, so the number is one of the sender's.
     BulkPipe {
         number: u64,
         by_sender: bool,
         what: PipeWord,
     },
-    /// For tests: from now on nothing goes between those hosts and this process, and between others again. The answer says that it is so.
+    /// For tests: cuts the connections between this process and those hosts, and restores all others. The answer confirms the change.
     CutOff {
         hosts: Vec<ProcUid>,
         slot: SlotId,
         rank: u32,
     },
-    /// The sender of this has a part that the receiver had lent it.
+    /// The sender has pulled a part that the receiver offered.
     PartFetched {
         number: u64,
     },
-    /// It cannot fetch it, and waits for it to be sent; `no_way`: nor any other, for the time being.
+    /// The sender cannot pull the part and waits until it is sent. `no_way`: for now it cannot pull any part.
     PartRefused {
         number: u64,
         no_way: bool,
     },
-    /// The agent wants the events of this process, in a ring for at least so many; 0: no longer.
+    /// The agent requests the events of this process, in a ring for at least this many; 0 ends the recording.
     Record {
         events: u32,
     },
-    /// The ring of the sender's events; its descriptor rides along.
+    /// The ring of the sender's events; the descriptor is sent with the frame.
     Recording,
-    /// The descriptor of a segment of the receiver's arena was lost: the segment is to be announced again.
+    /// The descriptor of a segment of the receiver's arena was lost: the segment must be announced again.
     SegmentLost {
         segment: u32,
     },
@@ -208,7 +209,7 @@ pub enum Control {
 
 impl Control {
     pub fn encode(&self) -> Vec<u8> {
-        // Serializing plain data into a growable vector cannot fail.
+        // Serialising plain data into a growable vector cannot fail.
         postcard::to_stdvec(self).unwrap_or_default()
     }
 }

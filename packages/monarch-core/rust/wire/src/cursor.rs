@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::part::Bytes;
 
-/// From this size on bytes stay in the run that they are in.
+/// Longer byte strings are not copied out of their buffer.
 const STAY: usize = 64 << 10;
 
-/// Why bytes could not be decoded.
+/// The reason for which bytes could not be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DecodeError {
     #[error("truncated frame")]
@@ -27,10 +27,10 @@ pub enum DecodeError {
     Number,
 }
 
-/// A reader over a frame's body.
+/// A reader over the body of a frame.
 pub struct Cursor<'a> {
     rest: &'a [u8],
-    /// What the bytes are in, and where they end in it.
+    /// The buffer that contains the bytes, and the end of the bytes in it.
     run: Option<(&'a Arc<Vec<u8>>, usize)>,
 }
 
@@ -39,12 +39,12 @@ impl<'a> Cursor<'a> {
         Cursor { rest: bytes, run: None }
     }
 
-    /// Over a stretch of a run; nothing if there is no such stretch.
+    /// A reader over a range of a buffer; empty if the buffer has no such range.
     pub fn within(run: &'a Arc<Vec<u8>>, stretch: Range<usize>) -> Self {
         Cursor { rest: run.get(stretch.clone()).unwrap_or_default(), run: Some((run, stretch.end)) }
     }
 
-    /// Bytes to keep.
+    /// Reads `n` bytes. Long byte strings share the buffer, short ones are copied.
     pub fn bytes(&mut self, n: usize) -> Result<Bytes, DecodeError> {
         let bytes = self.take(n)?;
         Ok(match self.run {
@@ -87,7 +87,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A number in groups of seven bits, lowest first: `put_var` wrote it.
+    /// Reads a number that `put_var` wrote, in groups of seven bits, lowest first.
     pub fn var(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -108,13 +108,13 @@ impl<'a> Cursor<'a> {
         u32::try_from(self.var()?).map_err(|_| DecodeError::Number)
     }
 
-    /// A count of things that take at least `each` bytes, so that a lying one cannot make us allocate.
+    /// Reads a count of items of at least `each` bytes. A count beyond the input is an error, so it causes no large allocation.
     pub fn count(&mut self, each: usize) -> Result<usize, DecodeError> {
         let count = self.var()? as usize;
         if count > self.remaining() / each { Err(DecodeError::Truncated) } else { Ok(count) }
     }
 
-    /// Bytes behind their length.
+    /// Reads a byte string that follows its length.
     pub fn block(&mut self) -> Result<&'a [u8], DecodeError> {
         let n = self.var()?;
         self.take(usize::try_from(n).map_err(|_| DecodeError::Truncated)?)
@@ -129,7 +129,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Small numbers in few bytes; `Cursor::var` reads them.
+/// Writes a number, in few bytes if it is small; `Cursor::var` reads it.
 pub fn put_var(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);

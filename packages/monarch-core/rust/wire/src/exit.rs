@@ -1,4 +1,4 @@
-//! The exit reason of a proc, as the kernel reported it to the agent; the same value in every process and in Python.
+//! The exit reason of a proc, as the kernel reported it to the agent. Every process and Python have the same value.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,25 +13,25 @@ pub enum ExitReason {
         signal: i32,
         core_dumped: bool,
     },
-    /// Ended because its owner asked for it.
+    /// The owner requested the end.
     Stopped(String),
-    /// Never came up; the text says why.
+    /// The process did not start; the text is the reason.
     NotStarted(String),
-    /// The agent of its host is gone.
+    /// The agent of its host has ended or is lost.
     HostLost(String),
-    /// Killed by the kernel because this cgroup was out of memory.
+    /// The kernel killed the process because this cgroup was out of memory.
     Oom {
         signal: i32,
         cgroup: String,
     },
-    /// It lives, but there is no way to its host from here.
+    /// The process is alive, but its host cannot be reached from here.
     LinkLost(String),
-    /// The client is gone through which another client's job was reached, or which was the process itself.
+    /// A client has ended: the one through which the process was reached, or the process itself.
     ClientLost(String),
 }
 
 impl ExitReason {
-    /// The kind of an `ExitReason` of Python.
+    /// The value of `kind` in Python's `ExitReason`.
     pub fn kind(&self) -> &'static str {
         match self {
             ExitReason::Returned => "returned",
@@ -57,7 +57,7 @@ impl ExitReason {
         }
     }
 
-    /// The reason in words, of the kinds that have one. The text of a stop has its bounds before it.
+    /// The text of the kinds that have one. For `Stopped` it begins with the time limits of the stop.
     pub fn detail(&self) -> &str {
         match self {
             ExitReason::Stopped(why) | ExitReason::NotStarted(why) => why,
@@ -68,18 +68,18 @@ impl ExitReason {
     }
 }
 
-/// What is known of a proc that is gone.
+/// The facts about a proc that has ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProcEnd {
     pub pid: u32,
-    /// It had come up and spoken before it ended.
+    /// The proc had started and sent a frame before it ended.
     pub started: bool,
     pub host: String,
     pub reason: ExitReason,
-    /// Meshes whose actors there had begun their `__cleanup__` and not ended it, if the proc died by itself.
+    /// Meshes whose actors in the proc had begun their `__cleanup__` and not finished it. Empty if the proc was stopped.
     pub cleaning: Vec<MailboxId>,
-    /// The last lines it wrote, oldest first.
+    /// The last lines of its output, oldest first.
     pub output: Vec<String>,
-    /// Its last events, as the crate `events` writes them down; empty if none were recorded.
+    /// Its last events, in the encoding of the crate `events`; empty if no events were recorded.
     pub recent: Vec<u8>,
 }

@@ -1,6 +1,6 @@
 //! Frames on a link: `u32 length of the rest, u8 kind, body`, little-endian.
 //!
-//! Messages and replies are laid out by hand because every call pays for them; the rest is postcard.
+//! Messages and replies are encoded by hand because every call pays for them. All other frames use postcard.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,62 +18,61 @@ pub const CREDIT: u8 = 3;
 pub const CONTROL: u8 = 4;
 /// Bytes for a peer that is not a process of the job: the zygote.
 pub const RAW: u8 = 5;
-/// Frames on their way between processes of different hosts.
+/// Frames between processes of different hosts.
 pub const ROUTED: u8 = 6;
 /// A `CastFrame`: between agents, and between a proc that casts and its agent.
 pub const CAST: u8 = 7;
-/// Along the tree by which hosts have joined: a `join_tree::Word`, and bytes of a session that has no connection. Both begin with
-/// `join_tree::Along`.
+/// Frames along the join tree: a `join_tree::Word`, and bytes of a session without a connection. Both begin with `join_tree::Along`.
 pub const TREE: u8 = 8;
 pub const CARRIED: u8 = 9;
-/// Of frames that are routed, and long.
+/// A fragment of a long run of routed frames.
 pub const PIECE: u8 = 16;
-/// A large part of the frame that comes next, on a link: a `Part`. Alone in a routed frame.
+/// A large part of the next frame on a link, encoded as a `Part`. In a routed frame it is the only content.
 pub const PART: u8 = 17;
-/// A stretch of such a part, between hosts. Alone in a routed frame.
+/// A fragment of such a part, between hosts. It is the only content of a routed frame.
 pub const STRETCH: u8 = 18;
 
-/// The destination is a port, not an actor: unknown ones are refused at once.
+/// The destination is a port, not an actor: a message to an unknown port is refused at once.
 pub const TO_PORT: u8 = 1;
-/// A port message that carries its sender's rank.
+/// A message to a port that contains its sender's rank.
 pub const RANKED: u8 = 2;
-/// A port message that is an exception.
+/// A message to a port that is an exception.
 pub const EXCEPTION: u8 = 4;
-/// Ends the actor after what was sent before it.
+/// Ends the actor after all earlier messages.
 pub const STOP: u8 = 8;
-/// What cannot be delivered goes back to its sender.
+/// A message that cannot be delivered returns to its sender.
 pub const RETURN: u8 = 16;
 
-/// The method gets a port to answer through.
+/// The method receives a port for its answer.
 pub const EXPLICIT_PORT: u8 = 32;
-/// A trace follows the flags. Only frames have this flag.
+/// A trace follows the flags. The flag exists only in encoded frames.
 pub const TRACED: u8 = 64;
 
-/// Length prefix plus kind.
+/// Length of the prefix: frame length and kind.
 pub const PREFIX: usize = 5;
 
-/// The fixed part of a message.
+/// The fields of a message before its parts.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Head<'a> {
     pub dest: MailboxId,
-    /// The actor that sends (within the peer process), 0 for a plain process.
+    /// The sending actor within the peer process; 0 for a process without one.
     pub sender: MailboxId,
     pub slot: SlotId,
-    /// Rank within the addressed mesh.
+    /// The rank within the addressed mesh.
     pub rank: u32,
     pub flags: u8,
-    /// The span that the message is, in its trace.
+    /// The span of this message in its trace.
     pub trace: Trace,
-    /// The span that sends it. It stays here.
+    /// The span that sends the message. It is not encoded.
     pub parent: u64,
-    /// Name of the endpoint; utf-8.
+    /// The name of the endpoint, UTF-8.
     pub method: &'a [u8],
-    /// The addressed shape, empty if it is the spawn shape.
+    /// The addressed shape; empty if it is the shape of the spawn.
     pub extent: &'a [u8],
 }
 
 impl Head<'_> {
-    /// All of a message up to its parts.
+    /// Encodes a message up to its parts.
     pub fn put(&self, out: &mut Vec<u8>, parts: u32) {
         out.extend_from_slice(&self.dest.0.to_le_bytes());
         out.extend_from_slice(&self.sender.0.to_le_bytes());
@@ -88,7 +87,7 @@ impl Head<'_> {
     }
 }
 
-/// Flags of a message, and its trace if it has one.
+/// Encodes the flags of a message, and its trace if it has one.
 pub fn put_flags(out: &mut Vec<u8>, flags: u8, trace: Trace) {
     if trace.is_none() {
         out.push(flags);
@@ -108,17 +107,17 @@ pub fn read_flags(c: &mut Cursor<'_>) -> Result<(u8, Trace), DecodeError> {
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Message {
     pub dest: MailboxId,
-    /// The actor that sends (within the peer process), 0 for a plain process.
+    /// The sending actor within the peer process; 0 for a process without one.
     pub sender: MailboxId,
     pub slot: SlotId,
-    /// Rank within the addressed mesh.
+    /// The rank within the addressed mesh.
     pub rank: u32,
     pub flags: u8,
-    /// The span that it is, in its trace.
+    /// The span of this message in its trace.
     pub trace: Trace,
-    /// Name of the endpoint; utf-8.
+    /// The name of the endpoint, UTF-8.
     pub method: Box<[u8]>,
-    /// The addressed shape, empty if it is the spawn shape.
+    /// The addressed shape; empty if it is the shape of the spawn.
     pub extent: Box<[u8]>,
     pub parts: Vec<Part>,
 }
@@ -136,13 +135,13 @@ pub enum Status {
     Ok = 0,
     /// The payload is a packed exception.
     Error = 1,
-    /// The payload is a packed failure: the actor is gone.
+    /// The payload is a packed failure: the actor has ended.
     Failed = 2,
-    /// The payload is an encoded `ProcEnd`: the process is gone.
+    /// The payload is an encoded `ProcEnd`: the process has ended.
     ProcEnded = 3,
-    /// A port was closed or dropped unanswered.
+    /// A port was closed, or dropped without an answer.
     Closed = 4,
-    /// The payload is a text: the message or its answer has not come whole, and all who take part in it live.
+    /// The payload is a text: the message or its answer is incomplete, although all processes involved are alive.
     Undelivered = 5,
 }
 
@@ -172,7 +171,7 @@ pub struct Reply {
 pub enum Frame {
     Message(Message),
     Reply(Reply),
-    /// The receiver has consumed this many bytes sent to the mailbox.
+    /// The receiver has consumed this many bytes that were sent to the mailbox.
     Credit {
         mailbox: MailboxId,
         bytes: u64,
@@ -183,14 +182,14 @@ pub enum Frame {
     Cast(Box<[u8]>),
 }
 
-/// Starts a frame; `finish` fills in the length.
+/// Starts a frame and returns its offset; `finish` fills in the length.
 pub fn begin(out: &mut Vec<u8>, kind: u8) -> usize {
     let at = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, kind]);
     at
 }
 
-/// `extra` bytes follow outside `out` (they are written by the same gather write).
+/// Fills in the length of a frame. `extra` bytes follow outside `out`, in the same gather write.
 pub fn finish(out: &mut [u8], at: usize, extra: usize) {
     let len = (out.len() - at - 4 + extra) as u32;
     out[at..at + 4].copy_from_slice(&len.to_le_bytes());
@@ -203,14 +202,14 @@ pub fn put_reply_head(out: &mut Vec<u8>, slot: SlotId, rank: u32, status: Status
     out.extend_from_slice(&parts.to_le_bytes());
 }
 
-/// Length of kind and body of the first frame, if it is there whole.
+/// The length of kind and body of the first frame, if the frame is complete.
 pub fn whole(buf: &[u8]) -> Option<usize> {
     let head: [u8; 4] = buf.get(..4)?.try_into().ok()?;
     let len = u32::from_le_bytes(head) as usize;
     (buf.len() >= 4 + len).then_some(len)
 }
 
-/// Bytes still missing of the first frame.
+/// The number of missing bytes of the first frame.
 pub fn missing(buf: &[u8]) -> usize {
     match buf.get(..4).and_then(|b| <[u8; 4]>::try_from(b).ok()) {
         Some(head) => (4 + u32::from_le_bytes(head) as usize).saturating_sub(buf.len()),
@@ -219,7 +218,7 @@ pub fn missing(buf: &[u8]) -> usize {
 }
 
 impl Frame {
-    /// Appends the whole frame, prefix included.
+    /// Appends the whole frame with its prefix.
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
             Frame::Message(m) => {
@@ -270,12 +269,12 @@ impl Frame {
         out
     }
 
-    /// Decodes kind and body (everything after the length).
+    /// Decodes kind and body, everything after the length.
     pub fn decode(bytes: &[u8]) -> Result<Frame, DecodeError> {
         Frame::read(Cursor::new(bytes))
     }
 
-    /// As `decode`, of a stretch of a run; large parts stay where they are.
+    /// Decodes a range of a buffer; large parts share the buffer.
     pub fn decode_within(run: &Arc<Vec<u8>>, stretch: Range<usize>) -> Result<Frame, DecodeError> {
         Frame::read(Cursor::within(run, stretch))
     }

@@ -1,17 +1,17 @@
 //! A long run of frames to a process of another host, in fragments.
 //!
-//! An agent that forwards fragments holds little of the run, forwards the first one before the last has come, and interleaves the fragments
-//! of other senders. The receiving process puts them together. A fragment is `u32 bytes that follow in later fragments`, and bytes.
+//! An agent that forwards fragments holds little of the run, forwards the first fragment before it has the last, and interleaves the
+//! fragments of other senders. The receiving process joins them. A fragment is `u32 bytes that follow in later fragments`, and bytes.
 
 use crate::cursor::{Cursor, DecodeError};
 use crate::frame::{PIECE, begin, finish};
 
-/// Bytes of a piece.
+/// Bytes of a fragment.
 pub const SIZE: usize = 512 << 10;
-/// Runs up to this size travel whole: pieces cost system calls.
+/// Longest run that is sent whole. Fragments cost system calls, so only longer runs are cut.
 pub const WHOLE: usize = 4 * SIZE;
 
-/// Gives `each` the pieces of a run, each as one frame; a short run as it is.
+/// Cuts a run into fragments and calls `each` with every one of them as a frame. A short run is passed on unchanged.
 pub fn cut(run: &[&[u8]], mut each: impl FnMut(&[&[u8]])) {
     let mut left: usize = run.iter().map(|p| p.len()).sum();
     if left <= WHOLE {
@@ -43,7 +43,7 @@ pub fn cut(run: &[&[u8]], mut each: impl FnMut(&[&[u8]])) {
     }
 }
 
-/// A run that has not come whole.
+/// A run that has not arrived completely.
 #[derive(Default)]
 pub struct Gathering {
     run: Vec<u8>,
@@ -51,7 +51,8 @@ pub struct Gathering {
 }
 
 impl Gathering {
-    /// Takes the body of the next fragment; the whole run when it was the last one. `fresh` gets memory that is about to be filled.
+    /// Adds the body of the next fragment; returns the whole run after the last one. `fresh` is called with memory that is about to be
+    /// filled.
     pub fn take(&mut self, body: &[u8], fresh: impl FnOnce(&mut Vec<u8>)) -> Result<Option<Vec<u8>>, DecodeError> {
         let mut c = Cursor::new(body);
         let left = c.u32()? as usize;
@@ -94,7 +95,7 @@ mod tests {
             let cut = pieces(&[a, &[], b]);
             assert_eq!(cut.len(), 6);
             let mut gathering = Gathering::default();
-            // Twice: what was gathered is forgotten.
+            // Twice, because the state must be empty after the first run.
             for _ in 0..2 {
                 let mut whole = None;
                 for frame in &cut {

@@ -1,4 +1,4 @@
-//! Messages of two agents when a connection between them opens, after it is authenticated.
+//! Messages of two agents on a new connection, after it is authenticated.
 
 use std::net::SocketAddr;
 
@@ -6,61 +6,61 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::ProcUid;
 
-/// Longest greeting, encoded.
+/// Longest encoded greeting.
 pub const LIMIT: usize = 16 << 10;
 
-/// What a client wants of the agents of its job.
+/// Settings that a client sends to the agents of its job.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct JobSettings {
-    /// Silence after which a host is lost.
+    /// The time without a heartbeat after which a host is lost.
     pub loss_ms: u64,
-    /// How long a broken link may take to come back while others see the other end.
+    /// The time in which a broken link can be restored while other hosts still receive heartbeats of the other end.
     pub reconnect_ms: u64,
-    /// How long the work of a client that is silent is kept; 0: for ever.
+    /// The time for which the work of a silent client is kept; 0: without a limit.
     pub lease_ms: u64,
 }
 
-/// The dialling side.
+/// The message of the dialling side.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Greeting {
-    /// A client takes a host into its job.
+    /// A client adds a host to its job.
     Join {
-        /// The id that the host has in this job.
+        /// The id of the host in this job.
         host: ProcUid,
-        /// The agent that is meant; 0: whoever answers.
+        /// The expected agent; 0: any agent.
         agent: u64,
-        /// For the records: the client's host, process and user.
+        /// The client's host, process and user, for the log.
         from: String,
         settings: JobSettings,
     },
-    /// A stream of a trunk.
+    /// A stream of a session.
     Channel { session: u64, number: u8, received: u64, from: ProcUid, to: ProcUid },
-    /// A client wants to reach the host at this address through this one, within so many milliseconds. `places` is what the name was
-    /// resolved to before; empty: it is to be resolved here.
+    /// A client requests a tunnel to the host at this address, within this time. `places` are the addresses to which the name was resolved
+    /// before; empty: the receiver resolves it.
     Tunnel { host: String, port: u16, places: Vec<SocketAddr>, within_ms: u64 },
-    /// A stream between two processes, for bytes from memory to memory: it is handed to the one that is `to`. `serves`: the dialling
-    /// side's process answers; else it asks. `number` is that of a call for this stream.
+    /// A stream between two processes, for bytes from memory to memory; it is handed to the process `to`. `serves`: the process on the
+    /// dialling side answers requests, otherwise it sends them. `number` identifies the request for this stream.
     Bulk { number: u64, from: ProcUid, from_host: ProcUid, to: ProcUid, to_host: ProcUid, serves: bool },
 }
 
-/// Why a stream is not taken.
+/// The reason for which a stream is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum No {
-    /// You were declared lost, or your job is over here.
+    /// The dialling host was declared lost, or its job has ended here.
     Lost,
-    /// There was such a session, and it is no more.
+    /// The session existed and has ended.
     NoSession,
-    /// We dial you just now; that stream is taken.
+    /// This side is dialling at the same time, and its stream is used.
     Glare,
-    /// The agent at this address is another one than was meant.
+    /// The agent at this address is not the expected one.
     OtherAgent,
-    /// This agent is leaving.
+    /// This agent is exiting.
     Closing,
-    /// This agent is in the job already, as another host.
+    /// This agent is already in the job as another host.
     Twice,
 }
 
-/// The answer.
+/// The answer to a greeting.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Welcome {
     Joined {
@@ -73,53 +73,53 @@ pub enum Welcome {
         received: u64,
     },
     Refused(No),
-    /// From here on the stream is one to the host at that address; where it is, the place that answered first.
+    /// The stream is now a stream to the requested host. `places` begins with the address that answered.
     Tunnel {
         places: Vec<SocketAddr>,
     },
-    /// The network's word for why that host is not reached.
+    /// The network error for which that host could not be reached.
     Unreached {
         why: String,
     },
-    /// The stream is the other process's from here on.
+    /// The stream now belongs to the other process.
     Bulk,
 }
 
-/// What is said on a trunk's heartbeat stream. Lost ones are not sent again.
+/// Messages on the heartbeat stream of a session. Lost ones are not sent again.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Beat {
-    /// Frames received on each channel; the other side answers.
+    /// The number of frames received on each channel; the other side answers with `Pong`.
     Ping {
         received: Vec<u64>,
     },
     Pong {
         received: Vec<u64>,
     },
-    /// When did you hear of this host last?
+    /// Asks when the receiver last received a heartbeat of this host.
     Probe {
         about: ProcUid,
     },
-    /// So many milliseconds ago; none if never, or not for long.
+    /// The answer to `Probe`: the time since then in milliseconds. `None` if there was no heartbeat, or not for a long time.
     Probed {
         about: ProcUid,
         heard_ms: Option<u64>,
     },
-    /// Up the tree of joins: so many milliseconds ago these were heard, which are below.
+    /// Up the join tree: for each relayed host, the time since its last heartbeat in milliseconds.
     Heard {
         hosts: Vec<(ProcUid, u64)>,
     },
-    /// Down that tree: so long ago the client was.
+    /// Down the join tree: the time since the client's last heartbeat.
     Client {
         heard_ms: u64,
     },
 }
 
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    // Serializing plain data into a growable vector cannot fail.
+    // Serialising plain data into a growable vector cannot fail.
     postcard::to_stdvec(value).unwrap_or_default()
 }
 
-/// None for anything but exactly one value.
+/// Decodes exactly one value; `None` for all other input.
 pub fn decode<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Option<T> {
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Some(value),

@@ -1,15 +1,15 @@
-//! Whom a cast reaches: hosts in order, and on each the procs, which all have the same mailbox.
+//! The receivers of a cast: hosts in an order, and on each host the procs. All procs have the same mailbox.
 //!
-//! Three ways to count: a *position* names a host within the group, an *index* a target in the order of hosts and their procs,
-//! a *rank* a target within the addressed shape. Ranks may be in any order; positions and indices are contiguous wherever a tree
-//! divides them, so answers are reduced by index, and only the caller and the receiving proc know ranks.
+//! There are three kinds of numbers. A *position* names a host within the group. An *index* names a target in the order of hosts and their
+//! procs. A *rank* names a target within the addressed shape. Ranks may be in any order. Positions and indices are contiguous wherever a
+//! tree divides them, so answers are reduced by index, and only the caller and the receiving procs know ranks.
 
 use serde::{Deserialize, Serialize};
 
 use crate::cursor::{Cursor, DecodeError, put_var};
 use crate::ids::{MailboxId, ProcUid};
 
-/// A group of one source, by that source's own count.
+/// The id of a group: its source, and a number from the source's counter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct GroupId {
     pub source: ProcUid,
@@ -27,7 +27,7 @@ impl GroupId {
     }
 }
 
-/// Positions from `start` up to, without, `end`.
+/// The positions from `start` up to, but not including, `end`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Span {
     pub start: u32,
@@ -66,23 +66,23 @@ impl Span {
     }
 }
 
-/// What a node knows of a group: the part that it may have to answer for.
+/// The section of a group that a node knows: the hosts for whose answers it may be responsible.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupSlice {
     pub mailbox: MailboxId,
-    /// The host of the source: when it is gone, so is the group.
+    /// The host of the source. The group ends with it.
     pub root: ProcUid,
-    /// The position of the first host here.
+    /// The position of the first host in this slice.
     pub start: u32,
     pub hosts: Vec<ProcUid>,
-    /// The index of each host's first target; one more entry says where the last host's end.
+    /// The index of the first target of each host; one more entry is the end of the last host.
     pub firsts: Vec<u32>,
     pub procs: Vec<ProcUid>,
     pub ranks: Vec<u32>,
 }
 
 impl GroupSlice {
-    /// A whole group; each host with its procs and their ranks.
+    /// Makes a whole group from its hosts, each with its procs and their ranks.
     pub fn whole(mailbox: MailboxId, root: ProcUid, hosts: impl IntoIterator<Item = (ProcUid, Vec<(ProcUid, u32)>)>) -> Self {
         let mut all = GroupSlice { mailbox, root, start: 0, hosts: vec![], firsts: vec![0], procs: vec![], ranks: vec![] };
         for (host, procs) in hosts {
@@ -111,7 +111,7 @@ impl GroupSlice {
         self.firsts.get(at.min(self.hosts.len())).copied().unwrap_or(0)
     }
 
-    /// How many targets are in a part of the span.
+    /// The number of targets in a part of the span.
     pub fn targets(&self, span: Span) -> u32 {
         self.first(span.end).saturating_sub(self.first(span.start))
     }
@@ -121,13 +121,13 @@ impl GroupSlice {
         self.first(position)..self.first(position + 1)
     }
 
-    /// The proc and the rank of a target that is in the span.
+    /// The proc and the rank of a target in the span.
     pub fn target(&self, index: u32) -> Option<(ProcUid, u32)> {
         let at = index.checked_sub(*self.firsts.first()?)? as usize;
         Some((*self.procs.get(at)?, *self.ranks.get(at)?))
     }
 
-    /// A part of it, for who answers for less.
+    /// The part of the slice for a node that is responsible for a smaller span.
     pub fn part(&self, span: Span) -> GroupSlice {
         let at = |position: u32| (position.clamp(self.start, self.span().end) - self.start) as usize;
         let (from, to) = (at(span.start), at(span.end));

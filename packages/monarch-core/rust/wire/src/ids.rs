@@ -1,16 +1,16 @@
-//! Identities. All are random or counted 64-bit numbers; text forms live on the Python side.
+//! Ids. All are 64-bit numbers, random or counted. Python has their text forms.
 
 use serde::{Deserialize, Serialize};
 
-/// A process of the job (client or proc), random.
+/// A process of the job (client or proc); random.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct ProcUid(pub u64);
 
-/// A destination inside a process: an actor (the uid of its mesh) or a port.
+/// A destination in a process: an actor (the uid of its mesh) or a port.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct MailboxId(pub u64);
 
-/// A place in the caller that waits for replies; 0 means that nobody waits.
+/// A call id: identifies a pending call in the calling process. 0: no pending call waits for replies.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct SlotId(pub u64);
 

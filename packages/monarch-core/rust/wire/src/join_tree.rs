@@ -1,4 +1,4 @@
-//! Messages along the tree by which the hosts of a job have joined.
+//! Messages along the join tree, over which the hosts of a job have joined.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::frame::{begin, finish};
 use crate::greeting::Beat;
 use crate::ids::ProcUid;
 
-/// From which host to which; those in between pass it on.
+/// The sending and the receiving host of a message. Hosts in between forward it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Along {
     pub to: ProcUid,
@@ -22,7 +22,7 @@ impl Along {
         Ok(Along { to: ProcUid(c.u64()?), from: ProcUid(c.u64()?) })
     }
 
-    /// A whole frame of this kind.
+    /// Encodes a whole frame of this kind.
     pub fn frame(&self, kind: u8, body: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(5 + Along::LEN + body.len());
         let at = begin(&mut out, kind);
@@ -38,11 +38,11 @@ impl Along {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Worker {
     pub entry: HostEntry,
-    /// The agent that is meant; 0: whoever answers.
+    /// The expected agent; 0: any agent.
     pub agent: u64,
 }
 
-/// What a worker that has joined says of itself, and who has had it join.
+/// The description of a worker that has joined: its own facts, and the host that has joined it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Said {
     pub agent: u64,
@@ -52,7 +52,7 @@ pub struct Said {
     pub by: ProcUid,
 }
 
-/// How a host that is below has ended, as who is above it sees it.
+/// The end of a relayed host, as its relay observed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ending {
     Exited,
@@ -63,20 +63,20 @@ pub enum Ending {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Word {
-    /// Down: these are yours to join, within so many milliseconds, by their place in the list `run`.
+    /// Down: assigns workers that the receiver joins within this time. Each has its place in the list `run`.
     Part {
         run: u64,
         within_ms: u64,
         fan_out: u32,
         workers: Vec<(u32, Worker)>,
     },
-    /// Up, to the next: what became of some, or why not.
+    /// Up, to the next host: the outcome of joins, with the reason for each failure.
     Report {
         run: u64,
         joined: Vec<(u32, Said)>,
         failed: Vec<(u32, String)>,
     },
-    /// Up, to the client: a worker's public key; and what the client has made of it.
+    /// Up, to the client: the public key of a worker. `Certified` is the answer.
     Certify {
         host: ProcUid,
         key: Vec<u8>,
@@ -85,16 +85,16 @@ pub enum Word {
         host: ProcUid,
         certificate: Option<Vec<u8>>,
     },
-    /// Down: the client knows that you have joined. What it has to say to you comes this way, in this session of the trunk with it.
+    /// Down: the client knows that the receiver has joined. It uses this route and this session with the receiver.
     Begin {
         session: u64,
     },
-    /// Up, to the client: the streams to a host below have ended.
+    /// Up, to the client: the streams to a relayed host have ended.
     Ended {
         host: ProcUid,
         how: Ending,
     },
-    /// Down, to all: as the words of the same names of `Control`.
+    /// Down, to all hosts: as the messages of the same names of `Control`.
     Hosts {
         hosts: Vec<HostEntry>,
     },
@@ -102,6 +102,6 @@ pub enum Word {
         hosts: Vec<(ProcUid, String)>,
     },
     JobOver,
-    /// Between two that have no stream for it.
+    /// A heartbeat between two hosts without a heartbeat stream.
     Beat(Beat),
 }

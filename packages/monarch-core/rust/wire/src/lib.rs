@@ -1,7 +1,7 @@
-//! Pure data that travels between processes: ids, frames, control messages, exit reasons, casts.
+//! Data types that are sent between processes: ids, frames, control messages, exit reasons, casts.
 //!
-//! Nothing here does I/O. Decoding never panics, and what it allocates is bounded by a multiple of the input's length,
-//! whatever counts the input claims.
+//! No code here does I/O. Decoding never panics. The memory that it allocates is bounded by a multiple of the input's length, whatever
+//! counts the input contains.
 
 pub mod cast;
 pub mod control;
@@ -31,5 +31,5 @@ pub use routed::{Route, Routed};
 pub use runs::Runs;
 pub use trace::Trace;
 
-/// Raised when two builds must not talk; bumped on every incompatible change.
+/// The version of the protocol. It is raised on every incompatible change, so that incompatible builds refuse each other.
 pub const VERSION: u32 = 3;

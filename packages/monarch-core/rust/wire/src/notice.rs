@@ -1,4 +1,4 @@
-//! Notices along trees besides casts: processes that have ended, and workers that have joined.
+//! Notices along trees that are no casts: ended processes, and workers that have joined.
 
 use std::sync::Arc;
 
@@ -10,41 +10,41 @@ use crate::ids::ProcUid;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
     pub uid: ProcUid,
-    /// All of a host is gone, with its procs.
+    /// The whole host has ended, with its procs.
     pub host: bool,
     /// The exit reason: an encoded `ProcEnd`.
     pub why: Arc<[u8]>,
 }
 
-/// The hosts of a span, and who is above its first, nearest first.
+/// The hosts of a span, and the hosts above the first of them in the tree, nearest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Roster {
-    /// Counts the root's lists of hosts.
+    /// The version of the root's list of hosts.
     pub version: u32,
     pub start: u32,
     pub hosts: Vec<ProcUid>,
     pub above: Vec<ProcUid>,
 }
 
-/// News of ends, up or down a tree.
+/// Reports of ends, up or down a tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notice {
-    /// What the receiver passes it on to; empty: upwards.
+    /// The hosts to which the receiver forwards the report; empty: it goes up.
     pub span: Span,
-    /// All that is known: somebody on the way has ended, and may have kept news to itself.
+    /// The report contains all known ends, because a host of the tree has ended and may not have forwarded earlier reports.
     pub whole: bool,
-    /// The hosts, if the receiver does not know them.
+    /// The hosts, if the receiver does not have them.
     pub roster: Option<Arc<Roster>>,
     pub ended: Vec<Ended>,
 }
 
-/// Workers that the receiver is to join, on behalf of who attaches; by their place in the list of workers.
+/// Workers that the receiver is to join on behalf of the client, each with its place in the list of workers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Joining {
     pub workers: Vec<(u32, String)>,
 }
 
-/// What became of workers: joined, or why not.
+/// The outcome for each worker: joined, or the reason of the failure.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Joined {
     pub joined: Vec<u32>,

@@ -1,7 +1,7 @@
-//! A payload is one or more parts: part 0 is the pickle stream, the others its out-of-band buffers.
+//! A payload is one or more parts: part 0 is the pickle stream, the others are its out-of-band buffers.
 //!
-//! Small parts travel in the frame; large ones are named by their block in the sender's arena, or travel ahead of the frame to processes
-//! of other hosts.
+//! Small parts are in the frame. Large parts are named by their block in the sender's arena or, for processes of other hosts, sent
+//! out-of-band ahead of the frame.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const AHEAD: u8 = 2;
 const LENT: u8 = 3;
 const READONLY: u8 = 0x80;
 
-/// Bytes of their own, or a stretch of what they came in.
+/// Owned bytes, or a range of a received buffer.
 #[derive(Clone)]
 pub enum Bytes {
     Own(Box<[u8]>),
@@ -65,13 +65,13 @@ pub enum Part {
         len: u64,
         readonly: bool,
     },
-    /// Has come already, ahead of the frame, with this number.
+    /// An out-of-band part with this number, which arrives ahead of the frame.
     Ahead {
         number: u64,
         len: u64,
         readonly: bool,
     },
-    /// Its receiver gets it by itself, by what the record says; if it cannot, it comes with this number after all.
+    /// The receiver pulls the part by the record. If it cannot, the part is sent out-of-band with this number.
     Lent {
         number: u64,
         len: u64,
@@ -99,7 +99,7 @@ impl Part {
         }
     }
 
-    /// The head of an inline part; its bytes follow.
+    /// Encodes the head of an inline part; its bytes follow.
     pub fn put_inline_head(out: &mut Vec<u8>, len: usize, readonly: bool) {
         out.push(INLINE | if readonly { READONLY } else { 0 });
         out.extend_from_slice(&(len as u32).to_le_bytes());
@@ -158,7 +158,7 @@ impl Part {
 
     pub fn read_all(c: &mut Cursor<'_>) -> Result<Vec<Part>, DecodeError> {
         let count = c.u32()? as usize;
-        // Every part takes at least 5 bytes, so a lying count cannot make us allocate.
+        // Every part takes at least 5 bytes, which bounds the allocation for a wrong count.
         let mut parts = Vec::with_capacity(count.min(c.remaining() / 5 + 1));
         for _ in 0..count {
             parts.push(Part::read(c)?);

@@ -1,15 +1,15 @@
-//! A large part on its way between hosts, in fragments, each a routed frame of its own.
+//! A large part between hosts, in fragments. Each fragment is a routed frame of its own.
 //!
-//! An agent that forwards fragments holds none of them, and interleaves those of other senders; the receiving agent puts them into its
+//! An agent that forwards fragments holds none of them, and interleaves those of other senders; the receiving agent writes them into its
 //! arena. A fragment is `u64 number, u64 bytes that follow in later fragments`, and bytes. The frame of the part names it by its number,
-//! which is unique at the sender. The frame may come before the part.
+//! which is unique at the sender. The frame may arrive before the part.
 
 use crate::cursor::{Cursor, DecodeError};
 use crate::frame::{PART, ROUTED, STRETCH, begin, finish};
 use crate::part::Part;
 use crate::routed::Route;
 
-/// Bytes of a stretch: with buffers of this size all that is done to it finds it in the cache.
+/// Bytes of a fragment: small enough to stay in the processor's cache from the read to the write.
 pub const SIZE: usize = 256 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +19,7 @@ pub struct Stretch<'a> {
     pub bytes: &'a [u8],
 }
 
-/// All of a routed frame but the bytes of the stretch, which are so many.
+/// Encodes a routed frame up to the bytes of the fragment; `bytes` is their number.
 pub fn head(route: &Route, number: u64, left: u64, bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(26 + Route::LEN);
     let at = begin(&mut out, ROUTED);
@@ -32,14 +32,14 @@ pub fn head(route: &Route, number: u64, left: u64, bytes: usize) -> Vec<u8> {
     out
 }
 
-/// What the body of a routed frame holds, if it is a stretch.
+/// The fragment in the body of a routed frame; `None` if the body is something else.
 pub fn read(body: &[u8]) -> Option<Result<Stretch<'_>, DecodeError>> {
     let mut c = of_kind(body, STRETCH)?;
     let mut read = || Ok(Stretch { number: c.u64()?, left: c.u64()?, bytes: c.take(c.remaining())? });
     Some(read())
 }
 
-/// A routed frame with a part.
+/// Encodes a routed frame with a part.
 pub fn put_part(out: &mut Vec<u8>, route: &Route, number: u64, part: &Part) {
     let at = begin(out, ROUTED);
     route.put(out);
@@ -50,7 +50,7 @@ pub fn put_part(out: &mut Vec<u8>, route: &Route, number: u64, part: &Part) {
     finish(out, at, 0);
 }
 
-/// What the body of a routed frame holds, if it is a part: its number, and the part.
+/// The part in the body of a routed frame, with its number; `None` if the body is something else.
 pub fn read_part(body: &[u8]) -> Option<Result<(u64, Part), DecodeError>> {
     let mut c = of_kind(body, PART)?;
     let mut read = || Ok((c.u64()?, Part::read(&mut c)?));

@@ -1,19 +1,19 @@
 //! Frames between processes of different hosts.
 //!
-//! Agents forward them without decoding their body; the head has sender, receiver and sequence number.
+//! Agents forward them without decoding their body. The head has the sender, the receiver and a sequence number.
 
 use crate::cursor::{Cursor, DecodeError};
 use crate::ids::ProcUid;
 
-/// From whom to whom.
+/// The sender and the receiver of a routed frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Route {
     pub from: ProcUid,
-    /// The host of the sender, by the id that it has in its job.
+    /// The host of the sender, by its id in the job.
     pub from_host: ProcUid,
     pub to: ProcUid,
     pub to_host: ProcUid,
-    /// Place in the order of what `from` sends to `to_host`; 0: none.
+    /// The position in the order of all frames from `from` to `to_host`; 0: the frame has none.
     pub seq: u64,
 }
 
@@ -52,7 +52,7 @@ impl Routed {
     }
 }
 
-/// Kind and body of each frame in a run of them; ends at the first that is not whole.
+/// Iterates over kind and body of each frame in a run; ends at the first incomplete frame.
 pub struct Frames<'a>(&'a [u8]);
 
 impl<'a> Frames<'a> {

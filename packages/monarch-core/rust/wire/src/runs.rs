@@ -1,21 +1,21 @@
-//! What many targets answered: runs of equal answers over consecutive indices, each stored once.
+//! The answers of many targets: runs of equal answers over consecutive indices, each stored once.
 //!
-//! A run is `count, status, length, bytes`. Two pieces that follow each other are joined by comparing the last run of one with
-//! the first of the other and copying the rest as it is: a node of a tree pays for its children, not for the ranks below them,
-//! and the caller reads 32,768 different answers only when somebody looks at them. So what is in the bytes is checked where it is
-//! read, not on arrival: a piece that lies about itself yields fewer answers than it claims, and never a panic.
+//! A run is `count, status, length, bytes`. Two values with consecutive targets are joined by comparing the last run of the first with the
+//! first run of the second, and copying the rest. So a node of a tree pays for its children, not for the ranks below them, and the caller
+//! decodes 32,768 different answers only when they are read. The bytes are therefore checked when they are read, not on arrival: a
+//! malformed value yields fewer answers than it claims, and never a panic.
 
 use crate::cursor::{Cursor, DecodeError, put_block, put_var};
 use crate::frame::Status;
 
-/// The target's process or host has ended: no answer comes this way.
+/// The target's process or host has ended, so it has no answer here.
 pub const GONE: u8 = 255;
-/// The answer was sent ahead by itself: it is large, or the first error.
+/// The answer was sent separately, because it is large or the first error.
 pub const AHEAD: u8 = 254;
-/// The target's host has ended or cannot be reached, for who says this: others may know better.
+/// The reporting host cannot reach the target's host, or it has ended. Other hosts may still have the answer.
 pub const PASSED_OVER: u8 = 253;
 
-/// One run.
+/// One run of equal answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run<'a> {
     pub count: u32,
@@ -27,11 +27,11 @@ pub struct Run<'a> {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Runs {
     bytes: Vec<u8>,
-    /// Targets spoken for.
+    /// The number of targets.
     targets: u32,
     absent: u32,
     errors: u32,
-    /// Where the last run starts.
+    /// The offset of the last run.
     last: u32,
 }
 
@@ -50,17 +50,17 @@ impl Runs {
         self.targets
     }
 
-    /// Targets whose answer is not in here: they have ended, or it was sent ahead.
+    /// The number of targets without an answer here: they have ended, or their answer was sent separately.
     pub fn absent(&self) -> u32 {
         self.absent
     }
 
-    /// Targets whose answer is an error, without those that were sent ahead.
+    /// The number of targets whose answer is an error, without the errors that were sent separately.
     pub fn errors(&self) -> u32 {
         self.errors
     }
 
-    /// So many bytes of answers.
+    /// Bytes of all answers.
     pub fn size(&self) -> usize {
         self.bytes.len()
     }
@@ -94,7 +94,7 @@ impl Runs {
         read_run(&mut c).ok().filter(|_| c.remaining() == 0)
     }
 
-    /// Adds what the targets behind ours answered.
+    /// Adds the answers of the targets that follow this value's targets.
     pub fn append(&mut self, other: &Runs) {
         let mut c = Cursor::new(&other.bytes);
         let Ok(head) = read_run(&mut c) else { return };
@@ -110,7 +110,7 @@ impl Runs {
         }
     }
 
-    /// What is said of some of the targets, counted from the first one here.
+    /// The runs of some of the targets, counted from the first target here.
     pub fn part(&self, from: u32, to: u32) -> Runs {
         let (mut part, mut at) = (Runs::default(), 0u32);
         for run in self.iter() {
@@ -121,12 +121,12 @@ impl Runs {
         part
     }
 
-    /// The runs, in order. Ends early where the bytes make no sense.
+    /// The runs, in order. The iteration ends at malformed bytes.
     pub fn iter(&self) -> impl Iterator<Item = Run<'_>> {
         self.offsets().map(|(_, run)| run)
     }
 
-    /// The runs with where each starts, for `at`.
+    /// The runs with the offset of each, for `at`.
     pub fn offsets(&self) -> impl Iterator<Item = (u32, Run<'_>)> {
         let mut c = Cursor::new(&self.bytes);
         std::iter::from_fn(move || {

@@ -1,11 +1,11 @@
-//! The trace that a message belongs to: W3C Trace Context, <https://www.w3.org/TR/trace-context/>.
+//! The trace of a message: W3C Trace Context, <https://www.w3.org/TR/trace-context/>.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
 use crate::cursor::{Cursor, DecodeError};
 
-/// A sampled trace and a span of it; without one, both are 0.
+/// A sampled trace and a span of it; both are 0 without one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
 pub struct Trace {
     pub id: u128,
@@ -19,22 +19,22 @@ impl Trace {
         self.id == 0
     }
 
-    /// To carry along: most messages have none.
+    /// The compact form for storage: most messages have no trace.
     pub fn boxed(self) -> Option<Box<Trace>> {
         (!self.is_none()).then(|| Box::new(self))
     }
 
-    /// A new span below this one.
+    /// A new child span of this one.
     pub fn child(self) -> Trace {
         Trace { id: self.id, span: new_span() }
     }
 
-    /// As an event has it.
+    /// The form in events.
     pub fn words(self) -> [u64; 3] {
         [(self.id >> 64) as u64, self.id as u64, self.span]
     }
 
-    /// 16 and 8 bytes, in the order of the text form.
+    /// Encodes 16 and 8 bytes, in the order of the text form.
     pub fn put(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.to_be_bytes());
         out.extend_from_slice(&self.span.to_be_bytes());
@@ -47,12 +47,13 @@ impl Trace {
         Ok(Trace { id: u128::from_be_bytes(id), span: u64::from_be_bytes(span) })
     }
 
-    /// The text form, of a sampled trace.
+    /// The text form of a sampled trace.
     pub fn traceparent(self) -> String {
         format!("00-{:032x}-{:016x}-01", self.id, self.span)
     }
 
-    /// Of a text form; none if it is malformed. Of later versions the first four fields count. A trace that is not sampled is none.
+    /// Parses the text form; `None` if it is malformed. In later versions only the first four fields count. `NONE` for a trace that is not
+    /// sampled.
     pub fn parse(text: &str) -> Option<Trace> {
         let mut fields = text.split('-');
         let version = hex(fields.next()?, 2)? as u8;
@@ -70,7 +71,7 @@ fn hex(field: &str, digits: usize) -> Option<u128> {
     u128::from_str_radix(field, 16).ok().filter(|_| plain)
 }
 
-/// Random, and never 0. The keys of a hash map are random: the first by the kernel's numbers, the next by counting.
+/// A random number that is never 0. It comes from the keys of a hash map: the first key is random from the kernel, later ones count up.
 fn new_span() -> u64 {
     RandomState::new().hash_one(0).max(1)
 }

@@ -1,4 +1,4 @@
-//! What decoding allocates is bounded by the input, whatever the input claims.
+//! The memory that decoding allocates is bounded by the input, whatever the input claims.
 
 mod strategy;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use wire::Frame;
 use wire::frame::{CONTROL, MESSAGE, REPLY};
 
-/// A claimed element takes at least a byte of input, and none is larger than this.
+/// Bound on the size of an element. Each claimed element takes at least one byte of input.
 const PER_BYTE: usize = 256;
 
 thread_local! {
@@ -25,7 +25,7 @@ fn count(by: isize) {
     PEAK.set(PEAK.get().max(live));
 }
 
-// SAFETY: all is passed on to the system's allocator; the counters are plain thread-local cells.
+// SAFETY: all calls go to the system's allocator; the counters are plain thread-local cells.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Most bytes that were allocated at one time while `bytes` were decoded.
+/// The most bytes that were allocated at one time while `bytes` were decoded.
 fn peak(bytes: &[u8]) -> usize {
     let before = LIVE.get();
     PEAK.set(before);
@@ -73,7 +73,7 @@ proptest! {
         prop_assert!(peak(&bytes) <= PER_BYTE * bytes.len());
     }
 
-    /// Counts as large as they get: every field that can be a length is one.
+    /// The largest possible counts: every field that can be a length is one.
     #[test]
     fn counts_that_lie(
         kind in prop::sample::select(vec![MESSAGE, REPLY, CONTROL]),
@@ -83,7 +83,7 @@ proptest! {
     ) {
         let mut bytes = vec![kind, variant];
         bytes.extend(std::iter::repeat_n(fill, n));
-        // The largest number that postcard's lengths can say.
+        // The largest number that postcard's lengths can express.
         bytes.extend([0xff; 9]);
         bytes.push(1);
         prop_assert!(peak(&bytes) <= PER_BYTE * bytes.len());

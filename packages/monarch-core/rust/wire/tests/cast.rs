@@ -1,4 +1,4 @@
-//! Frames of casts: what is encoded is decoded, and arbitrary bytes do no harm.
+//! Frames of casts: encoding and decoding are inverse, and arbitrary bytes are harmless.
 
 use std::sync::Arc;
 
@@ -112,7 +112,7 @@ proptest! {
         prop_assert_eq!(CastFrame::decode(&frame.encode()), Ok(frame));
     }
 
-    /// A cast's body is the rest of the frame; all others say where they end.
+    /// The body of a cast is the rest of the frame; all other frames contain their length.
     #[test]
     fn frames_cut_short_are_refused(frame in frame(), cut in any::<prop::sample::Index>()) {
         let bytes = frame.encode();
@@ -133,7 +133,7 @@ proptest! {
         }
     }
 
-    /// A valid frame with a few bytes changed, which gets further than noise does.
+    /// A valid frame with a few changed bytes passes more checks than random bytes.
     #[test]
     fn changed_bytes_do_no_harm(frame in frame(), changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
         let mut bytes = frame.encode();
@@ -168,7 +168,7 @@ fn a_body_comes_apart_as_it_was_put_together() {
     }
 }
 
-/// What the root sends for each cast stays small, however many procs there are.
+/// The root's frame for a cast stays small, however many procs there are.
 #[test]
 fn a_cast_to_thousands_of_hosts_is_short() {
     let mut order = Order::default();

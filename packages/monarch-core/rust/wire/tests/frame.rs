@@ -1,4 +1,4 @@
-//! Frames: what is encoded is decoded, and nothing else is accepted.
+//! Frames: encoding and decoding are inverse, and other bytes are refused.
 
 mod strategy;
 
@@ -33,7 +33,7 @@ proptest! {
         prop_assert_eq!(back, frames);
     }
 
-    /// All kinds but the raw one say where they end.
+    /// All kinds but the raw one contain their length.
     #[test]
     fn a_frame_cut_short_is_refused(frame in strategy::frame(), cut in any::<prop::sample::Index>()) {
         let bytes = frame.encode();
@@ -64,7 +64,7 @@ proptest! {
         let mut bytes = vec![kind];
         bytes.extend(body);
         if let Ok(frame) = Frame::decode(&bytes) {
-            // What was accepted has a meaning, and that survives.
+            // An accepted frame survives another encoding and decoding.
             prop_assert_eq!(Frame::decode(&frame.encode()[4..]), Ok(frame));
         }
     }

@@ -9,7 +9,7 @@ use crate::stream::Stream;
 use crate::trust::preface;
 use crate::trust::refused::Refused;
 
-/// Most bytes of a hello, far more than its fields need.
+/// Most bytes of a hello: the longest greeting, `wire::greeting::LIMIT`.
 pub const MAX_HELLO: usize = 16 * 1024;
 const HEADER: usize = 3;
 /// The first byte of a TLS handshake.

@@ -17,7 +17,7 @@ pub fn secret(byte: u8) -> Secret {
     Secret::from_bytes(&[byte; 32]).unwrap()
 }
 
-/// One that waits a while for either descriptor; a test that hangs fails.
+/// Waits for either descriptor for at most 20 s, so that a test which hangs fails.
 pub fn poll(fds: &[(RawFd, bool)]) {
     let mut polled: Vec<_> = fds
         .iter()
@@ -33,7 +33,7 @@ pub fn target(kind: Kind) -> Target {
     Target { kind, host: HOST, name: "localhost".into() }
 }
 
-/// Drives both ends until they are open or refused.
+/// Drives both ends until their handshakes are complete or refused.
 pub fn drive(mut a: Opening, mut b: Opening) -> (Result<Opened, Refused>, Result<Opened, Refused>) {
     let (mut left, mut right) = (None, None);
     loop {
@@ -54,7 +54,7 @@ pub fn drive(mut a: Opening, mut b: Opening) -> (Result<Opened, Refused>, Result
     }
 }
 
-/// How the two are connected.
+/// The kind of connection between the two ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Wire {
     Inproc,
@@ -99,7 +99,7 @@ pub fn tempdir() -> Dir {
     Dir(path)
 }
 
-/// What two ends trust, and how they are connected.
+/// The credentials of both ends, and the kind of connection between them.
 pub struct Pair {
     pub dial: Arc<DialTrust>,
     pub host: Arc<HostTrust>,
@@ -119,7 +119,7 @@ impl Pair {
         open(self.wire, &self.dial, &self.host, target, hello)
     }
 
-    /// A host that has joined.
+    /// Connects once as a client that joins the host; returns both ends.
     pub fn join(&self) -> (Opened, Opened) {
         let (a, b) = self.open(target(Kind::Join), b"join");
         (a.unwrap(), b.unwrap())
@@ -148,7 +148,7 @@ pub struct Site {
     pub ca: String,
 }
 
-/// Names and dates of a site's certificate.
+/// The names, the dates and the usages of a certificate of the site.
 pub struct Paper<'a> {
     pub names: &'a [&'a str],
     pub days: (i64, i64),
@@ -174,7 +174,7 @@ impl Site {
         Site { issuer: Issuer::new(params, key), ca }
     }
 
-    /// Key and certificate.
+    /// A key and its certificate, as PEM.
     pub fn issue(&self, paper: &Paper<'_>) -> String {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = paper.names.iter().map(|n| n.to_string()).collect();
@@ -212,7 +212,7 @@ fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", text.trim_end())
 }
 
-/// The five ways in which two ends may be connected.
+/// The five ways to connect two ends.
 pub fn all() -> Vec<(&'static str, Pair)> {
     let site = Site::new();
     let paper = Paper::default();

@@ -1,4 +1,4 @@
-//! An end that does not keep to the rules: TLS by hand, and frames as they are on the wire.
+//! An end that violates the protocol: TLS by hand, and frames as bytes.
 #![allow(dead_code)]
 
 use std::io::{Read, Write};
@@ -68,7 +68,7 @@ pub fn label(job: JobId) -> ([u8; 32], &'static [u8], [u8; 8]) {
     ([0; 32], b"EXPORTER-monarch-join", job.0.to_le_bytes())
 }
 
-/// Drives one end alone, on a thread of its own.
+/// Drives one end on a thread of its own.
 pub fn alone(mut opening: Opening) -> JoinHandle<Result<Opened, Refused>> {
     std::thread::spawn(move || {
         loop {
@@ -94,7 +94,7 @@ pub fn to_host(host: &Arc<HostTrust>) -> (TcpStream, JoinHandle<Result<Opened, R
     (socket(a), alone(Opening::accept(b, host, "peer".into()).unwrap()))
 }
 
-/// A socket to a dialler.
+/// A socket to a dialling end.
 pub fn to_dialler(dial: &Arc<DialTrust>, target: Target) -> (TcpStream, JoinHandle<Result<Opened, Refused>>) {
     let (a, b) = connect(Wire::Tcp);
     (socket(b), alone(Opening::dial(a, dial, target, b"hello".to_vec()).unwrap()))
@@ -141,7 +141,7 @@ impl ServerCertVerifier for Anybody {
 pub type Client = StreamOwned<ClientConnection, TcpStream>;
 pub type Server = StreamOwned<ServerConnection, TcpStream>;
 
-/// Trusts every server, and shows what it is given.
+/// A TLS client that accepts every server and sends the given certificate.
 pub fn connection(protocol: &str, name: &str, identity: Option<Arc<CertifiedKey>>) -> ClientConnection {
     let provider = Arc::new(default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone()).with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
@@ -159,7 +159,7 @@ pub fn client(socket: TcpStream, protocol: &str, name: &str, identity: Option<Ar
     StreamOwned::new(connection(protocol, name, identity), socket)
 }
 
-/// Asks nobody for a certificate.
+/// A TLS server that requests no certificate.
 pub fn server(socket: TcpStream, protocol: &str, identity: &Identity) -> Server {
     let builder =
         ServerConfig::builder_with_provider(Arc::new(default_provider())).with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
@@ -168,7 +168,7 @@ pub fn server(socket: TcpStream, protocol: &str, identity: &Identity) -> Server 
     StreamOwned::new(ServerConnection::new(Arc::new(config)).unwrap(), socket)
 }
 
-/// A key of one's own and the name in its certificate, signed by itself.
+/// A new key with a self-signed certificate.
 pub fn self_signed() -> Identity {
     let pair = rcgen::KeyPair::generate().unwrap();
     let certificate = rcgen::CertificateParams::default().self_signed(&pair).unwrap();
@@ -193,14 +193,14 @@ pub fn read_release(from: &mut impl Read) {
     assert_eq!(got, release());
 }
 
-/// Everything until the end, whichever way it comes.
+/// Reads until the end of the stream or an error.
 pub fn rest(from: &mut impl Read) -> Vec<u8> {
     let mut all = Vec::new();
     let _ = from.read_to_end(&mut all);
     all
 }
 
-/// Writes what goes.
+/// Writes the bytes; errors are ignored.
 pub fn say(to: &mut impl Write, bytes: &[u8]) {
     let _ = to.write_all(bytes);
     let _ = to.flush();

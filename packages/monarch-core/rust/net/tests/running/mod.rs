@@ -1,4 +1,4 @@
-//! A poller whose I/O thread runs, until it is dropped.
+//! A poller whose I/O thread runs until it is dropped.
 
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -14,7 +14,7 @@ impl Running {
         Running(poller, Some(std::thread::spawn(move || p.run())))
     }
 
-    /// The I/O thread.
+    /// The id of the I/O thread.
     #[allow(dead_code)]
     pub fn io(&self) -> ThreadId {
         self.1.as_ref().unwrap().thread().id()

@@ -11,10 +11,10 @@ use net::sys::{self, Descriptors};
 use net::{Link, LinkHandler, Poller, RecvPart};
 use wire::{Frame, ProcUid};
 
-/// After this time a test that hangs fails; nothing is expected to take long.
+/// Time after which a test that hangs fails. No step takes long.
 pub const HANG: Duration = Duration::from_secs(30);
 
-/// What a link has handed over.
+/// An event that a link has delivered.
 pub enum Got {
     Frame(Frame, Vec<OwnedFd>),
     Parts(Vec<Option<RecvPart>>),
@@ -27,7 +27,7 @@ impl LinkHandler for Handler {
     fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut Descriptors) {
         let got = match frame {
             Frame::Message(m) => Got::Parts(m.parts.into_iter().map(|p| RecvPart::adopt(p, Some(link))).collect()),
-            // A test frame says in its first byte how many descriptors are its own.
+            // The first byte of a test frame is the number of its descriptors.
             Frame::Raw(body) => {
                 let n = body.first().map_or(0, |n| *n as usize).min(fds.len());
                 Got::Frame(Frame::Raw(body), fds.drain(..n).flatten().collect())
@@ -50,7 +50,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// A link without a socket, which nobody reads yet.
+    /// A link without a socket, on a poller that does not run yet.
     pub fn new() -> Self {
         let poller = Poller::new().unwrap();
         let (tx, got) = channel();
@@ -98,7 +98,7 @@ impl Drop for Side {
     }
 }
 
-/// Two ends that read.
+/// Two connected ends whose pollers run.
 pub fn connected() -> (Side, Side) {
     let (mut a, mut b) = (Side::new(), Side::new());
     let (x, y) = sys::socketpair().unwrap();
@@ -109,7 +109,7 @@ pub fn connected() -> (Side, Side) {
     (a, b)
 }
 
-/// Both have handled what was sent so far.
+/// Waits until `to` has handled all frames that `from` has sent.
 pub fn settle(from: &Side, to: &Side) {
     from.send_raw(b"\0settle", Vec::new());
     assert_eq!(to.next_raw().0, b"\0settle");

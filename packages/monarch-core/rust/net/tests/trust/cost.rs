@@ -1,7 +1,7 @@
-//! What a stream costs, plain and encrypted: processor time per byte of each end, and per small frame.
+//! The cost of a stream, plain and encrypted: processor time per byte of each end, and per small frame.
 //!
-//! Processor time, not the clock, so that a busy machine changes little:
-//! `cargo test --release -p monarch-net --test trust -- --ignored --nocapture`
+//! Processor time, not the clock, so that a busy machine changes little: `cargo test --release -p monarch-net --test trust -- --ignored
+//! --nocapture`
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -65,7 +65,7 @@ fn open(tcp: bool, dial: &Arc<DialTrust>, host: &Arc<HostTrust>, kind: Kind) -> 
     (x.unwrap().stream, y.unwrap().stream)
 }
 
-/// Blocking, with all of the pieces.
+/// Writes all bytes, blocking.
 fn write_all(stream: &mut Stream, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         match stream.write(&[bytes]) {
@@ -124,7 +124,7 @@ fn pass(from: &mut Stream, to: &mut Stream, frame: &[u8]) {
     }
 }
 
-/// One thread plays both ends, so that no wake-up is in it.
+/// One thread plays both ends, so the figure contains no wake-up.
 fn small_frames(name: &str, (mut a, mut b): (Stream, Stream)) {
     for size in [64, 1024, 16 * 1024] {
         let frame = vec![1u8; size];

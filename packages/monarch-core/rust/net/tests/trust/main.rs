@@ -1,4 +1,4 @@
-//! Who may open a stream, and who may not. One program, so that it is linked once.
+//! The connections that are accepted, and those that are refused. All files form one program, which is linked once.
 
 mod cost;
 #[path = "../ends/mod.rs"]

@@ -1,4 +1,4 @@
-//! Who is not let in, and what is said about it: the reason here, "no" there.
+//! Refused connections: this side's log has the reason, and the peer receives only the refusal.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -36,7 +36,7 @@ fn a_wrong_secret() {
     }
 }
 
-/// It shows a key, and answers with what it was told, or with nothing sensible.
+/// The worker sends a key, and answers with the proof that it received, or with other bytes.
 #[test]
 fn a_worker_that_does_not_know_the_secret() {
     for echo in [true, false] {
@@ -50,12 +50,12 @@ fn a_worker_that_does_not_know_the_secret() {
         say(&mut server, &frame(ANSWER, &answer));
         say(&mut server, &release());
         assert!(matches!(dialler.join().unwrap(), Err(Refused::Secret)));
-        // It got nothing for it.
+        // The worker has received nothing after its answer.
         assert!(rest(&mut server).is_empty());
     }
 }
 
-/// A man in the middle passes the proof on to a session of his own.
+/// A man in the middle forwards the proof on a TLS session of its own.
 #[test]
 fn a_recorded_proof() {
     let pair = Pair::same(Wire::Tcp, by_secret(1));
@@ -76,7 +76,7 @@ fn a_recorded_proof() {
 
 type Joining = std::thread::JoinHandle<Result<net::trust::Opened, Refused>>;
 
-/// Joins by hand up to the answer, with the right secret, for that authority.
+/// A join by hand up to the answer, with the right secret, for that authority.
 fn join_by_hand(host: &Arc<HostTrust>, job: JobId, authority: &[u8]) -> (Client, Joining, Vec<u8>) {
     let (socket, host) = to_host(host);
     let mut client = client(socket, "monarch-join/1", &name_of(HOST, job), None);
@@ -104,7 +104,7 @@ fn certificate(host: u64, certificate: &[u8], authority: &[u8]) -> Vec<u8> {
     frame(CERTIFICATE, &body)
 }
 
-/// The protocol as these tests speak it is the real one.
+/// The hand-written protocol of these tests is the real one.
 #[test]
 fn a_join_by_hand() {
     let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
@@ -118,7 +118,7 @@ fn a_join_by_hand() {
     assert!(host.knows(JOB));
 }
 
-/// What a client that knows the secret must not make a host believe.
+/// Certificates that a host refuses, even from a client that knows the secret.
 #[test]
 fn certificates_that_a_host_does_not_take() {
     let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
@@ -151,7 +151,7 @@ fn certificates_that_a_host_does_not_take() {
     }
 }
 
-/// Some other public key.
+/// A public key of another pair.
 fn generator_key() -> Vec<u8> {
     rcgen::PublicKeyData::der_bytes(&rcgen::KeyPair::generate().unwrap()).to_vec()
 }
@@ -163,7 +163,7 @@ fn a_job_that_belongs_to_another_client() {
     let (a, b) = thief.open(target(Kind::Join), b"");
     assert!(matches!(a, Err(Refused::Denied(_))));
     assert!(matches!(b, Err(Refused::Authority(JOB))));
-    // The first one still has it.
+    // The first client still owns the job.
     pair.channel();
 }
 
@@ -176,7 +176,7 @@ fn a_client_with_another_authority() {
     assert!(matches!(b, Err(Refused::Denied(_))));
 }
 
-/// Certificates shown to a host whose own one is not looked at.
+/// Certificates sent to a host whose own certificate is not checked.
 #[test]
 fn certificates_of_a_dialler() {
     let pair = joined();
@@ -197,7 +197,7 @@ fn certificates_of_a_dialler() {
         let (socket, host) = to_host(&pair.host);
         let mut client = client(socket, "monarch/1", &name_of(HOST, JOB), identity.map(|i| i.certified()));
         say(&mut client, &[release(), request(2, JOB), frame(HELLO, b"")].concat());
-        // Nothing but an alert, which says nothing.
+        // The client receives only an alert, without a reason.
         assert!(rest(&mut client).is_empty(), "{text}");
         match host.join().unwrap().err().unwrap() {
             Refused::Certificate(why) => assert!(why.starts_with(text), "{why:?}, not {text}"),
@@ -213,7 +213,7 @@ fn certificates_of_a_dialler() {
     host.join().unwrap().unwrap();
 }
 
-/// Certificates shown by whoever answers.
+/// Certificates of the answering end.
 #[test]
 fn certificates_of_a_host() {
     let dial = Arc::new(DialTrust::new_client(JOB, by_secret(1)).unwrap());
@@ -256,7 +256,7 @@ fn jobs_and_hosts_that_are_not_known() {
     }
 }
 
-/// A certificate opens its own job and no other.
+/// A certificate is valid for its own job only.
 #[test]
 fn a_request_for_another_job() {
     let pair = joined();
@@ -290,13 +290,13 @@ fn a_job_that_was_forgotten() {
         let (dialled, accepted) = pair.open(target(Kind::Channel), b"");
         assert!(matches!(accepted, Err(Refused::Job(JOB))), "{name}");
         assert!(dialled.is_err(), "{name}");
-        // The certificate is of no use either.
+        // The forgotten certificate cannot be used for dialling either.
         let (fd, _other) = connect(pair.wire);
         assert!(Opening::dial(fd, &from_host, target(Kind::Channel), vec![]).is_err(), "{name}");
-        // Nor is what was under way.
+        // Handshakes in progress fail too.
         let (dialled, accepted) = drive(late, half);
         assert!(dialled.is_err() && accepted.is_err(), "{name}");
-        // What was open stays so, and the job may join again.
+        // Open streams stay open, and the job may join again.
         assert_eq!(a.write(&[b"still"]).unwrap(), 5, "{name}");
         crate::ends::poll(&[(b.fd(), false)]);
         assert_eq!(b.read(&mut Vec::new(), 9).unwrap(), 5, "{name}");
@@ -306,7 +306,7 @@ fn a_job_that_was_forgotten() {
     }
 }
 
-/// A host may join as several, and again: that renews its certificate.
+/// A host may join under several ids, and again, which renews its certificate.
 #[test]
 fn a_host_that_joins_again() {
     let pair = joined();
@@ -321,7 +321,7 @@ fn a_host_that_joins_again() {
     }
 }
 
-/// A host of the job has another one join on behalf of the client, who signs.
+/// A host of the job joins another host on behalf of the client, which signs.
 #[test]
 fn a_host_that_joins_another() {
     let client = joined();
@@ -331,19 +331,19 @@ fn a_host_that_joins_another() {
     let sign = |key: &[u8]| client.dial.authority().unwrap().host(HOST + 1, key, Lifetime::usual()).unwrap().to_vec();
     assert!(open_by_relay(&relay, &host, second.clone(), sign).1.is_ok());
     assert!(host.knows(JOB));
-    // Hosts and the client reach it as any other.
+    // Other hosts and the client reach it like any host.
     let others = [client.host.dial(JOB).unwrap(), client.dial.clone()];
     for dial in others {
         let (a, b) = Pair { dial, host: host.clone(), wire: Wire::Tcp }.open(Target { kind: Kind::Channel, ..second.clone() }, b"");
         assert!(a.is_ok() && b.is_ok());
     }
-    // What it has for that opens nothing else.
+    // The credentials of a relay serve no other purpose.
     assert!(Opening::dial(connect(Wire::Tcp).0, &relay, target(Kind::Channel), vec![]).is_err());
     client.host.forget(JOB);
     assert!(Opening::dial(connect(Wire::Tcp).0, &relay, second, vec![]).is_err());
 }
 
-/// It cannot have a worker taken in by another job than the one whose client signs, nor certify by itself.
+/// A relay can neither join a worker to a job of another client than the one that signs, nor issue certificates itself.
 #[test]
 fn a_relay_that_lies() {
     let client = joined();
@@ -408,7 +408,7 @@ fn check_version(refused: Refused) {
     assert!(matches!(refused, Refused::Version { .. }) && !refused.is_transient());
 }
 
-/// Patch releases can talk; minor releases cannot, nor can a build that names a Python and one that does not.
+/// Patch releases are compatible. Minor releases are not, nor is a build that names a Python version with one that does not.
 #[test]
 fn versions_that_can_talk() {
     let ours = Release::ours();
@@ -484,7 +484,7 @@ fn others_that_speak_something_else() {
         let (socket, accepting) = to_host(&host);
         drop(socket);
         assert!(matches!(accepting.join().unwrap(), Err(Refused::Closed)), "{name}");
-        // An end of one direction is no reason for a refusal: what is in between may have made it, and the dialler is to try again.
+        // The end of one direction is no refusal: a proxy may have caused it, and the dialling side retries.
         let (mut socket, accepting) = to_host(&host);
         socket.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(rest(&mut socket), [], "{name}");
@@ -492,7 +492,7 @@ fn others_that_speak_something_else() {
     }
 }
 
-/// Both of ours, with different policies.
+/// Two real ends with different policies.
 #[test]
 fn ends_that_do_not_agree_on_encryption() {
     let site = crate::ends::Site::new();
@@ -523,7 +523,7 @@ fn frames_that_are_too_large() {
     }
 }
 
-/// A TLS session in which nobody has proved anything yet is bounded too: here in empty records, which are no progress.
+/// An unauthenticated TLS session is bounded too: here it receives empty records, which are no progress.
 #[test]
 fn a_flood_before_anybody_is_authenticated() {
     let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
@@ -562,7 +562,7 @@ fn sealer(connection: rustls::ClientConnection) -> impl FnMut() -> Vec<u8> {
     }
 }
 
-/// The kernel says who is at the other end of a unix socket.
+/// The kernel reports the user at the other end of a unix socket.
 #[test]
 fn another_user() {
     // SAFETY: no arguments.
@@ -570,7 +570,7 @@ fn another_user() {
         eprintln!("skipped: only root can be another user");
         return;
     }
-    // The thread alone becomes somebody else, and a pair of sockets belongs to whoever makes it.
+    // Only this thread changes its user, and a pair of sockets belongs to the user that makes it.
     let (x, y) = std::thread::spawn(|| {
         // SAFETY: numbers only.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) }, 0);

@@ -1,4 +1,4 @@
-//! Secrets come from files that nobody else can read, and show nowhere.
+//! Secret files must be private, and secrets are never printed.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Certificates of the site: both ends show one, and the dialler's name for the host has to be in the host's.
+//! Certificates of the site: both ends send one, and the host's must contain the name that was dialled.
 
 use crate::ends::{Pair, Paper, Site, Wire, secret, target};
 use net::trust::{Kind, Policy, Refused, SitePki, Target, Who};
@@ -61,7 +61,7 @@ fn chains_that_are_refused() {
     let (a, b) = Pair::new(Wire::Tcp, site.policy(&good()), other.policy(&good())).open(target(Kind::Join), b"");
     assert_eq!(why(a.err().unwrap()), "unknown issuer");
     assert!(matches!(b, Err(Refused::Denied(_))));
-    // One who trusts both is still a stranger to the host.
+    // A client that trusts both authorities is still unknown to the host.
     let both = SitePki::from_pem(site.issue(&good()).as_bytes(), (site.ca.clone() + &other.ca).as_bytes()).unwrap();
     let (a, b) = Pair::new(Wire::Tcp, Policy::Site(both), other.policy(&good())).open(target(Kind::Join), b"");
     assert_eq!(why(b.err().unwrap()), "unknown issuer");

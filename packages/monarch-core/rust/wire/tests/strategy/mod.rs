@@ -1,4 +1,4 @@
-//! Arbitrary values of everything that travels.
+//! Strategies for arbitrary values of all wire types.
 #![allow(dead_code, reason = "each test file takes what it needs")]
 
 use proptest::collection::vec;
