@@ -1,33 +1,39 @@
 //! Lines that are equal up to numbers, counted instead of shown.
 //!
-//! A window begins with the first line that comes while nothing is counted, and ends `window` later: a line is shown at
-//! most that much after it was printed, and a mesh that prints nothing has no timer. Does no input or output and is told
-//! the time. What is held is bounded: a window full of lines that are all different ends early.
+//! A window begins with the first line that arrives while nothing is counted, and ends `window` later. A line is thus shown at most that
+//! much after it was printed, and a mesh that prints nothing has no timer. The caller gives the time, and writes the reports. Memory is
+//! bounded: a window full of different lines ends early.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Bytes of samples and keys that one window may hold.
+/// Limit of the bytes of samples and keys that one window holds.
 const ROOM: usize = 512 << 10;
-/// Stands for a number; no byte of a text in UTF-8.
+/// The mark for a number in a key. It is no byte of a text in UTF-8.
 const NUMBER: u8 = 0xff;
 
-/// Lines of one kind that came in the window.
+/// The lines of a window that are equal up to numbers.
 struct Kind {
     console: libc::c_int,
     count: u64,
+    /// The first of these lines, with the prefix of its proc.
     sample: Vec<u8>,
 }
 
-/// What one console gets to see.
+/// A console, and the text to write to it.
 pub type Report = (libc::c_int, Vec<u8>);
 
+/// The counts of one window. A group of streams owns it.
 pub struct Aggregation {
     window: Duration,
+    /// When the present window ends; none without a window.
     due: Option<Instant>,
     kinds: Vec<Kind>,
+    /// The place in `kinds`, by console and line without numbers.
     index: HashMap<Vec<u8>, usize>,
+    /// The bytes of samples and keys in this window.
     held: usize,
+    /// Scratch space for the key of the present line.
     key: Vec<u8>,
 }
 
@@ -36,7 +42,7 @@ impl Aggregation {
         Aggregation { window, due: None, kinds: Vec::new(), index: HashMap::new(), held: 0, key: Vec::new() }
     }
 
-    /// Counts a line, the first one of a window perhaps.
+    /// Counts a line. The first line begins a window.
     pub fn add(&mut self, console: libc::c_int, prefix: &[u8], line: &[u8], now: Instant) {
         self.key.clear();
         self.key.extend_from_slice(&console.to_le_bytes());
@@ -54,22 +60,22 @@ impl Aggregation {
         self.due.get_or_insert(end);
     }
 
-    /// When the window ends, if there is one.
+    /// When the window ends; none without a window.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// No more should be held: take what there is.
+    /// The window holds its limit of bytes: the caller has to take the reports.
     pub fn is_full(&self) -> bool {
         self.held >= ROOM
     }
 
-    /// The window is over, or there is none: what it counted.
+    /// The reports of the window if it is over; else none.
     pub fn take_due(&mut self, now: Instant) -> Vec<Report> {
         if self.due.is_some_and(|due| due <= now) { self.take() } else { Vec::new() }
     }
 
-    /// Ends the window: one line for each kind, in the order in which they first came.
+    /// Ends the window: one line for each kind, in the order of their first lines.
     pub fn take(&mut self) -> Vec<Report> {
         self.due = None;
         self.held = 0;
@@ -89,7 +95,7 @@ impl Aggregation {
     }
 }
 
-/// Appends the line with one mark for each number: digits with sign, fraction and exponent, or hexadecimal ones after `0x`.
+/// Appends the line with one mark for each number: digits with sign, fraction and exponent, or hexadecimal digits after `0x`.
 pub fn without_numbers(line: &[u8], out: &mut Vec<u8>) {
     let mut i = 0;
     while i < line.len() {
@@ -109,7 +115,7 @@ pub fn without_numbers(line: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The length of the number that the text begins with.
+/// The length of the number at the start of the text; 0 without one.
 fn number(text: &[u8], after_word: bool) -> usize {
     let digits = |from: usize| text[from.min(text.len())..].iter().take_while(|b| b.is_ascii_digit()).count();
     let whole = digits(0);

@@ -1,10 +1,10 @@
-//! Files with what procs print: the bytes as they were written, one file for each stream of each proc.
+//! Files with the bytes that procs print, one file for each stream of each proc.
 //!
-//! A thread of its own writes them, so that a slow disk holds up nobody for long: those who read the pipes wait for it
-//! for `PATIENCE`, once, and from then on what does not fit into the queue is left out until the disk has caught up. A disk
-//! that is full loses what is printed meanwhile. Both are said once on stderr, and in the file where bytes are missing.
+//! A separate thread writes them. If the disk is slow, the thread that reads the pipes waits for it once, for `PATIENCE`; after that, bytes
+//! that do not fit into the queue are dropped until half of the queue is free. While the disk is full, printed bytes are lost. Both are
+//! reported once on stderr, and in the file at the place where bytes are missing.
 //!
-//! A file that has reached `LIMIT` is renamed to `NAME.1`, the next one to `NAME.2` and so on; the newest `KEPT` of these stay.
+//! A file that has reached `LIMIT` is renamed to `NAME.1`, the next one to `NAME.2` and so on; the newest `KEPT` of these files are kept.
 
 use std::collections::VecDeque;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -16,37 +16,39 @@ use std::time::{Duration, Instant};
 
 use net::lock::lock;
 
-/// A stream that prints at full speed fills this in a second; an editor still opens it.
+/// Size from which on a file is renamed. A process that prints at full speed fills it in about a second, and an editor can still open it.
 const LIMIT: u64 = 64 << 20;
-/// With the current one, 1 GiB a stream.
+/// Renamed files that are kept for one stream. With the current file, a stream has at most 1 GiB.
 const KEPT: u64 = 15;
-/// Directories above a file that are Monarch's own: the job's and the mesh's. What is above those is the user's choice.
+/// Levels of folders above a file that Monarch makes: those of the job and of the mesh. The user chooses the folder above them.
 const FOLDERS: usize = 2;
-/// Bytes that may wait for the disk.
+/// Limit of bytes that wait for the disk.
 const QUEUE: usize = 16 << 20;
-/// How long a proc that prints may be held up by a disk that does not take anything.
+/// The time that a process which prints may be delayed by a disk that accepts no bytes.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// One file, its predecessors, and what could not be written.
+/// The files of one stream, and the number of bytes that could not be written. The stream shares it with the writing thread.
 pub struct CaptureFile {
     path: PathBuf,
     limit: u64,
     kept: u64,
-    /// Held while the disk takes its time.
+    /// Locked during writes, so it may be locked for long while the disk is slow.
     state: Mutex<State>,
-    /// Bytes that were not even tried, and why.
+    /// The number of bytes that were dropped without an attempt to write them, and the reason.
     skipped: Mutex<(u64, String)>,
 }
 
 #[derive(Default)]
 struct State {
+    /// The current file, once it is open.
     file: Option<File>,
     size: u64,
+    /// The number of files that have been renamed.
     rotations: u64,
-    /// Bytes left out since the last ones written, and why.
+    /// The number of bytes that are missing after the last written ones, and the reason.
     lost: u64,
     why: String,
-    /// The last byte written does not end a line.
+    /// The last written byte does not end a line.
     within_line: bool,
 }
 
@@ -63,7 +65,7 @@ impl CaptureFile {
         &self.path
     }
 
-    /// Appends the bytes, or as many of them as there is room for; says why if that is not all.
+    /// Appends the bytes, or as many of them as the disk accepts. Returns an error if that is not all.
     pub fn append(&self, bytes: &[u8]) -> io::Result<()> {
         let mut s = lock(&self.state);
         let skipped = std::mem::take(&mut *lock(&self.skipped));
@@ -78,7 +80,7 @@ impl CaptureFile {
         })
     }
 
-    /// So many bytes are left out. Does not wait for the disk.
+    /// Drops this number of bytes. Does not wait for the disk.
     pub fn skip(&self, bytes: usize, why: &str) {
         let mut skipped = lock(&self.skipped);
         skipped.0 += bytes as u64;
@@ -96,7 +98,7 @@ impl CaptureFile {
             let gap = format!("{}[monarch: {} bytes are missing here: {}]\n", if s.within_line { "\n" } else { "" }, s.lost, s.why);
             let before = s.size;
             if let Err((e, _)) = self.write(s, gap.as_bytes()) {
-                // Half a mark is none.
+                // An incomplete mark is removed.
                 if let Some(f) = &s.file
                     && f.set_len(before).is_ok()
                 {
@@ -135,7 +137,7 @@ impl CaptureFile {
     fn rotate(&self, s: &mut State) {
         s.rotations += 1;
         if std::fs::rename(&self.path, self.numbered(s.rotations)).is_err() {
-            // Better one long file than none.
+            // The file goes on beyond its limit if it cannot be renamed.
             s.rotations -= 1;
             return;
         }
@@ -155,18 +157,19 @@ impl CaptureFile {
 
 fn open(path: &Path) -> io::Result<File> {
     let folders: Vec<&Path> = path.ancestors().skip(1).take(FOLDERS).filter(|p| !p.as_os_str().is_empty()).collect();
-    // From the top, so that nothing is made inside of another user's directory.
+    // The outer folder is checked first, so no folder is made inside one of another user.
     for folder in folders.into_iter().rev() {
         private_dir(folder)?;
     }
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
-/// Makes the directory for this user alone, with the missing directories above it. In a place where every user may write, another user
-/// can have made the directory first; the owner of a directory reads, replaces and redirects what is in it.
+/// Makes the directory for this user alone, with the missing directories above it. In a place where every user may write, another user can
+/// have made the directory first. The owner of a directory can read, replace and redirect the files in it, so a directory of another user
+/// is an error.
 fn private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    // SAFETY: no pointers.
+    // SAFETY: the call has no pointers.
     let me = unsafe { libc::geteuid() };
     let found = path.symlink_metadata()?;
     let name = path.display();
@@ -182,20 +185,21 @@ fn private_dir(path: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }
 
+/// The bytes that wait for the disk.
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<(Arc<CaptureFile>, Vec<u8>)>,
     bytes: usize,
-    /// One that was taken out is being written.
+    /// Bytes that were taken out of the queue are being written.
     writing: bool,
-    /// The disk did not keep up; what comes is left out until half of the queue is free.
+    /// The disk was too slow: new bytes are dropped until half of the queue is free.
     stalled: bool,
     started: bool,
-    /// Errors that have been told, by number.
+    /// The error numbers that have been reported.
     told: Vec<Option<i32>>,
 }
 
-/// The thread that writes the files.
+/// The thread that writes the files. The output of an agent owns it.
 pub struct Capture {
     queue: Mutex<Queue>,
     filled: Condvar,
@@ -204,12 +208,12 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// `tell` brings a warning to the user.
+    /// `tell` shows a warning to the user.
     pub fn new(tell: impl Fn(String) + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Capture { queue: Mutex::default(), filled: Condvar::new(), emptied: Condvar::new(), tell: Box::new(tell) })
     }
 
-    /// Hands bytes over; `patient` callers wait for a disk that is busy.
+    /// Passes bytes to the thread. A `patient` caller waits for a busy disk.
     pub fn push(self: &Arc<Self>, file: &Arc<CaptureFile>, bytes: &[u8], patient: bool) {
         let mut q = lock(&self.queue);
         if !q.started {
@@ -267,7 +271,7 @@ impl Capture {
         }
     }
 
-    /// Once for each kind of trouble: a disk that stays full is no news.
+    /// Warns of an error, once for each error number: a disk that stays full causes one warning.
     fn failed(&self, file: &CaptureFile, e: &io::Error) {
         {
             let mut q = lock(&self.queue);
@@ -280,7 +284,7 @@ impl Capture {
         (self.tell)(format!("monarch: cannot write {path}: {e}: what procs print is on the console only, until this is over"));
     }
 
-    /// Waits until all that was handed over is in the files, at most until then.
+    /// Waits until all bytes are in the files, at most until the deadline.
     pub fn flush(&self, deadline: Instant) {
         let mut q = lock(&self.queue);
         while q.writing || !q.waiting.is_empty() {

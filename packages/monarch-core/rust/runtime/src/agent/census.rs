@@ -1,5 +1,5 @@
-//! The state of all procs of a host, for `monarch ps` and others: the agent asks every proc, waits a short time, and puts the answers into
-//! one. A proc that does not answer delays no other one, and its row has the state that the kernel reports.
+//! The state of all procs of a host, for `monarch ps` and other inspections. The agent asks every proc, waits a short time, and combines
+//! the answers. A proc that does not answer delays no other one, and its row has the state that the kernel reports.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -17,25 +17,28 @@ use crate::gateway::Member;
 use crate::node::Node;
 use crate::node::inspection::{STACKS, hex};
 
-/// What a client calls the agent of another host.
+/// The name of the agent of another host in the answers to a client.
 const AGENT: &str = "agent";
 
-/// How long procs have to answer. For stacks: longer than those without the GIL take. The state is at hand.
+/// The time that procs have for their stacks. It is longer than a proc takes that has to read them without the GIL.
 const FOR_STACKS: Duration = Duration::from_millis(2000);
+/// The time for the state, which a proc has at hand.
 const FOR_STATE: Duration = Duration::from_millis(700);
-/// More for other hosts, which wait as long for their procs.
+/// The additional time for other hosts, which wait for their own procs.
 const FOR_HOSTS: Duration = Duration::from_millis(1000);
 
-/// Who wants to know: a process at the other end of a link with the number of its question, or a call of this process.
+/// The receiver of an inspection.
 #[derive(Clone, Copy)]
 pub enum Asker {
+    /// A process at the other end of a link, and the number of its request.
     Peer(ProcUid, u64),
+    /// A call of this process.
     Here(SlotId),
-    /// This agent, of a proc that has become unresponsive.
+    /// This agent, for the stacks of a proc that has become unresponsive.
     Watch(ProcUid),
 }
 
-/// What the agent itself knows of a proc.
+/// The row of a proc, from the agent's table, the kernel and the proc's own answer.
 #[derive(Serialize)]
 pub struct ProcRow {
     pub uid: String,
@@ -44,24 +47,27 @@ pub struct ProcRow {
     pub name: String,
     /// `starting`, `running`, `stopping` or `unresponsive`.
     pub state: &'static str,
-    /// How long it has been there, seconds.
+    /// Age of the proc in seconds.
     pub age: f64,
-    /// How long it has been unresponsive, seconds, and what was found then.
+    /// The time for which the proc has been unresponsive, in seconds.
     pub silent: Option<f64>,
+    /// The probable reason why the proc is unresponsive.
     pub evidence: Option<&'static str>,
+    /// The stacks of an unresponsive proc.
     pub stacks: Option<Box<RawValue>>,
-    /// The kernel's letter for its main thread: `T` is stopped by a signal.
+    /// The kernel's state letter of the main thread; `T`: stopped by a signal.
     pub kernel: Option<char>,
-    /// Memory in use, bytes.
+    /// Resident memory in bytes.
     pub rss: Option<u64>,
-    /// The memory cgroup that it was seen in last.
+    /// The memory cgroup of the proc at the last check.
     pub cgroup: Option<String>,
-    /// The files that its output is also written to, without `.stdout` and `.stderr`.
+    /// The path of the files with the proc's output, without `.stdout` and `.stderr`.
     pub captured_in: Option<PathBuf>,
     /// The proc's own answer.
     pub answer: Option<Box<RawValue>>,
 }
 
+/// The answer to an inspection, as JSON.
 #[derive(Serialize)]
 struct Answer {
     host: String,
@@ -69,48 +75,51 @@ struct Answer {
     agent_pid: u32,
     zygote_pid: Option<u32>,
     procs: Vec<ProcRow>,
-    /// Of a client: its other hosts.
+    /// Client only: its other hosts.
     hosts: Vec<HostRow>,
-    /// Of an agent: clients of other hosts that have work here, in their own words.
+    /// Agent only: the clients of other hosts that have a job here, by their own descriptions.
     clients: Vec<String>,
-    /// Of the services of this host that are not as they should be, or were not.
+    /// Notes on services of this host that failed or are failing.
     notes: Vec<String>,
-    /// The processes whose events are recorded, or were.
+    /// The processes whose events are recorded or were recorded.
     recordings: Vec<RecordingRow>,
 }
 
-/// What is known of another host of a client.
+/// The row of another host of a client.
 #[derive(Serialize)]
 struct HostRow {
-    /// What it is called in this job.
+    /// The id of the host in this job.
     id: String,
     host: String,
     /// `joining`, `joined` or `lost`.
     state: &'static str,
-    /// What its agent says of this client's procs, or why it says nothing.
+    /// The answer of the host's agent about this client's procs; without one, `error` has the reason.
     answer: Option<Box<RawValue>>,
     error: Option<String>,
 }
 
+/// An inspection whose answers have not all arrived.
 struct Open {
     asker: Asker,
-    /// The client's job that is asked about, by what this host is called in it; none: everything here.
+    /// The job that the inspection is limited to, by the id of this host in it; none: all procs of this host.
     only: Option<ProcUid>,
     hosts: Vec<Member>,
     answers: HashMap<ProcUid, Vec<u8>>,
+    /// The number of answers that are expected.
     wanted: usize,
 }
 
+/// The inspections of an agent. The agent owns it.
 #[derive(Default)]
 pub struct Census {
     open: Mutex<HashMap<u64, Open>>,
     next: std::sync::atomic::AtomicU64,
-    /// What is shown below the procs: by the name of a service.
+    /// The notes of the answer, by the name of the service.
     pub(crate) notes: Mutex<BTreeMap<String, String>>,
 }
 
 impl Agent {
-    /// Asks every proc, this process itself, and a client's other hosts. A client of another host gets its own procs.
+    /// Asks every proc, this process itself, and a client's other hosts. A client of another host receives the rows of its own procs only.
     pub fn inspect_all(&self, asker: Asker, what: u8) {
         let Some(node) = self.node() else { return };
         let gateway = node.gateway();
@@ -206,7 +215,7 @@ impl Agent {
         }
     }
 
-    /// A process that listens is the agent of a host.
+    /// The name of this process in the answer. A process that listens is the agent of a host.
     pub(crate) fn own_name(&self, node: &Node) -> &'static str {
         if node.gateway().is_some_and(|g| g.listens()) { AGENT } else { "client" }
     }
@@ -233,12 +242,12 @@ impl Agent {
     }
 }
 
-/// Seconds since then.
+/// The seconds that have passed since then.
 pub fn seconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64()
 }
 
-/// What the kernel says of a process in which Python does not run.
+/// The probable reason why Python does not run in a process, from the kernel's state of the process.
 pub fn why_silent(pid: u32) -> &'static str {
     match kernel_state(pid) {
         Some('T' | 't') => "stopped by a signal",
@@ -247,20 +256,20 @@ pub fn why_silent(pid: u32) -> &'static str {
     }
 }
 
-/// The letter behind the last parenthesis of `/proc/PID/stat`.
+/// The letter after the last parenthesis of `/proc/PID/stat`.
 fn kernel_state(pid: u32) -> Option<char> {
     stat(pid)?.chars().next()
 }
 
-/// How a process has ended that its parent has not waited for yet, as from `waitpid`.
+/// The wait status of an exited process that its parent has not reaped yet, as from `waitpid`.
 pub(crate) fn exit_status(pid: u32) -> Option<i32> {
-    /// `exit_code`, the 52nd field (proc_pid_stat(5)), counted from the state, which is the third.
+    /// `exit_code` is the 52nd field (proc_pid_stat(5)). The index counts from the state, which is the third field.
     const EXIT_CODE: usize = 49;
     let stat = stat(pid).filter(|s| s.starts_with('Z'))?;
     stat.split_ascii_whitespace().nth(EXIT_CODE)?.parse().ok()
 }
 
-/// `/proc/PID/stat` behind the name, which may hold anything.
+/// The fields of `/proc/PID/stat` after the process name, which may contain any character.
 fn stat(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(stat.rsplit_once(')')?.1.trim_start().to_owned())
@@ -269,6 +278,6 @@ fn stat(pid: u32) -> Option<String> {
 fn resident(pid: u32) -> Option<u64> {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    // SAFETY: a plain question to the C library.
+    // SAFETY: the call has no pointers.
     Some(pages * u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?)
 }

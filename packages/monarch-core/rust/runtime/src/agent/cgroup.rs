@@ -1,14 +1,15 @@
-//! Which procs the kernel killed because memory had run out.
+//! The procs that the kernel killed because memory had run out.
 //!
-//! A wait status does not tell: the OOM killer sends an ordinary SIGKILL. But before it sends it, the kernel counts the kill in the
-//! memory cgroup of its victim, whichever limit was hit. So the counter is read when a proc comes up and again when one dies by SIGKILL; a
-//! kill that no death has been explained with explains this one. Two victims in one cgroup at the same moment, one of them ours and
-//! killed by a person, can be mistaken for each other; nothing the kernel keeps could tell them apart.
+//! A wait status does not show the cause: the OOM killer sends an ordinary SIGKILL. Before it sends the signal, the kernel counts the kill
+//! in the memory cgroup of its victim, whichever limit was hit. The agent therefore reads the counter when a proc starts, and again when a
+//! proc ends by SIGKILL: a kill in the counter that explains no other end explains this one. If two processes in one cgroup are killed at
+//! the same moment, and a user has killed one of them, the two can be mistaken for each other; no record of the kernel distinguishes them.
 //!
-//! A process may be moved, by its own command or by another process, and nothing is notified of that. With the older interface a process
-//! that has been killed is shown in the root until it is reaped, so its cgroup has to be known before. Therefore the agent looks when a
-//! proc is started, when it says hello, and each time that it looks after its procs (`watch`). A kill within that period after a move is
-//! `signal`, as a kill by a person is. On a host without the memory controller nothing is claimed.
+//! A process may be moved to another cgroup, by its own command or by another process, and the agent is not notified of that. With version
+//! 1 of the interface, a killed process is shown in the root cgroup until it is reaped, so its cgroup has to be known before. The agent
+//! therefore reads the cgroup of a proc when it is started, when it has connected, and at each periodic check (`watch`). A kill that
+//! follows a move within one period is reported as `signal`, like a kill by a user. On a host without the memory controller, no end is
+//! explained.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,24 +18,24 @@ use std::sync::Mutex;
 use net::lock::lock;
 use wire::exit::ExitReason;
 
-/// The two interfaces of the kernel; both may be mounted, and then the memory controller is in the first.
+/// The two versions of the kernel's interface. Both may be mounted, and then the memory controller is in version 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Version {
     One,
     Two,
 }
 
-/// Where the tree of memory cgroups, or a part of it, is mounted.
+/// The mount point of the tree of memory cgroups, or of a part of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mount {
     pub version: Version,
-    /// The cgroup that the mount point shows.
+    /// The cgroup that is the root of the mounted part.
     pub root: String,
     pub at: PathBuf,
 }
 
 impl Mount {
-    /// From `/proc/self/mountinfo`.
+    /// Finds the mount point in the text of `/proc/self/mountinfo`.
     pub fn find(mountinfo: &str) -> Option<Self> {
         let mounts: Vec<Mount> = mountinfo.lines().filter_map(Self::parse).collect();
         let of = |version| mounts.iter().find(|m| m.version == version).cloned();
@@ -53,7 +54,7 @@ impl Mount {
         Some(Mount { version, root: fields.next()?.to_owned(), at: fields.next()?.into() })
     }
 
-    /// The memory cgroup that `/proc/<pid>/cgroup` names.
+    /// The memory cgroup in the text of `/proc/<pid>/cgroup`.
     pub fn cgroup_of<'a>(&self, text: &'a str) -> Option<&'a str> {
         text.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':');
@@ -66,17 +67,17 @@ impl Mount {
         })
     }
 
-    /// The folders of a cgroup and of those around it as far as they are shown, innermost first, each with its name.
+    /// The folders of a cgroup and of its ancestors within the mounted part, innermost first, each with the name of its cgroup.
     pub fn folders(&self, cgroup: &str) -> Vec<(String, PathBuf)> {
         let Ok(inside) = Path::new(cgroup).strip_prefix(&self.root) else { return Vec::new() };
-        // Joined piece by piece: an empty one would leave a slash at the end.
+        // The components are joined one by one: an empty path would add a slash at the end.
         let under = |base: &Path, p: &Path| base.components().chain(p.components()).collect::<PathBuf>();
         let name = |p: &Path| under(Path::new(&self.root), p).to_string_lossy().into_owned();
         inside.ancestors().map(|p| (name(p), under(&self.at, p))).collect()
     }
 }
 
-/// The number behind a key in lines of `key number`; with an empty key the whole text is the number.
+/// The number that follows a key, in lines of `key number`; with an empty key, the whole text as a number.
 pub fn number(text: &str, key: &str) -> Option<u64> {
     if key.is_empty() {
         return text.trim().parse().ok();
@@ -84,12 +85,12 @@ pub fn number(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// What is known of a cgroup's own limit.
+/// The state of a cgroup's own limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// How often memory could not be had because of it.
+    /// The number of allocations that failed because of the limit.
     Hits(u64),
-    /// The older interface only tells whether it was ever reached.
+    /// Version 1 only shows whether the limit was ever reached.
     Reached(bool),
 }
 
@@ -103,27 +104,28 @@ impl Limit {
     }
 }
 
-/// What the kernel shows of one cgroup.
+/// The kernel's counters of one cgroup.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
     pub kills: u64,
-    /// Its limit, and the limits of those around it, innermost first.
+    /// The limits of the cgroup and of its ancestors, innermost first.
     pub limits: Vec<Limit>,
 }
 
-/// Decides which deaths the counters explain.
+/// Decides which ends of processes the counters explain. It does no I/O.
 #[derive(Default, Debug)]
 pub struct Ledger {
+    /// The counters of each watched cgroup; kills that an end has been explained with are included.
     known: HashMap<String, Counts>,
 }
 
 impl Ledger {
-    /// The kills that are known or explained; none of a cgroup that is not known.
+    /// The number of kills that were counted before or have been explained; none for a cgroup that is not watched.
     pub fn kills(&self, cgroup: &str) -> Option<u64> {
         self.known.get(cgroup).map(|known| known.kills)
     }
 
-    /// What is counted before anything happened here that concerns us. A cgroup that was removed and made again counts from 0.
+    /// Sets the counters at the start of the watch. A cgroup that was removed and made again counts from 0.
     pub fn begin(&mut self, cgroup: &str, counts: Counts) {
         match self.known.get(cgroup) {
             Some(known) if known.kills <= counts.kills => {}
@@ -131,8 +133,8 @@ impl Ledger {
         }
     }
 
-    /// A proc in this cgroup died by SIGKILL. Whether the kernel had run out of memory, and then, innermost first, which limit was hit;
-    /// none of them: the memory of the host.
+    /// Explains the end by SIGKILL of a proc in this cgroup. None: the kernel did not kill it for lack of memory. Otherwise the index of
+    /// the limit that was hit, innermost first; without an index, the host's memory had run out.
     pub fn explain(&mut self, cgroup: &str, now: Counts) -> Option<Option<usize>> {
         let before = self.known.get_mut(cgroup)?;
         if now.kills <= before.kills {
@@ -140,7 +142,7 @@ impl Ledger {
         }
         let hit = now.limits.iter().zip(&before.limits).position(|(now, before)| now.was_hit_since(*before));
         before.kills += 1;
-        // Victims of the same limit die one after another: the hits count until all are explained.
+        // Victims of the same limit end one after another: the change of the limits is kept until all of them are explained.
         if before.kills == now.kills {
             before.limits = now.limits;
         }
@@ -148,20 +150,20 @@ impl Ledger {
     }
 }
 
-/// The memory cgroups of this host's procs.
+/// The memory cgroups of this host's procs. The agent owns it.
 pub struct Cgroups {
     mount: Option<Mount>,
     ledger: Mutex<Ledger>,
 }
 
 impl Cgroups {
-    /// Of this machine.
+    /// The memory cgroups of this machine.
     pub fn here() -> Self {
         let mount = std::fs::read_to_string("/proc/self/mountinfo").ok().and_then(|t| Mount::find(&t));
         Cgroups { mount, ledger: Mutex::default() }
     }
 
-    /// The cgroup that a process is in; from now on kills there are noticed.
+    /// The cgroup of a process. Kills in this cgroup are counted from now on.
     pub fn watch(&self, pid: u32) -> Option<String> {
         let mount = self.mount.as_ref()?;
         let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
@@ -174,7 +176,7 @@ impl Cgroups {
         Some(cgroup.to_owned())
     }
 
-    /// A SIGKILL that the kernel sent because memory had run out is distinguished from others.
+    /// Replaces a SIGKILL by `Oom`, if the kernel sent it because memory had run out.
     pub fn explained(&self, reason: ExitReason, cgroups: &[String]) -> ExitReason {
         let out_of = |c: &String| self.explain(c).map(|cgroup| ExitReason::Oom { signal: libc::SIGKILL, cgroup });
         match reason {
@@ -183,7 +185,7 @@ impl Cgroups {
         }
     }
 
-    /// The cgroup that was out of memory, if that is why a proc in `cgroup` got SIGKILL.
+    /// The name of the cgroup that was out of memory, if that is why a proc in `cgroup` was killed.
     pub fn explain(&self, cgroup: &str) -> Option<String> {
         let mount = self.mount.as_ref()?;
         let now = counts(mount, cgroup)?;
@@ -197,7 +199,7 @@ fn read(folder: &Path, file: &str, key: &str) -> Option<u64> {
     number(&std::fs::read_to_string(folder.join(file)).ok()?, key)
 }
 
-/// How often the kernel has killed in this cgroup.
+/// The number of kills in this cgroup.
 fn kills(mount: &Mount, cgroup: &str) -> Option<u64> {
     let file = match mount.version {
         Version::One => "memory.oom_control",
@@ -208,7 +210,7 @@ fn kills(mount: &Mount, cgroup: &str) -> Option<u64> {
 
 fn counts(mount: &Mount, cgroup: &str) -> Option<Counts> {
     let limit: &dyn Fn(&Path) -> Limit = match mount.version {
-        // Not its `memory.failcnt`, which current kernels leave at 0.
+        // The file `memory.failcnt` is not used: current kernels leave it at 0.
         Version::One => &|folder| {
             let most = read(folder, "memory.max_usage_in_bytes", "");
             Limit::Reached(most.is_some() && most >= read(folder, "memory.limit_in_bytes", ""))

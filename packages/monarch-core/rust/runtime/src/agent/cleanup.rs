@@ -1,14 +1,15 @@
-//! Procs that die while an actor there runs its `__cleanup__`.
+//! Procs that end while an actor runs its `__cleanup__`.
 //!
-//! A proc that is being stopped has been stopped, however it ends: libraries that crash in their destructors are no failure. But code of
-//! an actor that never got to its end is one, and the agent is the only process that knows: the proc says when a clean-up begins and ends.
+//! A proc that is being stopped counts as stopped, however it ends: a library that crashes in a destructor is no failure. An actor's
+//! clean-up that did not finish is a failure, however, and only the agent knows of it: the proc reports when a clean-up begins and ends.
 
 use wire::MailboxId;
 use wire::exit::ExitReason;
 
-/// Of one proc.
+/// The clean-ups of one proc. The proc's entry owns it.
 #[derive(Default)]
 pub(crate) struct Cleanups {
+    /// The meshes whose actors are in their clean-up now.
     running: Vec<MailboxId>,
     /// The agent has killed the proc.
     killed: bool,
@@ -26,7 +27,7 @@ impl Cleanups {
         self.killed = true;
     }
 
-    /// Why the proc has ended, which was to stop for `stopping`, and the clean-ups that it died in.
+    /// The exit reason of the proc, which was asked to stop if `stopping` is set, and the clean-ups that did not finish.
     pub fn outcome(self, stopping: Option<String>, reason: impl FnOnce() -> ExitReason) -> (ExitReason, Vec<MailboxId>) {
         match stopping {
             Some(why) if self.killed || self.running.is_empty() => (ExitReason::Stopped(why), vec![]),

@@ -1,4 +1,4 @@
-//! Where an agent puts what its procs print: the console, windows that count, files.
+//! The destinations of the lines of an agent's procs: consoles, windows in which lines are counted, files, and the client on another host.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,17 +18,17 @@ use crate::agent::{Agent, FLUSH};
 use crate::node::Node;
 
 impl Agent {
-    /// Where lines of procs that are started from now on are written.
+    /// Sets the descriptors to which the lines of procs that start from now on are written.
     pub fn set_consoles(&self, consoles: [libc::c_int; 2]) {
         *lock(&self.consoles) = consoles;
     }
 
-    /// Where the output of procs that are spawned from now on is kept, if it is.
+    /// Sets the folder of the captured output of procs that start from now on.
     pub fn set_log_dir(&self, path: PathBuf) {
         *lock(&self.log_dir) = path;
     }
 
-    /// One stream of a proc that is started.
+    /// Makes one stream of a proc that is being started.
     pub(crate) fn stream(
         &self,
         (read, console): (OwnedFd, libc::c_int),
@@ -39,8 +39,7 @@ impl Agent {
     ) -> io::Result<Arc<Stream>> {
         let stream = self.output.add(proc, (read, console), &plan.prefix, tail, self.file(plan, name))?;
         let job = self.node().and_then(|n| n.gateway()?.job_here(here)).filter(|j| !j.is_clients());
-        // A terminal is looked at.
-        // SAFETY: no pointers.
+        // A user watches a terminal, so its lines count as seen.
         if let Some(job) = job.filter(|_| unsafe { libc::isatty(console) } == 0) {
             let (me, shown) = (self.weak(), plan.name.clone());
             stream.at_first_line(move || {
@@ -52,7 +51,7 @@ impl Agent {
         Ok(stream)
     }
 
-    /// Lines of a proc are written to a console that the job's client may not see: it finds out, and says so once.
+    /// Reports to the client that a proc's lines go to a console which the client's user may not see. An agent sends it once a job.
     fn report_unshown(me: &Weak<Agent>, client: ProcUid, console: libc::c_int, proc: &str) {
         let Some((agent, node)) = me.upgrade().and_then(|a| Some((a.clone(), a.node()?))) else { return };
         let mut body = identity(console).to_vec();
@@ -61,7 +60,7 @@ impl Agent {
         node.poller.spawn(Box::new(move || theirs.send_system(client, UNSHOWN, SlotId::NONE, body)));
     }
 
-    /// At the client: the first line of another host's proc went to a console of its own, or to one that is also the client's.
+    /// Handles that report in the client: logs a warning, once a job, unless the console is also one of the client's.
     fn unshown(&self, body: &[u8]) {
         let Some((console, words)) = body.split_first_chunk::<IDENTITY>() else { return };
         let text = String::from_utf8_lossy(words);
@@ -79,7 +78,7 @@ impl Agent {
         (!plan.capture.is_empty()).then(|| CaptureFile::new(folder.join(format!("{}.{stream}", plan.capture))))
     }
 
-    /// Waits until what procs have printed before is on the console, at most so long.
+    /// Waits until the lines that procs have printed before this call are on the console, at most for `bound`.
     pub fn flush_output(&self, bound: Duration) {
         for s in lock(&self.state).procs.values().flat_map(|p| &p.streams) {
             self.output.carry(s);
@@ -87,8 +86,8 @@ impl Agent {
         self.output.flush(bound, false);
     }
 
-    /// Counts the lines of these procs together in windows from now on, or shows them one by one again. `done` is called when
-    /// what was counted so far is on the console, or does not get there in time.
+    /// Counts the lines of these procs together in windows from now on, or shows them one by one again. `done` is called when the lines
+    /// counted until now are on the console, at the latest after `FLUSH`.
     ///
     /// With a viewer, a client on another host, the lines are shown there too.
     pub fn aggregate(&self, procs: &[ProcUid], window: Option<Duration>, viewer: Option<ProcUid>, done: impl FnOnce() + Send + 'static) {
@@ -117,12 +116,12 @@ impl Agent {
         self.output.arrange(streams, window, reports, once);
     }
 
-    /// What the agent of another host has sent of the output of its procs: `LINES` or `UNSHOWN`.
+    /// Handles the message of another host's agent about the output of its procs: `LINES` or `UNSHOWN`.
     pub(crate) fn printed(&self, kind: u16, body: &[u8]) {
         if kind == LINES { self.show(body) } else { self.unshown(body) }
     }
 
-    /// Lines of procs of another host: the number of the stream, then whole lines.
+    /// Writes lines of procs of another host. The body is the number of the stream, then whole lines.
     fn show(&self, body: &[u8]) {
         if let Some((stream, lines)) = body.split_first() {
             let console = lock(&self.consoles)[usize::from(*stream == 2)];
@@ -133,14 +132,16 @@ impl Agent {
     }
 }
 
-/// The request that carries lines: the number of the stream, then the lines.
+/// The kind of the message with lines: the number of the stream, then the lines.
 pub(crate) const LINES: u16 = 41;
-/// The request that says that lines are not sent: the console that they go to, then host, proc and destination, as text.
+/// The kind of the message that lines are not sent to the client: the identity of the console that they are written to, then host, proc and
+/// destination as text.
 pub(crate) const UNSHOWN: u16 = 42;
-/// Device and inode.
+/// Bytes of a console's identity: device and inode.
 const IDENTITY: usize = 16;
-/// So much may be on its way to a viewer before those who print are held back, at most so long at a time.
+/// Limit of unacknowledged bytes to a viewer: beyond it, the output thread waits, and so do the procs that print.
 const BEHIND: usize = 4 << 20;
+/// Limit of one such wait, so a viewer that does not read cannot stop the procs.
 const HELD: Duration = Duration::from_secs(3);
 
 fn to_viewer(node: &Arc<Node>, viewer: ProcUid) -> crate::agent::viewer::Send {
@@ -157,7 +158,8 @@ fn to_viewer(node: &Arc<Node>, viewer: ProcUid) -> crate::agent::viewer::Send {
     })
 }
 
-/// What a descriptor refers to: processes that have inherited one console agree on it. Zeros if it is not open.
+/// The identity of the file that a descriptor refers to. Processes that have inherited the same console get the same value. Zeros if the
+/// descriptor is not open.
 fn identity(fd: libc::c_int) -> [u8; IDENTITY] {
     // SAFETY: zeros are a value of the structure, and the pointer to it is valid.
     let (found, stat) = unsafe {
@@ -172,7 +174,7 @@ fn identity(fd: libc::c_int) -> [u8; IDENTITY] {
     bytes
 }
 
-/// Where what is written to a console of this process goes, in words.
+/// The destination of lines that are written to a console of this process, as text for the user.
 fn destination(fd: libc::c_int) -> String {
     match std::fs::read_link(format!("/proc/self/fd/{fd}")) {
         Ok(path) if path.is_absolute() => path.display().to_string(),

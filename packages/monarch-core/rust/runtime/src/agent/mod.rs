@@ -1,21 +1,21 @@
 //! The host agent: starts, links, watches and ends procs.
 //!
-//! The agent of the client's host lives in the client. Procs listen on nothing: a proc that sends to another one for the first time asks
-//! its agent for a link, and the agent makes a socket pair and sends each proc an end.
+//! The agent of the client's host is a part of the client. Procs have no listening socket: a proc that sends to another proc of the host
+//! for the first time requests a link from its agent, and the agent makes a socket pair and sends each proc an end.
 //!
 //! | file | noun |
 //! |---|---|
 //! | `zygote` | the interpreter that procs are forked from |
 //! | `proc_links` | sockets between procs of a host |
-//! | `watch` | the agent's regular look at its procs |
-//! | `pulse` | heartbeats of the Python interpreter of a proc |
-//! | `cgroup` | which procs the kernel killed because memory had run out |
-//! | `cleanup` | procs that die while an actor there runs its `__cleanup__` |
+//! | `watch` | the periodic check of the procs |
+//! | `pulse` | the responsiveness check of the Python interpreter of a proc |
+//! | `cgroup` | the procs that the kernel killed for lack of memory |
+//! | `cleanup` | procs that end while an actor runs its `__cleanup__` |
 //! | `tenant` | procs of jobs of other hosts' clients |
 //! | `census` | the state of all procs of a host |
 //! | `recordings` | the rings of the processes of a host, which outlive them |
 //! | `output` | lines that procs print |
-//! | `aggregation` | lines that are alike, counted |
+//! | `aggregation` | counts of lines that are equal up to numbers |
 //! | `viewer` | lines that are shown at the client too |
 //! | `console` | the destination of the lines of procs |
 //! | `capture` | files with the output of procs |
@@ -59,90 +59,101 @@ use crate::agent::zygote::{Report, Zygote, from_status};
 use crate::node::Node;
 use crate::node::simulated::Launcher;
 
-/// A proc whose link ended without its process ending is killed after this time: it closed its descriptors.
+/// A proc whose link has ended while its process still runs is killed after this time: it has closed its descriptors.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// The time that a console gets to show counted lines before a flush is reported as done (contract 13.1).
 pub(crate) const FLUSH: Duration = Duration::from_secs(3);
 
-/// What the Python side decides.
+/// The values that the Python side gives to the agent.
 pub struct AgentOptions {
     pub host: String,
+    /// The command line of the zygote.
     pub zygote: Vec<String>,
     pub env: Vec<(String, String)>,
+    /// The number of last lines of a proc that its end contains.
     pub tail_lines: usize,
-    /// Where procs' stdout and stderr go; -1: nowhere.
+    /// The descriptors to which procs' stdout and stderr are written; -1: lines are dropped.
     pub consoles: [libc::c_int; 2],
 }
 
+/// A proc of this host, from the request to start it until its end is handled. The agent's `State` owns it.
 pub(crate) struct Proc {
     pub owner: ProcUid,
-    /// What this host is called in the job of the proc.
+    /// The id of this host in the job of the proc.
     pub here: ProcUid,
-    /// Of a service: what this host is called in the other jobs whose processes it answers.
+    /// Of a service: the ids of this host in the other jobs whose processes the service answers.
     pub serves: HashSet<ProcUid>,
     pub name: String,
     pub born: Instant,
     pub pulse: Pulse,
-    /// What was found when it became unresponsive.
+    /// The probable reason why the proc does not answer, found when it became unresponsive.
     pub evidence: Option<&'static str>,
+    /// The stacks of the proc's threads, read when it became unresponsive.
     pub stacks: Option<Box<RawValue>>,
     pub pid: u32,
+    /// The proc has connected to the agent.
     pub started: bool,
-    /// Asked to stop, and why.
+    /// The reason of the stop, if the proc has been asked to stop.
     pub stopping: Option<String>,
-    /// Why it did not come up, if we gave up on it.
+    /// The reason why the agent has ended a proc that was not ready in time.
     gave_up: Option<String>,
-    /// When it is killed if it is still there.
+    /// When the proc is killed if it still runs.
     kill_at: Option<Instant>,
-    /// It runs a clean-up that may take until then.
+    /// The proc runs a clean-up that has until this time: it is not killed before.
     spared: Option<Instant>,
     cleanups: Cleanups,
-    /// Where its memory is counted, and where it was before it was moved there.
+    /// The memory cgroup of the proc, and the one before it.
     pub cgroups: Vec<String>,
+    /// The last lines that the proc has printed.
     tail: Arc<Tail>,
     pub streams: Vec<Arc<Stream>>,
 }
 
+/// The table of this host's procs and of the relations between processes. The agent owns it.
 #[derive(Default)]
 pub(crate) struct State {
     pub procs: HashMap<ProcUid, Proc>,
-    /// External processes, and their pids.
+    /// The external processes, and their pids.
     pub(crate) guests: HashMap<ProcUid, u32>,
-    /// Which procs have a link between them.
+    /// For each process, the processes with which it has a link or has exchanged frames. Each of them is notified of the other one's end.
     pub(crate) linked: HashMap<ProcUid, HashSet<ProcUid>>,
-    /// Asked-for procs that we have not heard of yet, and who asks.
+    /// The processes that have requested a link to a proc which is not known here yet, by that proc.
     pub awaited: HashMap<ProcUid, Vec<ProcUid>>,
-    /// Procs whose end others want to be told of, though they have no link.
+    /// Processes that have requested to be notified of the end of a proc, by that proc.
     pub(crate) watched: HashMap<ProcUid, HashSet<ProcUid>>,
     pub(crate) zygote: Option<Zygote>,
-    /// Procs that are gone and whose end is being told.
+    /// The number of procs that are removed from `procs` and whose end is not reported yet.
     ending: usize,
-    /// Spawns on their way to the I/O thread.
+    /// The number of spawn requests that the I/O thread has not handled yet.
     pub starting: usize,
+    /// True since `close`: no proc is started any more.
     pub closing: bool,
-    /// Procs are looked at regularly.
+    /// The periodic check of the procs runs.
     pub watching: bool,
-    /// Of this process itself.
+    /// The responsiveness check of this process itself.
     pub pulse: Pulse,
 }
 
+/// The agent of a host. The node of the client or of the worker owns it.
 pub struct Agent {
     node: Weak<Node>,
     pub(crate) options: AgentOptions,
     pub(crate) output: Output,
     pub(crate) cgroups: Cgroups,
     pub(crate) recordings: Recordings,
-    /// What files with output are below.
+    /// The folder of the files with output.
     pub(crate) log_dir: Mutex<PathBuf>,
     pub(crate) state: Mutex<State>,
+    /// Is notified whenever a proc has ended or started, for `wait_quiet`.
     quiet: Condvar,
+    /// The control socket, once it is open.
     door: Mutex<Option<crate::node::guest::Door>>,
     pub(crate) census: Census,
     pub(crate) born: Instant,
-    /// Where the lines of procs go, their stdout and their stderr.
+    /// The descriptors to which the lines of procs are written: their stdout and their stderr.
     pub(crate) consoles: Mutex<[libc::c_int; 2]>,
-    /// Starts procs in this process instead.
+    /// Simulation only: starts procs as nodes of this process.
     launcher: OnceLock<Arc<Launcher>>,
     me: Weak<Agent>,
 }
@@ -187,7 +198,7 @@ impl Agent {
         if let (Some(node), Some(me)) = (self.node.upgrade(), self.me.upgrade()) {
             node.poller.spawn(Box::new(move || {
                 drop(me.with_zygote(|_| ()));
-                // Whoever looks in comes through it. Without it everything else works.
+                // The control socket serves inspections and external processes. Without it, everything else works.
                 drop(me.open_door());
                 me.watch();
             }));
@@ -209,7 +220,7 @@ impl Agent {
         }
     }
 
-    /// Messages of procs (and of this process) to their agent.
+    /// Handles a message of a proc, or of this process, to the agent.
     pub fn control(&self, from: ProcUid, c: Control) {
         match c {
             Control::Hello { pid, .. } => self.hello(from, pid),
@@ -223,7 +234,7 @@ impl Agent {
                     a.quiet.notify_all();
                 });
             }
-            // Behind the spawn that may be on its way there.
+            // On the I/O thread, after a spawn of the same proc that may wait there.
             Control::StopProc { uid, grace_ms, reason } => {
                 self.on_io_thread(move |a| a.stop_proc(uid, Duration::from_millis(grace_ms), &reason))
             }
@@ -249,7 +260,7 @@ impl Agent {
         }
     }
 
-    /// Lets processes of the same user in that were not started here.
+    /// Opens the control socket, for processes of the same user that this agent has not started.
     pub fn open_door(&self) -> io::Result<()> {
         let node = self.node.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         let mut open = lock(&self.door);
@@ -291,7 +302,7 @@ impl Agent {
         let tail = Tail::new(self.options.tail_lines);
         let mut fds = vec![theirs];
         let mut streams = vec![];
-        // What a simulated proc prints is printed already.
+        // A simulated proc prints to the output of this process.
         if self.launcher.get().is_none() {
             let consoles = *lock(&self.consoles);
             for (console, name) in consoles.into_iter().zip(["stdout", "stderr"]) {
@@ -302,7 +313,8 @@ impl Agent {
         }
         let waiting = {
             let mut state = lock(&self.state);
-            // In one step with the entry: its end, which another thread may be telling right now, stops what it finds there.
+            // In one step with the new entry: if the owner ends at the same time, the thread that handles its end finds this proc in the
+            // table and stops it.
             self.owner_lives(owner)?;
             state.procs.insert(
                 uid,
@@ -359,7 +371,7 @@ impl Agent {
         p.gave_up = Some(format!("not ready after {} s", bound.as_secs_f64()));
         drop(state);
         self.kill(uid);
-        // Its parent, who would tell, may be what does not move; a proc that comes up after all finds its link closed.
+        // The zygote may be stuck and report no exit. A proc that becomes ready after all finds its link closed.
         let (Some(node), me) = (self.node.upgrade(), self.me.clone()) else { return };
         let end = move || {
             if let Some(a) = me.upgrade() {
@@ -370,7 +382,7 @@ impl Agent {
     }
 
     fn hello(&self, from: ProcUid, pid: u32) {
-        // Its command may have put it elsewhere than where it was forked.
+        // The command of the proc may have moved it to another cgroup after the fork.
         let cgroup = self.cgroups.watch(pid);
         let is_proc = lock(&self.state).procs.get_mut(&from).is_some_and(|p| {
             p.started = true;
@@ -387,7 +399,7 @@ impl Agent {
 
     // ---- ending
 
-    /// Asks a proc to end; after `grace` it is killed.
+    /// Asks a proc to stop, and kills it after `grace`.
     pub fn stop_proc(&self, uid: ProcUid, grace: Duration, reason: &str) {
         let Some(node) = self.node.upgrade() else { return };
         {
@@ -413,7 +425,7 @@ impl Agent {
         self.look_later(uid, grace);
     }
 
-    /// Moves the time of the kill, of this stop and of later ones: the proc runs a clean-up that may take so long.
+    /// Postpones the kill of the proc, for this stop and for later ones: the proc runs a clean-up that may take `grace`.
     fn spare(&self, uid: ProcUid, grace: Duration) {
         if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
             p.spared = Some(self.now() + grace);
@@ -446,7 +458,7 @@ impl Agent {
     pub fn kill(&self, uid: ProcUid) {
         lock(&self.state).procs.get_mut(&uid).into_iter().for_each(|p| p.cleanups.killed());
         if let Some(l) = self.launcher.get().cloned() {
-            // Behind the spawn that may be on its way there.
+            // On the I/O thread, after a spawn of the same proc that may wait there.
             return self.on_io_thread(move |_| l.kill(uid));
         }
         let state = lock(&self.state);
@@ -455,7 +467,7 @@ impl Agent {
         }
     }
 
-    /// What the zygote tells of its children.
+    /// Handles a report of the zygote about its children.
     pub fn report(&self, r: Report) {
         match r {
             Report::Started { uid, pid } => {
@@ -472,20 +484,20 @@ impl Agent {
                     let mut state = lock(&self.state);
                     (state.zygote.take(), state.procs.keys().copied().collect::<Vec<_>>())
                 };
-                // Its link may end a moment before it is a corpse that can be buried.
+                // The link of the zygote may end a moment before the process can be reaped.
                 if let Some(z) = zygote {
                     z.end();
                 }
-                // Its children got SIGKILL from the kernel when it went.
+                // The kernel has sent SIGKILL to its children when it ended.
                 let killed = ExitReason::Signal { signal: libc::SIGKILL, core_dumped: false };
                 self.exited(procs.into_iter().map(|uid| (uid, killed.clone())).collect());
             }
         }
     }
 
-    /// Processes have ended, of one cause.
+    /// Handles the ends of processes that have the same cause.
     pub(crate) fn exited(&self, ends: Vec<(ProcUid, ExitReason)>) {
-        // What they have sent last counts.
+        // Frames that the processes have sent before are handled first.
         let node = self.node.upgrade();
         ends.iter().filter_map(|(uid, _)| node.as_ref()?.known_peer(*uid)).for_each(|p| p.link.drain());
         ends.iter().for_each(|(uid, _)| control_socket::forget(&control_socket::of_buffers(uid.0)));
@@ -514,7 +526,7 @@ impl Agent {
         self.quiet.notify_all();
     }
 
-    /// Tells all who must know, and ends what the procs owned.
+    /// Notifies all processes that refer to these procs, and stops the procs that they owned.
     pub(crate) fn ended(&self, ends: Vec<(ProcUid, ProcEnd, ProcUid)>) {
         let Some(node) = self.node.upgrade() else { return };
         let mut news: HashMap<ProcUid, Vec<(ProcUid, ProcEnd)>> = HashMap::new();
@@ -534,10 +546,10 @@ impl Agent {
                     }
                     news.entry(other).or_default().push((*uid, end.clone()));
                 }
-                // One that is being stopped has its time already.
+                // A proc that is being stopped has a deadline already.
                 let is_orphan = |p: &Proc| p.owner == *uid && p.stopping.is_none();
                 orphans.extend(state.procs.iter().filter(|(_, p)| is_orphan(p)).map(|(u, _)| *u));
-                // Before anybody else may ask for it in vain.
+                // The tombstone is inserted before another thread can request a link to the process.
                 node.bury(*uid, end.clone());
             }
         }
@@ -551,7 +563,7 @@ impl Agent {
         self.quiet.notify_all();
     }
 
-    // ---- looking and leaving
+    // ---- inspection and shutdown
 
     pub(crate) fn node(&self) -> Option<Arc<Node>> {
         self.node.upgrade()
@@ -565,7 +577,7 @@ impl Agent {
         &self.options.host
     }
 
-    /// Waits until no proc is left, at most so long; then kills what is.
+    /// Waits until all procs have ended, at most for `bound`. Returns false if some still run.
     pub fn wait_quiet(&self, bound: Duration) -> bool {
         let deadline = Instant::now() + bound;
         let mut state = lock(&self.state);
@@ -579,7 +591,7 @@ impl Agent {
         true
     }
 
-    /// The last thing: no proc can be started any more, the zygote goes, all lines are on the console.
+    /// Shuts the agent down: no proc can be started any more, the zygote ends, and all lines are written to the console.
     pub fn close(&self, bound: Duration) {
         let zygote = {
             let mut state = lock(&self.state);

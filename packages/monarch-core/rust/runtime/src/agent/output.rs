@@ -1,10 +1,9 @@
 //! Lines that procs print.
 //!
-//! Each proc's stdout and stderr are pipes that the agent reads. Lines come out whole, with the proc's prefix, in
-//! order, on the agent's own stdout and stderr. A thread of its own does it: a console that does not read slows
-//! down those who print, and nobody else. On request lines that are alike are counted (`aggregation`) on their way, and
-//! what was printed is also kept in files (`capture`). Everything that is written to a console is written by that thread
-//! and without a lock, so one flush never waits for another.
+//! Each proc's stdout and stderr are pipes that the agent reads. Each line is written whole, with the proc's prefix and in order, to the
+//! agent's own stdout or stderr. A separate thread does this: a console that is read slowly delays only the procs that print. On request,
+//! lines that are equal up to numbers are counted (`aggregation`), and the printed bytes are also written to files (`capture`). All writes
+//! to a console are made by that thread, without a lock, so one flush never waits for another.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -21,15 +20,15 @@ use crate::agent::aggregation::{Aggregation, Report};
 use crate::agent::capture::{Capture, CaptureFile};
 use crate::agent::viewer::{self, Parcel, Viewer};
 
-/// Lines that may wait for the console before a pipe is left unread.
+/// Limit of unwritten bytes: beyond it, the thread writes to the console before it reads more from the pipe.
 const BACKLOG: usize = 256 << 10;
-/// More than a pipe holds: what a proc that is gone can have left in it.
+/// Limit of bytes that are read from the pipe of an ended proc. It is more than a pipe can hold.
 const PIPE: usize = 1 << 20;
-/// Longer lines are cut (contract 13.1).
+/// Limit of a line; longer lines are cut (contract 13.1).
 const LINE: usize = 4096;
 const TRUNCATED: &[u8] = b"[TRUNCATED]";
 
-/// The last lines of a proc, both streams.
+/// The last lines of a proc, of both streams.
 pub struct Tail {
     lines: Mutex<VecDeque<String>>,
     keep: usize,
@@ -56,37 +55,39 @@ impl Tail {
     }
 }
 
+/// The lines of one stream that are not written yet, and their destinations.
 #[derive(Default)]
 struct Lines {
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line whose end has not arrived.
     partial: Vec<u8>,
+    /// The line in `partial` has reached `LINE`: the rest of it is dropped.
     cut: bool,
-    /// Whole lines with prefix, not yet on the console.
+    /// Whole lines with prefix that are not written to the console yet.
     pending: Vec<u8>,
-    /// Where lines are counted instead.
+    /// The group in which the lines are counted; none: the lines are shown one by one.
     group: Option<Arc<Group>>,
-    /// Where they are shown too.
+    /// The client on another host at which the lines are shown too.
     viewer: Option<Viewer>,
-    /// Called with the first line, unless there is a viewer before it.
+    /// Called with the first line, unless a viewer is set before.
     at_first: Option<Box<dyn FnOnce() + Send>>,
-    /// The proc is gone.
+    /// The proc has ended, and all of its lines are read.
     drained: bool,
 }
 
-/// Streams whose lines are counted together: of the procs of one mesh.
+/// The streams of the procs of one mesh, whose lines are counted together.
 struct Group {
     counted: Mutex<Counted>,
-    /// Streams that can still bring lines.
+    /// The number of streams that can still bring lines.
     members: AtomicUsize,
     poller: Weak<Poller>,
-    /// Where reports are shown too.
+    /// The client on another host at which the counts are shown too.
     viewer: Option<viewer::Send>,
     me: Weak<Group>,
 }
 
 struct Counted {
     aggregation: Aggregation,
-    /// Somebody is going to look when the window is over.
+    /// A check at the end of the window is scheduled.
     is_watched: bool,
 }
 
@@ -131,13 +132,13 @@ impl Group {
         let mut c = lock(&self.counted);
         c.is_watched = false;
         let reports = c.aggregation.take_due(now);
-        // A window that was taken early was followed by another one.
+        // The window that was scheduled may have ended early; then another one runs.
         self.watch(&mut c, now);
         drop(c);
         write_reports(reports, self.viewer.as_ref());
     }
 
-    /// Reports to the viewer what was counted; that is still to be written here.
+    /// Sends the counts of the window to the viewer, and returns them for the console.
     fn report_now(&self) -> Vec<Report> {
         let reports = lock(&self.counted).aggregation.take();
         if let Some(send) = &self.viewer {
@@ -146,7 +147,7 @@ impl Group {
         reports
     }
 
-    /// On the output thread.
+    /// Writes the counts of the window, on the output thread.
     fn flush(&self) {
         let reports = lock(&self.counted).aggregation.take();
         write_reports(reports, self.viewer.as_ref());
@@ -162,11 +163,11 @@ fn write_reports(reports: Vec<Report>, viewer: Option<&viewer::Send>) {
     }
 }
 
-/// Waits for a console that is slow; one that is closed takes nothing, and the lines are in the tail.
+/// Writes all bytes, and waits for a slow console. If the console is closed, the bytes are dropped; the last lines are in the tail.
 fn write_all(console: libc::c_int, bytes: &[u8]) {
     let mut rest = bytes;
     while !rest.is_empty() {
-        // SAFETY: a readable slice.
+        // SAFETY: the pointer and the length are those of a readable slice.
         let n = unsafe { libc::write(console, rest.as_ptr().cast(), rest.len()) };
         if n >= 0 {
             rest = &rest[n as usize..];
@@ -176,7 +177,7 @@ fn write_all(console: libc::c_int, bytes: &[u8]) {
             std::io::ErrorKind::Interrupted => {}
             std::io::ErrorKind::WouldBlock => {
                 let mut p = libc::pollfd { fd: console, events: libc::POLLOUT, revents: 0 };
-                // SAFETY: one valid pollfd.
+                // SAFETY: the pointer is that of one valid pollfd.
                 unsafe { libc::poll(&mut p, 1, -1) };
             }
             _ => return,
@@ -184,7 +185,7 @@ fn write_all(console: libc::c_int, bytes: &[u8]) {
     }
 }
 
-/// One stream of one proc.
+/// One stream of one proc. The agent's table and the output thread share it.
 pub struct Stream {
     proc: u64,
     pipe: OwnedFd,
@@ -216,7 +217,7 @@ impl Stream {
 
     fn end_line(&self, l: &mut Lines) {
         if l.cut {
-            // Not in the middle of a character.
+            // The cut is not in the middle of a character.
             if let Err(e) = std::str::from_utf8(&l.partial)
                 && e.error_len().is_none()
             {
@@ -244,7 +245,8 @@ impl Stream {
         partial.clear();
     }
 
-    /// Reads what is there, so many bytes at most; false at the end of the stream. `patient` callers may wait for the disk.
+    /// Reads what is in the pipe, at most `bound` bytes and one buffer more; false at the end of the stream. A `patient` caller may wait
+    /// for the disk.
     fn read(&self, bound: usize, patient: bool) -> bool {
         let mut l = lock(&self.lines);
         let mut buf = [0; 16 << 10];
@@ -263,7 +265,7 @@ impl Stream {
                     }
                     self.feed(&mut l, &buf[..n]);
                     taken += n;
-                    // Give the console its turn before the backlog grows.
+                    // The console is written before more lines are read.
                     if taken > bound {
                         return true;
                     }
@@ -285,17 +287,18 @@ impl Stream {
         }
     }
 
-    /// `report` is called when the first line comes, unless a viewer is there before; it must not wait.
+    /// Calls `report` when the first line arrives, unless a viewer is set before. `report` must not block.
     pub fn at_first_line(&self, report: impl FnOnce() + Send + 'static) {
         lock(&self.lines).at_first = Some(Box::new(report));
     }
 
-    /// The file with its bytes, if they are kept.
+    /// The path of the file with the stream's bytes; none if they are not captured.
     pub fn captured_in(&self) -> Option<&Path> {
         self.file.as_ref().map(|(file, _)| file.path())
     }
 
-    /// From now on its lines are counted there, or shown, and shown to the viewer too; gives where they were counted before.
+    /// Sets the group in which lines are counted, or none to show them one by one, and the viewer. Returns the group before, and lines that
+    /// are still to be sent to the viewer before.
     fn regroup(&self, group: Option<Arc<Group>>, viewer: Option<Viewer>) -> (Option<Arc<Group>>, Option<Parcel>) {
         let mut l = lock(&self.lines);
         if viewer.is_some() {
@@ -327,7 +330,7 @@ impl Source for StreamSource {
     }
 }
 
-/// The thread that carries lines to the console.
+/// The thread that writes lines to the console. The agent owns it.
 pub struct Output {
     pub(crate) poller: Arc<Poller>,
     started: AtomicBool,
@@ -352,7 +355,7 @@ impl Output {
         made.map(drop).inspect_err(|_| self.started.store(false, Ordering::Release))
     }
 
-    /// Takes over the reading end of a stream; what comes out of it also goes to `file`.
+    /// Takes over the reading end of a stream. Its bytes are also written to `file`, if there is one.
     pub fn add(
         &self,
         proc: ProcUid,
@@ -371,10 +374,10 @@ impl Output {
         Ok(stream)
     }
 
-    /// The proc is gone: takes what it left in the pipe into its tail now, and to the console soon. What was counted of a
-    /// group goes there with its last proc.
+    /// Handles the end of a proc: reads the rest of the pipe into its tail now, and writes it to the console soon. The counts of a group
+    /// are written when the last proc of the group has ended.
     pub fn drain(&self, stream: &Arc<Stream>) {
-        // Who calls must not wait for a disk.
+        // The caller must not wait for a disk.
         stream.read(PIPE, false);
         let mut l = lock(&stream.lines);
         if !l.partial.is_empty() {
@@ -382,7 +385,7 @@ impl Output {
         }
         let gone_before = std::mem::replace(&mut l.drained, true);
         let last = l.group.clone().filter(|g| !gone_before && g.members.fetch_sub(1, Ordering::AcqRel) == 1);
-        // Now: the word that the proc has ended goes the same way.
+        // Sent now: the report that the proc has ended takes the same route, and must arrive after its lines.
         let parcel = l.viewer.as_mut().and_then(Viewer::take);
         drop(l);
         if let Some(p) = parcel {
@@ -396,7 +399,7 @@ impl Output {
         }));
     }
 
-    /// Takes what is in the pipe to the console soon, ahead of the kernel's word that there is something.
+    /// Reads the pipe and writes to the console soon, without waiting for an event of the poller.
     pub fn carry(&self, stream: &Arc<Stream>) {
         let s = stream.clone();
         self.poller.spawn(Box::new(move || {
@@ -405,13 +408,13 @@ impl Output {
         }));
     }
 
-    /// Counts the lines of these streams together in windows from now on, or shows them one by one again. What has been
-    /// counted of them so far is on the console when `done` is called.
+    /// Counts the lines of these streams together in windows from now on, or shows them one by one again. The lines counted until now are
+    /// on the console when `done` is called.
     pub fn aggregate(&self, streams: Vec<Arc<Stream>>, window: Option<Duration>, done: impl FnOnce() + Send + 'static) {
         self.arrange(streams.into_iter().map(|s| (s, None)).collect(), window, None, done);
     }
 
-    /// The same, with viewers of their lines, and one of the reports of what was counted.
+    /// As `aggregate`, with a viewer for the lines of each stream, and one for the counts.
     pub fn arrange(
         &self,
         streams: Vec<(Arc<Stream>, Option<Viewer>)>,
@@ -420,7 +423,7 @@ impl Output {
         done: impl FnOnce() + Send + 'static,
     ) {
         if self.start().is_err() {
-            // Without a thread there is no line to count.
+            // Without the thread, no stream was added, so no line is counted.
             return done();
         }
         let groups = self.groups.clone();
@@ -429,10 +432,10 @@ impl Output {
             let group = window.map(|w| Group::new(w, &poller, reports));
             let mut before: Vec<Arc<Group>> = Vec::new();
             for (s, viewer) in streams {
-                // What was printed before is shown as it was to be then.
+                // Lines printed before the change are handled in the way set then.
                 s.read(PIPE, true);
                 let (old, parcel) = s.regroup(group.clone(), viewer);
-                // Those that were read before the change.
+                // The lines that were read before the change.
                 s.write();
                 if let Some(p) = parcel {
                     p.go(true);
@@ -448,7 +451,7 @@ impl Output {
         }));
     }
 
-    /// Lines of another host.
+    /// Writes lines of another host's procs.
     pub fn show(&self, console: libc::c_int, lines: Vec<u8>) {
         match self.start() {
             Ok(()) => self.poller.spawn(Box::new(move || write_all(console, &lines))),
@@ -456,8 +459,8 @@ impl Output {
         }
     }
 
-    /// Waits until all that was handed over is on the console and in the files, at most so long; `counted`: also what a
-    /// window has counted that is not over.
+    /// Waits until all lines that were read are on the console and in the files, at most for `bound`. With `counted`, windows that have not
+    /// ended are ended and written too.
     pub fn flush(&self, bound: Duration, counted: bool) {
         if !self.started.load(Ordering::Acquire) {
             return;

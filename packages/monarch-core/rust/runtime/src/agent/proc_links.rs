@@ -1,4 +1,5 @@
-//! The links of procs, in their agent: two procs of a host get a socket to each other, and a link that ends is the end of its proc.
+//! The links of procs, in their agent: each pair of procs that exchange frames gets a socket pair, and the end of a link shows the end of
+//! its proc.
 
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use crate::agent::census::exit_status;
 use crate::agent::zygote::from_status;
 use crate::agent::{Agent, LINGER};
 
-/// How long a zygote that runs may take to report an exit.
+/// The time that a running zygote has to report an exit. After it, the agent reads the status from the kernel.
 const UNREPORTED: Duration = Duration::from_millis(250);
-/// Between two attempts to get the descriptors of a link.
+/// The pause between two attempts to make a socket pair when the process has no free descriptor.
 const SHORTAGE: Duration = Duration::from_millis(10);
 
 impl Agent {
@@ -36,7 +37,7 @@ impl Agent {
         self.link(from, target);
     }
 
-    /// Gives two procs a socket to each other. What they have sent waits for it, also for the descriptors that it needs.
+    /// Sends each of two procs an end of a socket pair. Frames that the procs have sent wait for it, also while no descriptor is free.
     fn link(&self, from: ProcUid, target: ProcUid) {
         let Some(node) = self.node() else { return };
         let Ok((a, b)) = sys::socketpair() else {
@@ -54,12 +55,12 @@ impl Agent {
         }
     }
 
-    /// Until one of both has ended.
+    /// True until one of the two processes has ended.
     fn is_linked(&self, a: ProcUid, b: ProcUid) -> bool {
         lock(&self.state).linked.get(&a).is_some_and(|known| known.contains(&b))
     }
 
-    /// The link of a proc ended; normally the zygote tells us at once how its process ended.
+    /// Handles the end of a proc's link. Usually the zygote reports the exit status of the process at once.
     pub fn link_down(&self, uid: ProcUid) {
         self.guest_ended(uid);
         let Some(node) = self.node() else { return };
@@ -77,7 +78,7 @@ impl Agent {
         }
     }
 
-    /// A zygote that is stopped reports no exit; until it does, the kernel has the status.
+    /// Reads the exit status of a process from the kernel if the zygote does not report it, for example because it is stopped by a signal.
     fn look_for_exit(&self, uid: ProcUid) {
         let Some(node) = self.node().filter(|_| !self.is_simulated()) else { return };
         let me = self.weak();

@@ -1,28 +1,34 @@
-//! Heartbeats of the Python interpreter of a proc: whether it runs, decided from answers to pings. No input, no output, no clock.
+//! The responsiveness check: decides from the answers to pings whether the Python interpreter of a proc runs. It does no I/O, and the
+//! caller gives the time.
 //!
-//! A proc that does not answer is `unresponsive`: stopped by a signal, starved, or with a thread that keeps the GIL. It is never taken for
-//! ended because of that, and may be responsive again at any time.
+//! A proc that does not answer is `unresponsive`: it is stopped by a signal, it gets no CPU time, or one of its threads keeps the GIL. This
+//! state is no failure, and the proc may be responsive again at any time.
 
 use std::time::{Duration, Instant};
 
-/// How often it is looked at.
+/// The period of the check.
 pub const PERIOD: Duration = Duration::from_millis(1250);
-/// So long without an answer is unresponsive. With the period that is known within 3.75 s; the contract allows 5, stacks included.
+/// A proc without an answer for this time is unresponsive. With the period, that is known within 3.75 s; the contract allows 5 s, including
+/// the time for stacks.
 const LIMIT: Duration = Duration::from_millis(2000);
 
-/// What to do at a tick.
+/// The action of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Beat {
+    /// Send a ping.
     Ask,
+    /// A ping is not answered yet, or the proc is known to be unresponsive.
     Wait,
-    /// It has just become unresponsive.
+    /// The proc has just become unresponsive.
     Lost,
 }
 
+/// The state of the check of one process.
 #[derive(Default)]
 pub struct Pulse {
-    /// When the question was asked that is not answered yet.
+    /// When the ping was sent that is not answered yet.
     asked: Option<Instant>,
+    /// The process is unresponsive.
     lost: bool,
 }
 
@@ -41,13 +47,13 @@ impl Pulse {
         }
     }
 
-    /// It has answered; true if it was unresponsive.
+    /// Handles an answer; true if the process was unresponsive.
     pub fn answered(&mut self) -> bool {
         self.asked = None;
         std::mem::take(&mut self.lost)
     }
 
-    /// Since when it is unresponsive, if it is.
+    /// When the unanswered ping of an unresponsive process was sent; none if the process is responsive.
     pub fn lost_since(&self) -> Option<Instant> {
         self.asked.filter(|_| self.lost)
     }

@@ -1,5 +1,5 @@
-//! The rings of the processes of a host. Their agent has the descriptors, so they outlive the processes, and end with the agent: a ring is
-//! a memory file without a name, and no process has to clean up after another.
+//! The rings of the processes of a host, in which they record events. The agent holds the descriptors, so a ring outlives its process and
+//! ends with the agent. A ring is a memory file without a name, so no process has to remove it.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -17,32 +17,32 @@ use crate::agent::Agent;
 use crate::node::Node;
 use crate::node::inspection::hex;
 
-/// So many events go with the news of a proc's end.
+/// The number of last events in the report of a proc's end.
 pub const RECENT: usize = 32;
-/// Rings of ended procs that are kept, some megabytes each.
+/// Limit of rings of ended procs that are kept. A ring has some megabytes.
 const KEPT: usize = 16;
 
-/// A process of this host, as recordings name it.
+/// The identity of a process in recordings.
 #[derive(Clone)]
 pub struct Recorded {
     pub proc: ProcUid,
     pub pid: u32,
-    /// Its display, or what the agent is.
+    /// The display name of a proc; in the agent or the client, its role.
     pub name: String,
-    /// The client of its job.
+    /// The uid of the client of the process's job.
     pub job: ProcUid,
 }
 
-/// A process whose events are recorded, or were.
+/// A process whose events are recorded or were recorded.
 pub struct Recording {
     pub of: Recorded,
-    /// The descriptor in the agent.
+    /// The descriptor of the ring, in the agent.
     pub fd: i32,
-    /// How the process ended, if it has.
+    /// The reason of the process's end; none while it runs.
     pub end: Option<ExitReason>,
 }
 
-/// The same for processes that look in.
+/// A recording in the answer to an inspection.
 #[derive(Serialize)]
 pub struct RecordingRow {
     proc: String,
@@ -55,16 +55,19 @@ pub struct RecordingRow {
     detail: String,
 }
 
+/// The rings of this host. The agent owns them.
 #[derive(Default)]
 pub struct Recordings {
-    /// What procs that come up are asked to record; 0: nothing.
+    /// The number of events for which each ring has room at least; 0: events are not recorded.
     wanted: AtomicU32,
     rings: Mutex<Rings>,
 }
 
 #[derive(Default)]
 struct Rings {
+    /// The rings of the processes that run.
     live: HashMap<ProcUid, OwnedFd>,
+    /// The rings of the last processes that have ended.
     ended: VecDeque<(Recorded, ExitReason, OwnedFd)>,
 }
 
@@ -74,12 +77,13 @@ impl Recordings {
         events::change();
     }
 
-    /// The last events of a proc that has ended otherwise than it should, in bytes for `decode`; empty if it did not record.
+    /// Moves the ring of a proc to those of ended procs. Returns the last events of a proc that has failed, in bytes for `decode`; empty if
+    /// it did not record.
     pub(crate) fn ended(&self, of: Recorded, reason: &ExitReason) -> Vec<u8> {
         let mut rings = lock(&self.rings);
         let Some(fd) = rings.live.remove(&of.proc) else { return vec![] };
         let recent = match reason {
-            // Of which many may be remembered, and nobody asks.
+            // Normal ends can be many, and their last events are not used.
             ExitReason::Returned | ExitReason::Stopped(_) => vec![],
             _ => last(&fd).map_or_else(|_| vec![], |records| postcard::to_stdvec(&records).unwrap_or_default()),
         };
@@ -103,15 +107,15 @@ fn last(fd: &OwnedFd) -> io::Result<Vec<Record>> {
     Ok(reader.read(RECENT, true))
 }
 
-/// The events that go with the news of an end.
+/// Decodes the last events in the report of a proc's end.
 pub fn decode(recent: &[u8]) -> Vec<Record> {
     postcard::from_bytes(recent).unwrap_or_default()
 }
 
-/// Kind, code or signal, and detail of an exit reason.
+/// The kind, the code or signal, and the detail of an exit reason.
 fn words(reason: &ExitReason) -> (&'static str, i32, &str) {
     let number = reason.exit_code().or(reason.signal()).unwrap_or(0);
-    // A stop's reason has its bounds before it.
+    // Before the last line, the reason of a stop has its time limits.
     (reason.kind(), number, reason.detail().rsplit('\n').next().unwrap_or_default())
 }
 
@@ -122,7 +126,7 @@ pub(crate) fn note_end(uid: ProcUid, end: &ProcEnd) {
 }
 
 impl Agent {
-    /// Has all procs record, those that come too, and this process; 0: none of them any longer.
+    /// Makes this process, all procs and later ones record their events, in rings for at least `events` of them; 0: they stop to record.
     pub fn record(&self, events: u32) {
         self.recordings.wanted.store(events, Ordering::Release);
         let Some(node) = self.node() else { return };
@@ -131,7 +135,7 @@ impl Agent {
         procs.into_iter().for_each(|uid| self.tell(&node, uid, events));
     }
 
-    /// A proc has come up.
+    /// Asks a proc that is being started to record, if events are recorded.
     pub(crate) fn record_proc(&self, uid: ProcUid) {
         let events = self.recordings.wanted.load(Ordering::Acquire);
         if let (true, Some(node)) = (events > 0, self.node()) {
@@ -140,10 +144,10 @@ impl Agent {
     }
 
     fn tell(&self, node: &Node, uid: ProcUid, events: u32) {
-        // Simulated procs are this process.
+        // Simulated procs are in this process.
         if self.launcher().is_none() {
             let frame = Frame::Control(Control::Record { events }).encode();
-            // Ahead of messages that wait for a proc that comes up: they are events too.
+            // Ahead of the messages that wait for the new proc, so these are recorded too.
             let _ = node.peer_unlinked(uid).0.link.send_first(&frame);
         }
     }
@@ -156,7 +160,7 @@ impl Agent {
         let of = |proc: ProcUid| match known.get(&proc) {
             Some((pid, name, here)) => self.recorded_as(proc, *pid, name.clone(), *here),
             None if proc == node.uid => self.recorded_as(proc, std::process::id(), self.own_name(&node).to_owned(), proc),
-            // It ends just now.
+            // The process is about to end.
             None => self.recorded_as(proc, 0, String::new(), proc),
         };
         let rings = lock(&self.recordings.rings);
@@ -169,12 +173,12 @@ impl Agent {
         all
     }
 
-    /// `here`: what this host is called in its job.
+    /// The identity of a process in recordings. `here` is the id of this host in its job.
     pub(crate) fn recorded_as(&self, proc: ProcUid, pid: u32, name: String, here: ProcUid) -> Recorded {
         Recorded { proc, pid, name, job: self.client_of(here).unwrap_or(here) }
     }
 
-    /// The same for processes that look in; only of the job of this client, if it is one that asks.
+    /// The rows of all recordings for an inspection; with `client`, only those of its job.
     pub(crate) fn recording_rows(&self, client: Option<ProcUid>) -> Vec<RecordingRow> {
         let own = std::process::id();
         let row = |r: Recording| {

@@ -1,4 +1,5 @@
-//! Procs of jobs of other hosts' clients at an agent: their owners, and their end with an owner, a host or a job.
+//! Procs of jobs of other hosts' clients at an agent: the job of a process, the services that answer several jobs, and the end of procs
+//! with their owner, host or job.
 
 use std::collections::HashSet;
 
@@ -11,7 +12,7 @@ use crate::gateway::Job;
 use crate::node::Node;
 
 impl Agent {
-    /// What this host is called in the job of a process that asks for something.
+    /// The id of this host in the job of the process `asks`.
     pub fn job_of(&self, asks: ProcUid) -> Option<ProcUid> {
         let node = self.node()?;
         if asks == node.uid {
@@ -35,7 +36,8 @@ impl Agent {
         state.procs.contains_key(&uid) || state.starting > 0
     }
 
-    /// Whether a proc of this agent may be asked by this process: it is of the same job, or one of both is a service of the other's job.
+    /// True if the process `asker` may send to a proc of this agent: both are in the same job, or one of them is a service that answers the
+    /// other one's job.
     pub(crate) fn share_a_job(&self, proc: ProcUid, asker: ProcUid) -> bool {
         let Some(here) = self.job_of(asker) else { return false };
         let state = lock(&self.state);
@@ -43,7 +45,8 @@ impl Agent {
         proc.here == here || proc.serves.contains(&here) || asker.is_some_and(|a| a.serves.contains(&proc.here))
     }
 
-    /// A proc of this agent answers the processes of the asker's job too. Gives the job; none if the asker or the proc is gone.
+    /// Lets a service of this agent answer the processes of the requesting process's job too. Returns the client's uid; none if one of the
+    /// two processes has ended.
     pub fn serve(&self, proc: ProcUid, asks: ProcUid) -> Option<ProcUid> {
         let here = self.job_of(asks)?;
         let job = self.client_of(here)?;
@@ -51,19 +54,19 @@ impl Agent {
         Some(job)
     }
 
-    /// What this host is called in the job of a process in which another host has this name: a service is in several jobs.
+    /// The id of this host in the job that has the host `host` and the process `asker`: a service is in several jobs.
     pub fn here_beside(&self, host: ProcUid, asker: ProcUid) -> Option<ProcUid> {
         let has = |job: &Job| (job.id == host || job.host(host).is_some()) && self.is_in_job(asker, job.here);
         Some(self.node()?.gateway()?.jobs().into_iter().find(|job| has(job))?.here)
     }
 
-    /// The job in which this host is called that.
+    /// The uid of the client in whose job this host has the id `here`.
     pub fn client_of(&self, here: ProcUid) -> Option<ProcUid> {
         let node = self.node()?;
         if here == node.uid { Some(here) } else { Some(node.gateway()?.job_here(here)?.id) }
     }
 
-    /// A line for processes that look in; an empty text removes it.
+    /// Sets a note of a service for inspections; an empty text removes it.
     pub fn note(&self, name: String, text: String) {
         let mut notes = lock(&self.census.notes);
         if text.is_empty() {
@@ -77,7 +80,7 @@ impl Agent {
         Some(self.node()?.end_of(proc)?.end.clone())
     }
 
-    /// Two processes have exchanged frames, of which one is here: each is notified when the other ends.
+    /// Notes that two processes, one of them here, have exchanged frames: each is notified when the other one ends.
     pub(crate) fn talked(&self, a: ProcUid, b: ProcUid) {
         let mut state = lock(&self.state);
         if state.linked.get(&a).is_some_and(|known| known.contains(&b)) {
@@ -87,7 +90,7 @@ impl Agent {
         state.linked.entry(b).or_default().insert(a);
     }
 
-    /// Processes elsewhere have ended: what they owned here goes too.
+    /// Stops the procs whose owner on another host has ended.
     pub(crate) fn owners_ended(&self, ends: &[(ProcUid, ProcEnd)]) {
         let orphans: Vec<ProcUid> = {
             let state = lock(&self.state);
@@ -97,7 +100,7 @@ impl Agent {
         orphans.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, "its owner is gone"));
     }
 
-    /// A host is gone: procs that have exchanged frames with it are notified, and procs that a process there owned are stopped.
+    /// Handles the end of a host: notifies the procs that have exchanged frames with it, and stops the procs whose owner was on it.
     pub(crate) fn host_ended(&self, host: ProcUid, end: &ProcEnd) {
         let Some(node) = self.node() else { return };
         let there = |uid: &ProcUid| node.is_on(*uid, host);
@@ -109,8 +112,8 @@ impl Agent {
         orphans.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, "its owner is gone"));
     }
 
-    /// A job is over that had this host in it: services that have reached processes there by way of it are told. The procs of the job
-    /// itself are ended.
+    /// Handles the end of a job that included this host: notifies the services that have reached processes there through the job. The procs
+    /// of the job itself are stopped.
     pub(crate) fn host_left(&self, host: ProcUid, here: ProcUid, end: &ProcEnd) {
         let Some(node) = self.node() else { return };
         self.tell_of_host(&node, host, end, Some(here));
@@ -133,7 +136,7 @@ impl Agent {
         }
     }
 
-    /// A job is over here: all that is left of it goes.
+    /// Stops all procs of a job that has ended here.
     pub(crate) fn job_ended(&self, here: ProcUid, why: &str) {
         let left: Vec<ProcUid> = {
             let mut state = lock(&self.state);
@@ -145,7 +148,7 @@ impl Agent {
         left.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, why));
     }
 
-    /// Procs of a job that are not gone yet.
+    /// True if procs of a job still run.
     pub fn has_procs(&self, here: ProcUid) -> bool {
         lock(&self.state).procs.values().any(|p| p.here == here)
     }

@@ -1,16 +1,17 @@
-//! Lines that are also shown elsewhere: at the client of the job, if that is on another host.
+//! Lines that are also shown at the client of the job, if it is on another host.
 
 use std::sync::Arc;
 
-/// Takes whole lines of a stream: 1 for stdout, 2 for stderr. `may_wait`: on a thread that can be held back when the other side is behind.
+/// Sends whole lines of a stream to the client: 1 for stdout, 2 for stderr. `may_wait`: the calling thread may block while the client does
+/// not keep up.
 pub type Send = Arc<dyn Fn(u8, Vec<u8>, bool) + std::marker::Send + Sync>;
 
-/// What a stream of a proc has for it.
+/// The lines of one stream that are not sent yet. The stream owns it.
 pub struct Viewer {
     send: Send,
-    /// 1 or 2.
+    /// 1: stdout; 2: stderr.
     stream: u8,
-    /// Stands before each line.
+    /// The text before each line.
     tag: Vec<u8>,
     lines: Vec<u8>,
 }
@@ -26,12 +27,13 @@ impl Viewer {
         self.lines.push(b'\n');
     }
 
-    /// What is to be sent, by whoever holds no lock.
+    /// Takes the lines out; the caller sends them after it has released its locks.
     pub fn take(&mut self) -> Option<Parcel> {
         (!self.lines.is_empty()).then(|| Parcel { send: self.send.clone(), stream: self.stream, lines: std::mem::take(&mut self.lines) })
     }
 }
 
+/// Lines to be sent.
 pub struct Parcel {
     send: Send,
     stream: u8,

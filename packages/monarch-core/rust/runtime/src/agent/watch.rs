@@ -1,4 +1,4 @@
-//! The agent looks after its procs: is Python running in each, and what is known of them.
+//! The periodic check of the procs: whether Python runs in each, and in which cgroup each one is.
 
 use std::time::Instant;
 
@@ -13,11 +13,12 @@ use crate::agent::{Agent, Proc};
 use crate::node::inspection::{self, hex};
 use crate::node::system::SystemEvent;
 
-/// The cgroup of a proc, and the one before: with the older interface a process that has just been killed is shown in the root.
+/// The number of cgroups kept for a proc: the present one and the one before. With version 1 of the interface, a process that was just
+/// killed is shown in the root cgroup.
 const CGROUPS: usize = 2;
 
 impl Proc {
-    /// Its memory is counted in this cgroup now, as far as that can be known.
+    /// Sets the cgroup in which the proc's memory is counted, if it is known.
     pub(crate) fn is_in(&mut self, cgroup: Option<String>) {
         let Some(cgroup) = cgroup.filter(|c| self.cgroups.first() != Some(c)) else { return };
         self.cgroups.insert(0, cgroup);
@@ -26,7 +27,7 @@ impl Proc {
 }
 
 impl Agent {
-    /// Looks at all procs, and at this process, from now on.
+    /// Starts the periodic check of all procs and of this process.
     pub(crate) fn watch(&self) {
         if std::mem::replace(&mut lock(&self.state).watching, true) {
             return;
@@ -50,7 +51,7 @@ impl Agent {
 
     fn look(&self) {
         let Some(node) = self.node() else { return };
-        // In its own process; procs do it when they are asked.
+        // For this process. Procs check for lost wake-ups when they are pinged.
         node.look_for_lost_wakeups();
         let now = Instant::now();
         let (mut ask, mut lost) = (vec![], vec![]);
@@ -87,7 +88,7 @@ impl Agent {
         }
     }
 
-    /// Procs may be moved to other cgroups at any time, and the kernel notifies no process of it.
+    /// Reads the cgroups of the procs again: a proc may be moved at any time, and the kernel does not notify the agent.
     fn look_for_cgroups(&self, procs: Vec<(ProcUid, u32)>) {
         for (uid, pid) in procs {
             let cgroup = self.cgroups.watch(pid);
@@ -97,7 +98,7 @@ impl Agent {
         }
     }
 
-    /// What was found when a proc became unresponsive; the housekeeping thread makes it known.
+    /// Reports that a proc has become unresponsive, with its stacks. The housekeeping thread makes the report known.
     pub(crate) fn stacks_of_silent(&self, uid: ProcUid, stacks: Vec<u8>) {
         let Some(node) = self.node() else { return };
         let evidence = {
@@ -134,7 +135,7 @@ impl Agent {
         lock(&self.state).procs.iter().filter(|(_, p)| p.started).map(|(u, _)| *u).collect()
     }
 
-    /// What is known here of each proc, in the order of their names.
+    /// The rows of all procs, sorted by name.
     pub(crate) fn rows(&self) -> Vec<(ProcUid, ProcRow)> {
         let state = lock(&self.state);
         let row = |(uid, p): (&ProcUid, &Proc)| {
@@ -168,7 +169,7 @@ impl Agent {
         rows
     }
 
-    /// A process wants to hear of the end of another one.
+    /// Notifies the process `from` of the end of `target`, now or when it ends.
     pub(crate) fn watch_proc(&self, from: ProcUid, target: ProcUid) {
         let Some(node) = self.node() else { return };
         let mut state = lock(&self.state);

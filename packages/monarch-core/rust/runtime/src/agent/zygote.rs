@@ -1,8 +1,8 @@
 //! The interpreter that procs are forked from.
 //!
-//! It is single-threaded and has everything imported that a proc needs, so a proc costs a fork instead of an
-//! interpreter start. It is also the parent of every proc (those started by a command too), so the user's process
-//! has no children that its own `wait` could see. It ends when its link does, and its procs die with it.
+//! The zygote has a single thread and has imported everything that a proc needs, so a proc costs a fork instead of the start of an
+//! interpreter. It is also the parent of every proc, also of those started by a command, so the user's process has no children that its own
+//! `wait` could find. It ends when its link ends, and its procs end with it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,48 +16,54 @@ use wire::{Frame, ProcUid};
 
 use crate::agent::{Agent, AgentOptions};
 
+/// Requests to the zygote: the first byte of a frame.
 const FORK: u8 = 1;
 const EXEC: u8 = 2;
 const KILL: u8 = 3;
 
+/// Reports of the zygote: the first byte of a frame.
 const STARTED: u8 = 1;
 const EXITED: u8 = 2;
 const FAILED: u8 = 3;
 
-/// What the zygote tells.
+/// A report of the zygote.
 pub enum Report {
     Started {
         uid: ProcUid,
         pid: u32,
     },
-    /// A wait status, as from `waitpid`.
+    /// The process has ended, with a wait status as from `waitpid`.
     Exited {
         uid: ProcUid,
         status: i32,
     },
+    /// The process could not be started.
     Failed {
         uid: ProcUid,
         why: String,
     },
+    /// The zygote itself has ended.
     Gone,
 }
 
+/// The zygote process, and the agent's link to it. The agent owns it.
 pub struct Zygote {
     link: Arc<Link>,
     child: Child,
 }
 
 impl Zygote {
-    /// The command runs the zygote's main function with the link as its standard input.
+    /// Starts the zygote. The command runs its main function, with the link as standard input.
     pub fn start(options: &AgentOptions, poller: &Arc<Poller>, agent: Weak<Agent>) -> io::Result<Self> {
         let AgentOptions { zygote: command, env, consoles, .. } = options;
         let (ours, theirs) = sys::socketpair()?;
         let program = command.first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut c = Command::new(program);
-        // Its own group: a Ctrl-C on the terminal is for the client.
+        // A process group of its own: Ctrl-C on the terminal sends a signal to the client only.
         std::os::unix::process::CommandExt::process_group(&mut c, 0);
         c.args(&command[1..]).env_clear().envs(env.iter().map(|(k, v)| (k, v))).stdin(Stdio::from(theirs));
-        // What has the number of a stream that is closed is none, and an interpreter without streams is not one to fork from.
+        // If a standard stream were closed, another file would get its number, and an interpreter without standard streams cannot be forked
+        // from.
         if consoles[0] < 0 {
             c.stdout(Stdio::null());
         }
@@ -83,7 +89,7 @@ impl Zygote {
         self.send(FORK, uid, setup, fds);
     }
 
-    /// The same by a command; `plan` is the zygote's own encoding of command, environment and directory.
+    /// Starts a proc by a command. `plan` is the zygote's encoding of command, environment and directory.
     pub fn exec(&self, uid: ProcUid, plan: &[u8], fds: Vec<OwnedFd>) {
         self.send(EXEC, uid, plan, fds);
     }
@@ -92,7 +98,7 @@ impl Zygote {
         self.send(KILL, uid, &signal.to_le_bytes(), Vec::new());
     }
 
-    /// Ends it and waits until it is gone. It may be in the middle of its imports; procs that it still has go with it.
+    /// Kills the zygote and waits for its end. It may be in the middle of its imports. The procs that it still has end with it.
     pub fn end(mut self) {
         self.link.close();
         let _ = self.child.kill();
@@ -135,7 +141,7 @@ fn parse(body: &[u8]) -> Option<Report> {
     })
 }
 
-/// What a wait status says.
+/// The exit reason that a wait status stands for.
 pub(crate) fn from_status(status: i32) -> ExitReason {
     if libc::WIFSIGNALED(status) {
         ExitReason::Signal { signal: libc::WTERMSIG(status), core_dumped: libc::WCOREDUMP(status) }
