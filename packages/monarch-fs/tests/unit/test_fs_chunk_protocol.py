@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -20,7 +21,7 @@ from monarch.fs._relay.chunk_protocol import (
 from monarch.fs._relay.failure import FetchFailure
 
 IDS = st.binary(min_size=32, max_size=32)
-FAILURES = st.builds(FetchFailure, st.integers(0, 200), st.text(max_size=50), st.booleans(), st.booleans())
+FAILURES = st.builds(FetchFailure, st.sampled_from(sorted(errno.errorcode)), st.text(max_size=50), st.booleans(), st.booleans())
 
 
 @given(st.text(max_size=60), st.lists(IDS, min_size=1, max_size=20), st.tuples(*[st.booleans()] * 4))

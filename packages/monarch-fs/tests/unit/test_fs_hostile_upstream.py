@@ -50,6 +50,18 @@ def test_the_client_decides_what_cannot_be_had() -> None:
     assert done.failure is None
 
 
+def test_a_failure_of_the_client_answers_for_a_moment() -> None:
+    relay = relay_of("client")
+    relay.want(TREE, [ID], "w", urgent=True)
+    [(number, _)] = asked(relay, 0.0)
+    relay.answered(number, {}, {ID: FAILURE}, 0.0)
+    relay.want(TREE, [ID], "x", urgent=True)
+    assert asked(relay, 1.0) == []
+    assert [(done.waiters, done.failure) for done in relay.finished()] == [(["w"], FAILURE), (["x"], FAILURE)]
+    relay.want(TREE, [ID], "y", urgent=True)
+    assert len(asked(relay, 3.0)) == 1
+
+
 def test_without_a_client_the_answer_of_a_host_counts() -> None:
     relay = relay_of("parent", "client")
     relay.ended("client")

@@ -38,6 +38,9 @@ _COOL = 1.0
 _PATIENCE = {True: (10.0, 30.0), False: (60.0, float("inf"))}
 # Seconds that such a host is asked after all others.
 _SLOW_SECONDS = 60.0
+# Seconds that a failure of the client answers all who ask for the chunk, and how many are kept.
+_KNOWN_SECONDS = 2.0
+_MOST_KNOWN = 4096
 _STRIKES = 3
 _TARGET_BYTES = 1 << 20
 _URGENT_IDS = 8
@@ -96,6 +99,8 @@ class _Tree:
     # Until when an upstream that has not joined is left alone, and how often that was so.
     cool: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
     strikes: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    # Failures of the client, and until when they count: a host that had a part of an answer asks again.
+    known: dict[bytes, tuple[FetchFailure, float]] = field(default_factory=dict[bytes, tuple[FetchFailure, float]])
     # Until when an upstream is asked last.
     slow: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
     mean: float = 128 << 10
@@ -268,6 +273,9 @@ class Relay:
             elif id in failures:
                 want.failure = failures[id]
                 if want.failure.final and sent.upstream == tree.client:
+                    if len(tree.known) >= _MOST_KNOWN:
+                        tree.known.clear()
+                    tree.known[id] = want.failure, now + _KNOWN_SECONDS
                     self._finish(sent.tree, tree, id, want.failure)
                     continue
                 want.tried.add(sent.upstream)
@@ -368,6 +376,11 @@ class Relay:
             want = tree.wants.get(id)
             if want is None or want.number or want.urgent != urgent:
                 queue.popleft()
+                continue
+            known = tree.known.get(id)
+            if known is not None and now < known[1]:
+                queue.popleft()
+                self._finish(name, tree, id, known[0])
                 continue
             order = tree.order(want)
             usable = [upstream for upstream in order if upstream not in want.tried]
