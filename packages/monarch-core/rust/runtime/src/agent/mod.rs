@@ -68,7 +68,6 @@ pub(crate) const FLUSH: Duration = Duration::from_secs(3);
 /// The values that the Python side gives to the agent.
 pub struct AgentOptions {
     pub host: String,
-    /// The command line of the zygote.
     pub zygote: Vec<String>,
     pub env: Vec<(String, String)>,
     /// The number of last lines of a proc that its end contains.
@@ -89,23 +88,19 @@ pub(crate) struct Proc {
     pub pulse: Pulse,
     /// The probable reason why the proc does not answer, found when it became unresponsive.
     pub evidence: Option<&'static str>,
-    /// The stacks of the proc's threads, read when it became unresponsive.
     pub stacks: Option<Box<RawValue>>,
     pub pid: u32,
-    /// The proc has connected to the agent.
     pub started: bool,
     /// The reason of the stop, if the proc has been asked to stop.
     pub stopping: Option<String>,
     /// The reason why the agent has ended a proc that was not ready in time.
     gave_up: Option<String>,
-    /// When the proc is killed if it still runs.
     kill_at: Option<Instant>,
     /// The proc runs a clean-up that has until this time: it is not killed before.
     spared: Option<Instant>,
     cleanups: Cleanups,
     /// The memory cgroup of the proc, and the one before it.
     pub cgroups: Vec<String>,
-    /// The last lines that the proc has printed.
     tail: Arc<Tail>,
     pub streams: Vec<Arc<Stream>>,
 }
@@ -127,9 +122,7 @@ pub(crate) struct State {
     ending: usize,
     /// The number of spawn requests that the I/O thread has not handled yet.
     pub starting: usize,
-    /// True since `close`: no proc is started any more.
     pub closing: bool,
-    /// The periodic check of the procs runs.
     pub watching: bool,
     /// The responsiveness check of this process itself.
     pub pulse: Pulse,
@@ -147,7 +140,6 @@ pub struct Agent {
     pub(crate) state: Mutex<State>,
     /// Is notified whenever a proc has ended or started, for `wait_quiet`.
     quiet: Condvar,
-    /// The control socket, once it is open.
     door: Mutex<Option<crate::node::guest::Door>>,
     pub(crate) census: Census,
     pub(crate) born: Instant,
@@ -313,8 +305,7 @@ impl Agent {
         }
         let waiting = {
             let mut state = lock(&self.state);
-            // In one step with the new entry: if the owner ends at the same time, the thread that handles its end finds this proc in the
-            // table and stops it.
+            // In one step with the new entry: the thread that handles the owner's end at the same time finds this proc and stops it.
             self.owner_lives(owner)?;
             state.procs.insert(
                 uid,
