@@ -1,9 +1,9 @@
-//! Time, as a state machine sees it.
+//! The clock of a state machine: real time, or simulated time for tests.
 //!
-//! A state machine asks its clock instead of the system, so that a test can give it one that costs nothing: a
-//! `Simulation` runs what is due and, when nothing is left for now, jumps to the next time at which something is.
-//! Hours pass in microseconds, and the same tasks run in the same order every time. It orders them by the very
-//! `Timers` that the poller uses: by time, and at the same time in the order in which they were added.
+//! A state machine asks its clock for the time and never asks the system. A test can therefore give it a clock that costs nothing: a
+//! `Simulation` runs the tasks that are due, and then jumps to the time of the next task. Hours of simulated time take microseconds, and
+//! the same tasks run in the same order every time. The order is that of `Timers`, which the poller uses too: by time, and tasks of the
+//! same time in the order in which they were added.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use net::timers::{Task, Timers};
 
 pub trait Clock: Send + Sync {
-    /// Time since the clock's own beginning; never goes back.
+    /// The time since this clock began. It never goes back.
     fn now(&self) -> Duration;
 }
 
@@ -39,14 +39,14 @@ impl Clock for net::Timeline {
     }
 }
 
-/// A clock that stands until it is moved. It begins at zero.
+/// A clock that advances only when a test moves it. It begins at zero.
 #[derive(Default)]
 pub struct TestClock {
     nanos: AtomicU64,
 }
 
 impl TestClock {
-    /// Moves on to `to`; a clock that is ahead stays where it is. The end of time is after 584 years.
+    /// Advances the clock to `to`; a clock that is later than `to` keeps its time. The largest time is 584 years.
     pub fn move_to(&self, to: Duration) {
         self.nanos.fetch_max(to.as_nanos().try_into().unwrap_or(u64::MAX), Ordering::AcqRel);
     }
@@ -61,7 +61,7 @@ impl Clock for TestClock {
 /// Runs tasks on simulated time, all on the thread that calls `run`.
 pub struct Simulation {
     pub clock: Arc<TestClock>,
-    /// What zero on the clock is to `Timers`; only differences to it matter.
+    /// The instant that `Timers` receives for time zero; only differences to it matter.
     zero: Instant,
     timers: Mutex<Timers>,
 }
@@ -85,12 +85,12 @@ impl Simulation {
         self.clock.now()
     }
 
-    /// Runs the task `delay` from now; a task may add others.
+    /// Runs the task after `delay`. A task may add other tasks.
     pub fn later(&self, delay: Duration, task: Task) {
         self.timers().add(self.zero + self.now() + delay, task);
     }
 
-    /// Moves to the next time at which something is due and runs that, unless it is after `end`; false if nothing ran.
+    /// Advances to the time of the next task and runs all tasks of that time, unless the time is after `end`; false if no task ran.
     fn step(&self, end: Duration) -> bool {
         let Some(left) = self.timers().timeout(self.zero + self.now()) else { return false };
         if self.now() + left > end {
@@ -102,12 +102,12 @@ impl Simulation {
         true
     }
 
-    /// Runs until nothing is left to do.
+    /// Runs all tasks, in the order of their times.
     pub fn run(&self) {
         while self.step(Duration::MAX) {}
     }
 
-    /// Runs what is due within `time`, which then has passed.
+    /// Runs all tasks that are due within `time`, and advances the clock by `time`.
     pub fn run_for(&self, time: Duration) {
         let end = self.now() + time;
         while self.step(end) {}

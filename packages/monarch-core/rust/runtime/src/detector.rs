@@ -1,73 +1,79 @@
-//! Which hosts of a job are lost, as one member of it sees it: the client, or the agent of a host.
+//! The failure detector: it decides which hosts of a job are lost, in one member of the job: the client, or the agent of a host.
 //!
-//! No input, no output, no clock. What was heard goes in with the time, what is to be done comes out of `tick`. All times but one
-//! come from `host_loss_timeout`, whose fortieth is the beat (`Settings::beat`); the figures below are for its default, 3 s.
+//! The detector has no input, no output and no clock. Its caller passes each heartbeat with its time, and carries out the actions that
+//! `tick` returns. All times but one are multiples of the beat (`Settings::beat`), a fortieth of `host_loss_timeout`. The figures below are
+//! for the default of that setting, 3 s.
 //!
-//! **Silence.** Who has not been heard for 3 beats is pinged, so a link with traffic costs nothing more, and an idle one carries
-//! four small frames a second. 12 beats of silence (0.9 s) are a suspicion. That is no failure: up to three other hosts are asked,
-//! every 4 beats, when they heard the suspect last, and being asked they ping it themselves. What counts is the latest *evidence of
-//! life*, one's own or a third host's; when that is 36 beats old (2.7 s), the host is lost. From a cut to the verdict it is 2.78 s at
-//! most, whichever way the pings fall. This is SWIM (Das, Gupta, Motivala, 2002), with its suspicions and indirect probes, but
-//! decided by how long it is silent instead of by single pings: streams lose nothing, they are late.
+//! **Silence.** A host from which nothing has arrived for 3 beats is pinged. So a link with traffic costs nothing more, and an idle link
+//! carries four small frames a second. After 12 beats of silence (0.9 s) the host is suspected. A suspicion is no failure: every 4 beats up
+//! to three other hosts are asked when they last received a heartbeat of the suspect, and these hosts then ping it too. The latest
+//! heartbeat decides, whether this member or a third host (an *indirect heartbeat*) received it. When it is 36 beats old (2.7 s), the host
+//! is lost. The verdict follows a cut after at most 2.78 s, however the pings coincide with the cut. This algorithm is SWIM (Das, Gupta,
+//! Motivala, 2002) with its suspicions and indirect probes. It decides by the length of the silence and not by single pings, because
+//! streams delay messages but do not lose them.
 //!
-//! **A broken link.** A suspect that a third host has heard after the suspicion began lives: the way to it is broken. That is waited
-//! for as long as evidence keeps coming, and `channel_reconnect_timeout` at most; then the link is lost. Evidence is dated by when
-//! the third host was asked, not by when its answer came, so a late answer never makes a dead host look alive.
+//! **A broken link.** A third host may have received a heartbeat of the suspect after the suspicion began. Then the suspect is alive, and
+//! only the link to it is broken. The detector waits for the link while indirect heartbeats keep arriving, for `channel_reconnect_timeout`
+//! at most; then the link is lost. The date of an indirect heartbeat is computed from the time of the question and not from the time of the
+//! answer, so a late answer never makes a dead host look alive.
 //!
-//! **What the kernel says.** A goodbye is the end of the agent, known at once. EOF on all streams without a goodbye proves nothing: the
-//! kernel of a process that has ended sends it, and so does a proxy, a load balancer or a forwarded port that closes its connections.
-//! It begins a suspicion, and the port is dialled: if that refuses, the agent has ended, which on one machine takes less than a
-//! millisecond. Resets also come from others, firewalls for one, which may refuse as well: they begin a suspicion at once, and a port
-//! that refuses then shortens it, to 16 beats without evidence if another host knows the suspect, to 27 (2 s) if there is nobody to
-//! ask. So with two hosts, a link that is down and up within
-//! 2 s makes nothing; if its user sees to it that a ping gets through soon after: TCP doubles the time between its attempts, and
-//! after 2 s without a way the next may be a second off. So suspects are pinged with every beat, on connections made anew.
+//! **Errors of the kernel.** A goodbye proves the end of the agent at once. EOF on all streams without a goodbye proves nothing: the kernel
+//! sends it for a process that has ended, but a proxy, a load balancer or a forwarded port that closes its connections sends it too. EOF
+//! begins a suspicion, and the port is dialled. If the port then refuses the connection, the agent has ended; on one machine this takes
+//! less than a millisecond. Resets also come from other devices such as firewalls, which may refuse connections as well. A reset begins a
+//! suspicion at once. A port that refuses connections afterwards shortens the time without heartbeats to 16 beats if another host knows the
+//! suspect, and to 27 beats (2 s) if no other host can be asked. So between two hosts, a link that breaks and works again within 2 s has no
+//! consequence, provided that a ping passes soon after. TCP doubles the time between its retransmissions, so after a cut of 2 s the next
+//! one may be a second away. Suspects are therefore pinged with every beat, and on new connections.
 //!
-//! **One's own starvation** accuses nobody. A tick that comes late says for how long this member did not run, or did not get to
-//! read; so long its clock of silences stands still, and all deadlines move by it. Lifeguard (Dadgar, Phillips, Currey, 2018) found
-//! that most false alarms of SWIM come from slow accusers, and stretches their timeouts by a score of their health; lateness is
-//! that score, measured directly. The bound on detection grows by as much as the member starved.
+//! **Own starvation.** A member that did not run must not suspect others for it. The lateness of a tick shows how long this member did not
+//! run or did not read. The member's clock of silences pauses for this time, so all its deadlines move. Lifeguard (Dadgar, Phillips,
+//! Currey, 2018) found that most false alarms of SWIM come from slow accusers, and scales their timeouts by a score of their health; here
+//! the lateness, measured directly, is this score. The bound on detection grows by the time for which the member starved.
 //!
-//! **Cut off itself.** A member that hears nobody at all is more likely cut off than the last one left. After 12 beats of that its
-//! clock of silences stands still until it hears somebody, so it loses nobody. What becomes of an agent is its lease's to decide. The
-//! client has nobody above it: it waits for `channel_reconnect_timeout`, which is as long as agents keep the work of a client that is
-//! cut off, and then declares what it sees, all hosts lost. With one host only it cannot tell who is cut off, and does not wait: a host
-//! that is lost is to be known in time. An agent watches its client, too: that can be asked about hosts, and who hears it is not alone.
-//! `Lost` of a client says no more than that it is not heard: the lease decides, and when the client is back it is watched again.
+//! **Own isolation.** A member that receives nothing from any host is more likely cut off than the only one left. After 12 beats without
+//! any heartbeat its clock of silences pauses until a heartbeat arrives, so it declares no host lost. An isolated agent's lease decides
+//! when the agent ends. The client has no lease: it waits for `channel_reconnect_timeout`, which is as long as agents keep the work of a
+//! client that is cut off, and then declares all hosts lost. A client with a single host cannot distinguish the two cases and does not
+//! wait, because the loss of a host must be known in time. An agent watches its client too: the client can be asked about hosts, and an
+//! agent that receives its heartbeats is not isolated. `Lost` of the client only means that no heartbeat arrives: the lease decides, and a
+//! client that returns is watched again.
 //!
-//! **One way cuts.** If B does not hear A but A hears B, B suspects: with a third host that hears A, its link to A is lost after
-//! `channel_reconnect_timeout`, and by closing it B tells A; without one, A is lost. (Over TCP both fall silent: without
-//! acknowledgements nothing new is sent.) A host that nobody hears is lost, though it hears all; it is told when it is refused. A
-//! host that hears nobody, though all hear it, loses nobody and ends by its lease, with a goodbye.
+//! **Cuts in one direction.** If B receives nothing from A but A receives the heartbeats of B, then B suspects A. With a third host that
+//! receives A's heartbeats, B's link to A is lost after `channel_reconnect_timeout`, and B's close of the link notifies A. Without a third
+//! host, A is lost. (Over TCP both directions become silent: without acknowledgements no new data is sent.) A host whose heartbeats no host
+//! receives is lost, although it receives those of all others; it is notified when the client refuses it. A host that receives no
+//! heartbeat, although all others receive its heartbeats, declares no host lost and ends by its lease, with a goodbye.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use wire::ProcUid;
 
-/// Beats of silence after which a host is pinged, and pings are this far apart; those of a suspect are one beat apart.
+/// Beats of silence after which a host is pinged, and beats between two pings. Suspects are pinged with every beat.
 const PING: u32 = 3;
-/// Beats of silence that are suspicious: at least two pings that were not answered.
+/// Beats of silence after which a host is suspected: at least two pings have no answer.
 const SUSPECT: u32 = 12;
-/// Beats between two rounds of questions about a suspect; one is answered before the next begins, unless it takes 300 ms.
+/// Beats between two rounds of probes about a suspect. A round is answered before the next one begins, unless an answer takes 300 ms.
 const PROBE: u32 = 4;
-/// Beats without evidence of life after which a host is lost. With one beat until it is looked at, and what timers are late on a
-/// busy machine, this stays below the 40 beats of the whole.
+/// Beats without a direct or indirect heartbeat after which a host is lost. One beat until the next tick and the lateness of timers on a
+/// busy machine keep the sum below the 40 beats of `host_loss_timeout`.
 const LOST: u32 = 36;
-/// The same where connections are refused and a third host has nothing new of it: four times what lies between two pings.
+/// The same where connections are refused and a third host has no later heartbeat: four rounds of probes.
 const LOST_REFUSED: u32 = 16;
-/// The same where there is nobody to ask: 2 s, so that a link that is back within them makes nothing.
+/// The same where connections are refused and no third host can be asked: 2 s, so that a shorter interruption has no consequence.
 const LOST_REFUSED_ALONE: u32 = 27;
-/// Third hosts asked in one round; SWIM's k, where 3 is common.
+/// The number of third hosts asked in one round. It is SWIM's k, where 3 is common.
 const ASKED: usize = 3;
-/// Beats for which a host that another member has asked about is pinged: until the next round or two.
+/// Beats for which this member pings a host that another member has asked about: until the next round or two.
 const HELP: u32 = 10;
 
+/// The role of this member in the job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Has nobody above it: if it hears nobody it declares, after a while, that all are lost.
+    /// Has no lease: if it receives no heartbeats for a while, it declares all hosts lost.
     Client,
-    /// Loses nobody while it hears nobody.
+    /// Declares no host lost while it receives no heartbeats.
     Agent,
 }
 
@@ -81,63 +87,64 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The unit of all times here, and how often it is looked at them.
+    /// The unit of all times here, and the interval of ticks.
     pub fn beat(&self) -> Duration {
         (self.loss / 40).max(Duration::from_millis(1))
     }
 }
 
-/// How the streams of a host ended, or the attempt to open new ones.
+/// The end of the streams of a host, or of the attempt to open new streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkEnd {
-    /// It said goodbye, or another agent answers at its address.
+    /// The host sent a goodbye, or another agent answers at its address.
     Exited,
-    /// All streams have ended, with EOF on one at least, and without a goodbye.
+    /// All streams have ended without a goodbye, at least one of them with EOF.
     Ended,
-    /// After such an end its port has refused a connection, or another member has seen that.
+    /// After the end of the streams its port has refused a connection, or another member has observed that.
     Killed,
     /// All streams were reset.
     Reset,
-    /// Nothing listens at its address.
+    /// No process listens at its address.
     Refused,
     /// A local error: timed out, no route, unreachable.
     Cut,
 }
 
+/// An action that the detector's caller carries out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Send it a ping; a suspect on a connection made anew, if that may help.
+    /// Send a ping to the host; to a suspect on a new connection, if that may help.
     Ping(ProcUid),
-    /// Ask `via` when it heard `about` last.
+    /// Ask `via` when it last received a heartbeat of `about`.
     Probe {
         via: ProcUid,
         about: ProcUid,
     },
     Suspect(ProcUid),
     Recovered(ProcUid),
-    /// It is watched no more; so with `LinkLost`.
+    /// The host is lost, and no longer watched.
     Lost {
         host: ProcUid,
         why: String,
     },
-    /// It lives, but there is no way to it.
+    /// The host is alive, but cannot be reached. It is no longer watched.
     LinkLost {
         host: ProcUid,
         why: String,
     },
 }
 
-/// A time, and how long the clock of silences had stood still by then.
+/// A time, and the sum of the pauses of the clock of silences until then.
 #[derive(Clone, Copy)]
 struct Stamp {
     at: Instant,
     stood: Duration,
 }
 
-/// The clock of silences.
+/// The clock of silences: real time without the pauses for this member's own starvation or isolation.
 struct Clock {
     stood: Duration,
-    /// When it was looked at last, and when it should be next.
+    /// The time of the last reading, and the time at which the next reading is due.
     looked: Instant,
     due: Instant,
 }
@@ -154,28 +161,28 @@ impl Clock {
 
 struct Suspicion {
     since: Instant,
-    /// When others were asked last.
+    /// The time of the last round of probes.
     asked: Option<Instant>,
-    /// Who has not answered, and since when.
+    /// The hosts that have not answered a probe, with the time of the probe.
     open: BTreeMap<ProcUid, Stamp>,
-    /// When a third host heard it, by the latest that is known.
+    /// The latest indirect heartbeat.
     vouched: Option<Stamp>,
-    /// Whether there was somebody to ask, and whether somebody has answered.
+    /// Whether there was a host to ask, and whether a host has answered.
     others: bool,
     answered: bool,
 }
 
 struct Host {
     heard: Stamp,
-    /// Whether it has ever been heard, or is merely watched.
+    /// True after the first heartbeat of the host.
     known: bool,
     pinged: Option<Instant>,
-    /// Somebody wants to know: ping it soon.
+    /// Another member asked about the host: ping it soon.
     wanted: bool,
-    /// Not watched: only pinged until then, for somebody who asked.
+    /// The host is not watched but pinged until then, because another member asked about it.
     help: Option<Instant>,
     down: Option<LinkEnd>,
-    /// Its streams have ended with EOF, and nothing has come from it since.
+    /// Its streams have ended with EOF, and no heartbeat has arrived since.
     ended: bool,
     suspicion: Option<Suspicion>,
     recovered: bool,
@@ -196,7 +203,7 @@ impl Host {
         }
     }
 
-    /// Begins a suspicion, or goes on with it; true if it is a new one.
+    /// Begins a suspicion, or keeps the existing one; true if it is new.
     fn suspect(&mut self, now: Instant) -> bool {
         let new = self.suspicion.is_none();
         self.suspicion.get_or_insert_with(|| Suspicion {
@@ -214,14 +221,14 @@ impl Host {
 pub struct Detector {
     settings: Settings,
     clock: Option<Clock>,
-    /// When anybody was heard.
+    /// The time of the last heartbeat of any host.
     any: Option<Stamp>,
-    /// Since when it has been known that nobody is heard.
+    /// The time since which this member has been isolated.
     alone: Option<Instant>,
     hosts: BTreeMap<ProcUid, Host>,
-    /// Suspicions that a link's end began, which are yet to be told.
+    /// Suspicions that began with the end of a link, and that `tick` has not reported yet.
     fresh: Vec<ProcUid>,
-    /// Whose turn it is to be asked.
+    /// The index of the host that is asked in the next round, so that the hosts take turns.
     turn: usize,
 }
 
@@ -230,7 +237,7 @@ impl Detector {
         Detector { settings, clock: None, any: None, alone: None, hosts: BTreeMap::new(), fresh: vec![], turn: 0 }
     }
 
-    // ---- what happens
+    // ---- events
 
     pub fn watch(&mut self, host: ProcUid, now: Instant) {
         let stamp = self.look(now);
@@ -242,20 +249,20 @@ impl Detector {
         self.soon(now, self.settings.beat());
     }
 
-    /// Nothing more is said of it.
+    /// Stops watching a host. No later action names it.
     pub fn forget(&mut self, host: ProcUid) {
         self.hosts.remove(&host);
         self.fresh.retain(|h| *h != host);
     }
 
-    /// Something authentic has come from it, on any stream; also of one that is not watched.
+    /// Takes a heartbeat: authenticated data of the host on any stream. The host need not be watched.
     pub fn heard(&mut self, host: ProcUid, now: Instant) {
         let stamp = self.look(now);
         (self.any, self.alone) = (Some(stamp), None);
         let Some(h) = self.hosts.get_mut(&host).filter(|h| !over(h.down)) else { return };
         (h.heard, h.known, h.down, h.ended) = (stamp, true, None, false);
         if h.suspicion.take().is_some() {
-            // Unless nobody has been told of the suspicion yet.
+            // No recovery is reported for a suspicion that was never reported.
             let before = self.fresh.len();
             self.fresh.retain(|f| *f != host);
             h.recovered |= before == self.fresh.len();
@@ -263,7 +270,7 @@ impl Detector {
         }
     }
 
-    /// Another member has heard it so long ago, and says so from time to time: as good as having heard it.
+    /// Takes an indirect heartbeat that another member reports from time to time. A recent one counts like a direct heartbeat.
     pub fn heard_ago(&mut self, host: ProcUid, ago: Duration, now: Instant) {
         let stamp = self.look(now);
         let beat = self.settings.beat();
@@ -281,18 +288,18 @@ impl Detector {
         }
     }
 
-    /// How long ago it was heard, if ever.
+    /// The age of the last heartbeat; `None` before the first one.
     pub fn ago(&self, host: ProcUid, now: Instant) -> Option<Duration> {
         self.hosts.get(&host).filter(|h| h.known).map(|h| now.saturating_duration_since(h.heard.at))
     }
 
-    /// All its streams are gone, or new ones cannot be opened; true if that proves the end of its agent.
+    /// Takes the end of all streams of a host, or a failed attempt to open new ones; true if it proves the end of its agent.
     pub fn link_down(&mut self, host: ProcUid, cause: LinkEnd, now: Instant) -> bool {
         self.look(now);
         let Some(h) = self.hosts.get_mut(&host).filter(|h| h.help.is_none() && !over(h.down)) else { return false };
         h.ended |= cause == LinkEnd::Ended;
         let cause = if h.ended && cause == LinkEnd::Refused { LinkEnd::Killed } else { cause };
-        // A port that refuses says more than whatever came before and comes after.
+        // A refused connection is better evidence than the errors before and after it.
         if h.down != Some(LinkEnd::Refused) || over(Some(cause)) {
             h.down = Some(cause);
         }
@@ -303,7 +310,7 @@ impl Detector {
         over(Some(cause))
     }
 
-    /// A third host has answered: so long ago it heard of it, or never.
+    /// Takes a third host's answer to a probe: the age of its last heartbeat of the suspect, or `None`.
     pub fn probed(&mut self, about: ProcUid, via: ProcUid, heard_ago: Option<Duration>, now: Instant) {
         self.look(now);
         let Some(clock) = &self.clock else { return };
@@ -318,7 +325,8 @@ impl Detector {
         }
     }
 
-    /// Another member asks about it: how long ago it was heard. It is pinged, so that the next answer is a better one.
+    /// Takes a probe of another member: returns the age of the last heartbeat of the host. The host is pinged, so the next answer is
+    /// better.
     pub fn asked(&mut self, about: ProcUid, now: Instant) -> Option<Duration> {
         let stamp = self.look(now);
         let until = now + HELP * self.settings.beat();
@@ -330,9 +338,9 @@ impl Detector {
         ago
     }
 
-    // ---- what is to be done
+    // ---- actions
 
-    /// In how long `tick` is to be called; never, if nobody is watched.
+    /// The time until the next call of `tick`; `None` if no host is watched.
     pub fn next(&self, now: Instant) -> Option<Duration> {
         let clock = self.clock.as_ref().filter(|_| !self.hosts.is_empty())?;
         Some(clock.due.saturating_duration_since(now))
@@ -348,7 +356,7 @@ impl Detector {
         let mut actions: Vec<Action> = self.fresh.drain(..).map(Action::Suspect).collect();
         for (host, h) in &mut self.hosts {
             let quiet = now.saturating_duration_since(h.heard.at);
-            // A suspect gets one with every beat: whatever passes now may be all that does.
+            // A suspect is pinged with every beat: the connection may work only for a moment.
             let often = std::mem::take(&mut h.wanted) || h.suspicion.is_some();
             let every = if often { beat } else { PING * beat };
             if quiet >= every && h.pinged.is_none_or(|at| now.saturating_duration_since(at) >= every) {
@@ -385,12 +393,12 @@ impl Detector {
         actions
     }
 
-    /// Whether this member hears nobody: it is more likely cut off than all others are.
+    /// True if this member receives no heartbeats of any host, and is probably cut off itself.
     pub fn alone(&self) -> bool {
         self.alone.is_some()
     }
 
-    /// Moves the clock of silences on, unless it stands still: the time that a tick is late, and the time in which nobody is heard.
+    /// Reads the clock of silences. It pauses for the time by which a tick is late, and while this member is isolated.
     fn look(&mut self, now: Instant) -> Stamp {
         let (beat, watched) = (self.settings.beat(), self.hosts.values().filter(|h| h.help.is_none()).take(2).count());
         let (patience, others) = match self.settings.role {
@@ -414,7 +422,7 @@ impl Detector {
         clock.stamp(now)
     }
 
-    /// `tick` is wanted within `wait`.
+    /// Plans the next `tick` within `wait`.
     fn soon(&mut self, now: Instant, wait: Duration) {
         if let Some(clock) = &mut self.clock {
             clock.due = clock.due.min(now + wait);
@@ -422,10 +430,12 @@ impl Detector {
     }
 }
 
+/// True if the end of the streams proves the end of the agent.
 fn over(down: Option<LinkEnd>) -> bool {
     matches!(down, Some(LinkEnd::Exited | LinkEnd::Killed))
 }
 
+/// The decision about a suspect: its host is lost, its link is lost, or none yet.
 fn verdict(
     host: ProcUid,
     down: Option<LinkEnd>,
@@ -461,7 +471,7 @@ fn verdict(
     None
 }
 
-/// As durations are written elsewhere: `2.7s`, `350ms`.
+/// A duration in the format of other texts: `2.7s`, `350ms`.
 fn text(time: Duration) -> String {
     let ms = time.as_millis();
     if ms < 1000 { format!("{ms}ms") } else { format!("{}s", (ms / 100) as f64 / 10.0) }

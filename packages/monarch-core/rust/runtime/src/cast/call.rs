@@ -1,7 +1,7 @@
 //! The answers of a cast at its caller: one outcome for each target.
 //!
-//! Answers come reduced, and stay so: each is found by its index when a reader looks at it. An answer that came ahead of the others, and
-//! the end of a target that supervision reports, count more than the reduced ones.
+//! Answers arrive reduced to runs of equal answers, and stay in this form: a reader finds an outcome by its index. A single answer that was
+//! sent ahead of the reduced ones, and the end of a target that supervision reports, take precedence over the reduced answers.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,21 +11,21 @@ use wire::cast::{Answer, CastMode, Reduced};
 use wire::runs::{AHEAD, GONE, PASSED_OVER, Run};
 use wire::{Runs, Status};
 
-/// A call of all targets of a group that waits for answers.
+/// The caller's state of a cast: a call of all targets of a group, and the answers received so far.
 pub struct CastCall {
     pub mode: CastMode,
     size: u32,
-    /// Outcomes that did not come with the others, by index.
+    /// Outcomes that arrived outside the reduced answers, by index.
     single: BTreeMap<u32, (Status, Arc<[u8]>)>,
     first_error: Option<u32>,
     runs: Option<Runs>,
-    /// The index at which each run ends, and its place; made when somebody looks.
+    /// The index at which each run ends, and the run's offset in `runs`; computed at the first lookup.
     ends: OnceLock<Vec<(u32, u32)>>,
-    /// Targets that have ended and whose end we have not been told.
+    /// The number of targets whose outcome neither the reduced answers nor supervision have reported.
     untold: u32,
 }
 
-/// What became of the target is not said here.
+/// True if the status of a run contains no outcome of the target: the outcome comes separately.
 fn is_absent(status: u8) -> bool {
     matches!(status, GONE | AHEAD | PASSED_OVER)
 }
@@ -35,12 +35,12 @@ impl CastCall {
         CastCall { mode, size, single: BTreeMap::new(), first_error: None, runs: None, ends: OnceLock::new(), untold: 0 }
     }
 
-    /// All is known, or what this kind of call waits for.
+    /// True when all outcomes have arrived; a call with `CastMode::FirstError` is done with the first error.
     pub fn is_done(&self) -> bool {
         self.mode == CastMode::FirstError && self.error().is_some() || self.missing() == 0
     }
 
-    /// So many outcomes are not known.
+    /// The number of outcomes that have not arrived.
     pub fn missing(&self) -> u32 {
         match &self.runs {
             Some(_) => self.untold,
@@ -48,7 +48,7 @@ impl CastCall {
         }
     }
 
-    /// Only ends that we have not been told are missing: supervision has to say what became of these.
+    /// True when the reduced answers have arrived and only ended targets lack an outcome: supervision will report these ends.
     pub fn waits_for_supervision(&self) -> bool {
         self.runs.is_some() && self.untold > 0
     }
@@ -70,17 +70,17 @@ impl CastCall {
         true
     }
 
-    /// An answer that was sent ahead; true if it is news.
+    /// Takes an answer that was sent ahead of the reduced ones; false if the outcome of its target was known.
     pub fn on_answer(&mut self, answer: Answer) -> bool {
         self.single(answer.index, answer.status, answer.bytes)
     }
 
-    /// The target will not answer; true if it is news.
+    /// Takes the end of a target, which will not answer; false if the outcome of the target was known.
     pub fn on_ended(&mut self, index: u32, status: Status, why: Arc<[u8]>) -> bool {
         self.single(index, status, why)
     }
 
-    /// All the others; true if it is news.
+    /// Takes the reduced answers of all targets; false if they had arrived before, or if their number of targets is wrong.
     pub fn on_reduced(&mut self, reduced: Reduced) -> bool {
         if self.runs.is_some() || reduced.runs.targets() != self.size {
             return false;
@@ -116,14 +116,14 @@ impl CastCall {
         runs.at(*offset).map(|run| (run.status, run.bytes))
     }
 
-    /// What became of one target; none if it is not known.
+    /// The outcome of one target; `None` if it has not arrived.
     pub fn outcome(&self, index: u32) -> Option<(Status, &[u8])> {
         let reduced = || self.runs_at(index).and_then(|(status, bytes)| Some((Status::from_u8(status).ok()?, bytes)));
-        // What was answered before the end counts, unless the end has been told.
+        // An answer that was sent before the target ended takes precedence, unless supervision has reported the end already.
         self.single.get(&index).map(|(status, bytes)| (*status, &bytes[..])).or_else(reduced)
     }
 
-    /// All outcomes that are known, as runs of equal ones: indices from, to, what.
+    /// All outcomes that have arrived, as runs of equal ones: first index, index after the last, status, bytes.
     pub fn outcomes(&self) -> Vec<(u32, u32, Status, &[u8])> {
         let mut all = Vec::new();
         let mut at = 0u32;
@@ -145,7 +145,7 @@ impl CastCall {
         all
     }
 
-    /// The index of the error that ends the call: ends first, then the one that came first, then the lowest.
+    /// The index of the error that ends the call: the lowest ended target, else the error that arrived first, else the lowest error.
     pub fn error(&self) -> Option<u32> {
         if self.first_error.is_none() && self.runs.as_ref().is_none_or(|r| r.errors() == 0) {
             return None;

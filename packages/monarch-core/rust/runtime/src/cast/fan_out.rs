@@ -1,17 +1,16 @@
-//! Who passes on to whom: a node that answers for a span of hosts keeps its own and divides the rest.
+//! The division of a cast tree: a node that answers for a span of hosts keeps its own position and divides the rest among its children.
 //!
-//! With `k` children a tree over `n` hosts is `d = log n / log k` deep, and a cast that costs `s` for each send and `l` for each
-//! hop takes `d (l + k s)` to the last host, and about as long back. At l = 40 us and s = 3 us a tree over 4,096 hosts takes,
-//! one way: k = 2 (d = 12) 552 us, k = 4 (6) 312 us, k = 8 (4) 256 us, k = 16 (3) 264 us, k = 64 (2) 464 us. Between 8 and 16
-//! nothing is gained in time; the smaller depth means that fewer hosts can die between the root and a leaf, so 16 it is, the
-//! most that the root may send.
+//! With `k` children a tree over `n` hosts is `d = log n / log k` deep. A cast that costs `s` for each send and `l` for each hop reaches
+//! the last host after `d (l + k s)`, and its answers take about as long. With l = 40 us and s = 3 us a cast reaches 4,096 hosts after: k =
+//! 2 (d = 12) 552 us, k = 4 (6) 312 us, k = 8 (4) 256 us, k = 16 (3) 264 us, k = 64 (2) 464 us. The times of 8 and 16 are equal, but with
+//! 16 the tree is less deep, so fewer hosts can die between the root and a leaf. 16 is also the largest number of sends of the root.
 
 use wire::{ProcUid, Span};
 
-/// Children of a node.
+/// The number of children of a node; the module's documentation has the reason for 16.
 pub const FAN_OUT: u32 = 16;
 
-/// Divides a span but for one position (the node's own) into at most `k` parts as equal as can be, none of them empty.
+/// Divides a span without the position `own` into at most `k` parts of nearly equal length. No part is empty.
 pub fn divide(span: Span, own: Option<u32>, k: u32) -> Vec<Span> {
     let segments = match own.filter(|p| span.contains(*p)) {
         Some(p) => [Span::new(span.start, p), Span::new(p + 1, span.end)],
@@ -21,7 +20,7 @@ pub fn divide(span: Span, own: Option<u32>, k: u32) -> Vec<Span> {
     if total == 0 {
         return vec![];
     }
-    // Each segment may end in a part that is not full.
+    // Each of the two segments can end in a part that is smaller than the others, so one part less is full.
     let full = if segments.iter().all(|s| !s.is_empty()) { k.max(3) - 1 } else { k.max(1) };
     let most = total.div_ceil(full);
     let mut parts = Vec::with_capacity(k as usize);
@@ -33,7 +32,7 @@ pub fn divide(span: Span, own: Option<u32>, k: u32) -> Vec<Span> {
     parts
 }
 
-/// The first host of a span that lives, and what is left of the span from there.
+/// The first live host of a span, and the rest of the span from this host on.
 pub fn head(span: Span, host: impl Fn(u32) -> Option<ProcUid>, dead: impl Fn(ProcUid) -> bool) -> Option<(ProcUid, Span)> {
     (span.start..span.end).find_map(|p| host(p).filter(|h| !dead(*h)).map(|h| (h, Span::new(p, span.end))))
 }

@@ -1,4 +1,4 @@
-//! The members of a group at a relay, and its casts that are not over.
+//! The members of a group at a relay, and the unfinished casts to this group.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use super::relay::Effect;
 
 pub(super) struct Group {
     pub slice: Arc<GroupSlice>,
-    /// Our own position.
+    /// The position of this host in the group.
     pub own: Option<u32>,
-    /// The casts below this number are over.
+    /// All casts with a lower number are finished.
     pub finished: u64,
-    /// What of this has been said, and when it will be: at the root.
+    /// At the root: the value of `finished` that other hosts have been sent.
     pub said: u64,
     pub say_at: Option<Duration>,
     pub casts: BTreeMap<u64, Record>,
-    /// Which part of the group children know.
+    /// The part of the group that each child has received.
     pub knows: HashMap<ProcUid, Span>,
-    /// The source wants it forgotten, after the casts before; at the root.
+    /// At the root: the request of the source to forget the group, which is passed on after the earlier casts.
     pub forget: Option<Cast>,
 }
 
@@ -33,7 +33,7 @@ impl Group {
         Group { slice, own, finished: 0, said: 0, say_at: None, casts: BTreeMap::new(), knows: HashMap::new(), forget: None }
     }
 
-    /// The casts below are over.
+    /// Removes the casts with a number lower than `below`: they are finished.
     pub fn finish(&mut self, below: u64, tokens: &mut HashMap<u64, (GroupId, u64)>) {
         self.finished = below;
         let rest = self.casts.split_off(&below);
@@ -42,8 +42,8 @@ impl Group {
         }
     }
 
-    /// What a child (who it is, and what it was asked) says of a cast; true if that was waited for. It may have passed over hosts that it
-    /// could not reach: those are asked from here, unless they cannot be reached from here either.
+    /// Takes the answers of a child (its uid, the ask, its span) to a cast; true if they were expected. The child may have passed over
+    /// hosts that it could not reach. This host then asks those hosts itself, unless it knows that they have ended.
     pub fn child_said(
         &mut self,
         number: u64,
@@ -86,7 +86,7 @@ impl Group {
         waited
     }
 
-    /// Tells a part of the tree.
+    /// Sends the number of finished casts to the hosts of a span.
     pub fn say_finished(&mut self, group: GroupId, span: Span, below: u64, fan_out: u32, dead: &HashSet<ProcUid>, out: &mut Vec<Effect>) {
         self.said = below;
         for part in divide(span, self.own, fan_out) {
@@ -97,7 +97,7 @@ impl Group {
     }
 }
 
-/// The positions of those that whoever answered for a span did not reach.
+/// The positions in a span of the hosts that were passed over, according to the answers of the head of the span.
 pub(super) fn passed_over(slice: &GroupSlice, span: Span, said: &Runs) -> Vec<u32> {
     if said.absent() == 0 {
         return vec![];
@@ -114,7 +114,7 @@ pub(super) fn passed_over(slice: &GroupSlice, span: Span, said: &Runs) -> Vec<u3
     (span.start..span.end).filter(|p| ranges.iter().any(|r| r.contains(&slice.first(*p)))).collect()
 }
 
-/// The cast of a record for the head of a part.
+/// The frame that passes the cast of a record on to the head of a part.
 pub(super) fn pass_on(
     record: &Record,
     finished: u64,
@@ -125,7 +125,7 @@ pub(super) fn pass_on(
 ) -> Effect {
     let (cast, ask) = (&record.cast, record.next_ask);
     let known = knows.get(&to).is_some_and(|k| k.covers(span));
-    // Who has forgotten the group for a part of the span must know the rest to pass this on.
+    // With `Forget`, the receiver may have removed the group for one part of the span already, so the frame has the members again.
     let slice = (!known || ask > 0 && cast.mode == CastMode::Forget).then(|| Arc::new(slice.part(span)));
     if !known {
         knows.insert(to, span);

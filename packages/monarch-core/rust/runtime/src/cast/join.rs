@@ -1,67 +1,68 @@
-//! How thousands of workers join: whoever attaches joins a few, and each of these joins a few more on its behalf.
+//! The join tree of many workers: the client (or its agent) joins a few workers, and each of these joins some of the others for it.
 //!
-//! Every node does the same with its list of workers: it divides the list, dials the first of each part, and hands it the rest of
-//! the part, and all have joined after as many rounds as the tree is deep. A worker that cannot be reached is reported; the rest of
-//! its part is halved and both halves go on at once, so that a whole rack that is missing costs a logarithm of its size in waiting,
-//! not its size. One that is slow to answer keeps nobody else waiting either, and has its time. What a worker that has died had not
-//! reported is dialled again: joining twice does no harm.
+//! Every node of the tree handles its list of workers in the same way: it divides the list into parts, dials the first worker of each part,
+//! and sends it the rest of the part. All workers have joined after as many rounds as the tree has levels. A worker that cannot be reached
+//! is reported as failed, and the two halves of its part continue at once, so a missing rack costs the logarithm of its size in waiting. A
+//! slow worker does not delay the others either, and keeps its own time limit. When a worker dies, the workers of its part that it had not
+//! reported are dialled again: a second join of the same worker has no effect.
 //!
-//! An edge of the tree takes three TLS handshakes, one to join and two for the streams of a trunk. Nobody is to do more than 16, so
-//! whoever attaches joins 5 workers, and each of these 4. So few workers that all that is no matter are joined directly.
+//! An edge of the tree takes three TLS handshakes: one for the join and two for the streams of a session. To limit a node to about 15
+//! handshakes, the root joins 5 workers, and every other node 4. Up to `DIRECT` workers are joined directly by the root, without a tree.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wire::notice::{Joined, Joining};
 
-/// At most so many workers are joined by who attaches.
+/// The largest number of workers that the root joins directly, without a tree.
 pub const DIRECT: usize = 16;
-/// Of more than that who attaches joins so many, and whoever has joined joins so many: 15 handshakes each.
+/// The number of workers that the root joins in a tree, and that every other node joins: 15 handshakes each.
 pub const ROOT: usize = 5;
 pub const FAN_OUT: usize = 4;
-/// TLS handshakes of one edge.
+/// The number of TLS handshakes of one edge of the tree.
 pub const HANDSHAKES: usize = 3;
-/// Reports wait so long for others.
+/// How long a report waits for further results, so that many results share one message.
 pub const REPORT: Duration = Duration::from_millis(5);
-/// Others do not wait longer than this for a worker that is slow.
+/// The time after which the rest of a slow worker's part continues without this worker.
 pub const SLOW: Duration = Duration::from_secs(1);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum JoinEffect {
-    /// Say `on_joined` or `on_failed`.
+    /// Dial the worker, then call `on_joined` or `on_failed`.
     Dial { worker: u32, address: String },
-    /// It has taken too long: an answer is not awaited any more.
+    /// The worker's time is over: stop waiting for its answer.
     GiveUp { worker: u32 },
-    /// To a worker that has joined: these are its to join.
+    /// Send a joined worker the rest of its part, which it joins.
     Send { worker: u32, joining: Joining },
-    /// What became of some, for whoever gave the list.
+    /// Send the results of some workers to the node that gave the list.
     Report(Joined),
 }
 
+/// A part of the list of workers: its first worker (the key in `Join::parts`) and the rest.
 struct Part {
-    /// Of the first, which is dialled or has joined, and the others that are not reported yet.
+    /// The address of the first worker, which is dialled or has joined.
     address: String,
     rest: BTreeMap<u32, String>,
-    /// Dialled, and until when it has time.
+    /// The time limit of the first worker's answer; `None` when it has joined.
     until: Option<Duration>,
-    /// Until then it keeps its part.
+    /// The time after which the rest is taken from a slow first worker.
     slow: Option<Duration>,
 }
 
-/// The workers that one node answers for.
+/// The workers that one node joins, directly or through others.
 pub struct Join {
     fan_out: usize,
     patience: Duration,
-    /// By the worker that is first.
+    /// The parts, by their first worker.
     parts: BTreeMap<u32, Part>,
     report: Joined,
     report_at: Option<Duration>,
-    /// Handshakes tried.
+    /// The number of workers that were dialled.
     pub dialled: usize,
 }
 
 impl Join {
-    /// `patience` is what one worker has to answer.
+    /// `patience` is the time limit of one worker's answer.
     pub fn new(patience: Duration) -> Self {
         Join::with_fan_out(patience, FAN_OUT)
     }
@@ -70,7 +71,7 @@ impl Join {
         Join { fan_out: fan_out.max(1), patience, parts: BTreeMap::new(), report: Joined::default(), report_at: None, dialled: 0 }
     }
 
-    /// Nothing is left to do and to report.
+    /// True when all workers are joined or failed, and reported.
     pub fn is_done(&self) -> bool {
         self.parts.is_empty() && self.report == Joined::default()
     }
@@ -111,7 +112,7 @@ impl Join {
         out
     }
 
-    /// It cannot be reached, or refuses.
+    /// Takes a failed dial: the worker cannot be reached, or refuses.
     pub fn on_failed(&mut self, now: Duration, worker: u32, why: &str) -> Vec<JoinEffect> {
         let mut out = vec![];
         if self.parts.get(&worker).is_some_and(|p| p.until.is_some()) {
@@ -127,10 +128,11 @@ impl Join {
         self.news(now, out);
     }
 
-    /// A worker that joins others for us reports.
+    /// Takes the report of a worker that joins others for this node.
     pub fn on_report(&mut self, now: Duration, worker: u32, joined: Joined) -> Vec<JoinEffect> {
         let mut out = vec![];
-        // Each once. It may have had some join that are somebody else's by now; what it could not do, others still may.
+        // Each worker is reported once. The reporting worker may have joined workers that belong to another part by now, so joined workers
+        // are accepted from all parts. Failed workers are accepted only from its own part: another worker may still reach them.
         for part in self.parts.values_mut() {
             self.report.joined.extend(joined.joined.iter().filter(|w| part.rest.remove(w).is_some()));
         }
@@ -142,7 +144,7 @@ impl Join {
         out
     }
 
-    /// A worker that had joined is gone; others report that.
+    /// Takes the loss of a worker that was dialled or had joined. Its end is reported by other components.
     pub fn on_lost(&mut self, now: Duration, worker: u32) -> Vec<JoinEffect> {
         let mut out = vec![];
         if let Some(part) = self.parts.remove(&worker) {
@@ -167,7 +169,7 @@ impl Join {
         }
     }
 
-    /// When `on_time` has something to do.
+    /// The time of the next call of `on_time`.
     pub fn deadline(&self) -> Option<Duration> {
         self.parts.values().flat_map(|p| [p.until, p.slow.filter(|_| !p.rest.is_empty())]).flatten().chain(self.report_at).min()
     }

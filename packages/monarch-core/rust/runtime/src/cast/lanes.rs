@@ -1,22 +1,23 @@
-//! A frame whose large attachments are not complete yet holds up what follows it to the same mailbox, and nothing else.
+//! The order of frames to one mailbox, while large parts are missing. A frame with missing attachments delays only the later frames to the
+//! same mailbox.
 //!
-//! Frames come here in the order of their source and leave in that order per lane: a receiving proc and mailbox.
+//! Frames enter in the order of their source, and leave in this order for each lane: a source with a receiving proc and mailbox.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 
 struct Waiting<T> {
     frame: T,
-    /// Attachments that are missing.
+    /// The attachments that have not arrived completely.
     missing: Vec<u64>,
 }
 
-/// `L` names a lane, with its source; attachments are named by who sends them and its count.
+/// The queues of all lanes. `L` identifies a lane with its source; an attachment is identified by its sender and a number.
 pub struct Lanes<L, T> {
     lanes: HashMap<L, VecDeque<Waiting<T>>>,
-    /// Attachments somebody waits for, and where.
+    /// The lanes that wait for each missing attachment.
     wanted: HashMap<u64, Vec<L>>,
-    /// Complete, and nobody has asked for it yet.
+    /// Attachments that are complete and that later frames may name.
     complete: HashSet<u64>,
 }
 
@@ -27,7 +28,8 @@ impl<L, T> Default for Lanes<L, T> {
 }
 
 impl<L: Hash + Eq + Clone, T> Lanes<L, T> {
-    /// The frame, if it can go on at once. Its attachments stay `complete` until `forget`: a cast's are wanted in several lanes.
+    /// Returns the frame if it can be delivered at once. Its attachments stay in `complete` until `forget`: several lanes may need those of
+    /// a cast.
     pub fn push(&mut self, lane: L, frame: T, attachments: &[u64]) -> Option<T> {
         let missing: Vec<u64> = attachments.iter().filter(|a| !self.complete.contains(a)).copied().collect();
         if missing.is_empty() && !self.lanes.contains_key(&lane) {
@@ -43,7 +45,7 @@ impl<L: Hash + Eq + Clone, T> Lanes<L, T> {
         None
     }
 
-    /// An attachment is complete; `go` gets the frames that waited for nothing else.
+    /// Notes that an attachment is complete; `go` receives the frames that now have all attachments and no earlier frame before them.
     pub fn complete(&mut self, attachment: u64, mut go: impl FnMut(T)) {
         self.complete.insert(attachment);
         for lane in self.wanted.remove(&attachment).unwrap_or_default() {
@@ -60,12 +62,12 @@ impl<L: Hash + Eq + Clone, T> Lanes<L, T> {
         }
     }
 
-    /// Nothing that comes will name this attachment.
+    /// Forgets a complete attachment that no later frame will name.
     pub fn forget(&mut self, attachment: u64) {
         self.complete.remove(&attachment);
     }
 
-    /// The source or the receiver of these lanes is gone.
+    /// Removes the lanes whose source or receiver has ended.
     pub fn drop_lanes(&mut self, mut gone: impl FnMut(&L) -> bool) {
         self.lanes.retain(|lane, _| !gone(lane));
         self.wanted.retain(|_, lanes| {

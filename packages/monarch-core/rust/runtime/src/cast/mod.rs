@@ -1,18 +1,19 @@
-//! Casts over hosts: decisions only, no input, no output, no clock.
+//! Casts to processes of many hosts. The state machines here have no input, no output and no clock; `node` and `gateway` act on their
+//! effects.
 //!
 //! | file | noun |
 //! |---|---|
 //! | `order` | the sequence of frames from one process to one host |
-//! | `lanes` | frames that wait for large attachments, by mailbox |
-//! | `fan_out` | the division of a span of hosts |
+//! | `lanes` | frames that wait for large parts, one queue for each source and mailbox |
+//! | `fan_out` | the division of a span of hosts among the children of a node of the tree |
 //! | `source` | the process that casts |
 //! | `call` | the answers of a cast at its caller |
-//! | `relay` | the part of a host in the trees of all sources |
+//! | `relay` | the role of one host in the trees of all sources |
 //! | `group` | the members of a group at a relay |
-//! | `record` | one cast at one host |
-//! | `repair` | a relay after the end of other hosts |
+//! | `record` | the state of one cast at one host |
+//! | `repair` | the replacement of lost hosts in the trees |
 //! | `notice` | notices of ended processes along a tree |
-//! | `join` | the join of many workers by a tree |
+//! | `join` | the join tree of many workers |
 
 pub mod call;
 pub mod fan_out;

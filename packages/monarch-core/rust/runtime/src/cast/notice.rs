@@ -1,10 +1,11 @@
-//! Notices of ended processes along a tree over all hosts of a job: they go up and down it from the host that notices first.
+//! Notices of ended processes, passed along a tree over all hosts of a job. A notice travels up and down the tree from the host that
+//! detected the end.
 //!
-//! Each edge carries each end once, so the root handles as many messages as it has neighbours, however many hosts there are. The
-//! first news go on at once; what follows within a window goes together, and the window doubles while there is more, so that a
-//! hundred ends that are noticed within a second are a handful of messages an edge. When a host of the tree itself has ended, the
-//! next one of its span takes its place and gets, with all below it, everything that is known: what the dead one may have kept to
-//! itself. Those below a dead host speak to the one that takes its place, or to the next one above.
+//! Each edge carries each end once, so the root handles as many messages as it has neighbours, however many hosts the job has. The first
+//! notice is sent at once. Ends that follow within a window are sent together, and the window doubles while there are more, so a hundred
+//! ends within a second are a handful of messages on each edge. When a host of the tree has ended, the next host of its span replaces it.
+//! The replacement and all hosts below it receive all known ends, because the ended host may not have passed on some of them. The hosts
+//! below an ended host use its replacement as their parent, or else the next host above.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use wire::{ProcUid, Span};
 
 use super::fan_out::{FAN_OUT, divide, head};
 
-/// The first wait after news; the last is 16 times as long. Four hops with it are below what a user notices.
+/// The wait after the first notice; the longest wait is 16 times as long. A user does not notice the sum of four hops with it.
 pub const WINDOW: Duration = Duration::from_millis(2);
 const WIDEST: u32 = 16;
 
@@ -25,14 +26,14 @@ pub enum NoticeEffect {
         to: ProcUid,
         notice: Notice,
     },
-    /// This process has not heard of these before.
+    /// These ends are new to this process: report them to its components.
     Tell(Vec<Ended>),
 }
 
-/// A neighbour in the tree, and what it has not been sent.
+/// A neighbour in the tree, and the ends that it has not been sent.
 struct Neighbour {
     uid: ProcUid,
-    /// Below us: what it passes on to. Above us: empty.
+    /// The span that a child passes notices on to; empty for the parent.
     span: Span,
     news: Vec<ProcUid>,
     whole: bool,
@@ -45,18 +46,18 @@ impl Neighbour {
     }
 }
 
-/// What a host knows of ends, and whom it tells.
+/// The ends that a host knows, its neighbours in the tree, and the notices to send.
 pub struct Notices {
     me: ProcUid,
     fan_out: u32,
     roster: Arc<Roster>,
     known: HashMap<ProcUid, Ended>,
-    /// In the order in which they became known.
+    /// The ended processes, in the order in which this host learned of them.
     order: Vec<ProcUid>,
     dead: HashSet<ProcUid>,
     above: Option<Neighbour>,
     below: Vec<Neighbour>,
-    /// Nothing is sent before.
+    /// No notice is sent before this time.
     not_before: Duration,
     window: u32,
     at: Option<Duration>,
@@ -83,7 +84,7 @@ impl Notices {
         }
     }
 
-    /// At the root: all hosts of the job, as far as they have joined.
+    /// At the root: sets the hosts of the job that have joined.
     pub fn set_hosts(&mut self, now: Duration, hosts: Vec<ProcUid>) -> Vec<NoticeEffect> {
         self.adopt(now, Arc::new(Roster { version: self.roster.version + 1, start: 0, hosts, above: vec![] }), true);
         self.due(now)
@@ -93,7 +94,7 @@ impl Notices {
         self.known.contains_key(&uid)
     }
 
-    /// Those whom we tell, and must hear of if they end.
+    /// The hosts that this host exchanges notices with. The caller reports their end to `on_ended`.
     pub fn neighbours(&self) -> impl Iterator<Item = ProcUid> {
         self.below.iter().chain(&self.above).map(|n| n.uid)
     }
@@ -106,24 +107,24 @@ impl Notices {
         roster.hosts.get(position.checked_sub(roster.start)? as usize).copied()
     }
 
-    /// Neighbours from now on; all below get the roster.
+    /// Replaces the roster and the neighbours. All children get the new roster.
     fn adopt(&mut self, now: Duration, roster: Arc<Roster>, whole: bool) {
         let own = roster.hosts.iter().position(|h| *h == self.me).map(|at| roster.start + at as u32);
         let heads = divide(Self::span(&roster), own, self.fan_out).into_iter();
         let heads = heads.filter_map(|part| head(part, |p| Self::host(&roster, p), |h| self.dead.contains(&h)));
-        // What the old neighbours have not been sent goes to the new ones with the rest.
+        // Ends that the old neighbours have not been sent go to the new neighbours with all the others.
         let whole = whole || !self.order.is_empty();
         self.below = heads.map(|(uid, span)| Neighbour::new(uid, span, whole)).collect();
         self.roster = roster;
         self.look_up(now);
     }
 
-    /// The next live host above.
+    /// Uses the next live host above as the parent.
     fn look_up(&mut self, now: Duration) {
         let next = self.roster.above.iter().find(|h| !self.dead.contains(h)).copied();
         if next != self.above.as_ref().map(|n| n.uid) {
             let news = self.order.clone();
-            // What the next one above knows already comes down first, so that not all below a dead host say the same.
+            // The new parent first gets a moment to send the ends that it knows, so that its new children do not all repeat the same ends.
             if self.above.is_some() {
                 self.not_before = self.not_before.max(now + WINDOW);
             }
@@ -131,7 +132,7 @@ impl Notices {
         }
     }
 
-    /// Somebody here has noticed ends.
+    /// Takes ends that this host has detected.
     pub fn on_ended(&mut self, now: Duration, ended: Vec<Ended>) -> Vec<NoticeEffect> {
         let mut out = self.learn(now, None, ended);
         out.extend(self.due(now));
@@ -139,8 +140,8 @@ impl Notices {
     }
 
     pub fn on_notice(&mut self, now: Duration, from: ProcUid, notice: Notice) -> Vec<NoticeEffect> {
-        // The new place comes first: what is news is then told to those who are there.
-        // Of two who give us a place, both of whom may be right about who has ended, the one who gives us more counts.
+        // The roster is taken first, so that new ends go to the new neighbours. Of two parents that both send a roster (each may be right
+        // about ended hosts) the one with the larger part takes precedence.
         let mine = (self.roster.version, self.roster.hosts.len());
         match notice.roster.filter(|r| (r.version, r.hosts.len()) >= mine) {
             Some(roster) => self.adopt(now, roster, notice.whole),
@@ -183,7 +184,7 @@ impl Notices {
         self.look_up(now);
     }
 
-    /// When `on_time` has something to do.
+    /// The time of the next call of `on_time`.
     pub fn deadline(&self) -> Option<Duration> {
         self.at
     }
@@ -193,7 +194,7 @@ impl Notices {
         self.due(now)
     }
 
-    /// Sends what is to be sent, or waits until it may.
+    /// Sends the pending notices, or plans the time at which they may be sent.
     fn due(&mut self, now: Duration) -> Vec<NoticeEffect> {
         let anything = self.below.iter().any(|n| n.whole || !n.knows_roster || !n.news.is_empty());
         if !anything && self.above.as_ref().is_none_or(|n| n.news.is_empty()) {
@@ -203,13 +204,13 @@ impl Notices {
             self.at = Some(self.not_before);
             return vec![];
         }
-        // What comes soon after this is part of the same misfortune.
+        // Ends that are noticed soon after these probably have the same cause.
         let calm = now >= self.not_before + WINDOW * self.window;
         self.window = if calm { 1 } else { (self.window * 2).min(WIDEST) };
         self.not_before = now + WINDOW * self.window;
         self.at = None;
         let mut out = vec![];
-        // Who takes our place when we end: those below us then speak to it.
+        // The host that replaces this one when it ends: the children then use it as their parent.
         let own = self.roster.hosts.iter().position(|h| *h == self.me);
         let heir = own.and_then(|at| self.roster.hosts.get(at + 1)).copied();
         for n in self.below.iter_mut().chain(&mut self.above) {

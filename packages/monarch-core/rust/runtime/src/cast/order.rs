@@ -1,18 +1,18 @@
-//! One sequence of frames from a process to a host, whatever way they take.
+//! The sequence of frames from one process to one host, independent of the route of each frame.
 //!
-//! The source counts what it sends to each host, directly or by a cast. The host's agent delivers in that order: it holds what
-//! comes early, and drops what it has seen. So casts may be resent by anybody who has them.
+//! The source numbers the frames that it sends to each host, directly or by a cast. The host's agent delivers them in this order: it holds
+//! frames that arrive early, and drops frames that it has seen. So every host that has a cast may send it again.
 
 use std::collections::{BTreeMap, HashMap};
 
 use wire::cast::Order;
 use wire::{ProcUid, Span};
 
-/// A host to which frames are counted: an index, because a cast counts thousands of them.
+/// The counter of frames to one host. It is an index and no uid, because a cast increments thousands of counters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Counter(u32);
 
-/// Gives the numbers, in one process.
+/// Assigns the sequence numbers, in one process.
 #[derive(Default)]
 pub struct OutOrder {
     counters: HashMap<ProcUid, Counter>,
@@ -35,14 +35,14 @@ impl OutOrder {
         *next - 1
     }
 
-    /// The host has forgotten all numbers.
+    /// Starts the sequence to a host again: the host has lost its state.
     pub fn restart(&mut self, host: ProcUid) {
         if let Some(Counter(at)) = self.counters.get(&host) {
             self.next[*at as usize] = 0;
         }
     }
 
-    /// The numbers of one cast to these hosts.
+    /// Assigns the numbers of one cast to these hosts.
     pub fn cast(&mut self, hosts: &[Counter]) -> Order {
         let mut order = Order::default();
         let mut run: Option<u64> = None;
@@ -61,7 +61,7 @@ impl OutOrder {
     }
 }
 
-/// The positions of a whole group.
+/// The span of all positions of a group.
 pub fn all(hosts: usize) -> Span {
     Span::new(0, hosts as u32)
 }
@@ -71,7 +71,7 @@ struct From<T> {
     early: BTreeMap<u64, T>,
 }
 
-/// Puts frames back in order, at their destination; by the process that sent them.
+/// Restores the order of frames at their destination, for each process that sent them.
 pub struct InOrder<T> {
     from: HashMap<ProcUid, From<T>>,
 }
@@ -83,7 +83,7 @@ impl<T> Default for InOrder<T> {
 }
 
 impl<T> InOrder<T> {
-    /// A frame has come; `deliver` gets what is due by it, in order.
+    /// Takes a frame. `deliver` receives, in order, the frames that are now due.
     pub fn accept(&mut self, source: ProcUid, number: u64, frame: T, mut deliver: impl FnMut(T)) {
         let from = self.from.entry(source).or_insert_with(|| From { next: 0, early: BTreeMap::new() });
         if number != from.next {
@@ -100,22 +100,22 @@ impl<T> InOrder<T> {
         }
     }
 
-    /// A frame with this number would be delivered at once.
+    /// True if a frame with this number would be delivered at once.
     pub fn is_due(&self, source: ProcUid, number: u64) -> bool {
         self.from.get(&source).map_or(0, |f| f.next) == number
     }
 
-    /// A frame with this number would be dropped.
+    /// True if a frame with this number would be dropped.
     pub fn seen(&self, source: ProcUid, number: u64) -> bool {
         self.from.get(&source).is_some_and(|f| number < f.next || f.early.contains_key(&number))
     }
 
-    /// The process is gone: what it sent early will never be due.
+    /// Removes the state of a process that has ended; returns the number of its early frames, which will never be due.
     pub fn forget(&mut self, source: ProcUid) -> usize {
         self.from.remove(&source).map_or(0, |f| f.early.len())
     }
 
-    /// Frames that have come early.
+    /// The number of frames that wait for earlier ones.
     pub fn held(&self) -> usize {
         self.from.values().map(|f| f.early.len()).sum()
     }

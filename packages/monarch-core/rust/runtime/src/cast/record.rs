@@ -1,4 +1,4 @@
-//! One cast at one host: the answers of its own procs, and the hosts that it was forwarded for and to.
+//! The state of one cast at one host: the answers of its own procs, the hosts that asked for answers, and the hosts that were asked.
 
 use std::sync::Arc;
 
@@ -6,39 +6,39 @@ use wire::cast::{Answer, Reduced};
 use wire::runs::{AHEAD, GONE, PASSED_OVER};
 use wire::{Cast, GroupSlice, ProcUid, Runs, Span, Status};
 
-/// Answers of so many bytes are not held until the others are there: each goes ahead by itself. What merging them would save is
-/// small against what they cost anyway, and a node would hold all of its subtree's at once.
+/// A larger answer is sent by itself instead of with the merged answers. Merging would save little compared with the cost of so many bytes,
+/// and a node would hold the large answers of its whole subtree at once.
 pub const LARGE: usize = 16 << 10;
 
-/// What a target here has said.
+/// The state of a cast at a target of this host.
 #[derive(Clone, Debug)]
 pub(super) enum Own {
     Pending,
     Taken,
     Answered(Status, Arc<[u8]>),
-    /// Straight to the caller.
+    /// The answer was sent directly to the caller.
     AnsweredThere,
     Gone,
 }
 
-/// A host that answers for a part of a task.
+/// Another host that this host has asked for the answers of a part of a task's span.
 pub(super) struct Child {
     pub head: ProcUid,
-    /// Which of our asks this was.
+    /// The number of the ask among the asks of this host.
     pub ask: u32,
     pub span: Span,
     pub result: Option<Runs>,
 }
 
-/// What somebody asked of this node: the answers of a span. More than one may ask, when hosts have died.
+/// A request to this host for the answers of a span. One cast can have several, when hosts have died.
 pub(super) struct Task {
-    /// None: the source.
+    /// The host that asked; `None` for the source.
     pub parent: Option<ProcUid>,
-    /// Which of its asks this is.
+    /// The number of the ask among the asks of the parent.
     pub ask: u32,
     pub span: Span,
     pub children: Vec<Child>,
-    /// An error has been sent ahead.
+    /// The first error of the cast has been sent ahead of the other answers.
     pub warned: bool,
     pub done: bool,
 }
@@ -46,11 +46,11 @@ pub(super) struct Task {
 pub(super) struct Record {
     pub cast: Cast,
     pub token: u64,
-    /// By index, from the first one here.
+    /// The state of each target of this host, by index, from the first index of this host.
     pub own: Vec<Own>,
     pub missing: usize,
     pub tasks: Vec<Task>,
-    /// What the next ask of others will be.
+    /// The number of the next ask that this host sends.
     pub next_ask: u32,
 }
 
@@ -59,7 +59,7 @@ impl Task {
         Task { parent, ask, span, children: vec![], warned: false, done: false }
     }
 
-    /// Whether the answer came from somebody who answers for it here.
+    /// True if a child of this task has this uid and this ask number.
     pub fn expects(&self, from: ProcUid, ask: u32) -> bool {
         self.children.iter().any(|c| (c.head, c.ask) == (from, ask))
     }
@@ -70,7 +70,7 @@ impl Record {
         Record { cast, token, own: vec![], missing: 0, tasks: vec![], next_ask: 0 }
     }
 
-    /// The answers of the targets on this host.
+    /// The answers of the targets of this host.
     fn own_runs(&self) -> Runs {
         let mut runs = Runs::default();
         for own in &self.own {
@@ -89,7 +89,7 @@ impl Record {
         self.missing == 0 && task.children.iter().all(|c| c.result.is_some())
     }
 
-    /// The hosts of a complete task that nobody answers for.
+    /// The positions of a complete task for which no child answers.
     pub fn passed_over(&self, task: &Task, own: Option<u32>) -> Vec<u32> {
         let covered = |p: u32| own == Some(p) || task.children.iter().any(|c| c.span.contains(p));
         let answered: u32 = task.children.iter().map(|c| c.span.len()).sum();
@@ -99,7 +99,7 @@ impl Record {
         (task.span.start..task.span.end).filter(|p| !covered(*p)).collect()
     }
 
-    /// All answers of a complete task, in the order of positions; whoever has no head any more was passed over.
+    /// All answers of a complete task, in the order of positions. Positions without an answering host are passed over.
     pub fn reduce(&self, task: &Task, slice: &GroupSlice, own: Option<u32>) -> Reduced {
         let own = own.filter(|p| task.span.contains(*p));
         let mine = self.own_runs();

@@ -1,15 +1,15 @@
-//! The part of a host in the trees of all sources: takes casts, delivers them here, passes them on, and brings back what is
-//! answered. The relay of the source's own host is the root; it has the group from the source.
+//! The role of one host in the trees of all sources: it accepts casts, delivers them to its procs, passes them on to other hosts, and
+//! returns the answers. The relay of the source's own host is the root of the tree; it receives the group's members from the source.
 //!
-//! **Who asks.** A cast says for which span its receiver answers. The receiver becomes the head of that span: a *task* towards
-//! whoever asked. When a host dies with a cast on its way, whoever had sent it the cast asks the next live host of the span. That
-//! host may have had the cast from the dead one already; then it delivers nothing again, but asks the hosts of the wider span
-//! anew, and each of these says again what it has. A host may so have tasks of several askers at once; those of dead ones are
-//! dropped. Nothing has to be remembered of what was forwarded, and it does not matter in which order the news arrive.
+//! **Asks.** A cast names the span that its receiver has to answer for. The receiver becomes the head of this span and has a *task*, whose
+//! parent is the sender. When a host dies while it handles a cast, the parent asks the next live host of the span. This host may have
+//! received the cast from the dead one already. Then it delivers nothing again, but asks the hosts of the wider span anew, and each of them
+//! repeats the answers that it has. So a host can have tasks of several parents at once; tasks of dead parents are dropped. No host has to
+//! remember what it has forwarded, and reports of ended hosts may arrive in any order.
 //!
-//! **What is kept.** The own answers of a cast, until the root has said that the cast is over: all who live have answered, or
-//! have taken it. It says so with the next cast to the group, or after a quiet moment. A large answer is kept like others, and so
-//! is the cast itself: what a caller holds back for one slow rank is held in the tree too.
+//! **Kept state.** A host keeps the answers of its procs to a cast until the root reports that the cast is finished: all live targets have
+//! answered it or taken it. The report is part of the next cast to the group, or is sent alone after `QUIET`. Large answers and the cast
+//! itself are kept too, so one slow rank delays the release of memory in the whole tree.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -23,22 +23,23 @@ use super::fan_out::{FAN_OUT, divide, head};
 use super::group::{Group, pass_on, passed_over};
 use super::record::{Child, LARGE, Own, Record, Task};
 
-/// What was taken is said once in so long: broadcasts follow each other closely, and nobody waits for this.
+/// The delay of `Taken` frames. Broadcasts follow each other closely, and no process waits for these frames, so one frame reports many
+/// casts.
 pub const TAKEN_DELAY: Duration = Duration::from_millis(2);
-/// After so long without another cast the root says which are over.
+/// The time without another cast after which the root reports the finished casts.
 pub const QUIET: Duration = Duration::from_millis(100);
 
-/// Of all relays of this process: a proc may answer the casts of several jobs, and its answer has nothing but the token.
+/// The tokens of all relays of this process. A proc may answer casts of several jobs, and its answer names the cast by the token alone.
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
 
-/// One cast for the procs of this host, to be put in order with the other frames of its source.
+/// One cast for the procs of this host. The caller restores its order among the other frames of its source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Delivery {
     pub group: GroupId,
     /// The host of the source.
     pub root: ProcUid,
     pub number: u64,
-    /// Its place in the sequence of frames from the source to this host.
+    /// Its number in the sequence of frames from the source to this host.
     pub order: u64,
     /// Names this cast in `Relay::on_reply` and `Relay::on_taken`.
     pub token: u64,
@@ -58,12 +59,12 @@ pub struct Target {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// To another host. The attachments of a cast go with it.
+    /// Send a frame to another host, with the attachments of the cast.
     Send {
         to: ProcUid,
         frame: CastFrame,
     },
-    /// `Reduced`, `Answer` or `Taken`, for a source of this host.
+    /// Send `Reduced`, `Answer` or `Taken` to a source on this host.
     Return {
         source: ProcUid,
         frame: CastFrame,
@@ -79,10 +80,10 @@ pub struct Relay {
     tokens: HashMap<u64, (GroupId, u64)>,
     pub(super) dead: HashSet<ProcUid>,
     pub(super) ended: HashSet<ProcUid>,
-    /// What is to be said to whoever asked.
+    /// The taken casts to report, by the host that asked (`None`: the source).
     pub(super) taken: BTreeMap<Option<ProcUid>, Vec<Taken>>,
     taken_at: Option<Duration>,
-    /// No group has anything to say before.
+    /// The earliest time at which a group has finished casts to report.
     say_at: Option<Duration>,
 }
 
@@ -107,7 +108,7 @@ impl Relay {
         }
     }
 
-    /// Casts of which something is kept here.
+    /// The number of casts that this relay keeps.
     pub fn records(&self) -> usize {
         self.groups.values().map(|g| g.casts.len()).sum()
     }
@@ -116,15 +117,15 @@ impl Relay {
         self.groups.len()
     }
 
-    /// The hosts that know groups of these sources, of which this is the root.
+    /// The hosts that have received groups of these sources, where this host is the root.
     pub fn audience(&self, sources: &[ProcUid]) -> HashSet<ProcUid> {
         let mine = |id: &GroupId, g: &Group| g.slice.root == self.me && sources.contains(&id.source);
         self.groups.iter().filter(|(id, g)| mine(id, g)).flat_map(|(_, g)| g.slice.hosts.iter().copied()).collect()
     }
 
-    // ---- what comes
+    // ---- casts
 
-    /// A source of this host casts.
+    /// Takes a cast of a source on this host.
     pub fn on_source(&mut self, now: Duration, cast: Cast) -> Vec<Effect> {
         let mut out = Vec::new();
         if cast.mode == CastMode::Forget {
@@ -179,7 +180,7 @@ impl Relay {
         g.say_at = None;
         let (number, ask, span) = (cast.number, cast.ask, cast.span);
         match g.casts.get_mut(&number) {
-            // Of a wider span: the numbers of the hosts there.
+            // This cast has a wider span than the kept one, so it has the sequence numbers of more hosts.
             Some(record) if span.covers(record.cast.span) => record.cast = cast,
             Some(_) => {}
             None => {
@@ -192,7 +193,7 @@ impl Relay {
         self.ask(now, id, number, Task::new(from, ask, span), out);
     }
 
-    /// A new record, with what its own procs are to get.
+    /// Makes the record of a cast, and delivers the cast to the targets of this host.
     fn deliver(&mut self, cast: Cast, out: &mut Vec<Effect>) -> Option<Record> {
         let g = self.groups.get(&cast.group)?;
         let token = NEXT_TOKEN.fetch_add(1, Ordering::Relaxed);
@@ -226,7 +227,7 @@ impl Relay {
         Some(record)
     }
 
-    /// Somebody wants the answers of a span.
+    /// Adds a task for a span, and asks the heads of its parts.
     fn ask(&mut self, now: Duration, id: GroupId, number: u64, mut task: Task, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&id) else { return };
         let Some(record) = g.casts.get_mut(&number) else { return };
@@ -252,7 +253,7 @@ impl Relay {
         self.settle(now, id, number, out);
     }
 
-    /// Says what is complete.
+    /// Sends the answers of the tasks that are complete.
     pub(super) fn settle(&mut self, now: Duration, id: GroupId, number: u64, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&id) else { return };
         let Some(record) = g.casts.get(&number) else { return };
@@ -287,7 +288,7 @@ impl Relay {
         }
     }
 
-    /// At the root: which casts are over?
+    /// At the root: finds the casts that are finished, and plans their report.
     fn advance(&mut self, now: Duration, id: GroupId, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&id).filter(|g| g.slice.root == self.me) else { return };
         let over = |r: &Record| r.tasks.iter().any(|t| t.parent.is_none() && t.done);
@@ -325,7 +326,8 @@ impl Relay {
         }
     }
 
-    /// Whoever asks sends the group along if it has not done so before: so this was over, and only that can be said.
+    /// Takes a cast to a group that this host does not have. A sender includes the members with its first cast, so this group was finished
+    /// and removed here. The only reply is that a `Forget` has been taken.
     fn on_unknown(&mut self, now: Duration, from: Option<ProcUid>, cast: &Cast) {
         if cast.mode == CastMode::Forget && self.forgotten.contains(&cast.group) {
             let (ask, span, first) = (cast.ask, cast.span, cast.number);
@@ -353,7 +355,7 @@ impl Relay {
 
     // ---- answers
 
-    /// A proc of this host has answered.
+    /// Takes the answer of a proc of this host.
     pub fn on_reply(&mut self, now: Duration, token: u64, index: u32, status: Status, bytes: Arc<[u8]>) -> Vec<Effect> {
         let mut out = Vec::new();
         let Some((id, number)) = self.own_is(token, index, Own::Answered(status, bytes.clone())) else { return out };
@@ -370,19 +372,19 @@ impl Relay {
         out
     }
 
-    /// It has delivered the cast with this token, and waits for answers.
+    /// True if this relay has delivered the cast with this token and keeps its state.
     pub fn has_delivered(&self, token: u64) -> bool {
         self.tokens.contains_key(&token)
     }
 
-    /// What a target of this host is to answer to: the cast, its rank, and the host of the source.
+    /// The request that a target of this host answers: the cast, the target's rank, and the host of the source.
     pub fn asked(&self, token: u64, index: u32) -> Option<(&Cast, u32, ProcUid)> {
         let (id, number) = self.tokens.get(&token)?;
         let g = self.groups.get(id)?;
         Some((&g.casts.get(number)?.cast, g.slice.target(index)?.1, g.slice.root))
     }
 
-    /// The answer of a proc of this host has gone straight to the caller.
+    /// Notes that a proc of this host has sent its answer directly to the caller.
     pub fn on_answered_there(&mut self, now: Duration, token: u64, index: u32) -> Vec<Effect> {
         let mut out = Vec::new();
         if let Some((id, number)) = self.own_is(token, index, Own::AnsweredThere) {
@@ -391,7 +393,7 @@ impl Relay {
         out
     }
 
-    /// A proc of this host has taken a cast that nobody waits for, or whose answers go straight to the caller.
+    /// Notes that a proc of this host has taken a cast that needs no answer, or whose answers go directly to the caller.
     pub fn on_taken(&mut self, now: Duration, token: u64, index: u32) -> Vec<Effect> {
         let mut out = Vec::new();
         if let Some((id, number)) = self.own_is(token, index, Own::Taken) {
@@ -443,7 +445,7 @@ impl Relay {
 
     // ---- time
 
-    /// When `on_time` has something to do.
+    /// The time of the next call of `on_time`.
     pub fn deadline(&self) -> Option<Duration> {
         self.say_at.into_iter().chain(self.taken_at).min()
     }
@@ -473,7 +475,7 @@ impl Relay {
     }
 }
 
-/// Whether this answer is not to wait for the others of a task.
+/// True if this answer is sent ahead of the other answers of a task: a large one, or the first error.
 fn ahead(mode: CastMode, task: &mut Task, status: Status, bytes: &[u8]) -> bool {
     let warn = mode == CastMode::FirstError && status != Status::Ok && !task.warned;
     task.warned |= warn;

@@ -11,7 +11,7 @@ use super::record::{Child, Own};
 use super::relay::{Effect, Relay};
 
 impl Relay {
-    /// Procs are gone, here or elsewhere.
+    /// Takes the end of procs, on this host or on others.
     pub fn on_procs_ended(&mut self, now: Duration, procs: &[ProcUid]) -> Vec<Effect> {
         let mut out = Vec::new();
         self.ended.extend(procs);
@@ -43,7 +43,7 @@ impl Relay {
         out
     }
 
-    /// Hosts are gone, with all that is on them: who was asked there is asked for elsewhere.
+    /// Takes the end of hosts and of all their procs. Hosts that replace them are asked for the answers.
     pub fn on_hosts_ended(&mut self, now: Duration, hosts: &[ProcUid]) -> Vec<Effect> {
         let mut out = Vec::new();
         self.dead.extend(hosts);

@@ -1,4 +1,4 @@
-//! The process that casts: its groups, its sequence numbers, and the forgetting of groups.
+//! The source of casts: the groups of this process, the sequence numbers of its frames, and the removal of groups.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ struct Target {
     next: u64,
 }
 
-/// The groups of a process, and the numbers of all that it sends.
+/// The groups of a process, and the numbers of all frames that it sends to other hosts.
 pub struct Source {
     me: ProcUid,
     pub order: OutOrder,
@@ -27,7 +27,7 @@ impl Source {
         Source { me, order: OutOrder::default(), groups: HashMap::new(), next: 0 }
     }
 
-    /// Names the targets of a handle.
+    /// Makes a group of the targets of a handle.
     pub fn group(&mut self, whole: GroupSlice) -> GroupId {
         let id = GroupId { source: self.me, number: self.next };
         self.next += 1;
@@ -40,7 +40,7 @@ impl Source {
         self.groups.get(&group).map(|g| &g.slice)
     }
 
-    /// A cast for the relay of our own host, which is the root of its tree.
+    /// Makes a cast for the relay of this host, which is the root of the tree.
     pub fn cast(&mut self, group: GroupId, mode: CastMode, body: Arc<[u8]>, attachments: Arc<[Attachment]>) -> Option<Cast> {
         let g = self.groups.get_mut(&group)?;
         let number = g.next;
@@ -50,10 +50,10 @@ impl Source {
         Some(Cast { group, number, finished: 0, ask: 0, span: all(g.counters.len()), mode, slice, order, body, attachments })
     }
 
-    /// The handle is gone: the group can be forgotten when what was cast to it is over.
+    /// Removes a group whose handle no longer exists. The returned cast asks all relays to remove it when its casts are finished.
     pub fn forget(&mut self, group: GroupId) -> Option<Cast> {
         let g = self.groups.remove(&group)?;
-        // Nobody knows it.
+        // No cast was sent, so no relay knows the group.
         if g.next == 0 {
             return None;
         }
