@@ -1,19 +1,19 @@
 //! Ownership in one process: the owner of each mesh, and the receiver of each failure.
 //!
-//! Only decisions: no input, no output, no clock. What happened goes in as a call (a mesh was made, an actor failed, procs
-//! ended), what is to be done comes out as a list of actions, in order. Each process has one, for the meshes that it owns and
-//! the actors that live in it; what crosses processes are the reports of failed actors and the ends of procs. So the whole
-//! ownership tree can be run in a test, with thousands of random orders of events, against a model of a few lines.
+//! Supervision has no input, no output and no clock. Each event is a method call (a mesh was created, an actor failed, procs ended) that
+//! returns a list of actions in their order. Each process has one `Supervision`, for the meshes that it owns and the actors that it runs.
+//! Only the reports of failed actors and of ended procs cross process borders. A test can therefore run the whole ownership tree with
+//! thousands of random orders of events, against a model of a few lines.
 //!
-//! The rules (numbers of the contract's section 8.3): the owner is told, at most once per mesh and rank (1); an owner that
-//! does not handle it fails, with what it owns (2); a proc's end is told once per actor mesh, to the owner of the proc mesh only
-//! if it has no actors there (8); all that one cause hits is marked before anybody is told (9).
+//! The rules, with the numbers of the contract's section 8.3: the owner is notified at most once for each mesh and rank (1); an owner that
+//! does not handle the failure fails, with all that it owns (2); the end of a proc is reported once for each actor mesh, and for the proc
+//! mesh only to an owner that has no actors there (8); all ranks that one cause affects are marked before any owner is notified (9).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use wire::{MailboxId, ProcUid};
 
-/// Who owns a mesh.
+/// The owner of a mesh.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Owner {
     /// The process itself; in the client, the root.
@@ -24,31 +24,32 @@ pub enum Owner {
     Nobody,
 }
 
+/// The type of a mesh.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Procs,
     Actors,
 }
 
-/// One rank of one mesh, by spawn rank.
+/// One rank of one mesh. The rank is that of the spawn.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Member {
     pub mesh: MailboxId,
     pub rank: u32,
 }
 
-/// What is to be done, in this order.
+/// An action for the caller, which carries out a list of actions in its order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// From now on this rank counts as failed (or as stopped, if that was asked for): slices that contain it are refused.
+    /// Counts this rank as failed (or as stopped, if the stop was requested): slices that contain it are refused from now on.
     Mark(Member),
-    /// The process is notified: at the root, the fault hook decides.
+    /// Notify the process: at the root, the fault hook decides.
     Tell(Member),
-    /// The actor's `__supervise__` decides, when its turn comes.
+    /// Put the failure into the actor's queue: its `__supervise__` decides.
     Ask { actor: MailboxId, about: Member },
-    /// The actor fails: it handles nothing.
+    /// Let the actor fail: its class does not handle failures.
     Fail { actor: MailboxId, about: Member },
-    /// The actor fails: the process of its owner is gone.
+    /// Let the actor fail: the process of its owner has ended.
     Orphan { actor: MailboxId },
 }
 
@@ -56,12 +57,12 @@ struct Mesh {
     owner: Owner,
     kind: Kind,
     procs: Box<[ProcUid]>,
-    /// Which ranks are on which proc, sorted: a hundred hosts may end at once.
+    /// The proc of each rank, sorted by proc, for a fast search: a hundred hosts may end at once.
     ranks: Box<[(ProcUid, u32)]>,
-    /// Its end is wanted.
+    /// The mesh is to end.
     stopping: bool,
     told: HashSet<u32>,
-    /// Ranks whose procs have ended.
+    /// The ranks whose procs have ended.
     lost: HashSet<u32>,
     born: u64,
 }
@@ -75,15 +76,15 @@ impl Mesh {
 
 struct Actor {
     owner_proc: ProcUid,
-    /// It overrides `__supervise__`; unknown before it is constructed.
+    /// The class overrides `__supervise__`; `None` until the actor is constructed.
     supervises: Option<bool>,
-    /// Told, and not answered yet.
+    /// The number of failures that the actor was asked about and has not answered.
     asked: usize,
-    /// It has failed: nothing is asked of it any more.
+    /// The actor has failed, and is asked nothing more.
     over: bool,
 }
 
-/// Meshes by birth, so that the order of notifications does not depend on a hash.
+/// Meshes in the order of their creation, so that the order of notifications does not depend on a hash.
 type Births = BTreeSet<(u64, MailboxId)>;
 
 #[derive(Default)]
@@ -92,13 +93,13 @@ pub struct Supervision {
     actors: HashMap<MailboxId, Actor>,
     by_proc: HashMap<ProcUid, Births>,
     by_owner: HashMap<Owner, Births>,
-    /// Actors here, by the process of their owner.
+    /// The actors of this process, by the process of their owner.
     wards: HashMap<ProcUid, BTreeSet<MailboxId>>,
     born: u64,
 }
 
 impl Supervision {
-    // ---- what there is
+    // ---- meshes and actors
 
     pub fn created(&mut self, mesh: MailboxId, owner: Owner, kind: Kind, procs: Vec<ProcUid>) {
         self.born += 1;
@@ -113,7 +114,7 @@ impl Supervision {
         self.meshes.insert(mesh, Mesh { owner, kind, procs: procs.into(), ranks, stopping: false, told, lost, born });
     }
 
-    /// Its failures are nobody's business but its users'.
+    /// Removes the owner of a mesh: only callers of the mesh see its failures.
     pub fn disown(&mut self, mesh: MailboxId) {
         let Some(m) = self.meshes.get_mut(&mesh) else { return };
         remove(&mut self.by_owner, m.owner, (m.born, mesh));
@@ -121,7 +122,7 @@ impl Supervision {
         self.by_owner.entry(Owner::Nobody).or_default().insert((m.born, mesh));
     }
 
-    /// A stop of it begins. Gives the meshes that end with it: itself, and the actors on procs that are stopped.
+    /// Begins the stop of a mesh. Returns the meshes that end with it: the mesh itself, and for a proc mesh the actor meshes on its procs.
     pub fn stopping(&mut self, mesh: MailboxId) -> Vec<MailboxId> {
         let Some(m) = self.meshes.get_mut(&mesh) else { return vec![] };
         m.stopping = true;
@@ -140,7 +141,7 @@ impl Supervision {
         all.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// It has ended, or is answered for no more.
+    /// Removes a mesh that has ended, or that this process is no longer responsible for.
     pub fn gone(&mut self, mesh: MailboxId) {
         let Some(m) = self.meshes.remove(&mesh) else { return };
         let key = (m.born, mesh);
@@ -150,12 +151,12 @@ impl Supervision {
         remove(&mut self.by_owner, m.owner, key);
     }
 
-    /// What an owner has, oldest first.
+    /// The meshes of an owner, oldest first.
     pub fn owned(&self, owner: Owner) -> Vec<MailboxId> {
         self.by_owner.get(&owner).map_or(vec![], |all| all.iter().map(|(_, id)| *id).collect())
     }
 
-    /// Whether the owner has been told of every rank, and whether every rank's proc has ended.
+    /// Whether the owner has been notified of every rank, and whether the proc of every rank has ended.
     pub fn progress(&self, mesh: MailboxId) -> (bool, bool) {
         self.meshes.get(&mesh).map_or((true, true), |m| (m.told.len() == m.procs.len(), m.lost.len() == m.procs.len()))
     }
@@ -171,14 +172,14 @@ impl Supervision {
         self.wards.entry(owner_proc).or_default().insert(actor);
     }
 
-    /// Its class is known.
+    /// Takes the class of an actor that has been constructed: whether it overrides `__supervise__`.
     pub fn actor_ready(&mut self, actor: MailboxId, supervises: bool) {
         if let Some(a) = self.actors.get_mut(&actor) {
             a.supervises = Some(supervises);
         }
     }
 
-    /// It has failed: nothing is asked of it any more. What it owns is to end before it does.
+    /// Marks an actor as failed: it is asked nothing more. The meshes that it owns end before the actor does.
     pub fn actor_over(&mut self, actor: MailboxId) {
         if let Some(a) = self.actors.get_mut(&actor) {
             a.over = true;
@@ -195,9 +196,9 @@ impl Supervision {
         }
     }
 
-    // ---- what happens
+    // ---- events
 
-    /// An actor of a mesh that is owned here reports its failure.
+    /// Takes the failure of an actor whose mesh this process owns.
     pub fn member_failed(&mut self, about: Member) -> Vec<Action> {
         if !self.meshes.contains_key(&about.mesh) {
             return vec![];
@@ -207,12 +208,13 @@ impl Supervision {
         actions
     }
 
-    /// Procs have ended of one cause; with each, whether it was stopped.
+    /// Takes the end of procs that have one cause. The flag of a proc is true if the proc was stopped.
     pub fn procs_ended(&mut self, ends: &[(ProcUid, bool)]) -> Vec<Action> {
         self.procs_died(ends, &[])
     }
 
-    /// The same, with the meshes in whose clean-up a proc died: that it was wanted to end does not count for those.
+    /// Takes the end of procs, some of which died in the clean-up of a mesh. Such an end counts as a failure of this mesh, although its
+    /// stop was requested.
     pub fn procs_died(&mut self, ends: &[(ProcUid, bool)], cleaning: &[(ProcUid, MailboxId)]) -> Vec<Action> {
         let (mut marks, mut hit) = (vec![], vec![]);
         for (proc, stopped) in ends {
@@ -243,7 +245,7 @@ impl Supervision {
                 }
             }
         }
-        // Owners hear of their actors before their procs, and of older meshes first.
+        // Owners are notified of their actors before their procs, and of older meshes first.
         hit.sort_by_key(|(kind, born, about)| (*kind == Kind::Procs, *born, about.rank));
         let mut actions = marks;
         for (_, _, about) in hit {
@@ -278,7 +280,7 @@ impl Supervision {
         }
     }
 
-    /// An actor has answered what it was asked; true if it fails of it.
+    /// Takes an actor's answer to a failure; true if the actor fails because of it.
     pub fn answered(&mut self, actor: MailboxId, handled: bool) -> bool {
         let Some(a) = self.actors.get_mut(&actor).filter(|a| !a.over) else { return false };
         a.asked = a.asked.saturating_sub(1);
@@ -286,7 +288,7 @@ impl Supervision {
         a.over
     }
 
-    /// Failures that this actor has been told of and has not answered yet.
+    /// The number of failures that this actor was asked about and has not answered.
     pub fn unanswered(&self, actor: MailboxId) -> usize {
         self.actors.get(&actor).map_or(0, |a| a.asked)
     }

@@ -1,8 +1,8 @@
-//! Frames of one process of another host that wait for the large parts that they name.
+//! The frames of one sender on another host that wait in the receiving process for their large parts.
 //!
-//! A part comes beside its frame, often later than the frame. Parts that are sent come in the order of their numbers; parts that this
-//! process pulls come in any order. A frame that is incomplete holds back the later frames of its sender, so their order stays, and no
-//! frame of another sender. No I/O here.
+//! A large part arrives beside its frame, often later. Parts that the sender pushes arrive in the order of their numbers; parts that this
+//! process pulls arrive in any order. An incomplete frame delays the later frames of its sender, which keeps their order, but no frames of
+//! other senders. This state machine does no I/O.
 
 use std::collections::VecDeque;
 
@@ -15,17 +15,17 @@ use crate::node::lending::parts_of;
 pub struct Assembly {
     parts: VecDeque<(u64, RecvPart)>,
     held: VecDeque<Frame>,
-    /// Somebody is handling what was held.
+    /// A thread is handling frames that were held.
     busy: bool,
 }
 
-/// Parts of the frame come beside it.
+/// True if the frame names parts that arrive beside it.
 pub fn waits(frame: &Frame) -> bool {
     parts_of(frame).iter().any(|p| matches!(p, Part::Ahead { .. } | Part::Lent { .. }))
 }
 
 impl Assembly {
-    /// A frame has come: it is given back if it is to be handled now.
+    /// Takes a frame. Returns it if it can be handled now; otherwise holds it.
     pub fn frame(&mut self, frame: Frame) -> Option<Frame> {
         if self.is_empty() && self.is_whole(&frame) {
             return Some(frame);
@@ -34,7 +34,7 @@ impl Assembly {
         None
     }
 
-    /// A part has come; true if the caller is to handle what `next_whole` gives, until there is none.
+    /// Takes a part; true if the caller must now handle all frames that `next_whole` returns.
     pub fn part(&mut self, number: u64, part: RecvPart) -> bool {
         self.parts.push_back((number, part));
         let begin = !self.busy && self.held.front().is_some_and(|f| self.is_whole(f));
@@ -42,20 +42,20 @@ impl Assembly {
         begin
     }
 
-    /// The next frame that was held and is whole now.
+    /// The next held frame, if it is complete now.
     pub fn next_whole(&mut self) -> Option<Frame> {
         self.busy = self.held.front().is_some_and(|f| self.is_whole(f));
         if self.busy { self.held.pop_front() } else { None }
     }
 
-    /// Takes the part for its frame.
+    /// Removes and returns a part.
     pub fn take(&mut self, number: u64) -> Option<RecvPart> {
-        // The first, but for senders that have taken their numbers at once, and for parts that were fetched.
+        // Usually the first part; other positions occur when a sender reserved several numbers at once, and for pulled parts.
         let place = self.parts.iter().position(|(n, _)| *n == number)?;
         self.parts.remove(place).map(|(_, part)| part)
     }
 
-    /// Nothing is held, and nobody is handling what was.
+    /// True if no frame is held and no thread handles held frames.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && !self.busy
     }
@@ -63,7 +63,7 @@ impl Assembly {
     fn is_whole(&self, frame: &Frame) -> bool {
         let is_there = |number: u64| self.parts.iter().rev().any(|(n, _)| *n == number);
         let parts = parts_of(frame);
-        // Those that are sent come in their order, so the last of them was the last to come; each that is fetched comes when it likes.
+        // Pushed parts arrive in order, so only the last one is looked up. Pulled parts arrive in any order.
         let sent = parts.iter().rev().find_map(|p| if let Part::Ahead { number, .. } = p { Some(*number) } else { None });
         let mut fetched = parts.iter().filter_map(|p| if let Part::Lent { number, .. } = p { Some(*number) } else { None });
         sent.is_none_or(is_there) && fetched.all(is_there)

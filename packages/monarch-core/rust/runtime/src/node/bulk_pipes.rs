@@ -1,7 +1,8 @@
-//! Streams for bulk data where no connection can be opened: their bytes are ordinary messages to the other process.
+//! Bulk pipes: a replacement for bulk streams where no connection can be opened. The bytes travel in ordinary messages to the other
+//! process.
 //!
-//! Each end is a socket pair: one socket is given away as the stream, and two threads forward the bytes between the other socket and the
-//! messages. Neither side sends more than the other has room for, so a slow reader slows its writer down and agents hold little.
+//! Each end is a socket pair. One socket is handed out as the stream; two threads forward bytes between the other socket and the messages.
+//! A sender sends no more than the receiver has room for, so a slow reader delays the writer, and agents hold few bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind};
@@ -16,11 +17,11 @@ use wire::{Control, ProcUid};
 use crate::node::bulk_streams::Handed;
 use crate::node::{Node, spawn_joinable};
 
-/// Bytes that are under way in one direction at most, and in one message.
+/// `WINDOW` bounds the bytes in transit in one direction, and `CHUNK` the bytes of one message.
 const WINDOW: usize = 4 << 20;
 const CHUNK: usize = 128 << 10;
 
-/// The other process, the number, and whether that was given here.
+/// The other process, the number of the pipe, and whether this process assigned the number.
 type Key = (ProcUid, u64, bool);
 
 #[derive(Default)]
@@ -39,11 +40,11 @@ struct Pipe {
 
 struct State {
     incoming: VecDeque<Vec<u8>>,
-    /// Bytes in it.
+    /// The number of bytes in `incoming`.
     waiting: usize,
-    /// Bytes that may be sent.
+    /// The number of bytes that the other side has room for.
     room: usize,
-    /// Nothing more comes; nothing more goes.
+    /// The other side has closed the pipe, and this side has closed it.
     ended: bool,
     over: bool,
 }
@@ -56,7 +57,7 @@ impl Pipe {
         }
     }
 
-    /// Passes on what comes from this side.
+    /// Sends the bytes that arrive on the socket as messages.
     fn read(&self) {
         let mut buf = vec![0u8; CHUNK];
         loop {
@@ -70,7 +71,7 @@ impl Pipe {
                 }
                 state.room.min(CHUNK)
             };
-            // SAFETY: a buffer of that length.
+            // SAFETY: `buf` is valid for at least `most` bytes.
             let n = unsafe { libc::read(self.fd.as_raw_fd(), buf.as_mut_ptr().cast(), most) };
             if n < 0 && io::Error::last_os_error().kind() == ErrorKind::Interrupted {
                 continue;
@@ -83,7 +84,7 @@ impl Pipe {
         }
     }
 
-    /// Passes on what comes from the other side.
+    /// Writes the bytes of received messages to the socket.
     fn write(&self) {
         loop {
             let bytes = {
@@ -102,7 +103,7 @@ impl Pipe {
             };
             let mut left = &bytes[..];
             while !left.is_empty() {
-                // SAFETY: a buffer of that length; without SIGPIPE.
+                // SAFETY: `left` is valid for its length; MSG_NOSIGNAL prevents SIGPIPE.
                 let n = unsafe { libc::send(self.fd.as_raw_fd(), left.as_ptr().cast(), left.len(), libc::MSG_NOSIGNAL) };
                 if n < 0 && io::Error::last_os_error().kind() == ErrorKind::Interrupted {
                     continue;
@@ -116,13 +117,13 @@ impl Pipe {
         }
     }
 
-    /// The holder of the stream sees its end; with `tell`, the other side too.
+    /// Ends the pipe: the holder of the stream reads EOF. With `tell`, the other side is notified too.
     fn end(&self, tell: bool) {
         if std::mem::replace(&mut lock(&self.state).over, true) {
             return;
         }
         self.changed.notify_all();
-        // The thread that reads from it finds an end.
+        // The thread that reads from the socket now reads EOF.
         net::sys::shutdown(self.fd.as_raw_fd());
         if let Some(node) = self.node.upgrade() {
             lock(&node.bulk_pipes.pipes).remove(&self.key);
@@ -134,7 +135,7 @@ impl Pipe {
 }
 
 impl Node {
-    /// A stream to a process that is reached by messages only.
+    /// Opens a pipe to a process that only messages can reach.
     pub(crate) fn open_pipe(&self, to: ProcUid) -> io::Result<Handed> {
         let number = self.bulk_pipes.next.fetch_add(1, Ordering::Relaxed);
         let (pipe, handed) = self.make_pipe((to, number, true))?;
@@ -144,11 +145,11 @@ impl Node {
 
     fn make_pipe(&self, key: Key) -> io::Result<(Arc<Pipe>, Handed)> {
         let mut fds = [-1; 2];
-        // SAFETY: room for two descriptors.
+        // SAFETY: `fds` has room for two descriptors.
         if unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr()) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just handed us these.
+        // SAFETY: the kernel has just returned these descriptors, which have no other owner.
         let [fd, theirs] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         let state = State { incoming: VecDeque::new(), waiting: 0, room: WINDOW, ended: false, over: false };
         let node = Arc::downgrade(&self.arc());
@@ -181,7 +182,7 @@ impl Node {
             PipeWord::Bytes(bytes) => {
                 state.waiting += bytes.len();
                 if state.waiting > WINDOW {
-                    // It does not keep to what it was told.
+                    // The other side has sent more than its window.
                     drop(state);
                     return pipe.end(true);
                 }
@@ -194,7 +195,7 @@ impl Node {
         pipe.changed.notify_all();
     }
 
-    /// Nothing more comes from these.
+    /// Ends the pipes to processes that have ended.
     pub(crate) fn pipes_ended(&self, gone: impl Fn(ProcUid) -> bool) {
         let ended: Vec<Arc<Pipe>> = lock(&self.bulk_pipes.pipes).values().filter(|p| gone(p.key.0)).cloned().collect();
         ended.iter().for_each(|p| p.end(false));

@@ -1,7 +1,7 @@
-//! Streams between two processes of different hosts, for bytes from memory to memory.
+//! Bulk streams between two processes of different hosts, for bytes that go from memory to memory.
 //!
-//! Processes listen on nothing. The agents open and authenticate a stream like every connection between hosts, and hand the socket to the
-//! two processes with the keys of its session: no agent sees the bytes.
+//! Processes do not listen on ports. The agents open and authenticate a bulk stream like every connection between hosts, and hand the
+//! socket and the keys of its TLS session to the two processes. The bytes do not pass through an agent.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -19,16 +19,16 @@ use crate::node::routes::Place;
 
 pub(crate) const UNKNOWN: &str = "it is not known on which host the process is";
 
-/// A stream that is this process's own from now on.
+/// A bulk stream that the agents have handed to this process.
 pub struct Handed {
     pub fd: OwnedFd,
-    /// None where streams are not encrypted.
+    /// The keys of its TLS session; `None` if streams are not encrypted.
     pub keys: Option<Keys>,
-    /// It was opened from this side, which speaks first.
+    /// This side has opened the stream, and sends first.
     pub dialled: bool,
-    /// It goes by messages.
+    /// The stream is a pipe: its bytes travel in messages.
     pub is_routed: bool,
-    /// Nothing is to be read or written: a test has cut off the host that it leads to.
+    /// A test has paused the stream: no byte is read or written, because the host at its other end is cut off.
     pub still: Arc<AtomicBool>,
 }
 
@@ -38,18 +38,18 @@ impl Handed {
     }
 }
 
-/// Why there is no stream.
+/// The reason why a bulk stream could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NoBulk {
     /// The process has ended, or its host is lost.
     Ended,
     TimedOut,
-    /// No stream can be opened to where it is.
+    /// No stream can be opened to the host of the process.
     Unreachable(String),
 }
 
 type Answer = Result<Handed, NoBulk>;
-/// Gets the streams over which others ask.
+/// Receives the streams that other processes have opened to this one.
 pub type Taker = Box<dyn Fn(ProcUid, Handed) + Send + Sync>;
 
 #[derive(Default)]
@@ -57,17 +57,17 @@ pub struct BulkStreams {
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, SyncSender<Answer>>>,
     taker: OnceLock<Taker>,
-    /// By host, which of them a test has cut off.
+    /// For tests: whether each host is cut off.
     still: Mutex<HashMap<ProcUid, Arc<AtomicBool>>>,
 }
 
 impl BulkStreams {
-    /// From now on streams over which others ask are taken.
+    /// Sets the receiver of the streams that other processes open.
     pub fn take_by(&self, taker: Taker) {
         let _ = self.taker.set(taker);
     }
 
-    /// For tests: what goes to and from those hosts stands still from now on, and all else goes on.
+    /// For tests: pauses the streams to and from these hosts, and resumes those of all other hosts.
     pub fn cut_off(&self, hosts: &HashSet<ProcUid>) {
         let mut still = lock(&self.still);
         hosts.iter().for_each(|host| still.entry(*host).or_default().store(true, Ordering::Relaxed));
@@ -80,15 +80,15 @@ impl BulkStreams {
 
     fn answer(&self, number: u64, answer: Answer) {
         if let Some(waiting) = lock(&self.waiting).remove(&number) {
-            // Whoever gave up waiting lets go of the stream.
+            // A receiver that has stopped waiting drops the stream.
             let _ = waiting.try_send(answer);
         }
     }
 }
 
 impl Node {
-    /// A stream over which this process asks one on another host; by messages where there is no other and it may be. Not on the I/O
-    /// thread.
+    /// Opens a bulk stream to a process on another host; with `by_messages` a pipe, where no stream can be opened. Must not be called on
+    /// the I/O thread.
     pub fn open_bulk(&self, to: ProcUid, until: Instant, by_messages: bool) -> Answer {
         if self.has_ended(to) {
             return Err(NoBulk::Ended);
@@ -110,7 +110,7 @@ impl Node {
         }
     }
 
-    /// What an agent is asked for.
+    /// Handles a process's request for a stream, in its agent.
     pub(crate) fn bulk_dial(self: &Arc<Self>, by: ProcUid, number: u64, from: ProcUid, to: (ProcUid, ProcUid)) {
         match self.gateway() {
             Some(gateway) => gateway.bulk_dial(by, number, from, to),
@@ -118,18 +118,18 @@ impl Node {
         }
     }
 
-    /// Set while a test cuts off the host of that process.
+    /// The flag that a test sets to pause the streams to the host of that process.
     pub fn still(&self, uid: ProcUid) -> Arc<AtomicBool> {
         self.routes.place(uid).map(|place| self.bulk_streams.still(place.host)).unwrap_or_default()
     }
 
-    /// As far as this process has heard.
+    /// True if this process knows that the other one has ended.
     pub fn has_ended(&self, uid: ProcUid) -> bool {
         self.routes.place(uid).is_some_and(|place| self.routes.lost(place).is_some())
             || self.known_peer(uid).is_some_and(|p| p.ended().is_some())
     }
 
-    /// What the agent says.
+    /// Takes a stream that the agent has opened.
     pub(crate) fn on_bulk_stream(
         &self,
         number: u64,
@@ -138,7 +138,7 @@ impl Node {
         keys: &[u8],
         fd: Option<OwnedFd>,
     ) {
-        // So that this process is notified of the end of that host.
+        // The route lets this process receive the end of that host.
         self.route(peer, place.host, place.here);
         let (Some(fd), keys) = (fd, Keys::from_bytes(keys)) else {
             return self.bulk_streams.answer(number, Err(NoBulk::Unreachable("no descriptors are left".to_owned())));
@@ -151,7 +151,7 @@ impl Node {
     }
 
     pub(crate) fn take_bulk(&self, number: u64, peer: ProcUid, serves: bool, mut handed: Handed) {
-        // Messages stand still by themselves.
+        // Messages pause by themselves.
         if !handed.is_routed {
             handed.still = self.still(peer);
         }
@@ -166,7 +166,7 @@ impl Node {
         self.bulk_streams.answer(number, Err(NoBulk::Unreachable(why)));
     }
 
-    /// Hands a stream to a process of this host, or to this one.
+    /// Hands a stream to a process of this host, or to this process.
     pub(crate) fn hand_bulk(&self, to: ProcUid, number: u64, peer: ProcUid, serves: bool, handed: Handed) {
         if to == self.uid {
             return self.take_bulk(number, peer, serves, handed);
@@ -177,7 +177,7 @@ impl Node {
         let _ = self.peer_unlinked(to).0.link.send(&[&frame], vec![handed.fd]);
     }
 
-    /// The same for bad news, also to another host.
+    /// Notifies a process of any host that no stream could be opened.
     pub(crate) fn refuse_bulk(self: &Arc<Self>, to: ProcUid, number: u64, why: String) {
         if to == self.uid { self.on_bulk_refused(number, why) } else { self.peer(to).send_control(Control::BulkRefused { number, why }) }
     }

@@ -1,7 +1,7 @@
 //! The casts of this process, and the sequence numbers of all frames that it sends to other hosts.
 //!
-//! The process hands a cast to the agent of its host, which is the root of the cast's tree; in the client that is this process. The answers
-//! come back as runs of equal answers, and become the outcomes of a pending call.
+//! The process hands a cast to the agent of its host, which is the root of the cast's tree; the client is its own agent. The answers return
+//! as runs of equal answers, and become the outcomes of a pending call.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -23,31 +23,31 @@ use crate::node::credit::OVERHEAD;
 use crate::node::payload::Payload;
 use crate::node::peer::{Head, Peer};
 
-/// Set in the slot of a message whose answer goes to the agent of this host.
+/// A flag of the call id: the answer goes to the agent of this host, as part of a cast.
 pub const BY_TREE: u64 = 1 << 63;
-/// The slot then says which cast of the agent's it is, and which of its targets.
+/// With this flag, the call id contains the token of the agent's cast and the index of the target.
 const INDEX_SHIFT: u32 = 40;
 const TOKEN: u64 = (1 << INDEX_SHIFT) - 1;
 
-/// More bytes than this go straight to each target: whoever passes a cast on holds it until all have answered.
+/// Larger payloads are sent directly to each target: a relay holds a cast until all targets have answered.
 pub const MOST: u64 = 1 << 20;
-/// A message to one goes straight.
+/// The smallest number of remote targets for a cast: a message to one target is sent directly.
 const FEWEST: usize = 2;
-/// Who was passed over by a host that could not reach it, and is not known to have ended, counts as lost after this.
+/// How long a target that its host's relay could not reach may have no known end; then it counts as lost.
 const GRACE: Duration = Duration::from_secs(30);
 
 pub fn tree_slot(token: u64, index: u32) -> SlotId {
     SlotId(BY_TREE | u64::from(index) << INDEX_SHIFT | token & TOKEN)
 }
 
-/// The token and the index that `tree_slot` was made of.
+/// The token and the index that the call id of `tree_slot` contains.
 pub(crate) fn tree_place(slot: SlotId) -> (u64, u32) {
     (slot.0 & TOKEN, ((slot.0 & !BY_TREE) >> INDEX_SHIFT) as u32)
 }
 
 pub struct Caster {
     state: Mutex<State>,
-    /// Casts reach the agent in the order of their numbers.
+    /// Held while a cast is numbered and handed over, so that casts reach the agent in the order of their numbers.
     handing: Mutex<()>,
 }
 
@@ -56,17 +56,17 @@ struct State {
     calls: HashMap<(GroupId, u64), Waiting>,
 }
 
-/// What answers of a cast are for.
+/// The call that receives the answers of a cast.
 struct Waiting {
     slot: SlotId,
-    /// By index.
+    /// The targets by index.
     targets: Arc<[Target]>,
 }
 
 #[derive(Clone, Copy)]
 struct Target {
     proc: ProcUid,
-    /// Among all that were addressed.
+    /// Its rank among all addressed targets of the call.
     rank: u32,
 }
 
@@ -75,12 +75,12 @@ impl Caster {
         Caster { state: Mutex::new(State { source: Source::new(me), calls: HashMap::new() }), handing: Mutex::default() }
     }
 
-    /// Of the next frame to a host; never 0.
+    /// The number of the next frame to a host; never 0.
     pub fn number(&self, host: ProcUid) -> u64 {
         lock(&self.state).source.order.next(host) + 1
     }
 
-    /// The next frame to this host is the first one.
+    /// Starts the numbers of frames to this host again.
     pub(crate) fn restart(&self, host: ProcUid) {
         lock(&self.state).source.order.restart(host);
     }
@@ -90,19 +90,19 @@ impl Caster {
     }
 }
 
-/// The targets of a handle that casts reach.
+/// The targets of a handle that a cast reaches.
 pub struct Group {
     node: Weak<Node>,
     id: GroupId,
     mailbox: MailboxId,
     targets: Arc<[Target]>,
-    /// Positions among all that are addressed of those that are sent to directly.
+    /// The ranks of the other targets, to which messages are sent directly.
     pub near: Vec<usize>,
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Whoever drops a handle may hold anything.
+        // The thread that drops a handle may hold any lock.
         if !net::forked_child::is_child()
             && let Some(node) = self.node.upgrade()
         {
@@ -113,7 +113,7 @@ impl Drop for Group {
 }
 
 impl Node {
-    /// Names these targets for casts; none if not enough of them are on other hosts.
+    /// Makes a group of these targets; `None` if too few of them are on other hosts.
     pub fn cast_group(&self, targets: &[(ProcUid, MailboxId)]) -> Option<Group> {
         let mailbox = targets.first()?.1;
         let mut hosts: Vec<(ProcUid, Vec<(ProcUid, u32)>)> = Vec::new();
@@ -131,14 +131,14 @@ impl Node {
             hosts[at].1.push((*proc, rank as u32));
             root = Some(place.here);
         }
-        // A worker has another name in each job; what it calls itself, it calls directly. So does a service, in jobs that it serves.
+        // A worker has another uid in each job, so it makes its own calls directly. So does a service, in the jobs that it serves.
         let root = root.filter(|root| targets.len() - near.len() >= FEWEST && *root == self.agent_uid)?;
         let targets = hosts.iter().flat_map(|(_, procs)| procs).map(|(proc, rank)| Target { proc: *proc, rank: *rank }).collect();
         let id = lock(&self.caster.state).source.group(GroupSlice::whole(mailbox, root, hosts));
         Some(Group { node: Arc::downgrade(&self.arc()), id, mailbox, targets, near })
     }
 
-    /// Sends one message to all targets of the group that are on other hosts, `peers` by rank; false if it has to go to each by itself.
+    /// Casts one message to the remote targets of the group (`peers` by rank); false if the caller has to send it to each target.
     pub fn cast(&self, group: &Group, peers: &[Arc<Peer>], head: &Head<'_>, mode: Option<Mode>, payload: &Payload<'_>) -> bool {
         let how = match mode {
             Some(Mode::FirstError) => CastMode::FirstError,
@@ -147,7 +147,7 @@ impl Node {
             None => CastMode::Taken,
         };
         let remote = || group.targets.iter().map(|t| &peers[t.rank as usize]);
-        // Who is behind is waited for, as all are that are sent to by themselves.
+        // Without credit for every target the caller sends the messages one by one, and each of them waits for credit.
         if payload.len() > MOST || !remote().all(|p| p.has_credit(group.mailbox)) {
             return false;
         }
@@ -173,7 +173,7 @@ impl Node {
         true
     }
 
-    /// Gives a cast to the agent of this host; the returned function may run on many threads at once.
+    /// Hands a cast to the agent of this host. The returned function flushes the link, and may run on many threads at once.
     fn hand_over(&self, cast: Cast) -> impl FnOnce() + use<> {
         let gateway = self.gateway().cloned();
         if let Some(gateway) = &gateway {
@@ -192,7 +192,7 @@ impl Node {
         }
     }
 
-    /// Casts whose answers are not all here.
+    /// The number of casts whose answers have not all arrived.
     pub fn casts_waiting(&self) -> usize {
         self.caster.waiting()
     }
@@ -206,7 +206,7 @@ impl Node {
         drain();
     }
 
-    /// A proc of this host casts, or its agent brings what comes back.
+    /// Takes a frame about casts, from a proc of this host, or from the agent of this process.
     pub(crate) fn on_cast(&self, from: ProcUid, frame: &[u8]) {
         if let Some(gateway) = self.gateway() {
             gateway.cast_of_proc(from, frame);
@@ -217,21 +217,21 @@ impl Node {
         }
     }
 
-    /// A proc of this host answers a cast.
+    /// Takes the answer of a proc of this host to a cast.
     pub(crate) fn on_tree_reply(&self, link: &Arc<Link>, reply: Reply) {
         if let Some(gateway) = self.gateway() {
             gateway.cast_reply(link.peer, reply, link);
         }
     }
 
-    /// This process, an agent, answers one itself; false if it is none.
+    /// Sends this process's own answer to a cast, if this process is an agent; false if it is not.
     pub(crate) fn answer_tree(&self, slot: SlotId, status: Status, parts: &Payload<'_>) -> bool {
         let Some(gateway) = self.gateway() else { return false };
         gateway.cast_answer(self.uid, slot, status, parts.encode());
         true
     }
 
-    /// Something comes back for a cast of this process.
+    /// Takes an answer to a cast of this process.
     pub(crate) fn on_cast_frame(&self, frame: CastFrame) {
         match frame {
             CastFrame::Answer(a) => {
@@ -271,7 +271,8 @@ impl Node {
         }
     }
 
-    /// Targets that have ended, as others say. Their host says how; whoever cannot be asked counts as lost after a while.
+    /// Handles targets that relays could not reach. Their host reports how they ended; a target without such a report counts as lost after
+    /// `GRACE`.
     fn passed_over(&self, slot: SlotId, targets: &[Target]) {
         let unknown: Vec<Target> =
             targets.iter().filter(|t| self.known_peer(t.proc).is_none_or(|p| p.ended().is_none())).copied().collect();
@@ -279,7 +280,7 @@ impl Node {
             return;
         }
         for target in &unknown {
-            // Nothing but an address: the agent there answers for those that have ended.
+            // An empty send opens the route: the agent there reports processes that have ended.
             let _ = self.peer(target.proc).link.send(&[], Vec::new());
         }
         let node = Arc::downgrade(&self.arc());
@@ -299,7 +300,7 @@ impl Node {
     }
 }
 
-/// Encoded parts, as they were sent.
+/// Decodes the parts of a payload.
 fn parts(bytes: &[u8]) -> Vec<RecvPart> {
     let all = Part::read_all(&mut Cursor::new(bytes)).unwrap_or_default();
     all.into_iter().filter_map(|p| RecvPart::adopt(p, None)).collect()

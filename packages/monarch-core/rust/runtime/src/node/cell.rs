@@ -1,6 +1,6 @@
 //! A pending call.
 //!
-//! It holds one outcome for each addressed rank. Any thread can look at it any number of times.
+//! A pending call holds one outcome for each addressed rank. Any thread can read it any number of times.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,10 +9,10 @@ use net::lock::lock;
 use net::{RecvPart, Waiter};
 use wire::{MailboxId, ProcUid, SlotId, Status};
 
-/// What one rank answered.
+/// The outcome of one rank: its answer, or the reason why no answer arrives.
 pub struct Outcome {
     pub rank: u32,
-    /// Of a ranked port message.
+    /// The rank of the sender, in a message to a ranked port.
     pub sender_rank: Option<u32>,
     pub status: Status,
     pub parts: Vec<RecvPart>,
@@ -25,18 +25,18 @@ impl Outcome {
     }
 }
 
-/// When a cell is done.
+/// The condition under which a call is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// All ranks have answered, or one with an error.
+    /// All ranks have answered, or one rank has failed.
     FirstError,
-    /// All ranks have answered, whatever.
+    /// All ranks have answered or failed.
     Gather,
-    /// Each arrival counts by itself.
+    /// Each arrival is a result of its own.
     Stream,
 }
 
-/// Told when the cell has at least so many arrivals (or is done).
+/// Is notified when the call is done, or when a stream has the requested number of arrivals.
 pub trait Watcher: Send + Sync {
     fn done(&self, token: u64);
 }
@@ -52,22 +52,22 @@ struct State {
     outcomes: Vec<Option<Arc<Outcome>>>,
     arrived: Vec<u32>,
     missing: usize,
-    /// Position in `arrived` of the first error, in a mode that ends there.
+    /// The position in `arrived` of the first error, with `Mode::FirstError`.
     error: Option<usize>,
     waiters: Vec<Arc<Waiter>>,
     watches: Vec<Watch>,
-    /// Of the item of a port: its number in the mailbox.
+    /// For the item of a port: its number in the mailbox.
     number: u64,
-    /// Waits for no item any more.
+    /// The receive was abandoned: no item is accepted.
     left: bool,
 }
 
 pub struct Cell {
     pub slot: SlotId,
     pub mode: Mode,
-    /// By rank; a rank without a target can only be answered.
+    /// The targets by rank. A rank without a target can only receive an answer.
     pub targets: Arc<[(ProcUid, MailboxId)]>,
-    /// Its error has been seen by the user, or the item of a port has been read.
+    /// The user has seen the error of the call, or has read the item of a port.
     pub retrieved: AtomicBool,
     state: Mutex<State>,
 }
@@ -86,12 +86,12 @@ impl Cell {
         }
     }
 
-    /// Is there an answer? `index` counts arrivals of a stream and is ignored otherwise.
+    /// True if there is a result to read. `index` counts the arrivals of a stream, and is ignored otherwise.
     pub fn is_done(&self, index: usize) -> bool {
         self.state_done(&lock(&self.state), index)
     }
 
-    /// Records an answer; true when no more are of interest, so that the slot can go. A rank counts once.
+    /// Records an outcome; true if no further outcome is needed, so that the call id can be freed. Only the first outcome of a rank counts.
     pub fn complete(&self, outcome: Arc<Outcome>) -> bool {
         self.record(lock(&self.state), outcome)
     }
@@ -127,7 +127,7 @@ impl Cell {
         finished
     }
 
-    /// Records the item of a port; gives it back if the cell has left.
+    /// Records the item of a port; returns the item if the receive was abandoned.
     pub fn take_item(&self, number: u64, item: Arc<Outcome>) -> Result<(), Arc<Outcome>> {
         let mut s = lock(&self.state);
         if s.left {
@@ -138,7 +138,7 @@ impl Cell {
         Ok(())
     }
 
-    /// Waits for no item any more; gives the item that has come, with its number, unless it was read.
+    /// Abandons the receive. Returns an item that has arrived and was not read, with its number.
     pub fn leave(&self) -> Option<(u64, Arc<Outcome>)> {
         let mut s = lock(&self.state);
         s.left = true;
@@ -150,7 +150,7 @@ impl Cell {
         (item.status != Status::Closed).then_some((number, item))
     }
 
-    /// The ranks not yet heard of whose target satisfies `gone`.
+    /// The ranks without an outcome whose target satisfies `gone`.
     pub fn waiting_for(&self, mut gone: impl FnMut(ProcUid, MailboxId) -> bool) -> Vec<u32> {
         let s = lock(&self.state);
         let open = |r: &usize| s.outcomes.get(*r).is_some_and(Option::is_none);
@@ -162,7 +162,7 @@ impl Cell {
         lock(&self.state).waiters.push(w.clone());
     }
 
-    /// Takes it back once: a signal handler may wait for the same call as the code that it interrupts.
+    /// Removes the waiter once: a signal handler may wait for the same call as the code that it interrupts.
     pub fn remove_waiter(&self, w: &Arc<Waiter>) {
         let waiters = &mut lock(&self.state).waiters;
         if let Some(at) = waiters.iter().rposition(|x| Arc::ptr_eq(x, w)) {
@@ -170,7 +170,7 @@ impl Cell {
         }
     }
 
-    /// Tells `watcher` once; at once if it is done already.
+    /// Notifies `watcher` once: when the call is done, or immediately if it is done already.
     pub fn watch(&self, index: usize, watcher: Arc<dyn Watcher>, token: u64) {
         let mut s = lock(&self.state);
         if self.state_done(&s, index) {
@@ -181,7 +181,7 @@ impl Cell {
         }
     }
 
-    /// The error that ended it: supervision first, then the order of arrival, lowest rank among equals.
+    /// The error that ended the call: errors from supervision first, then the first arrival, then the lowest rank.
     pub fn error(&self) -> Option<Arc<Outcome>> {
         let s = lock(&self.state);
         let errors = || s.outcomes.iter().flatten().filter(|o| o.status != Status::Ok);
@@ -195,7 +195,7 @@ impl Cell {
         s.arrived.get(index).and_then(|r| s.outcomes[*r as usize].clone())
     }
 
-    /// Does it concern this actor mesh?
+    /// True if the call addresses this actor mesh.
     pub fn is_about(&self, mesh: MailboxId) -> bool {
         self.targets.iter().any(|(_, m)| *m == mesh)
     }

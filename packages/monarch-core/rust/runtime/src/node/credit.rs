@@ -1,27 +1,26 @@
-//! How far a sender may run ahead of a mailbox.
+//! Credit: the number of bytes that a sender may have in transit to a mailbox.
 //!
-//! Each (sending process, mailbox) pair has a window in bytes. A message costs its length plus a constant, so
-//! that empty messages are bounded too. The receiver gives back what has been handled in quarters of the
-//! window, so that a busy pair pays one small frame per few thousand messages. A message larger than the
-//! window is let through when the window is not full, one at a time.
+//! Each pair of a sending process and a mailbox has a window in bytes. A message costs its length plus a constant, which bounds the number
+//! of empty messages too. The receiver returns the credit of handled messages in quarters of the window, so a busy pair needs one small
+//! frame for a few thousand messages. A message that is larger than the window is sent when the window is not full, one message at a time.
 //!
-//! Both halves are pure bookkeeping: no I/O, no clock, no waiting.
+//! Both halves only count: they do no I/O, have no clock, and never wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Bytes one process may have on the way to one mailbox. 8 MiB is some 20,000 small messages, and well under
-/// what a thousand senders may do to a receiver's memory.
+/// The bytes that one process may have in transit to one mailbox. 8 MiB hold about 20,000 small messages, and a thousand senders with full
+/// windows do not exhaust the memory of a receiver.
 pub const WINDOW: u64 = 8 << 20;
-/// Added to each message's length: what it costs the receiver beside its bytes.
+/// Added to the length of each message: its cost to the receiver besides its bytes.
 pub const OVERHEAD: u64 = 256;
 
-/// The sender's half.
+/// The sender's half: the bytes in transit, and the queued messages.
 #[derive(Debug)]
 pub struct Window<Q> {
     outstanding: u64,
     queue: VecDeque<(u64, Q)>,
-    /// Somebody is carrying queued messages out one by one; new ones go behind them.
+    /// A thread is sending the queued messages one after another; new messages are queued behind them.
     handing_over: bool,
 }
 
@@ -32,29 +31,29 @@ impl<Q> Default for Window<Q> {
 }
 
 impl<Q> Window<Q> {
-    /// May the next message go out now?
+    /// True if the next message may be sent now.
     pub fn is_open(&self) -> bool {
         self.queue.is_empty() && !self.handing_over && self.outstanding < WINDOW
     }
 
-    /// Counts a message that goes out.
+    /// Counts a message that is sent.
     pub fn spend(&mut self, cost: u64) {
         self.outstanding += cost;
     }
 
-    /// Keeps a message until there is credit.
+    /// Queues a message until there is credit.
     pub fn enqueue(&mut self, cost: u64, message: Q) {
         self.queue.push_back((cost, message));
     }
 
-    /// Takes credit back; true if the caller must now carry out what `next_out` gives until it gives none. Whoever does
-    /// so already goes on with what this lets out, so that messages stay in order and nothing recurses.
+    /// Takes returned credit; true if the caller must now send all messages that `next_out` returns. A thread that is already doing so
+    /// continues with the messages that this credit releases, so messages stay in order and calls do not nest.
     pub fn refill(&mut self, bytes: u64) -> bool {
         self.outstanding = self.outstanding.saturating_sub(bytes);
         !std::mem::replace(&mut self.handing_over, true)
     }
 
-    /// The first queued message, if it may go out now.
+    /// The first queued message, if it may be sent now.
     pub fn next_out(&mut self) -> Option<Q> {
         if self.outstanding < WINDOW
             && let Some((cost, m)) = self.queue.pop_front()
@@ -66,7 +65,7 @@ impl<Q> Window<Q> {
         None
     }
 
-    /// Nothing on the way and nothing waiting: the entry can be forgotten.
+    /// True if no message is in transit or queued, so the entry can be removed.
     pub fn is_idle(&self) -> bool {
         self.outstanding == 0 && self.queue.is_empty() && !self.handing_over
     }
@@ -80,7 +79,7 @@ impl<Q> Window<Q> {
     }
 }
 
-/// The receiver's half, for all senders of one mailbox.
+/// The receiver's half, for all senders to one mailbox.
 #[derive(Debug)]
 pub struct Consumed<K> {
     bytes: HashMap<K, u64>,
@@ -93,14 +92,14 @@ impl<K> Default for Consumed<K> {
 }
 
 impl<K: Hash + Eq + Clone> Consumed<K> {
-    /// Counts a handled message; the credit to give back now, if it is worth a frame.
+    /// Counts a handled message. Returns the credit to send now, if it is a quarter of the window.
     pub fn add(&mut self, from: &K, cost: u64) -> Option<u64> {
         let have = self.bytes.entry(from.clone()).or_insert(0);
         *have += cost;
         if *have >= WINDOW / 4 { self.bytes.remove(from) } else { None }
     }
 
-    /// All that has not been given back; the mailbox is closing.
+    /// All credit that has not been returned: the mailbox is closing.
     pub fn drain(&mut self) -> Vec<(K, u64)> {
         self.bytes.drain().collect()
     }

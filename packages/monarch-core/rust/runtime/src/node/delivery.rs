@@ -1,4 +1,4 @@
-//! Messages into mailboxes, and what becomes of those whose mailbox is closed.
+//! The delivery of messages to mailboxes, and the answers to messages whose mailbox is closed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -11,18 +11,18 @@ use crate::node::peer::{Head, Peer, Returned};
 use crate::node::{Node, UNDELIVERABLE};
 
 impl Node {
-    /// Those that actors take from.
+    /// The mailboxes of actors.
     pub fn actor_mailboxes(&self) -> Vec<Arc<Mailbox>> {
         self.mailboxes.read().unwrap_or_else(PoisonError::into_inner).values().filter(|m| m.is_actors()).cloned().collect()
     }
 
-    /// The mailbox, made now if it is new; none if its actor is gone.
+    /// The mailbox, which is made if it does not exist; `None` if its actor has ended.
     pub fn mailbox(&self, id: MailboxId) -> Option<Arc<Mailbox>> {
         if let Some(m) = self.known_mailbox(id) {
             return Some(m);
         }
         let mut all = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner);
-        // Under the lock: `close_mailbox` digs the grave first, so a mailbox made before it is found and closed.
+        // Checked under the lock: `close_mailbox` inserts the tombstone first, so it finds and closes every mailbox made before that.
         if self.grave(id).is_some() {
             return None;
         }
@@ -37,7 +37,7 @@ impl Node {
         self.graves.read().unwrap_or_else(PoisonError::into_inner).reasons.get(&id).cloned()
     }
 
-    /// Ends a mailbox: what is in it, and what still comes, is answered with `reason`.
+    /// Closes a mailbox: queued and later messages are answered with `reason`.
     pub fn close_mailbox(&self, id: MailboxId, reason: &[u8], bury: bool) {
         let reason: Arc<[u8]> = reason.into();
         if bury {
@@ -51,7 +51,7 @@ impl Node {
         }
     }
 
-    /// The same for an actor: its stoppers are not refused but given back, to be answered when it has ended.
+    /// Closes the mailbox of an actor. Returns the queued requests to stop the actor, which are answered when it has ended.
     pub fn close_actor(&self, id: MailboxId, reason: &[u8]) -> Vec<Incoming> {
         let reason: Arc<[u8]> = reason.into();
         self.graves.write().unwrap_or_else(PoisonError::into_inner).dig(id, reason.clone());
@@ -70,7 +70,7 @@ impl Node {
         left
     }
 
-    /// Tells whoever waits for the message that an actor has in hand, and may have for ever.
+    /// Fails the call whose message an actor is handling, and may be handling for ever.
     pub fn fail_current(&self, mailbox: &Mailbox, reason: &[u8]) {
         if let Some((to, slot, rank)) = mailbox.current() {
             self.reply_bytes(to, slot, answer_rank(rank), Status::Failed, reason);
@@ -85,7 +85,7 @@ impl Node {
         }
     }
 
-    /// The consumer has taken a message and is done with it.
+    /// Counts a message that its consumer has handled, and returns credit.
     pub fn handled(&self, mailbox: &Mailbox, from: ProcUid, cost: u64) {
         if let Some(bytes) = mailbox.consumed(from, cost) {
             self.give_credit(from, mailbox.id, bytes);
@@ -116,7 +116,7 @@ impl Node {
         if !m.slot.is_none() {
             self.reply_bytes(m.from, m.slot, answer_rank(m.rank), Status::Failed, reason);
         } else if m.flags & TO_PORT != 0 {
-            // Its receiver was dropped, which is no failure: its senders go on.
+            // The receiver of the port was dropped, which is no failure: its senders continue.
             self.dropped_items.fetch_add(1, Ordering::Relaxed);
         } else if m.flags & RETURN != 0 {
             let mut body = m.sender.0.to_le_bytes().to_vec();
@@ -126,7 +126,7 @@ impl Node {
         }
     }
 
-    /// A message to a process that is gone comes back to its sender.
+    /// Reports to the sender that the receiver of its message has ended.
     pub fn undelivered_to_ended(&self, head: &Head<'_>, peer: &Peer) {
         self.give_back(Returned { sender: head.sender, dest: head.dest }, peer);
     }
@@ -138,5 +138,4 @@ impl Node {
         self.send_system(self.uid, UNDELIVERABLE, SlotId::NONE, body);
     }
 
-    // ---- what arrives
 }

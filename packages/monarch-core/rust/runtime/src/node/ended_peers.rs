@@ -1,4 +1,4 @@
-//! Processes and meshes that have ended: calls that wait for them fail with the exit reason.
+//! Processes and meshes that have ended: calls to them fail with the exit reason.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -16,20 +16,21 @@ use crate::node::system::SystemEvent;
 use crate::node::tombs::Ended;
 
 impl Node {
-    /// The peer if it is known that its process, or the host of that, is gone.
+    /// The peer, if this process knows that the peer's process or its host has ended.
     pub fn ended_peer(&self, uid: ProcUid) -> Option<Arc<Peer>> {
         let is_lost = || self.routes.place(uid).is_some_and(|place| self.routes.lost(place).is_some());
         let peer = self.known_peer(uid).or_else(|| is_lost().then(|| self.peer_unlinked(uid).0))?;
         peer.ended().is_some().then_some(peer)
     }
 
-    /// Processes are gone, of one cause: the housekeeping thread is notified of all of them first, then the calls that wait for one.
+    /// Takes the end of processes that have one cause. The housekeeping thread is notified of all of them first, then the calls to each of
+    /// them fail.
     pub fn procs_ended(&self, ends: Vec<(ProcUid, ProcEnd)>) {
         let ends = self.expand(ends);
         let mut fresh = Vec::with_capacity(ends.len());
         for (uid, end) in ends {
             let peer = self.peer_unlinked(uid).0;
-            // The news may overtake what the process sent last: answers count that were given before its end.
+            // The report may overtake the last frames of the process, so its link is read first: answers that it sent before its end count.
             peer.link.drain();
             let ended = self.bury(uid, end);
             let waiting = peer.set_ended(ended.clone());
@@ -60,7 +61,7 @@ impl Node {
         Peer::new(uid, link, self.lending.clone())
     }
 
-    /// One that has ended, and of which nothing else is kept.
+    /// A peer that has ended, made again from its tombstone alone.
     pub(crate) fn ended_anew(&self, uid: ProcUid, ended: Arc<Ended>) -> Arc<Peer> {
         let peer = self.new_peer(uid);
         peer.set_ended(ended);
@@ -68,7 +69,7 @@ impl Node {
         peer
     }
 
-    /// From now on it is known that the process has ended; the first news of how is what counts.
+    /// Inserts the tombstone of a process. The first report of its end counts.
     pub(crate) fn bury(&self, uid: ProcUid, end: ProcEnd) -> Arc<Ended> {
         let mut tombs = self.tombs.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = tombs.get(uid) {
@@ -79,17 +80,17 @@ impl Node {
         ended
     }
 
-    /// How a process ended, if it is known that it has.
+    /// The end of a process, if this process knows of it.
     pub fn end_of(&self, uid: ProcUid) -> Option<Arc<Ended>> {
         self.tombs.read().unwrap_or_else(PoisonError::into_inner).get(uid)
     }
 
-    /// Only of those about which no more is kept.
+    /// The end of a process of which only the tombstone is left.
     pub fn end_of_old(&self, uid: ProcUid) -> Option<Arc<Ended>> {
         self.tombs.read().unwrap_or_else(PoisonError::into_inner).get_old(uid)
     }
 
-    /// Of those that have ended and said all, nothing is kept but how they ended.
+    /// Removes all state but the tombstone of ended processes that send nothing more.
     fn forget_silent(&self) {
         let silent = self.tombs.write().unwrap_or_else(PoisonError::into_inner).silent(self.poller.now());
         if silent.is_empty() {
@@ -104,11 +105,11 @@ impl Node {
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<_> = silent.iter().filter_map(|uid| peers.remove(uid)).collect();
         drop(peers);
-        // What a link frees may ask for locks of its own.
+        // A link that is freed may take locks of its own.
         drop(gone);
     }
 
-    /// Fails what waits for this peer, if it has ended.
+    /// Fails the pending calls to this peer, if it has ended.
     pub fn fail_calls(&self, peer: &Peer) {
         let Some(ended) = peer.ended() else { return };
         let cells: Vec<Arc<Cell>> = lock(&self.slots).values().cloned().collect();
@@ -126,7 +127,7 @@ impl Node {
         }
     }
 
-    /// A mesh of another owner will not answer any more, nor take what waits for its credit.
+    /// Takes the end of another owner's mesh: calls to it fail, and messages that wait for its credit are dropped.
     pub fn fail_mesh(&self, mesh: MailboxId, procs: &[ProcUid], reason: &[u8]) {
         self.orphaned.write().unwrap_or_else(PoisonError::into_inner).insert(mesh, reason.into());
         self.any_orphaned.store(true, Ordering::Release);
@@ -136,7 +137,7 @@ impl Node {
     }
 
     pub(crate) fn fail_mesh_call(&self, cell: &Cell, mesh: MailboxId, reason: &[u8]) {
-        // Whose process has ended too gets that as the reason.
+        // A rank whose process has ended fails with the end of the process as the reason.
         let lives = |p| self.known_peer(p).is_none_or(|peer| peer.ended().is_none());
         for rank in cell.waiting_for(|p, m| m == mesh && lives(p)) {
             self.complete(cell.slot, Outcome::new(rank, Status::Failed, reason));

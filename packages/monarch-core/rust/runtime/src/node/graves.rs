@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use wire::MailboxId;
 
-/// Actors that are gone, and why. That they are is remembered for ever, since a handle may turn up at any time; why, which takes a
-/// text, only of the last ones.
+/// The tombstones of actors. The id of an ended actor is kept for ever, because a handle to it may appear at any time. The reason of its
+/// end, which is a text, is kept for the last `RECENT_GRAVES` actors only.
 #[derive(Default)]
 pub(crate) struct Graves {
     pub reasons: HashMap<MailboxId, Arc<[u8]>>,
     recent: VecDeque<MailboxId>,
-    /// Says only that it is gone.
+    /// The reason of all older actors: only that the actor has ended.
     old: Arc<[u8]>,
 }
 
-/// So many texts are kept, each of some hundred bytes.
+/// The number of reasons that are kept. A reason has some hundred bytes, so all take about 1 MiB.
 const RECENT_GRAVES: usize = 4096;
 
 impl Graves {

@@ -1,9 +1,9 @@
-//! External processes: of the same user, and not started by this agent.
+//! External processes: processes of the same user that this agent has not started.
 //!
 //! A handle that was pickled outside a message may be unpickled by any process. That process finds the client of the job by its control
-//! socket, which is named after the client's uid and which only processes of the same user can reach. From then on it is a peer like a
-//! proc of the client: it asks the client for links to procs, the client forwards its frames to other hosts, and what it has spawned ends
-//! with it. `monarch ps` uses the same socket.
+//! socket, which is named after the client's uid and which only processes of the same user can reach. From then on the process is a peer of
+//! the client like a proc: it requests links to procs from the client, and the client forwards its frames to other hosts. What the process
+//! has spawned ends with it. `monarch ps` uses the same socket.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -21,39 +21,39 @@ use wire::{Control, ProcUid};
 use crate::agent::Agent;
 use crate::node::Node;
 
-/// Version and uid, little-endian.
+/// The length of a greeting: version and uid, little-endian.
 const GREETING: usize = 12;
-/// External processes that have connected and not sent their greeting. When one more comes, the oldest goes.
+/// The limit of external processes that have connected and not sent their greeting. A further one replaces the oldest.
 const HALF_OPEN: usize = 64;
-/// A greeting is sent with the connection, so this is far more than it takes.
+/// The time for a greeting. A process sends it right after it connects, so this is far more than it takes.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two connections of a process to an agent that ends them.
+/// The wait between two attempts of a process to connect to an agent that ends its connections.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(1);
-/// Connections accepted in one turn of the control socket.
+/// The number of connections accepted in one turn of the control socket.
 const BATCH: usize = 8;
 pub(crate) const CLIENT_ENDED: &str = "it has ended";
 const NOT_BEHIND: &str = "it is reached by way of another client, and its own procs and hosts are not";
 
-/// Of the names of control sockets of agents.
+/// The prefix of the names of agents' control sockets.
 const PREFIX: &str = "monarch-";
 
 fn name(agent: ProcUid) -> String {
     format!("{PREFIX}{:016x}", agent.0)
 }
 
-/// The agents that listen on this machine; where they have abstract names, also those of other users.
+/// The agents that listen on this machine. With abstract names, agents of other users are included.
 pub fn agents() -> Vec<ProcUid> {
     let uid = |name: &str| name.strip_prefix(PREFIX).filter(|hex| hex.len() == 16).and_then(|hex| u64::from_str_radix(hex, 16).ok());
     control_socket::names(PREFIX).iter().filter_map(|name| uid(name)).map(ProcUid).collect()
 }
 
-/// Connects to the agent; the stream is ready to be a link.
+/// Connects to the agent. The returned stream is ready to be a link.
 pub fn dial(agent: ProcUid, me: ProcUid) -> io::Result<OwnedFd> {
     greet(me, GREETING_TIMEOUT, || control_socket::connect(&name(agent), Kind::Stream, GREETING_TIMEOUT))
 }
 
-/// Sends the greeting over a connection. An agent to which many connect at once may end a connection before its greeting has come;
-/// another connection takes its place until `timeout` is over.
+/// Sends the greeting over a connection. An agent to which many processes connect at once may end a connection before the greeting has
+/// arrived; then another connection is tried until `timeout` is over.
 fn greet(me: ProcUid, timeout: Duration, connect: impl Fn() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     let until = Instant::now() + timeout;
     let mut greeting = wire::VERSION.to_le_bytes().to_vec();
@@ -71,12 +71,12 @@ fn greet(me: ProcUid, timeout: Duration, connect: impl Fn() -> io::Result<OwnedF
     }
 }
 
-/// The process that has the agent's control socket, also while it does not answer.
+/// The pid of the process that owns the agent's control socket, also while that process does not answer.
 pub fn pid(agent: ProcUid) -> io::Result<i32> {
     sys::peer_pid(control_socket::connect(&name(agent), Kind::Stream, GREETING_TIMEOUT)?.as_raw_fd())
 }
 
-/// The control socket of an agent: where external processes come in. Closed when it is dropped.
+/// The control socket of an agent, which accepts external processes. It is closed when it is dropped.
 pub struct Door {
     accepting: Arc<Accepting>,
     poller: Arc<Poller>,
@@ -110,7 +110,7 @@ struct Accepting {
 
 impl Accepting {
     fn admit(&self, stream: UnixStream) -> io::Result<()> {
-        // The file system keeps other users away from a file, and nothing keeps them from an abstract name.
+        // File permissions keep other users away from a socket file, but not from an abstract name.
         if self.socket.is_open_to_all() && sys::peer_user(stream.as_raw_fd())? != sys::user() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -134,7 +134,7 @@ impl Accepting {
             }
         };
         node.poller.later(GREETING_TIMEOUT, Box::new(task));
-        // The greeting came with the connection, usually.
+        // Usually the greeting has arrived with the connection.
         guest.ready(0);
         Ok(())
     }
@@ -144,10 +144,10 @@ impl Source for Accepting {
     fn ready(&self, _events: u32) {
         for _ in 0..BATCH {
             match control_socket::accept(self.socket.as_raw_fd()) {
-                // A refused process sees the end of the stream, and no more.
+                // A refused process reads EOF, and gets no message.
                 Ok(fd) => drop(self.admit(fd.into())),
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                    // Without descriptors the listener would be ready for ever.
+                    // Without free descriptors the listener would stay ready for ever.
                     lock(&self.half_open).drain(..).collect::<Vec<_>>().iter().for_each(|guest| guest.give_up());
                     return;
                 }
@@ -157,7 +157,7 @@ impl Source for Accepting {
     }
 }
 
-/// An external process that has not sent its greeting.
+/// An external process that has not sent its greeting yet.
 struct Guest {
     state: Mutex<Option<(UnixStream, Vec<u8>)>>,
     token: u64,
@@ -166,7 +166,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// Takes it off the poller, and out of the list of the half open.
+    /// Removes the process from the poller and from the list of half-open connections.
     fn leave(&self) -> Option<(UnixStream, Vec<u8>)> {
         let taken = lock(&self.state).take();
         if let (Some((stream, _)), Some(node)) = (&taken, self.node.upgrade()) {
@@ -176,13 +176,13 @@ impl Guest {
         taken
     }
 
-    /// Ends the connection, unless its greeting has come meanwhile.
+    /// Ends the connection, unless its greeting has arrived meanwhile.
     fn give_up(&self) {
         self.ready(0);
         drop(self.leave());
     }
 
-    /// Whether nothing more is to come before it is known what the process is.
+    /// Reads from the connection; true if the greeting is complete, or cannot be completed.
     fn read(&self) -> bool {
         let mut state = lock(&self.state);
         let Some((stream, greeting)) = state.as_mut() else { return false };
@@ -207,18 +207,19 @@ impl Source for Guest {
         let (Some((stream, greeting)), Some(node)) = (self.leave(), self.node.upgrade()) else { return };
         if greeting.len() == GREETING && greeting[..4] == wire::VERSION.to_le_bytes() {
             let uid = greeting[4..].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
-            // Fails only if no more can be watched; the process sees the end of the stream then.
+            // The attachment fails only if no more descriptors can be watched; then the process reads EOF.
             let _ = node.peer_unlinked(ProcUid(uid)).0.link.attach(stream.into());
         }
     }
 }
 
 impl Node {
-    /// Makes processes of another client's job reachable, of each its host. This process is an external process of that client from then
-    /// on: procs of the client's own host get links to it, and the client forwards frames to and from its other hosts.
+    /// Makes processes of another client's job reachable; `places` has the host of each process. This process becomes an external process
+    /// of that client: procs of the client's own host get links to it, and the client forwards frames to and from its other hosts.
     pub fn join(&self, client: ProcUid, places: &[(ProcUid, ProcUid)]) {
         if !self.is_foreign_agent(client) && self.peer_unlinked(client).0.link.is_carried() {
-            // It takes part in the job of this process, which reaches it by way of other hosts, and nothing else of its own job.
+            // That client takes part in the job of this process, which reaches it through other hosts. Nothing else of that client's own
+            // job is reachable.
             let end = client_end(0, NOT_BEHIND);
             return self.procs_ended(places.iter().filter(|(proc, _)| *proc != client).map(|(proc, _)| (*proc, end.clone())).collect());
         }
@@ -234,13 +235,13 @@ impl Node {
         }
         match joined {
             Err(why) => self.foreign_agent_lost(client, &why),
-            // What is known of it from now on is lost with it.
+            // The client may have ended meanwhile; then the processes that were added above end with it.
             Ok(()) if self.end_of(client).is_some() => self.foreign_agent_lost(client, CLIENT_ENDED),
             Ok(()) => {}
         }
     }
 
-    /// A client that has got in touch with this process already has a link to it.
+    /// Connects to a client. A client that has connected to this process already has a link to it.
     fn join_client(&self, client: ProcUid) -> Result<(), String> {
         let peer = self.peer_unlinked(client).0;
         self.foreign.write().unwrap_or_else(PoisonError::into_inner).insert(client, client);
@@ -252,7 +253,7 @@ impl Node {
         Ok(())
     }
 
-    /// The client whose external process this one is has gone, and with it all processes that are reached through it.
+    /// Takes the end of the client whose external process this one is: all processes that are reached through that client end too.
     pub(crate) fn foreign_agent_lost(&self, client: ProcUid, why: &str) {
         self.procs_ended(vec![(client, client_end(0, why))]);
     }
@@ -267,31 +268,31 @@ impl Node {
     }
 }
 
-/// The end of a client, or of what was reached through it.
+/// The exit report of a client, or of a process that was reached through it.
 pub(crate) fn client_end(pid: u32, why: &str) -> ProcEnd {
     let reason = ExitReason::ClientLost(why.to_owned());
     ProcEnd { pid, started: true, host: String::new(), reason, cleaning: vec![], output: vec![], recent: vec![] }
 }
 
 impl Agent {
-    /// A process that is none of this agent's procs takes part in this client's job: it may address all processes of the job, and spawn.
+    /// Accepts an external process into this client's job: it may address all processes of the job, and spawn.
     pub(crate) fn admit_guest(&self, uid: ProcUid, pid: u32) {
         let Some(node) = self.node() else { return };
         let mut state = lock(&self.state);
-        // By a link, and not by way of another host.
+        // The process must have a link of its own, and not be reached through another host.
         if node.end_of(uid).is_none() && node.known_peer(uid).is_some_and(|p| p.link.is_attached()) {
             state.guests.insert(uid, pid);
         }
     }
 
-    /// The link of an external process has ended, and so has the process: what it has spawned ends too.
+    /// Takes the end of an external process's link, which is the end of the process: what it has spawned ends too.
     pub(crate) fn guest_ended(&self, uid: ProcUid) {
         let Some(node) = self.node() else { return };
         let Some(pid) = lock(&self.state).guests.get(&uid).copied() else { return };
         self.ended(vec![(uid, client_end(pid, CLIENT_ENDED), node.uid)]);
     }
 
-    /// Asks the procs to end that external processes have spawned.
+    /// Stops the procs that external processes have spawned.
     pub fn stop_procs_of_guests(&self, grace: Duration, reason: &str) {
         let theirs: Vec<ProcUid> = {
             let state = lock(&self.state);
@@ -307,7 +308,7 @@ mod tests {
 
     use super::*;
 
-    /// Connections whose other ends are gone, `count` of them, and then one whose other end is given too.
+    /// `count` connections whose other ends are closed, then one whose other end is returned too.
     fn connections(count: usize) -> (RefCell<Vec<OwnedFd>>, UnixStream) {
         let (good, other) = UnixStream::pair().unwrap();
         let mut all = vec![OwnedFd::from(good)];

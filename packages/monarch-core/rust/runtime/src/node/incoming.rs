@@ -1,4 +1,4 @@
-//! Frames that come by links: each goes to a mailbox, a call, the agent, the gateway, or housekeeping.
+//! The frames that arrive on links: each goes to a mailbox, a pending call, the agent, the gateway, or housekeeping.
 
 use std::sync::Arc;
 
@@ -35,10 +35,10 @@ impl Node {
         match c {
             Control::Connected { peer } => {
                 if let Some(fd) = fds.pop_front() {
-                    // No message would ever go there, and none would fail: this process cannot go on.
+                    // Without the descriptor no message would ever reach that peer, and no call would fail: this process cannot continue.
                     let Some(fd) = fd else { return link.close() };
-                    // A failure to register shows as a link that never carries anything; the descriptor limit is
-                    // the only cause, and the agent has spent one more than we have.
+                    // A failure to register leaves a link without traffic. Only the descriptor limit can cause it, and the agent has spent
+                    // one more descriptor than this process.
                     let _ = self.peer_unlinked(peer).0.link.attach(fd);
                 }
             }
@@ -97,7 +97,7 @@ impl Node {
         let (sent, received) = link.traffic();
         events::link_down(link.peer.0, sent, received);
         if self.is_foreign_agent(link.peer) {
-            // A loss that is being told closes the link itself.
+            // A loss that is being reported closes the link itself.
             if self.known_peer(link.peer).is_some_and(|p| p.ended().is_none()) {
                 self.foreign_agent_lost(link.peer, CLIENT_ENDED);
             }

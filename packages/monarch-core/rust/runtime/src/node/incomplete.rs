@@ -1,8 +1,8 @@
 //! Messages and answers whose large parts are missing.
 //!
-//! A frame names its large parts: blocks of its sender's shared memory, or parts that came beside it from another host. A part that is
-//! named and missing was lost on its way, most likely because an agent had no memory for it. The sender or the caller is notified; no actor
-//! fails.
+//! A frame names its large parts: blocks of its sender's shared memory, or parts that arrive beside the frame from another host. A part
+//! that is named and missing was lost in transit, most likely because an agent had no memory for it. The sender or the caller is notified;
+//! no actor fails.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const MESSAGE: &str = "parts of it were lost on the way";
 const ANSWER: &str = "parts of the answer were lost on the way";
 
 impl Node {
-    /// The parts of a frame; none if they make no sense.
+    /// Takes the parts of a frame; `None` if a part is malformed or missing.
     fn adopt(&self, parts: Vec<Part>, link: &Arc<Link>) -> Option<Vec<RecvPart>> {
         if parts.iter().any(|p| matches!(p, Part::Ahead { .. } | Part::Lent { .. })) {
             return self.known_peer(link.peer)?.adopt(parts);
@@ -29,7 +29,7 @@ impl Node {
             let lent = if let Part::Shared { block, len, .. } = &part { Some((*block, *len as usize)) } else { None };
             match (RecvPart::adopt(part, Some(link)), &mut adopted) {
                 (Some(part), Some(all)) => all.push(part),
-                // Given back on drop.
+                // Dropping a part returns its block to the sender.
                 (Some(_), None) => {}
                 (None, _) => {
                     lent.into_iter().for_each(|(block, len)| link.release(block, len));
@@ -62,7 +62,7 @@ impl Node {
         }
     }
 
-    /// Without a sender to be told it is its process that says so.
+    /// Returns an incomplete message to its sender. If the message has no call to answer, the sender's process is notified.
     fn return_incomplete(&self, from: ProcUid, dest: MailboxId, sender: MailboxId, slot: SlotId, rank: u32) {
         if !slot.is_none() {
             return self.reply_bytes(from, slot, answer_rank(rank), Status::Undelivered, MESSAGE.as_bytes());

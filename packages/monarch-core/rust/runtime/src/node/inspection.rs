@@ -1,9 +1,9 @@
-//! What a process tells about itself to those who look in from outside: its state, and the stacks of its threads.
+//! Inspection: the report of a process about itself for `monarch ps` and `monarch stack`: its state, and the stacks of its threads.
 //!
-//! The state is answered by whichever thread reads the sockets, and needs no Python: a process that holds the GIL, or whose
-//! actor never returns, answers at once. Stacks are taken by the housekeeping thread, which sees a consistent picture with the
-//! GIL. If it does not get the GIL within `PATIENCE`, a handler of Python's `faulthandler` writes them: it walks the frames
-//! without the GIL. That is safe enough just then: whoever has kept the GIL for so long is in C code, and its frames stand still.
+//! The thread that reads the sockets answers requests for the state, without Python: a process that holds the GIL, or whose actor never
+//! returns, answers at once. The housekeeping thread takes the stacks with the GIL, at one consistent moment. If it does not get the GIL
+//! within `PATIENCE`, a handler of Python's `faulthandler` writes the stacks: it walks the frames without the GIL. This is safe enough at
+//! that time: a thread that has kept the GIL for so long is in C code, so its frames do not change.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -18,23 +18,23 @@ use wire::{Control, ProcUid};
 use crate::node::Node;
 use crate::node::system::SystemEvent;
 
-/// What is asked for; the numbers of `Control::Inspect`.
+/// The requests, with the numbers of `Control::Inspect`.
 pub const STATE: u8 = 0;
 pub const STACKS: u8 = 1;
 
-/// How long the housekeeping thread has for the stacks.
+/// The time that the housekeeping thread has for the stacks; after that `faulthandler` writes them.
 const PATIENCE: Duration = Duration::from_millis(700);
-/// What `faulthandler` writes of 100 threads with 100 frames each.
+/// The largest text of `faulthandler` that is read: that of 100 threads with 100 frames each.
 const MOST: usize = 4 << 20;
 
 #[derive(Serialize)]
 pub struct ActorState {
-    /// Of its mesh, in hexadecimal.
+    /// The id of the actor's mesh, in hexadecimal.
     pub mesh: String,
     pub display: String,
-    /// Its thread, as Python's `threading` numbers them.
+    /// The actor's thread, by its number in Python's `threading`.
     pub thread: u64,
-    /// The endpoint in progress, and for how long, seconds.
+    /// The endpoint in progress, and how many seconds it has run.
     pub doing: Option<String>,
     pub doing_for: Option<f64>,
     pub queued: usize,
@@ -44,7 +44,7 @@ pub struct ActorState {
 #[derive(Serialize)]
 pub struct LinkState {
     pub peer: String,
-    /// Bytes that the socket has not taken yet.
+    /// The number of bytes that the socket has not accepted yet.
     pub queued: usize,
     pub down: bool,
 }
@@ -57,15 +57,15 @@ pub struct ProcState {
     pub actors: Vec<ActorState>,
     pub calls_in_flight: usize,
     pub dropped_replies: u64,
-    /// Messages to ports whose receiver was dropped.
+    /// The number of messages to ports whose receiver was dropped.
     pub dropped_items: u64,
-    /// Shared memory reserved for large parts, bytes.
+    /// The bytes of shared memory reserved for large parts.
     pub arena: u64,
     pub links: Vec<LinkState>,
     pub casts: CastState,
 }
 
-/// What is kept of casts: those on their way and the groups they go to, frames that came before their turn, calls of this process.
+/// The casts of a process: unfinished casts and their groups, frames that wait for earlier ones, pending calls of this process.
 #[derive(Serialize)]
 pub struct CastState {
     pub records: usize,
@@ -78,12 +78,12 @@ pub fn hex(id: u64) -> String {
     format!("{id:016x}")
 }
 
-/// Requests for stacks that wait for the housekeeping thread.
+/// The requests for stacks that wait for the housekeeping thread.
 #[derive(Default)]
 pub struct Inspections {
     waiting: Mutex<HashMap<u64, (ProcUid, u64)>>,
     next: AtomicU64,
-    /// The file that the handler writes to, and the signal that calls it.
+    /// The file that the handler writes to, and the signal that runs the handler.
     dump: Mutex<Option<(RawFd, i32)>>,
     name: Mutex<String>,
 }
@@ -93,17 +93,17 @@ impl Inspections {
         *lock(&self.name) = name;
     }
 
-    /// From now on stacks can be had without the GIL; `None` before the interpreter takes the handler away.
+    /// Sets the means to take stacks without the GIL; `None` before the interpreter removes the handler.
     pub fn set_dump(&self, how: Option<(RawFd, i32)>) {
         *lock(&self.dump) = how;
     }
 
-    /// The stacks of all threads by `faulthandler`, as text.
+    /// The stacks of all threads as the text of `faulthandler`.
     fn dump(&self) -> Option<String> {
         let held = lock(&self.dump);
         let (fd, signal) = (*held)?;
-        // SAFETY: plain system calls on our own descriptor; the signal goes to this very thread and has been handled when
-        // the mask is set back, and its handler is there as long as `dump` says so.
+        // SAFETY: these system calls use a descriptor of this process. The signal goes to the calling thread and has been handled when the
+        // mask is restored; its handler is installed as long as `dump` is `Some`, and the lock on `dump` is held.
         unsafe {
             if libc::ftruncate(fd, 0) != 0 || libc::lseek(fd, 0, libc::SEEK_SET) != 0 {
                 return None;
@@ -124,7 +124,7 @@ impl Inspections {
 }
 
 impl Node {
-    /// Somebody looks in; the answer goes back as `Control::Inspected` with the same number.
+    /// Handles a request to inspect this process. The answer is `Control::Inspected` with the same number.
     pub fn inspect(&self, from: ProcUid, id: u64, what: u8) {
         if what == STACKS { self.inspect_stacks(from, id) } else { self.inspected(from, id, self.state_json()) }
     }
@@ -169,7 +169,7 @@ impl Node {
         }
     }
 
-    /// A part of what this process, an agent, has asked for.
+    /// Takes the answer of a process that this agent has inspected.
     pub fn on_inspected(&self, from: ProcUid, id: u64, body: Vec<u8>) {
         if let Some(agent) = self.agent() {
             agent.inspected(from, id, body);
@@ -199,14 +199,14 @@ impl Node {
         self.stacks_taken(ticket, body.to_string().into_bytes());
     }
 
-    /// The housekeeping thread, or the handler in its place, has them.
+    /// Takes the stacks from the housekeeping thread, or from the handler in its place.
     pub fn stacks_taken(&self, ticket: u64, body: Vec<u8>) {
         if let Some((from, id)) = lock(&self.inspections.waiting).remove(&ticket) {
             self.inspected(from, id, body);
         }
     }
 
-    /// Wakes threads of actors that sleep although there is something for them (`Mailbox::look`).
+    /// Wakes the threads of actors that sleep although they have work (`Mailbox::look`).
     pub fn look_for_lost_wakeups(&self) {
         let now = self.poller.now();
         for mailbox in self.actor_mailboxes() {
@@ -214,12 +214,12 @@ impl Node {
         }
     }
 
-    /// The agent wants to know whether Python runs here. With nothing to do for it nobody needs to be woken to say so.
+    /// Handles the agent's check whether Python runs in this process. An idle process answers without waking a thread.
     pub fn pinged(&self, from: ProcUid, seq: u64) {
         if from != self.uid {
             self.look_for_lost_wakeups();
         }
-        // The client itself is asked in earnest: its main thread runs what no mailbox knows of.
+        // In the client, Python itself always answers: its main thread may run code that no mailbox shows.
         let idle = from != self.uid && self.system.is_empty() && self.actor_mailboxes().iter().all(|m| m.is_resting());
         if idle || !self.system.is_served() {
             self.pong(from, seq);
@@ -228,7 +228,7 @@ impl Node {
         }
     }
 
-    /// Called with the GIL, or when none is needed.
+    /// Answers a check. The caller holds the GIL, or this process is idle.
     pub fn pong(&self, to: ProcUid, seq: u64) {
         if to != self.uid {
             self.peer_unlinked(to).0.send_control(Control::Pong { seq });

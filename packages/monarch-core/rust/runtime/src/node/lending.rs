@@ -1,11 +1,12 @@
-//! Rendezvous transfers: large parts that their receiver pulls from the sender, over connections of the two processes, past all agents.
+//! Rendezvous transfers: the receiver pulls a large part directly from the sender's arena, over connections between the two processes that
+//! pass no agent.
 //!
-//! The sender keeps the block of the part, and the frame has a record by which the receiver finds the block. The receiver keeps the frame
-//! until the part is there, as it keeps any frame that waits for its parts, and then reports that the sender can free the block. Where the
-//! pull fails (no connection to the sender, a connection that breaks too often, no memory), the receiver refuses the part, and the sender
-//! sends it by its number through the agents: no failure here is an error of a call. A frame from a process to an agent waits until the
-//! parts that this process has lent to other processes of that host are pulled, as it waits for parts that go through the agents: a stop
-//! keeps its place behind the messages that were sent before it.
+//! The sender keeps the block of the part, and the frame has a record that lets the receiver find the block. The receiver holds the frame
+//! until it has the part, as it holds every frame with missing parts, and then reports that the sender can free the block. If the pull
+//! fails (no connection to the sender, a connection that breaks too often, no memory), the receiver refuses the part, and the sender sends
+//! it by its number through the agents: a failed pull is no error of a call. A frame from a process to an agent waits until the other
+//! processes of that host have pulled the parts that this process offers them, as it waits for parts that go through the agents. So a stop
+//! keeps its position behind the messages that were sent before it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,41 +22,42 @@ use crate::gateway::Via;
 use crate::node::Node;
 use crate::node::peer::{MOST_BETWEEN_HOSTS, Peer};
 
-/// `lends_from` when nobody has been asked yet who moves large parts.
+/// The value of `lends_from` before this process has looked for a bulk transport.
 pub const UNDECIDED: usize = usize::MAX - 1;
-/// Nobody does.
+/// The value of `lends_from` without a bulk transport.
 pub const NEVER: usize = usize::MAX;
 
-/// How long nothing is lent to a process that has no way here.
+/// How long a process that could not connect to this one gets no offers. Its parts go through the agents in this time.
 const REST: Duration = Duration::from_secs(60);
 
-/// Nothing waits any longer for somebody who gets no byte of it.
+/// STALL_TIMEOUT: a receiver that pulls no byte for 4 s loses its offers, so the frames that wait for it are sent. A stop of a frozen
+/// receiver is often among them.
 const STALLED: Duration = Duration::from_secs(4);
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Why a part was not fetched.
+/// The reason why a pull failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotFetched {
-    /// This one; another one may be.
+    /// This pull failed. Later pulls may succeed.
     Failed,
-    /// There is no way to the sender.
+    /// The receiver cannot connect to the sender.
     NoWay,
 }
 
 pub type Fetched = Box<dyn FnOnce(Result<(), NotFetched>) + Send>;
 
-/// Lets others have blocks of this process, and gets theirs.
+/// The bulk transport as this module uses it: it offers blocks of this process, and pulls blocks of others.
 pub trait Exchange: Send + Sync {
-    /// From now on whoever has the record can fetch the block.
+    /// Offers the block: every process with the returned record can pull it.
     fn lend(&self, block: &Arc<Block>) -> Option<Vec<u8>>;
     fn take_back(&self, record: &[u8]);
-    /// Bytes that the process has fetched so far.
+    /// The number of bytes that a process has pulled from this one so far.
     fn sent(&self, to: ProcUid) -> u64;
-    /// Fills the block with what the record of another process stands for.
+    /// Fills the block with the bytes that another process offers by this record.
     fn fetch(&self, from: ProcUid, record: &[u8], block: Arc<Block>, done: Fetched);
 }
 
-/// What a frame says of a part that is lent.
+/// An offered part, as its frame names it.
 pub struct Loan {
     pub number: u64,
     pub record: Vec<u8>,
@@ -66,11 +68,11 @@ struct Lent {
     host: ProcUid,
     block: Arc<Block>,
     record: Vec<u8>,
-    /// Whoever it is for does not fetch: nothing waits for that any more.
+    /// The receiver does not pull. Frames no longer wait for this part.
     stalled: bool,
 }
 
-/// Frames to an agent, behind parts with lower numbers.
+/// Frames to an agent that wait until the offered parts with lower numbers are pulled.
 struct Held {
     until: u64,
     to: ProcUid,
@@ -78,25 +80,25 @@ struct Held {
     frames: Vec<u8>,
     blocks: Vec<Arc<Block>>,
     first: u64,
-    /// When those that it waits for were last seen to get on, and how far they were.
+    /// The time at which the receivers last made progress, and their progress then.
     seen: (Instant, u64),
 }
 
 #[derive(Default)]
 struct State {
     lent: BTreeMap<u64, Lent>,
-    /// By host.
+    /// The held frames by the host of the agent.
     held: HashMap<ProcUid, VecDeque<Held>>,
-    /// Somebody looks at it again soon.
+    /// A timer that checks the held frames is set.
     is_watched: bool,
-    /// Those that cannot fetch from here, and since when.
+    /// The processes that could not connect to this one, and the time of their last refusal.
     refusing: HashMap<ProcUid, Instant>,
 }
 
 pub struct Lending {
     exchange: OnceLock<Box<dyn Exchange>>,
     from: AtomicUsize,
-    /// Parts that are lent, and frames that are held.
+    /// The number of offered parts and held frames.
     count: AtomicUsize,
     state: Mutex<State>,
 }
@@ -123,7 +125,7 @@ impl Lent {
 }
 
 impl State {
-    /// Somebody else of that host has not fetched what was lent before.
+    /// True if another process of that host has not pulled a part with a number below `until`.
     fn is_behind(&self, host: ProcUid, to: ProcUid, until: u64) -> bool {
         self.lent.range(..until).any(|(_, l)| l.holds(host, to))
     }
@@ -138,7 +140,7 @@ impl Lending {
         let _ = self.exchange.set(exchange);
     }
 
-    /// Parts of so many bytes are lent.
+    /// The size from which parts are offered.
     pub fn lends_from(&self) -> usize {
         self.from.load(Ordering::Relaxed)
     }
@@ -147,7 +149,7 @@ impl Lending {
         self.from.store(bytes, Ordering::Relaxed);
     }
 
-    /// Parts that others have not fetched yet.
+    /// The number of offered parts that have not been pulled.
     pub fn lent(&self) -> usize {
         lock(&self.state).lent.len()
     }
@@ -156,7 +158,7 @@ impl Lending {
         self.count.store(state.count(), Ordering::Release);
     }
 
-    /// Lends the block to a process of another host; none if it is to be sent.
+    /// Offers the block to a process of another host; `None` if the part has to be sent through the agents.
     pub(crate) fn lend(&self, peer: &Peer, block: &Arc<Block>) -> Option<Loan> {
         if block.len() < self.lends_from() || self.lends_from() >= UNDECIDED {
             return None;
@@ -172,14 +174,15 @@ impl Lending {
             state.lent.insert(number, Lent { to, host, block: block.clone(), record: record.clone(), stalled: false });
             self.note(&state);
         }
-        // In this order with `procs_ended`.
+        // This check comes after the insertion, and `procs_ended` sets the end before it removes offers, so no offer is left over.
         if peer.ended().is_some() {
             self.ended(to);
         }
         Some(Loan { number, record })
     }
 
-    /// Keeps frames to an agent that must not be there before what was lent to others of its host; false: they can go.
+    /// Holds frames to an agent until other processes of its host have pulled the parts offered before; false if the frames can be sent
+    /// now.
     pub(crate) fn hold_back(&self, via: &Via, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
             return false;
@@ -210,7 +213,7 @@ impl Lending {
         node.poller.later(LOOK, Box::new(look));
     }
 
-    /// Lets frames go that wait for somebody who fetches nothing: a process that is frozen, most likely, and its stop is among them.
+    /// Sends frames that wait for a receiver without progress: this receiver is most likely frozen, and its stop may be among the frames.
     fn look(&self, via: &Via) {
         let Some(exchange) = self.exchange.get() else { return };
         let mut state = lock(&self.state);
@@ -220,7 +223,7 @@ impl Lending {
             let Some(first) = held.get_mut(&host).and_then(VecDeque::front_mut) else { continue };
             let before = lent.range_mut(..first.until).map(|(_, l)| l).filter(|l| l.holds(host, first.to));
             let before: Vec<&mut Lent> = before.collect();
-            // Each that is fetched makes it less.
+            // The number of offers is part of the sum: each completed pull reduces it.
             let moved = before.iter().map(|l| exchange.sent(l.to) << 16).fold(before.len() as u64, u64::wrapping_add);
             if moved != first.seen.1 {
                 first.seen = (Instant::now(), moved);
@@ -235,20 +238,20 @@ impl Lending {
         }
     }
 
-    /// How far others are in fetching what they were lent.
+    /// The number of offered parts, and the sum of bytes that their receivers have pulled.
     pub fn progress(&self) -> (usize, u64) {
         let state = lock(&self.state);
         let sent = |l: &Lent| self.exchange.get().map_or(0, |e| e.sent(l.to));
         (state.lent.len(), state.lent.values().map(sent).fold(0, u64::wrapping_add))
     }
 
-    /// Sends what need not be held any more. Under the lock, for the order.
+    /// Sends the frames that no longer have to wait. The lock is held, which keeps their order.
     fn flush(&self, state: &mut State, host: ProcUid) {
         while let Some(first) = state.held.get(&host).and_then(VecDeque::front)
             && !state.is_behind(host, first.to, first.until)
             && let Some(held) = state.held.get_mut(&host).and_then(VecDeque::pop_front)
         {
-            // Of a host that is lost its processes hear otherwise.
+            // An error means that the host is lost, and its processes are notified of that separately.
             let _ = held.via.carry_now(held.to, &[&held.frames], &held.blocks, held.first);
         }
         state.held.retain(|_, queue| !queue.is_empty());
@@ -261,7 +264,7 @@ impl Lending {
         }
     }
 
-    /// A process is gone: it fetches nothing more.
+    /// Takes the end of a process, which pulls nothing more.
     pub(crate) fn ended(&self, uid: ProcUid) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
@@ -301,13 +304,13 @@ impl Lending {
         if let (Some(block), Some(peer)) = (block, node.known_peer(by)) {
             let _ = peer.link.send_behind(&[], &[block], number);
         }
-        // Now that it is on its way: what waited behind it still is.
+        // The part has been sent, and frames that waited for it are sent behind it.
         self.fetched(by, number);
     }
 }
 
 impl Node {
-    /// Fetches what the frame names of the memory of its sender.
+    /// Pulls the parts that the frame names in its sender's memory.
     pub(crate) fn fetch_parts(&self, from: ProcUid, frame: &Frame) {
         for part in parts_of(frame) {
             if let Part::Lent { number, len, record, .. } = part {
@@ -327,10 +330,10 @@ impl Node {
         let done = move |outcome| {
             let Some(node) = node.upgrade() else { return };
             let poller = node.poller.clone();
-            // All that comes from others is handled where the sockets are read.
+            // Data of other processes is handled on the thread that reads the sockets.
             poller.spawn(Box::new(move || match outcome {
                 Ok(()) => {
-                    // In this order: who sees that its sender is done finds that it is here.
+                    // In this order: a thread that learns that the sender's offer is done finds the part here.
                     node.on_part(from, number, RecvPart::Own { block: filled, readonly: true });
                     node.peer(from).send_control(Control::PartFetched { number });
                 }
@@ -344,7 +347,7 @@ impl Node {
         self.peer(from).send_control(Control::PartRefused { number, no_way: why == NotFetched::NoWay });
     }
 
-    /// What a process says of a part that it was lent; false: it is something else.
+    /// Takes a receiver's report about an offered part; false if the control frame is another one.
     pub(crate) fn on_loan(&self, from: ProcUid, said: &Control) -> bool {
         match *said {
             Control::PartFetched { number } => self.lending.fetched(from, number),

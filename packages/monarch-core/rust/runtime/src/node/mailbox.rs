@@ -1,7 +1,7 @@
-//! The queue of an actor or a port: messages that it has not handled yet.
+//! A mailbox: the queue of messages that an actor or a port has not handled yet.
 //!
-//! A mailbox exists before its actor does: messages that overtake the spawn wait in it. Events (failures of meshes that the actor owns) do
-//! not wait behind messages. A push wakes the consumer; a pop gives credit back to the sender.
+//! A mailbox exists before its actor: messages that overtake the spawn request wait in it. Events (failures of meshes that the actor owns)
+//! do not wait behind messages. A push wakes the consumer; a pop returns credit to the sender.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::node::credit::{Consumed, OVERHEAD};
 use crate::node::inspection::{ActorState, hex};
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 
-/// A message on its way to user code.
+/// A message to user code.
 pub struct Incoming {
     pub from: ProcUid,
     pub dest: MailboxId,
@@ -26,7 +26,7 @@ pub struct Incoming {
     pub slot: SlotId,
     pub rank: u32,
     pub flags: u8,
-    /// The span that it is; from when it is taken, the span that handles it.
+    /// The span of the message. When the message is taken, it becomes the span of its handling.
     pub trace: Option<Box<Trace>>,
     pub method: Box<[u8]>,
     pub extent: Box<[u8]>,
@@ -48,7 +48,7 @@ impl Incoming {
     }
 }
 
-/// What an actor is shown to do while it handles an event.
+/// The name of the work in progress while an actor handles an event.
 const EVENT: &[u8] = b"(event)";
 
 /// Marks a message to one rank of several: the answer counts as rank 0.
@@ -59,7 +59,7 @@ pub fn answer_rank(rank: u32) -> u32 {
     if rank & CHOSEN != 0 { 0 } else { rank }
 }
 
-/// From so many messages on the growth of a mailbox is an event.
+/// The smallest depth of a mailbox whose growth is recorded as an event.
 const DEEP: u64 = 64;
 
 fn note_received(m: &Incoming, depth: u64) {
@@ -73,7 +73,7 @@ fn note_received(m: &Incoming, depth: u64) {
     }
 }
 
-/// A traced one is handled in a span of its own, below the one that it is.
+/// Records the start of a message's handling. A traced message gets a span of its own for it, a child of the message's span.
 fn note_begun(mailbox: MailboxId, m: &mut Incoming) {
     let parent = m.trace().span;
     if let Some(trace) = &mut m.trace {
@@ -83,38 +83,38 @@ fn note_begun(mailbox: MailboxId, m: &mut Incoming) {
     events::in_trace(m.trace().words(), begun);
 }
 
-/// What became of a pushed message.
+/// The outcome of a push.
 pub enum Pushed {
     Queued,
-    /// Somebody was waiting for it; the credit to give back now, if it is worth a frame.
+    /// A thread was waiting for the message. Contains the credit to return now, if it is a quarter of the window.
     Taken(Option<(ProcUid, u64)>),
 }
 
 pub enum Delivery {
     Message(Incoming),
-    /// Opaque to this crate: the Python side's own bytes.
+    /// An event of the Python side, whose bytes this crate does not interpret.
     Event(Box<[u8]>),
 }
 
-/// The sleep of an event loop.
+/// The sleep of an event loop, and the means to end it.
 pub trait Sleeper: Send + Sync {
-    /// The loop's thread sleeps.
+    /// True while the loop's thread sleeps.
     fn is_asleep(&self) -> bool;
-    /// A descriptor that the loop watches is ready.
+    /// True if a descriptor that the loop watches is ready.
     fn has_work(&self) -> bool;
-    /// How often it has slept.
+    /// How often the loop has slept.
     fn sleeps(&self) -> u64;
-    /// Ends the sleep, whatever its descriptors report.
+    /// Ends the sleep, independent of the state of its descriptors.
     fn wake(&self);
 }
 
-/// The consumer of a mailbox, and its notification.
+/// The consumer of a mailbox, and the means to wake it.
 pub enum Consumer {
-    /// A thread that blocks.
+    /// A thread that blocks until a message arrives.
     Thread(std::sync::Arc<Waiter>),
     /// An event loop that watches a descriptor.
     Loop(OwnedFd, Option<std::sync::Arc<dyn Sleeper>>),
-    /// A stand-in whose scheduling is explored.
+    /// A model of a consumer, for exploring interleavings.
     #[cfg(feature = "shuttle")]
     Model(Box<dyn Fn() + Send + Sync>),
 }
@@ -153,12 +153,12 @@ impl Consumer {
     }
 }
 
-/// Where a wake-up was lost.
+/// The place at which a wake-up was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LostAt {
-    /// The thread has not been notified, or has not seen it.
+    /// The thread was not notified, or did not see the notification.
     Thread,
-    /// The mailbox's descriptor is not ready although messages are there.
+    /// The mailbox's descriptor is not ready although it has messages.
     Descriptor,
     /// A descriptor of the loop is ready, and the poller has not reported it.
     Poller,
@@ -174,24 +174,24 @@ impl LostAt {
     }
 }
 
-/// A sleep that a look has found although there was something to do.
+/// A sleep during which a check has found work.
 struct Overslept {
     since: Instant,
-    /// Deliveries taken by then, and sleeps.
+    /// The number of deliveries taken before the sleep, and the number of sleeps.
     progress: (u64, u64),
 }
 
-/// Looks at a mailbox that are closer together count as one: what is on its way arrives within a small part of that.
+/// Two checks of a mailbox with a shorter interval count as one: a wake-up in progress arrives within a small part of this time.
 const APART: Duration = Duration::from_secs(1);
 
-/// What the consumer has in hand, and since when. The name is kept in place: every message pays for it.
+/// The work that the consumer is doing, and its start. The name is stored in place, because every message pays for it.
 struct Doing {
     name: [u8; NAME],
     len: usize,
     since: Instant,
 }
 
-/// So much of a name is shown.
+/// The number of bytes of a name that are kept.
 const NAME: usize = 48;
 
 impl Doing {
@@ -211,21 +211,21 @@ struct State {
     events: VecDeque<Box<[u8]>>,
     /// The consumer sleeps, or its descriptor is not readable.
     idle: bool,
-    /// Why nothing is accepted any more.
+    /// The reason why the mailbox accepts no messages.
     closed: Option<Arc<[u8]>>,
     consumed: Consumed<ProcUid>,
-    /// Who waits for the message that was taken last: process, slot and rank.
+    /// The call that waits for the message taken last: process, call id and rank.
     current: Option<(ProcUid, SlotId, u32)>,
-    /// Cells that each take one message, of a mailbox that belongs to a port.
+    /// For the mailbox of a port: pending receives, each of which takes one message.
     takers: VecDeque<std::sync::Weak<Cell>>,
-    /// Of a port: how many messages cells have taken.
+    /// For a port: the number of messages that pending receives have taken.
     numbered: u64,
-    /// Of a port: messages that cells have given back, with their numbers, in order; they go before the queue.
+    /// For a port: messages that abandoned receives have returned, in the order of their numbers; they precede the queue.
     given_back: VecDeque<(u64, std::sync::Arc<Outcome>)>,
 }
 
 impl State {
-    /// A message as the item that a cell takes, with its number.
+    /// Turns a message into the item of a pending receive, with its number.
     fn number(&mut self, m: Incoming) -> (u64, std::sync::Arc<Outcome>) {
         self.numbered += 1;
         let status = if m.flags & EXCEPTION != 0 { Status::Error } else { Status::Ok };
@@ -236,11 +236,11 @@ impl State {
 pub struct Mailbox {
     pub id: MailboxId,
     state: Mutex<State>,
-    /// The last one named; an actor's thread waits as one kind first and may go on as the other.
+    /// The consumer that was set last: an actor's thread may wait in one way first and in the other way later.
     consumer: std::sync::RwLock<Option<std::sync::Arc<Consumer>>>,
-    /// Of an actor: its display name and its thread.
+    /// For an actor: its display name and its thread.
     label: OnceLock<(String, u64)>,
-    /// Deliveries taken so far: a stop tells by it whether the actor still makes progress.
+    /// The number of deliveries taken so far: it shows a stop whether the actor makes progress.
     taken: AtomicU64,
 }
 
@@ -255,12 +255,12 @@ impl Mailbox {
         })
     }
 
-    /// Names the consumer, and notifies it of messages that are there already.
+    /// Sets the consumer, and wakes it if messages have arrived already.
     pub fn set_consumer(&self, consumer: Consumer) {
         let mut state = lock(&self.state);
         let busy = !state.queue.is_empty() || !state.events.is_empty();
         state.idle = !busy;
-        // Under the lock: a push that finds the mailbox idle must find the consumer too.
+        // Set under the lock: a push that finds the mailbox idle must find the consumer too.
         *self.consumer.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(std::sync::Arc::new(consumer));
         drop(state);
         if busy {
@@ -278,7 +278,7 @@ impl Mailbox {
         }
     }
 
-    /// Adds a message; gives it back with the reason if the mailbox is closed.
+    /// Adds a message; returns it with the reason if the mailbox is closed.
     pub fn push(&self, message: Incoming) -> Result<Pushed, (Incoming, Arc<[u8]>)> {
         let mut state = lock(&self.state);
         if let Some(reason) = &state.closed {
@@ -303,7 +303,7 @@ impl Mailbox {
         Ok(Pushed::Queued)
     }
 
-    /// Gives the cell one message, the next that there is; the credit that is due for one taken now.
+    /// Gives the next message to a pending receive, or registers the receive. Returns the credit that is now due for a taken message.
     pub fn take_into(&self, cell: &std::sync::Arc<Cell>) -> Option<(ProcUid, u64)> {
         let mut state = lock(&self.state);
         let (item, credit) = if let Some(item) = state.given_back.pop_front() {
@@ -326,8 +326,8 @@ impl Mailbox {
         credit
     }
 
-    /// The cell waits no more. A message that it has, and that was not read, goes to the next cell, or before those that
-    /// wait, in the order of arrival; false if it was dropped, because the mailbox is closed.
+    /// Abandons a receive. If it holds an unread message, the message goes to the next pending receive, or before the queued messages in
+    /// the order of arrival; false if the message was dropped because the mailbox is closed.
     pub fn leave(&self, cell: &std::sync::Arc<Cell>) -> bool {
         let mut state = lock(&self.state);
         state.takers.retain(|t| !std::ptr::eq(t.as_ptr(), std::sync::Arc::as_ptr(cell)));
@@ -338,8 +338,8 @@ impl Mailbox {
         }
     }
 
-    /// Gives an item to the first cell that waits, or keeps it for the next; false if the mailbox is closed. Cells are completed
-    /// without the lock, and may have left meanwhile.
+    /// Gives an item to the first pending receive, or keeps it for the next one; false if the mailbox is closed. A receive is completed
+    /// without the lock, and may have been abandoned meanwhile.
     fn hand_out<'a>(&'a self, mut state: MutexGuard<'a, State>, number: u64, mut item: std::sync::Arc<Outcome>) -> bool {
         loop {
             if state.closed.is_some() {
@@ -360,7 +360,7 @@ impl Mailbox {
         }
     }
 
-    /// Adds an event, which overtakes messages; false if the mailbox is closed.
+    /// Adds an event, which precedes all messages; false if the mailbox is closed.
     pub fn push_event(&self, event: Box<[u8]>) -> bool {
         let mut state = lock(&self.state);
         if state.closed.is_some() {
@@ -369,12 +369,12 @@ impl Mailbox {
         state.events.push_back(event);
         state.idle = false;
         drop(state);
-        // Also while messages wait: a loop takes events between the steps of an endpoint.
+        // The consumer is woken also while messages wait: an event loop takes events between the steps of an endpoint.
         self.wake();
         true
     }
 
-    /// The next thing to handle. With nothing left the mailbox is idle, and the next push wakes the consumer.
+    /// The next event or message. If there is none, the mailbox is idle, and the next push wakes the consumer.
     pub fn pop(&self) -> Option<Delivery> {
         let mut state = lock(&self.state);
         if let Some(e) = state.events.pop_front() {
@@ -398,7 +398,7 @@ impl Mailbox {
         None
     }
 
-    /// The next event only.
+    /// The next event; `None` if only messages wait.
     pub fn pop_event(&self) -> Option<Box<[u8]>> {
         lock(&self.state).events.pop_front()
     }
@@ -412,12 +412,12 @@ impl Mailbox {
         state.queue.is_empty() && state.events.is_empty()
     }
 
-    /// Counts a handled message; the credit to send to its sender now.
+    /// Counts a handled message. Returns the credit to send to its sender now.
     pub fn consumed(&self, from: ProcUid, cost: u64) -> Option<u64> {
         lock(&self.state).consumed.add(&from, cost)
     }
 
-    /// Refuses what comes from now on; gives what nobody will handle, and the credit that is due.
+    /// Refuses all later messages. Returns the messages that will not be handled, and the credit that is due.
     pub fn close(&self, reason: Arc<[u8]>) -> (Vec<Incoming>, Vec<(ProcUid, u64)>) {
         let mut state = lock(&self.state);
         if state.closed.is_none() {
@@ -425,7 +425,7 @@ impl Mailbox {
         }
         state.events.clear();
         let takers: Vec<_> = state.takers.drain(..).collect();
-        // Of these the credit has gone back already.
+        // The credit of these items was returned when they were taken.
         state.given_back.clear();
         let left: Vec<_> = state.queue.drain(..).collect();
         let mut credit = state.consumed.drain();
@@ -439,12 +439,12 @@ impl Mailbox {
         (left, credit)
     }
 
-    /// Who waits for the message in progress, of a consumer that takes one after another.
+    /// The call that waits for the message in progress, for a consumer that takes one message after another.
     pub fn current(&self) -> Option<(ProcUid, SlotId, u32)> {
         lock(&self.state).current
     }
 
-    /// Names the actor that takes from this mailbox, on its thread.
+    /// Sets the name and the thread of the actor that takes from this mailbox. It is called on that thread.
     pub fn set_label(&self, display: String, thread: u64) {
         events::actor_begins(self.id.0, display.as_bytes());
         let _ = self.label.set((display, thread));
@@ -454,13 +454,13 @@ impl Mailbox {
         self.label.get().is_some()
     }
 
-    /// Something other than a message is in hand, or nothing.
+    /// Sets the work in progress that is no message; `None` if there is none.
     pub fn set_doing(&self, name: Option<&str>) {
         lock(&self.state).doing = name.map(|n| Doing::new(n.as_bytes()));
     }
 
-    /// Looks whether the consumer sleeps although there is something for it. If it does at two looks, and has done nothing between them, a
-    /// wake-up was lost: wakes it, and gives where that was.
+    /// Checks whether the consumer sleeps although it has work. If two checks find that, with no progress between them, a wake-up was lost:
+    /// the consumer is woken, and the place of the loss is returned.
     pub fn look(&self, now: Instant) -> Option<LostAt> {
         let consumer = self.consumer()?;
         let asleep = consumer.is_asleep();
@@ -496,13 +496,13 @@ impl Mailbox {
         Some(lost_at)
     }
 
-    /// Nothing is in hand, and nothing waits.
+    /// True if the consumer has no work in progress, and no message or event waits.
     pub fn is_resting(&self) -> bool {
         let state = lock(&self.state);
         state.doing.is_none() && state.queue.is_empty() && state.events.is_empty()
     }
 
-    /// The state for `monarch ps`; none if this is no actor's.
+    /// The state for `monarch ps`; `None` if the mailbox belongs to a port.
     pub fn describe(&self) -> Option<ActorState> {
         let (display, thread) = self.label.get()?;
         let state = lock(&self.state);

@@ -1,30 +1,30 @@
-//! This process: its peers, its mailboxes, and its pending calls.
+//! The node: the runtime of one process, with its peers, its mailboxes, and its pending calls.
 //!
 //! | file | noun |
 //! |---|---|
-//! | `peer` | another process, and the sending end towards it |
-//! | `credit` | flow control: the bytes that a sender may have unhandled in one mailbox |
+//! | `peer` | another process, and the sending end of its link |
+//! | `credit` | flow control: the bytes that a sender may have in transit to one mailbox |
 //! | `mailbox` | the queue of an actor or a port |
-//! | `assembly` | frames of a process of another host that wait for their large parts |
+//! | `assembly` | the frames of a sender on another host that wait for their large parts |
 //! | `incomplete` | messages and answers whose large parts are missing |
 //! | `payload` | the parts of one outgoing message |
-//! | `incoming` | frames that come by links |
-//! | `delivery` | messages into mailboxes, and those whose mailbox is closed |
-//! | `outgoing` | sending of messages and answers |
+//! | `incoming` | the frames that arrive on links |
+//! | `delivery` | the delivery of messages to mailboxes, and the answers of closed mailboxes |
+//! | `outgoing` | the sending of messages and answers |
 //! | `cell` | a pending call |
 //! | `caster` | the casts of this process |
-//! | `lending` | rendezvous transfers: large parts that their receiver pulls |
+//! | `lending` | rendezvous transfers: the receiver pulls large parts from the sender |
 //! | `ended_peers` | the outcome of calls to processes that have ended |
 //! | `tombs` | tombstones of processes |
 //! | `graves` | tombstones of actors |
 //! | `routes` | the host of each remote process |
-//! | `guest` | external processes: of the same user, and started by another agent or by none |
-//! | `bulk_pipes` | the same by messages, where no connection can be opened |
-//! | `bulk_streams` | connections between processes of different hosts, opened by their agents |
+//! | `guest` | external processes: of the same user, and not started by this agent |
+//! | `bulk_pipes` | bulk streams made of messages, where no connection can be opened |
+//! | `bulk_streams` | bulk streams between processes of different hosts, opened by their agents |
 //! | `inspection` | the state of one process, for `monarch ps` and `monarch stack` |
 //! | `recording` | the events of this process |
 //! | `simulated` | procs that are nodes of this process, for tests |
-//! | `system` | events for the process's own housekeeping thread |
+//! | `system` | events for the housekeeping thread of this process |
 
 pub mod assembly;
 mod bulk_pipes;
@@ -75,12 +75,12 @@ use crate::node::system::{SystemEvent, SystemQueue};
 use crate::node::tombs::{Ended, Tombs};
 use crate::supervision::Supervision;
 
-/// The request that tells a sender what could not be delivered: mailbox of the sender, then of the receiver, then why.
+/// The request that reports an undeliverable message to its sender. Its body: the sender's mailbox, the receiver's mailbox, the reason.
 pub const UNDELIVERABLE: u16 = 2;
 
-/// A thread that takes no signals: those are for the interpreter's main thread.
+/// Starts a thread that takes no signals: signals are for the interpreter's main thread.
 pub fn spawn_joinable(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<std::thread::JoinHandle<()>> {
-    // SAFETY: sigset operations on a local set; the mask is inherited by the new thread and then restored.
+    // SAFETY: the sigset operations use local sets; the new thread inherits the mask, which is restored afterwards.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut old: libc::sigset_t = std::mem::zeroed();
@@ -103,48 +103,48 @@ pub struct Node {
     pub bulk_streams: BulkStreams,
     pub(crate) bulk_pipes: BulkPipes,
     pub lending: Arc<Lending>,
-    /// The process that is our agent: ourselves in the client.
+    /// The process that is the agent of this one; in the client, the client itself.
     pub agent_uid: ProcUid,
     agent: OnceLock<Arc<Agent>>,
     pub(crate) peers: RwLock<HashMap<ProcUid, Arc<Peer>>>,
     pub(crate) caster: Caster,
-    /// Processes on other hosts.
+    /// The hosts of processes on other hosts.
     pub routes: Routes,
     gateway: OnceLock<Arc<Gateway>>,
-    /// Procs of other clients' hosts, and which client; such a client is its own.
+    /// The procs of other clients' hosts, each with its client; such a client is mapped to itself.
     pub(crate) foreign: RwLock<HashMap<ProcUid, ProcUid>>,
     pub(crate) tombs: RwLock<Tombs>,
     pub(crate) mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
     graves: RwLock<Graves>,
-    /// Meshes referred to here whose owner's process is gone, and what calls to them are answered with.
+    /// Meshes whose owner's process has ended and to which this process has handles, with the answer to calls.
     pub(crate) orphaned: RwLock<HashMap<MailboxId, Arc<[u8]>>>,
     pub(crate) any_orphaned: AtomicBool,
     pub(crate) slots: Mutex<HashMap<SlotId, Arc<Cell>>>,
-    /// Calls that ended with a failure and are still held by somebody.
+    /// The calls that have failed and that still have a holder.
     failed_cells: Mutex<Vec<std::sync::Weak<Cell>>>,
     next_slot: AtomicU64,
-    /// Replies that nobody waited for any more.
+    /// The number of replies whose call was gone.
     pub dropped_replies: AtomicU64,
-    /// Messages to ports whose receiver was dropped.
+    /// The number of messages to ports whose receiver was dropped.
     pub dropped_items: AtomicU64,
     me: OnceLock<std::sync::Weak<Node>>,
-    /// Of a simulated process that is no more.
+    /// Set when a simulated process has ended.
     pub(crate) over: AtomicBool,
-    /// It records its events for itself, whoever else wants them.
+    /// This process records its events for its own ring, with or without an observer.
     pub(crate) flight_recorder: AtomicBool,
 }
 
 impl Node {
-    /// The runtime of this process; its I/O thread runs from now on.
+    /// Makes the runtime of this process, and starts its I/O thread.
     pub fn start(uid: ProcUid, agent_uid: ProcUid) -> io::Result<Arc<Self>> {
         let node = Node::on(Poller::new()?, uid, agent_uid);
         let poller = node.poller.clone();
-        // Without it nothing would ever arrive.
+        // Without the I/O thread no frame would ever arrive.
         spawn_joinable("monarch-io", move || poller.run())?;
         Ok(node)
     }
 
-    /// The same on a poller that somebody else runs.
+    /// Makes a runtime on a poller that another thread runs.
     pub fn on(poller: Arc<Poller>, uid: ProcUid, agent_uid: ProcUid) -> Arc<Self> {
         let node = Arc::new(Node {
             uid,
@@ -188,11 +188,11 @@ impl Node {
     }
 
     pub(crate) fn arc(&self) -> Arc<Node> {
-        // proof: `start` is the only constructor and sets it; a method runs only while the node is alive.
+        // proof: `on` is the only constructor and sets `me`; a method runs only while the node is alive.
         self.me.get().and_then(std::sync::Weak::upgrade).expect("node is alive")
     }
 
-    /// In a fork: lets go of what is shared with the parent.
+    /// In a forked child: closes what is shared with the parent.
     pub fn close_in_child(&self) {
         self.poller.close_in_child();
         if let Some(agent) = self.agent() {
@@ -208,7 +208,7 @@ impl Node {
         self.agent.get()
     }
 
-    /// Of a client or an agent: what connects it to other hosts, made on first need.
+    /// The component of a client or an agent that connects it to other hosts. It is made at the first call.
     pub fn open_gateway(&self) -> Arc<Gateway> {
         self.gateway.get_or_init(|| Gateway::new(&self.arc())).clone()
     }
@@ -224,8 +224,8 @@ impl Node {
         known.or_else(|| Some(self.ended_anew(uid, self.end_of(uid)?)))
     }
 
-    /// Whether this process can send to a process, or knows that it has ended, as far as it can know that by itself. An agent knows all
-    /// processes of its host; `asker` is of the job that is meant.
+    /// True if this process can send to a process, or knows that it has ended, without asking another process. An agent knows all processes
+    /// of its host; the process must be in a job of `asker`.
     pub fn knows(&self, uid: ProcUid, asker: ProcUid) -> bool {
         if uid == self.uid || uid == self.agent_uid || self.end_of(uid).is_some() || self.routes.is_host(uid) {
             return true;
@@ -237,13 +237,13 @@ impl Node {
             return true;
         }
         match self.agent() {
-            // An agent is of the jobs of all its procs.
+            // An agent belongs to the jobs of all its procs.
             Some(agent) if agent.has_proc(uid) => asker == self.uid || agent.share_a_job(uid, asker),
             _ => self.known_peer(uid).is_some_and(|p| p.link.is_attached() || p.link.is_carried()),
         }
     }
 
-    /// The peer without asking anybody for a link to it.
+    /// The peer, without a request for a link to it. The flag is true if the peer is new.
     pub fn peer_unlinked(&self, uid: ProcUid) -> (Arc<Peer>, bool) {
         if let Some(p) = self.known_peer(uid) {
             return (p, false);
@@ -268,7 +268,7 @@ impl Node {
         (peer, true)
     }
 
-    /// The peer; the first time a link to it is asked for, and what is sent meanwhile waits.
+    /// The peer. The first call requests a link to it; frames that are sent meanwhile wait for the link.
     pub fn peer(&self, uid: ProcUid) -> Arc<Peer> {
         let (peer, fresh) = self.peer_unlinked(uid);
         if peer.link.is_carried() {
@@ -283,7 +283,7 @@ impl Node {
         peer
     }
 
-    /// Sends to this process's agent, which may be in this process.
+    /// Sends to the agent of this process, which may be this process.
     pub fn to_agent(&self, c: Control) {
         match self.agent() {
             Some(agent) => agent.control(self.uid, c),
@@ -291,12 +291,12 @@ impl Node {
         }
     }
 
-    /// Sends to the agent through which hosts are reached in whose job this host has that name.
+    /// Sends to the agent through which this process reaches the hosts of a job. `here` is this host's uid in that job.
     pub(crate) fn to_agent_beside(&self, here: ProcUid, c: Control) {
         if self.is_foreign_agent(here) { self.peer_unlinked(here).0.send_control(c) } else { self.to_agent(c) }
     }
 
-    /// The host of a process, as far as this one knows it; else 0.
+    /// The host of a process, or 0 if this process does not know it.
     pub fn host_of(&self, uid: ProcUid) -> ProcUid {
         let foreign = || self.foreign.read().unwrap_or_else(PoisonError::into_inner).get(&uid).copied();
         self.routes.place(uid).map(|p| p.host).or_else(foreign).unwrap_or(ProcUid(0))
@@ -321,7 +321,7 @@ impl Node {
         let slot = SlotId(self.next_slot.fetch_add(1, Ordering::Relaxed));
         let cell = Cell::new(slot, mode, size, targets);
         lock(&self.slots).insert(slot, cell.clone());
-        // After it can be found: `fail_mesh` fails either what it finds or what comes then.
+        // Checked after the call can be found: `fail_mesh` fails either the calls that it finds, or leads to this check.
         if self.any_orphaned.load(Ordering::Acquire)
             && let Some((_, mesh)) = cell.targets.first()
             && let Some(reason) = self.orphaned.read().unwrap_or_else(PoisonError::into_inner).get(mesh).cloned()
@@ -335,14 +335,14 @@ impl Node {
         lock(&self.slots).remove(&slot);
     }
 
-    /// Somebody holds a call to this mesh whose failure, here or to come, has not been seen yet.
+    /// True if a holder of a call to this mesh may still see the call's failure, now or later.
     pub fn failure_may_be_seen(&self, mesh: MailboxId) -> bool {
         let unseen = |c: &Arc<Cell>| c.is_about(mesh) && !c.retrieved.load(Ordering::Acquire);
         let failed: Vec<_> = lock(&self.failed_cells).iter().filter_map(std::sync::Weak::upgrade).collect();
         failed.iter().any(unseen) || lock(&self.slots).values().any(unseen)
     }
 
-    /// The user lets go of a call.
+    /// Drops a call that its user no longer holds.
     pub fn drop_cell(&self, cell: &Cell) {
         self.forget_cell(cell.slot);
         let failed = cell.error().is_some_and(|o| matches!(o.status, Status::Failed | Status::ProcEnded));
@@ -356,7 +356,7 @@ impl Node {
         lock(&self.slots).len()
     }
 
-    /// The ranks that a call still waits for; none if it is over or nobody holds it.
+    /// The ranks that a call still waits for; empty if it is done or dropped.
     pub fn unanswered(&self, slot: SlotId) -> Vec<u32> {
         let cell = lock(&self.slots).get(&slot).cloned();
         cell.filter(|c| !c.is_done(0)).map_or(vec![], |c| c.waiting_for(|_, _| true))
@@ -381,12 +381,12 @@ impl Node {
         }
     }
 
-    /// Looks into or changes what this process owns.
+    /// Reads or changes the ownership state of this process.
     pub fn supervise<T>(&self, f: impl FnOnce(&mut Supervision) -> T) -> T {
         f(&mut lock(&self.supervision))
     }
 
-    /// A request to the Python side of a process.
+    /// Sends a request to the Python side of a process.
     pub fn send_system(&self, to: ProcUid, kind: u16, slot: SlotId, body: Vec<u8>) {
         if to == self.uid {
             self.system.push(SystemEvent::Request { from: self.uid, kind, slot, body });
@@ -397,7 +397,7 @@ impl Node {
 
     // ---- mailboxes
 
-    /// Starts an actor here or in another process.
+    /// Starts an actor in this process or in another one.
     pub fn spawn_actor(&self, to: ProcUid, mailbox: MailboxId, spec: Vec<u8>) {
         if to == self.uid {
             self.mailbox(mailbox);

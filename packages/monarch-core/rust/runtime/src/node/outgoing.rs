@@ -1,4 +1,4 @@
-//! Sending of messages and answers, to this process or to another.
+//! The sending of messages and answers, to this process or to another one.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::node::payload::{OutPart, Payload, keep};
 use crate::node::peer::{Head, Peer, Sent};
 
 impl Node {
-    /// Sends to an actor or port, here or elsewhere. `Full` only if `queue` is false.
+    /// Sends to an actor or a port of any process. Returns `Full` only if `queue` is false.
     pub fn send_message<'a>(
         &self,
         peer: &Peer,
@@ -84,7 +84,7 @@ impl Node {
         }
     }
 
-    /// A short reply.
+    /// Sends a short reply.
     pub fn reply_bytes(&self, to: ProcUid, slot: SlotId, rank: u32, status: Status, bytes: &[u8]) {
         self.send_reply(to, slot, rank, status, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }]);
     }

@@ -1,7 +1,7 @@
 //! The parts of one outgoing message.
 //!
-//! Parts of 64 KiB and more are copied once into the arena and named in the frame; a cast to many ranks copies
-//! them once for all. Everything else travels in the frame, which therefore stays small: nothing waits long behind it.
+//! Parts of 64 KiB and more are copied once into the arena and named in the frame; a cast to many ranks copies them once for all. All other
+//! bytes travel in the frame, so frames stay small and do not delay later ones for long.
 
 use std::io;
 use std::sync::Arc;
@@ -12,13 +12,14 @@ use wire::Part;
 
 use crate::node::lending::Loan;
 
-/// From this size on a part travels through shared memory (contract: 64 KiB).
+/// Parts of this size and larger travel through shared memory (contract: 64 KiB).
 pub const SHARE: usize = 64 << 10;
-/// A frame's inline parts together; beyond it even smaller parts are shared.
+/// The limit of all inline parts of a frame; beyond it smaller parts are shared too.
 const INLINE_TOTAL: usize = 256 << 10;
-/// The same for a process that may have no shared memory of that size: the length of a frame has 32 bits, and its head needs some bytes.
+/// The same limit for a process that can have no shared memory of that size: the length of a frame has 32 bits, and its head needs some
+/// bytes.
 const FRAME: usize = (u32::MAX - (1 << 20)) as usize;
-/// Inline parts up to this size are copied into the frame's head, which saves a piece of the gather write.
+/// Inline parts up to this size are copied into the frame's head, which saves an entry of the gather write.
 const COPY_INTO_HEAD: usize = 4 << 10;
 
 pub struct OutPart<'a> {
@@ -47,7 +48,7 @@ impl<'a> Payload<'a> {
             if n >= SHARE || (inline + n > INLINE_TOTAL && n >= COPY_INTO_HEAD) {
                 let mut block = match arena.alloc(n) {
                     Ok(block) => block,
-                    // The limit of file sizes holds for shared memory, and for as long as the process lives.
+                    // The limit of file sizes applies to shared memory, for the life of the process.
                     Err(e) if e.raw_os_error() == Some(libc::EFBIG) && inline + n <= FRAME => {
                         inline += n;
                         out.parts.push(Prepared::Inline(part));
@@ -67,7 +68,7 @@ impl<'a> Payload<'a> {
         Ok(out)
     }
 
-    /// One small read-only part; never touches the arena.
+    /// A payload of one small read-only part, which does not use the arena.
     pub fn small(bytes: &'a [u8]) -> Self {
         Payload { parts: vec![Prepared::Inline(OutPart { bytes, readonly: true })], blocks: Vec::new(), len: bytes.len() as u64 }
     }
@@ -76,7 +77,7 @@ impl<'a> Payload<'a> {
         self.len
     }
 
-    /// Bytes of the largest part that is not in the frame.
+    /// The number of bytes of the largest part that is not in the frame.
     pub fn largest(&self) -> usize {
         self.blocks.iter().map(|b| b.len()).max().unwrap_or(0)
     }
@@ -89,7 +90,7 @@ impl<'a> Payload<'a> {
         self.parts.len() as u32
     }
 
-    /// All parts with their count, as they are in a frame that leaves this host.
+    /// All parts with their number, in the format of a frame that leaves this host.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(4 + self.len as usize + 5 * self.parts.len());
         out.extend_from_slice(&self.count().to_le_bytes());
@@ -104,13 +105,13 @@ impl<'a> Payload<'a> {
         out
     }
 
-    /// Sends a frame whose head (up to and including the part count) is in `head`, starting at its length field. Parts may be lent to a
-    /// process of another host.
+    /// Sends a frame whose head (up to and including the number of parts) is in `head`, starting at its length field. Parts may be offered
+    /// to a process of another host by `lend`.
     pub fn send(&self, link: &Link, head: &mut Vec<u8>, lend: impl Fn(&Arc<Block>) -> Option<Loan>) -> Result<(), LinkDown> {
-        // (end of the stretch of `head`, the piece that follows it)
+        // The end of a section of `head`, and the inline part that follows this section.
         let mut cuts: Vec<(usize, &[u8])> = Vec::new();
         let mut outside = 0;
-        // To another host they go ahead, and are named by their numbers; or are lent.
+        // To another host, shared parts are sent out of band and named by their numbers, or they are offered.
         let is_far = !self.blocks.is_empty() && link.is_carried();
         let mut loans: Vec<Option<Loan>> = if is_far { self.blocks.iter().map(lend).collect() } else { Vec::new() };
         let lent = loans.iter().flatten().count();
@@ -165,7 +166,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// The same payload with bytes of its own, to be sent later.
+    /// A copy of the payload that owns its bytes, for a later send.
     pub fn to_owned_parts(&self) -> OwnedPayload {
         let parts = self.parts.iter().map(|p| match p {
             Prepared::Inline(p) => OwnedPart::Inline(p.bytes.into(), p.readonly),
@@ -204,7 +205,7 @@ impl OwnedPayload {
     }
 }
 
-/// A message that stays in this process: every part is copied once.
+/// The parts of a message that stays in this process: every part is copied once.
 pub fn keep<'a>(parts: impl IntoIterator<Item = OutPart<'a>>) -> Vec<RecvPart> {
     parts.into_iter().map(|p| RecvPart::Inline { data: p.bytes.into(), readonly: p.readonly }).collect()
 }

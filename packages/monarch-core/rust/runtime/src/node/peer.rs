@@ -1,4 +1,4 @@
-//! Another process, and the sending end towards it: its link, the windows of its mailboxes, the messages that wait.
+//! A peer: another process, with the link to it, the credit of its mailboxes, and the messages that wait for credit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,17 +18,17 @@ use crate::node::payload::{OwnedPayload, Payload};
 use crate::node::tombs::Ended;
 use crate::sync::{Mutex, lock};
 
-/// Of one message to another host, with room for its head.
+/// The largest message to another host, which leaves room for the head of its frame.
 pub const MOST_BETWEEN_HOSTS: u64 = (4 << 30) - (16 << 20);
 
-/// A message that comes back to its sender if it cannot be delivered.
+/// A message that is returned to its sender if it cannot be delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Returned {
     pub sender: MailboxId,
     pub dest: MailboxId,
 }
 
-/// What waits for credit.
+/// A message that waits for credit.
 pub(crate) enum Queued {
     Frame(Vec<u8>, OwnedPayload, Option<Returned>),
     Local(Incoming),
@@ -46,9 +46,9 @@ impl Queued {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
     Yes,
-    /// The receiver is behind; nothing was sent.
+    /// The mailbox has no credit; the message was not sent.
     Full,
-    /// The process is gone, see `Peer::ended`.
+    /// The process has ended, see `Peer::ended`.
     Ended,
 }
 
@@ -58,11 +58,11 @@ pub struct Peer {
     windows: Mutex<HashMap<MailboxId, Window<Queued>>>,
     waiting: Mutex<Vec<Arc<Waiter>>>,
     ended: OnceLock<Arc<Ended>>,
-    /// Messages that come back if they cannot be delivered, sent before the link has its socket: without one, none of them has gone out.
+    /// Returnable messages that were sent before the link got its socket: if it never gets one, none of them has left this process.
     unlinked: Mutex<Vec<Returned>>,
     gathering: Mutex<Gathering>,
     assembly: Mutex<Assembly>,
-    /// Frames are held there: those that follow are to join them.
+    /// True while frames are held in `assembly`: later frames must join them.
     holds: AtomicBool,
     lending: Arc<Lending>,
 }
@@ -83,7 +83,8 @@ impl Peer {
         })
     }
 
-    /// A frame to another host has a length of 32 bits; on one host large parts are beside the frame.
+    /// True if a message of this length can be sent: a frame to another host has a length of 32 bits; on one host large parts are outside
+    /// the frame.
     pub fn takes(&self, len: u64) -> bool {
         len < MOST_BETWEEN_HOSTS || !self.link.is_carried()
     }
@@ -92,7 +93,8 @@ impl Peer {
         self.ended.get()
     }
 
-    /// From now on nothing is sent. What waited for credit or for the link, and is to come back; nothing if the end is known already.
+    /// Marks the process as ended. Returns the messages to return to their senders: those that waited for credit or for the link. Returns
+    /// none if the end was known before.
     pub(crate) fn set_ended(&self, ended: Arc<Ended>) -> Vec<Returned> {
         let first = self.ended.set(ended).is_ok();
         let windows = std::mem::take(&mut *lock(&self.windows));
@@ -102,30 +104,30 @@ impl Peer {
         self.wake_waiting();
         let left = windows.into_values().flat_map(|mut w| w.take_queue());
         let mut unlinked = std::mem::take(&mut *lock(&self.unlinked));
-        // One that is down has had its socket.
+        // A link that is down has had its socket.
         if self.link.is_attached() || self.link.is_down() {
             unlinked.clear();
         }
         if first { unlinked.into_iter().chain(left.filter_map(Queued::returned)).collect() } else { vec![] }
     }
 
-    /// A piece of what the process sends; all of it when this was the last one.
+    /// Takes a fragment of a run of frames from the process; returns the whole run after its last fragment.
     pub(crate) fn gather(&self, piece: &[u8]) -> Option<Vec<u8>> {
-        // Pieces that do not fit are the fault of their sender, who is of the job.
+        // Fragments that do not fit are the fault of their sender, which belongs to the job.
         lock(&self.gathering).take(piece, net::sys::advise_huge).ok().flatten()
     }
 
-    /// A frame has come from another host: it is given back if it is to be handled now.
+    /// Takes a frame from another host; returns it if it can be handled now.
     pub(crate) fn frame_came(&self, frame: Frame) -> Option<Frame> {
         if !waits(&frame) && !self.holds.load(Ordering::Acquire) {
             return Some(frame);
         }
-        // Not about what was sent before them: parts wait for them.
+        // These frames do not refer to earlier messages, and transfers of parts wait for them.
         if matches!(frame, Frame::Control(Control::PartFetched { .. } | Control::PartRefused { .. } | Control::BulkRefused { .. })) {
             return Some(frame);
         }
         let mut assembly = lock(&self.assembly);
-        // Of one that is gone nothing comes any more; in this order with `set_ended`.
+        // No more parts of an ended process arrive. The lock order is that of `set_ended`.
         if self.ended.get().is_some() {
             return Some(frame);
         }
@@ -134,7 +136,7 @@ impl Peer {
         now
     }
 
-    /// A large part of a frame; true if the caller is to handle what `next_whole` gives, until there is none.
+    /// Takes a large part of a frame; true if the caller must now handle all frames that `next_whole` returns.
     pub(crate) fn part_came(&self, number: u64, part: RecvPart) -> bool {
         let mut assembly = lock(&self.assembly);
         self.ended.get().is_none() && assembly.part(number, part)
@@ -147,7 +149,7 @@ impl Peer {
         next
     }
 
-    /// The parts of a frame that has come by this peer's link; none if they make no sense.
+    /// Takes the parts of a frame that arrived on this peer's link; `None` if a part is malformed or missing.
     pub(crate) fn adopt(&self, parts: Vec<Part>) -> Option<Vec<RecvPart>> {
         let adopt = |part| match part {
             Part::Ahead { number, len, readonly } | Part::Lent { number, len, readonly, .. } => {
@@ -165,7 +167,7 @@ impl Peer {
         }
     }
 
-    /// Sends a message within the mailbox's credit; beyond it queues it, or refuses if `queue` is false.
+    /// Sends a message if the mailbox has credit. Without credit queues the message, or refuses it if `queue` is false.
     pub fn send_message(&self, head: &Head<'_>, payload: &Payload<'_>, queue: bool) -> Sent {
         if self.ended.get().is_some() {
             return Sent::Ended;
@@ -181,7 +183,7 @@ impl Peer {
                 if !queue {
                     return Sent::Full;
                 }
-                // What waited is taken back under the same lock; nothing may join it after that.
+                // `set_ended` takes the queued messages under the same lock; no message may be queued after that.
                 if self.ended.get().is_some() {
                     return Sent::Ended;
                 }
@@ -193,18 +195,18 @@ impl Peer {
         }
         if head.flags & RETURN != 0 && !self.link.is_carried() && !self.link.is_attached() {
             let mut unlinked = lock(&self.unlinked);
-            // What is here is taken under the same lock; nothing may join it after that.
+            // `set_ended` takes these messages under the same lock; no message may be added after that.
             if self.ended.get().is_some() {
                 return Sent::Ended;
             }
             unlinked.push(Returned { sender: head.sender, dest: head.dest });
         }
-        // A link that has just gone down is reported by its agent, which fails everything that waits.
+        // A link that has just gone down is reported by its agent, and the report fails all calls to the process.
         let _ = payload.send(&self.link, &mut bytes, |block| self.lend(block));
         Sent::Yes
     }
 
-    /// The same bookkeeping for a message that stays in this process; gives it back when it may be delivered now.
+    /// Counts a message that stays in this process against the credit; returns the message if it can be delivered now.
     pub fn admit_local(&self, message: Incoming, queue: bool) -> Result<Option<Incoming>, Incoming> {
         let cost = message.cost();
         let mut windows = lock(&self.windows);
@@ -220,12 +222,12 @@ impl Peer {
         Ok(Some(message))
     }
 
-    /// May a message to this mailbox go out now?
+    /// True if a message to this mailbox can be sent now.
     pub fn has_credit(&self, dest: MailboxId) -> bool {
         self.ended.get().is_some() || lock(&self.windows).get(&dest).is_none_or(Window::is_open)
     }
 
-    /// Counts a message to this mailbox that goes out another way.
+    /// Counts a message to this mailbox that another component sends.
     pub fn spend(&self, dest: MailboxId, cost: u64) {
         if self.ended.get().is_none() {
             lock(&self.windows).entry(dest).or_default().spend(cost);
@@ -239,7 +241,7 @@ impl Peer {
         }
     }
 
-    /// Credit has come back: what waited goes out, local messages through `deliver`, which is called without locks.
+    /// Takes returned credit and sends queued messages. Local messages go to `deliver`, which is called without locks.
     pub fn refill(&self, mailbox: MailboxId, bytes: u64, mut deliver: impl FnMut(Incoming)) {
         let mut given = Some(bytes);
         while let Some(q) = self.next_queued(mailbox, given.take()) {
@@ -251,13 +253,13 @@ impl Peer {
         self.wake_waiting();
     }
 
-    /// Nobody will give credit for this mailbox: what waits for it is dropped, and who waits goes on.
+    /// Drops the window of a mailbox that will return no credit: queued messages are dropped, and threads that wait for credit continue.
     pub fn forget_window(&self, mailbox: MailboxId) {
         lock(&self.windows).remove(&mailbox);
         self.wake_waiting();
     }
 
-    /// In one step with taking the credit, so that nobody finds a window shut behind which nothing waits.
+    /// Takes credit and a message in one step, so that no thread finds a closed window without queued messages.
     fn next_queued(&self, mailbox: MailboxId, given: Option<u64>) -> Option<Queued> {
         let mut windows = lock(&self.windows);
         let window = windows.get_mut(&mailbox)?;

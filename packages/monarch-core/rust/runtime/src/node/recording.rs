@@ -1,4 +1,4 @@
-//! The events of this process: in a ring that its agent keeps.
+//! The recording of this process's events, in a ring that its agent keeps.
 
 use std::sync::atomic::Ordering;
 
@@ -7,14 +7,14 @@ use wire::{Control, Frame};
 use crate::node::Node;
 
 impl Node {
-    /// This process records for itself: no observer that goes ends it.
+    /// Records events for this process itself: recording continues when observers end.
     pub fn keep_recording(&self, events: u32) {
         self.flight_recorder.store(true, Ordering::Release);
         self.record(events);
     }
 
-    /// Records this process's events from now on, in a ring for at least so many that its agent keeps; 0: no longer. A process without
-    /// memory for it goes on without.
+    /// Records this process's events in a ring for at least `events` of them, which its agent keeps; 0 ends the recording. A process
+    /// without memory for the ring continues without it.
     pub(crate) fn record(&self, events: u32) {
         if events == 0 {
             if !self.flight_recorder.load(Ordering::Acquire) {

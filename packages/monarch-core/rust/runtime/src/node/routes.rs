@@ -15,20 +15,20 @@ use crate::node::guest::{CLIENT_ENDED, client_end};
 use crate::node::peer::Peer;
 use crate::node::tombs::Ended;
 
-/// The host of a process, and what the host of this process is called in the job that they share.
+/// The place of a process: the uid of its host, and the uid of this process's host in the job that they share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
     pub host: ProcUid,
     pub here: ProcUid,
 }
 
-/// Processes on other hosts, hosts themselves included, and hosts that are lost.
+/// The places of processes on other hosts and of those hosts themselves, and the hosts that are lost.
 #[derive(Default)]
 pub struct Routes {
     places: RwLock<HashMap<ProcUid, Place>>,
-    /// Of those places, with the last name of this host in their job; a proc knows its peers' hosts by nothing else.
+    /// The hosts of those places, with the latest uid of this host in their job. A proc identifies its peers' hosts only by this.
     hosts: RwLock<HashMap<ProcUid, ProcUid>>,
-    /// A host that is lost may be a member anew. Then one of both hosts has another name.
+    /// The places that are lost. A lost host may join again; then it or this host has another uid.
     lost: RwLock<HashMap<Place, ProcEnd>>,
 }
 
@@ -37,12 +37,12 @@ impl Routes {
         self.places.read().unwrap_or_else(PoisonError::into_inner).get(&uid).copied()
     }
 
-    /// The end of all processes of this place.
+    /// The end of all processes of this place, if it is lost.
     pub fn lost(&self, place: Place) -> Option<ProcEnd> {
         self.lost.read().unwrap_or_else(PoisonError::into_inner).get(&place).cloned()
     }
 
-    /// The same for a host, by its last place.
+    /// The end of a host's processes, if the host's last place is lost.
     pub fn lost_host(&self, host: ProcUid) -> Option<ProcEnd> {
         self.lost(Place { host, here: self.here(host)? })
     }
@@ -51,17 +51,17 @@ impl Routes {
         self.here(uid).is_some()
     }
 
-    /// The name of this host in the job of another host.
+    /// The uid of this host in the job of another host.
     fn here(&self, host: ProcUid) -> Option<ProcUid> {
         self.hosts.read().unwrap_or_else(PoisonError::into_inner).get(&host).copied()
     }
 
-    /// A host is lost, whether processes there are known or not.
+    /// Marks a place as lost, whether or not this process knows processes there.
     pub(crate) fn lose(&self, place: Place, end: ProcEnd) {
         self.lost.write().unwrap_or_else(PoisonError::into_inner).entry(place).or_insert(end);
     }
 
-    /// Processes that have ended.
+    /// Removes the places of processes that have ended.
     pub(crate) fn forget(&self, procs: &[ProcUid]) {
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         for uid in procs {
@@ -69,20 +69,20 @@ impl Routes {
         }
     }
 
-    /// Hosts of the job in which this host has that name.
+    /// The other hosts of the job in which this host has this uid.
     fn beside(&self, here: ProcUid) -> Vec<ProcUid> {
         self.hosts.read().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, h)| **h == here).map(|(host, _)| *host).collect()
     }
 
-    /// Those that are on the host, and are known here.
+    /// The processes of the host that this process knows.
     pub(crate) fn on(&self, host: ProcUid) -> Vec<ProcUid> {
         self.places.read().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, p)| p.host == host).map(|(uid, _)| *uid).collect()
     }
 }
 
 impl Node {
-    /// A process is on a host, which is reached through the agent of this process, or is another agent's. A process that was lost with
-    /// its host is reached again when the host is back, as a member with another name.
+    /// Sets the place of a process. Its host is reached through the agent of this process, or through another client. A process that was
+    /// lost with its host can be reached again when the host has joined again, with another uid.
     pub fn route(&self, uid: ProcUid, host: ProcUid, here: ProcUid) {
         let place = Place { host, here };
         let known = self.routes.place(uid);
@@ -111,37 +111,37 @@ impl Node {
         if *here != place.here && !is_lost {
             *here = place.here;
             drop(hosts);
-            // The processes there have forgotten what came from here.
+            // The processes of that host have lost the state of frames from this one.
             self.caster.restart(place.host);
         }
     }
 
-    /// A process whose host was known by another place may be at this one.
+    /// True if a process that is known at one place may now be at this other one.
     fn may_move(&self, known: Place, place: Place) -> bool {
-        // Of two names that this host has had for the same host, the later one counts.
+        // If this host has had two uids for the same host, the later one counts.
         self.routes.lost(place).is_none() && (known.host == place.host || self.routes.lost(known).is_some())
     }
 
-    /// Forgets the end of a process that was lost with its host, and the connection to it; false if the process itself has ended.
+    /// Removes the tombstone of a process that was lost with its host, and its link; false if the process itself has ended.
     fn is_back(&self, uid: ProcUid, place: Place) -> bool {
         if self.routes.lost(place).is_some() || !self.tombs.write().unwrap_or_else(PoisonError::into_inner).lift(uid) {
             return false;
         }
         let before = self.peers.write().unwrap_or_else(PoisonError::into_inner).remove(&uid);
         if let Some(peer) = before {
-            // Handles that were made before have it.
+            // Existing handles refer to the old peer.
             peer.set_ended(Ended::new(host_end("", "the job through which it was reached has ended")));
             peer.link.close();
         }
         true
     }
 
-    /// Is that the host, or a process there that is known here?
+    /// True if the uid is that of the host, or of a known process of the host.
     pub(crate) fn is_on(&self, uid: ProcUid, host: ProcUid) -> bool {
         uid == host || self.routes.place(uid).is_some_and(|place| place.host == host)
     }
 
-    /// What its link has brought, to or from another host.
+    /// Takes a routed frame that arrived on a link, to or from another host.
     pub(crate) fn on_carried(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
         let is_brought = self.agent().is_none() || head.to_host == link.peer && self.is_foreign_agent(link.peer);
         match self.gateway() {
@@ -164,11 +164,11 @@ impl Node {
         }
     }
 
-    /// Frames from a process on another host.
+    /// Takes frames from a process on another host.
     pub(crate) fn on_routed(&self, head: &Route, body: &[u8]) {
         let peer = self.peer_unlinked(head.from).0;
         for frame in wire::routed::Frames::of(body) {
-            // A frame that makes no sense is the fault of its sender, who is of the job.
+            // A malformed frame is the fault of its sender, which belongs to the job.
             if frame.first() == Some(&PIECE) {
                 if let Some(run) = peer.gather(&frame[1..]) {
                     self.on_run(&peer, Arc::new(run));
@@ -179,7 +179,7 @@ impl Node {
         }
     }
 
-    /// A large part from a process on another host.
+    /// Takes a large part from a process on another host.
     pub(crate) fn on_part(&self, from: ProcUid, number: u64, part: RecvPart) {
         let peer = self.peer_unlinked(from).0;
         if peer.part_came(number, part) {
@@ -189,7 +189,7 @@ impl Node {
         }
     }
 
-    /// Frames that came in pieces.
+    /// Takes a run of frames that arrived in fragments.
     pub(crate) fn on_run(&self, peer: &Arc<Peer>, run: Arc<Vec<u8>>) {
         let mut at = 0;
         for frame in wire::routed::Frames::of(&run) {
@@ -209,20 +209,20 @@ impl Node {
 
     pub(crate) fn via(&self, place: Place) -> Arc<Via> {
         let is_foreign = self.is_foreign_agent(place.here);
-        // An agent has another name in each job, a client and a proc have one; an external process has its own in the jobs of others.
+        // An agent has another uid in each job; a client and a proc have one uid. An external process keeps its own in the jobs of others.
         let from = if self.agent().is_some() && !is_foreign { place.here } else { self.uid };
         let agent = if is_foreign { Some(place.here) } else { self.agent().is_none().then_some(self.agent_uid) };
         Arc::new(Via { node: Arc::downgrade(&self.arc()), host: place.host, here: place.here, from, agent })
     }
 
-    /// Bytes on their way to the host of a process that have not left this one.
+    /// The number of bytes that wait in this process for the host of a process.
     pub(crate) fn waiting_for(&self, uid: ProcUid) -> usize {
         let place = self.routes.place(uid);
         let host = place.and_then(|p| self.gateway()?.job_here(p.here)?.host(p.host));
         host.map_or(0, |h| h.trunk.waiting().0)
     }
 
-    /// Hosts among them stand for all their processes that are known here, and clients of other jobs for their procs and hosts.
+    /// Adds the processes that end with others: a host's end is the end of all its known processes, a client's that of its procs and hosts.
     pub(crate) fn expand(&self, ends: Vec<(ProcUid, ProcEnd)>) -> Vec<(ProcUid, ProcEnd)> {
         let mut out = Vec::with_capacity(ends.len());
         for (uid, end) in ends.into_iter().flat_map(|(uid, end)| self.expand_client(uid, end)) {

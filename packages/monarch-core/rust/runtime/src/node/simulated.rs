@@ -1,7 +1,7 @@
-//! Procs that are nodes of this process, for tests.
+//! Simulated procs: nodes of this process in the place of procs, for tests.
 //!
-//! They replace the children of the zygote: the agent starts them, is notified of their end, and treats them like others. Their links are
-//! socket pairs too; only that all of them share one poller, whose time is simulated.
+//! Simulated procs replace the children of the zygote: the agent starts them, is notified of their end, and treats them like other procs.
+//! Their links are socket pairs too, but all of them share one poller, whose time is simulated.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -16,13 +16,13 @@ use crate::agent::zygote::Report;
 use crate::node::Node;
 use crate::node::system::SystemEvent;
 
-/// What the kernel says of a process that got SIGKILL.
+/// The wait status of a process that SIGKILL has ended.
 const KILLED: i32 = libc::SIGKILL;
 
 enum Proc {
-    /// On its way to the housekeeping thread, which starts it; its link.
+    /// The housekeeping thread has been asked to start the proc. Contains its link.
     Asked(OwnedFd),
-    /// Its node and its threads.
+    /// The proc runs. Contains its node, and the group of its threads.
     Runs(Arc<Node>, u64),
 }
 
@@ -44,7 +44,7 @@ impl Launcher {
         }
     }
 
-    /// The node of a proc that was asked for, with its link to come; none if it has been killed meanwhile.
+    /// The node of a requested proc, and the link that it has to attach; `None` if the proc was killed meanwhile.
     pub fn node(&self, uid: ProcUid, group: u64) -> Option<(Arc<Node>, OwnedFd)> {
         let client = self.client.upgrade()?;
         let mut procs = lock(&self.procs);
@@ -54,12 +54,12 @@ impl Launcher {
         Some((node, link))
     }
 
-    /// The proc is to be no more, at once and without its doing.
+    /// Kills a proc: it ends at once, without running code of its own.
     pub(crate) fn kill(&self, uid: ProcUid) {
         self.end(uid, KILLED);
     }
 
-    /// A proc has ended by itself, with this wait status.
+    /// Takes the exit of a proc, with its wait status.
     pub fn exited(&self, uid: ProcUid, status: i32) {
         self.end(uid, status);
     }
@@ -69,12 +69,12 @@ impl Launcher {
         let Some(client) = self.client.upgrade() else { return };
         let agent = client.agent().map(Arc::downgrade);
         let poller = client.poller.clone();
-        // On the thread that reads: what the proc has sent before counts.
+        // Runs on the thread that reads the sockets: frames that the proc sent before its end count.
         client.poller.spawn(Box::new(move || {
             if let Proc::Runs(node, group) = proc {
-                // Before its threads learn that they are no more: what they make of that must reach nothing.
+                // Before its threads learn of the end: what they send because of it must reach no process.
                 node.disconnect();
-                // Also of one that has ended by itself: a thread that it left behind goes with it.
+                // Also for a proc that exited: its remaining threads end with it.
                 if let Some(t) = poller.timeline() {
                     t.kill(group);
                 }
@@ -88,14 +88,14 @@ impl Launcher {
 }
 
 impl Node {
-    /// Closes all links of this node, those to come as well: what its threads still send goes nowhere.
+    /// Closes all links of this node, also later ones: frames that its threads still send are dropped.
     fn disconnect(&self) {
         self.over.store(true, Ordering::Release);
         let peers = std::mem::take(&mut *self.peers.write().unwrap_or_else(PoisonError::into_inner));
         peers.values().for_each(|p| p.link.close());
     }
 
-    /// Ends this node while its process goes on: one of a simulated world. Nothing comes or goes any more, and nothing holds on to it.
+    /// Ends a node of a simulated world, whose process continues. No frames arrive or leave any more, and no reference to the node is kept.
     pub fn end(&self) {
         self.disconnect();
         let mailboxes = std::mem::take(&mut *self.mailboxes.write().unwrap_or_else(PoisonError::into_inner));

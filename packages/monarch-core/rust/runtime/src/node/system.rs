@@ -1,4 +1,4 @@
-//! Events for the process's own housekeeping thread, on the Python side.
+//! Events for the housekeeping thread of this process, on the Python side.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ pub enum SystemEvent {
         grace_ms: u64,
         reason: String,
     },
-    /// Of one cause.
+    /// Processes have ended, of one cause.
     ProcsEnded {
         ends: Vec<(ProcUid, ProcEnd)>,
     },
@@ -30,16 +30,16 @@ pub enum SystemEvent {
         slot: SlotId,
         body: Vec<u8>,
     },
-    /// A failed call was let go unseen.
+    /// A failed call was dropped before its failure was seen.
     Abandoned {
         mesh: MailboxId,
     },
-    /// The agent asks whether Python runs here.
+    /// The agent checks whether Python runs in this process.
     Ping {
         from: ProcUid,
         seq: u64,
     },
-    /// Somebody wants the stacks of all threads.
+    /// An inspection has requested the stacks of all threads.
     Stacks {
         ticket: u64,
     },
@@ -47,24 +47,24 @@ pub enum SystemEvent {
     Unresponsive {
         uid: ProcUid,
         evidence: String,
-        /// Its stacks as JSON, if they could be had.
+        /// The stacks of the proc as JSON, if they could be taken.
         stacks: Vec<u8>,
     },
-    /// The agent of this proc is gone.
+    /// The agent of this proc has ended.
     RootLost,
-    /// Somebody has joined, attached, was refused, or is lost.
+    /// A member of the job has joined, attached, was refused, or is lost.
     Audit(Audit),
-    /// Of an agent: a client has the host end.
+    /// Sent to an agent: a client requests the end of the host.
     Shutdown {
         from: ProcUid,
         slot: SlotId,
     },
-    /// Of an agent: a client is gone, with all that it had here.
+    /// Sent to an agent: a client has ended, with all its processes here.
     JobEnded {
         /// The id of this host in the job.
         here: ProcUid,
     },
-    /// Of a simulated world's client: a proc is to be started in this process.
+    /// Sent to the client of a simulated world: a proc is to be started in this process.
     Launch {
         uid: ProcUid,
         setup: Vec<u8>,
@@ -72,7 +72,7 @@ pub enum SystemEvent {
 }
 
 impl SystemEvent {
-    /// Must be handled before any message that arrives after it.
+    /// True if the event must be handled before any message that arrives after it.
     fn is_failure(&self) -> bool {
         matches!(self, SystemEvent::ProcsEnded { .. } | SystemEvent::Request { kind: FAILURE, .. })
     }
@@ -86,7 +86,7 @@ pub struct SystemQueue {
     queue: Mutex<VecDeque<SystemEvent>>,
     waiter: OnceLock<Arc<Waiter>>,
     failures: AtomicUsize,
-    /// Nobody handles anything any more.
+    /// The housekeeping thread has ended.
     over: AtomicBool,
     settled: (Mutex<()>, Condvar),
 }
@@ -96,7 +96,7 @@ impl SystemQueue {
         let _ = self.waiter.set(waiter);
     }
 
-    /// There is a thread that takes the events.
+    /// True if a thread takes the events.
     pub fn is_served(&self) -> bool {
         self.waiter.get().is_some()
     }
@@ -119,7 +119,7 @@ impl SystemQueue {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Failures that have arrived and are not yet with the actors concerned.
+    /// The number of failures that have arrived and have not reached the actors concerned.
     pub fn failures_in_flight(&self) -> usize {
         self.failures.load(Ordering::Acquire)
     }
@@ -130,14 +130,14 @@ impl SystemQueue {
         self.settled.1.notify_all();
     }
 
-    /// The housekeeping thread is no more: nobody waits for what it has not handled.
+    /// Marks the housekeeping thread as ended: no thread waits for events that it has not handled.
     pub fn end(&self) {
         self.over.store(true, Ordering::Release);
         let _held = self.settled.0.lock().unwrap_or_else(PoisonError::into_inner);
         self.settled.1.notify_all();
     }
 
-    /// Blocks until every failure that has arrived is with the actors concerned.
+    /// Blocks until every failure that has arrived has reached the actors concerned.
     pub fn settle(&self) {
         let mut held = self.settled.0.lock().unwrap_or_else(PoisonError::into_inner);
         while self.failures_in_flight() > 0 && !self.over.load(Ordering::Acquire) {

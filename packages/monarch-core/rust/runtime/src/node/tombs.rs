@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 use wire::ProcUid;
 use wire::exit::{ExitReason, ProcEnd};
 
-/// How so many processes ended is kept, each of some hundred bytes.
+/// The number of processes whose exit reports are kept, each of some hundred bytes.
 const RECENT: usize = 4096;
-/// What a process has sent last, by way of others, arrives within this time after the news of its end.
+/// How long after the report of a process's end its last frames may arrive by another route.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 const LONG_AGO: &str = "it ended long ago, and why is not kept";
 
-/// How a process ended, and the same as bytes for those who wait.
+/// The end of a process, also encoded as the answer to pending calls.
 pub struct Ended {
     pub end: ProcEnd,
     pub bytes: Vec<u8>,
-    /// Those that wait for it have been told.
+    /// The calls and components that wait for the process have been notified.
     told: AtomicBool,
 }
 
-/// The process was lost with its host, or with what it was reached through: it may live.
+/// True if the process was lost with its host or with the client through which it was reached: it may be alive.
 fn may_live(end: &ProcEnd) -> bool {
     matches!(end.reason, ExitReason::HostLost(_) | ExitReason::LinkLost(_) | ExitReason::ClientLost(_))
 }
@@ -33,23 +33,23 @@ impl Ended {
         Arc::new(Ended { end, bytes, told: AtomicBool::new(false) })
     }
 
-    /// Whether the processes and calls that wait for it are notified for the first time.
+    /// True at the first call: the calls and components that wait for the process must be notified.
     pub(crate) fn tell(&self) -> bool {
         !self.told.swap(true, Ordering::AcqRel)
     }
 }
 
-/// How processes ended, of the last ones; that they have, of all, by eight bytes each: a handle may turn up at any time, and who is not
-/// known to have ended would be waited for.
+/// The tombstones of processes. The exit report is kept for the last `RECENT` processes; the uid is kept for all, in eight bytes each. A
+/// handle may appear at any time, and a call to a process without a tombstone would wait for it.
 pub(crate) struct Tombs {
     recent: HashMap<ProcUid, Arc<Ended>>,
     order: VecDeque<ProcUid>,
     old: HashSet<ProcUid>,
-    /// Those of the old that may live.
+    /// The processes of `old` that may be alive.
     old_lost: HashSet<ProcUid>,
-    /// Says of all others only that they have ended.
+    /// The exit report of all processes of `old`: only that they have ended.
     long_ago: Arc<Ended>,
-    /// Those that may still have something to say.
+    /// The processes whose last frames may still arrive, by the time of their tombstone.
     leaving: VecDeque<(Instant, ProcUid)>,
 }
 
@@ -75,12 +75,12 @@ impl Tombs {
         self.recent.get(&uid).cloned().or_else(|| self.get_old(uid))
     }
 
-    /// Those of which nothing else is kept.
+    /// The exit report of a process of which only the uid is kept.
     pub fn get_old(&self, uid: ProcUid) -> Option<Arc<Ended>> {
         self.old.contains(&uid).then(|| self.long_ago.clone())
     }
 
-    /// The first news of an end counts.
+    /// Inserts a tombstone. Only the first report of an end counts.
     pub fn add(&mut self, uid: ProcUid, ended: Arc<Ended>, now: Instant) {
         if self.recent.contains_key(&uid) || self.old.contains(&uid) {
             return;
@@ -99,7 +99,7 @@ impl Tombs {
         }
     }
 
-    /// Forgets the end of a process that was lost with its host; true if there is none now.
+    /// Removes the tombstone of a process that was lost with its host; true if the process has no tombstone now.
     pub fn lift(&mut self, uid: ProcUid) -> bool {
         match self.recent.get(&uid) {
             Some(ended) if may_live(&ended.end) => {
@@ -116,7 +116,7 @@ impl Tombs {
         !self.old.contains(&uid)
     }
 
-    /// Those that have said all by now, once each.
+    /// The processes whose last frames have arrived by now. Each process is returned once.
     pub fn silent(&mut self, now: Instant) -> Vec<ProcUid> {
         let count = self.leaving.partition_point(|(at, _)| now.saturating_duration_since(*at) >= LAST_WORDS);
         self.leaving.drain(..count).map(|(_, uid)| uid).collect()
@@ -162,7 +162,7 @@ mod tests {
         assert!(!first.tell(), "nobody is told of it again");
         assert_eq!(tombs.get(ProcUid(1)).map(|e| e.end.pid), Some(1));
         assert_eq!((tombs.recent.len(), tombs.order.len(), tombs.old.len()), (RECENT, RECENT, 1));
-        // Late news of it changes nothing.
+        // A later report of the same end changes nothing.
         tombs.add(ProcUid(0), end(7), now);
         assert_eq!(tombs.get(ProcUid(0)).map(|e| e.end.pid), Some(0));
     }
@@ -182,7 +182,7 @@ mod tests {
         assert!(!tombs.lift(ProcUid(2)), "it has ended by itself");
         assert!(tombs.get(ProcUid(1)).is_none());
         assert_eq!(tombs.silent(now + LAST_WORDS), vec![ProcUid(2)], "what is known of a process that is back is kept");
-        // It may be lost again.
+        // The process may be lost again.
         tombs.add(ProcUid(1), lost(), now);
         assert!(tombs.get(ProcUid(1)).is_some_and(|ended| ended.tell()));
         assert_eq!((tombs.recent.len(), tombs.order.len()), (2, 2));
