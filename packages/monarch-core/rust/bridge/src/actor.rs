@@ -1,4 +1,4 @@
-//! An actor's mailbox, and the receive loop of sync actors.
+//! The mailbox of an actor as a Python object, and the receive loop of sync actors.
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
@@ -43,33 +43,34 @@ impl ActorMailbox {
         self.inner.len()
     }
 
-    /// Adds an event for the actor; it overtakes messages. False if the actor has ended.
+    /// Adds an event for the actor, which precedes messages; false if the actor has ended.
     fn push_event(&self, event: &[u8]) -> bool {
         self.inner.push_event(event.into())
     }
 
-    /// Refuses what is queued and what still comes, except stops, which it gives; `reason` is a failure's bytes.
+    /// Refuses queued and later messages with the encoded failure `reason`. Returns the queued requests to stop the actor instead of
+    /// refusing them.
     fn close(&self, reason: &[u8]) -> Vec<Call> {
         self.node.close_actor(self.inner.id, reason).into_iter().map(|m| Call::new(&self.node, &self.inner, m)).collect()
     }
 
-    /// Answers the message in progress, which may never end.
+    /// Fails the call whose message is in progress, because its endpoint may never return.
     fn fail_current(&self, reason: &[u8]) {
         self.node.fail_current(&self.inner, reason);
     }
 
-    /// Names the actor that takes from it; on the actor's thread.
+    /// Sets the name and the thread of the actor that takes from this mailbox. It is called on that thread.
     fn set_label(&self, display: String, thread: u64) {
         self.inner.set_label(display, thread);
     }
 
-    /// Something other than a message is in hand, or nothing.
+    /// Sets the work in progress that is no message; `None` if there is none.
     #[pyo3(signature = (name=None))]
     fn set_doing(&self, name: Option<&str>) {
         self.inner.set_doing(name);
     }
 
-    /// Deliveries taken so far.
+    /// The number of deliveries taken so far.
     #[getter]
     fn taken(&self) -> u64 {
         self.inner.taken()
@@ -80,7 +81,7 @@ impl ActorMailbox {
         self.inner.closed().is_some()
     }
 
-    /// Makes the event loop of this thread the consumer: the descriptor to watch.
+    /// Makes the event loop of this thread the consumer. Returns the descriptor to watch.
     fn watch(&self) -> PyResult<i32> {
         let event = sys::eventfd()?;
         let fd = event.as_raw_fd();
@@ -88,7 +89,7 @@ impl ActorMailbox {
         Ok(fd)
     }
 
-    /// The next delivery: a `Call`, `bytes` for an event, or none. The code before it belongs to no trace any more.
+    /// The next delivery: a `Call`, the `bytes` of an event, or `None`. The thread leaves the trace of the previous message.
     fn pop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         gil::leave_in_child(py, None);
         trace::begin(py, None)?;
@@ -105,7 +106,7 @@ impl ActorMailbox {
         })
     }
 
-    /// The same, waiting until there is one; none if the mailbox is closed.
+    /// The next delivery, for which the thread waits; `None` if the mailbox is closed.
     fn wait_pop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let waiter = gil::waiter(&self.node.poller);
         self.inner.set_consumer(Consumer::Thread(waiter.clone()));
@@ -118,16 +119,16 @@ impl ActorMailbox {
         }
     }
 
-    /// The next event only.
+    /// The next event; `None` if only messages wait.
     fn pop_event<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         self.inner.pop_event().map(|e| PyBytes::new(py, &e))
     }
 
-    /// The receive loop of a sync actor: returns when the mailbox is closed or a callback says so.
+    /// The receive loop of a sync actor. It returns when the mailbox is closed, or when a callback returns true.
     ///
-    /// `resolve(name)` gives the bound method of a plain endpoint, or none if the message must go through
-    /// `slow(call) -> bool`. `failed(call, stage, exception) -> bool` decides on errors; `event(bytes) -> bool` on
-    /// events; true ends the loop. `enter(rank, extent)` sets the context of a message to a slice, `leave()` the usual one.
+    /// `resolve(name)` returns the bound method of a plain endpoint, or `None` if the message must go through `slow(call) -> bool`.
+    /// `failed(call, stage, exception) -> bool` handles an error, and `event(bytes) -> bool` an event; true ends the loop. `enter(rank,
+    /// extent)` sets the context of a message to a slice; `leave()` restores the usual context.
     #[allow(clippy::too_many_arguments)]
     fn run(
         &self,
@@ -211,7 +212,7 @@ impl ActorMailbox {
     fn handle(&self, py: Python<'_>, f: &Bound<'_, PyAny>, mut m: Incoming, failed: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (cost, began) = (m.cost(), events::now_if_on());
         let arguments = load(py, &m.parts);
-        // Large parts live on in the arguments that were made of them.
+        // The arguments that were made of large parts keep these parts alive.
         m.parts = Vec::new();
         let outcome = arguments.map_err(|e| ("arguments", e)).and_then(|message| {
             let call = || {
@@ -220,7 +221,7 @@ impl ActorMailbox {
                 f.call(args.cast::<PyTuple>()?.to_owned(), Some(&*kwargs.cast::<PyDict>()?))
             };
             let value = call();
-            // First of all: what is freed or built from here on may need a lock that a thread of the parent held at the fork.
+            // This check comes first: code that allocates or frees may need a lock that a thread of the parent held at the fork.
             gil::leave_in_child(py, value.as_ref().err());
             let value = value.map_err(|e| ("call", e))?;
             drop(message);
@@ -238,7 +239,7 @@ impl ActorMailbox {
             self.node.handled(&self.inner, m.from, cost);
             if began > 0 {
                 let (rank, failed) = (u64::from(m.rank & !CHOSEN), u64::from(outcome.is_err()));
-                // In the trace that this thread is in.
+                // The event is recorded in the trace of this thread.
                 events::message_handled(self.inner.id.0, &m.method, rank, m.from.0, m.slot.0, events::now() - began, failed);
             }
         }

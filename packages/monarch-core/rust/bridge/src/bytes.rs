@@ -1,4 +1,4 @@
-//! Python objects to and from the parts of a message.
+//! The conversion of Python objects to the parts of a message, and back.
 
 use net::{Mapping, RecvPart};
 use pyo3::exceptions::{PyBufferError, PyOSError};
@@ -23,7 +23,7 @@ pub struct View {
 
 impl View {
     fn new(obj: &Bound<'_, PyAny>) -> PyResult<View> {
-        // SAFETY: a zeroed Py_buffer is what PyObject_GetBuffer fills in.
+        // SAFETY: PyObject_GetBuffer fills in a zeroed Py_buffer.
         let mut raw: Box<ffi::Py_buffer> = Box::new(unsafe { std::mem::zeroed() });
         if unsafe { ffi::PyObject_GetBuffer(obj.as_ptr(), &mut *raw, ffi::PyBUF_SIMPLE) } != 0 {
             return Err(PyErr::fetch(obj.py()));
@@ -43,12 +43,12 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: acquired in `new`; views are dropped with the GIL held.
+        // SAFETY: the view was acquired in `new`; views are dropped with the GIL held.
         unsafe { ffi::PyBuffer_Release(&mut *self.raw) };
     }
 }
 
-/// A pickled object: the stream and its out-of-band buffers.
+/// A pickled object: its pickle stream and its out-of-band buffers.
 pub struct Pickled {
     stream: Py<PyBytes>,
     views: Vec<View>,
@@ -76,7 +76,7 @@ impl Pickled {
     }
 }
 
-/// Writable memory of a received buffer, private to this process (copy on write).
+/// The writable memory of a received buffer. It is private to this process (copy on write).
 #[pyclass(frozen)]
 pub struct Mapped {
     mapping: Mapping,
@@ -100,14 +100,14 @@ fn os_error(e: std::io::Error) -> PyErr {
     PyOSError::new_err(format!("cannot map a received buffer: {e}"))
 }
 
-/// From this size on fresh memory is asked to come in huge pages: faults of 4 KiB each cost more than the copy.
+/// The size from which huge pages are requested for fresh memory: page faults of 4 KiB each would cost more than the copy.
 const HUGE: usize = 8 << 20;
 
 fn bytes(py: Python<'_>, from: &[u8], writable: bool) -> PyResult<Py<PyAny>> {
     if from.len() < HUGE {
         return Ok(if writable { PyByteArray::new(py, from).into_any().unbind() } else { PyBytes::new(py, from).into_any().unbind() });
     }
-    // SAFETY: a new object that nobody else sees yet; its memory is as long as `from`, and is written before it is read.
+    // SAFETY: the object is new and has no other reference; its memory is as long as `from`, and is written before it is read.
     unsafe {
         let (make, memory) = match writable {
             true => (

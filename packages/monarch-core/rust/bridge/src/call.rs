@@ -1,4 +1,4 @@
-//! A message on its way to user code, for everything but the fast path.
+//! A message to user code as a Python object; the fast path of plain sync endpoints does not use it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +29,7 @@ pub struct Call {
     pub extent: Box<[u8]>,
     message: Mutex<Option<Incoming>>,
     cost: u64,
-    /// When it was taken, and whether its answer is an error; for the record of events.
+    /// For the recording of events: when the message was taken, and whether its answer is an error.
     began: u64,
     failed: AtomicBool,
 }
@@ -67,13 +67,13 @@ impl Call {
         PyBytes::new(py, &self.extent)
     }
 
-    /// Rank within the addressed shape.
+    /// The rank of the receiver within the addressed shape.
     #[getter]
     fn rank(&self) -> u32 {
         self.rank & !CHOSEN
     }
 
-    /// The rank that the answer counts as.
+    /// The rank under which the answer is recorded.
     #[getter]
     fn answer(&self) -> u32 {
         answer_rank(self.rank)
@@ -84,7 +84,7 @@ impl Call {
         self.flags
     }
 
-    /// Of a message that is traced, which its flags say.
+    /// The trace of the message; `None` if its flags do not mark it as traced.
     #[getter]
     fn trace(&self) -> Option<TraceContext> {
         self.trace.as_deref().copied().map(TraceContext)
@@ -105,13 +105,13 @@ impl Call {
         self.sender
     }
 
-    /// Somebody waits for an answer.
+    /// True if the caller waits for an answer.
     #[getter]
     fn wants_reply(&self) -> bool {
         !self.slot.is_none()
     }
 
-    /// Unpickles the arguments; once.
+    /// Unpickles the arguments. They can be taken once.
     fn arguments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let m = self.message.lock().unwrap_or_else(PoisonError::into_inner).take();
         match m {
@@ -120,13 +120,13 @@ impl Call {
         }
     }
 
-    /// The bytes of a one-part message, as they are.
+    /// The bytes of a message with one part, without unpickling.
     fn raw<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let m = self.message.lock().unwrap_or_else(PoisonError::into_inner).take();
         crate::bytes::raw(py, m.as_ref().map_or(&[], |m| &m.parts))
     }
 
-    /// Sends the result. Raises what pickling it raises, and nothing has been sent then.
+    /// Sends the result. If pickling the result raises an exception, nothing is sent.
     fn reply(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
         gil::leave_in_child(value.py(), None);
         if self.slot.is_none() {
@@ -135,7 +135,7 @@ impl Call {
         reply(value, &self.node, self.to, self.slot, self.rank)
     }
 
-    /// Sends an error: 1 for a packed exception, 2 for a failure.
+    /// Sends an error: status 1 for a packed exception, 2 for a failure.
     fn reply_error(&self, py: Python<'_>, status: u8, body: &[u8]) {
         gil::leave_in_child(py, None);
         let status = if status == Status::Failed as u8 { Status::Failed } else { Status::Error };
@@ -143,7 +143,7 @@ impl Call {
         self.node.reply_bytes(self.to, self.slot, answer_rank(self.rank), status, body);
     }
 
-    /// Gives the sender its credit back.
+    /// Returns the credit of the message to its sender.
     fn handled(&self, py: Python<'_>) {
         gil::leave_in_child(py, None);
         self.node.handled(&self.mailbox, self.to, self.cost);
@@ -159,7 +159,7 @@ impl Call {
 pub fn reply(value: &Bound<'_, PyAny>, node: &Node, to: ProcUid, slot: SlotId, rank: u32) -> PyResult<()> {
     let py = value.py();
     let pickled = Pickled::new(value)?;
-    // Only a large one needs a look at who gets it.
+    // The receiver matters only for a large value, which may need a bulk transport.
     let peer = (pickled.len(py) >= LARGE as u64 && to != node.uid).then(|| node.peer(to));
     let payload = message(py, node, peer.as_slice(), &pickled)?;
     node.send_reply(to, slot, answer_rank(rank), Status::Ok, &payload, || pickled.parts(py));

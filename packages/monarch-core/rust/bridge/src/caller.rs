@@ -1,4 +1,4 @@
-//! Sending of messages: all adverbs end here.
+//! The sending of messages: all adverbs use this module.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +20,7 @@ use crate::process::Process;
 use crate::protocol::protocol::{FIRST_ERROR, GATHER, NO_ANSWER, STREAM};
 use crate::trace;
 
-/// From this size on it is asked who moves the parts of messages to other hosts.
+/// The size from which a part needs the decision which bulk transport moves parts to other hosts.
 pub const LARGE: usize = 1 << 20;
 
 /// The actors that a handle addresses, by rank.
@@ -29,7 +29,7 @@ pub struct Targets {
     pub node: Arc<Node>,
     pub peers: Arc<[Arc<Peer>]>,
     pub ids: Arc<[(ProcUid, MailboxId)]>,
-    /// Those on other hosts, if a message to all of them goes down a tree.
+    /// The targets on other hosts, if a message to all targets is sent as a cast.
     group: OnceLock<Option<Group>>,
 }
 
@@ -49,7 +49,7 @@ impl Targets {
     }
 }
 
-/// One method of the addressed actors.
+/// The caller of one method of the addressed actors.
 #[pyclass(frozen)]
 pub struct Caller {
     node: Arc<Node>,
@@ -59,7 +59,7 @@ pub struct Caller {
     flags: u8,
 }
 
-/// What the messages of one call have in common, and where its answers go.
+/// The common properties of the messages of one call, and the pending call that receives the answers.
 struct Sending<'a> {
     head: Head<'a>,
     payload: Payload<'a>,
@@ -77,7 +77,7 @@ pub fn mode(n: i32) -> PyResult<Option<Mode>> {
     })
 }
 
-/// Sends one message, waiting for credit where this thread may wait.
+/// Sends one message. Waits for credit if this thread may wait.
 pub fn send(
     py: Python<'_>,
     node: &Arc<Node>,
@@ -97,15 +97,15 @@ pub fn send(
     let (waiter, began) = (gil::waiter(&node.poller), events::now_if_on());
     let mut patience = std::time::Duration::from_millis(20);
     loop {
-        // An actor with messages of its own is never held back, so actors that flood each other go on.
+        // An actor with messages in its own mailbox does not wait for credit, so actors that flood each other make progress.
         if on_loop || busy() {
             return Ok(node.send_message(peer, head, payload, local, true));
         }
         peer.wait_for_credit(&waiter);
-        // The actor's own mailbox does not notify this waiter: look at it again now and then.
+        // The actor's own mailbox does not notify this waiter, so it is checked from time to time.
         let mut look = Some(node.poller.now() + patience);
         if node.poller.timeline().is_some() {
-            // Hours of simulated time in few looks, and none where there is nothing to look at.
+            // Simulated hours pass in few checks; a thread without a mailbox needs none.
             patience *= 2;
             look = look.filter(|_| sender.as_ref().is_some_and(|s| s.mailbox.is_some()));
         }
@@ -121,7 +121,7 @@ pub fn send(
 }
 
 fn loop_is_running(py: Python<'_>) -> PyResult<bool> {
-    // Nobody can run a loop without having imported asyncio.
+    // A thread without `asyncio` cannot run a loop.
     let modules = py.import("sys")?.getattr("modules")?;
     match modules.call_method1("get", ("_asyncio",))? {
         m if m.is_none() => Ok(false),
@@ -130,7 +130,7 @@ fn loop_is_running(py: Python<'_>) -> PyResult<bool> {
 }
 
 impl Caller {
-    /// Of all messages of one call, which is one span of the trace that this code belongs to.
+    /// The head of all messages of one call. The call is one span of the current trace.
     fn head(&self, py: Python<'_>, slot: SlotId) -> PyResult<Head<'_>> {
         let around = trace::current(py)?;
         let trace = if around.is_none() { around } else { around.child() };
@@ -142,7 +142,7 @@ impl Caller {
 
 #[pymethods]
 impl Caller {
-    /// `explicit`: the method gets a port to answer through.
+    /// With `explicit`, the method receives a port for its answer.
     #[new]
     fn new(targets: &Bound<'_, Targets>, method: &str, extent: &[u8], explicit: bool) -> Self {
         let flags = if explicit { EXPLICIT_PORT } else { 0 };
@@ -150,7 +150,7 @@ impl Caller {
         Caller { node, targets: targets.clone().unbind(), method: method.as_bytes().into(), extent: extent.into(), flags }
     }
 
-    /// Pickles the arguments and sends them to all ranks, or to `only`; gives the cell of the answers unless `how` is -1.
+    /// Pickles the arguments, and sends them to all ranks or to the rank `only`. Returns the pending call, or `None` if `how` is -1.
     #[pyo3(signature = (args, kwargs, how, only=None))]
     fn send(
         &self,
@@ -172,12 +172,12 @@ impl Caller {
             (Some(m), None) => Some(self.node.new_cell(m, t.ids.len(), t.ids.clone())),
             (Some(m), Some(i)) => Some(self.node.new_cell(m, 1, Arc::from([t.ids[i]]))),
         };
-        // Owned from here on, so that an interrupt while waiting for credit lets the slot go.
+        // The object owns the pending call from here on, so an interrupt while this thread waits for credit frees the call id.
         let cell = cell.map(|inner| CallCell::new(&self.node, inner));
         let head = self.head(py, cell.as_ref().map_or(SlotId::NONE, |c| c.inner.slot))?;
         let sending = Sending { head, payload, pickled: &pickled, cell: cell.as_ref().map(|c| &*c.inner) };
         match only {
-            // The receiver's rank within the addressed shape, and the place of its answer, differ only here.
+            // Only here does the receiver's rank within the addressed shape differ from the rank of its answer.
             Some(i) => self.one(py, t, i, 0, &sending)?,
             None => {
                 let near = self.cast(t, mode, &sending);
@@ -190,7 +190,7 @@ impl Caller {
         Ok(cell)
     }
 
-    /// Sends to one rank with the answers going to a slot of another process.
+    /// Sends to all ranks or one rank. The answers go to a pending call of another process.
     fn send_to_slot(
         &self,
         py: Python<'_>,
@@ -213,7 +213,7 @@ impl Caller {
 }
 
 impl Caller {
-    /// Sends to those on other hosts at once, if that pays; the ranks that are left.
+    /// Sends to the targets on other hosts by a cast, if that is worth it. Returns the remaining ranks.
     fn cast<'t>(&self, t: &'t Targets, mode: Option<Mode>, sending: &Sending<'_>) -> Option<&'t [usize]> {
         if t.peers.len() < 2 || self.flags != 0 {
             return None;
@@ -249,7 +249,7 @@ impl Caller {
     }
 }
 
-/// A message to these processes. `DeliveryError` if it cannot go to one of them, before it goes to any.
+/// The payload of a message to these processes. Raises `DeliveryError` before any send if one of them cannot receive it.
 pub fn message<'a>(py: Python<'a>, node: &Node, peers: &[Arc<Peer>], pickled: &'a Pickled) -> PyResult<Payload<'a>> {
     let len = pickled.len(py);
     if !peers.iter().all(|peer| peer.takes(len)) {
@@ -264,7 +264,7 @@ pub fn message<'a>(py: Python<'a>, node: &Node, peers: &[Arc<Peer>], pickled: &'
     Ok(payload)
 }
 
-/// A `DeliveryError`; whoever called says from whom to whom.
+/// A `DeliveryError`. The caller adds the names of the sender and the receiver.
 fn undeliverable(py: Python<'_>, why: String) -> PyErr {
     let made = py.import("monarch._core.errors.errors").and_then(|m| m.getattr("DeliveryError")).and_then(|class| class.call1((why,)));
     made.map_or_else(|e| e, PyErr::from_value)

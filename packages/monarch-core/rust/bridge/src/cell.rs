@@ -15,12 +15,12 @@ use crate::bytes::{load, raw};
 use crate::gil;
 use crate::watcher::LoopWatcher;
 
-/// A call in flight. Dropping it lets go of replies that are still to come.
+/// A call in flight. Dropping it discards the replies that have not arrived.
 #[pyclass(frozen)]
 pub struct CallCell {
     pub node: Arc<Node>,
     pub inner: Arc<Cell>,
-    /// Of a receive: where its item comes from.
+    /// For a receive: the mailbox of its port.
     port: Option<Arc<Mailbox>>,
 }
 
@@ -54,7 +54,7 @@ impl Drop for CallCell {
 
 #[pymethods]
 impl CallCell {
-    /// Is the answer there? `index` counts the arrivals of a stream.
+    /// True if there is an answer to read. `index` counts the arrivals of a stream.
     #[pyo3(signature = (index=0))]
     fn done(&self, index: usize) -> bool {
         self.inner.is_done(index)
@@ -65,7 +65,7 @@ impl CallCell {
         self.inner.slot.0
     }
 
-    /// Blocks until it is; false after `timeout` seconds. Signal handlers run meanwhile.
+    /// Blocks until there is an answer; false after `timeout` seconds. Signal handlers run meanwhile.
     #[pyo3(signature = (index=0, timeout=None))]
     fn wait(&self, py: Python<'_>, index: usize, timeout: Option<f64>) -> PyResult<bool> {
         if self.inner.is_done(index) {
@@ -81,14 +81,14 @@ impl CallCell {
         r
     }
 
-    /// Puts `token` into the watcher's list once the answer is there.
+    /// Adds `token` to the watcher's list when there is an answer.
     fn watch(&self, index: usize, watcher: &LoopWatcher, token: u64) {
         self.inner.watch(index, watcher.inner.clone(), token);
-        // The loop is about to sleep, as far as we know.
+        // The event loop is probably about to sleep, so pending writes are flushed now.
         self.node.poller.flush_pending();
     }
 
-    /// The error that ended the call, if one did.
+    /// The error that ended the call; `None` if no error did.
     fn error(&self) -> Option<Result> {
         self.inner.error().map(Result)
     }
@@ -101,7 +101,7 @@ impl CallCell {
         self.inner.outcome(rank).map(Result)
     }
 
-    /// Of a receive: waits no more, and leaves an item that has come unread to the next.
+    /// Abandons a receive: an item that has arrived and was not read goes to the next receive.
     fn leave(&self) {
         self.leave_port();
     }
@@ -116,7 +116,7 @@ impl CallCell {
         self.inner.arrival(index).map(Result)
     }
 
-    /// The value of a call to one rank in one step; none if it is an error or not there.
+    /// The value of a call to one rank, in one step; `None` if it is an error or has not arrived.
     fn value<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyAny>,)>> {
         match self.inner.outcome(0) {
             Some(o) if o.status == Status::Ok => Ok(Some((load(py, &o.parts)?,))),
@@ -124,7 +124,7 @@ impl CallCell {
         }
     }
 
-    /// The user has seen the error.
+    /// Notes that the user has seen the error.
     fn set_retrieved(&self) {
         self.inner.retrieved.store(true, Ordering::Release);
     }
@@ -137,7 +137,7 @@ impl CallCell {
     }
 }
 
-/// What one rank answered, not yet unpickled. Equal if the bytes are.
+/// The outcome of one rank, which is not unpickled yet. Two results are equal if their bytes are equal.
 #[pyclass(frozen)]
 pub struct Result(pub Arc<Outcome>);
 
@@ -180,7 +180,7 @@ impl Result {
     }
 }
 
-/// Shared parts count as different: comparing large buffers costs more than keeping them once would save.
+/// Compares inline parts. Shared parts count as different: comparing large buffers costs more than it saves to keep equal ones once.
 fn equal(a: &[RecvPart], b: &[RecvPart]) -> bool {
     let same = |(x, y): (&RecvPart, &RecvPart)| match (x, y) {
         (RecvPart::Inline { data: x, readonly: true }, RecvPart::Inline { data: y, readonly: true }) => x == y,

@@ -1,4 +1,4 @@
-//! `monarch._core._native.events`: the types of events, records of them, and the rings they are read from.
+//! `monarch._core._native.events`: the types of events, the recording of events, and the rings that events are read from.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -72,13 +72,13 @@ impl EventType {
     }
 }
 
-/// All types of events, by number.
+/// All types of events, in the order of their numbers.
 #[pyfunction]
 pub fn event_types() -> Vec<EventType> {
     TABLE.iter().map(EventType).collect()
 }
 
-/// Something that has happened in a process.
+/// An event of a process.
 #[pyclass(frozen)]
 pub struct Event(Record);
 
@@ -86,36 +86,36 @@ pub struct Event(Record);
 impl Event {
     #[getter]
     fn name(&self) -> String {
-        // One of a later version, in a process that has another one installed.
+        // An event type of a later version, from a process that has another version installed.
         type_of(self.0.kind).map_or_else(|| format!("type {}", self.0.kind), |t| t.name.to_owned())
     }
 
-    /// Counts the events of its process, from 0.
+    /// The number of the event among those of its process, from 0.
     #[getter]
     fn number(&self) -> u64 {
         self.0.number
     }
 
-    /// Nanoseconds since the epoch.
+    /// The time in nanoseconds since the epoch.
     #[getter]
     fn time(&self) -> u64 {
         self.0.time
     }
 
-    /// The kernel's number of its thread.
+    /// The kernel's id of the thread that recorded the event.
     #[getter]
     fn thread(&self) -> u32 {
         self.0.thread
     }
 
-    /// The trace that it belongs to, with the span that was in progress.
+    /// The trace of the event, with the span in progress.
     #[getter]
     fn trace(&self) -> Option<TraceContext> {
         let [high, low, span] = self.0.trace;
         (high | low != 0).then(|| TraceContext(wire::Trace { id: u128::from(high) << 64 | u128::from(low), span }))
     }
 
-    /// Its fields by name; none for a text that was overwritten before it was read.
+    /// The fields by name; `None` for a text that was overwritten before it was read.
     #[getter]
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let fields = PyDict::new(py);
@@ -136,7 +136,7 @@ impl Event {
     }
 }
 
-/// The ring of a process, to read.
+/// The ring of a process, opened for reading.
 #[pyclass(frozen)]
 pub struct Ring(Mutex<Reader>);
 
@@ -148,7 +148,7 @@ impl Ring {
 
 #[pymethods]
 impl Ring {
-    /// Maps the ring of a process of this host. `OSError` if it is not one.
+    /// Maps the ring of a process of this host. Raises `OSError` if the file is not a ring.
     #[new]
     fn new(path: PathBuf) -> PyResult<Self> {
         let opened = File::open(&path).and_then(|file| Reader::open(file.as_raw_fd()));
@@ -189,15 +189,15 @@ impl Ring {
         self.reader().skip_to_last(events);
     }
 
-    /// The next events, at most so many; `ended`: the process writes no more. The GIL is free meanwhile.
+    /// The next events, `most` at most; with `ended`, the process writes no more events. Runs without the GIL.
     fn drain(&self, py: Python<'_>, most: usize, ended: bool) -> EventBatch {
         EventBatch(Arc::new(py.detach(|| self.reader().drain(most, ended))))
     }
 }
 
-/// A column as Python gets it: name, format, where it begins in the memory of its type, and how many bytes it has.
+/// A column for Python: name, format, offset in the memory of its type, and number of bytes.
 type ColumnRow = (&'static str, char, usize, usize);
-/// The events of a type: its number, how many, their memory, and the columns in it.
+/// The events of a type: the type's number, the number of events, their memory, and the columns in it.
 type TypeRow = (u16, usize, Py<EventMemory>, Vec<ColumnRow>);
 
 /// Events that were drained from a ring.
@@ -210,12 +210,12 @@ impl EventBatch {
         self.0.len()
     }
 
-    /// One by one.
+    /// The events as objects.
     fn events(&self) -> Vec<Event> {
         self.0.decode().into_iter().map(Event).collect()
     }
 
-    /// For each type that occurs: its number, the rows, their memory and the columns in it. The GIL is free meanwhile.
+    /// A row for each type that occurs: its number, the number of events, their memory and the columns in it. Runs without the GIL.
     fn columns(&self, py: Python<'_>) -> PyResult<Vec<TypeRow>> {
         let all = py.detach(|| self.0.columns());
         let row = |of: Columns| {
@@ -225,7 +225,7 @@ impl EventBatch {
         all.into_iter().map(row).collect()
     }
 
-    /// The texts that columns refer to: their offsets, numbers of 32 bits, and their bytes.
+    /// The texts that columns refer to: their offsets as numbers of 32 bits, and their bytes.
     fn texts(&self) -> (EventMemory, EventMemory) {
         (EventMemory(Source::Offsets(self.0.clone())), EventMemory(Source::Texts(self.0.clone())))
     }
@@ -237,7 +237,7 @@ enum Source {
     Texts(Arc<Batch>),
 }
 
-/// Memory that buffers of Python view without a copy; nothing writes to it any more.
+/// Memory that Python buffers view without a copy. It is never written again.
 #[pyclass(frozen)]
 pub struct EventMemory(Source);
 
@@ -247,7 +247,7 @@ impl EventMemory {
             Source::Columns(of) => of.bytes(),
             Source::Offsets(batch) => {
                 let offsets = batch.texts().offsets();
-                // SAFETY: numbers that were written; any bytes may be read of them.
+                // SAFETY: the offsets are initialised integers, and their bytes may be read as bytes.
                 unsafe { std::slice::from_raw_parts(offsets.as_ptr().cast(), size_of_val(offsets)) }
             }
             Source::Texts(batch) => batch.texts().bytes(),
@@ -259,7 +259,7 @@ impl EventMemory {
 impl EventMemory {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: std::ffi::c_int) -> PyResult<()> {
         let bytes = slf.get().bytes();
-        // SAFETY: the memory lives as long as the object, which the view holds, and is read only.
+        // SAFETY: the view holds the object, which keeps the memory alive; the view is read-only.
         let r = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes.as_ptr().cast_mut().cast(), bytes.len() as isize, 1, flags) };
         if r == 0 { Ok(()) } else { Err(PyErr::take(slf.py()).unwrap_or_else(|| PyBufferError::new_err("no such view"))) }
     }
@@ -269,25 +269,25 @@ impl EventMemory {
     }
 }
 
-/// The last events that a proc's end came with.
+/// Decodes the last events of a proc, which are a part of its exit report.
 #[pyfunction]
 pub fn decode(recent: &[u8]) -> Vec<Event> {
     runtime::agent::recordings::decode(recent).into_iter().map(Event).collect()
 }
 
-/// This process records its events.
+/// True if this process records its events.
 #[pyfunction]
 pub fn is_on() -> bool {
     ::events::is_on()
 }
 
-/// Nanoseconds of the clock of `span_exit`; 0 while nothing is recorded.
+/// The time in nanoseconds on the clock of `span_exit`; 0 while nothing is recorded.
 #[pyfunction]
 pub fn now() -> u64 {
     ::events::now_if_on()
 }
 
-// Texts come from users: what is no Unicode is replaced, and refused nowhere.
+// Texts come from users: characters that are not valid Unicode are replaced, and no text is refused.
 
 #[pyfunction]
 pub fn proc_start(id: u64, mesh: &Bound<'_, PyString>, rank: u64) {

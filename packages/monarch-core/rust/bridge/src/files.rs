@@ -15,16 +15,16 @@ use pyo3::types::PyBytes;
 
 use crate::gil;
 
-/// From so many bytes on, other threads run while a digest is made.
+/// The size from which a digest is computed without the GIL, so that other threads run.
 const LONG: usize = 16 << 10;
 
-/// What a file held when it was read.
+/// The content of a file when it was read.
 #[pyclass(frozen)]
 pub struct FileDigest(::files::FileDigest);
 
 #[pymethods]
 impl FileDigest {
-    /// Its attributes, as the record of an entry in a listing.
+    /// The attributes of the file, as the record of an entry in a listing.
     #[getter]
     fn record<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.record)
@@ -46,7 +46,7 @@ impl FileDigest {
     }
 }
 
-/// The listings of directories, or why there is none.
+/// The listing of each directory, or the error that prevented it.
 #[pyfunction]
 pub fn list_directories(py: Python<'_>, paths: Vec<Vec<u8>>) -> PyResult<Vec<Py<PyAny>>> {
     let paths = paths_of(paths);
@@ -54,7 +54,7 @@ pub fn list_directories(py: Python<'_>, paths: Vec<Vec<u8>>) -> PyResult<Vec<Py<
     results(py, &paths, found, |listing| Ok(PyBytes::new(py, &listing).into_any().unbind()))
 }
 
-/// The digests of files, or why there are none.
+/// The digests of each file, or the error that prevented them.
 #[pyfunction]
 #[pyo3(signature = (paths, piece=0))]
 pub fn digest_files(py: Python<'_>, paths: Vec<Vec<u8>>, piece: u64) -> PyResult<Vec<Py<PyAny>>> {
@@ -67,7 +67,7 @@ fn paths_of(paths: Vec<Vec<u8>>) -> Vec<PathBuf> {
     paths.into_iter().map(|path| OsString::from_vec(path).into()).collect()
 }
 
-/// An error is the `OSError` that Python itself would raise, with the path as `bytes`.
+/// Converts each result for Python. An error becomes the `OSError` that Python itself would raise, with the path as `bytes`.
 fn results<T>(
     py: Python<'_>,
     paths: &[PathBuf],
@@ -86,14 +86,14 @@ fn results<T>(
     results.collect()
 }
 
-/// The digest of bytes.
+/// The BLAKE3 digest of bytes.
 #[pyfunction]
 pub fn blake3<'py>(py: Python<'py>, data: PyBuffer<u8>) -> PyResult<Bound<'py, PyBytes>> {
     let found = with_bytes(py, &data, digest)?;
     Ok(PyBytes::new(py, &found))
 }
 
-/// A digest of bytes that come one after another.
+/// A running BLAKE3 digest of bytes that are added one after another.
 #[pyclass(frozen)]
 #[derive(Default)]
 pub struct Blake3(Mutex<Running>);
@@ -118,7 +118,7 @@ fn with_bytes<T: Send>(py: Python<'_>, data: &PyBuffer<u8>, work: impl FnOnce(&[
     if !data.is_c_contiguous() {
         return Err(pyo3::exceptions::PyBufferError::new_err("the bytes of a digest lie one after another"));
     }
-    // SAFETY: the buffer is held, and has so many bytes; who writes to it meanwhile gets the digest of a mixture.
+    // SAFETY: the buffer is held and has this many bytes. If another thread writes to it meanwhile, the digest is that of a mixture.
     let bytes = unsafe { std::slice::from_raw_parts(data.buf_ptr().cast::<u8>(), data.len_bytes()) };
     Ok(if bytes.len() < LONG { work(bytes) } else { gil::blocking(py, || work(bytes)) })
 }

@@ -1,4 +1,4 @@
-//! Giving up the GIL to block, and the two ways in which a process stops being ours: exit and fork.
+//! Blocking without the GIL, and the two events after which threads must not continue as before: the exit of the process, and a fork.
 
 use std::cell::Cell as StdCell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -14,19 +14,19 @@ use runtime::Mailbox;
 use crate::signal::{self, SignalPipe};
 
 static EXITING: AtomicBool = AtomicBool::new(false);
-/// The main thread is at its exit handlers: threads of the user get no more notifications.
+/// The main thread runs its exit handlers: user threads receive no more notifications.
 static LEAVING: AtomicBool = AtomicBool::new(false);
-/// The process that this one was forked from while it had a runtime; 0 if it was not.
+/// The process that this one was forked from while that process had a runtime; 0 if there is none.
 static FORKED_FROM: AtomicU32 = AtomicU32::new(0);
 
-/// Who sends from this thread.
+/// The actor whose code this thread runs, as the sender of messages.
 pub struct Sender {
     pub mailbox: Option<Arc<Mailbox>>,
     pub on_loop: bool,
 }
 
-/// The same between calls. A thread's variables are dropped after its last code in Python, when nothing waits for it any more: they own
-/// no mailbox, whose messages and descriptors belong to the runtime.
+/// The sender between calls. A thread's variables are dropped after its last Python code, when no component waits for the thread. They own
+/// no mailbox, because a mailbox's messages and descriptors belong to the runtime.
 struct Named {
     id: u64,
     mailbox: Weak<Mailbox>,
@@ -35,22 +35,23 @@ struct Named {
 
 thread_local! {
     static IS_MAIN: bool = is_main_thread();
-    /// Weak, and not an address: a poller of a simulated world can be followed by another one in the same place, with another eventfd.
+    /// A weak reference and not an address: the poller of a simulated world can be followed by another one at the same address, with
+    /// another eventfd.
     static WAITER: StdCell<Option<(Weak<Poller>, Arc<Waiter>)>> = const { StdCell::new(None) };
     static SENDER: StdCell<Option<Named>> = const { StdCell::new(None) };
-    /// This thread has work to do while the process leaves.
+    /// This thread continues its work while the process exits.
     static STAYS: StdCell<bool> = const { StdCell::new(false) };
     static SHIELD: StdCell<Option<Box<shield::Buffer>>> = const { StdCell::new(None) };
 }
 
-/// Until Python 3.14 a thread that wants the GIL while the interpreter ends is ended with `pthread_exit`, whose
-/// unwinding aborts the process when it meets our frames. A handler of the C library's own clean-up list runs before
-/// any unwinding and can keep the thread instead.
+/// Until Python 3.14 a thread that requests the GIL while the interpreter ends is ended with `pthread_exit`, whose unwinding aborts the
+/// process when it reaches Rust frames. A handler in the C library's own clean-up list runs before any unwinding, and can block the thread
+/// instead.
 mod shield {
     use std::ffi::{c_int, c_void};
     use std::sync::atomic::Ordering;
 
-    /// `struct _pthread_cleanup_buffer` of glibc. On the heap it counts as left by whichever frame comes first.
+    /// `struct _pthread_cleanup_buffer` of glibc. A buffer on the heap counts as left by whichever frame is unwound first.
     #[repr(C)]
     pub struct Buffer {
         routine: Option<extern "C" fn(*mut c_void)>,
@@ -76,7 +77,7 @@ mod shield {
         unsafe extern "C" {
             fn _pthread_cleanup_push(buffer: *mut Buffer, routine: extern "C" fn(*mut c_void), arg: *mut c_void);
         }
-        // SAFETY: the buffer lives in a thread-local box until after the list is last looked at.
+        // SAFETY: the buffer lives in a thread-local box until after the last use of the list.
         unsafe { _pthread_cleanup_push(buffer, stay, std::ptr::null_mut()) };
     }
 
@@ -115,21 +116,21 @@ pub fn sender_id() -> u64 {
     })
 }
 
-/// This thread is one of the runtime's: it goes on while the process leaves.
+/// Marks this thread as one of the runtime: it continues while the process exits.
 #[pyfunction]
 pub fn set_runtime_thread() {
     shield_thread();
     STAYS.set(true);
 }
 
-/// Names the actor that this thread belongs to.
+/// Sets the actor that this thread belongs to.
 #[pyfunction]
 pub fn set_thread_sender(mailbox: &crate::actor::ActorMailbox, on_loop: bool) {
     set_runtime_thread();
     SENDER.set(Some(Named { id: mailbox.inner.id.0, mailbox: Arc::downgrade(&mailbox.inner), on_loop }));
 }
 
-/// This thread's waiter for blocking calls.
+/// The waiter of this thread for blocking calls.
 pub fn waiter(poller: &Arc<Poller>) -> Arc<Waiter> {
     shield_thread();
     WAITER.with(|w| {
@@ -143,13 +144,13 @@ pub fn waiter(poller: &Arc<Poller>) -> Arc<Waiter> {
 }
 
 fn is_main_thread() -> bool {
-    // SAFETY: no arguments; both are plain numbers.
+    // SAFETY: the calls have no arguments, and return integers.
     unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) }
 }
 
-/// After exit has begun, a thread other than the main one must not take the GIL again: the interpreter would end
-/// it in the middle of our frames. It has nothing left to do and goes with the process. A thread of the user stays
-/// from the first exit handler on: whatever it would be told now is no news to anybody. Not with the GIL held.
+/// Blocks this thread for ever if the process exits. After the exit has begun, a thread other than the main one must not take the GIL
+/// again: the interpreter would end it in the middle of Rust frames. The thread has no work left and ends with the process. A user thread
+/// is blocked from the first exit handler on: no result matters to it any more. The caller must not hold the GIL.
 pub fn park_if_exiting() {
     if must_stay() {
         loop {
@@ -162,7 +163,7 @@ fn must_stay() -> bool {
     (EXITING.load(Ordering::Acquire) || LEAVING.load(Ordering::Acquire) && !STAYS.get()) && !IS_MAIN.with(|m| *m)
 }
 
-/// The same with the GIL held.
+/// Calls `park_if_exiting` without the GIL. The caller holds the GIL.
 #[pyfunction]
 pub fn stay_if_leaving(py: Python<'_>) {
     if must_stay() {
@@ -170,7 +171,7 @@ pub fn stay_if_leaving(py: Python<'_>) {
     }
 }
 
-/// From now on threads of the user that come to us stay with us.
+/// Marks the process as leaving: user threads that call into the runtime are blocked from now on.
 #[pyfunction]
 pub fn begin_leaving() {
     LEAVING.store(true, Ordering::Release);
@@ -185,7 +186,7 @@ pub fn blocking<T: Send>(py: Python<'_>, f: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Waits until `ready`, running signal handlers when they are due; false when the deadline has passed.
+/// Waits until `ready` is true, and runs signal handlers when they are due; false after the deadline.
 pub fn wait(
     py: Python<'_>,
     poller: &Arc<Poller>,
@@ -196,7 +197,7 @@ pub fn wait(
     wait_as(py, poller, waiter, deadline, true, ready)
 }
 
-/// The same; `lead`: the thread may read the sockets meanwhile.
+/// Waits as `wait` does. With `lead`, the thread may read the sockets meanwhile.
 pub fn wait_as(
     py: Python<'_>,
     poller: &Arc<Poller>,
@@ -211,7 +212,7 @@ pub fn wait_as(
     wait_until(py, poller, waiter, wait, ready)?.ok_or_else(stuck)
 }
 
-/// As `wait`, for an answer: the thread looks by itself now and then, and a notification that was lost is recorded.
+/// Waits as `wait` does, for an answer: the thread checks for itself from time to time, and a lost notification is recorded.
 pub fn wait_for_answer(
     py: Python<'_>,
     poller: &Arc<Poller>,
@@ -233,7 +234,7 @@ fn stuck() -> PyErr {
     PyRuntimeError::new_err("this would wait for ever: every thread of the universe waits, no message is in flight and no time-out is due")
 }
 
-/// As `wait`, but none when nothing can happen any more, which only simulated time knows.
+/// Waits as `wait` does; `None` if nothing can happen any more, which can be known only in simulated time.
 pub fn wait_quiet(
     py: Python<'_>,
     poller: &Arc<Poller>,
@@ -264,7 +265,7 @@ fn wait_until(
         let before = match pipe {
             Some(p) => {
                 let before = p.listen(py, waiter)?;
-                // What came before we listened.
+                // Handles the signals that arrived before the thread began to listen.
                 py.check_signals().inspect_err(|_| SignalPipe::unlisten(py, before))?;
                 Some(before)
             }
@@ -289,7 +290,7 @@ fn wait_until(
     }
 }
 
-/// From now on threads that come back from a wait stay away.
+/// Marks the process as exiting: threads that return from a wait are blocked from now on.
 #[pyfunction]
 pub fn begin_exit() {
     EXITING.store(true, Ordering::Release);
@@ -297,15 +298,15 @@ pub fn begin_exit() {
 
 static EXIT_CODE: AtomicI32 = AtomicI32::new(0);
 
-/// What a shell shows of a process that died of Ctrl-C.
+/// The exit code that a shell shows for a process that Ctrl-C has ended.
 const INTERRUPTED: i32 = 128 + libc::SIGINT;
 
 extern "C" fn leave() {
     let code = EXIT_CODE.load(Ordering::Acquire);
-    // SAFETY: nothing of ours runs after it.
+    // SAFETY: no code of this process runs after this call.
     unsafe {
         if code == INTERRUPTED {
-            // As the interpreter does it: whoever started us sees that it was Ctrl-C, and a shell stops its script.
+            // The interpreter does the same: the parent sees that Ctrl-C ended the process, and a shell ends its script.
             libc::signal(libc::SIGINT, libc::SIG_DFL);
             libc::kill(libc::getpid(), libc::SIGINT);
         }
@@ -313,7 +314,7 @@ extern "C" fn leave() {
     }
 }
 
-/// From now on the process ends with this code, whatever it asks for, once the interpreter is done; 130: by SIGINT.
+/// Sets the exit code of the process, whatever code it requests, when the interpreter has ended; 130 ends it by SIGINT.
 #[pyfunction]
 pub fn set_exit_code(code: i32) {
     if EXIT_CODE.swap(code, Ordering::AcqRel) == 0 {
@@ -322,10 +323,11 @@ pub fn set_exit_code(code: i32) {
     }
 }
 
-/// Ends a fork that comes back to our code: `leave()` does not return.
+/// The function that ends a forked child whose user code has returned to the runtime. It does not return.
 static LEAVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// Makes this process, a fork of `parent`, inert. `process` was its runtime; `leave()` ends a child that comes back to our code.
+/// Makes this process, a fork of `parent`, inert. `process` was the runtime of the parent; `leave()` ends a child whose user code returns
+/// to the runtime.
 #[pyfunction]
 #[pyo3(signature = (parent, leave, process=None))]
 pub fn after_fork_in_child(py: Python<'_>, parent: u32, leave: Py<PyAny>, process: Option<&crate::process::Process>) {
@@ -342,18 +344,18 @@ pub fn is_forked() -> bool {
     FORKED_FROM.load(Ordering::Acquire) != 0
 }
 
-/// A child that has come back from the user's code into a loop of ours, or raised into it, ends here.
+/// Ends a forked child whose user code has returned to a loop of the runtime, or has raised an exception into it.
 pub fn leave_in_child(py: Python<'_>, raised: Option<&PyErr>) {
     if is_forked() {
         if let Some(leave) = LEAVE.get(py) {
             let _ = leave.call1(py, (raised.map(|e| e.value(py)),));
         }
-        // SAFETY: nothing of ours runs after it.
+        // SAFETY: no code of this process runs after this call.
         unsafe { libc::_exit(1) };
     }
 }
 
-/// Every use by a thread of the user begins here.
+/// The check at the beginning of every call from a user thread.
 pub fn check_not_forked() -> PyResult<()> {
     shield_thread();
     if must_stay() {
@@ -369,10 +371,10 @@ pub fn check_not_forked() -> PyResult<()> {
     }
 }
 
-/// Asks the kernel to kill this process when its parent goes; false if the parent is gone already.
+/// Makes the kernel kill this process when its parent ends; false if the parent has ended already.
 #[pyfunction]
 pub fn set_parent_death_signal(parent: i32) -> bool {
-    // SAFETY: no pointers.
+    // SAFETY: the calls take no pointers.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::getppid() == parent

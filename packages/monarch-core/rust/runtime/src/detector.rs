@@ -299,7 +299,7 @@ impl Detector {
         let Some(h) = self.hosts.get_mut(&host).filter(|h| h.help.is_none() && !over(h.down)) else { return false };
         h.ended |= cause == LinkEnd::Ended;
         let cause = if h.ended && cause == LinkEnd::Refused { LinkEnd::Killed } else { cause };
-        // A refused connection is better evidence than the errors before and after it.
+        // A refused connection is a better proof than the errors before and after it.
         if h.down != Some(LinkEnd::Refused) || over(Some(cause)) {
             h.down = Some(cause);
         }

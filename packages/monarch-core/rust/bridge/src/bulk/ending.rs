@@ -21,12 +21,12 @@ pub fn failed(f: &Failure) -> PyErr {
     BulkFailed::new_err((f.to_bytes(),))
 }
 
-/// A cell for an outcome that comes later.
+/// A pending call for the outcome of an operation.
 pub fn cell(node: &Arc<Node>) -> CallCell {
     CallCell::new(node, node.new_cell(Mode::FirstError, 1, Arc::from([])))
 }
 
-/// Fills the cell.
+/// A completion that records the outcome in the pending call.
 pub fn completion(cell: &Arc<Cell>) -> Completion {
     let cell = cell.clone();
     Box::new(move |outcome| {
@@ -38,7 +38,7 @@ pub fn completion(cell: &Arc<Cell>) -> Completion {
     })
 }
 
-/// A message to a port, pickled when it was asked for and sent when all bytes are there.
+/// A message to a port, which is pickled at the request and sent when all bytes have arrived.
 pub struct Notice {
     node: Arc<Node>,
     proc: ProcUid,
@@ -50,7 +50,7 @@ pub struct Notice {
     parts: Vec<(Vec<u8>, bool)>,
 }
 
-/// Process, port or slot, which of both, rank, give back, value.
+/// Process, port or call id, true for a call id, rank, whether an undeliverable message is returned, value.
 pub type Notify<'py> = (u64, u64, bool, Option<u32>, bool, Bound<'py, PyAny>);
 
 impl Notice {
@@ -81,20 +81,20 @@ impl Notice {
             ..Head::default()
         };
         let peer = self.node.peer(self.proc);
-        // Queued, if there is no room: nobody here can wait for it.
+        // Without credit the message is queued: this thread must not wait.
         if self.node.send_message(&peer, &head, &payload, || self.parts(), true) == Sent::Ended && self.give_back {
             self.node.undelivered_to_ended(&head, &peer);
         }
         Ok(())
     }
 
-    /// The message first, then what else is to be done.
+    /// A completion that sends the message first, and then calls `then`.
     pub fn before(self, then: Completion) -> Completion {
         Box::new(move |outcome| then(outcome.and_then(|()| self.send())))
     }
 }
 
-/// The message to a port at the end of an operation.
+/// The message to a port at the end of an operation, as a Python object.
 #[pyclass(frozen)]
 pub struct Message(pub Notice);
 

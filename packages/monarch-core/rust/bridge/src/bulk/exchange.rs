@@ -1,4 +1,4 @@
-//! Large parts of messages: blocks that other processes pull, and pulls of their blocks.
+//! The exchange of large message parts: it offers blocks of this process, and pulls blocks of other processes.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -12,14 +12,14 @@ use wire::ProcUid;
 
 use super::fabric::{Streams, opened};
 
-/// What of it a process has; each made on first use.
+/// The state of the exchange in this process. Each part is made at its first use.
 pub struct Exchanging {
     answering: OnceLock<Option<Arc<Answering>>>,
     fetching: Fetching,
 }
 
 impl Exchanging {
-    /// From now on this process can fetch, lend, and answer.
+    /// Starts the exchange: this process can offer and pull from now on, and answers pulls of other processes.
     pub fn start(node: &Arc<Node>) -> Arc<Exchanging> {
         let streams = Streams { node: Arc::downgrade(node), by_messages: false };
         let fetching = Fetching::new(Arc::new(streams), bulk::bulk::width());
@@ -35,7 +35,7 @@ impl Exchanging {
         this
     }
 
-    /// What is answered from; none if there is no memory for it.
+    /// The component that answers pulls; `None` if there is no memory for it.
     pub fn answering(&self) -> Option<Arc<Answering>> {
         self.answering.get_or_init(|| Answering::new().ok()).clone()
     }

@@ -1,4 +1,4 @@
-//! Connections to processes of other hosts, from this process's agent.
+//! The opening of bulk streams to processes of other hosts, through the agent of this process.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use wire::ProcUid;
 
 pub struct Streams {
     pub node: Weak<Node>,
-    /// Where there is no other way.
+    /// Where no stream can be opened, a pipe of messages replaces it.
     pub by_messages: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A buffer of any process.
+//! The handle of a buffer of any process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use crate::gil;
 pub struct Handle {
     pub node: Arc<Node>,
     pub remote: Arc<Remote>,
-    /// Made here, and the only one: the buffer ends with it.
+    /// The handle was made here and is the only one: the buffer ends with it.
     only: AtomicBool,
 }
 
@@ -46,13 +46,13 @@ impl Drop for Handle {
 
 #[pymethods]
 impl Handle {
-    /// Id, epoch, owner, bytes, read-only: what another process makes a handle of.
+    /// The fields from which another process makes a handle: id, epoch, owner, size in bytes, read-only.
     fn parts(&self) -> ([u8; 16], u64, u64, u64, bool) {
         let r = &self.remote;
         (r.id, r.epoch, r.owner, r.size, r.readonly)
     }
 
-    /// From now on others may have it too.
+    /// Prepares the handle for being sent to other processes.
     fn give(&self) -> PyResult<()> {
         gil::check_not_forked()?;
         if self.remote.is_own() {
@@ -62,7 +62,7 @@ impl Handle {
         Ok(())
     }
 
-    /// The path by which this process reaches it.
+    /// The transport by which this process reaches the buffer.
     fn path(&self, py: Python<'_>, timeout: f64) -> PyResult<&'static str> {
         if self.remote.path() == Path::None {
             self.with_place(py, || self.remote.resolve(sys::deadline(timeout)).map(drop))?;
@@ -70,7 +70,8 @@ impl Handle {
         Ok(self.remote.path().name())
     }
 
-    /// Starts a copy between local memory, which `keep` keeps, and the buffer. None: it is done; else what to wait for.
+    /// Starts a copy between local memory and the buffer; `keep` keeps the local memory alive. Returns `None` if the copy is done, else the
+    /// pending call.
     #[allow(clippy::too_many_arguments)]
     fn transfer(
         &self,
@@ -87,7 +88,7 @@ impl Handle {
         let what = if write { Operation::Write } else { Operation::Read };
         let op = Op { remote: self.remote.clone(), what, local: address, len: nbytes, offset };
         if timeout > 0.0 {
-            // SAFETY: `keep` keeps the local memory, and the caller has looked whether it is writable.
+            // SAFETY: `keep` keeps the local memory alive, and the caller has checked that it is writable.
             match py.detach(|| unsafe { at_once(&op) }) {
                 Some(Ok(())) => return Ok(None),
                 Some(Err(f)) => return Err(failed(&f)),
@@ -100,23 +101,23 @@ impl Handle {
         Ok(Some(cell))
     }
 
-    /// A handle of a part of it.
+    /// The handle of a part of the buffer.
     fn restrict(&self, py: Python<'_>, offset: u64, nbytes: u64, readonly: bool, timeout: f64) -> PyResult<Handle> {
         let part = self.with_place(py, || self.remote.restrict(offset, nbytes, readonly, sys::deadline(timeout)))?;
         Ok(Handle::new(self.node.clone(), part, true))
     }
 
-    /// Its memory, mapped.
+    /// The memory of the buffer, mapped into this process.
     fn map(&self, py: Python<'_>, timeout: f64) -> PyResult<SharedMemory> {
         self.with_place(py, || self.remote.map(sys::deadline(timeout))).map(SharedMemory::of_mapping)
     }
 
-    /// This process has dropped it.
+    /// True if this process has dropped the buffer.
     fn is_dropped(&self) -> bool {
         self.remote.is_dropped()
     }
 
-    /// Ends the buffer for everybody; none if this process had done so.
+    /// Ends the buffer for all processes; `None` if this process has already done so.
     fn drop(&self, timeout: f64) -> PyResult<Option<CallCell>> {
         gil::check_not_forked()?;
         self.only.store(false, Ordering::Release);

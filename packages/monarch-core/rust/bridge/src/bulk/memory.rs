@@ -1,4 +1,4 @@
-//! Memory of this process: lent by an object, or of an arena.
+//! Memory of this process: memory of a Python object, or an allocation of an arena.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// The memory of an object with the buffer protocol, which cannot move or go as long as this is held.
+/// The memory of an object with the buffer protocol, which can neither move nor be freed while this view is held.
 #[pyclass(frozen)]
 pub struct BufferMemory {
     raw: Box<ffi::Py_buffer>,
 }
 
-// SAFETY: the view is a description of memory; it is released with the GIL held, by the interpreter.
+// SAFETY: the view only describes memory; the interpreter releases it with the GIL held.
 unsafe impl Send for BufferMemory {}
 unsafe impl Sync for BufferMemory {}
 
@@ -22,9 +22,9 @@ unsafe impl Sync for BufferMemory {}
 impl BufferMemory {
     #[new]
     fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        // SAFETY: a zeroed Py_buffer is what PyObject_GetBuffer fills in.
+        // SAFETY: PyObject_GetBuffer fills in a zeroed Py_buffer.
         let mut raw: Box<ffi::Py_buffer> = Box::new(unsafe { std::mem::zeroed() });
-        // SAFETY: `raw` stays where it is until it is released.
+        // SAFETY: `raw` is boxed, so it does not move until it is released.
         if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *raw, ffi::PyBUF_FULL_RO) } != 0 {
             return Err(PyErr::fetch(object.py()));
         }
@@ -51,7 +51,7 @@ impl BufferMemory {
         self.raw.ndim
     }
 
-    /// One item after the other.
+    /// True if the items lie one after the other.
     #[getter]
     fn contiguous(&self) -> bool {
         // SAFETY: the view was filled in by `new`.
@@ -61,7 +61,7 @@ impl BufferMemory {
 
 impl Drop for BufferMemory {
     fn drop(&mut self) {
-        // SAFETY: acquired in `new`; objects of Python are dropped with the GIL held.
+        // SAFETY: the view was acquired in `new`; Python objects are dropped with the GIL held.
         unsafe { ffi::PyBuffer_Release(&mut *self.raw) };
     }
 }
@@ -71,7 +71,7 @@ enum Source {
     Mapping(Mapping),
 }
 
-/// Memory that several processes can see: an allocation of this one, or that of another one, mapped.
+/// Memory that several processes can see: an allocation of this process, or a mapped one of another process.
 #[pyclass(frozen)]
 pub struct SharedMemory {
     source: Source,
@@ -99,7 +99,7 @@ impl SharedMemory {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: std::ffi::c_int) -> PyResult<()> {
         let (address, len, readonly) = slf.get().range();
         let address = address as *mut std::ffi::c_void;
-        // SAFETY: the memory lives as long as the object, which the view holds.
+        // SAFETY: the view holds the object, which keeps the memory alive.
         let r = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len as isize, readonly.into(), flags) };
         if r == 0 { Ok(()) } else { Err(PyErr::take(slf.py()).unwrap_or_else(|| PyBufferError::new_err("no such view"))) }
     }

@@ -1,4 +1,4 @@
-//! Operations that are submitted together, once or more often.
+//! Plans: operations that are submitted together, once or several times.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ pub struct Plan {
     keep: Py<PyAny>,
 }
 
-/// Handle, what, local address, bytes, offset, and two operands.
+/// Handle, operation, local address, bytes, offset, and two operands.
 type PlannedOp<'py> = (Bound<'py, Handle>, u8, usize, u64, u64, u64, u64);
 
 #[pymethods]
 impl Plan {
-    /// What: 0 reads, 1 writes, 2 adds, 3 compares and swaps. `keep` keeps all local memory.
+    /// The numbers of operations: 0 reads, 1 writes, 2 adds, 3 compares and swaps. `keep` keeps all local memory alive.
     #[new]
     fn new(bulk: &Bulk, ops: Vec<PlannedOp<'_>>, keep: Py<PyAny>) -> PyResult<Self> {
         gil::check_not_forked()?;
@@ -44,17 +44,17 @@ impl Plan {
         Ok(Plan { node: bulk.node.clone(), inner: transfer::Plan::new(bulk.inner.clone(), ops), keep })
     }
 
-    /// Finds out where the buffers are, as far as that can be done within so many seconds.
+    /// Finds the transports to the buffers, as far as possible within `timeout` seconds.
     fn open(&self, py: Python<'_>, timeout: f64) {
         gil::blocking(py, || self.inner.open(sys::deadline(timeout)));
     }
 
-    /// A submit has not ended.
+    /// True while a submit has not ended.
     fn in_flight(&self) -> bool {
         self.inner.in_flight()
     }
 
-    /// Starts all operations; after those of an earlier submit, if they have not ended.
+    /// Starts all operations, after those of an earlier submit if they have not ended.
     fn submit(&self, py: Python<'_>, timeout: f64, most: u64, notify: Option<Notify<'_>>) -> PyResult<CallCell> {
         gil::check_not_forked()?;
         let cell = cell(&self.node);

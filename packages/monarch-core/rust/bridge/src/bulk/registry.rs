@@ -26,8 +26,9 @@ pub struct Bulk {
 
 #[pymethods]
 impl Bulk {
-    /// `tracer`: the process that is named to Yama, an ancestor of the others; 0 if there is none. `opening`: bound
-    /// for opening a connection, seconds. `streams`: to each process of another host; 1: as many as bring anything.
+    /// `tracer` is the process that Yama is given as the tracer, an ancestor of the other processes; 0 if there is none. `opening` bounds
+    /// the seconds for opening a connection. `streams` is the number of streams to each process of another host; 1 means as many as improve
+    /// the speed.
     #[new]
     fn new(process: &Process, job: u64, tracer: i32, opening: f64, streams: usize) -> PyResult<Self> {
         gil::check_not_forked()?;
@@ -40,10 +41,10 @@ impl Bulk {
         Ok(Bulk { node, inner })
     }
 
-    /// Registers memory of this process, which `keep` keeps where it is. Ends by itself after `lease` seconds.
+    /// Registers memory of this process; `keep` keeps it alive and in place. The registration ends by itself after `lease` seconds.
     ///
-    /// What `keep` is let go of on the thread that finds out that nobody uses the memory any more; without the GIL, which means the next
-    /// time that native code of ours takes it.
+    /// The thread that finds the memory unused drops `keep`. If this thread does not hold the GIL, the object is freed when native code of
+    /// this module next takes the GIL.
     fn register(&self, address: usize, nbytes: usize, readonly: bool, lease: Option<f64>, keep: Py<PyAny>) -> PyResult<Handle> {
         gil::check_not_forked()?;
         let range = Range { address, len: nbytes, readonly };
@@ -51,12 +52,12 @@ impl Bulk {
         Ok(Handle::new(self.node.clone(), remote, true))
     }
 
-    /// A handle that somebody was given. `is_far`: the owner is on another host.
+    /// Makes a handle from the fields that another process has sent. `is_far` is true if the owner is on another host.
     fn handle(&self, id: [u8; 16], epoch: u64, owner: u64, nbytes: u64, readonly: bool, is_far: bool) -> Handle {
         Handle::new(self.node.clone(), Remote::new(self.inner.clone(), id, epoch, owner, nbytes, readonly, is_far), false)
     }
 
-    /// Memory that others can map. `huge`: with huge pages, without, or as the system likes.
+    /// Allocates memory that other processes can map. `huge`: with huge pages, without them, or (`None`) by the default of the system.
     #[pyo3(signature = (nbytes, huge=None))]
     fn allocate(&self, py: Python<'_>, nbytes: usize, huge: Option<bool>) -> PyResult<SharedMemory> {
         gil::check_not_forked()?;
@@ -64,55 +65,55 @@ impl Bulk {
         block.map(SharedMemory::of_block).map_err(|e| PyMemoryError::new_err(e.to_string()))
     }
 
-    /// Is this range memory of `allocate`?
+    /// True if this range was allocated by `allocate`.
     fn is_shared(&self, address: usize, nbytes: usize) -> bool {
         self.inner.arena.find(address, nbytes).is_some()
     }
 
-    /// Connections from now on copy through rings, as where the kernel refuses direct copies.
+    /// Makes later connections copy through rings, as they do where the kernel refuses direct copies.
     fn refuse_direct(&self) {
         self.inner.refuse_direct();
     }
 
-    /// Address, bytes and mode of a buffer of this process that devices are going to know. Its memory stays until `unexport`, which is to
-    /// follow when `ended` names it.
+    /// Exports a buffer of this process to devices: address, size in bytes and read-only flag. Its memory stays until `unexport`, which the
+    /// caller calls when `ended` reports the buffer.
     fn export(&self, id: [u8; 16], epoch: u64) -> PyResult<(usize, usize, bool)> {
         gil::check_not_forked()?;
         let range = self.inner.registry.export(&id, epoch).map_err(|f| failed(&f))?;
         Ok((range.address, range.len, range.readonly))
     }
 
-    /// Devices do not know it any more.
+    /// Notes that devices no longer know the buffer.
     fn unexport(&self, py: Python<'_>, id: [u8; 16]) {
         py.detach(|| self.inner.registry.exports.let_go(&id));
     }
 
-    /// Becomes readable when `ended` has something to tell.
+    /// The descriptor that becomes readable when `ended` has results.
     fn fileno(&self) -> i32 {
         self.inner.registry.exports.fd().as_raw_fd()
     }
 
-    /// Exported buffers that have ended since the last time, and memory of `allocation` that was freed: address, bytes.
+    /// Exported buffers that have ended since the last call, and memory of `allocation` that was freed: address, bytes.
     fn ended(&self) -> Ended {
         self.inner.registry.exports.take()
     }
 
-    /// The memory of `allocate` that this range is in: address, bytes, and a number that no other memory ever has; else none.
+    /// The allocation that contains this range: address, bytes, and a number that no other allocation ever has; `None` if there is none.
     fn allocation(&self, address: usize, nbytes: usize) -> Option<(usize, usize, u64)> {
         self.inner.allocation(address, nbytes)
     }
 
-    /// A message to a port, pickled now and sent later.
+    /// Pickles a message to a port now, for a later send.
     fn notice(&self, notify: Notify<'_>) -> PyResult<Message> {
         Ok(Message(Notice::new(&self.node, notify)?))
     }
 
-    /// Buffers of this process, and those that have ended and are still in use.
+    /// The number of buffers of this process, and of buffers that have ended and are still in use.
     fn counts(&self) -> (usize, usize) {
         self.inner.registry.counts()
     }
 
-    /// Ends all buffers of this process, and says goodbye.
+    /// Ends all buffers of this process, and sends goodbyes to connected processes.
     fn close(&self, py: Python<'_>) {
         if !gil::is_forked() {
             py.detach(|| self.inner.close());

@@ -1,7 +1,8 @@
 //! The order of frames to one mailbox, while large parts are missing. A frame with missing attachments delays only the later frames to the
 //! same mailbox.
 //!
-//! Frames enter in the order of their source, and leave in this order for each lane: a source with a receiving proc and mailbox.
+//! Frames enter in the order of their source, and leave in this order in each mailbox queue, which is identified by a source with a
+//! receiving proc and mailbox. (In code: `lane`.)
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -12,10 +13,10 @@ struct Waiting<T> {
     missing: Vec<u64>,
 }
 
-/// The queues of all lanes. `L` identifies a lane with its source; an attachment is identified by its sender and a number.
+/// All mailbox queues. `L` identifies a queue; an attachment is identified by its sender and a number.
 pub struct Lanes<L, T> {
     lanes: HashMap<L, VecDeque<Waiting<T>>>,
-    /// The lanes that wait for each missing attachment.
+    /// The queues that wait for each missing attachment.
     wanted: HashMap<u64, Vec<L>>,
     /// Attachments that are complete and that later frames may name.
     complete: HashSet<u64>,
@@ -28,8 +29,8 @@ impl<L, T> Default for Lanes<L, T> {
 }
 
 impl<L: Hash + Eq + Clone, T> Lanes<L, T> {
-    /// Returns the frame if it can be delivered at once. Its attachments stay in `complete` until `forget`: several lanes may need those of
-    /// a cast.
+    /// Returns the frame if it can be delivered at once. Its attachments stay in `complete` until `forget`: several queues may need the
+    /// attachments of a cast.
     pub fn push(&mut self, lane: L, frame: T, attachments: &[u64]) -> Option<T> {
         let missing: Vec<u64> = attachments.iter().filter(|a| !self.complete.contains(a)).copied().collect();
         if missing.is_empty() && !self.lanes.contains_key(&lane) {
@@ -67,7 +68,7 @@ impl<L: Hash + Eq + Clone, T> Lanes<L, T> {
         self.complete.remove(&attachment);
     }
 
-    /// Removes the lanes whose source or receiver has ended.
+    /// Removes the queues whose source or receiver has ended.
     pub fn drop_lanes(&mut self, mut gone: impl FnMut(&L) -> bool) {
         self.lanes.retain(|lane, _| !gone(lane));
         self.wanted.retain(|_, lanes| {

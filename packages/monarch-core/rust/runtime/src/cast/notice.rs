@@ -4,8 +4,8 @@
 //! Each edge carries each end once, so the root handles as many messages as it has neighbours, however many hosts the job has. The first
 //! notice is sent at once. Ends that follow within a window are sent together, and the window doubles while there are more, so a hundred
 //! ends within a second are a handful of messages on each edge. When a host of the tree has ended, the next host of its span replaces it.
-//! The replacement and all hosts below it receive all known ends, because the ended host may not have passed on some of them. The hosts
-//! below an ended host use its replacement as their parent, or else the next host above.
+//! The replacement and all its descendants receive all known ends, because the ended host may not have passed on some of them. The children
+//! of an ended host use its replacement as their parent, or else its next live ancestor.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl Notices {
         self.look_up(now);
     }
 
-    /// Uses the next live host above as the parent.
+    /// Uses the next live ancestor as the parent.
     fn look_up(&mut self, now: Duration) {
         let next = self.roster.above.iter().find(|h| !self.dead.contains(h)).copied();
         if next != self.above.as_ref().map(|n| n.uid) {

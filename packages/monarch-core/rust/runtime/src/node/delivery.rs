@@ -137,5 +137,4 @@ impl Node {
         body.extend_from_slice(&peer.uid.0.to_le_bytes());
         self.send_system(self.uid, UNDELIVERABLE, SlotId::NONE, body);
     }
-
 }
