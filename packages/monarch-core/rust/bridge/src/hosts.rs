@@ -1,4 +1,4 @@
-//! This process as a member of jobs that span hosts.
+//! The membership of this process in jobs that span hosts, as a Python object.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use crate::cell::CallCell;
 use crate::gil;
 use crate::process::{Process, failed};
 
-/// `("tcp", host, port)`, `("unix", name, 0)` or `("fd", "", number)`.
+/// An address: `("tcp", host, port)`, `("unix", name, 0)` or `("fd", "", number)`.
 type Where = (String, String, i32);
 
 fn address((kind, name, number): Where) -> PyResult<Address> {
@@ -33,7 +33,7 @@ fn address((kind, name, number): Where) -> PyResult<Address> {
     })
 }
 
-/// What an agent and its clients know each other by.
+/// The keys and secrets by which an agent and its clients authenticate each other.
 #[derive(FromPyObject, PartialEq, Eq)]
 pub struct Trust {
     kind: String,
@@ -59,7 +59,7 @@ impl Trust {
 pub struct Hosts {
     node: Arc<Node>,
     gateway: Arc<Gateway>,
-    /// What hosts of this client's job are dialled with: one authority for all that have the same secret.
+    /// The trust for dialling hosts of this client's job: hosts with the same secret share one authority.
     trusts: Mutex<Vec<(Trust, Arc<DialTrust>)>>,
 }
 
@@ -82,13 +82,13 @@ impl Hosts {
         Ok(Hosts { node, gateway, trusts: Mutex::default() })
     }
 
-    /// Lets clients in; gives the port.
+    /// Accepts clients at the address; returns the port.
     fn listen(&self, at: Where, trust: Trust) -> PyResult<u16> {
         Ok(self.gateway.listen(&address(at)?, trust.policy()?)?)
     }
 
-    /// From now on all hosts are reached through the agent at this address, which `text` names: at least, once the cell has got an
-    /// answer, as one that joins; see `announce` and `join` for the others.
+    /// Reaches all hosts through the agent at this address (a gateway; `text` is the address as the user gave it). The gateway has joined
+    /// when the pending call has its answer; `announce` and `join_all` join the other hosts.
     #[allow(clippy::too_many_arguments)]
     fn go_through(
         &self,
@@ -111,26 +111,26 @@ impl Hosts {
         Ok(CallCell::new(&self.node, inner))
     }
 
-    /// The gateway has not joined: hosts are dialled again.
+    /// Forgets the gateway, which has not joined: hosts are dialled directly again.
     fn forget_way(&self) {
         self.gateway.forget_way();
     }
 
-    /// The gateway: its id, address as given, why it is lost or nothing.
+    /// The gateway: its id, its address as given, and why it is lost (`None` if it is not).
     fn way(&self) -> Option<(u64, String, Option<String>)> {
         self.gateway.way().map(|w| (w.host.id.0, w.address.clone(), w.host.lost()))
     }
 
-    /// The agent of this host is the gateway, without which no other is reached.
+    /// True if the agent of this host is the gateway, through which all other hosts are reached.
     fn is_way(&self, host: u64) -> bool {
         let agent = |h: &runtime::gateway::Host| h.place().agent;
         let found = self.gateway.job(self.node.uid).and_then(|j| j.host(ProcUid(host)));
         found.zip(self.gateway.way()).is_some_and(|(h, w)| agent(&h) != 0 && agent(&h) == agent(&w.host))
     }
 
-    /// Hosts of these ids are going to join this client's job; `settings` are the seconds of `host_loss_timeout`,
-    /// `channel_reconnect_timeout` and the lease (0: none). The cell gets an answer from each, by its place: JSON of what it says of
-    /// itself, or an error that says why it did not join.
+    /// Announces hosts with these ids, which are going to join this client's job. `settings` are the seconds of `host_loss_timeout`,
+    /// `channel_reconnect_timeout` and the lease (0: none). The pending call gets an answer for each host, by its position: a description
+    /// of the host as JSON, or an error with the reason why the host did not join.
     fn announce(&self, hosts: Vec<u64>, settings: (f64, f64, f64)) -> PyResult<CallCell> {
         let job = self.gateway.start_job(job_settings(settings)).map_err(failed)?;
         let ids: Vec<ProcUid> = hosts.into_iter().map(ProcUid).collect();
@@ -139,8 +139,8 @@ impl Hosts {
         Ok(CallCell::new(&self.node, inner))
     }
 
-    /// Takes those in that are known by the same, within `bound` seconds: of each its place among them, id, address, and the uid of its
-    /// agent or 0. Looks names up. Many join by a tree.
+    /// Joins workers with the same trust, within `bound` seconds. Each worker is given by its position in the call, its id, its address,
+    /// and the uid of its agent or 0. Host names are resolved here. Many workers join by a tree.
     #[allow(clippy::type_complexity)]
     fn join_all(
         &self,
@@ -163,25 +163,25 @@ impl Hosts {
         Ok(())
     }
 
-    /// TLS handshakes that this process has completed.
+    /// The number of TLS handshakes that this process has completed.
     #[staticmethod]
     fn handshakes() -> u64 {
         net::trust::handshakes()
     }
 
-    /// Hosts of this client that it has no connection to: what it says to them others carry.
+    /// The relayed hosts of this client: it has no connection to them, and a relay forwards its frames.
     fn below(&self) -> Vec<u64> {
         self.gateway.job(self.node.uid).map_or(vec![], |j| j.hosts_below().into_iter().map(|h| h.0).collect())
     }
 
-    /// A host that was expected is not going to join.
+    /// Gives up a host that was expected: it is not going to join.
     fn give_up(&self, cell: &CallCell, rank: u32, host: u64, why: String) {
         if let Some(job) = self.gateway.job(self.node.uid) {
             self.gateway.give_up(&job, ProcUid(host), cell.inner.slot, rank, &why);
         }
     }
 
-    /// Has the agent of a host end; the cell gets an answer when it is about to.
+    /// Ends the agent of a host. The pending call gets an answer when the agent is about to end.
     fn shutdown(&self, host: u64) -> PyResult<CallCell> {
         let host = ProcUid(host);
         let targets = Arc::from([(host, wire::MailboxId(0))]);
@@ -195,39 +195,40 @@ impl Hosts {
         Ok(CallCell::new(&self.node, inner))
     }
 
-    /// Says goodbye to all others, and is part of nothing any more.
+    /// Sends goodbyes to all other members, and leaves all jobs.
     fn close(&self, py: Python<'_>, bound: f64) {
         gil::blocking(py, || self.gateway.close(seconds(bound)));
     }
 
-    /// The hosts of this client's job: id, name, pid, why it is lost or nothing.
+    /// The hosts of this client's job: id, name, pid, and why the host is lost (`None` if it is not).
     fn hosts(&self) -> Vec<(u64, String, u32, Option<String>)> {
         let job = self.gateway.job(self.node.uid);
         let describe = |h: Arc<runtime::gateway::Host>| (h.id.0, h.name(), h.place().pid, h.lost());
         job.map_or(vec![], |j| j.hosts().into_iter().map(describe).collect())
     }
 
-    /// So many clients have work here, or use this host as a gateway.
+    /// The number of clients that have work on this host, or use it as a gateway.
     fn clients(&self) -> usize {
         self.gateway.jobs().into_iter().filter(|j| !j.is_clients()).count()
     }
 
-    /// What this process has sent to other hosts: frames of casts, and frames of any kind.
+    /// The numbers of frames that this process has sent to other hosts: frames of casts, and frames of any kind.
     fn sent(&self) -> (u64, u64) {
         let jobs = self.gateway.jobs();
         let all = jobs.iter().flat_map(|j| j.hosts()).map(|h| h.trunk.sent.load(Ordering::Relaxed)).sum();
         (jobs.iter().map(|j| j.cast_counts().sent).sum(), all)
     }
 
-    /// Has hosts get other certificates, as they do every 30 days: for tests.
+    /// Renews the certificates of the hosts, as happens every 30 days: for tests.
     fn renew(&self, from_: &str) {
         if let Some(job) = self.gateway.job(self.node.uid) {
             self.gateway.renew_all(&job, from_);
         }
     }
 
-    /// From now on nothing goes between these hosts and this one, and between others again; those `beside` cut themselves off, but for
-    /// memory: for tests. The cell is done when that is so for the procs here too.
+    /// For tests: pauses the connections between these hosts and this one, and resumes those to other hosts. Hosts in `beside` pause their
+    /// own connections to this host; here only the bulk streams to them are paused. The pending call is done when the procs of this host
+    /// have paused theirs too.
     fn cut_off(&self, py: Python<'_>, hosts: Vec<u64>, beside: Vec<u64>) -> CallCell {
         let uids = |all: Vec<u64>| all.into_iter().map(ProcUid).collect::<Vec<_>>();
         let (hosts, beside) = (uids(hosts), uids(beside));
@@ -247,7 +248,7 @@ impl Hosts {
         CallCell::new(&self.node, inner)
     }
 
-    /// Breaks the connection to a host, as a network does now and then: for tests.
+    /// Breaks the connection to a host, as a network may do: for tests.
     fn cut(&self, host: u64) {
         for job in self.gateway.jobs() {
             if let Some(h) = job.host(ProcUid(host)) {

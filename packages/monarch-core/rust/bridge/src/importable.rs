@@ -1,9 +1,9 @@
-//! Modules inside the file of another one: Python has nothing to import them from, and what is pickled is named by its module.
+//! Submodules of the extension module. Python has no file to import them from, but a pickle names a class or function by its module.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyType};
 
-/// Makes a module known by its full name, and its classes and functions as those of it, unless they name a public home themselves.
+/// Registers a submodule under its full name, and sets the module of its classes and functions, unless they have a public one.
 pub fn publish(module: &Bound<'_, PyModule>, name: &str) -> PyResult<()> {
     module.setattr("__name__", name)?;
     for value in module.dict().values() {

@@ -1,4 +1,4 @@
-//! The extension module `monarch._core._native`: thin wrappers, one file per Python noun.
+//! The extension module `monarch._core._native`: thin wrappers, one file for each Python noun.
 
 mod actor;
 mod bulk;

@@ -1,4 +1,4 @@
-//! The view of a job from outside, without being part of it.
+//! The inspection of a job from a process that is no part of the job.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -11,28 +11,29 @@ use wire::{Control, Frame, ProcUid};
 
 use crate::gil;
 
-/// More than any answer: a frame that claims to be longer is no frame of ours.
+/// The largest answer: a frame with a greater length is malformed.
 const LONGEST: usize = 1 << 30;
 
-/// The uids of the agents that listen on this machine. Where their sockets have abstract names, those of other users are among them.
+/// The uids of the agents that listen on this machine. With abstract socket names, agents of other users are included.
 #[pyfunction]
 pub fn agents(py: Python<'_>) -> Vec<u64> {
     gil::blocking(py, runtime::node::guest::agents).into_iter().map(|uid| uid.0).collect()
 }
 
-/// The process of the agent that is reached at the given uid, which need not answer; none if it cannot be reached.
+/// The pid of the agent with this uid, which need not answer; `None` if it cannot be reached.
 #[pyfunction]
 pub fn agent_pid(py: Python<'_>, agent: u64) -> Option<i32> {
     gil::blocking(py, || runtime::node::guest::pid(ProcUid(agent)).ok().filter(|pid| *pid > 0))
 }
 
-/// The directory of the control sockets of this user, which may not be there.
+/// The directory of this user's control sockets. It may not exist.
 #[pyfunction]
 pub fn control_directory() -> String {
     net::control_socket::of_user().to_string_lossy().into_owned()
 }
 
-/// Asks the agent that is reached at the given uid; gives its answer, JSON. `OSError` if there is none within `timeout` seconds.
+/// Sends an inspection request to the agent with this uid; returns its answer as JSON. Raises `OSError` without an answer within `timeout`
+/// seconds.
 #[pyfunction]
 pub fn look_in<'py>(py: Python<'py>, agent: u64, me: u64, what: u8, timeout: f64) -> PyResult<Bound<'py, PyBytes>> {
     let body = gil::blocking(py, || ask(ProcUid(agent), ProcUid(me), what, Duration::from_secs_f64(timeout)));

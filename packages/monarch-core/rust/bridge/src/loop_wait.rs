@@ -1,7 +1,7 @@
-//! How the event loop of an actor sleeps: as one that may read the sockets.
+//! The sleep of an actor's event loop, in which the thread of the loop may read the sockets.
 //!
-//! The loop's own epoll set is one of the poller's sources while the loop sleeps, so its thread can lead like any other
-//! that waits. A message for its actor then costs one wake-up instead of two.
+//! While the loop sleeps, its own epoll set is one of the poller's sources, so its thread can be the leader like any other waiting thread.
+//! A message for its actor then costs one wake-up instead of two.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use crate::gil;
 use crate::process::Process;
 
 thread_local! {
-    /// Of this thread: that of the loop which was made last.
+    /// The sleeper of the loop that this thread made last.
     static SLEEPER: RefCell<Option<Arc<LoopReady>>> = const { RefCell::new(None) };
 }
 
-/// What wakes the event loop of this thread, if it sleeps as above.
+/// The sleeper that wakes the event loop of this thread; `None` if the loop sleeps in its own way.
 pub fn sleeper() -> Option<Arc<dyn Sleeper>> {
     SLEEPER.with_borrow(|s| s.clone().map(|s| s as Arc<dyn Sleeper>))
 }
 
-/// No descriptor: the loop is closed.
+/// The value of `fd` after the loop was closed.
 const CLOSED: i32 = -1;
 
 struct LoopReady {
     waiter: Arc<Waiter>,
     ready: AtomicBool,
     sleeps: AtomicU64,
-    /// It is woken because a wake-up was lost.
+    /// The loop is woken because a wake-up was lost.
     anyway: AtomicBool,
     fd: AtomicI32,
 }
@@ -66,7 +66,7 @@ impl Sleeper for LoopReady {
     }
 }
 
-/// Lets one loop sleep; dropped with it.
+/// The sleeper of one loop. It is dropped with the loop.
 #[pyclass(frozen)]
 pub struct LoopSleep {
     node: Arc<Node>,
@@ -93,12 +93,12 @@ impl LoopSleep {
         Ok(LoopSleep { node, token, state })
     }
 
-    /// Sleeps until the loop has something to do, at most `timeout` seconds. True if it was woken because a wake-up was lost.
+    /// Sleeps until the loop has work, for at most `timeout` seconds. Returns true if a lost wake-up was the reason to wake it.
     #[pyo3(signature = (timeout=None))]
     fn sleep(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         gil::check_not_forked()?;
         self.state.ready.store(false, Ordering::Release);
-        // Only this thread writes it.
+        // Only this thread writes the counter.
         self.state.sleeps.store(self.state.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
         if self.node.poller.arm(self.token, self.state.fd.load(Ordering::Acquire)).is_err() {
@@ -117,7 +117,7 @@ impl LoopSleep {
 }
 
 impl LoopSleep {
-    /// The loop's set is in the poller's no more: without that nothing would wake it.
+    /// Adds the loop's epoll set to the poller again. Without it no event would wake the loop.
     #[cold]
     fn enter_again(&self) -> PyResult<()> {
         let fd = self.state.fd.load(Ordering::Acquire);

@@ -1,7 +1,7 @@
-//! Modules are read without a buffer: a hook of CPython for the opening of code (PEP 578).
+//! Reading of modules without a buffer, by a hook of CPython for the opening of code (PEP 578).
 //!
-//! An `open` with a buffer asks whether the file is a terminal (`isatty`). On a mount that is a request to its server for each module, the
-//! only one of a warm import. A module is read whole, so a buffer would gain nothing.
+//! An `open` with a buffer checks whether the file is a terminal (`isatty`). On a mount this check is a request to the mount's server for
+//! each module, and the only request of a warm import. A module is read as a whole, so a buffer would gain nothing.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,10 +11,10 @@ use pyo3::prelude::*;
 type OpenCode = unsafe extern "C" fn(*mut ffi::PyObject, *mut c_void) -> *mut ffi::PyObject;
 type SetOpenCode = unsafe extern "C" fn(OpenCode, *mut c_void) -> c_int;
 
-/// Whether modules are read so from now on: not where an embedding program has a hook of its own.
+/// Installs the hook; false if it was not installed: an embedding program may have a hook of its own.
 #[pyfunction]
 pub fn read_modules_unbuffered(py: Python<'_>) -> PyResult<bool> {
-    // The function is no part of the stable interface, so an interpreter may lack it.
+    // The function is not in the stable interface, so an interpreter may lack it.
     // SAFETY: the name ends with a NUL.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"PyFile_SetOpenCodeHook".as_ptr()) };
     if found.is_null() {
@@ -31,8 +31,9 @@ pub fn read_modules_unbuffered(py: Python<'_>) -> PyResult<bool> {
     Ok(true)
 }
 
-/// `FileIO(path)`: for reading.
+/// Opens a file for reading: `FileIO(path)`.
 unsafe extern "C" fn open_unbuffered(path: *mut ffi::PyObject, class: *mut c_void) -> *mut ffi::PyObject {
-    // SAFETY: CPython calls with the GIL and with a string; `class` is what was given with the hook; the list of arguments ends with NULL.
+    // SAFETY: CPython calls this with the GIL and with a string; `class` is the argument that was set with the hook; NULL ends the
+    // arguments.
     unsafe { ffi::PyObject_CallFunctionObjArgs(class.cast(), path, std::ptr::null_mut::<ffi::PyObject>()) }
 }

@@ -1,4 +1,4 @@
-//! Ports: the receiving end here, the sending end as an address.
+//! Ports: the receiving end as an object of this process, and the sending end as an address.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl PortMailbox {
         self.inner.id.0
     }
 
-    /// A cell that gets the next message that no other cell has asked for.
+    /// A pending receive of the next message that no other receive takes.
     fn receive(&self) -> CallCell {
         let inner = self.node.new_cell(Mode::FirstError, 1, Arc::from([]));
         self.node.forget_cell(inner.slot);
@@ -93,7 +93,7 @@ pub fn send_to_port(
     Ok(())
 }
 
-/// Answers a slot of any process with an object.
+/// Answers a pending call of any process with an object.
 #[pyfunction]
 #[pyo3(signature = (process, proc, slot, rank, value, status=0))]
 pub fn send_to_slot(process: &Process, proc: u64, slot: u64, rank: u32, value: &Bound<'_, PyAny>, status: u8) -> PyResult<()> {

@@ -1,4 +1,4 @@
-//! The runtime of this process.
+//! The runtime of this process as a Python object.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -27,21 +27,21 @@ use crate::system_event::event;
 use crate::timeline::Timeline;
 use ::bulk::bulk::Jobs;
 
-/// Later than this is never: a clock must be able to count it.
+/// The longest time of a timer. A longer time means never, but a clock must be able to represent it.
 const LONGEST: Duration = Duration::from_secs(1 << 32);
 
 thread_local! {
-    /// This is the thread that takes the events.
+    /// True on the housekeeping thread.
     static HOUSEKEEPING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 #[pyclass(frozen)]
 pub struct Process {
     pub node: Arc<Node>,
-    /// Of the housekeeping thread, which never reads the sockets: it would have to wake those it reads for.
+    /// The waiter of the housekeeping thread. This thread never reads the sockets: it would have to wake the threads for which it reads.
     waiter: Arc<net::Waiter>,
     pub exchanging: Arc<Exchanging>,
-    /// Those whose processes may reach the memory of this one.
+    /// The jobs whose processes may reach the memory of this process.
     pub jobs: Jobs,
 }
 
@@ -49,13 +49,13 @@ pub fn failed(e: std::io::Error) -> PyErr {
     PyOSError::new_err(format!("cannot start the runtime: {e}"))
 }
 
-/// A proc to be started: uid, setup, exec, ready in ms, prefix of output lines, name, file of output.
+/// A proc to start: uid, setup, exec, ready in ms, prefix of output lines, name, file for the output.
 type Plan = (u64, Vec<u8>, bool, u64, String, String, String);
 
 #[pymethods]
 impl Process {
-    /// The client: its own agent. `zygote` is the command that starts the process that procs are forked from; `consoles` are
-    /// the descriptors that lines of procs' stdout and stderr are written to, -1 for none.
+    /// Makes the runtime of a client, which is its own agent. `zygote` is the command that starts the zygote; `consoles` are the
+    /// descriptors for lines that procs print to stdout and stderr, -1 for none.
     #[staticmethod]
     fn client(
         uid: u64,
@@ -71,7 +71,7 @@ impl Process {
         Ok(Process::of(node))
     }
 
-    /// A proc, whose link to its agent is the descriptor `fd`. It records so many events, from the first message on; 0: none.
+    /// Makes the runtime of a proc; `fd` is its link to its agent. It records `events` events from the first message on; 0: none.
     #[staticmethod]
     fn proc(uid: u64, agent: u64, fd: i32, events: u32) -> PyResult<Self> {
         let node = Node::start(ProcUid(uid), ProcUid(agent)).map_err(failed)?;
@@ -80,12 +80,12 @@ impl Process {
         if events > 0 {
             node.keep_recording(events);
         }
-        // SAFETY: the caller hands the descriptor over.
+        // SAFETY: the caller passes the ownership of the descriptor.
         peer.link.attach(unsafe { OwnedFd::from_raw_fd(fd) }).map_err(failed)?;
         Ok(Process::of(node))
     }
 
-    /// The client of a simulated world, whose procs are nodes of this process.
+    /// Makes the client of a simulated world, whose procs are nodes of this process.
     #[staticmethod]
     fn simulated_client(timeline: &Timeline, uid: u64, host: String) -> PyResult<Self> {
         let node = Node::on(timeline.poller()?, ProcUid(uid), ProcUid(uid));
@@ -96,7 +96,7 @@ impl Process {
         Ok(Process::of(node))
     }
 
-    /// A proc of this simulated client, which its agent has asked for; none if it has been killed meanwhile.
+    /// Makes a proc of this simulated client that its agent has requested; `None` if the proc was killed meanwhile.
     fn simulated_proc(&self, uid: u64, group: u64, pid: u32) -> PyResult<Option<Process>> {
         let Some((node, link)) = self.node.agent().and_then(|a| a.launcher()).and_then(|l| l.node(ProcUid(uid), group)) else {
             return Ok(None);
@@ -107,7 +107,7 @@ impl Process {
         Ok(Some(Process::of(node)))
     }
 
-    /// Tells the agent that a simulated proc of this client has ended, with a wait status.
+    /// Reports to the agent that a simulated proc of this client has ended, with a wait status.
     fn simulated_exit(&self, uid: u64, status: i32) {
         if let Some(l) = self.node.agent().and_then(|a| a.launcher()) {
             l.exited(ProcUid(uid), status);
@@ -129,21 +129,21 @@ impl Process {
         self.node.agent_uid.0
     }
 
-    /// Starts the zygote ahead of need.
+    /// Starts the zygote before it is needed.
     fn warm_up(&self) {
         if let Some(a) = self.node.agent() {
             a.warm_up();
         }
     }
 
-    /// Where lines that procs started from now on print are written: descriptors for their stdout and stderr.
+    /// Sets the descriptors for lines that later procs print to stdout and stderr.
     fn set_consoles(&self, out: i32, err: i32) {
         if let Some(a) = self.node.agent() {
             a.set_consoles([out, err]);
         }
     }
 
-    /// Asks the agent of a host for procs; 0: the agent of this host.
+    /// Requests procs from the agent of a host; 0: from the agent of this host.
     fn spawn_procs(&self, host: u64, procs: Vec<Plan>) -> PyResult<()> {
         gil::check_not_forked()?;
         let plan = |(uid, setup, exec, ready_ms, prefix, name, capture)| {
@@ -152,7 +152,7 @@ impl Process {
         };
         let procs: Vec<(ProcUid, ProcPlan)> = procs.into_iter().map(plan).collect();
         if self.node.routes.lost_host(ProcUid(host)).is_some() || self.node.ended_peer(ProcUid(host)).is_some() {
-            // Nothing is sent there any more, so nothing comes back.
+            // No frame is sent to a lost host, so no answer would arrive.
             procs.iter().for_each(|(uid, _)| self.node.fail_calls(&self.node.peer_unlinked(*uid).0));
             return Ok(());
         }
@@ -167,12 +167,12 @@ impl Process {
         Ok(())
     }
 
-    /// Asks the agent not to kill this proc, which is being stopped, for so many seconds.
+    /// Asks the agent not to kill this proc, which is being stopped, for `grace` seconds.
     fn extend_stop(&self, grace: f64) {
         self.node.to_agent(Control::Extend { grace_ms: (grace * 1e3) as u64 });
     }
 
-    /// Tells the agent that an actor of this mesh begins its `__cleanup__`, or has ended it.
+    /// Reports to the agent that an actor of this mesh begins its `__cleanup__`, or has ended it.
     fn note_cleanup(&self, mesh: u64, begins: bool) {
         self.node.to_agent(Control::Cleanup { mesh: MailboxId(mesh), begins });
     }
@@ -183,7 +183,7 @@ impl Process {
         Ok(())
     }
 
-    /// A cell that the given procs answer by slot; its errors are failures of `mesh`.
+    /// A pending call that the given procs answer by its call id; a failure of a proc is a failure of `mesh`.
     #[pyo3(signature = (how, size, procs=None, mesh=0))]
     fn cell(&self, how: i32, size: usize, procs: Option<Vec<u64>>, mesh: u64) -> PyResult<CallCell> {
         gil::check_not_forked()?;
@@ -198,7 +198,7 @@ impl Process {
         Ok(cell)
     }
 
-    /// Sends a stop to all targets, behind everything sent before; each answers when it has stopped.
+    /// Sends a stop to all targets, behind all earlier messages. Each target answers when it has stopped.
     fn stop_actors(&self, targets: &Targets, body: &[u8]) -> PyResult<CallCell> {
         gil::check_not_forked()?;
         let inner = self.node.new_cell(Mode::Gather, targets.ids.len(), targets.ids.clone());
@@ -229,7 +229,7 @@ impl Process {
         Ok(())
     }
 
-    /// Answers a slot with bytes: status 0 for a value, 1 an exception, 2 a failure, 4 closed.
+    /// Answers a pending call with bytes: status 0 for a value, 1 for an exception, 2 for a failure, 4 for closed.
     fn reply(&self, to: u64, slot: u64, rank: u32, status: u8, body: &[u8]) -> PyResult<()> {
         gil::check_not_forked()?;
         let status = Status::from_u8(status).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))?;
@@ -237,14 +237,14 @@ impl Process {
         Ok(())
     }
 
-    /// The next event for the housekeeping thread; none after `timeout` seconds.
+    /// The next event for the housekeeping thread; `None` after `timeout` seconds.
     #[pyo3(signature = (timeout=None))]
     fn next_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
         gil::leave_in_child(py, None);
         self.node.system.set_waiter(self.waiter.clone());
         HOUSEKEEPING.set(true);
         let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
-        // Events that are there are taken without giving up the GIL: a batch of spawns is one turn.
+        // Events that are there already are taken with the GIL held: a batch of spawns is one turn.
         if let Some(e) = self.next() {
             return event(py, &self.node, e).map(Some);
         }
@@ -265,35 +265,35 @@ impl Process {
         Supervision::of(&self.node)
     }
 
-    /// The failure that `next_event` gave last is with the actors concerned.
+    /// Notes that the failure of the last event has reached the actors concerned.
     fn failure_handled(&self) {
         self.node.system.failure_handled();
     }
 
-    /// Waits until the housekeeping thread, which does not wait for itself, has dealt with all failures that have arrived.
+    /// Waits until the housekeeping thread has handled all failures that have arrived. On that thread itself it returns at once.
     fn settle(&self, py: Python<'_>) {
         if self.node.system.failures_in_flight() > 0 && !HOUSEKEEPING.get() {
             gil::blocking(py, || self.node.system.settle());
         }
     }
 
-    /// How a proc ended, if it has.
+    /// The end of a proc; `None` if this process knows of no end.
     fn ended(&self, proc: u64) -> Option<ProcessEnd> {
         let peer = self.node.known_peer(ProcUid(proc))?;
         peer.ended().map(|ended| ProcessEnd(ended.end.clone()))
     }
 
-    /// Of one that has ended so long ago that how is not kept, only that it has.
+    /// The end of a proc that ended so long ago that only the fact is known; `None` for all other procs.
     fn ended_long_ago(&self, proc: u64) -> Option<ProcessEnd> {
         self.node.end_of_old(ProcUid(proc)).map(|ended| ProcessEnd(ended.end.clone()))
     }
 
-    /// Whether this is the identity of a host, as far as this process knows hosts.
+    /// True if this process knows the uid as that of a host.
     fn is_host(&self, uid: u64) -> bool {
         self.node.routes.is_host(ProcUid(uid))
     }
 
-    /// Decodes the bytes of a result whose process ended.
+    /// Decodes the answer to a call whose process ended.
     #[staticmethod]
     fn decode_end(body: &[u8]) -> PyResult<ProcessEnd> {
         let end = postcard::from_bytes(body).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))?;
@@ -304,12 +304,12 @@ impl Process {
         self.node.close_mailbox(MailboxId(id), reason, bury);
     }
 
-    /// Lets processes of the same user in that were not started by this agent.
+    /// Accepts processes of the same user that this agent has not started.
     fn open_door(&self) -> PyResult<()> {
         self.node.agent().map_or(Ok(()), |a| a.open_door()).map_err(failed)
     }
 
-    /// Makes processes of another client's job reachable, of each its host.
+    /// Makes processes of another client's job reachable; `places` has the host of each process.
     fn join(&self, py: Python<'_>, client: u64, places: Vec<(u64, u64)>) -> PyResult<()> {
         gil::check_not_forked()?;
         let places: Vec<_> = places.into_iter().map(|(proc, host)| (ProcUid(proc), ProcUid(host))).collect();
@@ -317,14 +317,14 @@ impl Process {
         Ok(())
     }
 
-    /// Asks the procs of this agent to end that external processes have spawned.
+    /// Stops the procs of this agent that external processes have spawned.
     fn stop_procs_of_guests(&self, grace: f64, reason: &str) {
         if let Some(agent) = self.node.agent() {
             agent.stop_procs_of_guests(Duration::from_secs_f64(grace), reason);
         }
     }
 
-    /// The hosts of processes; gives those whose host is lost, and how. `here`: what this host is called in their job; 0: in its own.
+    /// Sets the hosts of processes; returns those whose host is lost, with its end. `here`: this host's uid in their job; 0: in its own job.
     #[pyo3(signature = (procs, here=0))]
     fn route(&self, procs: Vec<(u64, u64)>, here: u64) -> PyResult<Vec<(u64, ProcessEnd)>> {
         gil::check_not_forked()?;
@@ -338,39 +338,39 @@ impl Process {
         Ok(lost)
     }
 
-    /// A proc of this agent answers the processes of the asker's job too. Gives the job; none if the asker or the proc is gone.
+    /// Lets a proc of this agent serve the job of `asker` too. Returns the job; `None` if the asker or the proc has ended.
     fn serve(&self, proc: u64, asker: u64) -> Option<u64> {
         self.node.agent()?.serve(ProcUid(proc), ProcUid(asker)).map(|job| job.0)
     }
 
-    /// Processes of this job may have handles of this one's memory: it serves them.
+    /// Admits a job whose processes may have handles to memory of this process, which serves their requests.
     fn admit_job(&self, job: u64) {
         self.jobs.add(job);
     }
 
-    /// What this host is called in the job of that process in which another host has this name, for an agent.
+    /// In an agent: the uid of this host in the job that `asker` belongs to and in which another host has the uid `host`.
     fn here_beside(&self, host: u64, asker: u64) -> Option<u64> {
         self.node.agent()?.here_beside(ProcUid(host), ProcUid(asker)).map(|here| here.0)
     }
 
-    /// What this host is called in the job of that process, for an agent.
+    /// In an agent: the uid of this host in the job of that process.
     fn job_of(&self, asker: u64) -> Option<u64> {
         self.node.agent()?.job_of(ProcUid(asker)).map(|here| here.0)
     }
 
-    /// The job in which this host is called that, for an agent.
+    /// In an agent: the job in which this host has this uid.
     fn client_of(&self, here: u64) -> Option<u64> {
         self.node.agent()?.client_of(ProcUid(here)).map(|job| job.0)
     }
 
-    /// A line of this agent for processes that look in; an empty text removes it.
+    /// Sets a line of this agent's inspection report; an empty text removes it.
     fn note(&self, name: String, text: String) {
         if let Some(agent) = self.node.agent() {
             agent.note(name, text);
         }
     }
 
-    /// (uid, pid) of the procs of this agent.
+    /// The uid and the pid of each proc of this agent.
     fn alive_procs(&self) -> Vec<(u64, u32)> {
         self.node.agent().map_or(vec![], |a| a.alive().into_iter().map(|(u, p)| (u.0, p)).collect())
     }
@@ -392,7 +392,7 @@ impl Process {
         }
     }
 
-    /// Ends the agent: no procs any more, the zygote is gone, all output is on the console.
+    /// Ends the agent: its procs and its zygote have ended, and all output is on the console.
     fn close_agent(&self, py: Python<'_>, bound: f64) {
         if let Some(a) = self.node.agent() {
             gil::blocking(py, || a.close(Duration::from_secs_f64(bound)));
@@ -405,15 +405,15 @@ impl Process {
         }
     }
 
-    /// Where the output of procs that are spawned from now on is kept, if it is.
+    /// Sets the directory for the output of later procs.
     fn set_log_dir(&self, path: std::path::PathBuf) {
         if let Some(a) = self.node.agent() {
             a.set_log_dir(path);
         }
     }
 
-    /// Counts lines of these procs of this agent that are alike, together, in windows of so many seconds; none: no longer.
-    /// The slot is answered when what was counted before is on the console, or after 3 s. A `viewer`, a client elsewhere, has them too.
+    /// Counts equal lines of these procs of this agent together, in windows of `window` seconds; `None` ends the counting. The call `slot`
+    /// is answered when the earlier counts are on the console, or after 3 s. A `viewer` is a client elsewhere that gets the lines too.
     #[pyo3(signature = (procs, window, to, slot, rank, viewer=None))]
     fn aggregate_output(&self, procs: Vec<u64>, window: Option<f64>, to: u64, slot: u64, rank: u32, viewer: Option<u64>) {
         let node = self.node.clone();
@@ -426,12 +426,12 @@ impl Process {
         }
     }
 
-    /// The ranks that the call with this slot waits for; none if it is over or nobody holds it.
+    /// The ranks that the call with this id waits for; empty if it is done or dropped.
     fn unanswered(&self, slot: u64) -> Vec<u32> {
         self.node.unanswered(SlotId(slot))
     }
 
-    /// Sends a request to this process's own housekeeping thread after so many seconds.
+    /// Sends a request to this process's own housekeeping thread after `delay` seconds.
     fn remind(&self, delay: f64, kind: u16, body: Vec<u8>) {
         let node = Arc::downgrade(&self.node);
         let send = move || {
@@ -442,7 +442,7 @@ impl Process {
         self.node.poller.later(Duration::try_from_secs_f64(delay).unwrap_or(LONGEST).min(LONGEST), Box::new(send));
     }
 
-    /// Waits until what was sent is in the sockets' hands; false after `bound` seconds.
+    /// Waits until the sockets have accepted all queued frames; false after `bound` seconds.
     fn flush_links(&self, py: Python<'_>, bound: f64) -> bool {
         let deadline = self.node.poller.now() + Duration::from_secs_f64(bound);
         let waiter = gil::waiter(&self.node.poller);
@@ -459,7 +459,7 @@ impl Process {
         })
     }
 
-    /// From how many bytes on parts of messages to other hosts are fetched by their receiver; none: they are sent. -1: to be decided.
+    /// Sets the size in bytes from which receivers on other hosts pull large parts; `None`: parts are sent; -1: not decided yet.
     fn lend_from(&self, bytes: Option<i64>) {
         self.node.lending.lend_from(match bytes {
             None => NEVER,
@@ -467,13 +467,13 @@ impl Process {
         });
     }
 
-    /// Parts of messages that others have not fetched yet.
+    /// The number of message parts that receivers have not pulled yet.
     fn lent(&self) -> usize {
         self.node.lending.lent()
     }
 
-    /// Waits until others have fetched what they were lent; false if some is left after `bound` seconds, or if nobody gets any of it for
-    /// `pause` seconds, or the agent is gone.
+    /// Waits until receivers have pulled all offered parts; false if some are left after `bound` seconds, if no receiver makes progress for
+    /// `pause` seconds, or if the agent has ended.
     fn wait_fetched(&self, py: Python<'_>, bound: f64, pause: f64) -> bool {
         if self.node.lending.lent() == 0 {
             return true;
@@ -497,54 +497,54 @@ impl Process {
         })
     }
 
-    /// Whether this process knows a process of the job; an agent knows all of its host, for the job of `asker`.
+    /// True if this process knows a process of the job. An agent knows all processes of its host, for the job of `asker`.
     fn knows(&self, uid: u64, asker: u64) -> bool {
         self.node.knows(ProcUid(uid), ProcUid(asker))
     }
 
-    /// The agent of its host is to tell when this process ends.
+    /// Requests a report of the process's end from the agent of its host.
     fn watch_proc(&self, uid: u64, host: u64) {
         let target = ProcUid(uid);
         if let Some(place) = self.node.routes.place(target) {
-            // Nothing may have come from that host yet, nor gone there.
+            // This process may not have exchanged frames with that host yet.
             self.node.route(place.host, place.host, place.here);
         }
         self.node.to_agent_of(ProcUid(host), Control::Watch { target });
     }
 
-    /// Calls to this mesh of another owner fail, those under way and those to come.
+    /// Fails the pending and later calls to this mesh of another owner.
     fn fail_mesh(&self, mesh: u64, procs: Vec<u64>, reason: &[u8]) {
         let procs: Vec<ProcUid> = procs.into_iter().map(ProcUid).collect();
         self.node.fail_mesh(MailboxId(mesh), &procs, reason);
     }
 
-    /// From now on frames on all links are held so long (ns), in both directions.
+    /// For tests: delays the frames of all links by `nanos` nanoseconds, in both directions.
     fn hold_frames(&self, nanos: u64) {
         self.node.poller.delay.set(Duration::from_nanos(nanos));
     }
 
-    /// Somebody holds a call to this mesh whose failure has not been seen.
+    /// True if a holder of a call to this mesh may still see the call's failure.
     fn failure_may_be_seen(&self, mesh: u64) -> bool {
         self.node.failure_may_be_seen(MailboxId(mesh))
     }
 
-    /// What those who look in see this process as; stacks without the GIL go to the descriptor `fd` when `signal` is sent.
+    /// Sets the name of this process in inspections. Stacks without the GIL are written to the descriptor `fd` when `signal` is sent.
     fn show(&self, name: String, fd: i32, signal: i32) {
         self.node.inspections.set_name(name);
         self.node.inspections.set_dump((fd >= 0).then_some((fd, signal)));
     }
 
-    /// This process as JSON.
+    /// The state of this process as JSON.
     fn state(&self) -> Vec<u8> {
         self.node.state_json()
     }
 
-    /// The stacks that an event asked for, as JSON.
+    /// Takes the stacks that an event requested, as JSON.
     fn stacks_taken(&self, ticket: u64, body: Vec<u8>) {
         self.node.stacks_taken(ticket, body);
     }
 
-    /// Asks all procs of this agent: 0 for their state, 1 for their stacks; the answer is JSON.
+    /// Inspects all procs of this agent: 0 for their state, 1 for their stacks. The answer is JSON.
     fn inspect(&self, what: u8) -> PyResult<CallCell> {
         let inner = self.node.new_cell(Mode::Gather, 1, Arc::default());
         match self.node.agent() {
@@ -554,19 +554,19 @@ impl Process {
         Ok(CallCell::new(&self.node, inner))
     }
 
-    /// Records the events of this process from now on, in a ring for at least so many.
+    /// Records the events of this process from now on, in a ring for at least `events` of them.
     fn record(&self, events: u32) {
         self.node.keep_recording(events);
     }
 
-    /// The same for this agent and all its procs, those that come too; 0: no longer, except where a process records for itself.
+    /// Records the events of this agent and all its procs, later ones included; 0 ends it, except where a process records for itself.
     fn record_host(&self, events: u32) {
         if let Some(agent) = self.node.agent() {
             agent.record(events);
         }
     }
 
-    /// The processes of this agent whose events are recorded or were: (proc, pid, file, ended, name, job), this process first.
+    /// The processes of this agent whose events are or were recorded: (proc, pid, file, ended, name, job), this process first.
     fn recorded(&self) -> Vec<(u64, u32, String, bool, String, u64)> {
         let own = std::process::id();
         let row = |r: runtime::agent::recordings::Recording| {
@@ -575,7 +575,7 @@ impl Process {
         self.node.agent().map_or(vec![], |a| a.recorded().into_iter().map(row).collect())
     }
 
-    /// Numbers for tests.
+    /// Numbers for tests: pending calls, reserved bytes of the arena, dropped replies.
     fn stats(&self) -> (usize, u64, u64) {
         let dropped = self.node.dropped_replies.load(std::sync::atomic::Ordering::Relaxed);
         (self.node.calls_in_flight(), self.node.arena.reserved(), dropped)
@@ -583,7 +583,7 @@ impl Process {
 }
 
 impl Process {
-    /// The next event for Python. Pings are answered here, with the GIL: that is what they ask for.
+    /// The next event for Python. Pings are answered here, with the GIL held: a ping checks that Python runs.
     fn next(&self) -> Option<SystemEvent> {
         loop {
             match self.node.system.pop()? {

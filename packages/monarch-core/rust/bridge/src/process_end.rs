@@ -1,34 +1,34 @@
-//! How a process of the job has ended, as a Python object.
+//! The end of a process of the job, as a Python object.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use wire::exit::{ExitReason, ProcEnd};
 
-/// How a process of the job has ended.
+/// The end of a process of the job.
 #[pyclass(frozen)]
 pub struct ProcessEnd(pub ProcEnd);
 
 #[pymethods]
 impl ProcessEnd {
-    /// 0 if it is not known.
+    /// The pid; 0 if it is not known.
     #[getter]
     fn pid(&self) -> u32 {
         self.0.pid
     }
 
-    /// Its host; empty if that is not known.
+    /// The host of the process; empty if it is not known.
     #[getter]
     fn host(&self) -> &str {
         &self.0.host
     }
 
-    /// The kind of an `ExitReason`.
+    /// The kind of its `ExitReason`.
     #[getter]
     fn kind(&self) -> &'static str {
         self.0.reason.kind()
     }
 
-    /// It was stopped, which is no failure.
+    /// True if the process was stopped, which is no failure.
     #[getter]
     fn is_stop(&self) -> bool {
         matches!(self.0.reason, ExitReason::Stopped(_))
@@ -49,25 +49,25 @@ impl ProcessEnd {
         matches!(self.0.reason, ExitReason::Signal { core_dumped: true, .. })
     }
 
-    /// The reason in words, of the kinds that have one. That of a stop has its bounds before it.
+    /// The text of the reason, for the kinds that have one. That of a stop begins with its bounds.
     #[getter]
     fn detail(&self) -> &str {
         self.0.reason.detail()
     }
 
-    /// The meshes whose actors had begun their `__cleanup__` and not ended it when the process died by itself.
+    /// The meshes whose actors had begun but not ended their `__cleanup__` when the process died by itself.
     #[getter]
     fn cleaning(&self) -> Vec<u64> {
         self.0.cleaning.iter().map(|m| m.0).collect()
     }
 
-    /// Its last events, for `events.decode`.
+    /// The last events of the process, for `events.decode`.
     #[getter]
     fn recent<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.recent)
     }
 
-    /// The last lines that it printed.
+    /// The last lines that the process printed.
     #[getter]
     fn output(&self) -> Vec<String> {
         self.0.output.clone()

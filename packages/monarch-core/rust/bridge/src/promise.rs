@@ -1,4 +1,4 @@
-//! The writing end of a promise for code without Python: functions in a table of C, which any thread may call without the GIL.
+//! The writing end of a promise for native code: a C table of functions that any thread may call without the GIL.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use wire::Status;
 use crate::cell::CallCell;
 use crate::gil;
 
-/// What the functions give.
+/// The return values of the functions.
 const SET: c_int = 0;
 const SET_ALREADY: c_int = 1;
 const MALFORMED: c_int = 2;
 
-/// Changes with the table. Native code that takes the promise gives its capsule another name.
+/// The name of the capsule, which changes with the table. Native code that takes the promise renames the capsule.
 const NAME: &std::ffi::CStr = c"monarch.promise.1";
 
 /// `struct monarch_promise` of docs/extending.md.
@@ -26,7 +26,7 @@ pub struct NativePromise {
     set_result: unsafe extern "C" fn(*mut NativePromise, *const u8, usize) -> c_int,
     set_exception: unsafe extern "C" fn(*mut NativePromise, *const u8, usize) -> c_int,
     drop: unsafe extern "C" fn(*mut NativePromise),
-    // The rest is not of the table.
+    // The remaining fields do not belong to the table.
     cell: Arc<Cell>,
     is_set: AtomicBool,
 }
@@ -36,7 +36,7 @@ impl NativePromise {
         if self.is_set.swap(true, Ordering::AcqRel) {
             return SET_ALREADY;
         }
-        // A forked child has none of the threads that wait.
+        // A forked child has none of the waiting threads.
         if !gil::is_forked() {
             self.cell.complete(Outcome::new(0, status, bytes));
         }
@@ -44,7 +44,7 @@ impl NativePromise {
     }
 }
 
-/// SAFETY: `promise` is one that was taken and not dropped; there are `len` bytes.
+/// SAFETY: `promise` was taken and not dropped, and `bytes` is valid for `len` bytes.
 unsafe fn set(promise: *mut NativePromise, status: Status, bytes: *const u8, len: usize) -> c_int {
     if promise.is_null() || (bytes.is_null() && len > 0) || isize::try_from(len).is_err() {
         return MALFORMED;
@@ -63,13 +63,13 @@ unsafe extern "C" fn set_exception(promise: *mut NativePromise, text: *const u8,
 
 unsafe extern "C" fn drop_promise(promise: *mut NativePromise) {
     if !promise.is_null() {
-        // SAFETY: made by `Box::into_raw`, and dropped once.
+        // SAFETY: the pointer comes from `Box::into_raw`, and is dropped once.
         let promise = unsafe { Box::from_raw(promise) };
         promise.set(Status::Closed, &[]);
     }
 }
 
-/// The promise of a capsule that nothing has taken.
+/// Drops the promise of a capsule that no code has taken.
 unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
     // SAFETY: Python calls this with the capsule that it frees.
     unsafe {
@@ -79,12 +79,12 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// A capsule with the native writing end of a promise that waits for one answer.
+/// A capsule with the native writing end of a promise, which completes a pending call.
 #[pyfunction]
 pub fn native_promise<'py>(py: Python<'py>, call: &CallCell) -> PyResult<Bound<'py, PyAny>> {
     let promise = NativePromise { set_result, set_exception, drop: drop_promise, cell: call.inner.clone(), is_set: AtomicBool::new(false) };
     let promise = Box::into_raw(Box::new(promise));
-    // SAFETY: a pointer that is not null, a constant name, and a destructor for both.
+    // SAFETY: the pointer is not null, the name is constant, and the destructor fits both.
     unsafe {
         let capsule = ffi::PyCapsule_New(promise.cast(), NAME.as_ptr(), Some(drop_capsule));
         Bound::from_owned_ptr_or_err(py, capsule).inspect_err(|_| drop_promise(promise))

@@ -1,10 +1,10 @@
-//! `monarch._core._native.protocol`: the numbers that messages, answers and requests have on both sides.
+//! `monarch._core._native.protocol`: the numbers of messages, answers and requests that both sides use.
 
 #[pyo3::pymodule(submodule)]
 pub mod protocol {
     use wire::Status;
 
-    // Flags of a message.
+    // The flags of a message.
     #[pymodule_export]
     const STOP: u8 = wire::frame::STOP;
     #[pymodule_export]
@@ -12,7 +12,7 @@ pub mod protocol {
     #[pymodule_export]
     const TRACED: u8 = wire::frame::TRACED;
 
-    // How a call waits for its answers.
+    // The conditions under which a call is done.
     #[pymodule_export]
     pub const NO_ANSWER: i32 = -1;
     #[pymodule_export]
@@ -22,7 +22,7 @@ pub mod protocol {
     #[pymodule_export]
     pub const STREAM: i32 = 2;
 
-    // What an answer is.
+    // The status of an answer: value, error, or failure.
     #[pymodule_export]
     const OK: u8 = Status::Ok as u8;
     #[pymodule_export]
@@ -36,7 +36,7 @@ pub mod protocol {
     #[pymodule_export]
     const UNDELIVERED: u8 = Status::Undelivered as u8;
 
-    // Requests that the native side sends, too.
+    // Requests that the native side sends too.
     #[pymodule_export]
     const FAILURE: u16 = runtime::node::system::FAILURE;
     #[pymodule_export]

@@ -1,7 +1,7 @@
-//! Signals that arrive while the main thread blocks in our code.
+//! Signals that arrive while the main thread blocks in native code.
 //!
-//! A signal that comes between the interpreter's last look and our system call interrupts nothing, and a quiet wait would
-//! sleep on it. So while the main thread waits, Python's C handler writes to a pipe of ours that is among the sockets.
+//! A signal that arrives between the interpreter's last check and the blocking system call interrupts nothing, and a wait without other
+//! events would not end. So while the main thread waits, Python's C handler writes to a pipe of this module, which the poller watches.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,14 +13,14 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// A Ctrl-C has come since `run_at_exit` took over.
+/// A Ctrl-C has arrived since `run_at_exit` installed its handler.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note(_: std::ffi::c_int) {
     INTERRUPTED.store(true, Ordering::Release);
 }
 
-/// Runs an exit handler with Ctrl-C deferred from before its first instruction; one that has come already counts.
+/// Runs an exit handler with Ctrl-C deferred from before its first instruction. A Ctrl-C that has arrived already counts.
 #[pyfunction]
 pub fn run_at_exit(handler: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = handler.py();
@@ -38,7 +38,7 @@ pub fn run_at_exit(handler: &Bound<'_, PyAny>) -> PyResult<()> {
     handler.call0().map(drop)
 }
 
-/// A Ctrl-C has come during the exit.
+/// True if a Ctrl-C has arrived during the exit.
 #[pyfunction]
 pub fn was_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Acquire)
@@ -62,11 +62,11 @@ impl Source for SignalPipe {
     }
 }
 
-/// Of the poller that this process's main thread waits on.
+/// The pipe for the poller on which the main thread of this process waits.
 static PIPE: OnceLock<Option<Arc<SignalPipe>>> = OnceLock::new();
 
 thread_local! {
-    /// Of simulated worlds, which come and go. Only the main thread's are used.
+    /// The pipes of simulated worlds, which begin and end. Only those of the main thread are used.
     static PIPES: RefCell<Vec<(usize, Arc<SignalPipe>)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -87,7 +87,7 @@ pub fn simulated_pipe(poller: &Arc<Poller>) -> Option<Arc<SignalPipe>> {
     })
 }
 
-/// The poller is no more.
+/// Removes the pipe of a simulated poller that has ended.
 pub fn forget(poller: &Arc<Poller>) {
     let key = Arc::as_ptr(poller) as usize;
     PIPES.with(|pipes| pipes.borrow_mut().retain(|(k, _)| *k != key));
@@ -103,19 +103,19 @@ fn make(poller: &Arc<Poller>) -> Option<Arc<SignalPipe>> {
     Some(pipe)
 }
 
-/// In a fork: signals of the child must not wake a thread of the parent.
+/// Detaches a forked child: signals of the child must not wake a thread of the parent.
 pub fn forget_in_child(py: Python<'_>) {
     if let Some(Some(pipe)) = PIPE.get()
         && let Ok(set) = set_wakeup_fd(py, -1)
         && set != pipe.write.as_raw_fd()
     {
-        // It is the user's.
+        // The descriptor belongs to the user.
         let _ = set_wakeup_fd(py, set);
     }
 }
 
 impl SignalPipe {
-    /// A signal has come since the last call.
+    /// True if a signal has arrived since the last call.
     pub fn take(&self) -> bool {
         self.tripped.load(Ordering::Acquire) && self.tripped.swap(false, Ordering::AcqRel)
     }
@@ -124,7 +124,7 @@ impl SignalPipe {
         self.tripped.load(Ordering::Acquire)
     }
 
-    /// From now on until `unlisten`, signals wake `waiter`. Gives the descriptor that was set before.
+    /// Lets signals wake `waiter` until `unlisten`. Returns the descriptor that was set before.
     pub fn listen(&self, py: Python<'_>, waiter: &Arc<Waiter>) -> PyResult<i32> {
         {
             let mut current = self.waiter.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,16 +136,16 @@ impl SignalPipe {
     }
 
     pub fn unlisten(py: Python<'_>, before: i32) {
-        // Fails only where `listen` failed.
+        // This call fails only where `listen` failed.
         let _ = set_wakeup_fd(py, before);
     }
 }
 
-/// Set when the module is loaded, before any thread of ours. A fork while another thread fills a cell on first need leaves it half
-/// filled in the child, which would wait for that thread for ever.
+/// `signal.set_wakeup_fd`. It is set when the module is loaded, before any thread of the runtime. Otherwise a fork could interrupt the
+/// thread that sets it, and the child would wait for that thread for ever.
 static SET_WAKEUP_FD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// Of the module, as it is loaded.
+/// Sets what this module needs, when the extension module is loaded.
 pub fn prepare(py: Python<'_>) -> PyResult<()> {
     SET_WAKEUP_FD.get_or_try_init(py, || py.import("_signal")?.getattr("set_wakeup_fd").map(Bound::unbind)).map(drop)
 }

@@ -1,4 +1,4 @@
-//! The decisions on failures of one process.
+//! The supervision of one process as a Python object: the decisions about failures.
 
 use std::sync::Arc;
 
@@ -7,27 +7,27 @@ use runtime::Node;
 use runtime::supervision::{Action, Kind, Owner};
 use wire::{MailboxId, ProcUid};
 
-/// The supervision of a process; its decisions on failures come with the events that report them.
+/// The supervision of a process. The events that report failures contain its decisions about them.
 #[pyclass(frozen)]
 pub struct Supervision {
     node: Arc<Node>,
 }
 
-/// From now on this rank counts as failed: slices that contain it are refused.
+/// Counts this rank as failed: slices that contain it are refused from now on.
 #[pyclass(frozen, get_all)]
 pub struct Mark {
     mesh: u64,
     rank: u32,
 }
 
-/// The owner of the mesh, which is this process, is notified of a rank.
+/// Notify the owner of the mesh, which is this process, of the failure of a rank.
 #[pyclass(frozen, get_all)]
 pub struct Tell {
     mesh: u64,
     rank: u32,
 }
 
-/// The actor that owns the mesh is asked: its `__supervise__` decides, when its turn comes.
+/// Put the failure into the queue of the actor that owns the mesh: its `__supervise__` decides.
 #[pyclass(frozen, get_all)]
 pub struct Ask {
     actor: u64,
@@ -35,7 +35,7 @@ pub struct Ask {
     rank: u32,
 }
 
-/// The actor that owns the mesh fails: it handles nothing.
+/// Let the actor that owns the mesh fail: its class does not handle failures.
 #[pyclass(frozen, get_all)]
 pub struct Fail {
     actor: u64,
@@ -43,13 +43,13 @@ pub struct Fail {
     rank: u32,
 }
 
-/// The actor fails: the process of its owner is gone.
+/// Let the actor fail: the process of its owner has ended.
 #[pyclass(frozen, get_all)]
 pub struct Orphan {
     actor: u64,
 }
 
-/// What is to be done, in this order.
+/// The actions as Python objects, in their order.
 pub fn objects(py: Python<'_>, actions: Vec<Action>) -> PyResult<Vec<Py<PyAny>>> {
     let object = |action| {
         Ok(match action {
@@ -83,18 +83,18 @@ impl Supervision {
 
 #[pymethods]
 impl Supervision {
-    /// A mesh is owned here from now on: by an actor, or by the process if `owner` is 0.
+    /// Adds a mesh that an actor of this process owns, or the process itself if `owner` is 0.
     fn created(&self, mesh: u64, owner: u64, is_actors: bool, procs: Vec<u64>) {
         let kind = if is_actors { Kind::Actors } else { Kind::Procs };
         self.with(|s| s.created(MailboxId(mesh), as_owner(owner), kind, procs.into_iter().map(ProcUid).collect()));
     }
 
-    /// No owner is notified of its failures.
+    /// Removes the owner of a mesh: only callers of the mesh see its failures.
     fn disown(&self, mesh: u64) {
         self.with(|s| s.disown(MailboxId(mesh)));
     }
 
-    /// A stop of it begins; gives the meshes that end with it.
+    /// Begins the stop of a mesh; returns the meshes that end with it.
     fn stopping(&self, mesh: u64) -> Vec<u64> {
         ids(self.with(|s| s.stopping(MailboxId(mesh))))
     }
@@ -103,7 +103,7 @@ impl Supervision {
         self.with(|s| s.gone(MailboxId(mesh)));
     }
 
-    /// Whether the owner was told of every rank, and whether every rank's proc has ended.
+    /// Whether the owner has been notified of every rank, and whether the proc of every rank has ended.
     fn progress(&self, mesh: u64) -> (bool, bool) {
         self.with(|s| s.progress(MailboxId(mesh)))
     }
@@ -127,7 +127,7 @@ impl Supervision {
         ids(self.with(|s| s.owned(as_owner(owner))))
     }
 
-    /// It has failed: nothing is asked of it any more.
+    /// Marks an actor as failed: it is asked nothing more.
     fn actor_over(&self, actor: u64) {
         self.with(|s| s.actor_over(MailboxId(actor)));
     }
@@ -136,7 +136,7 @@ impl Supervision {
         self.with(|s| s.actor_ended(MailboxId(actor)));
     }
 
-    /// An actor's hook has answered; true if the actor fails of it.
+    /// Takes the answer of an actor's `__supervise__`; true if the actor fails because of it.
     fn answered(&self, actor: u64, handled: bool) -> bool {
         self.with(|s| s.answered(MailboxId(actor), handled))
     }

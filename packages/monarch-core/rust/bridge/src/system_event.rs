@@ -26,31 +26,31 @@ macro_rules! classes {
 }
 
 classes! {
-    /// An actor is to be spawned here.
+    /// An actor is to be spawned in this process.
     SpawnActor { mailbox: u64, spec: Py<PyBytes>, }
     /// This proc is to end.
     StopProc { reason: String, }
-    /// Processes have ended, of one cause; and what is to be done about it.
+    /// Processes have ended, of one cause. `actions` are the decisions about it.
     ProcsEnded { ends: Vec<(u64, Py<ProcessEnd>)>, actions: Vec<Py<PyAny>>, }
-    /// An actor of a mesh that this process owns has failed; and what is to be done about it.
+    /// An actor of a mesh that this process owns has failed. `actions` are the decisions about it.
     ActorFailed { mesh: u64, failure: Py<PyBytes>, actions: Vec<Py<PyAny>>, }
-    /// A process asks for something; an answer goes to `slot`.
+    /// A process sends a request. The answer goes to the call id `slot`.
     SystemRequest { sender: u64, kind: u16, slot: u64, body: Py<PyBytes>, }
-    /// Somebody wants the stacks of all threads.
+    /// An inspection has requested the stacks of all threads.
     StacksWanted { ticket: u64, }
-    /// Python has stopped to run in a proc of this agent, or, with no evidence, runs again. `stacks` are JSON or empty.
+    /// Python does not run in a proc of this agent, or runs again if `evidence` is empty. `stacks` are JSON or empty.
     ProcUnresponsive { proc: u64, evidence: String, stacks: Py<PyBytes>, }
-    /// A failed call was let go unseen.
+    /// A failed call was dropped before its failure was seen.
     CallAbandoned { mesh: u64, }
-    /// The agent of this proc is gone.
+    /// The agent of this proc has ended.
     RootLost {}
-    /// Somebody has joined, attached, was refused, or is lost; so many times since it was last said.
+    /// A member has joined, attached, was refused, or is lost. `count` is the number of such events since the last report.
     HostAudit { what: &'static str, peer: String, detail: String, count: u64, }
-    /// Of an agent: a client has the host end.
+    /// Sent to an agent: a client requests the end of the host.
     HostShutdown { sender: u64, slot: u64, }
-    /// Of an agent: a client is gone, with all that it had here. `host`: what this host was called in its job.
+    /// Sent to an agent: a client has ended, with all its processes here. `host` is the uid of this host in the client's job.
     JobEnded { host: u64, }
-    /// Of a simulated world's client: a proc is to be started in this process.
+    /// Sent to the client of a simulated world: a proc is to be started in this process.
     LaunchProc { proc: u64, setup: Py<PyBytes>, }
 }
 

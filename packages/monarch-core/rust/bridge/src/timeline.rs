@@ -1,4 +1,4 @@
-//! The time of a simulated world, and the threads that it waits for.
+//! The clock of a simulated world, and the threads that it waits for.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -33,7 +33,7 @@ impl Timeline {
         }
     }
 
-    /// Sleeps until so much time has passed, if given, or else until nothing can happen any more; false in the latter case.
+    /// Sleeps for `time`, or without it until nothing can happen any more; false if nothing can happen any more.
     fn pause(&self, py: Python<'_>, time: Option<Duration>) -> PyResult<bool> {
         let poller = self.poller()?;
         let deadline = time.map(|t| poller.now() + t);
@@ -49,24 +49,24 @@ impl Timeline {
         Timeline { inner: net::Timeline::new(seed), running: Mutex::new(None) }
     }
 
-    /// Seconds since the beginning.
+    /// The seconds since the beginning of the simulated time.
     fn now(&self) -> f64 {
         self.inner.elapsed().as_secs_f64()
     }
 
-    /// Checks a time; `ValueError` if it is negative, NaN or infinite.
+    /// Checks a time. Raises `ValueError` if it is negative, NaN or infinite.
     #[staticmethod]
     fn check(seconds: f64) -> PyResult<()> {
         span(seconds).map(drop)
     }
 
-    /// Moves the clock while nothing runs on it.
+    /// Advances the clock while no thread runs on it.
     fn advance(&self, seconds: f64) -> PyResult<()> {
         self.inner.move_to(self.inner.elapsed() + span(seconds)?);
         Ok(())
     }
 
-    /// Starts the thread that reads the sockets and keeps the clock.
+    /// Starts the thread that reads the sockets and advances the clock.
     fn start(&self) -> PyResult<()> {
         let failed = |e: std::io::Error| PyOSError::new_err(format!("cannot start a universe: {e}"));
         let poller = Poller::simulated(self.inner.clone()).map_err(failed)?;
@@ -76,7 +76,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// Ends it.
+    /// Ends the thread that `start` has started.
     fn stop(&self, py: Python<'_>) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((poller, thread)) = running {
@@ -86,12 +86,12 @@ impl Timeline {
         }
     }
 
-    /// A number for the threads of one process.
+    /// A new number for the threads of one process.
     fn new_group(&self) -> u64 {
         self.inner.new_group()
     }
 
-    /// Time waits for one more thread, which is about to start, or for something that is done elsewhere.
+    /// Makes time wait for one more thread that is about to start, or for work that is done elsewhere.
     fn enroll(&self, group: u64) {
         self.inner.enroll(group);
     }
@@ -101,18 +101,18 @@ impl Timeline {
         self.wake();
     }
 
-    /// This thread is one that was enrolled; the root is notified when nothing can happen any more.
+    /// Makes this thread the enrolled one. With `root`, it is notified when nothing can happen any more.
     #[pyo3(signature = (group, root=false))]
     fn enter(&self, group: u64, root: bool) {
         self.inner.enter(group, root);
     }
 
-    /// This thread goes on with something else; whoever enrolled it dismisses it.
+    /// Ends the part of this thread in the simulation. The thread that enrolled it dismisses it.
     fn step_out(&self) {
         self.inner.leave();
     }
 
-    /// The threads of the group are no more, as soon as each waits next.
+    /// Ends the threads of the group, each at its next wait.
     fn kill(&self, group: u64) {
         self.inner.kill(group);
         self.wake();
@@ -122,19 +122,19 @@ impl Timeline {
         self.inner.is_dead(group)
     }
 
-    /// The end of a thread that entered.
+    /// Ends a thread that has entered.
     fn leave(&self) {
         if let Some(group) = self.inner.leave() {
             self.dismiss(group);
         }
     }
 
-    /// Lets so many seconds pass for this thread.
+    /// Lets `seconds` seconds pass for this thread.
     fn sleep(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         self.pause(py, Some(span(seconds)?)).map(drop)
     }
 
-    /// Waits until nothing can happen any more. On the root's thread.
+    /// Waits until nothing can happen any more. It is called on the thread of the root.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
         self.pause(py, None).map(drop)
     }

@@ -1,8 +1,8 @@
-//! The trace that the code of a thread or task belongs to (W3C Trace Context).
+//! The trace of the code that a thread or task runs (W3C Trace Context).
 //!
-//! It stands in a variable of Python's contexts, which tasks of an event loop have each for itself. Nothing looks at it until
-//! something in this process has had a trace, or the library OpenTelemetry is there, whose current span counts more. From then on
-//! each message begins with its own trace or with none: code of the message before may have entered one that it has not left.
+//! The trace is the value of a Python context variable, of which each task of an event loop has its own. The variable is not read until
+//! this process has had a trace, or has imported OpenTelemetry, whose current span takes precedence. From then on each message begins with
+//! its own trace or without one: the code of the previous message may have entered a trace that it has not left.
 
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 
@@ -12,15 +12,15 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyInt, PyString, PyType};
 use wire::Trace;
 
-/// Something in this process has had a trace.
+/// Some code of this process has had a trace.
 static TRACING: AtomicBool = AtomicBool::new(false);
-/// Modules that had been imported when OpenTelemetry was last looked for.
+/// The number of imported modules when OpenTelemetry was last searched for.
 static MODULES: AtomicIsize = AtomicIsize::new(0);
 static HAS_OPENTELEMETRY: AtomicBool = AtomicBool::new(false);
-/// Numbers the messages that have begun since; code of none has 0.
+/// The number of the next message that begins. Code outside messages has 0.
 static MESSAGES: AtomicU64 = AtomicU64::new(1);
 
-/// What a module of Python gives us, filled when ours is loaded: a fork leaves it whole.
+/// Python objects that this module needs. They are set when the extension module is loaded, so a fork finds them complete.
 struct Names {
     variable: Py<PyAny>,
     modules: Py<PyDict>,
@@ -35,13 +35,13 @@ pub fn prepare(py: Python<'_>) -> PyResult<()> {
         Ok(Names { variable, modules })
     };
     match NAMES.get_or_try_init(py, make) {
-        // Where an interpreter's own modules cannot be read, nothing has a trace, and everything else works.
+        // If an interpreter's own modules cannot be read, no code has a trace, and everything else works.
         Err(e) if !e.is_instance_of::<PyImportError>(py) => Err(e),
         _ => Ok(()),
     }
 }
 
-/// A sampled trace and a span of it.
+/// A sampled trace, and a span of it.
 #[pyclass(frozen, eq, hash, module = "monarch.extension.trace")]
 #[derive(PartialEq, Eq, Hash)]
 pub struct TraceContext(pub Trace);
@@ -54,7 +54,7 @@ impl TraceContext {
         Ok(TraceContext(Trace { id, span: span as u64 }))
     }
 
-    /// Of the value of a `traceparent` header; none if the trace is not sampled.
+    /// The trace of the value of a `traceparent` header; `None` if the trace is not sampled.
     #[classmethod]
     fn from_traceparent(_cls: &Bound<'_, PyType>, traceparent: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
         let Ok(text) = traceparent.cast::<PyString>() else {
@@ -67,13 +67,13 @@ impl TraceContext {
         }
     }
 
-    /// 16 bytes.
+    /// The id of the trace, of 16 bytes.
     #[getter]
     fn trace_id(&self) -> u128 {
         self.0.id
     }
 
-    /// 8 bytes.
+    /// The id of the span, of 8 bytes.
     #[getter]
     fn span_id(&self) -> u64 {
         self.0.span
@@ -99,7 +99,7 @@ impl TraceContext {
     }
 }
 
-/// A number above 0 of so many bits.
+/// Checks a positive number of at most `bits` bits.
 fn number(name: &str, value: &Bound<'_, PyAny>, bits: u32) -> PyResult<u128> {
     if !value.is_instance_of::<PyInt>() || value.is_instance_of::<PyBool>() {
         return Err(refused_type(name, value, "an int")?);
@@ -114,21 +114,21 @@ fn refused_type(name: &str, value: &Bound<'_, PyAny>, wanted: &str) -> PyResult<
     Ok(PyTypeError::new_err(format!("{name}={}: expected {wanted}, not {}", value.repr()?, value.get_type().name()?)))
 }
 
-/// A value of the variable: a trace or none, and the message that the code belongs to, with its tasks.
+/// A value of the context variable: a trace or none, and the message to which the code and its tasks belong.
 #[pyclass(frozen)]
 struct Entered {
     trace: Trace,
     message: u64,
 }
 
-/// What takes an `enter_trace` back.
+/// The argument of `leave_trace`.
 #[pyclass(frozen)]
 pub struct TraceEntry {
     token: Py<PyAny>,
     message: u64,
 }
 
-/// The trace that this code belongs to.
+/// The trace of this code.
 pub fn current(py: Python<'_>) -> PyResult<Trace> {
     let Some(names) = NAMES.get(py) else { return Ok(Trace::NONE) };
     let otel = has_opentelemetry(py, names);
@@ -138,7 +138,7 @@ pub fn current(py: Python<'_>) -> PyResult<Trace> {
     if otel {
         match of_opentelemetry(py, names) {
             Ok(Some(trace)) => return Ok(trace),
-            // A call does not fail because of what is wrong with a library that it has no need of.
+            // A call does not fail because of an error in a library that it does not need.
             Err(e) if !e.is_instance_of::<PyException>(py) => return Err(e),
             _ => {}
         }
@@ -146,13 +146,13 @@ pub fn current(py: Python<'_>) -> PyResult<Trace> {
     Ok(entered(py, names)?.0)
 }
 
-/// The trace and the message of the variable.
+/// The trace and the message in the context variable.
 fn entered(py: Python<'_>, names: &Names) -> PyResult<(Trace, u64)> {
     let set = names.variable.bind(py).call_method1("get", (py.None(),))?;
     Ok(set.cast::<Entered>().map_or((Trace::NONE, 0), |e| (e.get().trace, e.get().message)))
 }
 
-/// An import shows in the number of modules.
+/// True if OpenTelemetry is imported. It is searched for only when the number of modules has changed.
 fn has_opentelemetry(py: Python<'_>, names: &Names) -> bool {
     let modules = names.modules.bind(py);
     let count = modules.len() as isize;
@@ -163,7 +163,7 @@ fn has_opentelemetry(py: Python<'_>, names: &Names) -> bool {
     HAS_OPENTELEMETRY.load(Ordering::Relaxed)
 }
 
-/// Of the current span of OpenTelemetry; none if there is none, or the module is only half imported.
+/// The trace of OpenTelemetry's current span; `None` if there is no span, or the module is only half imported.
 fn of_opentelemetry(py: Python<'_>, names: &Names) -> PyResult<Option<Trace>> {
     let Some(module) = names.modules.bind(py).get_item("opentelemetry.trace")? else { return Ok(None) };
     let Ok(get) = module.getattr("get_current_span") else { return Ok(None) };
@@ -177,7 +177,7 @@ fn of_opentelemetry(py: Python<'_>, names: &Names) -> PyResult<Option<Trace>> {
     Ok(Some(Trace { id: context.getattr("trace_id")?.extract()?, span: context.getattr("span_id")?.extract()? }))
 }
 
-/// From now on this code is that of a new message of this trace, or of none. Until something has had a trace, this is one test.
+/// Begins the code of a new message with this trace or with none. Before the first trace of the process this is a single check.
 #[inline]
 pub fn begin(py: Python<'_>, trace: Option<&Trace>) -> PyResult<()> {
     if trace.is_none() && !TRACING.load(Ordering::Relaxed) {
@@ -187,7 +187,7 @@ pub fn begin(py: Python<'_>, trace: Option<&Trace>) -> PyResult<()> {
     enter(py, trace, message).map(drop)
 }
 
-/// Gives the token of the variable.
+/// Sets the context variable; returns its token.
 fn enter<'py>(py: Python<'py>, trace: Option<&Trace>, message: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some(names) = NAMES.get(py) else { return Ok(None) };
     TRACING.store(true, Ordering::Relaxed);
@@ -195,27 +195,27 @@ fn enter<'py>(py: Python<'py>, trace: Option<&Trace>, message: u64) -> PyResult<
     names.variable.bind(py).call_method1("set", (entered,)).map(Some)
 }
 
-/// Records what `emit` does as part of the trace of this code.
+/// Runs `emit`, whose events become a part of the trace of this code.
 pub fn recorded(py: Python<'_>, emit: impl FnOnce()) {
-    // Who records has no use for what is wrong with a library's spans.
+    // An error in a library's spans does not concern the recording of events.
     let trace = if events::is_on() { current(py).unwrap_or_default() } else { Trace::NONE };
     events::in_trace(trace.words(), emit);
 }
 
-/// The trace that this code belongs to, if it belongs to a sampled one.
+/// The trace of this code; `None` if there is none or it is not sampled.
 #[pyfunction]
 pub fn trace_context(py: Python<'_>) -> PyResult<Option<TraceContext>> {
     Ok(Some(current(py)?).filter(|t| !t.is_none()).map(TraceContext))
 }
 
-/// From now on this code is that of a new message of this trace, or of none, whatever the code before has entered.
+/// Begins the code of a new message with this trace or with none, whichever trace the earlier code has entered.
 #[pyfunction]
 #[pyo3(signature = (context))]
 pub fn begin_trace(py: Python<'_>, context: Option<&Bound<'_, TraceContext>>) -> PyResult<()> {
     begin(py, context.map(|c| &c.get().0))
 }
 
-/// From now on this code belongs to the trace, or to none; gives what `leave_trace` takes.
+/// Enters the trace, or none. Returns the argument of `leave_trace`.
 #[pyfunction]
 #[pyo3(signature = (context))]
 pub fn enter_trace(py: Python<'_>, context: Option<&Bound<'_, TraceContext>>) -> PyResult<Option<TraceEntry>> {
@@ -225,7 +225,7 @@ pub fn enter_trace(py: Python<'_>, context: Option<&Bound<'_, TraceContext>>) ->
     Ok(token.map(|token| TraceEntry { token: token.unbind(), message }))
 }
 
-/// Takes back an `enter_trace`. A generator that a later message or another task leaves has entered nothing there, and takes nothing back.
+/// Undoes an `enter_trace`. A generator that ends in a later message or another task has entered no trace there, so nothing is undone.
 #[pyfunction]
 #[pyo3(signature = (entry))]
 pub fn leave_trace(py: Python<'_>, entry: Option<&Bound<'_, TraceEntry>>) -> PyResult<()> {

@@ -1,4 +1,4 @@
-//! Notification of event loops about answers: a descriptor becomes readable, without the GIL.
+//! The notification of event loops about answers: a descriptor becomes readable, without the GIL.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ impl Watcher for Ready {
     fn done(&self, token: u64) {
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         tokens.push(token);
-        // One wake-up per batch.
+        // One wake-up is enough for a batch.
         if tokens.len() == 1 {
             sys::eventfd_signal(self.event.as_raw_fd());
         }
@@ -39,7 +39,7 @@ impl LoopWatcher {
         self.inner.event.as_raw_fd()
     }
 
-    /// The tokens of what is done since the last time.
+    /// The tokens of the calls that are done since the last call of `drain`.
     fn drain(&self, py: Python<'_>) -> Vec<u64> {
         crate::gil::stay_if_leaving(py);
         sys::eventfd_drain(self.inner.event.as_raw_fd());

@@ -1,4 +1,4 @@
-//! Decoding never panics, and what it accepts survives a round trip.
+//! The fuzz target of frames: decoding never panics, and an accepted frame survives a round trip.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
