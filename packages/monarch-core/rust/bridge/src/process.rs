@@ -324,7 +324,7 @@ impl Process {
         }
     }
 
-    /// Sets the hosts of processes; returns those whose host is lost, with its end. `here`: this host's uid in their job; 0: in its own job.
+    /// Sets the hosts of processes; returns those whose host is lost, with its end. `here`: this host's uid in their job; 0: in its own.
     #[pyo3(signature = (procs, here=0))]
     fn route(&self, procs: Vec<(u64, u64)>, here: u64) -> PyResult<Vec<(u64, ProcessEnd)>> {
         gil::check_not_forked()?;
