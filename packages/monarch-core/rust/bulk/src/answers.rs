@@ -6,7 +6,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{Reply, Request};
 use crate::registry::{Completion, Id, Registry, compare_swap, fetch_add};
 
-/// The answer to a request of the asker with this number; `who` names it. None: it is no such question.
+/// The answer to a request of the process with this number; `who` names it in messages. `None`: the request is not one about memory.
 pub fn answer(registry: &Arc<Registry>, request: &Request, number: u64, who: impl FnOnce() -> String) -> Option<Outcome<Reply>> {
     Some(match *request {
         Request::Open { id, epoch } => registry.find(&id).and_then(|found| {
@@ -27,7 +27,7 @@ pub fn answer(registry: &Arc<Registry>, request: &Request, number: u64, who: imp
     })
 }
 
-/// A drop that has to wait until no device can reach the memory; `done` is called then.
+/// Drops memory that devices know. `done` is called when no device can reach it.
 pub fn drop_exported(registry: &Arc<Registry>, id: &Id, number: u64, who: impl FnOnce() -> String, done: Completion) -> Outcome<()> {
     end(registry, id, number, who, Some(done))
 }
@@ -38,7 +38,7 @@ fn end(registry: &Arc<Registry>, id: &Id, number: u64, who: impl FnOnce() -> Str
             return Err(Failure::new(Kind::Access, "a read-only handle cannot drop the buffer"));
         }
         Ok(_) => registry.end(id, &format!("dropped by {}", who()), done),
-        // A second drop does nothing.
+        // A second drop has no effect.
         Err(_) => done.into_iter().for_each(|done| done(Ok(()))),
     }
     Ok(())

@@ -1,7 +1,7 @@
-//! Memory that can be mapped by others.
+//! Memory that other processes can map.
 //!
-//! A large allocation is a sealed memfd of its own. Small ones are cut from common segments, because each memfd costs a descriptor on both
-//! sides; whoever maps one of them sees its neighbours too. Fresh memory is zero: what is given back goes to the kernel.
+//! A large allocation is a sealed memfd of its own. Small ones are allocated from common segments, because each memfd costs a descriptor on
+//! both sides; a process that maps one of them can also read its neighbours. New memory is zero: freed memory goes back to the kernel.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,9 +17,9 @@ use crate::exports::Exports;
 use crate::frames::Place;
 use crate::sys::{self, HUGE_PAGE};
 
-/// From this size on an allocation has a segment of its own.
+/// Least size of an allocation with a segment of its own.
 const OWN: usize = 1 << 20;
-/// A segment that small allocations share; sparse until used.
+/// Size of a segment that small allocations share; sparse until it is used.
 const COMMON: usize = 16 << 20;
 
 struct Segment {
@@ -27,11 +27,11 @@ struct Segment {
     fd: OwnedFd,
     base: *mut u8,
     len: usize,
-    /// Of a common one.
+    /// The free ranges of a common segment.
     free: Option<Mutex<FreeList>>,
 }
 
-// SAFETY: `base` is a shared mapping; blocks of it are handed out disjointly.
+// SAFETY: `base` is a shared mapping, and its blocks do not overlap.
 unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
@@ -40,7 +40,7 @@ impl Segment {
         let fd = sys::sealed_memfd(c"monarch-rdma", len as u64, huge == Some(true))?;
         let base = base::map(fd.as_raw_fd(), 0, len, &Share::Shared)?;
         if huge.is_none() && len >= HUGE_PAGE {
-            // SAFETY: just mapped.
+            // SAFETY: the mapping was just made.
             unsafe { base::advise(base, len, libc::MADV_HUGEPAGE) };
         }
         Ok(Segment { id, fd, base, len, free: common.then(|| Mutex::new(FreeList::new(len as u64))) })
@@ -49,7 +49,7 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: no block is left, each holds the segment.
+        // SAFETY: no block is left, because each block holds the segment.
         unsafe { base::unmap(self.base, self.len) };
     }
 }
@@ -61,9 +61,9 @@ pub struct Block {
     offset: usize,
     size: usize,
     len: usize,
-    /// Never that of another one, at whatever address.
+    /// The number of this block, which no other block ever has, whatever its address.
     serial: u64,
-    /// To be told when it is freed.
+    /// Notified when the block is freed.
     told: OnceLock<Arc<Exports>>,
 }
 
@@ -72,7 +72,7 @@ impl Block {
         self.segment.base as usize + self.offset
     }
 
-    /// As asked for.
+    /// The requested length.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -85,13 +85,13 @@ impl Block {
         self.segment.fd.as_fd()
     }
 
-    /// Its number among all that there ever were; `exports` reports when it is freed.
+    /// The number of this block, unique in the process. `exports` reports when the block is freed.
     pub fn watched(&self, exports: &Arc<Exports>) -> u64 {
         self.told.get_or_init(|| exports.clone());
         self.serial
     }
 
-    /// Where an address of this block is.
+    /// The segment and the offset of an address of this block.
     pub fn place(&self, address: usize) -> Place {
         let (segment, len) = (self.segment.id, self.segment.len as u64);
         Place { segment, len, offset: (address - self.segment.base as usize) as u64 }
@@ -100,7 +100,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // The pages are the parent's too.
+        // The pages also belong to the parent process.
         if net::forked_child::is_child() {
             return;
         }
@@ -108,7 +108,7 @@ impl Drop for Block {
             lock(&arena.blocks).remove(&self.address());
         }
         if let Some(free) = &self.segment.free {
-            // SAFETY: the block is ours to the end of this function, and nobody reads it any more.
+            // SAFETY: this block owns the range until the end of this function, and no thread reads it any more.
             unsafe { base::advise(self.address() as *mut u8, self.size, libc::MADV_REMOVE) };
             lock(free).give(self.offset as u64, self.size as u64);
         }
@@ -121,7 +121,7 @@ impl Drop for Block {
 #[derive(Default)]
 pub struct Arena {
     common: Mutex<Vec<Arc<Segment>>>,
-    /// By address.
+    /// The living blocks by address.
     blocks: Mutex<BTreeMap<usize, Weak<Block>>>,
     next: AtomicU64,
     blocks_made: AtomicU64,
@@ -132,7 +132,7 @@ impl Arena {
         Arc::default()
     }
 
-    /// `huge`: with pages of 2 MiB or an error, without, or as the system likes.
+    /// Allocates memory. `huge`: with pages of 2 MiB or an error (true), without them (false), or as the system chooses (`None`).
     pub fn allocate(self: &Arc<Self>, len: usize, huge: Option<bool>) -> io::Result<Arc<Block>> {
         let page = if huge == Some(true) { HUGE_PAGE } else { PAGE };
         let size = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -153,14 +153,14 @@ impl Arena {
         if let Some(found) = common.iter().find_map(take) {
             return Ok(found);
         }
-        // Those that are empty have gone back to the kernel but for their descriptor.
+        // Dropped common segments had no block; the kernel already has their memory, and only their descriptor was left.
         common.retain(|s| Arc::strong_count(s) > 1);
         let fresh = Arc::new(Segment::new(self.next.fetch_add(1, Ordering::Relaxed), COMMON, None, true)?);
         common.push(fresh.clone());
         take(&fresh).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// The allocation that this range lies in, if there is one.
+    /// The allocation that contains this range, if any.
     pub fn find(&self, address: usize, len: usize) -> Option<Arc<Block>> {
         let blocks = lock(&self.blocks);
         let block = blocks.range(..=address).next_back()?.1.upgrade()?;

@@ -1,4 +1,4 @@
-//! Registry, server and transfers of one process.
+//! The registry, the server and the transfers of one process.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -21,22 +21,22 @@ use crate::server::Server;
 pub use crate::server::{Identity, Jobs};
 use crate::sys;
 
-/// How long the end waits for the thread that says goodbye.
+/// How long `close` waits for the thread that sends the goodbyes.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// Streams to one owner, if nobody says how many.
+/// Most streams to one owner by default: more of them bring no more throughput.
 const WIDEST: usize = 4;
 
-/// How often it is looked whether a test still cuts a host off.
+/// Interval of checks whether a test still cuts off a host.
 const LOOK_STILL: Duration = Duration::from_millis(5);
 
-/// An owner, from the first use on: connected, or gone.
+/// The state of an owner since its first use: not yet known, connected, or ended.
 #[derive(Default)]
 struct Peer {
     opening: Gate,
     known: Mutex<Option<Outcome<Arc<Connection>>>>,
 }
 
-/// Streams to one owner that bring anything: each end takes a core for each.
+/// The default number of streams to one owner: half of the cores, as each end uses one core per stream, and at most `WIDEST`.
 pub fn width() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     (cores / 2).clamp(1, WIDEST)
@@ -49,18 +49,18 @@ pub struct Bulk {
     pub pool: Arc<Pool>,
     server: OnceLock<io::Result<Arc<Server>>>,
     peers: Mutex<HashMap<u64, Arc<Peer>>>,
-    /// Owners on other hosts, and how to reach them.
+    /// Owners on other hosts.
     fars: Mutex<HashMap<u64, Arc<Far>>>,
     fabric: OnceLock<Arc<dyn Fabric>>,
-    /// Streams to one owner.
+    /// Most streams to one owner.
     streams: AtomicUsize,
-    /// Those of other hosts.
+    /// Answers requests of processes of other hosts.
     answering: Arc<Answering>,
-    /// The kernel may copy between processes, if it wants to.
+    /// Copies by the kernel between two processes may be used.
     direct: AtomicBool,
-    /// Whom Yama has to be told of; 0 if nobody.
+    /// The process that must be named to Yama so that it may read this memory; 0 for none.
     tracer: i32,
-    /// Bound for opening a connection.
+    /// Time limit for opening a connection.
     opening: Duration,
 }
 
@@ -69,7 +69,7 @@ impl Bulk {
         Ok(Bulk::with(Answering::new()?, me, tracer, opening))
     }
 
-    /// What those of other hosts are answered from is there already.
+    /// With an existing component that answers other hosts; its registry becomes the registry of this process.
     pub fn with(answering: Arc<Answering>, me: Identity, tracer: i32, opening: Duration) -> Arc<Bulk> {
         Arc::new(Bulk {
             me,
@@ -88,12 +88,12 @@ impl Bulk {
         })
     }
 
-    /// Connections from now on copy through rings.
+    /// Makes later connections copy through rings.
     pub fn refuse_direct(&self) {
         self.direct.store(false, Ordering::Release);
     }
 
-    /// Answers others from now on.
+    /// Starts to answer other processes of this host.
     pub fn serve(&self) -> Outcome<()> {
         let started = self.server.get_or_init(|| {
             if self.tracer != 0 && sys::yama_scope() == 1 {
@@ -107,7 +107,7 @@ impl Bulk {
         }
     }
 
-    /// Registers memory, which `keep` keeps where it is.
+    /// Registers memory. `keep` keeps it valid until the registration is no longer used.
     pub fn register(self: &Arc<Self>, range: Range, lease: Option<Instant>, keep: Box<dyn Any + Send + Sync>) -> Outcome<Arc<Remote>> {
         let memory = Memory::new(keep, self.arena.find(range.address, range.len));
         let (id, epoch) = self.registry.register(range, memory, lease)?;
@@ -124,13 +124,14 @@ impl Bulk {
         self.arena.allocate(len, huge)
     }
 
-    /// The allocation that this memory is in: address, bytes, and a number that no other ever has. Its end is told by the exports.
+    /// The allocation that contains this memory: address, bytes, and a number that no other allocation ever has. The exports report its
+    /// end.
     pub fn allocation(&self, address: usize, len: usize) -> Option<(usize, usize, u64)> {
         let block = self.arena.find(address, len)?;
         Some((block.address(), block.len(), block.watched(&self.registry.exports)))
     }
 
-    /// How processes of other hosts are reached. `streams`: to each of them; 1: as many as there are cores for, each end taking one.
+    /// Sets how processes of other hosts are reached. `streams`: most streams to each of them; 1 chooses a number by the cores.
     pub fn reach_by(&self, fabric: Arc<dyn Fabric>, streams: usize) {
         self.streams.store(if streams > 1 { streams } else { width() }, Ordering::Release);
         let _ = self.fabric.set(fabric);
@@ -145,12 +146,12 @@ impl Bulk {
         Ok(lock(&self.fars).entry(owner).or_insert_with(|| Far::new(owner, fabric.clone(), width)).clone())
     }
 
-    /// Until when an owner may take to answer the first question.
+    /// The deadline of an owner for its first answer.
     pub fn opening_by(&self, until: Instant) -> Instant {
         Instant::now().checked_add(self.opening).map_or(until, |bound| until.min(bound))
     }
 
-    /// Answers what comes over a stream, until it ends; `peer` is the process at its other end.
+    /// Answers requests on a stream until it ends; `peer` is the process at its other end.
     pub fn answer(&self, peer: u64, opened: Opened) {
         let fabric = self.fabric.get().cloned();
         self.answering.answer(peer, opened, move || fabric.as_ref().is_some_and(|f| f.has_ended(peer)));
@@ -171,14 +172,14 @@ impl Bulk {
         }
         let opened = Connection::open(owner, self.me.clone(), self.direct.load(Ordering::Acquire), still, until);
         match &opened {
-            // These may go better the next time.
+            // Other failures may not occur at the next attempt.
             Err(f) if !is_final(f) => {}
             _ => *lock(&peer.known) = Some(opened.clone()),
         }
         opened
     }
 
-    /// Waits while a test cuts off the host of an owner: memory of one machine may belong to several that only look like hosts.
+    /// Waits while a test cuts off the owner's host. In tests, several hosts may share the memory of one machine.
     #[inline]
     pub fn go(&self, owner: u64, still: &AtomicBool, until: Instant) -> Outcome<()> {
         if still.load(Ordering::Relaxed) { self.stand_still(owner, still, until) } else { Ok(()) }
@@ -198,14 +199,14 @@ impl Bulk {
         Ok(())
     }
 
-    /// The connection to an owner, if there is one.
+    /// The connection to an owner, if it is open.
     pub fn known(&self, owner: u64) -> Option<Arc<Connection>> {
         let peer = lock(&self.peers).get(&owner)?.clone();
         let known = lock(&peer.known).clone();
         known?.ok()
     }
 
-    /// An owner that is gone is remembered as such, and its connection let go.
+    /// Records the end of an owner, and drops its connection.
     pub fn note(&self, owner: u64, failure: &Failure) {
         let is_end = failure.kind == Kind::PeerLost || failure.kind == Kind::Released && failure.detail == "its process has exited";
         if let (true, Some(peer)) = (is_end, lock(&self.peers).get(&owner)) {
@@ -213,7 +214,7 @@ impl Bulk {
         }
     }
 
-    /// Ends all buffers of this process and tells everybody.
+    /// Ends all buffers of this process, and notifies all connected processes.
     pub fn close(&self) {
         self.registry.end_all("its process exits");
         if let Some(Ok(server)) = self.server.get() {

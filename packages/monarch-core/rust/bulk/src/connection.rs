@@ -1,6 +1,6 @@
 //! The connection to one owner of this host.
 //!
-//! It is opened once, on first use, by one round trip; later it carries requests about memory, shows the owner's end, and keeps the shared
+//! It is opened on first use, by one round trip. Later it transports requests about memory, reports the owner's end, and keeps the shared
 //! words mapped.
 
 use std::cmp::Reverse;
@@ -24,16 +24,16 @@ use crate::shared::{self, EPOCHS, HAZARDS, Words};
 use crate::staging::Stage;
 use crate::sys;
 
-/// How long a message that is not answered may wait for room.
+/// Time that a message without an answer may wait for room in the socket.
 const SHORT: Duration = Duration::from_secs(1);
-/// How often it is looked whether the owner is about to end, while it is waited for.
+/// Interval of checks of the owner's life word during a wait.
 const LOOK: Duration = Duration::from_millis(10);
-/// Requests under way at a time: the answers to all of them fit into a socket.
+/// Most pending requests: the answers to all of them fit into a socket.
 const WINDOW: usize = 64;
-/// Rings that are kept for the next copies.
+/// Rings that are kept for later copies.
 pub const STAGES: usize = 4;
 
-/// How long an owner may take to accept a connection while many others connect to it.
+/// Time limit for the owner to accept a connection while many other processes connect.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The socket, and the process at its other end.
@@ -43,14 +43,14 @@ pub struct Line {
     pidfd: Option<OwnedFd>,
     gate: Gate,
     number: AtomicU32,
-    /// It has said that it exits.
+    /// The owner has announced its exit.
     goodbye: AtomicBool,
-    /// Its words, which tell of its end first.
+    /// The owner's shared words, which show its end first.
     owner: OnceLock<Arc<Words>>,
 }
 
 impl Line {
-    /// `uid` is that of the owner.
+    /// Connects to the owner with this uid.
     fn dial(uid: u64) -> Outcome<Line> {
         let fd =
             control_socket::connect(&control_socket::of_buffers(uid), control_socket::Kind::Packets, ACCEPT_TIMEOUT).map_err(
@@ -64,7 +64,7 @@ impl Line {
         if user != base::user() {
             return Err(Failure::new(Kind::Access, "the owner is a process of another user"));
         }
-        // In another namespace of processes it has no number here, and is known by its socket alone.
+        // A process in another PID namespace has no number here; only its socket shows its end.
         let pidfd = match pid {
             0 => None,
             _ => Some(sys::pidfd(pid).map_err(|e| match e.raw_os_error() {
@@ -105,7 +105,7 @@ impl Line {
                     None => return Err(Failure::timed_out()),
                 },
                 Err(_) => {
-                    // A goodbye may lie there unread.
+                    // An unread goodbye may be in the socket.
                     if let Some(_in) = self.gate.enter(Instant::now()) {
                         while let Ok(Some(_)) = self.take(&mut VecDeque::new()) {}
                     }
@@ -115,7 +115,7 @@ impl Line {
         }
     }
 
-    /// True: the socket is ready; false: only the end of the process is. None when time is up.
+    /// Waits for the socket. True: it is ready. False: only the end of the process was reported. `None` at the deadline.
     fn poll(&self, events: libc::c_short, until: Instant) -> Outcome<Option<bool>> {
         let mut fds: Vec<(RawFd, libc::c_short)> = vec![(self.fd.as_raw_fd(), events)];
         fds.extend(self.pidfd.as_ref().map(|p| (p.as_raw_fd(), libc::POLLIN)));
@@ -130,7 +130,7 @@ impl Line {
         }
     }
 
-    /// The next message, if one is there; an error at the end.
+    /// The next message, if one has arrived; an error at the end of the stream.
     fn take(&self, fds: &mut VecDeque<OwnedFd>) -> Outcome<Option<(u32, Reply)>> {
         match sys::receive(self.fd.as_raw_fd(), fds) {
             Ok(message) => match frames::decode::<Reply>(&message) {
@@ -148,7 +148,7 @@ impl Line {
         }
     }
 
-    /// The next message. The caller is the only one who reads.
+    /// The next message. Only one thread may call this at a time.
     pub fn receive(&self, fds: &mut VecDeque<OwnedFd>, until: Instant) -> Outcome<(u32, Reply)> {
         loop {
             match self.poll(libc::POLLIN, until)? {
@@ -171,7 +171,7 @@ impl Line {
         loop {
             let (answered, reply) = self.receive(&mut fds, until)?;
             if answered != number {
-                // Somebody asked for it and did not wait.
+                // The answer to a call that timed out.
                 fds.clear();
                 continue;
             }
@@ -182,7 +182,7 @@ impl Line {
         }
     }
 
-    /// The same for several at once: one wake-up of the owner for many of them. An error of one is no error of the others.
+    /// Sends several requests at once, so that one wake-up of the owner serves many of them. The requests fail independently.
     pub fn call_many(&self, requests: &[Request], until: Instant) -> Outcome<Vec<Outcome<Reply>>> {
         let _in = self.gate.enter(until).ok_or_else(Failure::timed_out)?;
         let mut replies = Vec::with_capacity(requests.len());
@@ -194,7 +194,7 @@ impl Line {
             let mut answered = 0;
             while answered < batch.len() {
                 let (number, reply) = self.receive(&mut VecDeque::new(), until)?;
-                // Answers come in order; another one is to somebody who did not wait.
+                // Answers arrive in order. Any other number belongs to a call that timed out.
                 if number == first.wrapping_add(answered as u32) {
                     answered += 1;
                     replies.push(match reply {
@@ -225,7 +225,7 @@ impl Line {
         if let Some(_in) = self.gate.enter(now) {
             while self.take(&mut VecDeque::new())?.is_some() {}
         }
-        // Somebody else reads, and meets the end if it is there; or it was an answer that nobody waits for.
+        // Another thread may be reading; it finds the end itself. Or the message was a late answer.
         match &self.pidfd {
             Some(p) => match sys::poll(&[(p.as_raw_fd(), libc::POLLIN)], Some(now)) {
                 Ok(seen) if seen.is_empty() && !self.goodbye.load(Ordering::Acquire) && !self.is_over() => Ok(()),
@@ -237,27 +237,27 @@ impl Line {
     }
 }
 
-/// A connection from the first message to the answer.
+/// Connects and exchanges the first request and its answer.
 fn greet(owner: u64, me: &Identity, until: Instant) -> Outcome<(Line, Reply, VecDeque<OwnedFd>)> {
     let line = Line::dial(owner)?;
     let (reply, fds) = line.call(&Request::Hello { version: frames::VERSION, jobs: me.jobs.last(), uid: me.uid }, until)?;
     Ok((line, reply, fds))
 }
 
-/// Hazard words that are free, the lowest first: the owner looks at them up to the highest one ever used.
+/// The free hazard words, lowest first: the owner reads all words up to the highest one ever used.
 #[derive(Default)]
 struct Cells {
     free: BinaryHeap<Reverse<usize>>,
     high: usize,
 }
 
-/// A segment of the owner, mapped here.
+/// A segment of the owner, mapped into this process.
 pub struct View {
     base: *mut u8,
     len: usize,
 }
 
-// SAFETY: a shared mapping, which lives as long as the value.
+// SAFETY: a shared mapping, which exists as long as the value.
 unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
@@ -269,7 +269,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: our own mapping; who uses it holds the view.
+        // SAFETY: this value owns the mapping, and its users hold the view.
         unsafe { base::unmap(self.base, self.len) };
     }
 }
@@ -281,15 +281,15 @@ pub struct Connection {
     epochs: Arc<Words>,
     hazards: Words,
     cells: Mutex<Cells>,
-    /// The kernel lets this process copy from and to the owner.
+    /// The kernel permits copies between this process and the owner.
     direct: AtomicBool,
     views: Mutex<HashMap<(u64, bool), Weak<View>>>,
     stages: Mutex<Vec<Stage>>,
-    /// A test cuts off the owner's host.
+    /// Set while a test cuts off the owner's host.
     pub still: Arc<AtomicBool>,
 }
 
-/// The owner's memory does not go while this is held.
+/// Keeps the owner's memory in place while it exists.
 pub struct Hazard {
     connection: Arc<Connection>,
     cell: usize,
@@ -305,7 +305,7 @@ impl Hazard {
 
 impl Drop for Hazard {
     fn drop(&mut self) {
-        // The parent may be using the memory still.
+        // The parent may still use the memory.
         if net::forked_child::is_child() {
             return;
         }
@@ -313,7 +313,7 @@ impl Drop for Hazard {
         c.hazards.store(self.cell, 0);
         lock(&c.cells).free.push(Reverse(self.cell));
         if !self.is_current() {
-            // The owner may be waiting for us; if it is gone it does not.
+            // The owner may wait for the end of this hazard. If the owner has ended, the message is lost without harm.
             let _ = c.line.send_request(&Request::LetGo, Instant::now() + SHORT);
         }
     }
@@ -333,7 +333,7 @@ impl Connection {
             |fd, count, writable| Words::received(fd, count, writable).map_err(|e| Failure::system("cannot map the owner's words", &e));
         let (epochs, hazards) = (Arc::new(map(epochs, EPOCHS, false)?), map(hazards, HAZARDS, true)?);
         let _ = line.owner.set(epochs.clone());
-        // A number that means another process here would make us read that one.
+        // A process id of another namespace could name another process here, whose memory would be read.
         let direct = direct && pid == line.pid && pid != 0 && Connection::may_copy(pid, canary, nonce);
         Ok(Arc::new(Connection {
             owner,
@@ -351,7 +351,7 @@ impl Connection {
 
     fn may_copy(pid: i32, canary: u64, nonce: [u8; 16]) -> bool {
         let mut seen = [0u8; 16];
-        // SAFETY: `seen` is 16 bytes long and ours.
+        // SAFETY: `seen` is a local buffer of 16 bytes.
         let copied = unsafe { sys::process_vm(pid, false, seen.as_mut_ptr() as usize, canary, seen.len()) };
         copied.is_ok_and(|n| n == seen.len()) && seen == nonce
     }
@@ -364,12 +364,12 @@ impl Connection {
         self.direct.load(Ordering::Acquire)
     }
 
-    /// The owner has ended, or is about to.
+    /// Whether the owner has ended or is about to end.
     pub fn is_over(&self) -> bool {
         self.epochs.is_over()
     }
 
-    /// The kernel has refused.
+    /// Stops direct copies, because the kernel has refused one.
     pub fn not_direct(&self) {
         self.direct.store(false, Ordering::Release);
     }
@@ -383,16 +383,16 @@ impl Connection {
     }
 
     pub fn tell(&self, request: &Request) {
-        // Only for what does not matter to an owner that is gone.
+        // Used only for requests that do not matter once the owner has ended.
         let _ = self.line.send_request(request, Instant::now() + SHORT);
     }
 
-    /// The owner lives, as far as the kernel knows.
+    /// Fails if the owner has ended, as far as the kernel reports it.
     pub fn check(&self) -> Outcome<()> {
         self.line.check()
     }
 
-    /// Why a registration has ended, in the owner's words.
+    /// The owner's reason for the end of a registration.
     pub fn why(&self, id: &Id, until: Instant) -> Failure {
         match self.call(&Request::Why { id: *id }, until.min(Instant::now() + SHORT)) {
             Err(f) if f.kind != Kind::TimedOut => f,
@@ -400,7 +400,7 @@ impl Connection {
         }
     }
 
-    /// None: the registration has ended.
+    /// Claims a registration for use; `None` if it has ended.
     pub fn claim(self: &Arc<Self>, slot: u32, epoch: u64, mapped: bool) -> Outcome<Option<Hazard>> {
         let cell = {
             let mut cells = lock(&self.cells);
@@ -419,7 +419,7 @@ impl Connection {
         Ok(hazard.is_current().then_some(hazard))
     }
 
-    /// Maps the segment that a buffer is in; once for all buffers there.
+    /// Maps the segment that contains a buffer, once for all buffers in it.
     pub fn view(&self, id: &Id, place: Place, writable: bool, until: Instant) -> Outcome<Arc<View>> {
         if let Some(view) = lock(&self.views).get(&(place.segment, writable)).and_then(Weak::upgrade) {
             return Ok(view);

@@ -1,27 +1,25 @@
-//! The loops that move bytes.
+//! The loops that copy bytes.
 
 use std::io;
 
 use crate::sys;
 
-/// Moves bytes inside this process.
+/// Copies bytes inside this process.
 ///
-/// # Safety
-/// Both ranges are valid, the second one for writing. Others may change them meanwhile: what arrives is then some of both, and nothing
-/// is read from it here.
+/// # Safety Both ranges are valid, the second one for writing. Other threads may change them during the copy. The result is then a mix of
+/// old and new bytes, which this function does not interpret.
 pub unsafe fn memory(from: usize, to: usize, len: usize) {
-    // SAFETY: the caller's promise. By the C library, which knows the fastest way on this processor, and allows overlap.
+    // SAFETY: the caller's guarantee. `memmove` is the fastest copy on each processor, and allows overlap.
     unsafe { libc::memmove(to as *mut libc::c_void, from as *const libc::c_void, len) };
 }
 
-/// Of one call. Whoever is in one when a process has left its memory takes all of that back for the kernel, 0.1 s for each GiB: it has
-/// to be left before, in the moment between the end of the first thread and that of the last.
+/// Bytes of one call. A call that runs while the other process gives up its memory has to free that memory, which takes 0.1 s for each GiB.
+/// Short calls let this process stop in time: between the end of the owner's first thread and that of its last.
 const CALL: usize = 1 << 20;
 
-/// Moves bytes between this process and another one, until that `is_over`; an error comes with how many were moved before it.
+/// Copies bytes between this process and another one, until `is_over`. An error contains the number of bytes copied before it.
 ///
-/// # Safety
-/// The local range is valid, and for writing unless `write`.
+/// # Safety The local range is valid, and for writing unless `write`.
 pub unsafe fn process(
     pid: i32,
     write: bool,
@@ -34,7 +32,7 @@ pub unsafe fn process(
     while done < len {
         // SAFETY: a part of the caller's range.
         match unsafe { sys::process_vm(pid, write, local + done, remote + done as u64, CALL.min(len - done)) } {
-            // A part that was moved is followed by the error of the rest.
+            // After a partial copy, the next call returns the error of the rest.
             Ok(n) if n > 0 => {
                 done += n.min(len - done);
                 if done < len && is_over() {

@@ -1,7 +1,7 @@
-//! Memory that devices reach without asking anybody: it stays where it is until they have been told that it has ended.
+//! Memory that devices can reach without a request: it stays in place until the driver of the devices knows that it has ended.
 //!
-//! Whoever drives the devices holds an export for each registration that they know. When the registration ends, or an allocation that
-//! was looked up is freed, a descriptor becomes readable; the driver takes the memory from the devices, and lets go.
+//! The driver holds an export for each registration that the devices know. When the registration ends, or a watched allocation is freed, a
+//! descriptor becomes readable. The driver then removes the memory from the devices and releases the export.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,7 +25,7 @@ pub struct Exports {
     event: OwnedFd,
 }
 
-/// What has ended since the last time: registrations, and allocations by address and bytes.
+/// The ends since the last call: registrations, and allocations by address and bytes.
 pub type Ended = (Vec<Id>, Vec<(usize, usize)>);
 
 impl Exports {
@@ -33,7 +33,7 @@ impl Exports {
         Ok(Exports { state: Mutex::default(), event: base::eventfd()? })
     }
 
-    /// Readable when there is something to take.
+    /// A descriptor that is readable when `take` has something to return.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
@@ -51,14 +51,14 @@ impl Exports {
     pub fn hold(&self, id: Id, pin: Pin) {
         let mut state = lock(&self.state);
         let old = state.held.insert(id, pin);
-        // Its end may have been told before it was here.
+        // The registration may have ended before it was added.
         let is_current = state.held.get(&id).is_some_and(Pin::is_current);
         if !is_current {
             state.ended.push(id);
             base::eventfd_signal(self.event.as_raw_fd());
         }
         drop(state);
-        // A pin is let go of without the lock: what it keeps may be freed with it, which is told here.
+        // A pin is dropped outside the lock: its drop may free memory, which is reported here.
         drop(old);
     }
 
@@ -67,7 +67,7 @@ impl Exports {
         drop(pin);
     }
 
-    /// These registrations have ended.
+    /// Reports the end of registrations.
     pub fn note(&self, ids: &[Id]) {
         let mut state = lock(&self.state);
         let before = state.ended.len();
@@ -78,7 +78,7 @@ impl Exports {
         }
     }
 
-    /// This allocation is freed.
+    /// Reports that an allocation was freed.
     pub fn note_freed(&self, address: usize, nbytes: usize) {
         lock(&self.state).freed.push((address, nbytes));
         base::eventfd_signal(self.event.as_raw_fd());

@@ -1,8 +1,8 @@
-//! Why an operation failed, as data: texts are made where they are shown.
+//! The reason for which an operation failed, as data. Texts are made where they are shown.
 
 use std::io;
 
-/// Which exception it becomes.
+/// The kind of a failure, which selects the exception in Python.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -15,7 +15,7 @@ pub enum Kind {
     Init = 7,
 }
 
-/// How bytes got, or were to get, from one memory to the other.
+/// The transport of the bytes of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Path {
@@ -47,11 +47,11 @@ impl Path {
 pub struct Failure {
     pub kind: Kind,
     pub path: Path,
-    /// Opening has been done.
+    /// The buffer has been opened.
     pub opened: bool,
     pub done: u64,
     pub asked: u64,
-    /// The process that the memory belongs to.
+    /// The process that owns the memory.
     pub owner: u64,
     pub pid: i32,
     pub detail: String,
@@ -70,12 +70,12 @@ impl Failure {
         Failure::new(Kind::PeerLost, "")
     }
 
-    /// Of a system call that is not expected to fail.
+    /// The failure of a system call that is not expected to fail.
     pub fn system(what: &str, e: &io::Error) -> Self {
         Failure::new(Kind::Transfer, format!("{what}: {e}"))
     }
 
-    /// Kind, path, opened; done, asked, owner as 64 bits; pid as 32; the detail. All little-endian.
+    /// Encodes kind, path, opened; done, asked, owner as 64 bits; pid as 32; the detail. All little-endian.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = vec![self.kind as u8, self.path as u8, u8::from(self.opened)];
         for n in [self.done, self.asked, self.owner] {

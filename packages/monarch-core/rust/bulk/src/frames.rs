@@ -1,55 +1,56 @@
-//! What is said on a control connection: a request is one message, and so is its answer, which repeats its number.
+//! The messages of a control connection: a request is one message, and so is its answer, which repeats its number.
 //!
-//! Whoever gave up waiting for an answer skips it by its number when it comes. Nothing here is longer than `sys::LONGEST`.
+//! A thread whose wait for an answer has timed out leaves the answer to later readers, which skip it by its number. No message is longer
+//! than `sys::LONGEST`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Kind};
 use crate::registry::Id;
 
-/// Of everything in this file, and of the layout of shared words.
+/// The version of all messages in this file, and of the layout of the shared words.
 pub const VERSION: u32 = 4;
-/// Jobs that one message names: each takes up to ten bytes of `sys::LONGEST`.
+/// Most jobs in one message: each takes up to ten bytes of `sys::LONGEST`.
 pub const MOST_JOBS: usize = 128;
 
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// The first one.
+    /// The first request.
     Hello {
         version: u32,
-        /// Of the side that asks; one of them must be one of the owner's.
+        /// The jobs of the requesting side; the owner must belong to one of them.
         jobs: Vec<u64>,
         uid: u64,
     },
-    /// Where is this memory, and which word ends it?
+    /// Requests the location of a buffer, and the word that shows its end.
     Open {
         id: Id,
         epoch: u64,
     },
-    /// A descriptor of the segment that it is in; for writing only where it may be written.
+    /// Requests a descriptor of the buffer's segment. It allows writing only if the buffer does.
     Segment {
         id: Id,
     },
-    /// A new id for a part of it.
+    /// Requests a new id for a part of the buffer.
     Restrict {
         id: Id,
         offset: u64,
         len: u64,
         readonly: bool,
     },
-    /// It ends now.
+    /// Ends the buffer.
     Drop {
         id: Id,
     },
-    /// A part that this side had asked for, and nobody has any more. Not answered.
+    /// Ends a part that this side had requested and no longer refers to. Not answered.
     Forget {
         id: Id,
     },
-    /// How did it end?
+    /// Requests the reason for the end of a buffer.
     Why {
         id: Id,
     },
-    /// Hazards of registrations that have ended are gone. Not answered.
+    /// Reports that hazards of ended registrations are gone. Not answered.
     LetGo,
     FetchAdd {
         id: Id,
@@ -62,9 +63,9 @@ pub enum Request {
         compare: u64,
         swap: u64,
     },
-    /// From now on this connection copies by way of a ring.
+    /// Makes this connection copy through a ring.
     Stage,
-    /// On such a connection: these bytes, please.
+    /// Requests a copy, on such a connection or on a stream between hosts.
     Copy {
         id: Id,
         epoch: u64,
@@ -72,15 +73,15 @@ pub enum Request {
         len: u64,
         write: bool,
     },
-    /// The first one on a stream between hosts: its number among all of the asking process. Not answered.
+    /// The first request on a stream between hosts: its number, unique in the requesting process. Not answered.
     Numbered {
         number: u64,
     },
-    /// Is the stream with this number of the asking process still served, and how far is it?
+    /// Asks whether the stream with this number is still served, and how many bytes it has moved.
     HowFar {
         number: u64,
     },
-    /// These streams of the asking process are used no more. Answered when no thread serves them.
+    /// Reports that these streams are no longer used. Answered when no thread serves them.
     GiveUp {
         numbers: Vec<u64>,
     },
@@ -88,7 +89,7 @@ pub enum Request {
 
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// With descriptors of the epochs and of this side's hazards. At `canary` are the bytes of `nonce`.
+    /// With descriptors of the epochs and of this side's hazards. The bytes of `nonce` are at the address `canary`.
     Welcome {
         owner: u64,
         pid: i32,
@@ -103,7 +104,7 @@ pub enum Reply {
         readonly: bool,
         segment: Option<Place>,
     },
-    /// With the descriptor.
+    /// With the descriptor of the segment.
     Segment,
     Restricted {
         id: Id,
@@ -119,7 +120,7 @@ pub enum Reply {
     },
     /// The owner's process exits. Not an answer.
     Goodbye,
-    /// Bytes that the owner's end of a stream has sent and received.
+    /// The bytes that the owner's end of a stream has sent and received.
     SoFar {
         is_served: bool,
         sent: u64,
@@ -127,18 +128,18 @@ pub enum Reply {
     },
 }
 
-/// Where in a segment.
+/// A location in a segment.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     pub segment: u64,
-    /// Of the segment.
+    /// The length of the segment.
     pub len: u64,
     pub offset: u64,
 }
 
 impl Reply {
     pub fn refused(f: &Failure) -> Reply {
-        // It has to fit into a message.
+        // The text must fit into a message.
         Reply::Refused { kind: f.kind as u8, detail: f.detail.chars().take(256).collect() }
     }
 }

@@ -14,7 +14,7 @@ pub struct Gate {
 pub struct Passed<'a>(&'a Gate);
 
 impl Gate {
-    /// None when time is up.
+    /// Takes the lock; `None` if the deadline has passed.
     pub fn enter(&self, until: Instant) -> Option<Passed<'_>> {
         let mut taken = lock(&self.taken);
         while *taken {

@@ -1,17 +1,18 @@
 //! One-sided copies between the memories of processes. No Python here.
 //!
-//! The owner of memory registers a range of it and gives away the id, which is random: a process that has the id may read, or write. A
-//! thread of the owner answers requests with an id, whatever its Python does. From then on the owner takes no part: each side sees a table
-//! of epochs, in which a registration ends, and a page of hazards, which names the memory that the other side uses.
+//! The owner of memory registers a range of it and distributes the id, which is random: a process that has the id may read, or also write.
+//! A thread of the owner answers requests with an id, whatever Python does there. After that the owner takes no part in copies on its host.
+//! Each side sees a table of epochs, which shows the end of a registration, and a page of hazards, which names the memory that the other
+//! side uses.
 //!
 //! | file | noun |
 //! |---|---|
-//! | `sys` | the system calls, made safe |
+//! | `sys` | the system calls behind safe functions |
 //! | `failure` | the reason for which an operation failed, as data |
 //! | `frames` | requests and answers on a control connection |
 //! | `shared` | words of memory that two processes see: epochs and hazards |
 //! | `registry` | the owner's registrations, by id |
-//! | `exports` | memory that devices know |
+//! | `exports` | memory that devices can reach |
 //! | `arena` | memory that other processes can map |
 //! | `server` | the owner's thread |
 //! | `gate` | a lock with a deadline |

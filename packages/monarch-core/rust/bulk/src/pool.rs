@@ -1,7 +1,7 @@
 //! The threads that copy.
 //!
-//! There are as many as raise the throughput, started on demand and ended when idle. A job that waits for its owner counts as no thread:
-//! another is started, so that an owner that does not answer delays no other one.
+//! There are as many threads as increase the throughput, started on demand and ended when idle. A thread that waits for an owner does not
+//! count, and another one is started: an owner that does not answer delays no other one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use net::lock::lock;
 
-/// More threads copy no faster: memory does not.
+/// Most threads that copy. More threads are not faster, because memory is the limit.
 const COPYING: usize = 4;
-/// Threads in all, with those that wait for owners.
+/// Most threads in total, including those that wait for owners.
 const MOST: usize = 64;
 /// How long an idle thread stays.
 const IDLE: Duration = Duration::from_secs(5);
@@ -30,11 +30,11 @@ struct State {
 pub struct Pool {
     state: Mutex<State>,
     more: Condvar,
-    /// How many copy at the same time.
+    /// Most threads that copy at the same time.
     pub width: usize,
 }
 
-/// A thread that takes no signals: those are for the interpreter's main thread.
+/// Starts a thread that takes no signals: signals are for the interpreter's main thread.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: sigset operations on a local set; the mask is inherited by the new thread and then restored.
     unsafe {
@@ -54,7 +54,7 @@ impl Pool {
         Arc::new(Pool { state: Mutex::default(), more: Condvar::new(), width: cores.min(COPYING) })
     }
 
-    /// Runs the task on a thread; here, if there can be none.
+    /// Runs the task on a thread of the pool, or here if no thread can be started.
     pub fn run(self: &Arc<Self>, task: Task) {
         let mut state = lock(&self.state);
         state.tasks.push_back(task);
@@ -70,7 +70,7 @@ impl Pool {
         if spawn("monarch-copy", move || pool.work()).is_err() {
             let mut state = lock(&self.state);
             state.threads -= 1;
-            // Others will take it if there are any.
+            // Other threads of the pool take the task, if there are any.
             let task = if state.threads == 0 { state.tasks.pop_front() } else { None };
             drop(state);
             if let Some(task) = task {
@@ -79,7 +79,7 @@ impl Pool {
         }
     }
 
-    /// Runs something that may wait for another process.
+    /// Runs `f`, which may wait for another process.
     pub fn wait<T>(self: &Arc<Self>, f: impl FnOnce() -> T) -> T {
         {
             let mut state = lock(&self.state);

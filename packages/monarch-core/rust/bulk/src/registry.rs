@@ -1,7 +1,7 @@
-//! The owner's side: which ids stand for which memory.
+//! The owner's side: the memory behind each id.
 //!
-//! A registration ends in two steps. Its epoch changes at once, so that nobody begins to use it any more; its memory is let go when
-//! nobody is using it, which is looked at again whenever somebody may have stopped.
+//! A registration ends in two steps. Its epoch changes at once, so that no new use begins. Its memory is released when no use is left,
+//! which is checked whenever a use may have ended.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -19,13 +19,13 @@ use crate::frames::Place;
 use crate::shared::{self, EPOCHS, SLOTS, Words};
 use crate::sys;
 
-/// Random: whoever has it may use what it stands for.
+/// A random id: each process that has it may use the memory behind it.
 pub type Id = [u8; 16];
 pub type Completion = Box<dyn FnOnce(Outcome<()>) + Send>;
-/// How many ends of registrations are remembered, for the texts of errors.
+/// Ended registrations whose reason is kept, for the texts of errors.
 const TOMBS: usize = 1024;
 
-/// Memory of this process.
+/// A range of memory of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
     pub address: usize,
@@ -33,7 +33,7 @@ pub struct Range {
     pub readonly: bool,
 }
 
-/// What keeps registered memory where it is.
+/// The object that keeps registered memory in place.
 pub struct Memory {
     _keep: Box<dyn Any + Send + Sync>,
     block: Option<Arc<Block>>,
@@ -56,18 +56,18 @@ struct Entry {
     memory: Arc<Memory>,
     parts: HashSet<Id>,
     whole: Option<Id>,
-    /// The connection that asked for it as a part; 0 for this process.
+    /// The connection that requested it as a part; 0 for this process.
     creator: u64,
     lease: Option<Instant>,
 }
 
-/// A registration as others may know it.
+/// The facts of a registration that other processes may know.
 pub struct Found {
     pub slot: u32,
     pub epoch: u64,
     pub range: Range,
     pub memory: Arc<Memory>,
-    /// The connection that asked for it as a part; 0 for this process.
+    /// The connection that requested it as a part; 0 for this process.
     pub creator: u64,
 }
 
@@ -77,7 +77,7 @@ impl Found {
     }
 }
 
-/// One that has ended and may still be in use.
+/// An ended registration that may still be in use.
 struct Draining {
     slot: u32,
     memory: Arc<Memory>,
@@ -90,7 +90,7 @@ struct State {
     free: Vec<u32>,
     next: u32,
     leases: BTreeMap<(Instant, Id), ()>,
-    /// How often this process itself uses a slot.
+    /// The number of uses of each slot by this process itself.
     pins: HashMap<u32, u32>,
     peers: HashMap<u64, Arc<Words>>,
     draining: Vec<Draining>,
@@ -100,11 +100,11 @@ struct State {
 pub struct Registry {
     epochs: Words,
     state: Mutex<State>,
-    /// What devices know of it.
+    /// The registrations that devices can reach.
     pub exports: Arc<Exports>,
 }
 
-/// The caller uses the memory, which therefore stays.
+/// Keeps registered memory in place while the holder uses it.
 pub struct Pin {
     registry: Arc<Registry>,
     slot: u32,
@@ -118,7 +118,7 @@ impl Pin {
         self.epoch
     }
 
-    /// The registration has not ended.
+    /// Whether the registration has not ended.
     pub fn is_current(&self) -> bool {
         self.registry.epochs.load(self.slot as usize) == self.epoch
     }
@@ -154,7 +154,7 @@ impl Registry {
         &self.epochs
     }
 
-    /// (registrations, those that have ended and are still in use)
+    /// The number of registrations, and of ended registrations that are still in use.
     pub fn counts(&self) -> (usize, usize) {
         let state = lock(&self.state);
         (state.entries.len(), state.draining.len())
@@ -181,7 +181,7 @@ impl Registry {
             }
             None => return Err(Failure::new(Kind::Init, format!("this process has {SLOTS} buffers already"))),
         };
-        // Odd while it lasts, even in between.
+        // Odd while the registration exists, and even otherwise.
         let epoch = self.epochs.load(slot as usize) + 1;
         self.epochs.store(slot as usize, epoch);
         if let Some(at) = lease {
@@ -192,7 +192,7 @@ impl Registry {
         Ok((id, epoch))
     }
 
-    /// A part of a registration, with an end of its own; it ends with the whole at the latest.
+    /// Registers a part of a registration. The part can be ended separately, and ends with the whole at the latest.
     pub fn restrict(&self, id: &Id, offset: u64, len: u64, readonly: bool, creator: u64) -> Outcome<(Id, u64)> {
         let mut state = lock(&self.state);
         let entry = state.find(id)?;
@@ -215,12 +215,12 @@ impl Registry {
         Ok(Found { slot: e.slot, epoch: e.epoch, range: e.range, memory: e.memory.clone(), creator: e.creator })
     }
 
-    /// How a registration ended, as far as that is remembered.
+    /// The reason for the end of a registration, if it is still recorded.
     pub fn why(&self, id: &Id) -> String {
         lock(&self.state).why(id)
     }
 
-    /// The caller is going to use these bytes.
+    /// Keeps these bytes in place while the result exists.
     pub fn pin(self: &Arc<Self>, id: &Id, offset: u64, len: u64, write: bool) -> Outcome<Pin> {
         let mut state = lock(&self.state);
         let entry = state.find(id)?;
@@ -235,7 +235,7 @@ impl Registry {
         Ok(Pin { registry: self.clone(), slot, epoch, range, _memory: memory })
     }
 
-    /// Replaces an aligned word; gives what it was.
+    /// Changes an aligned word atomically; returns its previous value.
     pub fn atomic(self: &Arc<Self>, id: &Id, offset: u64, change: impl FnOnce(&AtomicU64) -> u64) -> Outcome<u64> {
         let pin = self.pin(id, offset, 8, true)?;
         if !pin.range.address.is_multiple_of(8) {
@@ -270,7 +270,7 @@ impl Registry {
         match (done, ended.first_mut()) {
             (Some(done), Some(first)) => first.waiting.push(done),
             (Some(done), None) => {
-                // It has ended before.
+                // The registration had ended before.
                 drop(state);
                 done(Ok(()));
                 return;
@@ -283,7 +283,7 @@ impl Registry {
         self.settle();
     }
 
-    /// Devices are going to know it; its memory stays until they have been notified of its end.
+    /// Allows devices to reach a registration. Its memory stays until the driver has been notified of its end.
     pub fn export(self: &Arc<Self>, id: &Id, epoch: u64) -> Outcome<Range> {
         let found = self.find(id)?;
         if found.epoch != epoch {
@@ -294,7 +294,7 @@ impl Registry {
         Ok(found.range)
     }
 
-    /// A part that a connection asked for; nothing if it is somebody else's.
+    /// Ends a part at the request of the connection that created it; no effect for other connections.
     pub fn forget(&self, id: &Id, creator: u64) {
         let theirs = lock(&self.state).entries.get(id).is_some_and(|e| e.creator == creator);
         if theirs {
@@ -321,13 +321,13 @@ impl Registry {
         lock(&self.state).peers.insert(number, hazards);
     }
 
-    /// What that process used, it does not use any more.
+    /// Removes a process; its uses end with it.
     pub fn remove_peer(&self, number: u64) {
         lock(&self.state).peers.remove(&number);
         self.settle();
     }
 
-    /// Lets go of memory that nobody uses any more.
+    /// Releases the memory that is no longer in use.
     pub fn settle(&self) {
         let (mut told, mut gone) = (vec![], vec![]);
         let mut state = lock(&self.state);
@@ -379,12 +379,12 @@ impl State {
     }
 }
 
-/// Adds to a word.
+/// The atomic addition to a word.
 pub fn fetch_add(add: u64) -> impl FnOnce(&AtomicU64) -> u64 {
     move |word| word.fetch_add(add, Ordering::SeqCst)
 }
 
-/// Replaces a word that is as expected.
+/// The atomic replacement of a word that has the expected value.
 pub fn compare_swap(compare: u64, swap: u64) -> impl FnOnce(&AtomicU64) -> u64 {
     move |word| word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|was| was)
 }

@@ -1,4 +1,4 @@
-//! Memory of any owner, by its id.
+//! The memory of any owner, by its id.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -15,10 +15,10 @@ use crate::frames::{Reply, Request};
 use crate::registry::{Id, Pin, compare_swap, fetch_add};
 use crate::sys;
 
-/// More than are kept: at least one of them is new.
+/// More attempts than rings are kept, so at least one of them uses a new ring.
 const RINGS_TRIED: usize = STAGES + 2;
 
-/// A buffer as this process sees it; where it is, is found out on first use.
+/// A buffer as this process sees it. Its location is requested on first use.
 pub struct Remote {
     pub bulk: Arc<Bulk>,
     pub id: Id,
@@ -26,46 +26,46 @@ pub struct Remote {
     pub owner: u64,
     pub size: u64,
     pub readonly: bool,
-    /// Its owner is on another host.
+    /// The owner is on another host.
     pub is_far: bool,
     target: OnceLock<Target>,
-    /// This process has dropped it.
+    /// This process has dropped the buffer.
     dropped: AtomicBool,
 }
 
-/// Memory of another process.
+/// Memory of another process of this host.
 pub struct Theirs {
     pub connection: Arc<Connection>,
     slot: u32,
     epoch: u64,
     address: u64,
-    /// Where the segment that it is in is mapped here, and its place there.
+    /// The mapping of its segment into this process, and its offset there.
     view: Option<(Arc<View>, u64)>,
 }
 
 pub enum Target {
-    /// At this address.
+    /// Memory of this process, at this address.
     Own(usize),
     Theirs(Theirs),
     Far(Arc<Far>),
 }
 
-/// What is to be copied between local memory and a buffer; a write goes from here to there.
+/// A copy between local memory and a buffer; a write goes from local memory to the buffer.
 #[derive(Clone, Copy)]
 pub struct Span {
     pub write: bool,
-    /// An address.
+    /// The address of the local memory.
     pub local: usize,
-    /// In the buffer.
+    /// The offset in the buffer.
     pub offset: u64,
     pub len: usize,
 }
 
-/// Held while bytes move.
+/// Keeps a buffer in place while bytes move.
 pub enum Hold {
     Own(Pin),
     Theirs(Hazard),
-    /// Its owner looks.
+    /// The owner checks the buffer itself.
     Far,
 }
 
@@ -79,7 +79,7 @@ impl Hold {
     }
 }
 
-/// A buffer's memory, mapped into this process.
+/// The memory of a buffer, mapped into this process.
 pub struct Mapping {
     pub address: usize,
     pub len: usize,
@@ -93,7 +93,7 @@ impl Remote {
         Arc::new(Remote { bulk, id, epoch, owner, size, readonly, is_far, target: OnceLock::new(), dropped: AtomicBool::new(false) })
     }
 
-    /// Where it is; asks its owner the first time.
+    /// The location of the buffer; the owner is asked on the first call.
     pub fn resolve(&self, until: Instant) -> Outcome<&Target> {
         if let Some(target) = self.target.get() {
             return Ok(target);
@@ -112,7 +112,7 @@ impl Remote {
         Ok(found.range.address)
     }
 
-    /// What a handle says is checked against what its owner says.
+    /// Checks the facts in a handle against the owner's.
     fn compare(&self, epoch: u64, len: u64, readonly: bool) -> Outcome<()> {
         if epoch != self.epoch || len != self.size || readonly && !self.readonly {
             return Err(Failure::new(Kind::Access, "the handle is not as its owner made it"));
@@ -141,7 +141,7 @@ impl Remote {
         Ok(far)
     }
 
-    /// A question to the owner.
+    /// Sends a request to the owner.
     fn call(&self, request: &Request, until: Instant) -> Outcome<Reply> {
         match self.is_far {
             true => self.bulk.far(self.owner)?.call(request, until),
@@ -165,7 +165,7 @@ impl Remote {
         Ok(Theirs { connection, slot, epoch, address, view })
     }
 
-    /// Asks each owner for all of its buffers at once. What cannot be opened says so when it is used.
+    /// Opens all buffers of each owner at once. A buffer that cannot be opened fails when it is used.
     pub fn resolve_all(remotes: &[Arc<Remote>], until: Instant) {
         let mut by_owner: HashMap<u64, Vec<&Arc<Remote>>> = HashMap::new();
         for remote in remotes.iter().filter(|r| !r.is_own() && r.target().is_none()) {
@@ -193,7 +193,7 @@ impl Remote {
         }
     }
 
-    /// If it is known already.
+    /// The location of the buffer, if it is known.
     pub fn target(&self) -> Option<&Target> {
         self.target.get()
     }
@@ -210,17 +210,17 @@ impl Remote {
         }
     }
 
-    /// The process that the memory belongs to, 0 if it is not known.
+    /// The pid of the owner; 0 if it is not known.
     pub fn pid(&self) -> i32 {
         match self.target() {
             Some(Target::Own(_)) => std::process::id() as i32,
             Some(Target::Theirs(t)) => t.connection.pid(),
-            // Its number there means another process here.
+            // The pid is of another host and would name another process here.
             Some(Target::Far(_)) | None => 0,
         }
     }
 
-    /// May these bytes be read, or written?
+    /// Fails if these bytes may not be read, or written.
     pub fn admit(&self, offset: u64, len: u64, write: bool) -> Outcome<()> {
         if offset.checked_add(len).is_none_or(|end| end > self.size) {
             return Err(Failure::new(Kind::Access, format!("bytes from {offset}, {len} of them, of a buffer of {}", self.size)));
@@ -231,7 +231,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Its memory stays for as long as the hold does.
+    /// Keeps the memory in place while the result exists.
     pub fn hold(&self, target: &Target) -> Outcome<Hold> {
         if self.dropped.load(Ordering::Acquire) {
             return Err(self.ended(target));
@@ -246,7 +246,7 @@ impl Remote {
         }
     }
 
-    /// Why the registration is over.
+    /// The reason for the end of the registration.
     fn ended(&self, target: &Target) -> Failure {
         match target {
             _ if self.dropped.load(Ordering::Acquire) => Failure::new(Kind::Released, "it was dropped by this process"),
@@ -256,32 +256,31 @@ impl Remote {
         }
     }
 
-    /// Moves bytes of a buffer that is held. `moved` gets their number, as they move.
+    /// Copies bytes of a buffer that is held. `moved` receives their number as they move.
     ///
-    /// # Safety
-    /// The local range is valid, and for writing unless `write`.
+    /// # Safety The local range is valid, and for writing unless `write`.
     pub unsafe fn copy(&self, target: &Target, span: Span, until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
         let Span { write, local, offset, len } = span;
         let within = |start: usize| {
             let there = start + offset as usize;
-            // SAFETY: the caller's promise, and a part of a range that was checked and is held, writable if that is wanted.
+            // SAFETY: the caller's guarantee, and a part of a checked and held range, writable if bytes are written to it.
             unsafe { if write { copy::memory(local, there, len) } else { copy::memory(there, local, len) } };
         };
         if let Target::Theirs(t) = target {
             self.bulk.go(self.owner, &t.connection.still, until)?;
-            // Between two slices: the number of a process that is gone may be another one's soon.
+            // Checked for each slice: the pid of an ended process may soon name another one.
             t.connection.check()?;
         }
         match target {
             Target::Own(address) => within(*address),
             Target::Theirs(Theirs { view: Some((view, at)), .. }) => within(view.address(*at)),
             Target::Theirs(t) if t.connection.is_direct() => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's guarantee.
                 match unsafe { copy::process(t.connection.pid(), write, local, t.address + offset, len, || t.connection.is_over()) } {
                     Ok(()) => {}
                     Err((_, e)) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
                         t.connection.not_direct();
-                        // SAFETY: the caller's promise. All of it once more: what was moved is moved again.
+                        // SAFETY: the caller's guarantee. The whole copy is repeated, including the bytes that were already copied.
                         return unsafe { self.copy(target, span, until, moved) };
                     }
                     Err((_, e)) if e.raw_os_error() == Some(libc::ESRCH) => {
@@ -290,7 +289,7 @@ impl Remote {
                     }
                     Err((done, e)) => {
                         moved(done);
-                        // The memory of a process that is going goes first.
+                        // An exiting process loses its memory first, so the error may mean its end.
                         t.connection.check()?;
                         return Err(Failure::system(&format!("at byte {}", offset + done as u64), &e));
                     }
@@ -298,7 +297,7 @@ impl Remote {
             }
             Target::Far(far) => {
                 let piece = self.piece(write, offset, local, len);
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's guarantee.
                 return unsafe { far.copy(&mut [piece], until, moved) };
             }
             Target::Theirs(t) => {
@@ -307,7 +306,7 @@ impl Remote {
                 let staged = || {
                     let stage = t.connection.stage(until)?;
                     done = 0;
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller's guarantee.
                     unsafe { stage.copy(&request, local, until, |n| done += n) }?;
                     t.connection.keep_stage(stage);
                     Ok(())
@@ -321,12 +320,12 @@ impl Remote {
         Ok(())
     }
 
-    /// For the streams of a far owner.
+    /// The copy as the streams of a remote owner need it.
     pub fn piece(&self, write: bool, offset: u64, local: usize, len: usize) -> Piece {
         Piece { id: self.id, epoch: self.epoch, write, offset, local, len, done: 0 }
     }
 
-    /// After a copy: the buffer has not ended meanwhile, and its owner lives.
+    /// Checks after a copy that the buffer has not ended meanwhile and the owner is alive.
     pub fn check(&self, target: &Target, hold: &Hold) -> Outcome<()> {
         if let Target::Theirs(t) = target {
             t.connection.check().inspect_err(|f| self.bulk.note(self.owner, f))?;
@@ -348,7 +347,7 @@ impl Remote {
         }
     }
 
-    /// A handle of a part of it.
+    /// A handle of a part of the buffer.
     pub fn restrict(&self, offset: u64, len: u64, readonly: bool, until: Instant) -> Outcome<Arc<Remote>> {
         let (id, epoch) = match self.is_own() {
             true => self.bulk.registry.restrict(&self.id, offset, len, readonly, 0)?,
@@ -360,7 +359,8 @@ impl Remote {
         Ok(Remote::new(self.bulk.clone(), id, epoch, self.owner, len, readonly, self.is_far))
     }
 
-    /// Ends it for everybody: to this process at once, to all others when this returns. An owner that is gone has ended it itself.
+    /// Ends the buffer for all processes: for this one at once, for all others when the call returns. The end of the owner has already
+    /// ended it.
     pub fn end(&self, until: Instant) -> Outcome<()> {
         self.mark_dropped();
         match self.call(&Request::Drop { id: self.id }, until) {
@@ -370,7 +370,7 @@ impl Remote {
         }
     }
 
-    /// To this process it is over; false if it was already.
+    /// Ends the buffer for this process; false if it had ended before.
     pub fn mark_dropped(&self) -> bool {
         !self.dropped.swap(true, Ordering::AcqRel)
     }
@@ -383,12 +383,12 @@ impl Remote {
         self.owner == self.bulk.me.uid
     }
 
-    /// The only handle of a part that this process had asked for is gone.
+    /// Ends a part that this process had requested and whose only handle is gone.
     pub fn forget(&self) {
         if self.is_own() {
             self.bulk.registry.end(&self.id, "its handle is gone", None);
         } else if self.is_far {
-            // Not by whoever lets go of the handle, who may hold the interpreter.
+            // On another thread, because the thread that drops the handle may hold the interpreter.
             let (bulk, owner, id) = (self.bulk.clone(), self.owner, self.id);
             self.bulk.pool.run(Box::new(move || {
                 if let Ok(far) = bulk.far(owner) {
@@ -400,7 +400,7 @@ impl Remote {
         }
     }
 
-    /// Its memory, without a copy.
+    /// Maps the memory of the buffer, without a copy.
     pub fn map(&self, until: Instant) -> Outcome<Mapping> {
         let target = self.resolve(until)?;
         if self.dropped.load(Ordering::Acquire) {
@@ -428,7 +428,7 @@ impl Remote {
     }
 }
 
-/// The end of a ring is not the end of its owner, who closes it when a buffer ends in the middle of a copy: another one is tried then.
+/// Repeats a copy whose ring has ended. The owner closes a ring when a buffer ends in the middle of a copy, so this is not the owner's end.
 fn again(connection: &Arc<Connection>, mut staged: impl FnMut() -> Outcome<()>) -> Outcome<()> {
     for _ in 0..RINGS_TRIED {
         match staged() {

@@ -1,7 +1,7 @@
-//! The owner's thread: answers those who come with an id.
+//! The owner's thread, which answers requests with an id.
 //!
-//! It never takes the GIL and copies nothing, so it answers at once whatever Python does. Who comes in is of the same user, says first
-//! which job it belongs to, and may hold one page of hazards. Copies by way of a ring have threads of their own (`staging`).
+//! It never takes the GIL and copies no memory, so it answers at once whatever Python does. A connecting process must have the same user;
+//! it first names its jobs, and gets one page of hazards. Copies through a ring have threads of their own (`staging`).
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -24,17 +24,17 @@ use crate::sys;
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
-/// Connections at a time; a process has one to each owner, and some for rings.
+/// Most connections at a time. A process has one to each owner, and some for rings.
 const CONNECTIONS: usize = 8192;
-/// Threads that copy by way of rings.
+/// Most threads that copy through rings.
 const RINGS: usize = 32;
-/// Messages of one connection that are handled before others get their turn.
+/// Messages of one connection that are handled before other connections are served.
 const TURN: usize = 64;
-/// Connections accepted in one turn, after the messages of those that are open.
+/// Connections accepted in one turn, after the messages of open connections.
 const ACCEPTED: usize = 16;
 
-/// The jobs whose processes may have handles of this one: its own, and those that a service serves. They are shared by all that is opened
-/// for the process.
+/// The jobs whose processes may have handles of this process: its own job, and those that a service serves. All components of the process
+/// share the list.
 #[derive(Clone, Default, Debug)]
 pub struct Jobs(Arc<Mutex<Vec<u64>>>);
 
@@ -46,7 +46,7 @@ impl Jobs {
         }
     }
 
-    /// The last ones, as many as one message may name.
+    /// The last jobs, as many as one message may name.
     pub fn last(&self) -> Vec<u64> {
         let jobs = lock(&self.0);
         jobs[jobs.len().saturating_sub(frames::MOST_JOBS)..].to_vec()
@@ -58,7 +58,7 @@ impl Jobs {
     }
 }
 
-/// Who this process is.
+/// The identity of this process.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub uid: u64,
@@ -66,7 +66,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of one job, to which more may be added.
+    /// The identity of a process of one job. More jobs may be added later.
     pub fn new(uid: u64, job: u64, jobs: Jobs) -> Self {
         jobs.add(job);
         Identity { uid, jobs }
@@ -80,7 +80,7 @@ struct Connection {
     greeted: bool,
 }
 
-/// What others of this process hold of it.
+/// The handle by which other threads of this process reach the server's thread.
 pub struct Server {
     wake: OwnedFd,
     closing: AtomicBool,
@@ -113,17 +113,17 @@ impl Server {
         Ok(server)
     }
 
-    /// Has it look at the leases again.
+    /// Makes the thread check the leases again.
     pub fn wake(&self) {
         base::eventfd_signal(self.wake.as_raw_fd());
     }
 
-    /// Says goodbye to everybody; returns when that is done.
+    /// Sends a goodbye to all connected processes; returns when that is done, or at `until`.
     pub fn close(&self, until: Instant) {
         self.closing.store(true, Ordering::Release);
         self.wake();
         let left = until.saturating_duration_since(Instant::now());
-        // A thread that does not answer in time is left behind with the process.
+        // A thread that does not answer in time is abandoned; the process is exiting.
         drop(self.has_closed.wait_timeout_while(lock(&self.closed), left, |closed| !*closed));
     }
 }
@@ -134,7 +134,7 @@ struct Thread {
     registry: Arc<Registry>,
     epoll: OwnedFd,
     listener: ControlSocket,
-    /// A descriptor to give up when none is left, so that who comes in can be sent away.
+    /// A descriptor that is closed when no other is left, so that a connection can be accepted and refused.
     spare: Option<OwnedFd>,
     nonce: Box<[u8; 16]>,
     connections: HashMap<u64, Connection>,
@@ -163,7 +163,7 @@ impl Thread {
             self.registry.expire(Instant::now());
             if self.server.closing.load(Ordering::Acquire) {
                 for c in self.connections.values() {
-                    // Whoever does not read it sees the end of the stream.
+                    // A process that does not read the goodbye reads the end of the stream.
                     let _ = base::send(c.fd.as_raw_fd(), &[&frames::encode(0, &Reply::Goodbye)], &[]);
                 }
                 *lock(&self.server.closed) = true;
@@ -176,7 +176,7 @@ impl Thread {
     fn accept(&mut self) {
         for _ in 0..ACCEPTED {
             match control_socket::accept(self.listener.as_raw_fd()) {
-                // Who is refused sees the end of the stream, and no more.
+                // A refused process reads the end of the stream, without a reason.
                 Ok(fd) => drop(self.admit(fd)),
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) && self.spare.is_some() => {
                     self.spare = None;
@@ -211,7 +211,7 @@ impl Thread {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return self.leave(number),
             };
-            // Who sends nonsense, or nothing any more, is gone.
+            // A malformed message or an end of the stream ends the connection.
             let Some((n, request)) = frames::decode::<Request>(&message) else { return self.leave(number) };
             if !self.handle(number, n, request) {
                 return self.leave(number);
@@ -226,7 +226,7 @@ impl Thread {
         self.registry.remove_peer(number);
     }
 
-    /// False: the connection ends.
+    /// Handles a request; false ends the connection.
     fn handle(&mut self, number: u64, n: u32, request: Request) -> bool {
         let Some(c) = self.connections.get_mut(&number) else { return false };
         let fd = c.fd.as_raw_fd();
@@ -242,7 +242,7 @@ impl Thread {
         }
         let (pid, uid) = (c.pid, c.uid);
         let reply = match request {
-            // Not answered.
+            // `LetGo` and `Forget` have no answer.
             Request::LetGo => {
                 self.registry.settle();
                 return true;
@@ -255,7 +255,7 @@ impl Thread {
             Request::Stage => return self.stage(number, n),
             Request::Drop { id } if self.registry.exports.has(&id) => {
                 let Ok(to) = c.fd.try_clone() else { return false };
-                // By whoever takes it from the devices.
+                // Called by the thread that removes the memory from the devices.
                 let done = Box::new(move |_| {
                     answer(to.as_raw_fd(), n, &Reply::Done, &[]);
                 });
@@ -301,7 +301,7 @@ impl Thread {
         }
     }
 
-    /// The connection goes to a thread that copies; as a connection it has ended.
+    /// Hands the connection to a thread that copies. It no longer counts as a connection of this thread.
     fn stage(&mut self, number: u64, n: u32) -> bool {
         let Some(c) = self.connections.get(&number) else { return false };
         if self.rings.fetch_add(1, Ordering::AcqRel) >= RINGS {
@@ -337,6 +337,6 @@ impl Thread {
 }
 
 fn answer(fd: RawFd, number: u32, reply: &Reply, fds: &[RawFd]) -> bool {
-    // One who does not read what it has asked for is not waited for.
+    // The thread does not wait for a process that does not read its answers.
     base::send(fd, &[&frames::encode(number, reply)], fds).is_ok()
 }

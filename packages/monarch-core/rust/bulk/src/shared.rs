@@ -1,13 +1,14 @@
-//! Words of memory that two processes see: epochs and hazards.
+//! Words of memory that two processes share: epochs and hazards.
 //!
-//! A registration has a slot in its owner's table of epochs; the word there is the epoch of the registration for as long as it lasts.
-//! Others map the table for reading. Whoever copies first writes the slot into a word of its own hazards, which the owner sees, and then
-//! looks at the epoch; the owner that ends a registration first changes the epoch, and then looks at the hazards. All four are sequentially
-//! consistent, so at least one of the two sees the other: memory is not given back while somebody copies, and nobody begins to copy
-//! what has ended. A process that dies in the middle is known by the end of its connection, and its hazards go with it.
+//! A registration has a slot in its owner's table of epochs. The word in the slot is the epoch of the registration for as long as that
+//! exists. Other processes map the table for reading. A process that copies first writes the slot into one of its own hazard words, which
+//! the owner can read, and then reads the epoch. An owner that ends a registration first changes the epoch and then reads the hazards. All
+//! four accesses are sequentially consistent, so at least one of the two processes notices the other: memory is not freed during a copy,
+//! and no copy of ended memory begins. The end of its connection shows the death of a process, and its hazards are dropped with the
+//! connection.
 //!
-//! The kernel closes the descriptors of a process, and tells of its end, when it has taken its memory back, 0.1 s for each GiB. So the word
-//! after the epochs is a robust futex: what a thread holds when it ends the kernel marks at once.
+//! The kernel frees the memory of an ended process, which takes 0.1 s for each GiB, before it closes the descriptors and reports the end.
+//! So the word after the epochs is a robust futex, which the kernel marks as soon as the owner's thread ends.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -17,24 +18,24 @@ use net::sys::{self as base, Share};
 
 use crate::sys;
 
-/// Registrations of one process at a time. Sparse: pages that were never used do not exist.
+/// Most registrations of one process at a time. The table is sparse: pages that were never used do not exist.
 pub const SLOTS: u32 = 1 << 20;
-/// The word that says whether the owner lives, and so many words with it.
+/// The index of the life word, which follows the epochs. `EPOCHS` counts both.
 const LIFE: usize = SLOTS as usize;
 pub const EPOCHS: usize = LIFE + 1;
-/// Words of hazards of one connection; the first is how many have ever been used.
+/// Hazard words of one connection. The first word is the highest index ever used.
 pub const HAZARDS: usize = 8192;
-/// The hazard is a mapping, which holds memory back but no report that a registration has ended.
+/// The bit of a hazard that is a mapping. It keeps the memory, but does not delay the report that a registration has ended.
 const MAPPED: u64 = 1 << 63;
 
-/// Words in shared memory, of either side.
+/// Words in shared memory, as either side maps them.
 pub struct Words {
     fd: OwnedFd,
     base: *const AtomicU64,
     count: usize,
 }
 
-// SAFETY: all access is atomic, and the mapping lives as long as the value.
+// SAFETY: all access is atomic, and the mapping exists as long as the value.
 unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
@@ -43,7 +44,7 @@ impl Words {
         Words::of(sys::sealed_memfd(name, (count * 8) as u64, false)?, count, &Share::Shared)
     }
 
-    /// Words that another process has made; refused if it could make them go away under us.
+    /// Words of another process. Fails if that process could shrink the memory, because an access would then raise SIGBUS.
     pub fn received(fd: OwnedFd, count: usize, writable: bool) -> io::Result<Words> {
         if !sys::is_sealed(fd.as_raw_fd(), (count * 8) as u64) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "shared words that could shrink"));
@@ -61,19 +62,19 @@ impl Words {
         self.fd.as_fd()
     }
 
-    /// None beyond the end.
+    /// The word at `index`; `None` beyond the end.
     pub fn word(&self, index: usize) -> Option<&AtomicU64> {
-        // SAFETY: inside the mapping, which is aligned to pages and lives as long as `self`; everybody uses it atomically.
+        // SAFETY: inside the mapping, which is aligned to pages and exists as long as `self`. All processes access it atomically.
         (index < self.count).then(|| unsafe { &*self.base.add(index) })
     }
 
-    /// The kernel's half of the word: a futex.
+    /// The half of the life word that the kernel uses: a futex.
     fn life(&self) -> Option<&AtomicU32> {
-        // SAFETY: as large and aligned as a word, which is used as nothing else.
+        // SAFETY: a part of an aligned word that has no other use.
         self.word(LIFE).map(|w| unsafe { &*(&raw const *w).cast() })
     }
 
-    /// Of epochs of this process: they tell when the calling thread ends.
+    /// For the epochs of this process: the kernel marks the life word when the calling thread ends.
     pub fn live(&self) {
         if let Some(life) = self.life() {
             life.store(sys::thread_id() & libc::FUTEX_TID_MASK, Ordering::SeqCst);
@@ -81,7 +82,7 @@ impl Words {
         }
     }
 
-    /// Of epochs of another process: it has ended, or is about to.
+    /// For the epochs of another process: whether it has ended, or is about to end.
     pub fn is_over(&self) -> bool {
         self.life().is_some_and(|life| life.load(Ordering::Acquire) & libc::FUTEX_OWNER_DIED != 0)
     }
@@ -99,12 +100,12 @@ impl Words {
 
 impl Drop for Words {
     fn drop(&mut self) {
-        // SAFETY: our own mapping; references to it borrow `self`.
+        // SAFETY: this value owns the mapping, and references to it borrow `self`.
         unsafe { base::unmap(self.base.cast_mut().cast(), self.count * 8) };
     }
 }
 
-/// Does this side use the slot? `copying`: mappings do not count.
+/// Whether this side uses the slot. `copying`: mappings do not count.
 pub fn is_used(hazards: &Words, slot: u32, copying: bool) -> bool {
     let high = (hazards.load(0) as usize).min(HAZARDS - 1);
     (1..=high).any(|i| match hazards.load(i) {
@@ -114,7 +115,7 @@ pub fn is_used(hazards: &Words, slot: u32, copying: bool) -> bool {
     })
 }
 
-/// What a hazard word is set to.
+/// The value of a hazard word.
 pub fn hazard(slot: u32, mapped: bool) -> u64 {
     (u64::from(slot) + 1) | if mapped { MAPPED } else { 0 }
 }

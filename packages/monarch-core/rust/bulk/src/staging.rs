@@ -1,7 +1,7 @@
-//! Copies by way of a ring, where the kernel refuses direct ones.
+//! Copies through a ring, where the kernel refuses direct ones.
 //!
-//! The ring is memory that both sides map. One fills a piece of it and says so, the other empties it and says so; with several pieces both
-//! copy at the same time. The owner's part is done by a thread of its own for each ring.
+//! The ring is memory that both sides map. One side fills a piece of it and reports that, the other side empties it and reports that. With
+//! several pieces both copy at the same time. On the owner's side, each ring has a thread of its own.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +26,7 @@ pub struct Ring {
     base: *mut u8,
 }
 
-// SAFETY: a shared mapping, which lives as long as the value; which piece is whose is agreed on by messages.
+// SAFETY: a shared mapping, which exists as long as the value. The messages decide which side owns each piece.
 unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
@@ -54,12 +54,12 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: our own mapping.
+        // SAFETY: this value owns the mapping.
         unsafe { base::unmap(self.base, PIECE * PIECES) };
     }
 }
 
-/// The n-th piece of so many bytes.
+/// The length of the piece `number` of a copy of `len` bytes.
 fn piece_len(len: u64, number: usize) -> usize {
     (len - (number * PIECE) as u64).min(PIECE as u64) as usize
 }
@@ -72,7 +72,7 @@ fn nonsense() -> Failure {
     Failure::new(Kind::Transfer, "the other side of a ring says nonsense")
 }
 
-/// The reader's or writer's end.
+/// The end of a ring in the process that reads or writes the buffer.
 pub struct Stage {
     line: Line,
     ring: Ring,
@@ -83,10 +83,9 @@ impl Stage {
         Ok(Stage { line, ring: Ring::of(fd)? })
     }
 
-    /// Copies; after an error the stage is of no use any more. `moved` is called for each piece.
+    /// Copies. After an error the stage is unusable. `moved` is called for each piece.
     ///
-    /// # Safety
-    /// The local range is valid, and for writing unless the request is a write.
+    /// # Safety The local range is valid, and for writing unless the request is a write.
     pub unsafe fn copy(&self, request: &Request, local: usize, until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
         let Request::Copy { len, write, .. } = *request else { return Err(nonsense()) };
         self.line.call(request, until)?;
@@ -94,7 +93,7 @@ impl Stage {
         while emptied < count {
             if write && filled < count && filled - emptied < PIECES {
                 let n = piece_len(len, filled);
-                // SAFETY: the caller's promise; the piece is ours until we say that it is full.
+                // SAFETY: the caller's guarantee; this side owns the piece until it reports it as full.
                 unsafe { copy::memory(local + filled * PIECE, self.ring.piece(filled), n) };
                 self.line.send_reply(&Reply::Value(n as u64), until)?;
                 filled += 1;
@@ -107,7 +106,7 @@ impl Stage {
                 _ => return Err(nonsense()),
             }
             if !write {
-                // SAFETY: the caller's promise; the owner has filled the piece and waits until we say that it is empty.
+                // SAFETY: the caller's guarantee; the owner has filled the piece and waits until this side reports it as empty.
                 unsafe { copy::memory(self.ring.piece(emptied), local + emptied * PIECE, n) };
                 self.line.send_reply(&Reply::Value(n as u64), until)?;
             }
@@ -118,7 +117,7 @@ impl Stage {
     }
 }
 
-/// The owner's end, until the other one goes.
+/// Serves the owner's end of a ring until the other side closes it.
 pub fn serve(fd: &OwnedFd, ring: &Ring, registry: &Arc<Registry>) {
     while let Some(message) = next(fd) {
         let Some((number, Request::Copy { id, epoch, offset, len, write })) = frames::decode(&message) else { return };
@@ -140,7 +139,7 @@ pub fn serve(fd: &OwnedFd, ring: &Ring, registry: &Arc<Registry>) {
 fn copy(fd: &OwnedFd, ring: &Ring, pin: &Pin, len: u64, write: bool, why: impl Fn() -> String) -> bool {
     let (count, mut filled, mut emptied) = (pieces(len), 0, 0);
     while emptied < count {
-        // What has been filled is the reader's, who looks for himself whether the buffer has ended.
+        // A filled piece belongs to the reader, which checks itself whether the buffer has ended.
         if (write || filled < count) && !pin.is_current() {
             say(fd, 0, &Reply::refused(&Failure::new(Kind::Released, why())));
             return false;
@@ -148,7 +147,7 @@ fn copy(fd: &OwnedFd, ring: &Ring, pin: &Pin, len: u64, write: bool, why: impl F
         let memory = pin.range.address;
         if !write && filled < count && filled - emptied < PIECES {
             let n = piece_len(len, filled);
-            // SAFETY: pinned memory, in range; the piece is ours until we say that it is full.
+            // SAFETY: pinned memory, in range; this side owns the piece until it reports it as full.
             unsafe { copy::memory(memory + filled * PIECE, ring.piece(filled), n) };
             if !say(fd, 0, &Reply::Value(n as u64)) {
                 return false;
@@ -162,7 +161,7 @@ fn copy(fd: &OwnedFd, ring: &Ring, pin: &Pin, len: u64, write: bool, why: impl F
             return false;
         }
         if write {
-            // SAFETY: pinned memory, in range and writable; the other side waits until we say that the piece is empty.
+            // SAFETY: pinned memory, in range and writable; the other side waits until this side reports the piece as empty.
             unsafe { copy::memory(ring.piece(emptied), memory + emptied * PIECE, n) };
             if !say(fd, 0, &Reply::Value(n as u64)) {
                 return false;
@@ -174,11 +173,11 @@ fn copy(fd: &OwnedFd, ring: &Ring, pin: &Pin, len: u64, write: bool, why: impl F
 }
 
 fn say(fd: &OwnedFd, number: u32, reply: &Reply) -> bool {
-    // There is always room: no more is said than there are pieces.
+    // The socket always has room: at most one message for each piece is pending.
     base::send(fd.as_raw_fd(), &[&frames::encode(number, reply)], &[]).is_ok()
 }
 
-/// The next message; none at the end.
+/// The next message; `None` at the end of the stream.
 fn next(fd: &OwnedFd) -> Option<Vec<u8>> {
     loop {
         match sys::receive(fd.as_raw_fd(), &mut VecDeque::new()) {

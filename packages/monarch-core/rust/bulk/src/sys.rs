@@ -15,11 +15,11 @@ fn check(r: libc::c_int) -> io::Result<libc::c_int> {
 
 fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
     let fd = check(fd)?;
-    // SAFETY: the kernel has just handed us this descriptor.
+    // SAFETY: the kernel has just returned this descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Bytes from the kernel's generator, which cannot be guessed.
+/// Random bytes from the kernel's generator, which cannot be guessed.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     // SAFETY: writes at most N bytes. Up to 256 bytes are never cut short.
@@ -27,7 +27,8 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     if got == N as isize { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Process and user at the other end; of a connected socket, those who called `listen`. The pid is 0 where it is not visible here.
+/// Process and user at the other end of a socket; for a connected socket, those of the process that listened. The pid is 0 if it is not
+/// visible here.
 pub fn peer(fd: RawFd) -> io::Result<(i32, u32)> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -36,7 +37,7 @@ pub fn peer(fd: RawFd) -> io::Result<(i32, u32)> {
     Ok((cred.pid, cred.uid))
 }
 
-/// Readable once the process has ended.
+/// A descriptor that is readable once the process has ended.
 pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as libc::c_int)
@@ -47,7 +48,7 @@ pub fn thread_id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// What the kernel reads when a thread ends: a list of one futex, by its distance from the entry.
+/// The list that the kernel reads when a thread ends. It has one futex, by its distance from the entry.
 #[repr(C)]
 struct RobustList {
     first: *const RobustEntry,
@@ -61,9 +62,10 @@ struct RobustEntry {
     next: *const RobustEntry,
 }
 
-/// The kernel marks the futex, which holds the number of the calling thread, when that ends. It must have no robust mutex of the C library.
+/// Makes the kernel mark the futex, which contains the id of the calling thread, when that thread ends. The thread must hold no robust
+/// mutex of the C library.
 pub fn mark_at_end(futex: &std::sync::atomic::AtomicU32) {
-    // The thread may end whenever the process does.
+    // The list is never freed, because the thread may end at any time.
     let list = Box::leak(Box::new(RobustList {
         first: std::ptr::null(),
         offset: 0,
@@ -74,11 +76,11 @@ pub fn mark_at_end(futex: &std::sync::atomic::AtomicU32) {
     list.entry.next = head;
     list.first = &raw const list.entry;
     list.offset = (&raw const *futex as isize - &raw const list.entry as isize) as libc::c_long;
-    // SAFETY: three words, which stay. Where the kernel refuses, the end is noticed later.
+    // SAFETY: three words, which are never freed. If the kernel refuses, the end is noticed later.
     unsafe { libc::syscall(libc::SYS_set_robust_list, &raw const *list, size_of::<[usize; 3]>()) };
 }
 
-/// What is true of each descriptor of those asked for; an empty answer when time is up.
+/// The events of each descriptor; empty at the deadline.
 pub fn poll(fds: &[(RawFd, libc::c_short)], until: Option<Instant>) -> io::Result<Vec<libc::c_short>> {
     let mut list: Vec<libc::pollfd> = fds.iter().map(|(fd, events)| libc::pollfd { fd: *fd, events: *events, revents: 0 }).collect();
     loop {
@@ -109,7 +111,7 @@ pub fn receive(fd: RawFd, fds: &mut VecDeque<OwnedFd>) -> io::Result<Vec<u8>> {
     Ok(buf)
 }
 
-/// Shared memory whose size nobody can change any more, so that whoever maps it never meets its end.
+/// Shared memory whose size is sealed, so that a process which maps it never accesses bytes beyond its end.
 pub fn sealed_memfd(name: &std::ffi::CStr, len: u64, huge: bool) -> io::Result<OwnedFd> {
     base::within_file_limit(len)?;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | if huge { libc::MFD_HUGETLB } else { 0 };
@@ -122,7 +124,7 @@ pub fn sealed_memfd(name: &std::ffi::CStr, len: u64, huge: bool) -> io::Result<O
     Ok(fd)
 }
 
-/// Shared memory of this length that cannot shrink? What others send is mapped only then.
+/// Whether the memory has this length and cannot shrink. Memory of other processes is mapped only then.
 pub fn is_sealed(fd: RawFd, len: u64) -> bool {
     // SAFETY: an all-zero `stat` is valid, and the kernel fills it in.
     let (seals, size) = unsafe {
@@ -133,38 +135,37 @@ pub fn is_sealed(fd: RawFd, len: u64) -> bool {
     seals >= 0 && seals & libc::F_SEAL_SHRINK != 0 && size >= len
 }
 
-/// The same file, but nothing can be written by this descriptor, nor by a mapping of it.
+/// A descriptor of the same file that permits no writing, not even through a mapping.
 pub fn read_only(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(std::fs::File::open(format!("/proc/self/fd/{fd}"))?.into())
 }
 
-/// Copies between this process and another one; gives how much, which may be less than asked for.
+/// Copies between this process and another one; returns the number of bytes, which may be less than `len`.
 ///
-/// # Safety
-/// The local range is valid for as long as the call takes, and for writing unless `write`.
+/// # Safety The local range is valid for the time of the call, and for writing unless `write`.
 pub unsafe fn process_vm(pid: i32, write: bool, local: usize, remote: u64, len: usize) -> io::Result<usize> {
     let here = libc::iovec { iov_base: local as *mut libc::c_void, iov_len: len };
     let there = libc::iovec { iov_base: remote as usize as *mut libc::c_void, iov_len: len };
-    // SAFETY: the caller's promise for the local side; the kernel checks the other one.
+    // SAFETY: the caller's guarantee for the local side; the kernel checks the other one.
     let n = unsafe {
         if write { libc::process_vm_writev(pid, &here, 1, &there, 1, 0) } else { libc::process_vm_readv(pid, &here, 1, &there, 1, 0) }
     };
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
-/// Lets a process, and those it has started, read the memory of this one, where Yama asks for that.
+/// Permits a process and its descendants to read the memory of this one, where Yama requires that.
 pub fn name_tracer(pid: i32) {
-    // SAFETY: no pointers. Without Yama it fails, and is not needed.
+    // SAFETY: no pointers. Without Yama the call fails, and is not needed.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, pid as libc::c_ulong, 0, 0, 0) };
 }
 
-/// What Yama asks for: 0 nothing, 1 to be named or be an ancestor, 2 and 3 more than we can have.
+/// The mode of Yama: 0 has no restriction, 1 requires a named process or an ancestor, 2 and 3 require privileges.
 pub fn yama_scope() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     text.trim().parse().unwrap_or(0)
 }
 
-/// `Instant` of a time-out in seconds, bounded by a century.
+/// The deadline after a time-out in seconds, which is limited to a century.
 pub fn deadline(seconds: f64) -> Instant {
     Instant::now() + Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).min(Duration::from_secs(100 * 365 * 86_400))
 }

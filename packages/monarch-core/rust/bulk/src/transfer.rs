@@ -1,8 +1,8 @@
-//! Operations, and their life from submit to the end.
+//! Operations, from submission to outcome.
 //!
-//! One thread opens what has to be opened, holds what is going to be used and cuts it into slices; then it and its helpers take slices
-//! until none is left. The last of them looks whether all that was used still stands, and tells the outcome. Nobody touches local memory
-//! after that: who takes a slice is counted.
+//! One thread opens the buffers, holds them and cuts the operations into slices. Then this thread and its helpers take slices until none is
+//! left. The last of them checks that all used buffers are still valid, and reports the outcome. No thread touches local memory after that,
+//! because the threads with a slice are counted.
 
 use std::any::Any;
 use std::collections::{HashSet, VecDeque};
@@ -17,20 +17,20 @@ use crate::failure::{Failure, Outcome, Path};
 use crate::registry::Completion;
 use crate::remote::{Hold, Remote, Span, Target};
 
-/// What one thread copies between two looks at the clock; a quarter of a millisecond.
+/// Bytes that one thread copies between two checks of the deadline: a quarter of a millisecond.
 const SLICE: u64 = 4 << 20;
-/// Copies up to this size are done by the calling thread: waking another one takes as long as they do.
+/// Largest copy in the calling thread: waking another thread takes as long as such a copy.
 const AT_ONCE: u64 = 1 << 20;
-/// To and from other hosts, operations of this size at most go together, so many: what takes time there is the way there and back.
+/// To and from other hosts, operations up to this size are sent together, at most this many: the round trip is their main cost.
 const SMALL: u64 = 256 << 10;
 const TOGETHER: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// From there to here.
+    /// From the buffer to local memory.
     Read,
     Write,
-    /// The word that was there goes to the local memory.
+    /// Adds to a word of the buffer. The previous value goes to local memory.
     FetchAdd {
         add: u64,
     },
@@ -40,7 +40,7 @@ pub enum Operation {
     },
 }
 
-/// One operation: the local range is valid for as long as the job keeps what was given with it.
+/// One operation. The local range is valid for as long as the job holds its `keep`.
 #[derive(Clone)]
 pub struct Op {
     pub remote: Arc<Remote>,
@@ -54,15 +54,15 @@ struct Slice {
     op: usize,
     start: u64,
     len: u64,
-    /// So many operations more that follow, whole, and go with it.
+    /// The number of further operations that are executed together with this slice, each as a whole.
     more: usize,
 }
 
-/// What a submit needs: what keeps its local memory is let go when it is over.
+/// The state of one submit. The objects that keep its local memory are dropped at its end.
 pub struct Job {
     ops: Arc<Vec<Op>>,
     until: Instant,
-    /// Upper bound of a slice.
+    /// Largest size of a slice.
     most: u64,
     slices: OnceLock<Vec<Slice>>,
     next: AtomicUsize,
@@ -102,7 +102,7 @@ impl Job {
         }));
     }
 
-    /// Opens, holds and cuts.
+    /// Opens the buffers, holds them, and cuts the operations into slices.
     fn prepare(&self) -> Result<Vec<Slice>, (usize, Failure)> {
         let mut slices = Vec::with_capacity(self.ops.len());
         if self.ops.len() > 1 {
@@ -131,7 +131,7 @@ impl Job {
                 continue;
             }
             let most = match target {
-                // A stream each.
+                // One slice for each stream.
                 Target::Far(far) => op.len.div_ceil(far.width as u64).max(SLICE).min(self.most),
                 // A ring has pieces of its own.
                 _ if op.remote.path() == Path::Staged => self.most,
@@ -147,7 +147,7 @@ impl Job {
         Ok(slices)
     }
 
-    /// The operation goes with those of the slice.
+    /// Whether the operation can be executed together with those of the slice.
     fn go_together(&self, slice: &Slice, op: usize) -> bool {
         let (first, next) = (&self.ops[slice.op], &self.ops[op]);
         let is_small = |op: &Op| op.remote.is_far && op.len <= SMALL && matches!(op.what, Operation::Read | Operation::Write);
@@ -166,7 +166,7 @@ impl Job {
         for _ in 0..helpers {
             let job = self.clone();
             bulk.pool.run(Box::new(move || {
-                // One that gets its turn when all is over has nothing to do with it any more.
+                // A helper that starts after the end of the job does nothing.
                 if job.join() {
                     job.work();
                     job.leave();
@@ -196,7 +196,7 @@ impl Job {
     fn run(&self, slice: &Slice) -> Outcome<()> {
         let op = &self.ops[slice.op];
         let pool = &op.remote.bulk.pool;
-        // Where the owner takes part it may keep us waiting, and others need threads meanwhile.
+        // An owner that takes part may delay this thread, and other work needs threads meanwhile.
         let word = match op.what {
             Operation::FetchAdd { add } => pool.wait(|| op.remote.fetch_add(op.offset, add, self.until))?,
             Operation::CompareSwap { compare, swap } => pool.wait(|| op.remote.compare_swap(op.offset, compare, swap, self.until))?,
@@ -209,22 +209,22 @@ impl Job {
                 if let (Target::Far(far), true) = (target, slice.more > 0) {
                     let piece = |op: &Op| op.remote.piece(op.what == Operation::Write, op.offset, op.local, op.len as usize);
                     let mut pieces: Vec<_> = self.ops[slice.op..=slice.op + slice.more].iter().map(piece).collect();
-                    // SAFETY: the operations' local ranges, which whoever made them keeps.
+                    // SAFETY: the local ranges of the operations, which the submitter keeps valid.
                     return pool.wait(|| unsafe { far.copy(&mut pieces, self.until, moved) });
                 }
                 let span = Span { write: op.what == Operation::Write, local, offset, len: slice.len as usize };
-                // SAFETY: a part of the operation's local range, which whoever made it keeps; held in `prepare`.
+                // SAFETY: a part of the operation's local range, which the submitter keeps valid; the buffer is held by `prepare`.
                 let copy = || unsafe { op.remote.copy(target, span, self.until, moved) };
                 return if matches!(op.remote.path(), Path::Staged | Path::Tcp | Path::Routed) { pool.wait(copy) } else { copy() };
             }
         };
-        // SAFETY: eight bytes of local memory, of any alignment, which whoever made the operation keeps.
+        // SAFETY: eight bytes of local memory, of any alignment, which the submitter keeps valid.
         unsafe { (op.local as *mut u64).write_unaligned(word) };
         self.moved.fetch_add(8, Ordering::AcqRel);
         Ok(())
     }
 
-    /// The first failure counts.
+    /// Records a failure; only the first one is reported.
     fn fail(&self, op: usize, mut failure: Failure, opened: bool) {
         self.stop.store(true, Ordering::Release);
         let remote = &self.ops[op].remote;
@@ -258,17 +258,16 @@ impl Job {
     }
 }
 
-/// Each buffer once, in the order of the operations.
+/// Opens each buffer once, in the order of the operations.
 fn open_all(ops: &[Op], until: Instant) {
     let mut seen = HashSet::new();
     let remotes: Vec<Arc<Remote>> = ops.iter().map(|op| &op.remote).filter(|r| seen.insert(Arc::as_ptr(r))).cloned().collect();
     Remote::resolve_all(&remotes, until);
 }
 
-/// Does a small copy to or from a buffer that is open, in the calling thread; none if it is another one.
+/// Does a small copy to or from an open buffer in the calling thread; `None` for any other operation.
 ///
-/// # Safety
-/// The local range is valid, and for writing if it is a read.
+/// # Safety The local range is valid, and for writing if it is a read.
 pub unsafe fn at_once(op: &Op) -> Option<Outcome<()>> {
     let write = match op.what {
         Operation::Read => false,
@@ -288,7 +287,7 @@ pub unsafe fn at_once(op: &Op) -> Option<Outcome<()>> {
         let count = |n: usize| {
             moved.fetch_add(n as u64, Ordering::Relaxed);
         };
-        // SAFETY: the caller's promise; held.
+        // SAFETY: the caller's guarantee; the buffer is held.
         unsafe { op.remote.copy(target, span, until, count) }?;
         op.remote.check(target, &hold)
     };
@@ -301,11 +300,11 @@ pub unsafe fn at_once(op: &Op) -> Option<Outcome<()>> {
 
 type Submission = (Instant, u64, Box<dyn Any + Send>, Completion);
 
-/// Operations that can be submitted again; one submit runs after the other.
+/// Operations that can be submitted repeatedly; one submit runs after the other.
 pub struct Plan {
     bulk: Arc<Bulk>,
     pub ops: Arc<Vec<Op>>,
-    /// None while nothing runs; else what waits.
+    /// `None` while no submit runs; otherwise the waiting submits.
     queue: Mutex<Option<VecDeque<Submission>>>,
 }
 
@@ -318,7 +317,7 @@ impl Plan {
         lock(&self.queue).is_some()
     }
 
-    /// Opens what can be opened now; what cannot fails when it is submitted.
+    /// Opens the buffers that can be opened now. The others fail when they are submitted.
     pub fn open(&self, until: Instant) {
         open_all(&self.ops, until);
     }

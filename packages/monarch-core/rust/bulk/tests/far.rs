@@ -1,4 +1,4 @@
-//! Memory of other hosts: what is read, written and refused over streams, with and without encryption, and when streams break.
+//! Memory of other hosts: reads, writes and refusals over streams, with and without encryption, and with streams that break.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -179,7 +179,7 @@ fn time_runs_out_at_a_reader_and_frees_the_owner() {
     impl Fabric for Mute {
         fn open(&self, _: u64, _: Instant) -> Result<Opened, NoStream> {
             let (near, far) = pair();
-            // Open, and nobody answers.
+            // The stream is open, and no process answers.
             std::mem::forget(far);
             Ok(Opened { fd: near, keys: None, dialled: true, is_routed: false, still: Arc::default() })
         }
@@ -198,7 +198,7 @@ fn time_runs_out_at_a_reader_and_frees_the_owner() {
 #[test]
 fn a_reader_that_does_not_read_keeps_nobody_from_ending_the_buffer() {
     let s = setup(64 << 20, false, false);
-    // Asks for all, and reads nothing.
+    // The reader requests all bytes and reads none.
     let (near, far) = pair();
     s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
     let mut line = bulk::far::Line::new(near, None, Arc::default()).unwrap();
@@ -206,7 +206,7 @@ fn a_reader_that_does_not_read_keeps_nobody_from_ending_the_buffer() {
     line.begin(true, wait).unwrap();
     let request = bulk::frames::Request::Copy { id: s.own.id, epoch: s.own.epoch, offset: 0, len: 64 << 20, write: false };
     line.send_frame(&bulk::frames::encode(1, &request), wait).unwrap();
-    // It has begun.
+    // The owner has begun to send.
     assert!(line.receive_number(wait).unwrap() > 0);
     let (told, done) = std::sync::mpsc::channel();
     s.own.bulk.registry.end(&s.own.id, "dropped", Some(Box::new(move |o| told.send(o).unwrap())));
@@ -215,7 +215,7 @@ fn a_reader_that_does_not_read_keeps_nobody_from_ending_the_buffer() {
 
 #[test]
 fn what_is_small_waits_for_nothing_that_is_large() {
-    /// The first stream is not answered, the others are.
+    /// A fabric whose first stream is not answered; later ones are.
     struct First(Arc<Bulk>, Mutex<Vec<std::os::fd::OwnedFd>>);
     impl Fabric for First {
         fn open(&self, _: u64, _: Instant) -> Result<Opened, NoStream> {
@@ -245,7 +245,7 @@ fn what_is_small_waits_for_nothing_that_is_large() {
         let asked = far.call(&bulk::frames::Request::Open { id: s.own.id, epoch: s.own.epoch }, stop);
         assert!(matches!(asked, Ok(bulk::frames::Reply::Opened { len: 1_048_576, .. })));
         assert!(!large.is_finished());
-        // The stream of the large one ends, and it goes on on the other one.
+        // The stream of the large copy ends, and the copy continues on the other stream.
         fabric.1.lock().unwrap().truncate(0);
         fabric.1.lock().unwrap().push(pair().0);
         large.join().unwrap().unwrap();
@@ -256,7 +256,7 @@ fn what_is_small_waits_for_nothing_that_is_large() {
 #[test]
 fn an_asker_that_is_taken_for_lost_is_answered_no_more() {
     let s = setup(1 << 20, false, false);
-    // The owner's side hears of ends too.
+    // The owner's side is also notified of ends.
     s.own.bulk.reach_by(s.cable.clone(), 1);
     let (near, far) = pair();
     s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });

@@ -1,4 +1,4 @@
-//! Parts of messages that are fetched: exact, in turn, and whoever waits is told what becomes of them.
+//! Pulls of message parts: exact, in order, and with a report of the outcome to each waiting caller.
 
 mod cable;
 
@@ -25,7 +25,7 @@ struct Setup {
     loan: Loan,
 }
 
-/// An owner that has lent so many bytes, and so many streams to it.
+/// An owner that offers a part of `len` bytes, and `width` streams to it.
 fn setup(len: usize, width: usize, encrypted: bool) -> Setup {
     let owner = Bulk::new(Identity::new(10, 1, Jobs::default()), 0, HANG).unwrap();
     let memory = Arc::new((0..len).map(|i| (i % 251) as u8).collect::<Vec<u8>>());
@@ -53,7 +53,7 @@ fn what_is_fetched_is_exact() {
             let (block, done) = s.fetch(len);
             done.recv_timeout(HANG).unwrap().unwrap();
             assert!(block.bytes() == &s.memory[..], "{len} bytes, {width} streams");
-            // As many as find something to do.
+            // At most as many streams as there are sections.
             assert!((1..=width).contains(&s.cable.opened.load(Ordering::Acquire)));
         }
     }

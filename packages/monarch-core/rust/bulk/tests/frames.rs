@@ -1,4 +1,4 @@
-//! Messages: what was written is read, and nothing else does harm.
+//! Messages: encoding and decoding are inverse, and other bytes are harmless.
 
 use bulk::frames::{Place, Reply, Request, decode, encode};
 use bulk::sys::LONGEST;
@@ -22,7 +22,7 @@ proptest! {
             let message = encode(number, &request);
             prop_assert!(message.len() < LONGEST);
             prop_assert_eq!(decode::<Request>(&message), Some((number, request)));
-            // What follows a message makes it none.
+            // Bytes after a message make it invalid.
             prop_assert_eq!(decode::<Request>(&[&message[..], &[0]].concat()), None);
         }
     }

@@ -1,4 +1,4 @@
-//! Two members of a job in one process: every path, ends of buffers in the middle, and handles that are not what they say.
+//! Two members of a job in one process: every transport, ends of buffers during copies, and forged handles.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -94,24 +94,24 @@ fn in_an_arena() {
         let own = owner.register(range, None, Box::new(block.clone())).unwrap();
         owner.serve().unwrap();
         let theirs = handle(&reader, &own);
-        // SAFETY: our own block, which nobody else uses.
+        // SAFETY: a local block that no other thread uses.
         unsafe { std::slice::from_raw_parts_mut(block.address() as *mut u8, len) }.copy_from_slice(&pattern(len));
         let mut got = vec![0; len];
         run(&theirs, Operation::Read, &mut got, 0, 30.0).unwrap();
         assert_eq!((got, theirs.path()), (pattern(len), Path::Shm));
         let mapped = theirs.map(sys::deadline(5.0)).unwrap();
         assert!(mapped.readonly);
-        // SAFETY: mapped, and nobody writes.
+        // SAFETY: mapped memory that no thread writes.
         assert!(unsafe { std::slice::from_raw_parts(mapped.address as *const u8, len) } == pattern(len));
         owner.registry.end(&own.id, "dropped", None);
-        // A mapping holds the memory back.
+        // A mapping keeps the memory.
         assert_eq!(owner.registry.counts(), (0, 1));
         drop(mapped);
         settled(&owner, (0, 0));
     }
 }
 
-/// The other side tells the owner's thread, which then looks.
+/// Waits until the owner's thread has handled the notice of the other side.
 fn settled(owner: &Arc<Bulk>, wanted: (usize, usize)) {
     for _ in 0..1_000_000 {
         if owner.registry.counts() == wanted {
@@ -151,7 +151,7 @@ fn dropped_by_the_other_side() {
     s.theirs.end(sys::deadline(5.0)).unwrap();
     assert_eq!(s.owner.registry.counts(), (0, 0));
     assert_eq!(run(&s.own, Operation::Read, &mut [0; 64], 0, 5.0).unwrap_err().kind, Kind::Released);
-    // Once more does nothing.
+    // A second end has no effect.
     handle(&s.reader, &s.own).end(sys::deadline(5.0)).unwrap();
 }
 
@@ -191,7 +191,7 @@ fn what_a_handle_does_not_allow() {
     denied(read(&s.theirs, 8, 4090), Kind::Access);
     denied(read(&s.theirs, 8, u64::MAX - 3), Kind::Access);
     assert_eq!(s.theirs.end(sys::deadline(5.0)).unwrap_err().kind, Kind::Access);
-    // Handles that claim more than their owner gave.
+    // Handles that claim more than their owner has granted.
     let forged = |id, epoch, size, readonly| Remote::new(s.reader.clone(), id, epoch, s.own.owner, size, readonly, false);
     denied(run(&forged(s.own.id, s.own.epoch, 4096, false), Operation::Write, &mut [0; 8], 0, 5.0), Kind::Access);
     denied(read(&forged(s.own.id, s.own.epoch, 1 << 40, true), 8, 0), Kind::Access);
@@ -279,11 +279,11 @@ fn small_copies_at_once() {
     // SAFETY: `got` outlives the calls.
     assert!(unsafe { at_once(&op) }.is_none());
     s.theirs.resolve(sys::deadline(5.0)).unwrap();
-    // SAFETY: as above.
+    // SAFETY: `got` outlives the call.
     unsafe { at_once(&op) }.unwrap().unwrap();
     assert!(got == memory);
     s.owner.registry.end(&s.own.id, "dropped", None);
-    // SAFETY: as above.
+    // SAFETY: `got` outlives the call.
     assert_eq!(unsafe { at_once(&op) }.unwrap().unwrap_err().kind, Kind::Released);
 }
 
@@ -293,7 +293,7 @@ fn memory_that_is_not_there() {
     let page = net::sys::PAGE;
     let fd = net::sys::memfd(2 * page as u64).unwrap();
     let base = net::sys::map(std::os::fd::AsRawFd::as_raw_fd(&fd), 0, 2 * page, &net::sys::Share::Shared).unwrap();
-    // SAFETY: the second page of our own mapping, which is not used any more.
+    // SAFETY: the second page of a local mapping, which is not used any more.
     unsafe { net::sys::unmap(base.wrapping_add(page), page) };
     let range = Range { address: base as usize, len: 2 * page, readonly: false };
     let own = owner.register(range, None, Box::new(())).unwrap();
@@ -302,6 +302,6 @@ fn memory_that_is_not_there() {
     assert_eq!((f.kind, f.done, f.asked, f.path), (Kind::Transfer, page as u64, 2 * page as u64, Path::Cma));
     assert!(f.detail.starts_with("at byte 4096: "), "{f:?}");
     run(&handle(&reader, &own), Operation::Read, &mut vec![0; page], 0, 5.0).unwrap();
-    // SAFETY: the first page of our own mapping.
+    // SAFETY: the first page of a local mapping.
     unsafe { net::sys::unmap(base, page) };
 }

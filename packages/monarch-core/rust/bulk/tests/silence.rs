@@ -1,4 +1,4 @@
-//! Streams on which nothing moves: dead ones are replaced, slow ones and slow owners are waited for.
+//! Streams without traffic: dead ones are replaced; slow streams and slow owners are given time.
 
 mod cable;
 
@@ -16,38 +16,38 @@ use cable::{keys, pair};
 
 const HANG: Duration = Duration::from_secs(25);
 
-/// What a stream does to bytes.
+/// The fault of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// After so many bytes to the asking side, or from it, it carries nothing more either way.
+    /// After this many bytes to the requesting side, or from it, the stream transports nothing in either direction.
     Dead {
         answers: usize,
         requests: usize,
     },
-    /// The same, and the owner's end is closed.
+    /// As `Dead`, and the owner's end is closed.
     HalfOpen {
         answers: usize,
     },
-    /// So many bytes twice a second to the asking side.
+    /// This many bytes reach the requesting side, twice a second.
     Slow(usize),
-    /// It carries everything, and the owner's answers are counted in `Network::answers`.
+    /// The stream is intact, and the owner's answers are counted in `Network::answers`.
     Counted,
 }
 
-/// Streams to an owner in this process, the first ones with faults.
+/// Streams to an owner in this process; the first ones have faults.
 struct Network {
     owner: Arc<Bulk>,
     encrypted: bool,
     faults: Mutex<Vec<Fault>>,
     opened: AtomicUsize,
-    /// Dead streams carry on.
+    /// Set when dead streams work again.
     healed: Arc<(Mutex<bool>, Condvar)>,
     /// No stream can be opened.
     is_cut: AtomicBool,
-    /// Streams that could not be opened.
+    /// The number of streams that could not be opened.
     refused: AtomicUsize,
-    /// Answers of the owner on counted streams; each is short, and comes as a whole.
+    /// The number of the owner's answers on counted streams. Each answer is short and arrives as a whole.
     answers: Arc<AtomicUsize>,
 }
 
@@ -57,7 +57,7 @@ fn connected() -> (OwnedFd, OwnedFd) {
     (near.into(), listener.accept().unwrap().0.into())
 }
 
-/// Passes bytes on, and calls `passed` each time; after `most` it waits until all is healed, or ends where `closes`.
+/// Forwards bytes, and calls `passed` each time. After `most` bytes it waits until the network is healed, or ends if `closes`.
 fn pass(
     from: Arc<OwnedFd>,
     to: Arc<OwnedFd>,
@@ -113,7 +113,7 @@ impl Network {
 impl Fabric for Network {
     fn open(&self, _: u64, until: Instant) -> Result<Opened, NoStream> {
         if self.is_cut.load(Ordering::Acquire) {
-            // An agent dials until then, or until the network is there again.
+            // Like an agent, which dials until the deadline or until the network works again.
             let left = until.saturating_duration_since(Instant::now());
             drop(self.healed.1.wait_timeout_while(self.healed.0.lock().unwrap(), left, |healed| !*healed).unwrap());
             self.refused.fetch_add(1, Ordering::AcqRel);
@@ -209,7 +209,7 @@ fn write_over_dead_stream_cannot_come_later() {
         s.copy(true, &mut vec![1u8; 3_000_000]).unwrap();
         assert!(s.memory.iter().all(|b| *b == 1));
         s.copy(true, &mut vec![2u8; 3_000_000]).unwrap();
-        // What the network has held back of the first attempt arrives now.
+        // The bytes of the first attempt that the network has held arrive now.
         s.network.heal();
         wait_until(|| s.answering.count() == 1);
         assert!(s.memory.iter().all(|b| *b == 2));
@@ -218,7 +218,7 @@ fn write_over_dead_stream_cannot_come_later() {
 
 #[test]
 fn slow_stream_is_not_given_up() {
-    // A reader is woken by the kernel when 256 KiB are there, which takes longer than the owner's second answer would.
+    // The kernel wakes the reader after 256 KiB, which takes longer than the owner's second answer would.
     let s = setup(300_000, false, &[Fault::Slow(22_000)]);
     let mut local = vec![0u8; 300_000];
     s.copy(false, &mut local).unwrap();
@@ -234,7 +234,7 @@ fn stream_is_kept_while_no_other_can_be_opened() {
         let reading = scope.spawn(|| s.copy(false, &mut local));
         wait_until(|| s.network.opened() == 1);
         s.network.is_cut.store(true, Ordering::Release);
-        // The owner was to be asked twice.
+        // The probe has failed to reach the owner twice.
         wait_until(|| s.network.refused.load(Ordering::Acquire) == 2);
         assert!(!reading.is_finished());
         s.network.heal();
@@ -247,12 +247,12 @@ fn stream_is_kept_while_no_other_can_be_opened() {
 #[test]
 fn slow_owner_is_waited_for() {
     let s = setup(4096, true, &[Fault::None, Fault::Counted]);
-    // A device reaches the memory until the test says that it does not: the drop waits for that.
+    // A device can reach the memory until the test releases it, and the drop waits for that.
     let registry = &s.own.bulk.registry;
     registry.export(&s.own.id, s.own.epoch).unwrap();
     std::thread::scope(|scope| {
         let dropping = scope.spawn(|| s.far.call(&Request::Drop { id: s.own.id }, Instant::now() + HANG));
-        // Over a second stream the owner has answered twice that the request is under way.
+        // The owner has answered twice over a second stream that the request is in progress.
         wait_until(|| s.network.answers.load(Ordering::Acquire) == 2);
         assert!(!dropping.is_finished());
         registry.exports.let_go(&s.own.id);
@@ -274,7 +274,7 @@ fn change_of_a_word_is_not_repeated() {
 
 #[test]
 fn resting_streams_that_died_are_not_tried_in_turn() {
-    // Each dies after its first answer.
+    // Each stream dies after its first answer.
     let s = setup(4096, false, &[Fault::HalfOpen { answers: 100 }; 3]);
     let mut locals = vec![vec![0u8; 4096]; 3];
     std::thread::scope(|scope| locals.iter_mut().for_each(|local| drop(scope.spawn(|| s.copy(false, local).unwrap()))));
@@ -286,14 +286,14 @@ fn owner_ends_streams_that_are_silent() {
     let s = setup_with(Answering::with_silence(Duration::from_millis(500)).unwrap(), 64 << 20, false, &[]);
     let (near, far) = pair();
     s.network.owner.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
-    // It has asked for all, and is gone without a word.
+    // A requesting side that has requested all bytes and vanishes without a notice.
     let mut line = bulk::far::Line::new(near, None, Arc::default()).unwrap();
     let wait = bulk::far::Wait::patient(Some(Instant::now() + HANG), &|| false);
     line.begin(true, wait).unwrap();
     let request = Request::Copy { id: s.own.id, epoch: s.own.epoch, offset: 0, len: 64 << 20, write: false };
     line.send_frame(&bulk::frames::encode(1, &request), wait).unwrap();
     wait_until(|| s.answering.count() == 0);
-    // Nothing holds the memory.
+    // No request keeps the memory.
     let (told, done) = std::sync::mpsc::channel();
     s.own.bulk.registry.end(&s.own.id, "dropped", Some(Box::new(move |o| told.send(o).unwrap())));
     done.recv_timeout(HANG).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Prints the nanoseconds that an event costs, off and on, as JSON: `cargo run --release -p monarch-events --example cost`.
+//! Prints the cost of an event in nanoseconds, off and on, as JSON: `cargo run --release -p monarch-events --example cost`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 const EVENTS: u32 = 1_000_000;
 const ROUNDS: usize = 9;
 
-/// The median of several rounds.
+/// The median cost of several rounds.
 fn cost(mut emit: impl FnMut(u64)) -> f64 {
     let round = |emit: &mut dyn FnMut(u64)| {
         let begin = Instant::now();

@@ -1,7 +1,7 @@
-//! Events that were drained from a ring: whole records, and the texts that they refer to.
+//! Events that were read from a ring: whole records, and the texts to which they refer.
 //!
-//! A record stays as wide as its slot, and its fields stay words: draining copies, and resolves names once a batch. What a reader wants of
-//! it, records one by one or columns, comes from the batch later.
+//! A record stays as wide as its slot, and its fields stay words: the read copies them, and resolves each name once for the batch. Records
+//! or columns are made from the batch later.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use crate::reader::{Record, Value};
 use crate::table::{Unit, type_of};
 use crate::text;
 
-/// In the place of a text that has been overwritten.
+/// The number in place of a text that has been overwritten.
 pub const LOST: u64 = u64::MAX;
 
-/// Texts one after another, as Arrow has them: that with a number is between the offset of this number and the next one.
+/// Texts one after another, in the layout of Arrow: a text is between the offset of its number and the next offset.
 pub struct Texts {
     offsets: Vec<i32>,
     bytes: Vec<u8>,
@@ -29,7 +29,7 @@ impl Default for Texts {
 impl Texts {
     fn add(&mut self, text: &str) -> u64 {
         self.bytes.extend_from_slice(text.as_bytes());
-        // A batch has no more texts than the memory of a ring, which is less than a megabyte.
+        // The texts of a batch fit into the memory of a ring, which is less than a megabyte.
         self.offsets.push(self.bytes.len() as i32);
         self.offsets.len() as u64 - 2
     }
@@ -42,7 +42,7 @@ impl Texts {
         &self.bytes
     }
 
-    /// None: it was overwritten.
+    /// The text with this number; `None` if it was overwritten.
     pub fn get(&self, number: u64) -> Option<String> {
         let at = usize::try_from(number).ok()?;
         let (from, to) = (*self.offsets.get(at)?, *self.offsets.get(at + 1)?);
@@ -53,8 +53,8 @@ impl Texts {
 
 #[derive(Default)]
 pub struct Batch {
-    /// Slots with the number of the event in the place of the sequence number, nanoseconds since the epoch as time, and the number of a
-    /// text, or `LOST`, in the place of a reference.
+    /// Slots with three changes: the number of the event replaces the sequence number, the time is in nanoseconds since the epoch, and the
+    /// number of a text, or `LOST`, replaces a reference.
     pub(crate) records: Vec<[u64; SLOT]>,
     texts: Texts,
     /// The numbers of the texts of names, by their references.
@@ -74,7 +74,7 @@ impl Batch {
         &self.texts
     }
 
-    /// Takes a whole slot of a ring.
+    /// Adds a whole slot of a ring.
     pub(crate) fn push(&mut self, ring: &Words, mut slot: [u64; SLOT], number: u64, epoch: u64) {
         slot[SEQ] = number;
         slot[TIME] = slot[TIME].wrapping_add(epoch);
@@ -103,7 +103,7 @@ impl Batch {
         text::read(ring, reference).map_or(LOST, |text| self.texts.add(&text))
     }
 
-    /// Records one by one.
+    /// The records, one by one.
     pub fn decode(&self) -> Vec<Record> {
         self.records.iter().map(|slot| self.record(slot)).collect()
     }

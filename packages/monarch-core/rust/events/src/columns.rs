@@ -1,7 +1,7 @@
-//! The events of one type of a batch, column by column in one block of memory, as array libraries take them without a copy.
+//! The events of one type of a batch, column by column in one block of memory, as array libraries use them without a copy.
 //!
-//! A column is contiguous and begins at a multiple of 64 bytes from the start. Its format is a letter of Python's `struct` module: numbers
-//! are `Q`, floats `d`, texts `i`: the number of a text of the batch, -1 for one that was overwritten.
+//! A column is contiguous and begins at a multiple of 64 bytes from the start. Its format is a letter of Python's `struct` module: `Q` for
+//! numbers, `d` for floats, `i` for texts. A text is the number of a text of the batch, or -1 if it was overwritten.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::batch::Batch;
 use crate::layout::{FIELDS, KIND, SEQ, SLOT, TIME, TRACE};
 use crate::table::{Unit, type_of};
 
-/// A multiple of a cache line, as Arrow recommends.
+/// Alignment of the columns: the length of a cache line, as Arrow recommends.
 const ALIGNMENT: usize = 64;
 /// Bytes of a trace context.
 const CONTEXT: usize = (FIELDS - TRACE) * 8;
@@ -17,7 +17,7 @@ const CONTEXT: usize = (FIELDS - TRACE) * 8;
 pub struct Column {
     pub name: &'static str,
     pub format: char,
-    /// Where it begins.
+    /// The offset of its first byte.
     pub offset: usize,
     pub bytes: usize,
 }
@@ -35,7 +35,7 @@ impl Columns {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: words that were written; any bytes may be read of them.
+        // SAFETY: initialised words, which may be read as bytes.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().cast(), self.memory.len() * 8) }
     }
 
@@ -44,7 +44,7 @@ impl Columns {
         let bytes = self.rows * N;
         self.memory.resize((offset + bytes).next_multiple_of(ALIGNMENT) / 8, 0);
         let words = &mut self.memory[offset / 8..];
-        // SAFETY: the same memory as bytes, borrowed for as long.
+        // SAFETY: the same memory as bytes, borrowed for the same time.
         let memory = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), words.len() * 8) };
         for (place, value) in memory[..bytes].chunks_exact_mut(N).zip(values) {
             place.copy_from_slice(&value);
@@ -54,7 +54,7 @@ impl Columns {
 }
 
 impl Batch {
-    /// The types that occur, by number; the rows of each in order.
+    /// The columns of each type in the batch, by the type's number. Rows keep their order.
     pub fn columns(&self) -> Vec<Columns> {
         let mut rows: BTreeMap<u16, Vec<&[u64; SLOT]>> = BTreeMap::new();
         for slot in &self.records {
@@ -74,7 +74,7 @@ fn columns(kind: u16, slots: &[&[u64; SLOT]]) -> Columns {
     all.fill::<CONTEXT>("trace", 'B', slots.iter().map(|slot| context(slot)));
     for (i, field) in fields.iter().enumerate() {
         match field.unit {
-            // `LOST` is -1 as a number of 32 bits too.
+            // `LOST` is -1 also as a number of 32 bits.
             Unit::Name | Unit::Text => all.fill(field.name, 'i', slots.iter().map(move |slot| (slot[FIELDS + i] as i32).to_ne_bytes())),
             Unit::Float => all.fill(field.name, 'd', words(FIELDS + i)),
             _ => all.fill(field.name, 'Q', words(FIELDS + i)),

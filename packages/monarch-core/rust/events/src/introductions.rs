@@ -1,6 +1,7 @@
-//! What a reader has to know of a process that records only from now on: its place in the job, its actors, and the meshes that it has made.
+//! The facts that a reader needs of a process that starts to record late: its place in the job, its actors, and the meshes that it has
+//! made.
 //!
-//! Each is recorded when it begins, and again when recording begins, with its age.
+//! Each fact is recorded when it begins, and again with its age when recording begins.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +22,7 @@ enum Kind {
     Actor,
 }
 
-/// By kind and mesh, with the time at which it began.
+/// The facts by kind and mesh, each with the time of its begin.
 static KEPT: Mutex<BTreeMap<(Kind, u64), (u64, Kept)>> = Mutex::new(BTreeMap::new());
 
 impl Kept {
@@ -35,7 +36,7 @@ impl Kept {
 }
 
 fn keep(kind: Kind, mesh: u64, kept: Kept) {
-    // Below the lock: recording that begins meanwhile finds it there, or lets it be recorded here.
+    // Under the lock: recording that begins meanwhile either finds the fact in the table, or this call records it.
     let mut all = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     kept.record(mesh, 0);
     all.insert((kind, mesh), (now(), kept));
@@ -45,33 +46,33 @@ fn forget(kind: Kind, mesh: u64) {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner).remove(&(kind, mesh));
 }
 
-/// This process has come up as a member of its job.
+/// Records that this process has started as a member of its job.
 pub fn proc_begins(mesh: u64, name: &[u8], rank: u64) {
     keep(Kind::Proc, mesh, Kept::Proc { name: name.into(), rank });
 }
 
-/// An actor of this process takes messages.
+/// Records that an actor of this process takes messages.
 pub fn actor_begins(mesh: u64, display: &[u8]) {
     keep(Kind::Actor, mesh, Kept::Actor { display: display.into() });
 }
 
-/// An actor of this process takes no more messages.
+/// Forgets an actor of this process, which takes no more messages.
 pub fn actor_is_gone(mesh: u64) {
     forget(Kind::Actor, mesh);
 }
 
-/// This process has spawned a mesh.
+/// Records that this process has spawned a mesh.
 pub fn mesh_begins(mesh: u64, parent: u64, class: &[u8], name: &[u8], creator: &[u8], shape: &[u8]) {
     let [class, name, creator, shape] = [class, name, creator, shape].map(Into::into);
     keep(Kind::Mesh, mesh, Kept::Mesh { parent, class, name, creator, shape });
 }
 
-/// A mesh of this process has ended.
+/// Forgets a mesh of this process, which has ended.
 pub fn mesh_is_gone(mesh: u64) {
     forget(Kind::Mesh, mesh);
 }
 
-/// Records all that is there: the proc, then meshes, then actors.
+/// Records all current facts: the proc, then meshes, then actors.
 pub fn introduce() {
     let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     for ((_, mesh), (began, one)) in kept.iter() {

@@ -1,14 +1,14 @@
-//! What lies where in the memory of a ring.
+//! The layout of the memory of a ring.
 //!
-//! A page of words that describe it and count, the index of names, the names, the texts, and the slots.
+//! The memory begins with a page of words that describe and count. The index of names, the names, the texts, and the slots follow.
 
 use std::sync::atomic::AtomicU64;
 
-/// Changes with the layout and with the meaning of a record: a reader refuses another one.
+/// Identifies the layout and the meaning of records; a reader refuses any other value.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"monevt01");
 
 pub const HEADER: usize = 4096;
-/// Places in the index of names; a name that finds none near its own is a text.
+/// Entries of the index of names. A name without a free entry near its own place is stored as a text.
 pub const INDEX: usize = 4096;
 pub const NAMES: usize = 128 << 10;
 pub const TEXTS: usize = 256 << 10;
@@ -21,25 +21,25 @@ pub const KIND: usize = 2;
 pub const TRACE: usize = 3;
 pub const FIELDS: usize = 6;
 
-/// The words of the header. What writers change often has a cache line for itself.
+/// The words of the header. Each word that writers change often has a cache line of its own.
 pub const H_MAGIC: usize = 0;
 pub const H_PROC: usize = 1;
 pub const H_PID: usize = 2;
 pub const H_CAPACITY: usize = 3;
-/// What to add to a time of a record to get nanoseconds since the epoch.
+/// The number to add to the time of a record for nanoseconds since the epoch.
 pub const H_EPOCH: usize = 4;
 pub const H_HEAD: usize = 16;
 pub const H_TEXT: usize = 32;
 pub const H_NAMES: usize = 48;
-/// In the ring of an agent: how often the set of rings of its host has changed.
+/// In the ring of an agent: the number of changes of the set of rings of its host.
 pub const H_CHANGES: usize = 64;
 
-/// The flight recorder of a proc keeps so many events.
+/// The number of events that the flight recorder of a proc keeps.
 pub const DEFAULT_CAPACITY: usize = 1 << 14;
 const LEAST: usize = 1 << 8;
 const MOST: usize = 1 << 22;
 
-/// The number of slots for so many events: a power of two, within bounds.
+/// The number of slots for at least `events` events: a power of two, within bounds.
 pub fn capacity(events: usize) -> usize {
     events.clamp(LEAST, MOST).next_power_of_two()
 }
@@ -60,10 +60,10 @@ pub const fn slots_at() -> usize {
     texts_at() + TEXTS / 8
 }
 
-/// Bytes of a ring with so many slots.
+/// Bytes of a ring with this many slots.
 pub const fn size(capacity: usize) -> usize {
     (slots_at() + capacity * SLOT) * 8
 }
 
-/// The memory of a ring as words; all access is atomic, since other processes see it too.
+/// The memory of a ring as words. All access is atomic, since other processes share it.
 pub type Words = [AtomicU64];

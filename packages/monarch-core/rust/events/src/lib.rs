@@ -3,19 +3,19 @@
 //! | file | noun |
 //! |---|---|
 //! | `table` | the types of events, with fields and units; from it come the functions that emit them |
-//! | `layout` | what lies where in the memory of a ring |
+//! | `layout` | the layout of the memory of a ring |
 //! | `memory` | the mapping of a ring |
 //! | `ring` | the writing end |
-//! | `text` | names, kept once and for all, and texts, overwritten like events |
-//! | `trace` | the trace that the events of this thread belong to |
+//! | `text` | names, which are kept for ever, and texts, which are overwritten like events |
+//! | `trace` | the current trace of a thread |
 //! | `reader` | the reading end, in any process that has the descriptor |
-//! | `batch` | events that were drained, and their texts |
+//! | `batch` | events that were read, and their texts |
 //! | `columns` | the events of one type of a batch, column by column |
-//! | `introductions` | what is recorded again when recording begins |
+//! | `introductions` | facts that are recorded again when recording begins |
 //! | `recorder` | the ring of this process: on, off, and inert in a forked child |
 //!
-//! A writer reserves a slot with one addition, marks it as being written, stores the record and publishes it: no lock, no system call, no
-//! allocation. Readers see by the slot's sequence number whether a record is whole, unfinished or overwritten. docs/events.md has the rest.
+//! A writer reserves a slot by one addition, marks it as being written, stores the record and publishes it: no lock, no system call, no
+//! allocation. The slot's sequence number shows readers whether a record is whole, unfinished or overwritten. docs/events.md has the rest.
 
 mod batch;
 mod columns;

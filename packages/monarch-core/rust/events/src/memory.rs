@@ -11,14 +11,14 @@ pub struct Memory {
     words: usize,
 }
 
-// SAFETY: atomic words that are mapped as long as this lives.
+// SAFETY: atomic words that are mapped as long as this value exists.
 unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Fresh zeroed memory whose size cannot change: no reader finds it truncated.
+    /// New zeroed memory whose size is sealed, so that no reader finds it truncated.
     pub fn create(bytes: usize) -> io::Result<(Memory, OwnedFd)> {
-        // SAFETY: a constant name; the descriptor is new and ours.
+        // SAFETY: a constant name; the descriptor is new and has no other owner.
         let fd = unsafe {
             let fd = libc::memfd_create(c"monarch-events".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
             if fd < 0 {
@@ -26,7 +26,7 @@ impl Memory {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        // SAFETY: a descriptor of ours.
+        // SAFETY: an own descriptor.
         let sized = unsafe {
             libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) == 0
                 && libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL) == 0
@@ -37,7 +37,7 @@ impl Memory {
         Ok((Memory::map(fd.as_raw_fd(), bytes, true)?, fd))
     }
 
-    /// The memory behind a descriptor, to read.
+    /// Maps the memory behind a descriptor for reading.
     pub fn open(fd: RawFd) -> io::Result<Memory> {
         // SAFETY: a local structure that the kernel fills.
         let bytes = unsafe {
@@ -50,7 +50,7 @@ impl Memory {
         if bytes < crate::layout::HEADER || bytes % 8 != 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a ring of events"));
         }
-        // SAFETY: asks for the seals; a file without them could shrink under the mapping.
+        // SAFETY: reads the seals. A file without them could shrink under the mapping.
         let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a ring of events: its size is not sealed"));
@@ -69,14 +69,14 @@ impl Memory {
     }
 
     pub fn words(&self) -> &Words {
-        // SAFETY: mapped for the life of self, page-aligned, and any bits are an atomic word.
+        // SAFETY: mapped for the life of `self` and page-aligned; any bits are a valid atomic word.
         unsafe { std::slice::from_raw_parts(self.base, self.words) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map`; no reference outlives self.
+        // SAFETY: `map` made the mapping; no reference outlives `self`.
         unsafe { libc::munmap(self.base.cast(), self.words * 8) };
     }
 }

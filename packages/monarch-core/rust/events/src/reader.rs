@@ -22,10 +22,10 @@ pub enum Value {
     Lost,
 }
 
-/// An event that was read; whole.
+/// A complete event.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// Counts the events of the process, from 0.
+    /// The number of the event in its process, from 0.
     pub number: u64,
     /// Nanoseconds since the epoch.
     pub time: u64,
@@ -35,9 +35,9 @@ pub struct Record {
     pub fields: Vec<Value>,
 }
 
-/// Nanoseconds. A thread that is kept from its processor for longer loses the event that it writes.
+/// Nanoseconds that a reader waits for an unfinished event. The event of a thread that is off its processor for longer is lost.
 const PATIENCE: u64 = 1_000_000_000;
-/// Nanoseconds that a process needs for an event at least, with all its threads: they take turns to count it.
+/// Least time between two events of a process in nanoseconds: all its threads share one counter.
 const EVENT: u64 = 10;
 
 pub struct Reader {
@@ -45,9 +45,9 @@ pub struct Reader {
     capacity: u64,
     next: u64,
     lost: u64,
-    /// The time before the last look; at first that of the start of the machine, before which nothing was written.
+    /// The time before the last read. Initially 0, the start of the machine, before which no event was written.
     looked: u64,
-    /// A record that was not finished at the last look, and the time of the first look that found it so.
+    /// The number of a record that was unfinished at the last read, and the time of the first read that found it so.
     unfinished: Option<(u64, u64)>,
 }
 
@@ -58,7 +58,7 @@ enum Slot {
 }
 
 impl Reader {
-    /// Begins with the oldest event that is still there.
+    /// Opens a ring and begins with the oldest available event.
     pub fn open(fd: RawFd) -> io::Result<Reader> {
         let memory = Memory::open(fd)?;
         let words = memory.words();
@@ -86,28 +86,28 @@ impl Reader {
         self.capacity
     }
 
-    /// Events that were begun so far.
+    /// The number of events that were begun so far.
     pub fn written(&self) -> u64 {
         self.header(H_HEAD)
     }
 
-    /// How often `change` was called by the process.
+    /// The number of calls of `change` by the process.
     pub fn changes(&self) -> u64 {
         self.header(H_CHANGES)
     }
 
-    /// Events that this reader did not get: overwritten, or never finished.
+    /// The number of events that this reader did not get: overwritten, or never finished.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Skips all but the last events; these do not count as lost.
+    /// Skips all but the last events. Skipped events do not count as lost.
     pub fn skip_to_last(&mut self, events: usize) {
         self.next = self.next.max(self.written().saturating_sub(events as u64));
     }
 
-    /// The next events, in order, at most so many. `ended`: the process writes no more, so what is not finished never will be. Else an
-    /// event that is not finished is waited for: the batch ends before it, for `PATIENCE` or until half of the ring waits behind it.
+    /// Reads the next events, in order, at most `most`. `ended`: the process writes no more, so unfinished events never finish. Otherwise
+    /// the batch ends before an unfinished event, for at most `PATIENCE` or until half of the ring waits behind it.
     pub fn drain(&mut self, most: usize, ended: bool) -> Batch {
         let mut batch = Batch::default();
         let (began, epoch) = (now(), self.header(H_EPOCH));
@@ -125,8 +125,8 @@ impl Reader {
         batch
     }
 
-    /// Goes to the oldest event that is still there. A process may have written anything over its own head: a count that goes back, or that
-    /// grows by more events than were `possible` since the last look, counts no more events as lost than the ring has.
+    /// Continues with the oldest available event. A faulty process may have overwritten its own header. If the count of events goes back,
+    /// or grows by more than were `possible` since the last read, at most the capacity of the ring counts as lost.
     fn skip_overwritten(&mut self, written: u64, possible: u64) {
         if written < self.next {
             self.next = written;
@@ -138,12 +138,12 @@ impl Reader {
         self.next = self.next.max(oldest);
     }
 
-    /// The same, record by record.
+    /// Reads the next events as single records.
     pub fn read(&mut self, most: usize, ended: bool) -> Vec<Record> {
         self.drain(most, ended).decode()
     }
 
-    /// Whether the next record is waited for. A writer may have lost its processor in the middle, or never come back.
+    /// Whether to wait for the next record. Its writer may be off its processor, or may have died.
     fn may_finish(&mut self, written: u64) -> bool {
         let since = match self.unfinished {
             Some((ticket, since)) if ticket == self.next => since,
@@ -153,7 +153,7 @@ impl Reader {
                 since
             }
         };
-        // What waits behind it must not be overwritten.
+        // The events behind it must not be overwritten meanwhile.
         written - self.next <= self.capacity / 2 && now() - since < PATIENCE
     }
 

@@ -24,22 +24,22 @@ thread_local! {
     static THREAD: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// The kernel's number of this thread, asked for once.
+/// The kernel's id of this thread, requested once.
 fn thread() -> u32 {
     THREAD.with(|t| {
         if t.get() == 0 {
-            // SAFETY: takes nothing and cannot fail.
+            // SAFETY: takes no arguments and cannot fail.
             t.set(unsafe { libc::gettid() } as u32);
         }
         t.get()
     })
 }
 
-/// So many events before its turn a slot is asked for: most rings are larger than a cache of the processor.
+/// A slot is prefetched this many events before its use, because most rings are larger than a processor's cache.
 const AHEAD: u64 = 2;
 
 impl Ring {
-    /// A ring for at least so many events of this process, which is `proc` in its job, and the descriptor by which others read it.
+    /// A ring for at least `events` events of this process, which is `proc` in its job, and the descriptor for readers.
     pub fn create(proc: u64, events: usize) -> io::Result<(Ring, OwnedFd)> {
         let capacity = capacity(events);
         let (memory, fd) = Memory::create(size(capacity))?;
@@ -54,7 +54,7 @@ impl Ring {
         Ok((Ring { memory, mask: capacity as u64 - 1 }, fd))
     }
 
-    /// Counts a change of the set of rings of the host; readers see the count.
+    /// Counts a change of the set of rings of the host; readers read the count.
     pub fn change(&self) {
         self.memory.words()[H_CHANGES].fetch_add(1, Release);
     }
@@ -67,7 +67,8 @@ impl Ring {
         text::text(self.memory.words(), bytes)
     }
 
-    /// Writes an event. Nothing is written if another thread, a whole round behind or ahead, has the same slot: readers count it as lost.
+    /// Writes an event. Nothing is written if another thread, a whole round behind or ahead, writes the same slot: readers count the event
+    /// as lost.
     #[inline]
     pub fn write<const N: usize>(&self, kind: u16, fields: &[u64; N]) {
         const { assert!(N <= SLOT - FIELDS) };
@@ -80,7 +81,7 @@ impl Ring {
         if before & 1 == 1 || before > writing || seq.compare_exchange(before, writing, Relaxed, Relaxed).is_err() {
             return;
         }
-        // Whoever sees a word of the record sees that it is being written.
+        // A reader of any word of the record also reads the mark that it is being written.
         fence(Release);
         slot[TIME].store(now(), Relaxed);
         slot[KIND].store(u64::from(kind) | u64::from(thread()) << 32, Relaxed);
@@ -98,7 +99,7 @@ impl Ring {
     fn fetch(&self, words: &Words, ticket: u64) {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
         let slot = &words[slots_at() + (ticket & self.mask) as usize * SLOT..][..SLOT];
-        // SAFETY: a hint about memory that is mapped.
+        // SAFETY: a prefetch of mapped memory.
         unsafe {
             _mm_prefetch::<_MM_HINT_ET0>((&raw const slot[0]).cast());
             _mm_prefetch::<_MM_HINT_ET0>((&raw const slot[SLOT / 2]).cast());

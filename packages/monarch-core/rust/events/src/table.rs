@@ -1,19 +1,19 @@
 //! The types of events: one table for the code that emits them, for readers, and for docs/events.md.
 //!
-//! Numbers and names are stable: a type may get fields at its end, and keeps those that it has.
+//! Numbers and names are stable: a type may get further fields at its end, and keeps the fields that it has.
 
 use crate::recorder::current;
 
-/// What a field is.
+/// The meaning of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
-    /// The identity of a process, mesh, actor or call.
+    /// The id of a process, mesh, actor or call.
     Id,
     Count,
     Bytes,
     Nanoseconds,
     Float,
-    /// A text that comes again and again.
+    /// A text that occurs often, stored once.
     Name,
     Text,
 }
@@ -42,7 +42,7 @@ pub struct EventType {
     pub number: u16,
     pub name: &'static str,
     pub about: &'static str,
-    /// False: the name is reserved, and nothing emits it yet.
+    /// False: the name is reserved, and no code emits it yet.
     pub emitted: bool,
     pub fields: &'static [Field],
 }

@@ -1,22 +1,22 @@
 //! Names and texts of events.
 //!
-//! A name (of a mesh, a method, a span) is kept once, for good, and found by its hash without a lock. A text (a log line, the fields of a
-//! user event) is used once and overwritten like events are: a reader tells by its position and its hash. A record refers to either with
-//! one word: 0 for nothing, the number of a name, or `TEXT` and a position. A name for which there is no room is a text.
+//! A name (of a mesh, a method, a span) is stored once, for ever, and found by its hash without a lock. A text (a log line, the fields of a
+//! user event) is stored for one event and overwritten like events; its position and its hash show a reader whether it is intact. A record
+//! refers to either with one word: 0 for no text, the number of a name, or `TEXT` and a position. A name without room is stored as a text.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::layout::{H_NAMES, H_TEXT, INDEX, NAMES, TEXTS, Words, index_at, names_at, texts_at};
 
 const TEXT: u64 = 1 << 63;
-/// Longer ones are cut.
+/// Longer texts are cut.
 const LONGEST: usize = 4096;
-/// Looks into the index before a name counts as new, or as one without room.
+/// Index entries that are tried before a name counts as one without room.
 const PROBES: usize = 16;
-/// The words before a text: its position, then length and hash.
+/// The number of words before a text: its position, then length and hash.
 const HEAD: usize = 2;
 
-/// Multiplies and folds word by word, so that every bit of a name counts in the low bits too.
+/// Multiplies and folds word by word, so that every bit of a name changes the low bits too.
 fn hash(bytes: &[u8]) -> u32 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let fold = |h: u64, w: u64| {
@@ -27,14 +27,14 @@ fn hash(bytes: &[u8]) -> u32 {
     (h ^ (h >> 32)) as u32
 }
 
-/// Up to eight bytes as a word. Without a copy of a length that is not known, which would be a call.
+/// Up to eight bytes as a word. It avoids a copy of variable length, which would be a function call.
 #[inline]
 fn word(chunk: &[u8]) -> u64 {
     let n = chunk.len();
     if let Ok(whole) = chunk.try_into() {
         u64::from_le_bytes(whole)
     } else if let (Some(first), Some(last)) = (chunk.first_chunk::<4>(), chunk.last_chunk::<4>()) {
-        // They overlap in bytes that both have.
+        // Both halves overlap in equal bytes.
         u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << (8 * (n - 4))
     } else if let (Some(first), Some(last)) = (chunk.first(), chunk.last()) {
         u64::from(*first) | u64::from(chunk[n / 2]) << (8 * (n / 2)) | u64::from(*last) << (8 * (n - 1))
@@ -48,14 +48,14 @@ fn cut(bytes: &[u8]) -> &[u8] {
         return bytes;
     }
     let mut end = LONGEST;
-    // Not in the middle of a character.
+    // The cut is not inside a character.
     while end > LONGEST - 4 && bytes[end] & 0xc0 == 0x80 {
         end -= 1;
     }
     &bytes[..end]
 }
 
-/// The word for a name.
+/// The word that refers to a name.
 pub fn name(words: &Words, bytes: &[u8]) -> u64 {
     if bytes.is_empty() {
         return 0;
@@ -74,7 +74,7 @@ pub fn name(words: &Words, bytes: &[u8]) -> u64 {
                     None => break,
                 }
             }
-            // Of two that add a name at once the second finds the first, and its copy is left unused.
+            // If two threads add a name at once, the second one finds the first entry, and its own copy stays unused.
             match place.compare_exchange(0, entry(made), Release, Acquire) {
                 Ok(_) => return made,
                 Err(theirs) => found = theirs,
@@ -88,7 +88,7 @@ pub fn name(words: &Words, bytes: &[u8]) -> u64 {
     text(words, bytes)
 }
 
-/// Adds a name, whose number is one more than its first word.
+/// Stores a name. Its number is the index of its first word plus one.
 fn keep(words: &Words, bytes: &[u8]) -> Option<u64> {
     let need = 1 + bytes.len().div_ceil(8);
     let head = &words[H_NAMES];
@@ -112,7 +112,7 @@ fn is_name(words: &Words, number: u64, bytes: &[u8]) -> bool {
     place[0].load(Relaxed) == bytes.len() as u64 && bytes.chunks(8).zip(&place[1..]).all(|(chunk, have)| have.load(Relaxed) == word(chunk))
 }
 
-/// The word for a text.
+/// Stores a text and returns the word that refers to it.
 pub fn text(words: &Words, bytes: &[u8]) -> u64 {
     if bytes.is_empty() {
         return 0;
@@ -128,7 +128,7 @@ pub fn text(words: &Words, bytes: &[u8]) -> u64 {
     TEXT | at
 }
 
-/// What a word of a record refers to; none if it has been overwritten.
+/// The text of a reference; `None` if it has been overwritten.
 pub fn read(words: &Words, reference: u64) -> Option<String> {
     if reference == 0 {
         return Some(String::new());
@@ -151,7 +151,7 @@ fn read_text(words: &Words, at: u64) -> Option<String> {
         return None;
     }
     let bytes = collect(len, |i| Some(place(HEAD + i)))?;
-    // The hash also tells of a writer that was stopped in the middle and went on after its turn.
+    // The hash also detects a writer that was stopped in the middle and continued after the ring went around.
     let whole = hash(&bytes) == head as u32 && words[H_TEXT].load(Acquire).wrapping_sub(at) <= (TEXTS / 8) as u64;
     whole.then(|| String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -1,4 +1,4 @@
-//! The trace that the events of this thread belong to: trace id (high and low half) and span, 0 for none.
+//! The current trace of this thread, to which its events belong: trace id (high and low half) and span; 0 for none.
 
 use std::cell::Cell;
 
@@ -13,12 +13,12 @@ pub fn trace() -> [u64; 3] {
     TRACE.get()
 }
 
-/// From now on events of this thread belong to this trace; gives the one before.
+/// Sets the trace of later events of this thread; returns the previous one.
 pub fn set_trace(trace: [u64; 3]) -> [u64; 3] {
     TRACE.replace(trace)
 }
 
-/// Records what `emit` does as part of a trace; without one, as part of what the thread is in.
+/// Records the events of `emit` as part of a trace. Without a trace, the current one of the thread applies.
 #[inline]
 pub fn in_trace(trace: [u64; 3], emit: impl FnOnce()) {
     if trace == [0; 3] || !is_on() {

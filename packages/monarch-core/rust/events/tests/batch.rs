@@ -1,4 +1,4 @@
-//! Batches of events: records and columns say the same, and texts that are gone are marked.
+//! Batches of events: records and columns agree, and lost texts are marked.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -48,7 +48,7 @@ fn columns_have_the_events_of_each_type_in_order() {
     assert_eq!(texts(&batch, &all[1], "fields")[2].as_deref(), Some("{\"rows\": 2}"));
     assert_eq!(column(&all[2], "amount"), [0.25_f64.to_ne_bytes()]);
     assert_eq!(texts(&batch, &all[2], "attributes"), [Some(String::new())]);
-    // A name is a text of the batch once, and number 0 is the empty one.
+    // A name is one text of the batch, and number 0 is the empty text.
     assert_eq!(batch.texts().offsets().len(), 2 + 1 + 3 + 3);
     let records = batch.decode();
     assert_eq!(records.iter().map(|r| r.time).collect::<Vec<_>>()[..2], [words(&all[0], "time")[0], words(&all[1], "time")[0]]);

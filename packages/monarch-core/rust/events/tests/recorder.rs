@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 
 use events::{Reader, Value, change, is_on, now_if_on, queue_depth, start, stop, user_event};
 
-// One test: there is one recorder in a process.
+// One test only, because a process has one recorder.
 #[test]
 fn a_process_records_while_it_is_on_and_a_child_never() {
     assert!(!is_on() && now_if_on() == 0);
@@ -17,13 +17,13 @@ fn a_process_records_while_it_is_on_and_a_child_never() {
     change();
     stop();
     queue_depth(1, 3);
-    // The rings that an agent keeps change whether it records or not.
+    // The set of rings of an agent changes whether the agent records or not.
     change();
     assert_eq!(reader.changes(), 2);
     // The same ring again.
     assert!(start(5, 1024).unwrap().is_none());
     user_event(b"step", b"{}");
-    // SAFETY: the child only stores, and leaves.
+    // SAFETY: the child only stores to memory, and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         queue_depth(1, 4);

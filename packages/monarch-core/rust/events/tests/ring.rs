@@ -1,4 +1,4 @@
-//! Rings as their readers see them: many writers, overwriting, records that are not finished, a writer that was killed.
+//! Rings as their readers see them: many writers, overwriting, unfinished records, a killed writer.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -118,7 +118,7 @@ fn records_of_many_writers_are_whole_while_they_are_overwritten() {
                 scope.spawn(move || {
                     let mut n = 0;
                     while !over.load(Ordering::Relaxed) {
-                        // All words of a record follow from the first.
+                        // All words of a record follow from the first one.
                         let first = n * 4 + writer;
                         ring.write(8, &[first, ring.name(format!("{}", first % 97).as_bytes()), !first, first ^ 77, first, first, first]);
                         n += 1;
@@ -187,7 +187,7 @@ fn a_record_that_its_writer_never_finished_is_skipped_and_counted() {
     ring.write(DEPTH, &[1, 0]);
     ring.write(DEPTH, &[2, 0]);
     ring.write(DEPTH, &[3, 0]);
-    // As if the second writer had died in the middle: its sequence number says that it writes.
+    // As if the second writer had died in the middle: its sequence number is that of an unfinished record.
     let words = map(&fd);
     let slots = words.len() - 256 * 16;
     words[slots + 16].store(3, Ordering::Relaxed);
@@ -195,12 +195,12 @@ fn a_record_that_its_writer_never_finished_is_skipped_and_counted() {
     assert_eq!(seen(&mut reader, false), [1]);
     let mut late = Reader::open(fd.as_raw_fd()).unwrap();
     assert_eq!((seen(&mut late, true), late.lost()), (vec![1, 3], 1));
-    // Who comes a round later does not write over one that is still writing.
+    // A writer of the next round does not overwrite a slot that is being written.
     for n in 4..256 + 3 {
         ring.write(DEPTH, &[n, 0]);
     }
     assert_eq!(words[slots + 16].load(Ordering::Relaxed), 3);
-    // A ring that fills behind it is not waited for.
+    // Readers do not wait for it once the ring fills up behind it.
     let rest = seen(&mut reader, false);
     assert_eq!((rest.first(), reader.lost()), (Some(&3), 1));
 }
@@ -229,9 +229,9 @@ fn a_head_that_was_written_over_counts_no_more_than_the_ring() {
         head.store(damage, Ordering::Relaxed);
         reader.read(1000, true);
     }
-    // Of each a whole ring was skipped at most, and a whole ring was not readable.
+    // Each time, at most one ring was skipped and one ring was unreadable.
     assert!(reader.lost() <= 5 * 2 * 256, "{}", reader.lost());
-    // What the process records then is read, and counted.
+    // Later events of the process are read and counted.
     let (before, words) = (reader.lost(), map(&fd));
     words[words.len() - 256 * 16..].iter().for_each(|word| word.store(0, Ordering::Relaxed));
     for n in 0..300 {
@@ -291,7 +291,7 @@ proptest! {
         user(&ring, "name", "text");
         let words = map(&fd);
         for (at, value) in damage {
-            // Not the magic number, the capacity or the size, which are looked at when it is opened.
+            // All words but the magic number, the capacity and the size, which are checked when the ring is opened.
             words[4 + at * 16 % (words.len() - 4)].store(value, Ordering::Relaxed);
         }
         let read = reader.read(1000, true).len() as u64;

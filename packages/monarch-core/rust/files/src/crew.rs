@@ -3,9 +3,10 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The file system answers several threads at once, and digests need processors: more than this gains nothing on the machines tried.
+/// Most threads. The file system serves several threads at once, and digests need processors; more threads were not faster on the machines
+/// tried.
 const MOST: usize = 8;
-/// Tasks for which another thread pays: one costs about as much to start as this many look-ups in a warm cache.
+/// Least tasks for each thread: a thread costs about as much to start as this many look-ups in a warm cache.
 const PER_THREAD: usize = 32;
 
 /// The results of `work` for the numbers below `count`, in their order.
@@ -27,7 +28,7 @@ pub fn each<T: Send>(count: usize, per_thread: usize, work: impl Fn(usize) -> T 
     };
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            // Where no thread can be started, this one does the work alone.
+            // If no thread can be started, this thread does all the work.
             let _ = std::thread::Builder::new().name("monarch-files".to_owned()).spawn_scoped(scope, run);
         }
         run();
@@ -37,7 +38,7 @@ pub fn each<T: Send>(count: usize, per_thread: usize, work: impl Fn(usize) -> T 
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// As `each`, for tasks that are short.
+/// As `each`, for short tasks.
 pub fn each_short<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     each(count, PER_THREAD, work)
 }

@@ -1,7 +1,7 @@
 //! Digests (BLAKE3, 256 bits) of the contents of files, of the whole or of pieces of equal size.
 //!
-//! A file that is written meanwhile is read again. One that keeps changing is given with `settled` false: its digests may belong to
-//! contents that it never had at one time.
+//! A file that is written during the read is read again. If it keeps changing, the result has `settled` false: its digests may belong to a
+//! content that the file never had at one time.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
@@ -15,34 +15,34 @@ use crate::listing::{RECORD, attributes, open, record};
 
 /// Bytes of a digest.
 pub const DIGEST: usize = blake3::OUT_LEN;
-/// A file is read in steps of so many bytes: they stay in the processor's cache between the read and the digest.
+/// Bytes of one read. They stay in the processor's cache between the read and the digest.
 const STEP: usize = 256 << 10;
 const SMALLEST: usize = 4 << 10;
-/// Reads of a file that changes meanwhile.
+/// Most reads of a file that keeps changing.
 const TRIES: usize = 3;
-/// Threads pay where so many files are to be read.
+/// Least files for each thread; a thread for fewer files costs more than it saves.
 const FILES_PER_THREAD: usize = 4;
 
-/// What a file held when it was read.
+/// The content of a file at the time of the read, as digests.
 pub struct FileDigest {
-    /// Its attributes, as in a listing, after it has been read.
+    /// Its attributes after the read, as in a listing.
     pub record: [u8; RECORD],
-    /// The digests of its pieces, one after another: one of an empty file.
+    /// The digests of its pieces, one after another. An empty file has one.
     pub digests: Vec<u8>,
-    /// No process has written to it while it was read.
+    /// No process has written to the file during the read.
     pub settled: bool,
-    /// It has extended attributes, of whatever class.
+    /// Whether the file has extended attributes of any class.
     pub has_xattrs: bool,
 }
 
-/// The digests of files, in their order. `piece` is in bytes; 0 is for one digest of the whole. The last component of a path may not be a
-/// symbolic link, and what is no regular file is refused.
+/// The digests of files, in their order. `piece` is in bytes; 0 requests one digest of the whole. An error for a path whose last component
+/// is a symbolic link, and for anything but a regular file.
 pub fn digest_files(paths: &[PathBuf], piece: u64) -> Vec<Result<FileDigest>> {
     crew::each(paths.len(), FILES_PER_THREAD, |number| digest_file(&paths[number], piece))
 }
 
 fn digest_file(path: &Path, piece: u64) -> Result<FileDigest> {
-    // A pipe would wait for a writer.
+    // Non-blocking: the open of a pipe would wait for a writer.
     let mut file = File::from(open(path, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK)?);
     let own = |file: &File| attributes(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH);
     let found = own(&file)?;
@@ -50,12 +50,12 @@ fn digest_file(path: &Path, piece: u64) -> Result<FileDigest> {
         return Err(Error::from_raw_os_error(libc::EINVAL));
     }
     let mut before = record(&found);
-    // A buffer of `STEP` bytes is memory that the kernel has to map for each file, which costs more than a small file's content.
+    // A buffer of `STEP` bytes for each file would have to be mapped by the kernel, which costs more than reading a small file.
     let mut buffer = vec![0; STEP.min(usize::try_from(found.st_size).unwrap_or(STEP).max(SMALLEST))];
     for left in (0..TRIES).rev() {
         let digests = digest_stream(&mut file, piece, &mut buffer)?;
         let after = record(&own(&file)?);
-        // How many names it has does not matter.
+        // The number of links does not matter.
         let settled = before[..4] == after[..4] && before[16..] == after[16..];
         if settled || left == 0 {
             return Ok(FileDigest { record: after, digests, settled, has_xattrs: has_xattrs(&file) });
@@ -66,9 +66,9 @@ fn digest_file(path: &Path, piece: u64) -> Result<FileDigest> {
     unreachable!("the last try returns")
 }
 
-/// A file system without extended attributes has none; what cannot be asked may have some.
+/// Whether a file has extended attributes. False on a file system without them; true if the request fails for another reason.
 fn has_xattrs(file: &File) -> bool {
-    // SAFETY: no buffer is given: the call answers how large one would be.
+    // SAFETY: without a buffer, the call returns the size of one.
     let bytes = unsafe { libc::flistxattr(file.as_raw_fd(), std::ptr::null_mut(), 0) };
     bytes > 0 || (bytes < 0 && Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP))
 }
@@ -101,7 +101,7 @@ fn digest_stream(file: &mut impl Read, piece: u64, buffer: &mut [u8]) -> Result<
     }
 }
 
-/// A digest of bytes that come one after another.
+/// A digest of bytes that arrive in several calls.
 #[derive(Default, Clone)]
 pub struct Running(Hasher);
 

@@ -1,4 +1,4 @@
-//! Directories and files of this machine, for those who compare a tree with an earlier state of it. No Python here.
+//! Directories and files of this machine, for the comparison of a tree with an earlier state of it. No Python here.
 //!
 //! | file | noun |
 //! |---|---|

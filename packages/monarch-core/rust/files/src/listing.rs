@@ -1,10 +1,10 @@
 //! The entries of a directory with their attributes, as bytes: equal bytes mean that nothing has changed.
 //!
-//! All numbers are little-endian. A listing is the number of entries (4 bytes), a record for each entry, and their names in the same
-//! order, each with a NUL after it; entries are sorted by name. A record has 64 bytes: mode, links, uid, gid (4 bytes each), device,
-//! inode, size, blocks of 512 bytes, mtime and ctime in nanoseconds (8 bytes each). A time before 1677 or after 2262 is the nearest of
-//! these. Links, size, blocks and ctime of a directory are 0: they change with what lies below it. Symbolic links are not followed. An
-//! entry that is removed while the directory is read is left out.
+//! All numbers are little-endian. A listing is the number of entries (4 bytes), a record for each entry, and their names in the same order,
+//! each followed by a NUL; entries are sorted by name. A record has 64 bytes: mode, links, uid, gid (4 bytes each), device, inode, size,
+//! blocks of 512 bytes, mtime and ctime in nanoseconds (8 bytes each). A time before 1677 or after 2262 is replaced by the nearest time in
+//! between. Links, size, blocks and ctime of a directory are 0, because they change with its content. Symbolic links are not followed. An
+//! entry that is removed during the read is left out.
 
 use std::ffi::{CStr, CString};
 use std::io::{Error, Result};
@@ -18,7 +18,7 @@ use crate::crew;
 pub const RECORD: usize = 64;
 const BUFFER: usize = 64 << 10;
 
-/// The listings of directories, in their order. The last component of a path may not be a symbolic link.
+/// The listings of directories, in their order. An error for a path whose last component is a symbolic link.
 pub fn list_directories(paths: &[PathBuf]) -> Vec<Result<Vec<u8>>> {
     crew::each_short(paths.len(), |number| list_directory(&paths[number]))
 }
@@ -51,7 +51,7 @@ pub(crate) fn open(path: &Path, flags: libc::c_int) -> Result<OwnedFd> {
         // SAFETY: `path` ends with a NUL.
         let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) };
         if fd >= 0 {
-            // SAFETY: the descriptor was opened here, and has no other owner.
+            // SAFETY: the descriptor was opened here and has no other owner.
             return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
         }
         let error = Error::last_os_error();
@@ -74,7 +74,7 @@ fn names_in(directory: &OwnedFd) -> Result<Vec<CString>> {
         if read == 0 {
             return Ok(names);
         }
-        // SAFETY: so many bytes have been written.
+        // SAFETY: the kernel has written `read` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), read as usize) };
         let mut at = 0;
         while at < bytes.len() {
@@ -91,14 +91,14 @@ fn names_in(directory: &OwnedFd) -> Result<Vec<CString>> {
     }
 }
 
-/// What `stat` says of a name in a directory, or of the directory's descriptor itself if the name is empty and the flags say so.
+/// The attributes of a name in a directory; those of the descriptor itself if the name is empty and the flags permit that.
 pub(crate) fn attributes(directory: libc::c_int, name: &CStr, flags: libc::c_int) -> Result<libc::stat64> {
     let mut found = std::mem::MaybeUninit::<libc::stat64>::uninit();
     // SAFETY: `name` ends with a NUL, and `found` has room for the answer.
     if unsafe { libc::fstatat64(directory, name.as_ptr(), found.as_mut_ptr(), flags) } < 0 {
         return Err(Error::last_os_error());
     }
-    // SAFETY: the call has filled it.
+    // SAFETY: the call has filled the structure.
     Ok(unsafe { found.assume_init() })
 }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use files::listing::RECORD;
 use files::{digest_files, list_directories};
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {

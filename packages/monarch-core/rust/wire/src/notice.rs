@@ -16,7 +16,7 @@ pub struct Ended {
     pub why: Arc<[u8]>,
 }
 
-/// The hosts of a span, and the hosts above the first of them in the tree, nearest first.
+/// The hosts of a span, and the ancestors of the first of them in the tree, nearest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Roster {
     /// The version of the root's list of hosts.

@@ -1,7 +1,7 @@
-//! The owner's side of the streams: answers what is asked, from and into its registered memory.
+//! The owner's side of the streams: answers requests about its registered memory.
 //!
-//! Each on a thread of its own, without the interpreter. What is asked for is bounded by what is registered, and memory that ends while
-//! bytes of it are on their way is not sent any further: the reader is notified instead.
+//! Each stream has a thread of its own, which does not use the interpreter. A request is bounded by its registration. If the memory ends
+//! while its bytes are being sent, no more of them are sent, and the reader is notified.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,31 +19,31 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{self, Reply, Request};
 use crate::registry::{Id, Registry};
 
-/// Bytes between two looks at whether the memory is still to be read; each such piece is announced by its length, 0 is the end.
+/// Bytes between two checks whether the memory may still be read. Each chunk is preceded by its length; 0 is the end.
 const CHUNK: usize = 512 << 10;
-/// What taking memory from devices may take.
+/// Time limit for removing memory from devices.
 const DROPPING: Duration = Duration::from_secs(30);
-/// What is written to nobody goes through as much.
+/// The size of the buffer for bytes that have no valid target and are dropped.
 const WASTE: usize = 64 << 10;
-/// A stream on which nothing has moved for so long ends: its other end may be gone without a word. The asking side uses none that has
-/// rested for half as long.
+/// Time without traffic after which a stream is closed: its other end may be gone without a report. The requesting side does not use a
+/// stream that was idle for half of this time.
 pub const SILENCE: Duration = Duration::from_secs(60);
-/// Between two looks at whether to go on.
+/// Interval of checks whether to continue.
 const LOOK: Duration = Duration::from_millis(100);
-/// Streams over which others ask.
+/// Most streams that are served.
 const STREAMS: usize = 4096;
 
-/// What this process lets those of other hosts have. The threads end when this process does.
+/// Answers processes of other hosts. The threads end with this process.
 pub struct Answering {
     pub registry: Arc<Registry>,
     threads: Arc<AtomicUsize>,
-    /// Bytes that each process has got.
+    /// Bytes sent to each process.
     sent: Mutex<HashMap<u64, Arc<AtomicU64>>>,
     served: Arc<Served>,
     silence: Duration,
 }
 
-/// What the thread of a stream answers from.
+/// What the thread of one stream needs.
 struct Desk {
     /// The process at the other end.
     peer: u64,
@@ -58,20 +58,20 @@ impl Answering {
         Answering::with_silence(SILENCE)
     }
 
-    /// Streams on which nothing moves for so long end.
+    /// As `new`, with another time limit for streams without traffic.
     pub fn with_silence(silence: Duration) -> io::Result<Arc<Answering>> {
         let registry = Registry::new()?;
         Ok(Arc::new(Answering { registry, threads: Arc::default(), sent: Mutex::default(), served: Arc::default(), silence }))
     }
 
-    /// Streams that are served.
+    /// The number of streams that are served.
     pub fn count(&self) -> usize {
         self.threads.load(Ordering::Acquire)
     }
 
-    /// Answers what comes over a stream, until it ends; `peer` is the process at its other end.
+    /// Answers requests on a stream until it ends; `peer` is the process at its other end.
     ///
-    /// Or until that process is taken for lost, which `has_ended` says: it gets nothing any more.
+    /// The stream also ends when that process is declared lost, which `has_ended` reports: it gets no more bytes.
     pub fn answer(&self, peer: u64, opened: Opened, has_ended: impl Fn() -> bool + Send + 'static) {
         let Some(line) = Line::new(opened.fd, opened.keys.as_ref(), opened.still) else { return };
         if self.threads.fetch_add(1, Ordering::AcqRel) >= STREAMS {
@@ -82,24 +82,24 @@ impl Answering {
         let sent = lock(&self.sent).entry(peer).or_default().clone();
         let desk = Desk { peer, registry: self.registry.clone(), sent, served: self.served.clone(), silence: self.silence };
         let run = move || {
-            // It ends with the other side, with this process, or with nonsense: in either case there is nobody to tell.
+            // The stream ends with the other side, with this process, or with a malformed frame. No process is left to notify.
             let _ = desk.serve(line, opened.dialled, &has_ended);
             threads.fetch_sub(1, Ordering::AcqRel);
         };
-        // Without a thread the other side sees the stream's end.
+        // If no thread can start, the stream is closed, and the other side reads its end.
         if crate::pool::spawn("monarch-far", run).is_err() {
             self.threads.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    /// Bytes that a process has got so far: whether it still gets any.
+    /// Bytes sent to a process so far, from which a caller sees whether it still gets any.
     pub fn sent(&self, peer: u64) -> u64 {
         lock(&self.sent).get(&peer).map_or(0, |n| n.load(Ordering::Relaxed))
     }
 }
 
 impl Desk {
-    /// Answers until the stream ends.
+    /// Answers requests until the stream ends.
     fn serve(&self, mut line: Line, dialled: bool, has_ended: &dyn Fn() -> bool) -> Result<(), Broken> {
         let (registry, peer) = (&self.registry, self.peer);
         // Connections of this host have small numbers.
@@ -143,7 +143,7 @@ impl Desk {
                     let who = || who(peer);
                     let answer = answers::answer(registry, &request, asker, who).ok_or_else(nonsense)?;
                     answer.map(|reply| match reply {
-                        // Where it is, is nobody's business.
+                        // The address and the segment concern only this process.
                         Reply::Opened { slot, epoch, len, readonly, .. } => {
                             Reply::Opened { slot, epoch, address: 0, len, readonly, segment: None }
                         }
@@ -160,7 +160,7 @@ fn who(peer: u64) -> String {
     format!("process {peer:x} of another host")
 }
 
-/// Waits until no device can reach the memory, which takes the owner's interpreter.
+/// Drops memory and waits until no device can reach it, for which the owner's interpreter must run.
 fn drop_exported(registry: &Arc<Registry>, id: &Id, asker: u64, who: impl FnOnce() -> String, stop: &dyn Fn() -> bool) -> Outcome<Reply> {
     let (told, ended) = mpsc::channel();
     answers::drop_exported(
@@ -169,7 +169,7 @@ fn drop_exported(registry: &Arc<Registry>, id: &Id, asker: u64, who: impl FnOnce
         asker,
         who,
         Box::new(move |_| {
-            // Who waited may have given up.
+            // The receiver may have given up.
             let _ = told.send(());
         }),
     )?;
@@ -192,12 +192,12 @@ fn pin(registry: &Arc<Registry>, (id, epoch): (&Id, u64), offset: u64, len: u64,
     Ok(pin)
 }
 
-/// Between two pieces: what is always ready never waits.
+/// Checks between two chunks whether to continue: a stream that is always ready never waits.
 fn going_on(wait: Wait<'_>) -> Result<(), Broken> {
     if (wait.stop)() { Err(Broken::Stopped) } else { Ok(()) }
 }
 
-/// Sends bytes of a buffer in pieces, and an end.
+/// Sends bytes of a buffer in chunks, and an end mark.
 fn send(
     line: &mut Line,
     registry: &Arc<Registry>,
@@ -209,7 +209,7 @@ fn send(
     let outcome = match pin(registry, buffer, offset, len, false) {
         Err(f) => Err(f),
         Ok(pin) => {
-            // A reader that does not read keeps nobody from ending the buffer.
+            // A reader that does not read must not prevent the end of the buffer.
             let stop = || (wait.stop)() || !pin.is_current();
             let within = Wait { stop: &stop, ..wait };
             let mut done = 0;
@@ -217,7 +217,7 @@ fn send(
                 going_on(wait)?;
                 let n = CHUNK.min(pin.range.len - done);
                 // SAFETY: a part of registered memory, which the pin keeps. Its owner may write to it meanwhile, as during any one-sided
-                // read: the bytes are passed on and not looked at.
+                // read: the bytes are sent without being interpreted.
                 let bytes = unsafe { std::slice::from_raw_parts((pin.range.address + done) as *const u8, n) };
                 line.send(&[&(n as u32).to_le_bytes(), bytes], within)?;
                 done += n;
@@ -230,7 +230,7 @@ fn send(
     Ok(outcome)
 }
 
-/// Takes bytes into a buffer; those that nobody may write are taken and thrown away.
+/// Receives bytes into a buffer. Bytes that may not be written are received and dropped.
 fn take(
     line: &mut Line,
     registry: &Arc<Registry>,
@@ -259,7 +259,7 @@ fn take(
     let mut waste = if left > 0 { vec![0u8; WASTE] } else { Vec::new() };
     while left > 0 {
         let n = (waste.len() as u64).min(left) as usize;
-        // SAFETY: our own buffer.
+        // SAFETY: a local buffer.
         unsafe { line.receive(waste.as_mut_ptr(), n, wait) }?;
         left -= n as u64;
     }

@@ -1,4 +1,4 @@
-//! The source of connections, and of the news of ended processes.
+//! The source of connections, and of reports of ended processes.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use std::time::Instant;
 
 use net::records::Keys;
 
-/// A stream whose other end is the process that was asked for.
+/// A stream whose other end is the requested process.
 pub struct Opened {
     pub fd: OwnedFd,
-    /// None where streams are not encrypted.
+    /// `None` where streams are not encrypted.
     pub keys: Option<Keys>,
-    /// It was opened from this side, which speaks first: whoever opened the stream for the other side is done with it then.
+    /// This side has opened the stream and sends first: the process on the other side has the stream by then.
     pub dialled: bool,
-    /// It goes by messages, because no other one can be opened.
+    /// The stream is a bulk pipe over messages, because no other one can be opened.
     pub is_routed: bool,
-    /// A test has cut it.
+    /// Set while a test cuts the stream.
     pub still: Arc<AtomicBool>,
 }
 
@@ -24,15 +24,15 @@ pub enum NoStream {
     Ended,
     TimedOut,
     Unreachable(String),
-    /// It is of no use to try again.
+    /// Another attempt is useless.
     NoWay(String),
 }
 
 pub trait Fabric: Send + Sync {
-    /// A new stream to a process of another host, which answers.
+    /// Opens a new stream to a process of another host, which answers requests.
     fn open(&self, owner: u64, until: Instant) -> Result<Opened, NoStream>;
 
-    /// As far as this process has heard.
+    /// Whether the process has ended, as far as this process knows.
     fn has_ended(&self, owner: u64) -> bool;
 
     /// Set while a test cuts off the host of that process.

@@ -1,8 +1,8 @@
-//! Large parts of messages, fetched from the processes that have lent them.
+//! Pulls of large parts of messages from the processes that offer them.
 //!
-//! What comes from one owner comes in the order in which it was asked for, cut so that each stream has a share of it; owners do not wait
-//! for each other. Threads are there while there is something to fetch, and the last one of an owner a little longer: streams that nobody
-//! has used for as long are closed then, for they cost a thread on the other side.
+//! The parts of one owner arrive in the order of the requests, cut so that each stream has a share of them; owners do not wait for each
+//! other. Threads exist while parts are pulled, and the last one of an owner a little longer. It then closes the unused streams, because
+//! each costs a thread on the other side.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -15,12 +15,13 @@ use super::owner::{Far, Piece};
 use super::{Fabric, Loan};
 use crate::failure::{Failure, Kind};
 
-/// What one stream fetches at a time at least.
+/// Least bytes that one stream pulls at a time.
 const SLICE: usize = 4 << 20;
-/// Memory that is made ahead of the bytes that come.
+/// Bytes of memory whose pages are made ahead of the arriving bytes.
 const AHEAD: usize = 8 << 20;
 const IDLE: Duration = Duration::from_secs(5);
-/// After this time and the time that a slow network takes, the part is better sent another way.
+/// Time limit of a pull, in addition to the time that a network of `SLOW` bytes per second needs. After it the part is sent by another
+/// transport.
 const PATIENCE: Duration = Duration::from_secs(20);
 const SLOW: u64 = 4 << 20;
 
@@ -38,9 +39,9 @@ struct Part {
 
 #[derive(Default)]
 struct Queue {
-    /// Only the first ones are under way.
+    /// Only the first parts are being pulled.
     parts: VecDeque<Part>,
-    /// The number of the first.
+    /// The number of the first part.
     first: u64,
     threads: usize,
 }
@@ -51,7 +52,7 @@ struct Owner {
     more: Condvar,
 }
 
-/// A piece of a part, for one thread.
+/// A section of a part, for one thread.
 struct Slice {
     part: u64,
     loan: Loan,
@@ -68,13 +69,13 @@ pub struct Fetching {
 }
 
 impl Fetching {
-    /// `width`: streams to one owner.
+    /// `width`: most streams to one owner.
     pub fn new(fabric: Arc<dyn Fabric>, width: usize) -> Fetching {
         Fetching { fabric, width: width.max(1), owners: Mutex::default() }
     }
 
-    /// Fills the block, which no other thread reads meanwhile, with the part that the owner has lent. `done` is called on a thread of its
-    /// own.
+    /// Fills the block with the part that the owner offers. No other thread reads the block meanwhile. `done` is called on a thread of this
+    /// type.
     pub fn fetch(&self, owner: u64, loan: Loan, block: Arc<Block>, done: Done) {
         let mut owners = lock(&self.owners);
         let far = || Far::new(owner, self.fabric.clone(), self.width);
@@ -101,7 +102,7 @@ impl Fetching {
 }
 
 impl Queue {
-    /// What is to be fetched next.
+    /// The next section to pull.
     fn take(&mut self, width: usize) -> Option<Slice> {
         for (i, part) in self.parts.iter_mut().enumerate() {
             let len = part.block.len();
@@ -117,7 +118,7 @@ impl Queue {
         None
     }
 
-    /// A slice is there, or not; who is to be told.
+    /// Records the outcome of a section; returns the callback of the part if the part is finished.
     fn put(&mut self, slice: &Slice, outcome: Result<(), Failure>) -> Option<(Done, Result<(), Failure>)> {
         let part = self.parts.get_mut((slice.part - self.first) as usize)?;
         part.busy -= 1;
@@ -160,7 +161,7 @@ impl Owner {
             queue = lock(&self.queue);
             if let Some((done, outcome)) = queue.put(&slice, outcome) {
                 drop(queue);
-                // The callback may let go of the memory.
+                // The callback may release the memory, which the section holds.
                 drop(slice);
                 done(outcome);
                 queue = lock(&self.queue);
@@ -180,7 +181,7 @@ impl Owner {
             }
         };
         make(done);
-        // SAFETY: within the block.
+        // SAFETY: the offset is inside the block.
         let local = unsafe { slice.block.address().add(slice.at) } as usize;
         let Loan { id, epoch } = slice.loan;
         let piece = Piece { id, epoch, write: false, offset: slice.at as u64, local, len: slice.len, done: 0 };
@@ -188,11 +189,11 @@ impl Owner {
             done += n;
             make(done);
         };
-        // SAFETY: memory of the block, which stays until the end of the slice and is seen by nobody else.
+        // SAFETY: memory of the block, which stays until the end of the section and has no other user.
         unsafe { self.far.copy(&mut [piece], slice.until, moved) }
     }
 
-    /// A thread could not be started; if there is none at all, nothing can be fetched.
+    /// Counts a thread that could not be started. If no thread is left, all pulls fail.
     fn has_no_thread(&self) {
         let mut queue = lock(&self.queue);
         queue.threads -= 1;

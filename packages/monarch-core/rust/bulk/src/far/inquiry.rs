@@ -1,7 +1,8 @@
-//! Whether a connection on which nothing moves still carries anything.
+//! Whether a connection without traffic is dead.
 //!
-//! A connection can be half-open: its other end is gone, and this end never learns it, because the reset was lost or a firewall has
-//! forgotten the connection. So the owner is asked over a new connection whether it still serves the silent one, and how far it is.
+//! A connection can be half-open: its other end is gone, and this end is never notified, because the reset was lost or a firewall has
+//! forgotten the connection. So the owner is asked over a new connection whether it still serves the silent one, and how many bytes it has
+//! moved.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,29 +13,29 @@ use super::owner::{Far, reply};
 use super::traffic::Traffic;
 use crate::frames::{self, Reply, Request};
 
-/// After so long a silence the owner is asked, and so long its answer is waited for.
+/// The time without traffic before the owner is asked, and the time limit of its answer.
 pub const SILENCE: Duration = Duration::from_secs(3);
-/// Where bytes are under way and none arrives: the time to the next question.
+/// The time to the next question while bytes are in flight and none arrives.
 const STUCK: Duration = Duration::from_secs(2);
-/// Between questions that are not answered, at most.
+/// Longest time between two questions while the owner does not answer.
 const LONGEST: Duration = Duration::from_secs(12);
 
-/// The numbers of both ends: what the owner has sent and received, and what this process has.
+/// The counters of both ends: bytes that the owner has sent and received, and bytes that this process has.
 type Seen = ((u64, u64), (u64, u64));
 
 #[derive(Default)]
 struct State {
-    /// The silence at the last question, and the silence at the next one.
+    /// The time without traffic at the last question, and at the next one.
     asked: Duration,
     next: Duration,
-    /// At the last question, if bytes were under way.
+    /// The counters at the last question, if bytes were in flight.
     stuck: Option<Seen>,
     unanswered: u32,
-    /// The owner has answered over this one.
+    /// The connection over which the owner has answered.
     fresh: Option<Line>,
 }
 
-/// About one connection, during one operation.
+/// The questions about one connection, during one operation.
 pub struct Inquiry<'a> {
     far: &'a Far,
     number: u64,
@@ -49,11 +50,11 @@ impl<'a> Inquiry<'a> {
         Inquiry { far, number: line.number, traffic: line.traffic.clone(), until, state }
     }
 
-    /// Nothing has moved for so long: is the connection of no use any more? Only an answer of the owner makes it so.
+    /// Whether the connection is dead, after `silence` without traffic. Only an answer of the owner can show that.
     pub fn is_dead(&self, silence: Duration) -> bool {
         let mut state = self.state.borrow_mut();
         if silence < state.asked {
-            // Something has moved since.
+            // Bytes have moved since the last question.
             *state = State { next: SILENCE, fresh: state.fresh.take(), ..State::default() };
         }
         if silence < state.next {
@@ -70,7 +71,7 @@ impl<'a> Inquiry<'a> {
                 state.unanswered = 0;
                 let own = self.traffic.so_far();
                 let seen = ((sent, received), own);
-                // Where nothing is under way, the owner works on the answer.
+                // If no bytes are in flight, the owner is still working on the answer.
                 let is_stuck = (received, sent) != own;
                 let is_dead = is_stuck && state.stuck == Some(seen);
                 state.stuck = is_stuck.then_some(seen);
@@ -81,12 +82,12 @@ impl<'a> Inquiry<'a> {
         is_dead
     }
 
-    /// The connection over which the owner has answered, to go on with.
+    /// The connection over which the owner has answered, for further use.
     pub fn into_fresh(self) -> Option<Line> {
         self.state.into_inner().fresh
     }
 
-    /// None without an answer; else what the owner has sent and received, if it still serves the connection.
+    /// Asks the owner. `None` without an answer; otherwise the owner's counters, if it still serves the connection.
     fn ask(&self, fresh: &mut Option<Line>) -> Option<Option<(u64, u64)>> {
         let until = self.until.min(Instant::now() + SILENCE);
         let mut line = match fresh.take() {

@@ -1,4 +1,4 @@
-//! Bytes over one stream, encrypted or not. Used by one thread at a time, which waits for room and for bytes.
+//! Bytes over one stream, encrypted or not. One thread at a time uses it, and waits for room and for bytes.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
@@ -13,34 +13,34 @@ use net::sys as base;
 use super::traffic::Traffic;
 use crate::sys;
 
-/// Records that are read, and written, at once.
+/// Records that are read or written by one system call.
 const RECORDS: usize = 16;
 const BUFFER: usize = RECORDS * (HEAD + MOST + TAIL);
-/// Given to the kernel at once: of one write of 64 MiB the other side gets less than half as much in the same time, for the socket is
-/// locked all the while.
+/// Most bytes of one write. A write of 64 MiB more than halves the throughput, because the socket is locked during the write.
 const AT_ONCE: usize = 512 << 10;
-/// Of a long piece: who reads it is woken when so many bytes are there. Each time costs both sides some microseconds.
+/// Low-water mark during a long transfer: the reader wakes when this many bytes have arrived. Each wake-up costs both sides some
+/// microseconds.
 const AWAITED: usize = 256 << 10;
-/// How often it is looked whether to go on.
+/// Interval of checks whether to continue.
 const LOOK: Duration = Duration::from_millis(100);
-/// The same, where a test has cut the line.
+/// The same interval while a test cuts the stream.
 const LOOK_STILL: Duration = Duration::from_millis(5);
-/// The first byte of all.
+/// The first byte on a stream.
 const BEGIN: u8 = 1;
-/// Of one frame.
+/// Longest frame.
 const LONGEST: usize = 16 << 10;
 
-/// Why a line is of no use any more.
+/// The reason for which a connection is unusable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Broken {
     TimedOut,
-    /// Whoever waits does not want to any more.
+    /// The waiting thread was asked to stop.
     Stopped,
-    /// Nothing moves, and the wait says that nothing will.
+    /// No bytes move, and the wait has found the connection dead.
     Silent,
-    /// The other side has closed it, or its kernel has.
+    /// The other side or its kernel has closed the connection.
     Ended,
-    /// The network, or what came makes no sense.
+    /// An error of the network, or a malformed frame.
     Failed(String),
 }
 
@@ -59,17 +59,17 @@ impl From<records::Forged> for Broken {
     }
 }
 
-/// How long to wait, and whether still to.
+/// The limits of a wait.
 #[derive(Clone, Copy)]
 pub struct Wait<'a> {
     pub until: Option<Instant>,
     pub stop: &'a dyn Fn() -> bool,
-    /// Asked again and again while nothing moves, with the time since when: is the connection dead?
+    /// Called repeatedly while no bytes move, with the time since the last ones: returns whether the connection is dead.
     pub is_dead: &'a dyn Fn(Duration) -> bool,
 }
 
 impl<'a> Wait<'a> {
-    /// However long nothing moves.
+    /// A wait without a limit on the time without traffic.
     pub fn patient(until: Option<Instant>, stop: &'a dyn Fn() -> bool) -> Wait<'a> {
         Wait { until, stop, is_dead: &|_| false }
     }
@@ -78,9 +78,9 @@ impl<'a> Wait<'a> {
 struct Protection {
     seal: Sealer,
     open: Opener,
-    /// Sealed, and not sent yet.
+    /// Sealed records that have not been sent.
     out: Vec<u8>,
-    /// What came: records, the next one from `at`; `plain` is what is left of the last one.
+    /// Received records; `at` is the offset of the next one, and `plain` the unread rest of the last one.
     cipher: Vec<u8>,
     at: usize,
     plain: Range<usize>,
@@ -90,19 +90,19 @@ pub struct Line {
     fd: OwnedFd,
     protection: Option<Box<Protection>>,
     still: Arc<AtomicBool>,
-    /// The kernel tells of so many bytes, not of fewer.
+    /// The low-water mark of the socket.
     awaited: usize,
-    /// What the asking side calls it.
+    /// The number by which the requesting side names the connection.
     pub number: u64,
-    /// It goes by messages.
+    /// The connection is a bulk pipe over messages.
     pub is_routed: bool,
     pub traffic: Arc<Traffic>,
-    /// Since when it has not been used.
+    /// The time since which the connection is idle.
     pub rests: Instant,
 }
 
 impl Line {
-    /// None: the keys are no keys. While it is `still` nothing is read or written, as if a cable were pulled.
+    /// `None` if the keys are invalid. While `still` is set, nothing is read or written, as with a pulled cable.
     pub fn new(fd: OwnedFd, keys: Option<&Keys>, still: Arc<AtomicBool>) -> Option<Line> {
         base::set_nonblocking(fd.as_raw_fd()).ok()?;
         let protection = match keys {
@@ -116,18 +116,18 @@ impl Line {
         Some(Line { fd, protection, still, awaited: 1, number: 0, is_routed: false, traffic, rests })
     }
 
-    /// Its keys have protected much already.
+    /// Whether the keys have protected so many records that the connection is to be replaced.
     pub fn is_tired(&self) -> bool {
         self.protection.as_ref().is_some_and(|p| p.seal.is_tired() || p.open.is_tired())
     }
 
-    /// The other side has ended it, or says something without being asked.
+    /// Whether the other side has closed the connection, or has sent bytes without a request.
     pub fn is_stale(&self) -> bool {
         if self.still.load(Ordering::Relaxed) {
             return false;
         }
         let mut byte = [0u8; 1];
-        // SAFETY: one byte of ours.
+        // SAFETY: one local byte.
         let n = unsafe { libc::recv(self.fd.as_raw_fd(), byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
         n >= 0 || io::Error::last_os_error().kind() != ErrorKind::WouldBlock
     }
@@ -152,7 +152,7 @@ impl Line {
     }
 
     fn wait(&self, events: libc::c_short, wait: Wait<'_>) -> Result<(), Broken> {
-        // Counted in looks: while this process is frozen nothing is silent.
+        // Silence is counted in checks, not by the clock: time during which this process is frozen does not count.
         let (mut silence, mut buffered) = (Duration::ZERO, None);
         loop {
             let now = Instant::now();
@@ -167,7 +167,7 @@ impl Line {
             if !seen.is_empty() {
                 return Ok(());
             }
-            // On a slow network it takes long until so many bytes are there, or there is so much room, that the kernel tells.
+            // On a slow network it takes long until the low-water mark is reached, so the fill of the kernel's buffers is compared.
             let moves = buffered.replace(base::buffered(self.fd.as_raw_fd())).is_some_and(|before| Some(before) != buffered);
             silence = if moves { Duration::ZERO } else { silence + LOOK };
             if !moves && (wait.is_dead)(silence) {
@@ -176,7 +176,7 @@ impl Line {
         }
     }
 
-    /// Of a piece, so many bytes are still to come.
+    /// Waits for bytes; `bytes` more of them are expected.
     fn wait_for(&mut self, bytes: usize, wait: Wait<'_>) -> Result<(), Broken> {
         let wanted = if bytes < AWAITED { 1 } else { AWAITED };
         if wanted != self.awaited {
@@ -202,7 +202,7 @@ impl Line {
         Ok(())
     }
 
-    /// Sends all of the pieces.
+    /// Sends all pieces completely.
     pub fn send(&mut self, pieces: &[&[u8]], wait: Wait<'_>) -> Result<(), Broken> {
         let Some(mut p) = self.protection.take() else {
             let (large, small): (&[&[u8]], _) = match pieces {
@@ -234,20 +234,18 @@ impl Line {
 
     /// Fills memory with the next bytes.
     ///
-    /// # Safety
-    /// `len` bytes from `to` on are valid for writing.
+    /// # Safety `len` bytes from `to` on are valid for writing.
     pub unsafe fn receive(&mut self, to: *mut u8, len: usize, wait: Wait<'_>) -> Result<(), Broken> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's guarantee.
         unsafe { self.receive_counted(to, len, wait, &mut 0) }
     }
 
-    /// The same; `done` is how many came, also where the connection broke before all did.
+    /// Fills memory with the next bytes. `done` is the number of received bytes, also after an error.
     ///
-    /// # Safety
-    /// `len` bytes from `to` on are valid for writing.
+    /// # Safety `len` bytes from `to` on are valid for writing.
     pub unsafe fn receive_counted(&mut self, to: *mut u8, len: usize, wait: Wait<'_>, done: &mut usize) -> Result<(), Broken> {
         while *done < len {
-            // SAFETY: within the caller's range.
+            // SAFETY: the offset is inside the caller's range.
             let to = unsafe { to.add(*done) };
             self.go(wait)?;
             match self.protection.as_deref_mut() {
@@ -260,7 +258,7 @@ impl Line {
                 },
                 Some(p) if !p.plain.is_empty() => {
                     let n = p.plain.len().min(len - *done);
-                    // SAFETY: the caller's range, and bytes of our own buffer.
+                    // SAFETY: the caller's range, and bytes of the own buffer.
                     unsafe { std::ptr::copy_nonoverlapping(p.cipher[p.plain.start..].as_ptr(), to, n) };
                     p.plain.start += n;
                     *done += n;
@@ -276,7 +274,7 @@ impl Line {
     }
 
     fn read(&self, to: *mut u8, len: usize) -> io::Result<usize> {
-        // SAFETY: the caller of `receive` promises that range.
+        // SAFETY: the caller of `receive` guarantees that range.
         let n = unsafe { libc::recv(self.fd.as_raw_fd(), to.cast(), len, 0) };
         if n < 0 {
             return Err(io::Error::last_os_error());
@@ -285,7 +283,7 @@ impl Line {
         Ok(n as usize)
     }
 
-    /// Reads more records, of which so many bytes of content are still to come; waits until there are any.
+    /// Reads more records, and waits until some arrive. `content` bytes of content are still expected.
     fn fill(&mut self, content: usize, wait: Wait<'_>) -> Result<(), Broken> {
         let fd = self.fd.as_raw_fd();
         loop {
@@ -308,18 +306,18 @@ impl Line {
         }
     }
 
-    /// The side that opened the stream says that it has its end, and the other side waits for that.
+    /// The side that opened the stream sends a first byte when it has its end, and the other side waits for that byte.
     pub fn begin(&mut self, dialled: bool, wait: Wait<'_>) -> Result<(), Broken> {
         if dialled {
             return self.send(&[&[BEGIN]], wait);
         }
         let mut first = 0u8;
-        // SAFETY: one byte of ours.
+        // SAFETY: one local byte.
         unsafe { self.receive(&raw mut first, 1, wait) }?;
         if first == BEGIN { Ok(()) } else { Err(Broken::Failed("a malformed frame came".to_owned())) }
     }
 
-    /// A message of its own: its length, then its bytes.
+    /// Sends a frame: its length, then its bytes.
     pub fn send_frame(&mut self, frame: &[u8], wait: Wait<'_>) -> Result<(), Broken> {
         let mut whole = (frame.len() as u32).to_le_bytes().to_vec();
         whole.extend_from_slice(frame);
@@ -328,7 +326,7 @@ impl Line {
 
     pub fn receive_number(&mut self, wait: Wait<'_>) -> Result<u32, Broken> {
         let mut bytes = [0u8; 4];
-        // SAFETY: four bytes of ours.
+        // SAFETY: four local bytes.
         unsafe { self.receive(bytes.as_mut_ptr(), 4, wait) }?;
         Ok(u32::from_le_bytes(bytes))
     }
@@ -339,14 +337,14 @@ impl Line {
             return Err(Broken::Failed("a malformed frame came".to_owned()));
         }
         let mut frame = vec![0u8; len];
-        // SAFETY: `len` bytes of ours.
+        // SAFETY: `len` bytes of a local buffer.
         unsafe { self.receive(frame.as_mut_ptr(), len, wait) }?;
         Ok(frame)
     }
 }
 
 impl Protection {
-    /// Decrypts the next record, if it is there whole.
+    /// Decrypts the next record, if it has arrived completely.
     fn next(&mut self) -> Result<bool, Broken> {
         let Some(length) = records::length(&self.cipher[self.at..])? else { return Ok(false) };
         let Some(record) = self.cipher.get_mut(self.at..self.at + length) else { return Ok(false) };

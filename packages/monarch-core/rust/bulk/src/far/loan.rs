@@ -1,8 +1,8 @@
-//! The record in a frame by which its receiver pulls a block: a kind, and an id. Other kinds are for other transports.
+//! The record of an offer in a frame, by which the receiver pulls a block: a kind, and an id. Other kinds are for other transports.
 
 use crate::registry::Id;
 
-/// Registered memory, read over a stream.
+/// The kind for registered memory that is read over a stream.
 const REGISTERED: u8 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +19,7 @@ impl Loan {
         out
     }
 
-    /// None: it is of another kind.
+    /// `None` if the record has another kind.
     pub fn from_bytes(record: &[u8]) -> Option<Loan> {
         let (&REGISTERED, rest) = record.split_first()? else { return None };
         let (id, epoch) = rest.split_first_chunk()?;

@@ -1,15 +1,15 @@
-//! Memory of processes of other hosts: connections from process to process, which their agents have opened.
+//! Memory of processes of other hosts, over connections from process to process that their agents have opened.
 //!
-//! A connection has a requesting and an answering side, each on a thread of its own that does nothing else meanwhile: bytes go from memory
-//! to memory with nothing in between but the encryption, and no event loop, agent or interpreter takes part. Requests are answered in
-//! order, so several can be pending.
+//! A connection has a requesting and an answering side. Each side has a thread of its own that does nothing else meanwhile: bytes go from
+//! memory to memory with nothing in between but the encryption, and no event loop, agent or interpreter takes part. Requests are answered
+//! in order, so several can be pending.
 //!
 //! | file | noun |
 //! |---|---|
 //! | `line` | bytes over one connection, encrypted or not |
 //! | `traffic` | the progress of one end of a connection; the connections that are served |
-//! | `inquiry` | the state of a connection on which nothing moves |
-//! | `fabric` | the source of connections, and of the news of ended processes |
+//! | `inquiry` | the check whether a connection without traffic is dead |
+//! | `fabric` | the source of connections, and of reports of ended processes |
 //! | `owner` | the requesting side: one owner, and the connections to it |
 //! | `answering` | the owner's side of the connections |
 //! | `loan` | the record in a message by which its receiver pulls a part |

@@ -1,8 +1,8 @@
-//! The asking side: one owner of another host, and the streams to it.
+//! The requesting side: one owner of another host, and the streams to it.
 //!
-//! A stream that breaks is opened anew, and what was under way goes on where it was: three times, as long as the owner is not known to
-//! have ended. A stream on which nothing moves is replaced when the owner says over another one that it is dead, any number of times.
-//! Who asks has a stream to himself meanwhile; there are as many as bring anything.
+//! A broken stream is replaced, and the operation continues where it was: three times, unless the owner is known to have ended. A stream
+//! without traffic is replaced when the owner reports over another one that it is dead, any number of times. A requesting thread has a
+//! stream to itself; there are as many streams as increase the throughput.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -18,37 +18,38 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{self, Reply, Request};
 use crate::registry::Id;
 
-/// Attempts in all, and what is waited before another one: also for the news that the owner has ended.
+/// The pauses before further attempts. They also give the report of the owner's end time to arrive.
 const PAUSES: [Duration; 3] = [Duration::from_millis(3), Duration::from_millis(15), Duration::from_millis(40)];
 const CLOSED: &str = "the stream was closed";
-/// An owner that is killed closes its streams at once, and the news of its end may come later on a machine that is short of processors.
+/// How long to wait for the report of the owner's end: a killed owner closes its streams at once, and the report may be late on a busy
+/// machine.
 const NEWS: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(5);
-/// Questions under way on one stream.
+/// Most pending requests on one stream.
 const WINDOW: usize = 64;
-/// Bytes that are small.
+/// Most bytes of a small operation.
 const SMALL: usize = 64 << 10;
-/// A stream that has rested for longer is not used again: the owner may be about to end it.
+/// A stream that was idle for longer is not used again: the owner may be about to close it.
 const REST: Duration = Duration::from_secs(answering::SILENCE.as_secs() / 2);
-/// One that has rested for longer is tried before it gets a request that cannot be repeated.
+/// A stream that was idle for longer is tested before a request that cannot be repeated.
 const FRESH: Duration = Duration::from_secs(1);
-/// Streams that were given up, of which the owner is notified at once.
+/// Most given-up streams whose numbers are kept for the owner.
 const GIVEN_UP: usize = 128;
 
-/// Streams that this process has opened.
+/// The number of streams that this process has opened.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes that are to be copied between local memory and a buffer.
+/// A copy between local memory and a buffer.
 pub struct Piece {
     pub id: Id,
     pub epoch: u64,
     pub write: bool,
-    /// In the buffer.
+    /// The offset in the buffer.
     pub offset: u64,
-    /// An address.
+    /// The address of the local memory.
     pub local: usize,
     pub len: usize,
-    /// So much has been moved.
+    /// The number of bytes already copied.
     pub done: usize,
 }
 
@@ -63,26 +64,26 @@ impl Piece {
 struct Lines {
     idle: Vec<Line>,
     open: usize,
-    /// Streams that something large is on.
+    /// The number of streams with a large operation.
     large: usize,
-    /// Numbers of streams that are no more, which the owner may still serve.
+    /// Numbers of closed streams that the owner may still serve.
     given_up: Vec<u64>,
 }
 
 pub struct Far {
     pub owner: u64,
     fabric: Arc<dyn Fabric>,
-    /// Streams at a time.
+    /// Most streams for large operations at a time.
     pub width: usize,
     lines: Mutex<Lines>,
     freed: Condvar,
     is_routed: AtomicBool,
 }
 
-/// What ended an attempt: the stream, or the operation itself.
+/// The cause of the end of an attempt: the stream, or the operation itself.
 enum Ended {
     Line(Broken),
-    /// With the stream, if nothing else is on its way there.
+    /// True: the stream is usable, because no other answer is pending on it.
     Operation(Failure, bool),
 }
 
@@ -104,7 +105,7 @@ impl Far {
         })
     }
 
-    /// The last stream that was used goes by messages.
+    /// Whether the last used stream is a bulk pipe over messages.
     pub fn is_routed(&self) -> bool {
         self.is_routed.load(Ordering::Acquire)
     }
@@ -113,7 +114,7 @@ impl Far {
         self.fabric.has_ended(self.owner)
     }
 
-    /// Closes the streams that nobody uses.
+    /// Closes the idle streams.
     pub fn close_idle(&self) {
         let mut lines = lock(&self.lines);
         lines.open -= lines.idle.len();
@@ -134,7 +135,7 @@ impl Far {
                     }
                     lines.open -= 1;
                 }
-                // One stream more than there are for what is large.
+                // There is one stream more than large operations may use.
                 if lines.open <= self.width && may {
                     break;
                 }
@@ -154,7 +155,7 @@ impl Far {
         line
     }
 
-    /// A new stream, which belongs to nothing yet.
+    /// Opens a new stream, which is not counted.
     pub(super) fn open(&self, until: Instant) -> Outcome<Line> {
         let mut patience = SILENCE;
         loop {
@@ -173,14 +174,14 @@ impl Far {
             let numbered = frames::encode(0, &Request::Numbered { number: line.number });
             match line.begin(opened.dialled, wait).and_then(|()| line.send_frame(&numbered, wait)) {
                 Ok(()) => return Ok(line),
-                // The owner's end may have been lost on its way to the owner, or the owner is frozen.
+                // The owner's end of the stream may have been lost on its way to the owner, or the owner is frozen.
                 Err(Broken::Silent) => patience *= 2,
                 Err(broken) => return Err(failure(broken)),
             }
         }
     }
 
-    /// Gives back a stream, or says that it is no more.
+    /// Returns a stream to the idle ones, or counts it as closed.
     fn leave(&self, line: Option<Line>, is_small: bool) {
         let mut lines = lock(&self.lines);
         lines.large -= usize::from(!is_small);
@@ -195,10 +196,10 @@ impl Far {
         self.freed.notify_all();
     }
 
-    /// A stream has broken. What broke it has most likely broken those that rest, too.
+    /// Closes a broken stream and all idle ones, which most likely are broken too.
     fn give_up(&self, line: Line) {
         let number = line.number;
-        // So that the owner sees its end, if it still sees anything.
+        // Dropped first, so that the owner can notice the end.
         drop(line);
         let mut lines = lock(&self.lines);
         let idle = std::mem::take(&mut lines.idle);
@@ -211,7 +212,7 @@ impl Far {
         self.freed.notify_all();
     }
 
-    /// The owner no longer touches memory for what came over streams that are no more, once it has answered.
+    /// Makes the owner end its work for closed streams. After its answer, it no longer touches memory on their behalf.
     fn settle(&self, line: &mut Line, wait: Wait<'_>) -> Result<(), Ended> {
         let numbers = lock(&self.lines).given_up.clone();
         if numbers.is_empty() {
@@ -223,7 +224,7 @@ impl Far {
         Ok(())
     }
 
-    /// The stream still reaches the owner.
+    /// Tests a stream that was idle for longer than `FRESH`.
     fn check(line: &mut Line, wait: Wait<'_>) -> Result<(), Ended> {
         if line.rests.elapsed() < FRESH {
             return Ok(());
@@ -232,8 +233,8 @@ impl Far {
         reply(line, wait)?.map(drop).map_err(|f| Ended::Operation(f, true))
     }
 
-    /// Runs something on a stream; again on another one if that breaks, where that makes no difference. What is small has one stream more,
-    /// so that it waits for nothing that is large.
+    /// Runs an operation on a stream. If the stream breaks, runs it again on another one, provided that a repetition is harmless. Small
+    /// operations have one stream more, so that they do not wait for large ones.
     fn with<T>(
         &self,
         until: Instant,
@@ -266,7 +267,8 @@ impl Far {
                             let was_routed = line.is_routed;
                             self.give_up(line);
                             if broken == Broken::Silent && again {
-                                // In its place, and no attempt is used up. By messages only where no other stream can be opened.
+                                // The new stream replaces the dead one, and this counts as no attempt. A bulk pipe is used only if the old
+                                // stream was one.
                                 fresh = inquiry.into_fresh().filter(|line| was_routed || !line.is_routed);
                                 if fresh.is_none() {
                                     self.leave(None, is_small);
@@ -297,7 +299,7 @@ impl Far {
         }
     }
 
-    /// Waits for the news that the owner has ended.
+    /// Waits for the report that the owner has ended.
     fn is_heard_to_have_ended(&self, until: Instant) -> bool {
         let end = until.min(Instant::now() + NEWS);
         while !self.has_ended() {
@@ -317,7 +319,7 @@ impl Far {
         })
     }
 
-    /// The same for several at once. An error of one is no error of the others.
+    /// Sends several requests at once. They fail independently.
     pub fn call_many(&self, requests: &[Request], until: Instant) -> Outcome<Vec<Outcome<Reply>>> {
         let mut replies = Vec::with_capacity(requests.len());
         for batch in requests.chunks(WINDOW) {
@@ -329,15 +331,14 @@ impl Far {
         Ok(replies)
     }
 
-    /// For what does not matter to an owner that is gone.
+    /// Sends a request that does not matter once the owner has ended.
     pub fn tell(&self, request: &Request, until: Instant) {
         let _ = self.with(until, (true, true), |line, wait| Ok(line.send_frame(&frames::encode(0, request), wait)?));
     }
 
-    /// Copies; all of the pieces are read, or all are written. `moved` gets the number of bytes, as they move.
+    /// Copies pieces, which are all reads or all writes. `moved` receives the number of bytes as they move.
     ///
-    /// # Safety
-    /// The local ranges are valid, and for writing where bytes are read.
+    /// # Safety The local ranges are valid, and for writing where bytes are read.
     pub unsafe fn copy(&self, pieces: &mut [Piece], until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
         for batch in pieces.chunks_mut(WINDOW) {
             let is_small = batch.iter().map(|p| p.len).sum::<usize>() <= SMALL;
@@ -346,7 +347,7 @@ impl Far {
                 for piece in &left {
                     line.send_frame(&frames::encode(0, &piece.request()), wait)?;
                     if piece.write {
-                        // SAFETY: the caller's promise.
+                        // SAFETY: the caller's guarantee.
                         let bytes = unsafe { std::slice::from_raw_parts((piece.local + piece.done) as *const u8, piece.len - piece.done) };
                         line.send(&[bytes], wait)?;
                     }
@@ -363,7 +364,7 @@ impl Far {
                                 return Err(Broken::Failed("the owner sends more than was asked for".to_owned()).into());
                             }
                             let mut came = 0;
-                            // SAFETY: the caller's promise, and within the range.
+                            // SAFETY: the caller's guarantee; `n` bytes are inside the range.
                             let received = unsafe { line.receive_counted((piece.local + piece.done) as *mut u8, n, wait, &mut came) };
                             piece.done += came;
                             moved(came);

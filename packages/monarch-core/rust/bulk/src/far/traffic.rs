@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use net::lock::lock;
 
-/// How often a wait looks whether to go on.
+/// Interval of checks whether to continue a wait.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Bytes that one end of a connection has given to its kernel, and got from it.
+/// The bytes that one end of a connection has passed to its kernel, and got from it.
 #[derive(Default)]
 pub struct Traffic {
     sent: AtomicU64,
     received: AtomicU64,
-    /// The asking side uses the connection no more.
+    /// The requesting side no longer uses the connection.
     is_given_up: AtomicBool,
 }
 
@@ -28,7 +28,7 @@ impl Traffic {
         self.received.fetch_add(bytes as u64, Ordering::AcqRel);
     }
 
-    /// Sent, and received.
+    /// Bytes sent, and bytes received.
     pub fn so_far(&self) -> (u64, u64) {
         (self.sent.load(Ordering::Acquire), self.received.load(Ordering::Acquire))
     }
@@ -38,17 +38,17 @@ impl Traffic {
     }
 }
 
-/// The asking process, and the number that it has given the connection.
+/// The requesting process, and its number of the connection.
 type Key = (u64, u64);
 
-/// Connections that threads of this process serve.
+/// The connections that threads of this process serve.
 #[derive(Default)]
 pub struct Served {
     open: Mutex<HashMap<Key, Arc<Traffic>>>,
     closed: Condvar,
 }
 
-/// A connection is served as long as this lives.
+/// Marks a connection as served while it exists.
 pub struct Serving {
     served: Arc<Served>,
     key: Key,
@@ -64,7 +64,7 @@ impl Served {
         lock(&self.open).get(&(peer, number)).cloned()
     }
 
-    /// Has the threads of these connections end; true when all have, false when `stop` came first. Memory is not touched by them then.
+    /// Ends the threads of these connections. True when all have ended, and so touch no memory any more; false if `stop` was true first.
     pub fn give_up(&self, peer: u64, numbers: &[u64], stop: &dyn Fn() -> bool) -> bool {
         let mut open = lock(&self.open);
         loop {

@@ -1,4 +1,4 @@
-//! Streams to an owner in this process, which can be made to break.
+//! Streams to an owner in this process, which a test can break.
 #![allow(dead_code, reason = "each test file takes what it needs")]
 
 use std::collections::VecDeque;
@@ -11,25 +11,25 @@ use bulk::Bulk;
 use bulk::far::{Fabric, NoStream, Opened};
 use net::records::Keys;
 
-/// Keys of two ends, as a handshake leaves them: suite, number, iv, key; first those that seal.
+/// The keys of two ends, as a handshake leaves them: suite, number, iv, key; the sealing keys come first.
 pub fn keys() -> (Keys, Keys) {
     let secret = |byte: u8| [&[1u8][..], &0u64.to_le_bytes(), &[byte; 12], &[byte; 16]].concat();
     let of = |a, b| Keys::from_bytes(&[secret(a), secret(b)].concat()).unwrap();
     (of(1, 2), of(2, 1))
 }
 
-/// Gives streams to an owner in this process.
+/// Opens streams to an owner in this process.
 pub struct Cable {
     pub owner: Arc<Bulk>,
     pub encrypted: bool,
     pub opened: AtomicUsize,
     pub ended: AtomicBool,
-    /// For each stream that is opened: after so many bytes to the reader it breaks.
+    /// For each opened stream: the number of bytes to the reader after which it breaks.
     pub breaks: Mutex<VecDeque<usize>>,
 }
 
 impl Cable {
-    /// A stream through a thread that passes on so many bytes, and then no more.
+    /// A stream through a thread that forwards this many bytes and no more.
     fn cut_after(bytes: usize) -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
         let ((near, a), (b, far)) = (pair(), pair());
         let pass = |from: Arc<std::os::fd::OwnedFd>, to: Arc<std::os::fd::OwnedFd>, most: usize| {
