@@ -1,4 +1,5 @@
-//! What an agent decides about its procs: who learns of an end, who is stopped with whom, and when a proc is killed.
+//! The agent's decisions about its procs: which processes are notified of an end, which procs are stopped with others, and when a proc is
+//! killed.
 #![cfg(not(feature = "shuttle"))]
 
 mod hosts;
@@ -13,7 +14,7 @@ use wire::control::ProcPlan;
 use wire::{Control, ExitReason, MailboxId, ProcUid, SlotId};
 
 const GRACE: Duration = Duration::from_secs(7);
-/// As long as a proc may take to end when its owner has.
+/// The time that a proc has to end after its owner has ended.
 const ORPHANS_GRACE: Duration = Duration::from_secs(2);
 
 fn stopped(why: &str) -> ExitReason {
@@ -50,7 +51,7 @@ fn exit_status_is_the_reason() {
     assert_eq!(host.process.end_of(fails.uid()).reason, ExitReason::ExitCode(3));
 }
 
-/// A zygote takes its children with it.
+/// The children of a zygote end with it.
 #[test]
 fn all_procs_end_with_the_zygote() {
     let host = Host::start(1);
@@ -126,7 +127,7 @@ fn procs_of_an_ended_owner_are_stopped() {
     host.agent.kill(owner.uid());
     let reason = orphan.expect(|e| if let SystemEvent::StopProc { reason, .. } = e { Some(reason) } else { None });
     assert_eq!(reason, "its owner is gone");
-    // It does not end by itself.
+    // The proc does not end by itself.
     let before = host.elapsed();
     orphan.expect(|e| matches!(e, SystemEvent::RootLost).then_some(()));
     assert_eq!(host.elapsed() - before, ORPHANS_GRACE);
@@ -138,7 +139,7 @@ fn ended_owner_gets_no_procs() {
     let owner = host.proc(101);
     host.agent.kill(owner.uid());
     host.process.end_of(owner.uid());
-    // The request of a client on behalf of an owner that it has not heard of yet.
+    // The request of a client on behalf of an owner whose end the client does not know yet.
     host.agent.control(CLIENT, Control::SpawnProcs { owner: owner.uid(), procs: vec![(ProcUid(102), ProcPlan::default())] });
     let end = host.process.end_of(ProcUid(102));
     assert_eq!(end.reason, ExitReason::NotStarted("cannot start a process: its owner is gone".to_owned()));
@@ -223,7 +224,7 @@ fn crash_in_a_clean_up_is_no_stop() {
     host.exits(&crashes, libc::SIGSEGV);
     let end = host.process.end_of(crashes.uid());
     assert_eq!((end.reason, end.cleaning), (ExitReason::Signal { signal: libc::SIGSEGV, core_dumped: false }, vec![BOX]));
-    // Its clean-up was over: a library that crashes in a destructor is no failure.
+    // The clean-up was finished: a library that crashes in a destructor is no failure.
     host.exits(&ends, libc::SIGSEGV);
     let end = host.process.end_of(ends.uid());
     assert_eq!((end.reason, end.cleaning), (stopped("enough"), Vec::<MailboxId>::new()));

@@ -1,4 +1,4 @@
-//! Counting lines that are alike, on a clock that the test moves.
+//! Counting lines that are equal up to numbers, on a clock that the test moves.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -78,7 +78,7 @@ fn a_window_begins_with_its_first_line() {
         ]
     );
     assert_eq!(a.due(), None);
-    // Nothing of it is left, and the next one has its own time.
+    // The window is empty, and the next one has its own time.
     a.add(1, b"", b"step 4", start + 3 * WINDOW);
     assert_eq!(a.due(), Some(start + 4 * WINDOW));
     assert_eq!(text(a.take()), "[1 similar log lines] step 4\n");
@@ -98,7 +98,7 @@ fn what_is_held_is_bounded() {
     assert!(!a.is_full());
 }
 
-/// A piece of a line, and another one that differs from it by its number at most.
+/// A piece of a line, and a piece that is equal to it up to a number.
 fn piece() -> impl Strategy<Value = (String, String)> {
     let number = || prop_oneof!["[0-9]{1,9}", "[0-9]{1,3}\\.[0-9]{1,4}", "[0-9]e-[0-9]{2}"];
     prop_oneof!["[a-zé ]{1,5} ".prop_map(|t: String| (t.clone(), t)), (number(), number()).prop_map(|(a, b)| (a + " ", b + " "))]
@@ -118,7 +118,7 @@ proptest! {
         prop_assert!(out.len() <= line.len());
     }
 
-    /// Whatever comes when, every line is counted once, under a sample that is alike, and none stays longer than a window.
+    /// Every line is counted once, with a sample that is equal up to numbers, and no line waits longer than a window.
     #[test]
     fn every_line_is_counted_once(lines in prop::collection::vec(("[ab] [0-9]{1,2}", 1..3i32, 0u64..8), 0..60)) {
         let mut a = Aggregation::new(WINDOW);

@@ -1,4 +1,4 @@
-//! Frames of another host's process wait for their parts, in order, and for nothing else.
+//! Frames of another host's process wait for their large parts, in order, and for nothing else.
 #![cfg(not(feature = "shuttle"))]
 
 use net::RecvPart;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use runtime::node::assembly::Assembly;
 use wire::{Frame, MailboxId, Part, Reply, SlotId, Status};
 
-/// With so many large parts, the first of which has this number; 0: small ones only.
+/// A frame with `parts` large parts, the first of which has the number `first`; without large parts, `first` is 0.
 fn frame(n: u64, first: u64, parts: u64) -> Frame {
     if n.is_multiple_of(5) && parts == 0 {
         return Frame::Credit { mailbox: MailboxId(n), bytes: 1 };
@@ -25,7 +25,7 @@ fn number(f: &Frame) -> u64 {
     }
 }
 
-/// How many large parts each of them has.
+/// The number of large parts of each frame.
 fn frames() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(prop_oneof![2 => Just(0u64), 1 => 1u64..4], 1..30)
 }
@@ -41,7 +41,7 @@ proptest! {
             frame(n, first - parts, *parts)
         };
         let all: Vec<Frame> = frames.iter().zip(1..).map(&mut numbered).collect();
-        // The last part that each of them needs, and all before it.
+        // The number of large parts that each frame and all frames before it need.
         let needs: Vec<u64> = frames.iter().scan(0, |sum, parts| { *sum += parts; Some(*sum) }).collect();
         let total = *needs.last().unwrap();
         let (mut assembly, mut got, mut came, mut parts) = (Assembly::default(), Vec::new(), 0, 0);
@@ -60,7 +60,7 @@ proptest! {
                 let part = RecvPart::Inline { data: vec![parts as u8].into(), readonly: true };
                 if assembly.part(parts, part) {
                     while let Some(f) = assembly.next_whole() {
-                        // Whoever comes meanwhile does not overtake it.
+                        // A frame that arrives meanwhile does not overtake this one.
                         prop_assert!(!assembly.is_empty());
                         got.push(number(&f));
                         take(&mut assembly, &f);
@@ -68,7 +68,7 @@ proptest! {
                 }
                 parts += 1;
             }
-            // All that are here, up to the first that lacks a part.
+            // All frames that have arrived are handled, up to the first one that lacks a part.
             let here = needs[..came].iter().zip(&frames).take_while(|(need, own)| **own == 0 || **need <= parts).count();
             prop_assert_eq!(&got, &(1..=here as u64).collect::<Vec<_>>());
             prop_assert_eq!(assembly.is_empty(), here == came);
@@ -86,7 +86,7 @@ fn take(assembly: &mut Assembly, frame: &Frame) {
     }
 }
 
-/// With parts of these numbers: those from 100 on are fetched.
+/// A frame with parts of these numbers; the receiver pulls those from 100 on.
 fn mixed(n: u64, numbers: &[u64]) -> Frame {
     let part = |number: &u64| match number {
         100.. => Part::Lent { number: *number, len: 1, record: [].into(), readonly: true },

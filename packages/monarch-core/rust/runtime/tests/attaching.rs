@@ -1,4 +1,4 @@
-//! Many workers that join together, by a tree, and workers behind a gateway: calls to them, refusals, and relays that end.
+//! Many workers that join together by the join tree, and workers behind a gateway: calls to them, refusals, and relays that end.
 #![cfg(not(feature = "shuttle"))]
 
 mod hosts;
@@ -13,7 +13,7 @@ use runtime::node::cell::Outcome;
 use runtime::{Mode, SystemEvent};
 use wire::{ExitReason, Status};
 
-/// More than join the client directly.
+/// More workers than join the client directly.
 const MANY: usize = DIRECT + 4;
 const SOON: Duration = Duration::from_secs(30);
 
@@ -25,7 +25,7 @@ fn reason(outcome: &Outcome) -> String {
     String::from_utf8(bytes(&outcome.parts)).unwrap()
 }
 
-/// A port at which nothing listens, for as long as the listener lives.
+/// A port that refuses connections, for as long as the listener lives.
 fn refusing_port() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -61,7 +61,7 @@ fn all_workers_of_a_tree_join_and_answer() {
 fn worker_that_does_not_join_is_reported_alone() {
     let mut cluster = cluster();
     let mut ports: Vec<u16> = (0..MANY).map(|_| cluster.add_worker()).collect();
-    // A worker of another secret, in the place of the last one.
+    // A worker with another secret, in the place of the last one.
     let stranger = hosts::Host::start(99);
     let policy = Policy::Secret(Secret::from_bytes(&[8; 32]).unwrap());
     let address = net::address::Address::Tcp { host: "127.0.0.1".into(), port: 0 };
@@ -96,7 +96,7 @@ fn end_of_the_client_reaches_every_worker_of_a_tree() {
     let mut cluster = cluster();
     let ports: Vec<u16> = (0..MANY).map(|_| cluster.add_worker()).collect();
     assert!(cluster.attach(&ports).iter().all(|outcome| outcome.status == Status::Ok));
-    // A worker has joined before its session is open: an answer shows that it is.
+    // A worker joins before its session is open: an answer shows that the session is open.
     let procs: Vec<Process> = (0..MANY).map(|worker| cluster.proc(worker, host_id(worker).0 + 1)).collect();
     procs.iter().for_each(|proc| is_answered(&cluster, proc));
     cluster.client.gateway.close(SOON);
@@ -120,7 +120,7 @@ fn worker_behind_a_gateway_answers() {
     assert_eq!(cluster.client.gateway.way().unwrap().address, "the gateway");
 }
 
-/// The gateway reports what its own network says.
+/// The gateway reports the error of its own network.
 #[test]
 fn worker_that_a_gateway_cannot_reach_does_not_join() {
     let mut cluster = cluster();

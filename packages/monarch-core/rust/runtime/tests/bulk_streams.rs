@@ -1,4 +1,4 @@
-//! Streams for bulk data between processes of two hosts: who gets which end, and why there is none.
+//! Streams for bulk data between processes of two hosts: the owner of each end, and the reasons why a stream is refused.
 #![cfg(not(feature = "shuttle"))]
 
 mod hosts;
@@ -19,7 +19,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(30)
 }
 
-/// The streams over which other processes ask this one.
+/// The streams over which other processes send requests to this one.
 fn taker(process: &Process) -> Receiver<(ProcUid, Handed)> {
     let (give, taken) = channel();
     process.node.bulk_streams.take_by(Box::new(move |peer, handed| drop(give.send((peer, handed)))));
@@ -30,7 +30,7 @@ fn next(taken: &Receiver<(ProcUid, Handed)>) -> (ProcUid, Handed) {
     taken.recv_timeout(Duration::from_secs(30)).unwrap()
 }
 
-/// Blocks, as the tests that read and write it have nothing else to do.
+/// The stream is blocking: the test that reads and writes it does nothing else at the time.
 fn stream(handed: Handed) -> UnixStream {
     let stream = UnixStream::from(handed.fd);
     stream.set_nonblocking(false).unwrap();
@@ -42,7 +42,7 @@ fn refused(result: Result<Handed, NoBulk>) -> NoBulk {
     result.err().expect("no stream")
 }
 
-/// A proc of the client's host and one of a worker, which know where the other is.
+/// A proc of the client's host and one of a worker; each has the route to the other one.
 fn two_procs(cluster: &Cluster) -> (Process, Process) {
     let (near, far) = (cluster.client.proc(101), cluster.proc(0, 201));
     near.node.route(far.uid(), host_id(0), CLIENT);
@@ -74,7 +74,7 @@ fn both_processes_get_an_end() {
     passes_bytes(stream(handed), stream(theirs));
 }
 
-/// A client never listens: when one of its processes is wanted, it dials.
+/// A client never listens: it dials when a stream to one of its processes is requested.
 #[test]
 fn client_dials_when_its_proc_is_wanted() {
     let cluster = Cluster::of(1);
@@ -92,7 +92,7 @@ fn workers_dial_each_other() {
     let (asker, answerer) = (cluster.proc(0, 201), cluster.proc(1, 301));
     asker.node.route(answerer.uid(), host_id(1), host_id(0));
     let taken = taker(&answerer);
-    // The client has sent both agents the address of the other before.
+    // The client has sent each of the two agents the address of the other one before.
     cluster.workers[0].process.settle_as(host_id(0), &cluster.client.process);
     let handed = asker.node.open_bulk(answerer.uid(), soon(), false).unwrap();
     passes_bytes(stream(handed), stream(next(&taken).1));
@@ -123,10 +123,10 @@ fn ended_process_gets_no_stream() {
     let cluster = Cluster::of(1);
     let (near, far) = two_procs(&cluster);
     cluster.workers[0].agent.kill(far.uid());
-    // The worker's agent knows of the end, and `near` does not: it has sent nothing there.
+    // The worker's agent knows of the end. `near` does not: it has sent nothing to the proc.
     cluster.client.process.end_of(far.uid());
     assert!(!near.node.has_ended(far.uid()));
-    // The refusal and the news of the end travel apart: either may be the first.
+    // The refusal and the report of the end take different routes: either may arrive first.
     let gone = NoBulk::Unreachable("the process is not there any more".to_owned());
     let why = refused(near.node.open_bulk(far.uid(), soon(), false));
     assert!(why == NoBulk::Ended || why == gone, "{why:?}");
@@ -140,7 +140,7 @@ fn ended_proc_of_the_client_gets_no_stream() {
     let (near, far) = two_procs(&cluster);
     cluster.client.agent.kill(near.uid());
     cluster.client.process.end_of(near.uid());
-    // The client sends the end before the refusal, and both by the same route.
+    // The client sends the report of the end before the refusal, and both take the same route.
     assert_eq!(refused(far.node.open_bulk(near.uid(), soon(), false)), NoBulk::Ended);
 }
 
@@ -166,7 +166,7 @@ fn call_for_a_stream_times_out() {
     cluster.client.gateway.cut_off(&[host_id(0)], &[]);
     let now = Instant::now();
     assert_eq!(refused(near.node.open_bulk(far.uid(), now, false)), NoBulk::TimedOut);
-    // The stream that comes late is nobody's: its other end finds that out.
+    // The stream that arrives late has no owner: its other end sees that it is closed.
     cluster.client.gateway.cut_off(&[], &[]);
     let (_, late) = next(&taken);
     assert_eq!(stream(late).read(&mut [0; 1]).unwrap(), 0);
@@ -186,11 +186,11 @@ fn paused_host_pauses_its_streams() {
     assert!(!is_still());
 }
 
-/// The descriptor was lost on its way: the kernel had none left for the receiver.
+/// The descriptor was lost because the receiving kernel had none left.
 #[test]
 fn stream_without_a_descriptor_is_refused() {
     let (a, b) = net::sys::socketpair().unwrap();
-    // In the place of an agent, a process that does what the test says.
+    // In the place of an agent, a process that sends the frames of this test.
     let [node, agent] = [ProcUid(101), CLIENT].map(|uid| Node::start(uid, CLIENT).unwrap());
     node.peer_unlinked(CLIENT).0.link.attach(a).unwrap();
     let link = agent.peer_unlinked(node.uid).0.link.clone();
@@ -213,7 +213,7 @@ fn stream_without_a_descriptor_is_refused() {
     });
 }
 
-/// Only a process's own agent hands it streams.
+/// A process accepts streams only from its own agent.
 #[test]
 fn stream_of_a_stranger_is_not_taken() {
     let host = Host::start(1);

@@ -1,4 +1,4 @@
-//! Files with what procs print, on real disks, full ones too.
+//! Files with the output of procs, on real disks, also on full ones.
 
 mod folder;
 
@@ -20,7 +20,7 @@ fn private(folder: &Folder) -> PathBuf {
     mesh.join("0.stdout")
 }
 
-/// Why nothing is written, after which the directory of the mesh holds no file.
+/// The error of a write that is refused. No file is made in the directory of the mesh.
 fn refusal(folder: &Folder) -> String {
     let error = CaptureFile::new(folder.0.join("job/mesh/0.stdout")).append(b"secret\n").unwrap_err();
     assert!(!folder.0.join("job/mesh/0.stdout").exists());
@@ -29,7 +29,7 @@ fn refusal(folder: &Folder) -> String {
 
 #[test]
 fn directory_of_another_user_is_refused_at_each_level() {
-    // SAFETY: no pointers.
+    // SAFETY: the call has no pointers.
     if unsafe { libc::geteuid() } != 0 {
         return; // only root can give a directory away
     }
@@ -87,7 +87,7 @@ fn a_line_without_an_end_is_cut_somewhere() {
     assert_eq!(read_to_string(folder.0.join("job/mesh/0.stdout")).unwrap().len(), 8);
 }
 
-/// Something that is in the way, and goes: what was lost is said where it is missing.
+/// A directory blocks the file, and is removed: the number of lost bytes is written at the place where they are missing.
 #[test]
 fn writing_goes_on_when_it_is_possible_again() {
     let folder = Folder::new("blocked");
@@ -121,15 +121,15 @@ fn a_disk_that_is_full() {
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
 }
 
-/// A pipe that nobody reads stands for a disk that hangs: who prints is held up once, for a bounded time, and then loses lines.
+/// A pipe that is not read stands for a disk that hangs: a process that prints is delayed once, for a bounded time, and then loses lines.
 #[test]
 fn a_disk_that_hangs_does_not_hold_up_who_prints() {
     let folder = Folder::new("hanging");
     let path = private(&folder);
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: a string with its end.
+    // SAFETY: the pointer is that of a string with a terminating zero.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    // Open for reading, and not read from.
+    // The pipe is open for reading, but not read.
     let reader = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
     let theirs = told.clone();
@@ -142,7 +142,7 @@ fn a_disk_that_hangs_does_not_hold_up_who_prints() {
     let said = told.lock().unwrap().clone();
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].contains("hanging/job/mesh/0.stdout"), "{said:?}");
-    // It hangs still, and a flush ends all the same.
+    // The disk still hangs, and a flush ends all the same.
     capture.flush(Instant::now() + Duration::from_millis(10));
     drop(reader);
 }

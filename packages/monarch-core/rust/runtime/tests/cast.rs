@@ -1,4 +1,5 @@
-//! Casts, direct sends, slices, and deaths of hosts and procs at every step, against a model that knows only who sent what to whom.
+//! Casts, direct sends, slices, and ends of hosts and procs at every step, against a model that knows only which caller sent which message
+//! to which proc.
 
 mod casting;
 
@@ -99,7 +100,7 @@ fn play(world: &mut World, steps: Vec<Step>) {
     }
 }
 
-/// Each proc got what was sent to it, in the order sent, once; of what ends in between a beginning.
+/// Each proc has received the messages sent to it once and in the order sent; a proc that has ended has received the first of them.
 fn check_order(world: &World) -> Result<(), TestCaseError> {
     let nothing = vec![];
     for (at, caller) in world.callers.iter().enumerate() {
@@ -116,7 +117,7 @@ fn check_order(world: &World) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Each call has one outcome a rank: the answer, or the end of those that have ended.
+/// Each call has one outcome for each rank: the answer, or the end of the target.
 fn check_outcomes(world: &World) -> Result<(), TestCaseError> {
     for call in world.calls.iter().filter(|c| world.caller_lives(c.source)) {
         let Some(cell) = &call.call else {
@@ -148,7 +149,7 @@ fn check_outcomes(world: &World) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Nothing is kept that nobody needs.
+/// The relays keep no records that are not needed.
 fn check_empty(world: &World) -> Result<(), TestCaseError> {
     for (at, host) in world.hosts.iter().enumerate().filter(|(_, h)| h.alive) {
         prop_assert_eq!(host.relay.records(), 0, "host {} keeps casts", at);
@@ -177,7 +178,7 @@ proptest! {
         check_empty(&world)?;
     }
 
-    /// Few casts, and hosts that die all the while, also while the group is forgotten.
+    /// Few casts, and hosts that end at any time, also while the group is being forgotten.
     #[test]
     fn a_storm_of_deaths((procs, fan_out, before, after) in storm()) {
         let mut world = World::new(&procs, fan_out);
@@ -196,7 +197,7 @@ proptest! {
         check_empty(&world)?;
     }
 
-    /// Without deaths the quiet moment frees all records; the groups stay until they are forgotten.
+    /// Without ends of hosts and procs, all records are freed when no frame is left; groups stay until they are forgotten.
     #[test]
     fn records_go_when_it_is_quiet((procs, fan_out, steps) in scenario()) {
         let mut world = World::new(&procs, fan_out);

@@ -1,4 +1,4 @@
-//! The pieces of casting by themselves: order, lanes, trees, runs, and what a caller makes of answers.
+//! The parts of a cast, one by one: order of a sequence, mailbox order, trees, runs of answers, and the outcome that a caller computes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +70,7 @@ proptest! {
         prop_assert!(u64::from(longest) <= u64::from(len) / u64::from(k.max(2) - 1) + 1, "{} of {}", longest, len);
     }
 
-    /// However pieces are put together, they say the same.
+    /// Runs that are combined in any grouping give the same answers.
     #[test]
     fn runs_are_what_was_pushed(pieces in proptest::collection::vec(proptest::collection::vec((1u32..300, 0u8..3, 0u8..2), 0..5), 0..6)) {
         let (mut all, mut flat) = (Runs::default(), vec![]);
@@ -160,7 +160,7 @@ fn the_first_error_ends_a_call_that_wants_no_more() {
     assert!(call.on_answer(answer(900, Status::Error)));
     assert!(call.is_done());
     assert_eq!(call.error(), Some(900));
-    // An end counts more than an error that came before it.
+    // An end replaces an error that came before it.
     assert!(call.on_ended(950, Status::ProcEnded, Arc::new([])));
     assert_eq!(call.error(), Some(950));
     let mut gather = CastCall::new(CastMode::Gather, 2);
@@ -187,7 +187,7 @@ fn only_send(out: Vec<Effect>) -> CastFrame {
     frame
 }
 
-/// A frame that was long on its way, of a cast that is over, leaves nothing behind.
+/// A delayed frame of a cast that is over creates no record.
 #[test]
 fn a_cast_that_is_over_is_not_taken_up_again() {
     let (mut source, group, mut root, mut relay) = two_hosts();
@@ -215,7 +215,7 @@ fn a_group_is_sent_once() {
     }
 }
 
-/// An error does not wait for ranks that are slow.
+/// An error does not wait for slow ranks.
 #[test]
 fn an_error_goes_up_at_once_and_others_wait() {
     let (mut source, group, mut root, mut relay) = two_hosts();
@@ -229,7 +229,7 @@ fn an_error_goes_up_at_once_and_others_wait() {
     assert!(matches!(&back[..], [Effect::Return { frame: CastFrame::Answer(_), .. }]), "{back:?}");
 }
 
-/// Nobody waits for a source that is gone.
+/// The relays forget the groups of a source that has ended.
 #[test]
 fn a_source_that_ends_takes_its_groups_along() {
     let (mut source, group, mut root, mut relay) = two_hosts();

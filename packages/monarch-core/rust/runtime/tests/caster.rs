@@ -17,7 +17,7 @@ use wire::group::Span;
 use wire::runs::Runs;
 use wire::{GroupId, MailboxId, ProcUid, SlotId, Status};
 
-/// A client, and procs of its workers that are addressed together.
+/// A client, and procs of its workers that are addressed as one group.
 struct Mesh {
     procs: Vec<Process>,
     peers: Vec<Arc<Peer>>,
@@ -26,7 +26,7 @@ struct Mesh {
 }
 
 impl Mesh {
-    /// So many procs of each worker.
+    /// A mesh with `procs` procs on each worker.
     fn of(workers: usize, procs: u64) -> Mesh {
         let cluster = Cluster::of(workers);
         let uid = |worker: usize, n: u64| host_id(worker).0 + 1 + n;
@@ -52,7 +52,7 @@ impl Mesh {
         let targets: Vec<ProcUid> = self.procs.iter().map(Process::uid).collect();
         let cell = self.client().call(mode, &targets);
         assert!(self.cast(cell.slot, Some(mode), &Payload::small(b"question")));
-        // The part of every caller: ends that were known before the call was made.
+        // Every caller handles the ends that were known before the call.
         for (rank, peer) in self.peers.iter().enumerate().filter(|(_, p)| p.ended().is_some()) {
             self.client().node.fail_rank(&cell, rank as u32, peer);
         }
@@ -79,7 +79,7 @@ fn every_target_gets_the_message_and_answers() {
     assert_eq!(mesh.client().node.casts_waiting(), 0);
 }
 
-/// Equal answers travel as one.
+/// Equal answers are combined into one.
 #[test]
 fn equal_answers_are_the_answers_of_all() {
     let mesh = Mesh::of(2, 3);
@@ -114,7 +114,7 @@ fn first_error_is_not_waited_for_the_others() {
 fn target_that_ends_fails_its_rank_only() {
     let mesh = Mesh::of(2, 2);
     let call = mesh.call(Mode::Gather);
-    // It has got the message, and does not answer.
+    // The proc has received the message, and does not answer.
     mesh.procs[1].actor().next();
     mesh.cluster.workers[0].agent.kill(mesh.procs[1].uid());
     [0, 2, 3].into_iter().for_each(|proc| mesh.answers(proc, Status::Ok, b"answer"));
@@ -123,7 +123,7 @@ fn target_that_ends_fails_its_rank_only() {
     [0, 2, 3].into_iter().for_each(|rank| assert_eq!(mesh.client().answer(&call, rank).status, Status::Ok));
 }
 
-/// The end is on its way to the client when it casts.
+/// The report of the end has not reached the client when it casts.
 #[test]
 fn cast_to_an_ended_target_fails_its_rank() {
     let mesh = Mesh::of(2, 1);
@@ -148,7 +148,7 @@ fn lost_host_fails_the_ranks_of_its_procs() {
     }
 }
 
-// ---- what is no cast
+// ---- calls that are no casts
 
 #[test]
 fn one_remote_target_is_no_group() {
@@ -185,7 +185,7 @@ fn stream_of_answers_is_no_cast() {
     assert!(!mesh.cast(SlotId(1), Some(Mode::Stream), &Payload::small(b"x")));
 }
 
-/// A target that is behind holds its senders back, as it does without casts.
+/// A target without credit delays its senders, as it does without casts.
 #[test]
 fn target_without_credit_is_waited_for() {
     let mesh = Mesh::of(2, 1);
@@ -197,7 +197,7 @@ fn target_without_credit_is_waited_for() {
 
 // ---- stale frames
 
-/// Answers for a call that is over or has never been, and of a target that the group does not have.
+/// The answers belong to a call that is over or never existed, or to a target that is not in the group.
 #[test]
 fn stale_answers_change_nothing() {
     let mesh = Mesh::of(2, 1);
@@ -211,7 +211,7 @@ fn stale_answers_change_nothing() {
     let head = Head { dest: BOX, sender: MailboxId(5), slot: call.slot, method: b"go", ..Head::default() };
     let peers = targets.map(|uid| caster.node.peer(uid));
     assert!(caster.node.cast(&group, &peers, &head, Some(Mode::Gather), &Payload::small(b"question")));
-    // Frames of the caster's own agent, from which alone it takes answers.
+    // These are frames of the caster's own agent: the caster accepts answers from this agent only.
     let mut runs = Runs::default();
     runs.push(9, Status::Ok as u8, b"stale");
     let span = Span { start: 0, end: 9 };

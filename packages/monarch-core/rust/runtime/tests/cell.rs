@@ -1,4 +1,4 @@
-//! Cells: when they are done, what they answer, whom they tell.
+//! Pending calls: when they are complete, their outcomes, and the watchers that they notify.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -88,7 +88,7 @@ fn an_empty_cell_is_done() {
 }
 
 proptest! {
-    /// Each arrival by itself, in order, and each watcher once at its own arrival.
+    /// The arrivals are returned one by one, in order, and each watcher is notified once, at its own arrival.
     #[test]
     fn a_stream_gives_arrivals_in_order(order in Just((0..8u32).collect::<Vec<_>>()).prop_shuffle(), early in 0usize..8) {
         let c = cell(Mode::Stream, 8);
@@ -116,7 +116,7 @@ proptest! {
     }
 }
 
-/// Watchers that come while answers come: each is told exactly once.
+/// Watchers that are added while answers arrive are notified exactly once.
 #[test]
 fn a_watcher_is_told_exactly_once() {
     struct Counts(Vec<AtomicUsize>);

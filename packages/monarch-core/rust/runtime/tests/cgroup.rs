@@ -1,4 +1,4 @@
-//! Whether a death by SIGKILL was the kernel's, out of what the kernel shows of cgroups.
+//! The decision whether the kernel has killed a process for lack of memory, from the counters of cgroups.
 
 use std::path::Path;
 
@@ -55,7 +55,7 @@ fn each_kill_explains_one_death() {
     let mut ledger = Ledger::default();
     ledger.begin("/job", counts(5, &[2, 0, 9]));
     assert_eq!((ledger.kills("/job"), ledger.kills("/other")), (Some(5), None));
-    // A second look at the same cgroup does not forget what happened since the first.
+    // A second `begin` for the same cgroup keeps the counters of the first.
     ledger.begin("/job", counts(7, &[3, 1, 9]));
     assert_eq!(ledger.explain("/job", counts(5, &[2, 0, 9])), None);
     assert_eq!(ledger.explain("/job", counts(7, &[2, 1, 9])), Some(Some(1)));
@@ -78,7 +78,7 @@ fn without_a_limit_that_was_hit_it_was_the_host() {
     let mut ledger = Ledger::default();
     ledger.begin("/job", counts(0, &[4, 4]));
     assert_eq!(ledger.explain("/job", counts(1, &[4, 4])), Some(None));
-    // A kill that was explained leaves its hits behind.
+    // After a kill is explained, its limit hits do not explain another one.
     assert_eq!(ledger.explain("/job", counts(2, &[5, 4])), Some(Some(0)));
     assert_eq!(ledger.explain("/job", counts(3, &[5, 4])), Some(None));
 }

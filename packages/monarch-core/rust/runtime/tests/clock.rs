@@ -1,4 +1,4 @@
-//! Simulated time.
+//! Tasks on simulated time.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn note(sim: &Arc<Simulation>, log: &Log, name: usize) -> Box<dyn FnOnce() + Sen
     Box::new(move || log.lock().unwrap().push((clock.now(), name)))
 }
 
-/// A heartbeat, as an example of what runs on a clock.
+/// A heartbeat, as an example of a repeated task.
 fn beat(sim: &Arc<Simulation>, log: &Log, every: Duration) {
     let (again, log) = (Arc::downgrade(sim), log.clone());
     sim.later(
@@ -83,7 +83,7 @@ fn a_task_due_at_once_runs_at_the_same_time() {
 }
 
 proptest! {
-    /// By time, at the same time by age; the same every time.
+    /// Tasks run by time, and at the same time by age; two runs have the same order.
     #[test]
     fn tasks_run_in_order(delays in proptest::collection::vec(0u64..20, 0..50)) {
         let mut want: Vec<_> = delays.iter().enumerate().map(|(i, d)| (secs(*d), i)).collect();

@@ -1,4 +1,4 @@
-//! Credit against a model: a sender, a queue on the way, a receiver.
+//! Credit against a model: a sender, a queue between them, and a receiver.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use runtime::node::credit::{Consumed, OVERHEAD, WINDOW, Window};
 #[derive(Debug, Clone)]
 enum Op {
     Send(u64),
-    /// The receiver handles what came first.
+    /// The receiver handles its oldest message.
     Handle,
 }
 
@@ -28,7 +28,7 @@ struct Pair {
 
 impl Pair {
     fn go_out(&mut self, m: (u64, u64)) {
-        // At most the last one reaches over the edge.
+        // Only the last message may exceed the window.
         assert!(self.window.outstanding() - m.1 < WINDOW);
         self.on_the_way.push_back(m);
     }
@@ -76,7 +76,7 @@ proptest! {
             prop_assert!(owed <= p.window.outstanding());
             prop_assert!(p.window.outstanding() - owed < WINDOW / 4, "what is handled is given back in quarters");
         }
-        // Nothing is stuck: handling alone empties both ends.
+        // No message is stuck: the receiver alone empties both ends.
         while p.handle() {}
         prop_assert_eq!(p.handled, (0..p.sent).collect::<Vec<_>>());
         for (_, bytes) in p.consumed.drain() {

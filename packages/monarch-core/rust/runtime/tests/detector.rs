@@ -1,4 +1,4 @@
-//! Who is declared lost, when, and by whom; on simulated time, over a simulated network.
+//! Which hosts a detector declares lost, and when; on simulated time, over a simulated network.
 
 mod members;
 
@@ -21,7 +21,7 @@ fn detector(role: Role) -> (Detector, Instant) {
     (Detector::new(Settings { loss: LOSS, reconnect: RECONNECT, role }), Instant::now())
 }
 
-/// Ticks as it is asked to until something is said of a host that is not a question; gives when.
+/// Ticks at the requested times until an action is neither a ping, a probe nor a suspicion. Returns the time and the action.
 fn until_said(d: &mut Detector, start: Instant, from: Duration, end: Duration) -> Option<(Duration, Action)> {
     let mut at = from;
     while at <= end {
@@ -80,7 +80,7 @@ fn an_end_that_the_kernel_tells_is_known_at_once() {
         d.watch(uid(1), start);
         d.heard(uid(1), start + BEAT);
         d.link_down(uid(1), end, start + BEAT);
-        // What was on its way does not bring it back.
+        // A heartbeat that was under way does not make the host alive again.
         d.heard(uid(1), start + BEAT);
         assert_eq!(d.next(start + BEAT), Some(Duration::ZERO));
         assert_eq!(d.tick(start + BEAT), [Action::Suspect(uid(1)), lost(1, why)]);
@@ -94,7 +94,7 @@ fn orderly_end_proves_nothing_before_a_refusal() {
     d.heard(uid(1), start);
     assert!(!d.link_down(uid(1), LinkEnd::Ended, start + ms(1)));
     assert_eq!(d.tick(start + ms(1)), [Action::Suspect(uid(1))]);
-    // A dial that fails in another way changes nothing about that.
+    // A dial that fails in another way does not change that.
     assert!(!d.link_down(uid(1), LinkEnd::Cut, start + ms(2)));
     assert!(d.link_down(uid(1), LinkEnd::Refused, start + ms(3)));
     assert_eq!(d.tick(start + ms(3)), [lost(1, "agent killed")]);
@@ -128,7 +128,7 @@ fn a_reset_is_a_suspicion_and_a_return_ends_it() {
     assert_eq!(d.tick(start + ms(10)), [Action::Suspect(uid(1)), Action::Probe { via: uid(2), about: uid(1) }]);
     d.heard(uid(1), start + ms(11));
     assert_eq!(d.tick(start + ms(11)), [Action::Recovered(uid(1))]);
-    // Nobody has to hear of what has been over before it was told.
+    // A suspicion that has ended before it was reported is not reported.
     d.link_down(uid(1), LinkEnd::Reset, start + ms(12));
     d.heard(uid(1), start + ms(12));
     assert_eq!(d.tick(start + ms(12)), []);
@@ -177,7 +177,7 @@ fn who_is_asked_about_a_stranger_pings_it_for_a_while() {
     assert_eq!(d.asked(uid(2), start + ms(301)), Some(ms(100)));
     for n in 5..60 {
         d.heard(uid(1), start + n * BEAT);
-        // It is watched for somebody else: nothing is said of it.
+        // This member watches the host on behalf of another one: it reports nothing about the host.
         assert!(d.tick(start + n * BEAT).iter().all(|a| *a == Action::Ping(uid(2)) && n < 20));
     }
     assert_eq!(d.asked(uid(1), start + 60 * BEAT), Some(BEAT));
@@ -191,7 +191,7 @@ fn late_ticks_accuse_nobody() {
     assert_eq!(d.tick(start + BEAT), []);
     let stall = ms(60_000);
     assert_eq!(d.tick(start + BEAT + stall), [Action::Ping(uid(1))]);
-    // All deadlines have moved by the stall, less the beat that was due in it.
+    // All deadlines have moved by the stall, minus the beat that was due in it.
     assert_eq!(until_said(&mut d, start, 2 * BEAT + stall, 2 * stall), Some((stall + 35 * BEAT, lost(1, "silent for 2.7s"))));
 }
 
@@ -230,7 +230,8 @@ fn a_broken_link_is_lost_after_the_time_to_reconnect() {
         let (when, action) = at(2, 1).expect("a verdict");
         assert!(when > cut.from + RECONNECT && when < cut.from + RECONNECT + ms(1500), "{when:?}");
         assert_eq!(action, Action::LinkLost { host: uid(1), why: "silent for 10.9s while other hosts hear it".to_owned() });
-        // The other end hears of it when the first one has closed the link; here it is refused without a word, and so it is silence again.
+        // The other end loses its link when the first one has closed the link. Here it is refused without an answer, so it sees silence
+        // again.
         assert!(matches!(at(1, 2), Some((_, Action::LinkLost { .. }))), "{:?}", at(1, 2));
         assert_eq!(world.verdicts().count(), 2);
     }
@@ -244,7 +245,7 @@ fn network() -> impl Strategy<Value = Network> {
     (0_u64..20, 0_u64..150, 0_u64..30).prop_map(|(latency, jitter, drops)| Network { latency: ms(latency), jitter: ms(jitter), drops })
 }
 
-/// A disturbance of at most what nobody is to be accused of, that begins at `at`.
+/// A disturbance, beginning at `at`, that is too short for any host to be declared lost.
 fn harmless(members: usize, at: Duration) -> impl Strategy<Value = Vec<Fault>> {
     let span = move |len: u64| Span::new(at, ms(len));
     (0..8, 0..members, 1..members, 0_u64..1000).prop_map(move |(kind, a, step, n)| {
@@ -255,10 +256,10 @@ fn harmless(members: usize, at: Duration) -> impl Strategy<Value = Vec<Fault>> {
             1 => (0..members).map(|m| Fault::Starved(m, span(n * 15 / 10))).collect(),
             2 => vec![Fault::TwoWays(a, b, span(2 * n))],
             3 => vec![Fault::Off { member: a, deaf: n % 3 != 0, mute: n % 3 != 1, span: span(2 * n) }],
-            // Nor is anybody by a client that is cut off for as long as agents wait for it.
+            // A client that is cut off does not lose its hosts either, if the cut is not longer than agents wait for it.
             7 if members > 2 => vec![Fault::Off { member: 0, deaf: true, mute: n % 2 == 0, span: span(9 * n + 500) }],
             4 => flaps.map(|span| Fault::TwoWays(a, b, span)).collect(),
-            // Others see both ends.
+            // Other members receive the heartbeats of both ends.
             5 if members > 2 => vec![Fault::TwoWays(a, b, span(9 * n + 900))],
             6 if members > 2 => vec![Fault::OneWay(a, b, span(9 * n + 900))],
             _ => vec![],
@@ -273,7 +274,7 @@ fn disturbed(rounds: u64) -> impl Strategy<Value = (usize, Vec<Fault>)> {
     })
 }
 
-/// The last word of each member on each other.
+/// The last action of each member about each other member.
 fn last_words(world: &World) -> Vec<&Said> {
     let mut last: std::collections::BTreeMap<(Member, Member), &Said> = Default::default();
     for said in &world.said {
@@ -285,7 +286,8 @@ fn last_words(world: &World) -> Vec<&Said> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Delays, losses, starvation of up to 1.5 s, cuts of up to 2 s, and longer ones that third hosts see around: nobody is lost.
+    /// With delays, losses, starvation of up to 1.5 s, cuts of up to 2 s, and longer cuts that third hosts can see around, no host is
+    /// declared lost.
     #[test]
     fn no_false_alarm((members, faults) in disturbed(4), network in network(), seed in any::<u64>()) {
         let mut world = World::new(members, LOSS, RECONNECT, network, faults, seed);
@@ -293,11 +295,12 @@ proptest! {
         prop_assert_eq!(world.verdicts().map(|s| format!("{s:?}")).collect::<Vec<_>>(), Vec::<String>::new());
         let over = |s: &&Said| matches!(s.action, Action::Recovered(_)) || about(&s.action) == CLIENT;
         let open: Vec<_> = last_words(&world).into_iter().filter(|s| !over(s)).collect();
-        // A starved instant may just be another suspicion, by bad luck with drops; it is never old.
+        // A starved member may have just begun another suspicion, by chance with lost messages. Such a suspicion is never old.
         prop_assert!(open.iter().all(|s| s.at > ms(60_000) - 24 * BEAT), "{open:?}");
     }
 
-    /// A host that is cut off, whenever, is lost to all that hear anybody, within the bound and what they starve; and nobody else is.
+    /// A host that is cut off is declared lost by all members that still receive heartbeats, within the bound plus the time for which they
+    /// were starved. No other host is declared lost.
     #[test]
     fn every_loss_is_known_in_time(
         members in 2_usize..8, network in network(), seed in any::<u64>(), at in 3000_u64..5000, victim in 0_usize..8,
@@ -313,18 +316,18 @@ proptest! {
         world.run_until(ms(at) + 3 * loss);
         let told: Vec<_> = world.verdicts().collect();
         prop_assert!(told.iter().all(|s| about(&s.action) == victim && matches!(s.action, Action::Lost { .. })), "{told:?}");
-        // With two members, the one that is left is the client.
+        // With two members, the remaining one is the client.
         let mut who: Vec<Member> = told.iter().map(|s| s.by).collect();
         who.sort_unstable();
         prop_assert_eq!(who, (0..members).filter(|m| *m != victim).collect::<Vec<_>>());
         for s in told {
-            // What was under way at the cut, and a third host that starved, may make the victim look alive for longer.
+            // Messages under way at the cut, and a third host that was starved, may make the victim look alive for longer.
             prop_assert!(s.at <= ms(at) + loss + ms(stall), "{s:?}");
             prop_assert!(s.at >= s.heard + loss / 40 * 36, "{s:?}");
         }
     }
 
-    /// Whatever happens, and be it all at once: when it is over, each member has an opinion of each other.
+    /// After any faults, also several at once, each member has a verdict about each other one.
     #[test]
     fn every_host_ends_in_a_definite_state(
         members in 2_usize..7, network in network(), seed in any::<u64>(),
@@ -353,14 +356,14 @@ proptest! {
             prop_assert!(settled, "{said:?}");
         }
         for said in world.verdicts() {
-            // Nobody is lost without a silence before, whatever was said before, unless its kernel has told its end.
+            // No host is declared lost without a silence before, unless the kernel has reported the end of its process.
             let told = matches!(&said.action, Action::Lost { why, .. } if why.starts_with("agent"));
             prop_assert!(told || said.at >= said.heard + 36 * BEAT, "{said:?}");
         }
     }
 }
 
-/// The figures of 10,000 cuts; shown with `--nocapture`.
+/// The times of 10,000 cuts; `--nocapture` prints them.
 #[test]
 fn how_soon() {
     let mut times = vec![];

@@ -1,4 +1,4 @@
-//! A client and its workers: joins and refusals, frames between hosts, and what ends with a host, with a job, and with a process.
+//! A client and its workers: joins and refusals, frames between hosts, and the end of a host, of a job, and of a process.
 #![cfg(not(feature = "shuttle"))]
 
 mod hosts;
@@ -84,7 +84,7 @@ fn worker_that_ends_listens_no_more() {
 
 // ---- the same client again
 
-/// The only worker ends the job, and the client knows it.
+/// The only worker ends the job, and the client is notified of that.
 fn end_job(cluster: &Cluster) {
     let client = &cluster.client.process;
     let news = Control::HostsLost { hosts: vec![(host_id(0), "it was silent".to_owned())] };
@@ -102,7 +102,7 @@ fn is_answered(from: &Process, to: &Process, text: &[u8]) {
     assert_eq!(bytes(&from.answer(&call, 0).parts), b"answer");
 }
 
-/// The worker knows the client, and a proc of the client's host, as processes that were lost with their host.
+/// For the worker, the client and a proc of the client's host are processes that were lost with their host.
 #[test]
 fn worker_that_ended_a_job_joins_it_again() {
     let mut cluster = Cluster::of(0);
@@ -124,7 +124,7 @@ fn worker_that_ended_a_job_joins_it_again() {
         is_answered(&cluster.client.process, &far, b"again");
         is_answered(&near, &far, b"again");
         is_answered(&far, &near, b"again");
-        // And it may end once more.
+        // The new job can end too.
         let news = Control::HostsLost { hosts: vec![(again, "it was silent again".to_owned())] };
         cluster.client.process.node.peer(again).send_control(news);
         assert_eq!(cluster.client.process.end_of(far.uid()).reason.kind(), "host_lost");
@@ -132,7 +132,7 @@ fn worker_that_ended_a_job_joins_it_again() {
     }
 }
 
-/// Its procs of that time have ended with the job.
+/// The procs of the former job have ended with it.
 #[test]
 fn worker_does_not_join_again_by_the_same_id() {
     let mut cluster = Cluster::of(0);
@@ -145,7 +145,7 @@ fn worker_does_not_join_again_by_the_same_id() {
     assert!(cluster.workers[0].gateway.jobs().is_empty());
 }
 
-/// The client has lost the worker, which has not noticed it.
+/// The client has declared the worker lost, and the worker has not noticed that.
 #[test]
 fn worker_is_asked_again_until_its_lease_is_over() {
     let settings = JobSettings { loss_ms: 3_000, reconnect_ms: 60_000, lease_ms: 1_000 };
@@ -159,7 +159,7 @@ fn worker_is_asked_again_until_its_lease_is_over() {
     let outcome = cluster.join(host_id(5), port, 0);
     assert_eq!(outcome.status, Status::Ok, "{}", reason(&outcome));
     assert_eq!(cluster.workers[0].gateway.job(CLIENT).map(|job| job.here), Some(host_id(5)));
-    // The lease of the former job.
+    // The lease of the former job has ended.
     let ended = cluster.workers[0].process.expect(|e| if let SystemEvent::JobEnded { here } = e { Some(here) } else { None });
     assert_eq!(ended, host_id(0));
 }
@@ -184,7 +184,7 @@ fn process_that_outlived_its_host_is_reached_again() {
     end_job(&cluster);
     assert!(client.node.end_of(service.uid()).is_some());
     service.end_of(CLIENT);
-    // By its former name it stays lost.
+    // By its former id, the process stays lost.
     client.node.route(service.uid(), host_id(0), CLIENT);
     assert!(client.node.end_of(service.uid()).is_some());
     cluster.client.gateway.announce(&cluster.job, &[host_id(5)]);
@@ -210,7 +210,7 @@ fn call_to_another_host_is_answered() {
     assert_eq!(bytes(&client.answer(&call, 0).parts), b"answer");
 }
 
-/// Fragments of several messages, put together at the other host: each message whole, and in order.
+/// Fragments of several messages are put together at the other host: each message is whole, and their order is kept.
 #[test]
 fn large_messages_to_another_host_keep_their_order() {
     let cluster = Cluster::of(1);
@@ -242,7 +242,7 @@ fn frames_to_a_host_wait_until_it_has_joined() {
     assert_eq!(bytes(&message.parts), b"early");
 }
 
-/// A proc cannot send in the name of another one: its agent drops what it has not sent itself.
+/// A proc cannot send in the name of another one: its agent drops frames that name another sender.
 #[test]
 fn forged_sender_is_not_forwarded() {
     let cluster = Cluster::of(1);
@@ -264,7 +264,7 @@ fn forged_sender_is_not_forwarded() {
     assert!(actor.is_idle());
 }
 
-/// A frame of a job that is over, or of one that has never been.
+/// The frame belongs to a job that is over, or that never existed.
 #[test]
 fn frame_of_an_unknown_job_is_dropped() {
     let cluster = Cluster::of(1);
@@ -278,7 +278,7 @@ fn frame_of_an_unknown_job_is_dropped() {
 
 // ---- ends
 
-/// A port that leads to another one. The answer to the first connection is held back until the gate opens.
+/// A port that forwards to `port`. The answer to the first connection is held back until the gate opens.
 fn held_back(port: u16) -> (u16, Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (own, (open, gate)) = (listener.local_addr().unwrap().port(), channel::<()>());
@@ -337,7 +337,7 @@ fn end_of_a_proc_fails_calls_from_other_hosts() {
     assert_eq!((outcome.status, end_of_outcome(&outcome).reason), (Status::ProcEnded, killed()));
 }
 
-/// The host's agent answers what comes for a proc that is gone.
+/// The agent of the host answers a frame to a proc that has ended.
 #[test]
 fn frame_to_an_ended_proc_is_answered_with_its_end() {
     let cluster = Cluster::of(1);
@@ -360,7 +360,7 @@ fn agent_that_ends_takes_its_procs_with_it() {
     cluster.workers[0].gateway.close(SOON);
     assert_eq!(end_of_outcome(&client.answer(&call, 0)).reason, lost("agent exited"));
     assert_eq!(cluster.job.host(host_id(0)).unwrap().lost().as_deref(), Some("agent exited"));
-    // A process that has not heard of it yet finds a host that is gone.
+    // A process that was not notified of the end finds a lost host.
     let late = cluster.client.proc(101);
     late.node.route(proc.uid(), host_id(0), CLIENT);
     let call = late.call(Mode::Gather, &[proc.uid()]);
@@ -381,13 +381,13 @@ fn end_of_the_client_stops_its_procs() {
     assert!(worker.gateway.job(CLIENT).is_none());
 }
 
-/// News of a job that this agent is not in, or is in no more.
+/// The report is about a job that this agent does not take part in, or no longer takes part in.
 #[test]
 fn word_of_a_stranger_ends_nothing() {
     let cluster = Cluster::of(2);
     let worker = &cluster.workers[0];
     let other = &cluster.workers[1].process;
-    // Only the client's word is that a host is lost.
+    // Only the client's report ends a host in an agent.
     let news = Control::HostsLost { hosts: vec![(host_id(0), "says another worker".to_owned())] };
     other.node.route(host_id(0), host_id(0), host_id(1));
     other.node.peer(host_id(0)).send_control(news);

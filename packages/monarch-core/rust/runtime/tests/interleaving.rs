@@ -1,4 +1,4 @@
-//! Mailbox, credit and free list under all kinds of interleavings; a lost wake-up shows as a deadlock.
+//! Mailbox, credit and free list under random schedules of their threads. A lost wake-up shows as a deadlock.
 //!
 //! cargo test -p monarch-runtime --features shuttle
 #![cfg(feature = "shuttle")]
@@ -13,13 +13,13 @@ use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::thread;
 use wire::{Frame, MailboxId, ProcUid, SlotId, Status};
 
-/// As many schedules as fit in a second or two: half of them random, half with few, well-placed preemptions.
+/// Runs as many schedules as fit in a second or two: half of them random, half with a few well-placed preemptions.
 fn explore(schedules: usize, f: impl Fn() + Send + Sync + Clone + 'static) {
     shuttle::check_random(f.clone(), schedules / 2);
     shuttle::check_pct(f, schedules / 2, 3);
 }
 
-/// What an event loop sees of its descriptor: a flag that says "look", and stays until it is looked at.
+/// The descriptor that an event loop sees: a flag that is set until the loop has checked it.
 #[derive(Default)]
 struct Bell(Mutex<bool>, Condvar);
 
@@ -56,7 +56,7 @@ fn message(sender: u64, n: u32, len: usize) -> Incoming {
     }
 }
 
-/// Looks only when the bell has rung, as an event loop does; ends when all is there or the mailbox is closed.
+/// Checks the mailbox only after the bell has rung, as an event loop does. Ends when all messages have arrived or the mailbox is closed.
 fn consume(mailbox: &Mailbox, bell: &Bell, want: usize) -> Vec<(u64, u32)> {
     let mut got = Vec::new();
     while got.len() < want && mailbox.closed().is_none() {
@@ -84,7 +84,7 @@ fn no_message_is_overlooked() {
                 thread::spawn(move || (0..2).for_each(|n| assert!(mailbox.push(message(s, n, 0)).is_ok())))
             })
             .collect();
-        // The consumer comes while messages come.
+        // The consumer is set while messages arrive.
         mailbox.set_consumer(bell.consumer());
         let got = consume(&mailbox, &bell, 4);
         assert_eq!(got.len(), 4);
@@ -120,7 +120,7 @@ fn events_wake_the_consumer_too() {
     });
 }
 
-/// Each message is handled, left over, or refused: exactly one of these.
+/// Each message is handled, left in the mailbox, or refused: exactly one of these.
 #[test]
 fn a_close_loses_nothing_and_wakes_the_consumer() {
     explore(4000, || {
@@ -152,7 +152,7 @@ fn a_close_loses_nothing_and_wakes_the_consumer() {
     });
 }
 
-/// A cell that leaves has no message, or its message goes to another cell: none is lost, none is in two.
+/// A pending call that leaves has no message, or its message goes to another pending call: no message is lost, and none is in two.
 #[test]
 fn cells_that_leave_lose_no_message() {
     explore(4000, || {
@@ -182,7 +182,7 @@ fn cells_that_leave_lose_no_message() {
     });
 }
 
-/// Who takes one message each gets one each; who is left when the mailbox closes is told.
+/// Each pending call that takes one message gets one. The ones that are left when the mailbox closes are notified.
 #[test]
 fn takers_get_one_message_each() {
     explore(4000, || {
@@ -214,7 +214,7 @@ impl LinkHandler for Nobody {
     fn down(&self, _: &std::sync::Arc<Link>) {}
 }
 
-/// Messages within a process; the first of each sender is as large as the window, so others wait for credit.
+/// Messages within a process. The first one of each sender is as large as the window, so the others wait for credit.
 fn stay_in_order(senders: u64, each: u32) {
     static POLLER: std::sync::OnceLock<std::sync::Arc<Poller>> = std::sync::OnceLock::new();
     let poller = POLLER.get_or_init(|| Poller::new().unwrap()).clone();

@@ -1,4 +1,4 @@
-//! Workers join in a tree in which any of them may be missing, slow, or end in between: each is reported once.
+//! Workers join in a tree in which any of them may be missing, slow, or end at any time: the outcome of each is reported once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -9,8 +9,9 @@ use runtime::cast::{Join, JoinEffect};
 use wire::cast::CastFrame;
 use wire::notice::{Joined, Joining};
 
+/// The time that a worker has to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Who attaches.
+/// The process that requests the joins.
 const ROOT: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +19,7 @@ enum Worker {
     Answers,
     Refuses,
     Silent,
-    /// Ends when it has been given workers.
+    /// Ends when it has received workers to join.
     Ends,
 }
 
@@ -31,7 +32,7 @@ enum Event {
 struct World {
     now: Duration,
     workers: Vec<Worker>,
-    /// By who joins, and for whom.
+    /// The joins by the process that joins, and by the process that it joins for.
     joins: BTreeMap<(u32, u32), Join>,
     events: VecDeque<Event>,
     ended: BTreeSet<u32>,
@@ -85,7 +86,7 @@ impl World {
         }
     }
 
-    /// All joins of somebody hear of something.
+    /// Passes an event to all joins of the process `who`.
     fn tell(&mut self, who: u32, tell: impl Fn(&mut Join, Duration) -> Vec<JoinEffect>) {
         let all: Vec<_> = self.joins.range((who, 0)..=(who, u32::MAX)).map(|(k, _)| *k).collect();
         for key in all {
@@ -166,7 +167,7 @@ proptest! {
                 Worker::Answers => prop_assert_eq!(joined, 1),
                 Worker::Refuses => prop_assert_eq!(failed, [format!("tcp://worker{w}: refused")]),
                 Worker::Silent => prop_assert_eq!(failed, [format!("tcp://worker{w}: no answer within 5 s")]),
-                // Joined before it ended, or found to be gone.
+                // The worker has joined before it ended, or was found to have ended.
                 Worker::Ends => {}
             }
         }
@@ -177,13 +178,13 @@ proptest! {
 fn nobody_does_more_than_sixteen_handshakes() {
     let world = World::run(vec![Worker::Answers; 1024], FIRST, &[0]);
     assert_eq!(world.joined.len(), 1024);
-    // Whoever was joined has done some for that.
+    // A worker that was joined has taken part in handshakes for that.
     let all = |(by, n): (&u32, &usize)| (n + usize::from(*by != ROOT)) * HANDSHAKES;
     assert!(world.handshakes.iter().all(|one| all(one) <= 16), "{:?}", world.handshakes);
     assert_eq!(world.now, Duration::ZERO, "nobody waited for a time to pass");
 }
 
-/// A worker that is slow keeps nobody waiting, and has its time.
+/// A slow worker delays no other one, and keeps its time.
 #[test]
 fn one_that_is_slow_keeps_its_place_and_not_its_part() {
     let mut join = Join::with_fan_out(PATIENCE, 1);
@@ -197,7 +198,7 @@ fn one_that_is_slow_keeps_its_place_and_not_its_part() {
     assert_eq!(dials(join.on_time(slow)), [1, 3]);
     let joined = join.on_joined(slow, 0);
     assert!(!joined.iter().any(|e| matches!(e, JoinEffect::Send { .. })), "its part is with others");
-    // What somebody else reports for a part counts, whoever was given it.
+    // A report for a worker counts, also if the worker was given to another host.
     join.on_joined(slow, 1);
     join.on_report(slow, 1, Joined { joined: vec![4], failed: vec![] });
     join.on_joined(slow, 3);

@@ -1,4 +1,5 @@
-//! Large parts that their receiver pulls: what is lent, when it is taken back, and what is sent through the agents after all.
+//! Rendezvous transfers: which large parts are offered to their receiver, when an offer ends, and when the part is sent through the agents
+//! instead.
 #![cfg(not(feature = "shuttle"))]
 
 mod hosts;
@@ -12,28 +13,28 @@ use runtime::SystemEvent;
 use runtime::node::lending::{Exchange, Fetched, NotFetched, UNDECIDED};
 use wire::{Control, ProcUid, SlotId};
 
-/// More than this process ever numbers: numbers of parts begin at 0 and are counted in the whole process.
+/// More than the number of parts in this process: numbers begin at 0 and are counted for the whole process.
 const PARTS: u64 = 256;
-/// Parts of so many bytes are lent.
+/// Parts of this size and more are offered.
 const LENT_FROM: usize = 1 << 20;
 
-/// What a receiver does with a part that it is to pull.
+/// The receiver's action for an offered part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pull {
     Now,
-    /// Not before `Memory::go_on`.
+    /// The pull waits for `Memory::go_on`.
     Later,
     Fails(NotFetched),
 }
 
-/// A pull that waits: its record, the receiver's block, and its end.
+/// A pull that waits: its record, the receiver's block, and the callback for its end.
 type Paused = (Vec<u8>, Arc<Block>, Fetched);
 
-/// The memory of all processes of a test: a record is the number of a block in it.
+/// The memory of all processes of a test. A record is the number of a block in it.
 #[derive(Default)]
 struct Memory {
     blocks: Mutex<HashMap<u64, Arc<Block>>>,
-    /// Blocks that have been lent so far.
+    /// The number of blocks that have been offered.
     lent: Mutex<u64>,
     pulls: Mutex<Vec<Pull>>,
     paused: Mutex<Vec<Paused>>,
@@ -48,7 +49,7 @@ impl Memory {
         *self.lent.lock().unwrap()
     }
 
-    /// Of the pulls to come; those beyond them are carried out at once.
+    /// Sets the actions for the next pulls. Later pulls are carried out at once.
     fn pulls(&self, pulls: &[Pull]) {
         *self.pulls.lock().unwrap() = pulls.to_vec();
     }
@@ -63,12 +64,12 @@ impl Memory {
     fn copy(&self, record: &[u8], block: &Block) {
         let number = u64::from_le_bytes(record.try_into().unwrap());
         let source = self.blocks.lock().unwrap()[&number].clone();
-        // SAFETY: nobody else has the receiver's block yet, and it is as long as the sender's.
+        // SAFETY: no other thread has the receiver's block yet, and it is as long as the sender's.
         unsafe { std::ptr::copy_nonoverlapping(source.bytes().as_ptr(), block.bytes().as_ptr().cast_mut(), block.len()) };
     }
 }
 
-/// One process's way to that memory.
+/// The access of one process to that memory.
 struct Shared(Arc<Memory>);
 
 impl Exchange for Shared {
@@ -101,7 +102,7 @@ impl Exchange for Shared {
     }
 }
 
-/// A proc of the client's host that lends, and one of a worker that pulls.
+/// A proc of the client's host that offers parts, and a proc of a worker that pulls them.
 struct Pair {
     memory: Arc<Memory>,
     sender: Process,
@@ -138,7 +139,7 @@ impl Pair {
         self.sender.node.lending.lent()
     }
 
-    /// All that the receiver has answered so far has come to the sender.
+    /// Waits until the sender has handled all answers of the receiver.
     fn settle(&self) {
         self.receiver.settle(&self.sender);
         self.sender.settle(&self.receiver);
@@ -186,7 +187,7 @@ fn nothing_is_lent_on_the_same_host() {
     assert_eq!(pair.memory.times_lent(), 0);
 }
 
-/// Messages of one sender are handled in their order, whichever of them is pulled first.
+/// The messages of one sender are handled in order, whichever of them is pulled first.
 #[test]
 fn messages_behind_a_part_wait_for_it() {
     let pair = Pair::new();
@@ -198,7 +199,7 @@ fn messages_behind_a_part_wait_for_it() {
     pair.sender.settle(&pair.cluster.client.process);
     let actor = pair.receiver.actor();
     assert!(actor.is_idle());
-    // The mark of the sender comes behind its messages.
+    // The mark follows the messages of the sender.
     pair.sender.node.send_system(pair.receiver.uid(), 78, SlotId::NONE, vec![]);
     while pair.memory.paused.lock().unwrap().is_empty() {
         pair.receiver.settle(&pair.cluster.client.process);
@@ -210,7 +211,7 @@ fn messages_behind_a_part_wait_for_it() {
     pair.receiver.expect(|e| matches!(e, SystemEvent::Request { kind: 78, .. }).then_some(()));
 }
 
-// ---- what goes wrong is no error of a call
+// ---- a failed pull is no error of a call
 
 #[test]
 fn part_that_cannot_be_pulled_is_sent() {
@@ -220,7 +221,7 @@ fn part_that_cannot_be_pulled_is_sent() {
     assert!(pair.received() == large(3));
     pair.settle();
     assert!(pair.memory.is_empty());
-    // The next one may be pulled.
+    // The next part may be pulled.
     pair.send(&large(5));
     assert!(pair.received() == large(5));
     assert_eq!(pair.memory.times_lent(), 2);
@@ -263,7 +264,7 @@ fn part_of_an_ended_receiver_is_taken_back() {
     assert!(pair.memory.is_empty());
 }
 
-/// An answer about a part that is not lent any more, or to another process.
+/// The answer is about a part that is not offered any more, or that was offered to another process.
 #[test]
 fn stale_and_foreign_answers_take_nothing_back() {
     let pair = Pair::new();
@@ -284,7 +285,7 @@ fn stale_and_foreign_answers_take_nothing_back() {
     assert!(pair.received() == large(3));
     pair.settle();
     assert_eq!(pair.lent(), 0);
-    // Once more, behind the answer that counted.
+    // The same answer again, after the one that counted.
     (0..PARTS).for_each(|number| pair.receiver.node.peer(pair.sender.uid()).send_control(Control::PartFetched { number }));
     pair.settle();
     assert!(pair.memory.is_empty());
@@ -292,7 +293,7 @@ fn stale_and_foreign_answers_take_nothing_back() {
 
 // ---- frames to the agent of the receiver's host
 
-/// A stop must not overtake what was sent before it: it waits for the parts that others of that host have not pulled.
+/// A stop must not overtake the frames sent before it: it waits for the parts that other processes of that host have not pulled.
 #[test]
 fn frame_to_an_agent_waits_for_lent_parts() {
     let pair = Pair::new();

@@ -65,7 +65,7 @@ impl Running {
         assert_eq!(self.0.poller.wait(&w, Some(Instant::now() + HANG), ready), WaitEnd::Ready);
     }
 
-    /// All that the other has sent so far is handled: a system request comes after it.
+    /// Waits until this node has handled all frames that `from` has sent: a system request follows them. Returns the events before it.
     fn settle(&self, from: &Running) -> Vec<SystemEvent> {
         from.0.send_system(self.0.uid, 77, SlotId::NONE, vec![]);
         let mut before = Vec::new();
@@ -243,13 +243,13 @@ fn a_buried_actor_refuses_what_it_had_and_what_comes() {
         assert_eq!((got.status, bytes(&got.parts)), (Status::Failed, b"dead".to_vec()));
     }
     assert!(b.0.mailbox(BOX).is_none());
-    // A message without a slot comes back too: sender, receiver, reason.
+    // A message without a call id comes back too: sender, receiver, reason.
     let events = a.settle(&b);
     let [SystemEvent::Request { kind: UNDELIVERABLE, body, .. }] = &events[..] else { panic!("{} events", events.len()) };
     assert_eq!(*body, [&5u64.to_le_bytes()[..], &BOX.0.to_le_bytes(), b"dead"].concat());
 }
 
-/// A frame that names a block which its sender has never lent.
+/// Sends a frame that names a block which its sender has never passed by reference.
 fn names_nothing(from: &Running, to: &Running, frame: impl FnOnce(Vec<Part>) -> Frame) {
     let part = Part::Shared { block: BlockId { segment: 99, offset: 0 }, len: 1 << 20, readonly: true };
     let small = Part::Inline { data: vec![1, 2, 3].into(), readonly: true };
@@ -268,19 +268,19 @@ fn who_waits_for_what_came_without_its_parts_is_told() {
     names_nothing(&a, &b, |parts| message(cell.slot, 0, parts));
     let got = a.answer(&cell);
     assert_eq!((got.status, bytes(&got.parts)), (Status::Undelivered, b"parts of it were lost on the way".to_vec()));
-    // An answer.
+    // The same with an answer.
     let cell = a.call(&b);
     names_nothing(&b, &a, |parts| Frame::Reply(Reply { slot: cell.slot, rank: 0, status: Status::Ok, parts }));
     let got = a.answer(&cell);
     assert_eq!((got.status, bytes(&got.parts)), (Status::Undelivered, b"parts of the answer were lost on the way".to_vec()));
-    // Of what nobody waits for the sender hears, or its process.
+    // Without a call, the sending actor is notified, or its process.
     names_nothing(&a, &b, |parts| message(SlotId::NONE, RETURN, parts));
     names_nothing(&a, &b, |parts| message(SlotId::NONE, 0, parts));
     for sender in [5u64, 0] {
         let SystemEvent::Request { kind: UNDELIVERABLE, body, .. } = a.event() else { panic!("not that it came back") };
         assert_eq!(body, [&sender.to_le_bytes()[..], &BOX.0.to_le_bytes(), b"parts of it were lost on the way"].concat());
     }
-    // What follows comes, and the sender has all its credit.
+    // The next message arrives, and the sender has all its credit.
     a.send(&b, SlotId::NONE, b"next");
     assert_eq!(bytes(&actor.next().parts), b"next");
     b.settle(&a);
@@ -322,7 +322,7 @@ fn credit_stops_a_fast_sender_and_lets_it_go_on() {
     }
     assert_eq!(u64::from(sent), WINDOW.div_ceil(40_000 + OVERHEAD));
     assert!(!peer.has_credit(BOX));
-    // Who must not wait queues, and stays behind what was sent before.
+    // A message that may not wait is queued, and stays behind the messages sent before.
     (sent..sent + 3).for_each(|n| assert_eq!(a.send_as(&b, &head, &body(n), true), Sent::Yes));
     sent += 3;
     let (x, y) = (sent, b.0.clone());
@@ -340,7 +340,7 @@ fn credit_stops_a_fast_sender_and_lets_it_go_on() {
     receiver.join().unwrap();
 }
 
-/// Credit lets several local messages out; one that is sent while the first arrives must not overtake the second.
+/// Credit releases several local messages. A message that is sent while the first one arrives must not overtake the second one.
 #[test]
 fn local_messages_do_not_overtake_queued_ones() {
     struct SendsOn(Arc<Running>);
@@ -363,7 +363,7 @@ fn local_messages_do_not_overtake_queued_ones() {
     assert_eq!([actor.handle(), actor.handle()], [b"2", b"3"]);
 }
 
-/// Each refused message gives credit for the next one that is refused: this must not grow the stack.
+/// Each refused message gives credit for the next one, which is refused too: this must not grow the stack.
 #[test]
 fn a_long_local_queue_is_refused_without_recursion() {
     const MESSAGES: usize = 100_000;
@@ -395,7 +395,7 @@ fn the_end_of_a_proc_fails_its_calls() {
     assert_eq!(postcard::from_bytes::<ProcEnd>(&bytes(&got.parts)).unwrap(), why);
     assert!(!other.is_done(0));
     assert!(matches!(a.0.system.pop(), Some(SystemEvent::ProcsEnded { ends }) if ends[0].0 == ProcUid(2)));
-    // Once; and from now on nothing is sent.
+    // The end is reported once, and no frame is sent from now on.
     a.0.procs_ended(vec![(ProcUid(2), end(ExitReason::Returned))]);
     assert!(a.0.system.pop().is_none());
     let late = a.call(&b);
@@ -417,7 +417,7 @@ fn the_end_of_a_proc_wakes_those_who_wait_for_its_credit() {
     ending.join().unwrap();
 }
 
-/// The news of an end overtakes the last answer, which is in the socket still: the answer counts.
+/// The report of an end overtakes the last answer, which is still in the socket: the answer counts.
 #[test]
 fn an_answer_given_before_the_end_counts() {
     struct Blocks(Arc<Node>, Mutex<(Sender<()>, Receiver<()>)>);
@@ -436,7 +436,7 @@ fn an_answer_given_before_the_end_counts() {
     let (from_b, from_c) = (a.call(&b), a.call(&c));
     let ((tell, told), (go, wait)) = (channel(), channel());
     from_c.watch(0, Arc::new(Blocks(a.0.clone(), Mutex::new((tell, wait)))), 0);
-    // The reader of `a` is held up in an answer of `c`.
+    // The reader of `a` is blocked in the handling of an answer of `c`.
     c.0.reply_bytes(ProcUid(1), from_c.slot, 0, Status::Ok, b"");
     told.recv_timeout(HANG).unwrap();
     b.0.reply_bytes(ProcUid(1), from_b.slot, 0, Status::Ok, b"last words");

@@ -1,4 +1,4 @@
-//! News of ends over a tree in which hosts end: whoever lives knows all of them in the end, each told once.
+//! Reports of ends along a tree in which hosts end: in the end, every host that lives has received each report once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl World {
         true
     }
 
-    /// A host ends; of what it had sent a part is lost.
+    /// A host ends, and a part of the messages that it has sent is lost.
     fn kill(&mut self, at: usize, keep: usize) {
         self.alive[at] = false;
         for (_, queue) in self.channels.iter_mut().filter(|((from, _), _)| *from == at) {
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// One of those that have an ended host for a neighbour notices.
+    /// One of the neighbours of an ended host notices the end.
     fn notice(&mut self, pick: usize) -> bool {
         let late: Vec<(usize, ProcUid)> = (0..self.hosts.len())
             .filter(|at| self.alive[*at])
@@ -113,7 +113,7 @@ impl World {
 enum Step {
     Frames(Vec<usize>),
     Kill(usize, usize),
-    /// A proc ends at a host, which tells.
+    /// A proc ends at a host, and the host reports that.
     Proc(usize),
     Notice(usize),
     Wait,
@@ -138,7 +138,7 @@ proptest! {
         (n, fan_out, steps) in (2usize..30).prop_flat_map(|n| (Just(n), 1u32..5, proptest::collection::vec(step(n), 1..60)))
     ) {
         let mut world = World::new(n, fan_out);
-        // All have joined: each knows its place.
+        // All hosts have joined, so each knows its place in the tree.
         world.settle();
         let mut must = BTreeSet::new();
         let mut by = BTreeMap::new();
@@ -159,7 +159,7 @@ proptest! {
         }
         world.settle();
         must.extend((0..n).filter(|at| !world.alive[*at]).map(|at| ProcUid(at as u64)));
-        // What a host knew that has ended may have ended with it.
+        // Reports that only an ended host has received may be lost with it.
         must.extend(by.into_iter().filter(|(_, at)| world.alive[*at]).map(|(uid, _)| uid));
         for at in (0..n).filter(|at| world.alive[*at]) {
             let told: BTreeSet<_> = world.told[at].keys().copied().collect();

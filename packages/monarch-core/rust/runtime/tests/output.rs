@@ -1,4 +1,4 @@
-//! What procs print, from their pipes to the console.
+//! Lines that procs print, from their pipes to the console.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -42,16 +42,16 @@ impl Proc {
         rx.recv_timeout(HANG).unwrap();
     }
 
-    /// Returns when the lines have been read.
+    /// Writes the text and returns when the output thread has read it.
     fn write_and_wait(&mut self, text: &[u8]) {
         self.pipe.write_all(text).unwrap();
         let mut left: libc::c_int = 1;
         while left > 0 {
-            // SAFETY: an int for the kernel to write to.
+            // SAFETY: the pointer is that of an int, which the kernel writes to.
             unsafe { libc::ioctl(self.pipe.as_raw_fd(), libc::FIONREAD, &mut left) };
             std::thread::yield_now();
         }
-        // The thread that took them has done with them when it does something else.
+        // The thread runs the flush only after it has handled the bytes that it has read.
         self.output.flush(HANG, false);
     }
 
@@ -111,11 +111,11 @@ fn draining_takes_what_is_left() {
     p.reads("a\nb\n");
 }
 
-/// A console that does not read: the last words of a proc are in its tail all the same, and its lines stay whole.
+/// With a console that is not read, the last line of a proc is in its tail all the same, and its lines stay whole.
 #[test]
 fn a_blocked_console_hides_nothing() {
     let mut p = proc("", 1);
-    // SAFETY: no pointers.
+    // SAFETY: the call has no pointers.
     let size = unsafe { libc::fcntl(p.pipe.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 20) };
     assert!(size >= 1 << 20);
     let line = format!("{}\n", "z".repeat(999));
@@ -126,7 +126,7 @@ fn a_blocked_console_hides_nothing() {
     p.reads(&format!("{text}\n"));
 }
 
-/// Two streams on one console: lines of the one are not broken by the other.
+/// A line of one stream is not broken by a line of another stream on the same console.
 #[test]
 fn streams_do_not_mix_within_a_line() {
     let mut p = proc("a ", 1);
@@ -151,7 +151,7 @@ fn streams_do_not_mix_within_a_line() {
     }
 }
 
-/// What is counted comes out when counting ends, when the procs are gone, and when all is flushed; not before.
+/// Counts are written when counting ends, when the procs have ended, and at a flush of all lines; not before.
 #[test]
 fn counted_lines_come_out_when_counting_ends() {
     let mut p = proc("[0] ", 3);
@@ -171,7 +171,7 @@ fn lines_are_shown_again_when_counting_has_ended() {
     p.reads("[2 similar log lines] one 1\n");
     p.write_and_wait(b"two 1\ntwo 2\n");
     p.reads("two 1\ntwo 2\n");
-    // Another window at once, and a flush of everything.
+    // Another window follows at once, then a flush of all lines.
     p.count(Some(HOUR));
     p.write_and_wait(b"three 3\n");
     p.count(Some(2 * HOUR));
@@ -223,7 +223,7 @@ fn many_kinds_of_lines_are_bounded_and_complete() {
     reader.join().unwrap();
 }
 
-/// Several groups, flushed from several threads at once while their streams print.
+/// Several groups are flushed from several threads at the same time, while their streams print.
 #[test]
 fn flushes_do_not_wait_for_each_other() {
     let (console, end) = sys::pipe().unwrap();

@@ -1,4 +1,4 @@
-//! Looks at mailboxes: consumers that sleep although there is something for them are woken, and no others.
+//! The check for lost wake-ups of mailboxes: consumers that sleep although a message waits for them are woken, and no others.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -129,7 +129,7 @@ fn a_thread_that_was_not_notified_is_woken() {
     mailbox.set_consumer(Consumer::Thread(waiter.clone()));
     let (looked, looks) = mpsc::channel();
     let (p, w) = (poller.clone(), waiter.clone());
-    // It does not see the first notification.
+    // The consumer does not see the first notification.
     let thread = std::thread::spawn(move || {
         let mut seen = 0;
         let ready = || {

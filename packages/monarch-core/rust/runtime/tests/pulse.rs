@@ -27,7 +27,7 @@ fn one_that_does_not_is_lost_once_and_may_come_back() {
 }
 
 proptest! {
-    /// Whenever it falls silent, that is known within four seconds.
+    /// A proc that stops to answer at any time is known to be unresponsive within four seconds.
     #[test]
     fn within_four_seconds(answers in 0_u32..50, after_ms in 0_u64..1250) {
         let (mut pulse, start) = (Pulse::default(), Instant::now());
@@ -35,7 +35,7 @@ proptest! {
             prop_assert_eq!(pulse.tick(start + n * PERIOD), Beat::Ask);
             pulse.answered();
         }
-        // It falls silent some time after the last answer.
+        // The proc stops to answer some time after its last answer.
         let silent = start + answers.saturating_sub(1) * PERIOD + Duration::from_millis(after_ms);
         let mut n = answers;
         while pulse.tick(start + n * PERIOD) != Beat::Lost {

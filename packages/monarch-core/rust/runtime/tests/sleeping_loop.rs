@@ -1,9 +1,9 @@
-//! A caller, the loop of an actor, the I/O thread and a connection that is given up, under all kinds of interleavings; a lost wake-up shows
-//! as a deadlock.
+//! A caller, the loop of an actor, the I/O thread and a connection that is closed, under random schedules. A lost wake-up shows as a
+//! deadlock.
 //!
-//! The mailbox is the real one. `Poller::wait`, `Waiter::notify`, `LoopSleep::sleep` and `SharedSelector.select` are followed line by line;
-//! the kernel is a model of what they ask for: a set whose member reports once when it is armed, a set around it, descriptors whose
-//! numbers are given again.
+//! The mailbox is the real one. `Poller::wait`, `Waiter::notify`, `LoopSleep::sleep` and `SharedSelector.select` are copied line by line.
+//! The kernel is a model of the functions that they use: an epoll set whose member reports once when it is armed, a set around it, and
+//! descriptors whose numbers are used again.
 //!
 //! cargo test -p monarch-runtime --features shuttle --test sleeping_loop
 #![cfg(feature = "shuttle")]
@@ -24,19 +24,19 @@ const LEADING: u32 = 3;
 const DIAL: u64 = 1;
 const LOOP: u64 = 2;
 
-/// What the kernel knows. The loop and the connection that is given up may have the same number.
+/// The state of the kernel. The loop and the connection that is closed may have the same descriptor number.
 #[derive(Default)]
 struct State {
     kick: bool,
-    /// The mailbox's descriptor, in the loop's set.
+    /// The mailbox's descriptor in the loop's set is readable.
     mail: bool,
-    /// The loop's set is in the poller's, and reports there once.
+    /// The loop's set is in the poller's set, and reports there once.
     entered: bool,
     armed: bool,
     /// The poller's set reports to the I/O thread once.
     outer_armed: bool,
     stopped: bool,
-    /// The token that the number was registered for last.
+    /// The token with which the number was registered last.
     owner: u64,
 }
 
@@ -52,7 +52,7 @@ impl State {
 
 struct Waiter {
     state: AtomicU32,
-    /// The futex.
+    /// The futex of the waiter.
     woken: (Mutex<bool>, Condvar),
 }
 
@@ -77,7 +77,7 @@ struct World {
     of_loop: Waiter,
     loop_ready: AtomicBool,
     answers: AtomicU32,
-    /// The poller looks whom a number belongs to.
+    /// The poller checks to which token a number belongs.
     knows_owners: bool,
 }
 
@@ -119,7 +119,7 @@ impl World {
 
     // ---- poller.rs
 
-    /// Handles what the set reports; whether another thread was woken.
+    /// Handles the events of the set. Returns true if another thread was woken.
     fn read(&self, wait: bool, led: Option<&Waiter>) -> bool {
         let reported = {
             let mut k = self.kernel.0.lock().unwrap();
@@ -130,7 +130,7 @@ impl World {
             if reported {
                 k.armed = false;
             }
-            // Drained where it is handled; nothing else does it.
+            // The kick is consumed by the thread that handles it, and by no other thread.
             k.kick = false;
             reported
         };
@@ -216,7 +216,7 @@ impl World {
         self.kernel(|k| (k.owner, k.entered) = (token, true));
     }
 
-    /// Takes the number, which may belong to another by now, off the set.
+    /// Removes the number from the set. It may belong to another token by now.
     fn remove(&self, token: u64) {
         self.kernel(|k| {
             if !self.knows_owners || k.owner == token {
@@ -272,7 +272,7 @@ fn message() -> Incoming {
     }
 }
 
-/// Calls, one after another, while a connection whose number the loop has got is given up.
+/// Makes calls one after another, while a connection is closed whose number the loop has got.
 fn calls(knows_owners: bool, gives_up: bool) {
     const CALLS: u32 = 2;
     let world = World::new(knows_owners);
@@ -294,7 +294,7 @@ fn calls(knows_owners: bool, gives_up: bool) {
     io.join().unwrap();
 }
 
-/// As many schedules as fit in a second or two: half of them random, half with few, well-placed preemptions.
+/// Runs as many schedules as fit in a second or two: half of them random, half with a few well-placed preemptions.
 fn explore(schedules: usize, f: impl Fn() + Send + Sync + Clone + 'static) {
     shuttle::check_random(f.clone(), schedules / 2);
     shuttle::check_pct(f, schedules / 2, 3);
@@ -310,7 +310,7 @@ fn a_connection_that_is_given_up_takes_nothing_from_the_next_owner() {
     explore(20_000, || calls(true, true));
 }
 
-/// The connection's descriptor is closed, the loop gets its number and enters the set, and then the number is taken off the set.
+/// The connection's descriptor is closed, the loop gets its number and enters the set, and then the number is removed from the set.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_removal_by_number_alone_loses_a_wake_up() {

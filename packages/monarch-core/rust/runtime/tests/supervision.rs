@@ -1,5 +1,5 @@
-//! Ownership trees over several processes, with random failures, kills and stops in random order on the accelerated clock,
-//! against a model that knows nothing of messages, orders or processes: it only closes sets.
+//! Ownership trees over several processes, with failures, kills and stops in random order on the accelerated clock. The model that they are
+//! compared with knows no messages, orders or processes: it only computes closed sets.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -38,15 +38,15 @@ struct Actor {
 
 #[derive(Clone, Debug)]
 struct Mesh {
-    /// An actor, or the root.
+    /// The index of the owning actor; none: the root.
     owner: Option<usize>,
     kind: Kind,
     procs: Vec<usize>,
-    /// Of a mesh of actors, by rank.
+    /// Of a mesh of actors: the actor of each rank.
     actors: Vec<usize>,
 }
 
-/// Who owns what. Process 0 is the client and does not die.
+/// The owners and members of all meshes. Process 0 is the client and does not end.
 #[derive(Clone, Debug, Default)]
 struct Tree {
     actors: Vec<Actor>,
@@ -97,9 +97,9 @@ impl Tree {
 
 // ---- the model
 
-/// Actors that have ended when everything has come to rest. A failure of what is being stopped may come before the stop or after
-/// it: it counts unless its proc is in `masked`, or its mesh is stopped and something is masked. Mostly both ways give the same.
-/// Gives the procs that were stopped, too.
+/// The actors that have ended when no event is left, and the procs that were stopped. A failure of an actor that is being stopped may come
+/// before the stop or after it: it counts unless its proc is in `masked`, or its mesh is stopped and `masked` is given. In most cases both
+/// give the same result.
 fn model(tree: &Tree, faults: &[Fault], masked: Option<&BTreeSet<usize>>) -> (BTreeSet<usize>, BTreeSet<usize>) {
     let (mut failed, mut ended, mut killed): (BTreeSet<usize>, BTreeSet<usize>, BTreeSet<usize>) = Default::default();
     let mut stopped = BTreeSet::new();
@@ -110,7 +110,7 @@ fn model(tree: &Tree, faults: &[Fault], masked: Option<&BTreeSet<usize>>) -> (BT
             Fault::Stop(m) => drop(stopped.insert(*m)),
         }
     }
-    // Of procs: that were stopped, which is no failure.
+    // Procs that were stopped, which is no failure.
     let mut put_down: BTreeSet<usize> = BTreeSet::new();
     loop {
         let before = (failed.len(), ended.len(), put_down.len());
@@ -145,7 +145,7 @@ fn model(tree: &Tree, faults: &[Fault], masked: Option<&BTreeSet<usize>>) -> (BT
     }
 }
 
-// ---- the real thing, with the world around it simulated
+// ---- the state machines, in a simulated environment
 
 struct World {
     tree: Tree,
@@ -169,7 +169,7 @@ enum News {
     Failed(Member),
     Stop(usize),
     Ended(Vec<(usize, bool)>),
-    /// The hook of an actor has made up its mind.
+    /// The hook of an actor has returned its decision.
     Answer(usize),
 }
 
@@ -276,7 +276,7 @@ fn fail(shared: &Shared, w: &mut World, actor: usize) {
     end(shared, w, actor);
 }
 
-/// What it owns ends with it.
+/// Ends an actor: the meshes that it owns end with it.
 fn end(shared: &Shared, w: &mut World, actor: usize) {
     let Actor { proc, mesh, .. } = w.tree.actors[actor].clone();
     let owned = w.machines[proc].owned(Owner::Actor(id(mesh)));
@@ -299,7 +299,7 @@ fn stop(shared: &Shared, w: &mut World, mesh: usize) {
     }
 }
 
-/// The agent sees processes end, all at once; those owned by what was in them are stopped by it.
+/// The agent sees several processes end at once, and stops the procs that their actors owned.
 fn kill(shared: &Shared, w: &mut World, procs: &BTreeSet<usize>, stopped: bool) {
     let fresh: Vec<usize> = procs.iter().copied().filter(|p| *p != 0 && !w.dead.contains_key(p)).collect();
     for p in &fresh {
@@ -333,7 +333,7 @@ fn run(tree: &Tree, faults: &[(u64, Fault)], delays: Vec<u64>) -> World {
         for a in &mesh.actors {
             let at = tree.actors[*a].proc;
             machines[at].actor_started(id(m), uid(home));
-            // An actor that is still being constructed is asked, and answers when it is up.
+            // An actor that is still being constructed is asked, and answers when it is ready.
             if a % 3 != 0 || tree.actors[*a].hook == Hook::None {
                 machines[at].actor_ready(id(m), tree.actors[*a].hook != Hook::None);
             }
@@ -394,7 +394,7 @@ fn check(w: &World, faults: &[Fault]) {
             let killed = w.dead.get(proc) == Some(&false);
             let bad = killed || mesh.actors.get(rank).is_some_and(|a| w.states[*a] == State::Failed);
             assert!(!bad || w.marked.contains(&(home, about)), "{about:?} counts as healthy");
-            // The owner of the procs hears of their actors instead, if it has some there that had not failed before.
+            // The owner of the procs is notified of their actors instead, if it has actors there that had not failed before.
             let owns_actors = |o: &Mesh| o.kind == Kind::Actors && o.owner == mesh.owner && o.procs.contains(proc);
             if bad && (mesh.kind == Kind::Actors || !w.tree.meshes.iter().any(owns_actors)) {
                 assert!(w.told.contains_key(&about), "nobody was told of {about:?}");
@@ -418,7 +418,7 @@ prop_compose! {
         grown in prop::collection::vec((any::<prop::sample::Index>(), prop::bool::weighted(0.8), some_procs(), hook()), 1..10),
     ) -> Tree {
         let mut tree = Tree::default();
-        // Every proc has one owner: the root has 1 and 2, the rest go to whoever asks first.
+        // Every proc has one owner: the root has 1 and 2, and the first actor that asks for it gets each of the others.
         let mut free: BTreeSet<usize> = (3..PROCS).collect();
         tree.grow(None, Kind::Procs, &BTreeSet::from([1, 2]), Hook::None);
         for (owner, is_actors, procs, hook) in grown {

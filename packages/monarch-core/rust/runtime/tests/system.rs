@@ -42,7 +42,7 @@ fn only_failures_are_in_flight() {
     assert_eq!(q.failures_in_flight(), 1);
 }
 
-/// Those who settle go on only after the last failure is handled, and do go on.
+/// Threads that settle go on after the last failure is handled, and do go on.
 #[test]
 fn settling_waits_for_the_failures() {
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! A cast to all procs and their answers, from a client that is not one of the hosts.
+//! A cast to all procs and their answers. The client is not one of the hosts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ use crate::world::{Event, World};
 
 pub const PROCS: u32 = 8;
 
-/// What the procs answer.
+/// The answers of the procs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answers {
-    /// As a method that returns nothing.
+    /// Equal answers, as of a method that returns nothing.
     Equal,
-    /// Each its own, of 16 bytes.
+    /// A different answer of 16 bytes from each proc.
     Different,
 }
 
@@ -28,7 +28,7 @@ struct Casts {
     source: Source,
     call: Option<CastCall>,
     answers: Answers,
-    /// What came back to the root for the last cast.
+    /// The frames that the root has received for the last cast.
     back: Vec<(ProcUid, CastFrame)>,
 }
 
@@ -73,7 +73,7 @@ impl Casts {
         }
     }
 
-    /// One cast until all have answered; `dies` ends then, and whoever has it for a neighbour notices.
+    /// Runs one cast until all procs have answered. With `dies`, this host ends at that time, and its neighbours notice that.
     fn cast(&mut self, group: wire::GroupId, mode: CastMode, dies: Option<(usize, Duration)>) -> Duration {
         self.world.reset_counts();
         self.back.clear();
@@ -138,7 +138,7 @@ impl Casts {
 }
 
 impl Casts {
-    /// The root's part alone, with the answers of the cast before: without thousands of other hosts in its caches.
+    /// The processor time of the root alone, with the answers of the last cast: the state of thousands of other hosts is not in its caches.
     fn root_alone(&mut self, group: wire::GroupId) -> Duration {
         let now = self.world.now;
         let start = Instant::now();
@@ -184,7 +184,7 @@ pub fn micros(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e7).round() / 10.0
 }
 
-/// Latency of a cast and all answers, and what the root has to do for it.
+/// Measures the latency of a cast and all answers, and the work of the root for it.
 pub fn measure(n: usize, fan_out: u32, answers: Answers, casts: usize, costs: &Costs) -> Value {
     let (mut sim, group) = Casts::new(n, fan_out, answers, costs);
     let first = sim.cast(group, CastMode::FirstError, None);
@@ -209,7 +209,7 @@ pub fn measure(n: usize, fan_out: u32, answers: Answers, casts: usize, costs: &C
     })
 }
 
-/// The head of one of the root's subtrees dies with a cast on its way.
+/// Measures a cast during which the head of one of the root's subtrees ends.
 pub fn measure_death(n: usize, fan_out: u32, costs: &Costs) -> Value {
     let (mut sim, group) = Casts::new(n, fan_out, Answers::Equal, costs);
     sim.cast(group, CastMode::FirstError, None);

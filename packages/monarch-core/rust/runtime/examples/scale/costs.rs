@@ -1,34 +1,36 @@
-//! What links and processors cost, as parameters of the simulation.
+//! The costs of links and processors, as parameters of the simulation.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// All times in microseconds. The defaults are guesses to be replaced by what a real run shows: `--costs FILE` gives some or all.
+/// All times are in microseconds. The defaults are estimates, to be replaced by measured values: `--costs FILE` sets some or all of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Costs {
-    /// From the end of a send until the other host's thread runs: the goal's hop.
+    /// From the end of a send until the thread of the other host runs.
     pub hop: f64,
-    /// Mean of what comes on top of a hop, exponentially distributed.
+    /// Mean of the additional time of a hop, exponentially distributed.
     pub jitter: f64,
-    /// Processor time for a frame that is sent to another host: system call, encryption of a short frame.
+    /// CPU time for a frame that is sent to another host: the system call and the encryption of a short frame.
     pub send: f64,
+    /// CPU time for a frame that is received from another host.
     pub receive: f64,
-    /// For each byte, at both ends: encryption and copies at 2.5 GB/s.
+    /// CPU time for each byte, at both ends: encryption and copies at 2.5 GB/s.
     pub byte: f64,
-    /// On the wire: 25 Gbit/s.
+    /// Time of a byte on the network, at 25 Gbit/s.
     pub wire_byte: f64,
-    /// Between an agent and a proc of its host, one way, and the agent's processor time for each frame.
+    /// Time from an agent to a proc of its host, or back.
     pub local_hop: f64,
+    /// CPU time of the agent for each frame to a proc of its host.
     pub local_send: f64,
-    /// Until an endpoint has answered.
+    /// Time until an endpoint has answered.
     pub handle: f64,
-    /// Processor time of a join and two streams, three TLS handshakes, at either end.
+    /// CPU time of a join and two connections, which are three TLS handshakes, at each end.
     pub handshake: f64,
-    /// Of the client, for one certificate.
+    /// CPU time of the client for one certificate.
     pub sign: f64,
-    /// Hosts notice that a neighbour is gone within this, evenly spread; the detector's own time is not counted.
+    /// Hosts notice the end of a neighbour within this time, evenly distributed. The time of the detector is not included.
     pub notice: f64,
 }
 
@@ -55,7 +57,7 @@ pub fn us(time: f64) -> Duration {
     Duration::from_nanos((time * 1000.0) as u64)
 }
 
-/// Numbers that look random and are the same in each run.
+/// Pseudorandom numbers that are the same in each run (xorshift64).
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -66,7 +68,7 @@ impl Dice {
         self.0
     }
 
-    /// Evenly from 0 up to 1.
+    /// A number from 0 up to 1, evenly distributed.
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -1,4 +1,4 @@
-//! Hosts of a job end: until all others know, and what the root does, supervision included.
+//! Hosts of a job end: the time until all others know of it, and the work of the root, supervision included.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ struct Deaths {
     hosts: Vec<Notices>,
     supervision: Supervision,
     known: Vec<usize>,
-    /// Notices that are due already: who, of whom.
+    /// Scheduled notices of ends: the host that notices, and the ended host.
     noticing: HashSet<(usize, usize)>,
     told: usize,
     supervision_cpu: Duration,
@@ -80,7 +80,7 @@ impl Deaths {
         if let Some(time) = self.hosts[at].deadline() {
             self.world.at(time, at, Event::Time);
         }
-        // Whoever has somebody for a neighbour who has ended finds out.
+        // A host with an ended neighbour notices the end.
         let lost: Vec<usize> = self.hosts[at].neighbours().map(|n| n.0 as usize - 1).filter(|n| !self.world.alive[*n]).collect();
         for who in lost {
             self.notice(at, who);
@@ -108,7 +108,7 @@ impl Deaths {
     }
 }
 
-/// So many hosts end at once: this one, and others by chance.
+/// Measures the end of `deaths` hosts at the same time: the host `first`, and others by chance.
 pub fn measure(n: usize, deaths: usize, first: usize, seed: u64, costs: &Costs) -> Value {
     let mut sim = Deaths::new(n, costs, seed);
     sim.world.reset_counts();

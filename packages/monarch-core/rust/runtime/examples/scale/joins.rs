@@ -1,4 +1,4 @@
-//! Workers join: rounds, handshakes, time.
+//! Joins of many workers: rounds, handshakes, and time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 struct Joins {
     world: World,
     joins: BTreeMap<usize, Join>,
-    /// Who gave a worker its list.
+    /// The host from which each worker has received its list.
     above: Vec<usize>,
     depth: Vec<usize>,
     handshakes: Vec<usize>,
@@ -28,14 +28,14 @@ struct Joins {
 }
 
 impl Joins {
-    /// Workers are 1.. ; 0 attaches.
+    /// Carries out the effects of a join at host `at`. Host 0 is the client; the workers follow.
     fn effects(&mut self, at: usize, out: Vec<JoinEffect>) {
         for effect in out {
             match effect {
                 JoinEffect::Dial { worker, .. } => {
                     let worker = worker as usize + 1;
-                    // TCP, TLS and the join itself: three times there and back, and the work at both ends. The client signs, at the other
-                    // end of the way by which this host has joined.
+                    // TCP, TLS and the join itself take three round trips, and CPU time at both ends. The client signs the certificate: the
+                    // request goes up the tree by which this host has joined.
                     self.world.spend(at, self.world.costs.handshake);
                     let there = self.world.busy[at] + us(3.0 * self.world.costs.hop);
                     self.world.at(there, worker, Event::Accepted);
@@ -68,7 +68,7 @@ impl Joins {
     }
 }
 
-/// Attaches to workers of which some do not answer.
+/// Measures the joins of `n` workers, of which `missing` do not answer.
 pub fn measure(n: usize, missing: usize, costs: &Costs) -> Value {
     let mut sim = Joins {
         world: World::new(n + 1, costs, 11),

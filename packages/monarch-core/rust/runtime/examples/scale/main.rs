@@ -1,9 +1,9 @@
-//! How casts, deaths and attaching grow with the number of hosts: the real state machines on simulated time.
+//! The costs of casts, ends of hosts and joins by the number of hosts: the real state machines on simulated time.
 //!
 //!     cargo run --release -p monarch-runtime --example scale [-- --costs FILE] [--quick]
 //!
-//! Prints a JSON object a line. Times of links and processors are parameters (`costs.rs`); the root's processor time for its
-//! decisions and its frames is measured, on this machine, without the system calls and the encryption, which are parameters.
+//! Prints one JSON object a line. The costs of links and processors are parameters (`costs.rs`). The CPU time of the root for its decisions
+//! and frames is measured on this machine, without system calls and encryption, which are parameters.
 
 mod casts;
 mod costs;
@@ -28,10 +28,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for answers in [Answers::Equal, Answers::Different] {
             println!("{}", casts::measure(*n, 16, answers, if quick { 3 } else { 21 }, &costs));
         }
-        // As it would be without a tree.
+        // The same cast without a tree.
         println!("{}", casts::measure(*n, *n as u32, Answers::Equal, 3, &costs));
         println!("{}", casts::measure_death(*n, 16, &costs));
-        // A leaf of the tree of news, then the head of one of the root's subtrees.
+        // The end of a leaf of the tree of notices, then of the head of one of the root's subtrees.
         println!("{}", deaths::measure(*n, 1, *n, 3, &costs));
         println!("{}", deaths::measure(*n, 1, 1, 3, &costs));
         for seed in 1..4 {

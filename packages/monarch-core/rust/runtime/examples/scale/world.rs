@@ -1,4 +1,4 @@
-//! Hosts on simulated time: each has one thread that takes what has come, one after another, and links that take their time.
+//! Hosts on simulated time. Each host has one thread, which handles events one after another, and links with a latency.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,7 +8,7 @@ use wire::cast::CastFrame;
 
 use crate::costs::{Costs, Dice, us};
 
-/// Something that happens at a host.
+/// An event at a host.
 pub enum Event {
     Frame {
         from: usize,
@@ -21,7 +21,7 @@ pub enum Event {
         index: u32,
     },
     Time,
-    /// Its link to a neighbour has ended.
+    /// The link of the host to a neighbour has ended.
     Lost {
         who: usize,
     },
@@ -29,7 +29,7 @@ pub enum Event {
     Joined {
         worker: usize,
     },
-    /// Handshaken with.
+    /// Another host has dialled this one, and the handshake begins.
     Accepted,
 }
 
@@ -52,7 +52,7 @@ impl Ord for Due {
     }
 }
 
-/// Times, the queue of what is to happen, and what each host has sent and received.
+/// Time, the queue of events, and the traffic of each host.
 pub struct World {
     pub costs: Costs,
     pub dice: Dice,
@@ -65,9 +65,9 @@ pub struct World {
     pub sent: Vec<usize>,
     pub received: Vec<usize>,
     pub bytes: Vec<usize>,
-    /// The last arrival on each of the root's links and others: frames of a link do not overtake each other.
+    /// The last arrival on each link: the frames of a link do not overtake each other.
     last: std::collections::HashMap<(usize, usize), Duration>,
-    /// Real processor time of what the root does, when it is measured.
+    /// Measured CPU time of the root.
     pub root_cpu: Duration,
 }
 
@@ -98,9 +98,9 @@ impl World {
         self.busy[host] = self.busy[host].max(self.now) + us(cost);
     }
 
-    /// The host's thread sends a frame, after what it does already.
+    /// Sends a frame. The thread of the host does it after its earlier work.
     pub fn send(&mut self, from: usize, to: usize, frame: CastFrame) {
-        // The root's frames are encoded for real; of others only the size counts.
+        // The time to encode a frame counts for the root; of other hosts' frames only the size counts.
         let start = Instant::now();
         let size = frame.encode().len() + 8;
         if from == 0 {
@@ -120,7 +120,7 @@ impl World {
         self.at(arrival, to, Event::Frame { from, frame, size });
     }
 
-    /// The next thing that happens to somebody alive; its host's thread has time for it then.
+    /// The next event at a host that has not ended, at a time when its thread is free.
     pub fn next(&mut self) -> Option<(usize, Event)> {
         loop {
             let Reverse(Due(time, _, host, event)) = self.queue.pop()?;
@@ -128,7 +128,7 @@ impl World {
                 continue;
             }
             if self.busy[host] > time {
-                // Its turn comes when the thread is free.
+                // The event waits until the thread is free.
                 let free = self.busy[host];
                 self.at(free, host, event);
                 continue;

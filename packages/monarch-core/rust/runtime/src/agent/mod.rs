@@ -176,7 +176,7 @@ impl Agent {
         self.launcher.get().is_some()
     }
 
-    /// From now on procs are nodes of this process.
+    /// Makes new procs nodes of this process, for simulations.
     pub fn simulate(&self, launcher: Arc<Launcher>) {
         let _ = self.launcher.set(launcher);
     }

@@ -1,7 +1,8 @@
 //! Reports of refused connections, one by one or counted.
 //!
 //! A peer that can reach a port can be refused any number of times. The first refusals of a window are reported one by one; the others of
-//! that window are counted, and reported together with the last of them. Decisions only, without a clock.
+//! that window are counted, and reported together with the last of them. The module only decides, and the caller
+//! gives the time.
 
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,7 @@
 //!
 //! For each connection to another host the client first opens one to the gateway, which dials the host and forwards bytes; the two ends
 //! then authenticate each other as they do without a gateway, so the gateway can neither read nor forge. The gateway belongs to a job of
-//! its own, apart from the client's work: its agent may be a host of that work too, reached through itself.
+//! its own. The same agent may also be a host of the client's job, and is then reached through itself.
 
 use std::collections::VecDeque;
 use std::io;

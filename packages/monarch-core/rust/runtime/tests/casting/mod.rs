@@ -1,4 +1,4 @@
-//! Hosts with their relays, channels between them, and what goes wrong: everything in whatever order the test draws.
+//! Hosts with their relays, the channels between them, and their faults. The test draws the order of all events.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use runtime::cast::{CastCall, Delivery, Effect, InOrder, Relay, Source};
 use wire::cast::{CastBody, CastFrame, CastMode};
 use wire::{GroupId, GroupSlice, MailboxId, ProcUid, SlotId, Status};
 
-/// What travels between two hosts.
+/// A message between two hosts.
 #[derive(Clone, Debug)]
 pub enum Frame {
-    /// Encoded, as it would be.
+    /// A frame of a cast, encoded as on a connection.
     Cast(Vec<u8>),
     Direct {
         source: usize,
@@ -22,7 +22,7 @@ pub enum Frame {
     },
 }
 
-/// What comes out of the order at a host.
+/// A message whose turn has come at a host.
 enum Item {
     Cast(Delivery),
     Direct { proc: ProcUid, id: u32 },
@@ -36,7 +36,7 @@ pub struct Host {
     pub procs: Vec<ProcUid>,
 }
 
-/// A proc has a cast in hand: host, token, index, mode, the cast.
+/// A cast that a proc has received and not answered.
 struct Pending {
     host: usize,
     proc: ProcUid,
@@ -61,7 +61,7 @@ pub struct Caller {
     pub host: usize,
     pub source: Source,
     pub groups: Vec<GroupId>,
-    /// What it has sent to each proc, in order.
+    /// The messages that the caller has sent to each proc, in order.
     pub sent: BTreeMap<ProcUid, Vec<u32>>,
 }
 
@@ -72,19 +72,20 @@ pub struct World {
     pub callers: Vec<Caller>,
     pub calls: Vec<Call>,
     pending: Vec<Pending>,
-    /// News that somebody has not heard yet: who (a host), and about which host or proc.
+    /// Reports that a host has not received yet: the receiving host, the ended host or proc, and whether it is a host.
     news: Vec<(usize, ProcUid, bool)>,
     pub dead_procs: BTreeSet<ProcUid>,
-    /// Who has not heard that it cannot reach whom.
+    /// Lost links that a host has not noticed yet: the host, and the host that it cannot reach.
     links_lost: Vec<(usize, usize)>,
     /// Pairs of hosts, the lower first, that cannot reach each other.
     cut: BTreeSet<(usize, usize)>,
-    /// What each proc was given: by source.
+    /// The messages that each proc has received from each source.
     pub got: BTreeMap<(ProcUid, ProcUid), Vec<u32>>,
     next_id: u32,
 }
 
-/// What the target with this index answers: a few different ones, so that runs form, some of them errors, few large.
+/// The answer of the target with this index. There are only a few different answers, so that runs form; some are errors, and a few are
+/// large.
 pub fn answer(id: u32, index: u32) -> (Status, Vec<u8>) {
     let mix = (id.wrapping_mul(31) ^ (index / 2).wrapping_mul(7)) % 11;
     match mix {
@@ -100,7 +101,7 @@ fn host_uid(at: usize) -> ProcUid {
 }
 
 impl World {
-    /// Hosts with so many procs each. The first caller is on host 0, which does not die, the second on host 1.
+    /// Hosts with these numbers of procs. The first caller is on host 0, which does not end, the second on host 1.
     pub fn new(procs: &[usize], fan_out: u32) -> Self {
         let mut next = 1;
         let mut proc = || {
@@ -147,9 +148,9 @@ impl World {
         !self.dead_procs.contains(&proc) && self.hosts.iter().any(|h| h.alive && h.procs.contains(&proc))
     }
 
-    // ---- what callers do
+    // ---- actions of callers
 
-    /// A handle to some hosts; of each all procs, or the first only.
+    /// A handle to some hosts: all procs of each, or the first ones only.
     pub fn group(&mut self, caller: usize, hosts: &[usize], all: bool) {
         if !self.caller_lives(caller) || hosts.is_empty() {
             return;
@@ -189,7 +190,7 @@ impl World {
             c.sent.entry(*proc).or_default().push(id);
         }
         let mut call = mode.reduces().then(|| CastCall::new(mode, members.procs.len() as u32));
-        // Of those that have ended the caller knows already.
+        // The caller knows already which targets have ended.
         let (host, known) = (c.host, self.news.clone());
         for (index, p) in members.procs.iter().enumerate() {
             let told = !known.iter().any(|(at, who, _)| *at == host && (who == p || self.hosts[self.host_of(*p)].uid == *who));
@@ -230,7 +231,7 @@ impl World {
         }
     }
 
-    // ---- what happens
+    // ---- events
 
     fn host_of(&self, proc: ProcUid) -> usize {
         self.hosts.iter().position(|h| h.procs.contains(&proc)).unwrap()
@@ -328,7 +329,7 @@ impl World {
         }
     }
 
-    /// One of the channels that have something brings its next frame.
+    /// Delivers the next frame of one of the channels that have frames.
     pub fn step(&mut self, pick: usize) -> bool {
         let busy: Vec<_> = self.channels.iter().filter(|(_, q)| !q.is_empty()).map(|(k, _)| *k).collect();
         let Some((from, to)) = busy.get(pick % busy.len().max(1)).copied() else { return false };
@@ -337,7 +338,7 @@ impl World {
         true
     }
 
-    /// A frame is sent twice, as by somebody who does not know that it has arrived.
+    /// Sends a frame twice, as a host does that does not know of its arrival.
     pub fn duplicate(&mut self, pick: usize) {
         let casts: Vec<_> = self.channels.iter().filter(|(_, q)| matches!(q.front(), Some(Frame::Cast(_)))).map(|(k, _)| *k).collect();
         if let Some(queue) = casts.get(pick % casts.len().max(1)).and_then(|k| self.channels.get_mut(k))
@@ -347,7 +348,7 @@ impl World {
         }
     }
 
-    /// A proc answers, or says that it has taken a cast.
+    /// A proc answers a cast, or acknowledges it.
     pub fn work(&mut self, pick: usize) -> bool {
         if self.pending.is_empty() {
             return false;
@@ -367,7 +368,7 @@ impl World {
         true
     }
 
-    /// A host dies; of what it has sent a part is lost. Host 0 lives.
+    /// A host ends, and a part of the frames that it has sent is lost. Host 0 does not end.
     pub fn kill_host(&mut self, at: usize, keep: usize) {
         if at == 0 || at >= self.hosts.len() || !self.hosts[at].alive {
             return;
@@ -383,8 +384,8 @@ impl World {
         self.news.extend((0..self.hosts.len()).filter(|h| self.hosts[*h].alive).map(|h| (h, uid, true)).collect::<Vec<_>>());
     }
 
-    /// Two hosts cannot reach each other any more; of what was on its way a part is lost. Those of callers are not among them: what they
-    /// cannot reach has ended for them.
+    /// Two hosts cannot reach each other any more, and a part of the frames under way is lost. The hosts of callers are not among them: a
+    /// host that a caller cannot reach has ended for the caller.
     pub fn cut_link(&mut self, a: usize, b: usize, keep: usize) {
         let (a, b) = (a.min(b), a.max(b));
         if a < 2 || a == b || b >= self.hosts.len() || !self.hosts[a].alive || !self.hosts[b].alive || !self.cut.insert((a, b)) {
@@ -398,7 +399,7 @@ impl World {
         }
     }
 
-    /// Somebody hears that a link is lost.
+    /// A host notices that a link is lost.
     pub fn hear_of_link(&mut self, pick: usize) -> bool {
         if self.links_lost.is_empty() {
             return false;
@@ -422,14 +423,14 @@ impl World {
         self.news.extend((0..self.hosts.len()).filter(|h| self.hosts[*h].alive).map(|h| (h, proc, false)).collect::<Vec<_>>());
     }
 
-    /// Somebody hears of an end: its relay, and the caller there.
+    /// A host receives the report of an end: its relay, and the caller on it.
     pub fn hear(&mut self, pick: usize) -> bool {
         if self.news.is_empty() {
             return false;
         }
         let (at, who, host) = self.news.remove(pick % self.news.len());
         let gone = if host { self.hosts[self.at(who)].procs.clone() } else { vec![who] };
-        // What a link brought before its end counts.
+        // Frames that a link has delivered before its end count.
         if host {
             let from = self.at(who);
             for frame in self.channels.remove(&(from, at)).unwrap_or_default() {
@@ -454,7 +455,7 @@ impl World {
         true
     }
 
-    /// Time passes until somebody has something to do.
+    /// Moves the time to the next deadline of a relay.
     pub fn wait(&mut self) -> bool {
         let Some(at) = self.hosts.iter().filter(|h| h.alive).filter_map(|h| h.relay.deadline()).min() else { return false };
         self.now = self.now.max(at);
@@ -467,7 +468,7 @@ impl World {
         true
     }
 
-    /// Until nothing is left to do; says if that does not end.
+    /// Runs until no event is left; fails if that does not happen.
     pub fn settle(&mut self) {
         for round in 0..200_000usize {
             if !(self.step(round) || self.hear(round) || self.hear_of_link(round) || self.work(round) || self.wait()) {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+/// A folder for the files of one test, removed with the value.
 pub struct Folder(pub PathBuf);
 
 impl Folder {

@@ -1,7 +1,7 @@
 //! Hosts in one process: each has an agent with its gateway, and procs that are nodes on the poller of their agent.
 //!
-//! The client's host has id 1, which is the uid of the client as well. The agents of the others have uids of their own; the client's job
-//! calls host `h` `h * 100`, and procs have uids like `h * 100 + 1`. Connections between hosts are real ones, over loopback.
+//! The client's host has id 1, which is also the uid of the client. The agents of the other hosts have uids of their own. In the client's
+//! job, host `h` has the id `h * 100`, and its procs have uids like `h * 100 + 1`. Connections between hosts are real ones, over loopback.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use wire::exit::{ExitReason, ProcEnd};
 use wire::greeting::JobSettings;
 use wire::{Control, MailboxId, ProcUid, SlotId};
 
-/// Nothing takes so long: a test that waits longer has failed.
+/// Limit of every wait: a test that waits longer has failed.
 const HANG: Duration = Duration::from_secs(30);
-/// A request of the runtime to the Python side that means nothing: what was sent before it has been handled.
+/// The kind of a request to the Python side that only marks a place: the frames sent before it have been handled.
 const MARK: u16 = 77;
-/// The group of threads that ends with a proc: these procs have none of their own.
+/// The group of threads that ends with a proc: these procs have no threads of their own.
 const NO_THREADS: u64 = u64::MAX;
 /// The mailbox of every actor here.
 pub const BOX: MailboxId = MailboxId(10);
@@ -50,7 +50,7 @@ impl Process {
     }
 
     fn wait(&self, waiter: &Waiter, ready: impl FnMut() -> bool) {
-        // In simulated time a deadline would pass; there, a wait that cannot end is reported as stuck.
+        // On simulated time a deadline would pass at once; there, the timeline reports a wait that cannot end.
         let deadline = self.node.poller.timeline().is_none().then(|| Instant::now() + HANG);
         assert_eq!(self.node.poller.wait(waiter, deadline, ready), WaitEnd::Ready);
     }
@@ -60,7 +60,7 @@ impl Process {
         self.node.system.pop().unwrap()
     }
 
-    /// The next event that `wanted` makes something of; others before it are dropped.
+    /// Waits for the next event for which `wanted` returns a value, and returns this value. Other events before it are dropped.
     pub fn expect<T>(&self, mut wanted: impl FnMut(SystemEvent) -> Option<T>) -> T {
         loop {
             if let Some(found) = wanted(self.event()) {
@@ -69,12 +69,12 @@ impl Process {
         }
     }
 
-    /// The processes of the next report of ends, with their reasons.
+    /// Waits for the next report of ends; the processes in it, with their ends.
     pub fn ends(&self) -> Vec<(ProcUid, ProcEnd)> {
         self.expect(|e| if let SystemEvent::ProcsEnded { ends } = e { Some(ends) } else { None })
     }
 
-    /// How this process ended, once its end has been reported here.
+    /// Waits for the report of this process's end.
     pub fn end_of(&self, uid: ProcUid) -> ProcEnd {
         self.expect(|e| match e {
             SystemEvent::ProcsEnded { ends } => ends.into_iter().find(|(ended, _)| *ended == uid).map(|(_, end)| end),
@@ -82,12 +82,12 @@ impl Process {
         })
     }
 
-    /// Everything that `from` has sent to this process is handled. The events that it caused here.
+    /// Waits until this process has handled all frames that `from` has sent. Returns the events that they caused here.
     pub fn settle(&self, from: &Process) -> Vec<SystemEvent> {
         self.settle_as(self.uid(), from)
     }
 
-    /// The same for the agent of a host, which has another name in the job of `from`.
+    /// The same for the agent of a host, which has another id in the job of `from`.
     pub fn settle_as(&self, name: ProcUid, from: &Process) -> Vec<SystemEvent> {
         from.node.send_system(name, MARK, SlotId::NONE, vec![]);
         let mut before = Vec::new();
@@ -103,14 +103,14 @@ impl Process {
         self.node.new_cell(mode, targets.len(), targets.iter().map(|uid| (*uid, BOX)).collect())
     }
 
-    /// A message whose parts are these bytes, those of 64 KiB and more in shared memory.
+    /// Sends a message with these bytes as parts. Parts of 64 KiB and more are in shared memory.
     pub fn send(&self, to: ProcUid, slot: SlotId, parts: &[&[u8]]) -> Sent {
         let payload = Payload::new(&self.node.arena, parts.iter().map(|bytes| OutPart { bytes, readonly: true })).unwrap();
         let head = Head { dest: BOX, sender: MailboxId(5), slot, method: b"go", ..Head::default() };
         self.node.send_message(&self.node.peer(to), &head, &payload, Vec::new, true)
     }
 
-    /// The answer of a rank, when the call is over.
+    /// Waits until the call is over; the answer of a rank.
     pub fn answer(&self, cell: &Cell, rank: u32) -> Arc<Outcome> {
         let waiter = self.node.poller.waiter();
         cell.add_waiter(&waiter);
@@ -118,7 +118,7 @@ impl Process {
         cell.outcome(rank as usize).expect("an answer of this rank")
     }
 
-    /// An actor takes from the mailbox from now on.
+    /// Adds an actor that takes messages from the mailbox from now on.
     pub fn actor(&self) -> Actor<'_> {
         let (mailbox, waiter) = (self.node.mailbox(BOX).unwrap(), self.node.poller.waiter());
         mailbox.set_consumer(Consumer::Thread(waiter.clone()));
@@ -151,7 +151,7 @@ impl Actor<'_> {
     }
 }
 
-/// The bytes of a message or an answer.
+/// The bytes of all parts of a message or an answer.
 pub fn bytes(parts: &[RecvPart]) -> Vec<u8> {
     parts.iter().flat_map(|p| p.bytes().unwrap().iter().copied()).collect()
 }
@@ -164,7 +164,7 @@ pub fn killed() -> ExitReason {
     ExitReason::Signal { signal: libc::SIGKILL, core_dumped: false }
 }
 
-/// An agent whose procs are nodes of this process.
+/// A host: an agent whose procs are nodes of this process.
 pub struct Host {
     pub process: Process,
     pub agent: Arc<Agent>,
@@ -174,12 +174,12 @@ pub struct Host {
 }
 
 impl Host {
-    /// On real time.
+    /// A host on real time.
     pub fn start(uid: u64) -> Host {
         Host::on(Poller::new().unwrap(), uid)
     }
 
-    /// On simulated time: it passes while this thread waits for an event, and at once.
+    /// A host on simulated time. Time passes only while this thread waits for an event, and without a delay.
     pub fn simulated(uid: u64) -> Host {
         let timeline = Timeline::new(0);
         timeline.enroll(0);
@@ -202,18 +202,18 @@ impl Host {
         Host { process: Process::new(node), agent, gateway, launcher, io: Some(io) }
     }
 
-    /// Time that has passed, of a simulated host.
+    /// The time that has passed on a simulated host.
     pub fn elapsed(&self) -> Duration {
         self.process.node.poller.timeline().unwrap().elapsed()
     }
 
-    /// The owner asks for procs, which are not started yet.
+    /// Requests procs for an owner. They are not started yet.
     pub fn ask_for(&self, owner: ProcUid, uids: &[ProcUid], plan: &ProcPlan) {
         let procs = uids.iter().map(|uid| (*uid, plan.clone())).collect();
         self.agent.control(owner, Control::SpawnProcs { owner, procs });
     }
 
-    /// The next proc that was asked for starts, and reports to its agent that it is up.
+    /// Starts the next proc that was requested; it reports to its agent.
     pub fn started(&self) -> Process {
         let uid = self.process.expect(|e| if let SystemEvent::Launch { uid, .. } = e { Some(uid) } else { None });
         let (node, link) = self.launcher.node(uid, NO_THREADS).unwrap();
@@ -225,7 +225,7 @@ impl Host {
         proc
     }
 
-    /// A proc of this process, which is its owner and its agent.
+    /// Starts a proc of this process, which is its owner and its agent.
     pub fn proc(&self, uid: u64) -> Process {
         self.ask_for(self.process.uid(), &[ProcUid(uid)], &ProcPlan::default());
         self.started()
@@ -261,7 +261,7 @@ pub struct Cluster {
     trust: Arc<DialTrust>,
 }
 
-/// What the client's job calls the worker with this index.
+/// The id in the client's job of the worker with this index.
 pub fn host_id(worker: usize) -> ProcUid {
     ProcUid((worker as u64 + 2) * 100)
 }
@@ -277,7 +277,7 @@ impl Cluster {
         cluster
     }
 
-    /// Without workers; those that are added prove themselves to the client in this way, and it to them.
+    /// A cluster without workers. The client and workers that are added authenticate each other with this policy.
     pub fn with(policy: Policy) -> Cluster {
         Cluster::with_settings(policy, JobSettings { loss_ms: 60_000, reconnect_ms: 60_000, lease_ms: 0 })
     }
@@ -289,7 +289,7 @@ impl Cluster {
         Cluster { client, workers: Vec::new(), job, policy, trust }
     }
 
-    /// A worker that has not joined; the port at which it listens.
+    /// Adds a worker that has not joined. Returns the port on which it listens.
     pub fn add_worker(&mut self) -> u16 {
         let worker = Host::start(self.workers.len() as u64 + 2);
         let port = worker.gateway.listen(&Address::Tcp { host: "127.0.0.1".into(), port: 0 }, self.policy.clone()).unwrap();
@@ -297,12 +297,12 @@ impl Cluster {
         port
     }
 
-    /// Takes the worker at this port into the job, with this id, if its agent is the one that is meant; 0: any agent.
+    /// Joins the worker at this port with this id, if its agent has the uid `agent`; 0: any agent.
     pub fn join(&self, host: ProcUid, port: u16, agent: u64) -> Arc<Outcome> {
         self.join_within(self.wanted(host, port, agent, 0), HANG)
     }
 
-    /// The same for a worker that may take this time to be there.
+    /// The same for a worker that has `bound` to be ready.
     pub fn join_within(&self, wanted: Wanted, bound: Duration) -> Arc<Outcome> {
         let client = &self.client.process;
         let cell = client.node.new_cell(Mode::Gather, 1, Arc::default());
@@ -314,7 +314,7 @@ impl Cluster {
         Wanted { host, address: Address::Tcp { host: "127.0.0.1".into(), port }, agent, rank, trust: self.trust.clone() }
     }
 
-    /// Takes the workers at these ports into the job, together; the outcome of each.
+    /// Joins the workers at these ports together. Returns the outcome of each.
     pub fn attach(&self, ports: &[u16]) -> Vec<Arc<Outcome>> {
         let client = &self.client.process;
         let cell = client.node.new_cell(Mode::Gather, ports.len(), Arc::default());
@@ -325,7 +325,7 @@ impl Cluster {
         (0..ports.len() as u32).map(|rank| client.answer(&cell, rank)).collect()
     }
 
-    /// From now on the client reaches hosts through the worker at this port, which is none of its job.
+    /// Makes the client reach hosts through the worker at this port from now on. The worker is not in the client's job.
     pub fn go_through(&self, port: u16) -> Arc<Outcome> {
         let (client, settings) = (&self.client.process, JobSettings { loss_ms: 60_000, reconnect_ms: 60_000, lease_ms: 0 });
         let job = self.client.gateway.start_way(settings);
@@ -336,7 +336,7 @@ impl Cluster {
         client.answer(&cell, 0)
     }
 
-    /// A proc of a worker, owned by the client.
+    /// Starts a proc of a worker, owned by the client.
     pub fn proc(&self, worker: usize, uid: u64) -> Process {
         self.proc_on(host_id(worker), worker, uid)
     }
@@ -344,7 +344,7 @@ impl Cluster {
     /// The same for a worker that has this id.
     pub fn proc_on(&self, host: ProcUid, worker: usize, uid: u64) -> Process {
         let procs = vec![(ProcUid(uid), ProcPlan::default())];
-        // A client that has asked for a proc knows where the proc is.
+        // A client that has requested a proc knows on which host the proc is.
         self.client.process.node.route(ProcUid(uid), host, CLIENT);
         self.client.process.node.peer(host).send_control(Control::SpawnProcs { owner: CLIENT, procs });
         self.workers[worker].started()

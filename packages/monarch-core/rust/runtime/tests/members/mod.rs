@@ -1,5 +1,5 @@
-//! Members of a job with a detector each, on simulated time and a simulated network: messages take a random time, some are lost, any
-//! direction between any two can be cut for a while, members can be starved (they neither read nor tick) and die.
+//! Members of a job with a detector each, on simulated time and a simulated network. Messages take a random time, and some are lost. Any
+//! direction between two members can be cut for a while. Members can be starved (they neither read nor tick), and can end.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -9,10 +9,10 @@ use runtime::detector::{Action, Detector, LinkEnd, Role, Settings};
 use wire::ProcUid;
 
 pub type Member = usize;
-/// What agents say of it counts for nothing: their leases decide.
+/// The client. Reports of agents about it do not end it: their leases decide.
 pub const CLIENT: Member = 0;
 
-/// From one time on until another.
+/// A span of time, from one time until another.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub from: Duration,
@@ -31,19 +31,19 @@ impl Span {
 
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
-    /// Nothing passes from the first to the second.
+    /// No message passes from the first member to the second.
     OneWay(Member, Member, Span),
     TwoWays(Member, Member, Span),
-    /// Nothing passes to the member, or from it, or both.
+    /// No message passes to the member, from it, or both.
     Off {
         member: Member,
         deaf: bool,
         mute: bool,
         span: Span,
     },
-    /// It gets no processor.
+    /// The member gets no CPU time.
     Starved(Member, Span),
-    /// Its process ends; the kernel tells who is linked to it.
+    /// The process of the member ends, and the kernel reports that to the members linked to it.
     Dies(Member, LinkEnd, Duration),
 }
 
@@ -61,10 +61,10 @@ impl Fault {
 
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// Every message takes this and up to as much again, and one in ten up to `jitter` more.
+    /// Every message takes this time and up to as much again; one in ten takes up to `jitter` more.
     pub latency: Duration,
     pub jitter: Duration,
-    /// Lost messages of a thousand.
+    /// The number of lost messages in a thousand.
     pub drops: u64,
 }
 
@@ -84,13 +84,13 @@ enum Event {
     Dies(Member, LinkEnd),
 }
 
-/// What a member has said of another.
+/// An action that a member has taken about another one.
 #[derive(Clone, Debug)]
 pub struct Said {
     pub at: Duration,
     pub by: Member,
     pub action: Action,
-    /// When it had heard the other, by then.
+    /// When the last heartbeat of the other member had arrived.
     pub heard: Duration,
 }
 
@@ -103,7 +103,7 @@ pub struct World {
     events: BTreeMap<u64, Event>,
     queue: BinaryHeap<Reverse<(Duration, u64)>>,
     count: u64,
-    /// The tick that counts, and when it was due: others are out of date.
+    /// The id of each member's next tick, and when it is due. Other ticks in the queue are stale.
     ticks: Vec<Option<(Duration, u64)>>,
     heard: Vec<Vec<Duration>>,
     over: Vec<Vec<bool>>,
@@ -119,7 +119,7 @@ fn member(uid: ProcUid) -> Member {
     uid.0 as usize - 1
 }
 
-/// Whom an action is about.
+/// The member that an action is about.
 pub fn about(action: &Action) -> Member {
     match action {
         Action::Ping(host) | Action::Suspect(host) | Action::Recovered(host) => member(*host),
@@ -129,7 +129,7 @@ pub fn about(action: &Action) -> Member {
 }
 
 impl World {
-    /// All watch all.
+    /// All members watch each other.
     pub fn new(members: usize, loss: Duration, reconnect: Duration, network: Network, faults: Vec<Fault>, seed: u64) -> Self {
         let start = Instant::now();
         let role = |m| if m == CLIENT { Role::Client } else { Role::Agent };
@@ -163,7 +163,7 @@ impl World {
         world
     }
 
-    /// Below `n`, by xorshift64 (Marsaglia, 2003).
+    /// A random number below `n`, by xorshift64 (Marsaglia, 2003).
     fn below(&mut self, n: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -195,7 +195,7 @@ impl World {
         }
     }
 
-    /// Until when it is starved, if it is.
+    /// When the starvation of a member ends; none if it is not starved.
     fn starved(&self, m: Member) -> Option<Duration> {
         let ends = self.faults.iter().filter_map(|f| match f {
             Fault::Starved(starved, span) if *starved == m && span.has(self.now) => Some(span.to),
@@ -208,7 +208,7 @@ impl World {
         self.faults.iter().any(|f| matches!(f, Fault::Dies(d, _, at) if *d == m && *at <= self.now))
     }
 
-    /// The next tick of a member, up to 5 ms late, as timers are.
+    /// Schedules the next tick of a member, up to 5 ms late, as timers are.
     fn plan(&mut self, m: Member) {
         let Some(wait) = self.detectors[m].next(self.start + self.now) else { return };
         let due = self.now + wait;
@@ -232,7 +232,7 @@ impl World {
                 (0..self.detectors.len()).filter(|o| *o != m).for_each(|o| self.send(m, o, Message::End(end)));
             } else if self.dead(m) {
             } else if let Some(until) = self.starved(m) {
-                // Whether it reads or ticks first when it runs again is as it comes.
+                // A member that runs again reads or ticks first, by chance.
                 let later = until + self.fraction(Duration::from_millis(2));
                 let id = self.add(later, event);
                 if let Some(Event::Tick(_)) = self.events.get(&id) {
@@ -255,7 +255,7 @@ impl World {
                 let actions = self.detectors[m].tick(now);
                 actions.into_iter().for_each(|action| self.acts(m, action));
             }
-            // Who has been declared lost is refused.
+            // A member that has been declared lost is refused.
             Event::Arrives { from, .. } if self.over[m][from] => {}
             Event::Arrives { from, message: Message::End(end), .. } => drop(self.detectors[m].link_down(uid(from), end, now)),
             Event::Arrives { from, message, .. } => {
@@ -290,12 +290,12 @@ impl World {
         }
     }
 
-    /// Whether an agent hears nobody now.
+    /// True if the agent receives no heartbeats now.
     pub fn alone(&self, m: Member) -> bool {
         self.detectors[m].alone()
     }
 
-    /// What has been said that ends a host.
+    /// The actions that end a host or a link.
     pub fn verdicts(&self) -> impl Iterator<Item = &Said> {
         self.said.iter().filter(|s| about(&s.action) != CLIENT && matches!(s.action, Action::Lost { .. } | Action::LinkLost { .. }))
     }
