@@ -9,13 +9,13 @@ the buffers and refers to them from then on, at any depth, so that identities in
 
 from __future__ import annotations
 
-import sys
 from _io import BytesIO
 from _pickle import Pickler, PicklingError
 from _pickle import dumps as _c_dumps
 from _pickle import loads as _c_loads
 from typing import TYPE_CHECKING, Any
 
+from monarch._core.pickle.imports import MessageUnpickler, complete_module
 from monarch._core.pickle.reference import goes_by_value, is_in_main
 from monarch._core.pickle.state import NeedsReceivers, state
 
@@ -33,6 +33,8 @@ _ATOMS = frozenset({type(None), bool, int, float, complex, str})
 # Objects that pickle by the name of a module although they are neither class nor function.
 _NAMED = frozenset({"_lru_cache_wrapper", "TypeVar"})
 _FUNCTION = type(lambda: None)
+# Streams without this byte name no module.
+_STACK_GLOBAL = b"\x93"
 # NEXT_BUFFER MEMOIZE POP
 _TAKE_BUFFER = b"\x97\x940"
 
@@ -88,10 +90,10 @@ def loads(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:
     if buffers:
         buffers = [bytes(part) if type(part) is memoryview and part.readonly else part for part in buffers]
     try:
-        if "torch" in sys.modules:
+        if complete_module("torch") is not None:
             with _tensors().modes_off():
-                return _c_loads(data, buffers=buffers)
-        return _c_loads(data, buffers=buffers)
+                return _load(data, buffers)
+        return _load(data, buffers)
     except Exception as exc:
         from monarch._core.pickle.blame import MISSING, blame_unpickling
 
@@ -99,6 +101,12 @@ def loads(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:
         if isinstance(exc, ModuleNotFoundError) and exc.name:
             exc.add_note(MISSING.format(module=exc.name))
         raise
+
+
+def _load(data: bytes | memoryview, buffers: Sequence[Any]) -> Any:
+    if type(data) is bytes and _STACK_GLOBAL not in data:
+        return _c_loads(data, buffers=buffers)
+    return MessageUnpickler(BytesIO(data), buffers=buffers).load()
 
 
 def _survey(obj: Any, large: list[bytes]) -> bool:
@@ -134,7 +142,7 @@ def _survey(obj: Any, large: list[bytes]) -> bool:
 def _encode(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes] | None, *, same_program: bool = False) -> bytes:
     before, state.message = state.message, True
     try:
-        if "torch" in sys.modules:
+        if complete_module("torch") is not None:
             tensors = _tensors()
             with tensors.modes_off():
                 return _attempt(obj, large, buffers, tensors.reduce, same_program)
@@ -174,7 +182,7 @@ def attempt(obj: Any) -> None:
     """Pickles and throws away: whether it can be done, without a copy of large buffers and without a search for the culprit."""
     before, state.message = state.message, True
     try:
-        tensor = _tensors().reduce if "torch" in sys.modules else None
+        tensor = _tensors().reduce if complete_module("torch") is not None else None
         _attempt(obj, (), [], tensor)
     finally:
         state.message = before

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from monarch._core.pickle.imports import complete_module
+
 FunctionType = type(lambda: None)
 
 _MAIN = frozenset({"__main__", "__mp_main__"})
@@ -44,7 +46,7 @@ def module_by_value(name: str) -> bool:
 
 def registered_by_value() -> set[str]:
     """Names of the modules that the user registered with cloudpickle."""
-    loaded: Any = sys.modules.get("cloudpickle.cloudpickle")
+    loaded = complete_module("cloudpickle.cloudpickle")
     if loaded is None:
         return set()
     found = getattr(loaded, "_PICKLE_BY_VALUE_MODULES", None)  # without the copy that the public function makes
