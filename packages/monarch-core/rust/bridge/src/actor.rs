@@ -19,6 +19,7 @@ use crate::loop_wait;
 use crate::process::Process;
 use crate::trace;
 
+/// The mailbox of an actor of this process.
 #[pyclass(frozen)]
 pub struct ActorMailbox {
     pub node: Arc<Node>,
@@ -191,6 +192,7 @@ impl ActorMailbox {
 }
 
 impl ActorMailbox {
+    /// The bound method of an endpoint, from the cache of the loop or by `resolve`.
     fn method(
         &self,
         py: Python<'_>,

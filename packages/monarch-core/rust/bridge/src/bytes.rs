@@ -8,9 +8,11 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyTuple};
 use runtime::node::payload::OutPart;
 
+/// The functions of the module `pickling`, imported at first use.
 static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
+/// A function of the module `pickling`.
 fn pickling<'py>(py: Python<'py>, cell: &PyOnceLock<Py<PyAny>>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     let f = cell.get_or_try_init(py, || py.import("monarch._core.pickle.pickling")?.getattr(name).map(Bound::unbind))?;
     Ok(f.bind(py).clone())
@@ -31,6 +33,7 @@ impl View {
         Ok(View { raw })
     }
 
+    /// The memory as a part of a message.
     fn part(&self) -> OutPart<'_> {
         let bytes = match self.raw.len {
             0 => &[][..],
@@ -103,6 +106,7 @@ fn os_error(e: std::io::Error) -> PyErr {
 /// The size from which huge pages are requested for fresh memory: page faults of 4 KiB each would cost more than the copy.
 const HUGE: usize = 8 << 20;
 
+/// Copies received bytes into a Python object.
 fn bytes(py: Python<'_>, from: &[u8], writable: bool) -> PyResult<Py<PyAny>> {
     if from.len() < HUGE {
         return Ok(if writable { PyByteArray::new(py, from).into_any().unbind() } else { PyBytes::new(py, from).into_any().unbind() });
@@ -129,6 +133,7 @@ fn bytes(py: Python<'_>, from: &[u8], writable: bool) -> PyResult<Py<PyAny>> {
     }
 }
 
+/// A Python object for a received buffer: read-only bytes, a mapping of shared memory, or a copy.
 fn buffer(py: Python<'_>, part: &RecvPart) -> PyResult<Py<PyAny>> {
     if part.readonly() {
         return bytes(py, part.bytes().map_err(os_error)?, false);

@@ -15,6 +15,7 @@ use crate::caller::{LARGE, message};
 use crate::gil;
 use crate::trace::TraceContext;
 
+/// A message that user code handles.
 #[pyclass(frozen)]
 pub struct Call {
     pub node: Arc<Node>,
@@ -156,6 +157,7 @@ impl Call {
     }
 }
 
+/// Sends the result of a call.
 pub fn reply(value: &Bound<'_, PyAny>, node: &Node, to: ProcUid, slot: SlotId, rank: u32) -> PyResult<()> {
     let py = value.py();
     let pickled = Pickled::new(value)?;

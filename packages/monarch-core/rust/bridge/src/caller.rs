@@ -67,6 +67,7 @@ struct Sending<'a> {
     cell: Option<&'a Cell>,
 }
 
+/// The condition under which a call is done, from its number; `None` for a call without an answer.
 pub fn mode(n: i32) -> PyResult<Option<Mode>> {
     Ok(match n {
         NO_ANSWER => None,
@@ -120,6 +121,7 @@ pub fn send(
     }
 }
 
+/// True if this thread runs an event loop.
 fn loop_is_running(py: Python<'_>) -> PyResult<bool> {
     // A thread without `asyncio` cannot run a loop.
     let modules = py.import("sys")?.getattr("modules")?;
@@ -231,6 +233,7 @@ impl Caller {
         Some(&group.near)
     }
 
+    /// Sends to the rank `i`. `answer` is the rank of the answer in the pending call.
     fn one(&self, py: Python<'_>, t: &Targets, i: usize, answer: u32, sending: &Sending<'_>) -> PyResult<()> {
         let Sending { head, payload, pickled, cell } = sending;
         let peer = &t.peers[i];

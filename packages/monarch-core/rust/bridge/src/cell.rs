@@ -33,6 +33,7 @@ impl CallCell {
         CallCell { node: node.clone(), inner, port: Some(port) }
     }
 
+    /// Abandons a receive whose item was not read.
     fn leave_port(&self) {
         if let Some(port) = &self.port
             && !self.inner.retrieved.load(Ordering::Acquire)

@@ -231,6 +231,7 @@ impl EventBatch {
     }
 }
 
+/// The owner of the memory that a buffer views.
 enum Source {
     Columns(Columns),
     Offsets(Arc<Batch>),

@@ -13,6 +13,7 @@ use runtime::Mailbox;
 
 use crate::signal::{self, SignalPipe};
 
+/// The interpreter is ending: threads other than the main one must not take the GIL.
 static EXITING: AtomicBool = AtomicBool::new(false);
 /// The main thread runs its exit handlers: user threads receive no more notifications.
 static LEAVING: AtomicBool = AtomicBool::new(false);
@@ -34,13 +35,16 @@ struct Named {
 }
 
 thread_local! {
+    /// True on the main thread of the process.
     static IS_MAIN: bool = is_main_thread();
     /// A weak reference and not an address: the poller of a simulated world can be followed by another one at the same address, with
     /// another eventfd.
     static WAITER: StdCell<Option<(Weak<Poller>, Arc<Waiter>)>> = const { StdCell::new(None) };
+    /// The actor that this thread belongs to.
     static SENDER: StdCell<Option<Named>> = const { StdCell::new(None) };
     /// This thread continues its work while the process exits.
     static STAYS: StdCell<bool> = const { StdCell::new(false) };
+    /// The clean-up handler of this thread.
     static SHIELD: StdCell<Option<Box<shield::Buffer>>> = const { StdCell::new(None) };
 }
 
@@ -85,6 +89,7 @@ mod shield {
     pub fn push(_: &mut Buffer) {}
 }
 
+/// Protects this thread from `pthread_exit`, once. The main thread needs no protection.
 fn shield_thread() {
     SHIELD.with(|s| {
         let held = s.take().unwrap_or_else(|| {
@@ -98,6 +103,7 @@ fn shield_thread() {
     });
 }
 
+/// The sender of messages of this thread.
 pub fn sender() -> Option<Sender> {
     SENDER.with(|s| {
         let v = s.take();
@@ -107,6 +113,7 @@ pub fn sender() -> Option<Sender> {
     })
 }
 
+/// The id of the sender's mailbox; 0 if the thread belongs to no actor.
 pub fn sender_id() -> u64 {
     SENDER.with(|s| {
         let v = s.take();
@@ -159,6 +166,7 @@ pub fn park_if_exiting() {
     }
 }
 
+/// True if this thread must be blocked.
 fn must_stay() -> bool {
     (EXITING.load(Ordering::Acquire) || LEAVING.load(Ordering::Acquire) && !STAYS.get()) && !IS_MAIN.with(|m| *m)
 }
@@ -230,6 +238,7 @@ pub fn wait_for_answer(
     wait_until(py, poller, waiter, wait, ready)?.ok_or_else(stuck)
 }
 
+/// The error of a wait that can never end.
 fn stuck() -> PyErr {
     PyRuntimeError::new_err("this would wait for ever: every thread of the universe waits, no message is in flight and no time-out is due")
 }
@@ -245,6 +254,7 @@ pub fn wait_quiet(
     wait_until(py, poller, waiter, |done| poller.wait(waiter, deadline, done), ready)
 }
 
+/// Waits by `wait` until `ready` is true, and runs signal handlers on the main thread; `None` if nothing can happen any more.
 fn wait_until(
     py: Python<'_>,
     poller: &Arc<Poller>,
@@ -296,6 +306,7 @@ pub fn begin_exit() {
     EXITING.store(true, Ordering::Release);
 }
 
+/// The exit code of the process; 0 if none is set.
 static EXIT_CODE: AtomicI32 = AtomicI32::new(0);
 
 /// The exit code that a shell shows for a process that Ctrl-C has ended.
@@ -340,6 +351,7 @@ pub fn after_fork_in_child(py: Python<'_>, parent: u32, leave: Py<PyAny>, proces
     }
 }
 
+/// True in a fork of a process that had a runtime.
 pub fn is_forked() -> bool {
     FORKED_FROM.load(Ordering::Acquire) != 0
 }

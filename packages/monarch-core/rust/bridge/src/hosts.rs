@@ -55,6 +55,7 @@ impl Trust {
     }
 }
 
+/// The gateway of this process, with the trust for its hosts.
 #[pyclass(frozen)]
 pub struct Hosts {
     node: Arc<Node>,
@@ -67,6 +68,7 @@ fn seconds(s: f64) -> Duration {
     Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX / 4)
 }
 
+/// The settings of a job, from seconds.
 fn job_settings((loss, reconnect, lease): (f64, f64, f64)) -> JobSettings {
     let ms = |s: f64| seconds(s).as_millis() as u64;
     JobSettings { loss_ms: ms(loss), reconnect_ms: ms(reconnect), lease_ms: ms(lease) }
@@ -259,6 +261,7 @@ impl Hosts {
 }
 
 impl Hosts {
+    /// The trust for dialling hosts, which is made once for each secret.
     fn dial_trust(&self, trust: Trust) -> PyResult<Arc<DialTrust>> {
         let mut known = lock(&self.trusts);
         if let Some((_, found)) = known.iter().find(|(t, _)| *t == trust) {

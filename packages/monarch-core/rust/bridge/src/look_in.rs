@@ -40,6 +40,7 @@ pub fn look_in<'py>(py: Python<'py>, agent: u64, me: u64, what: u8, timeout: f64
     body.map(|b| PyBytes::new(py, &b)).map_err(PyOSError::new_err)
 }
 
+/// Connects to an agent, sends the request, and reads frames until the answer.
 fn ask(agent: ProcUid, me: ProcUid, what: u8, timeout: Duration) -> Result<Vec<u8>, String> {
     let deadline = Instant::now() + timeout;
     let fd = runtime::node::guest::dial(agent, me).map_err(|e| format!("cannot reach it: {e}"))?;
@@ -61,6 +62,7 @@ fn ask(agent: ProcUid, me: ProcUid, what: u8, timeout: Duration) -> Result<Vec<u
     }
 }
 
+/// Reads `len` bytes before the deadline.
 fn read(stream: &mut std::os::unix::net::UnixStream, len: usize, deadline: Instant) -> Result<Vec<u8>, String> {
     let (mut bytes, mut at) = (vec![0; len], 0);
     while at < len {

@@ -30,6 +30,7 @@ pub fn sleeper() -> Option<Arc<dyn Sleeper>> {
 /// The value of `fd` after the loop was closed.
 const CLOSED: i32 = -1;
 
+/// The readiness of a loop's epoll set, as a source of the poller.
 struct LoopReady {
     waiter: Arc<Waiter>,
     ready: AtomicBool,

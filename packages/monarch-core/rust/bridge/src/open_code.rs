@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_void};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+/// A hook for the opening of code, and the function that installs it.
 type OpenCode = unsafe extern "C" fn(*mut ffi::PyObject, *mut c_void) -> *mut ffi::PyObject;
 type SetOpenCode = unsafe extern "C" fn(OpenCode, *mut c_void) -> c_int;
 

@@ -35,6 +35,7 @@ thread_local! {
     static HOUSEKEEPING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
+/// The runtime of this process: its node, and what only Python uses.
 #[pyclass(frozen)]
 pub struct Process {
     pub node: Arc<Node>,
@@ -54,8 +55,7 @@ type Plan = (u64, Vec<u8>, bool, u64, String, String, String);
 
 #[pymethods]
 impl Process {
-    /// Makes the runtime of a client, which is its own agent. `zygote` is the command that starts the zygote; `consoles` are the
-    /// descriptors for lines that procs print to stdout and stderr, -1 for none.
+    /// Makes a client's runtime. `zygote` is the zygote's command; `consoles` get the lines of procs' stdout and stderr (-1: none).
     #[staticmethod]
     fn client(
         uid: u64,

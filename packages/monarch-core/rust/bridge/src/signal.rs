@@ -44,6 +44,7 @@ pub fn was_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Acquire)
 }
 
+/// A pipe to which Python's C handler writes while the main thread waits.
 pub struct SignalPipe {
     read: OwnedFd,
     write: OwnedFd,
@@ -70,10 +71,12 @@ thread_local! {
     static PIPES: RefCell<Vec<(usize, Arc<SignalPipe>)>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The pipe for the poller of this process.
 pub fn pipe(poller: &Arc<Poller>) -> Option<&'static Arc<SignalPipe>> {
     PIPE.get_or_init(|| make(poller)).as_ref()
 }
 
+/// The pipe for the poller of a simulated world.
 pub fn simulated_pipe(poller: &Arc<Poller>) -> Option<Arc<SignalPipe>> {
     let key = Arc::as_ptr(poller) as usize;
     PIPES.with(|pipes| {
@@ -93,6 +96,7 @@ pub fn forget(poller: &Arc<Poller>) {
     PIPES.with(|pipes| pipes.borrow_mut().retain(|(k, _)| *k != key));
 }
 
+/// Makes a pipe, and adds it to the poller.
 fn make(poller: &Arc<Poller>) -> Option<Arc<SignalPipe>> {
     let (read, write) = sys::pipe().ok()?;
     sys::set_nonblocking(read.as_raw_fd()).ok()?;
@@ -135,6 +139,7 @@ impl SignalPipe {
         set_wakeup_fd(py, self.write.as_raw_fd())
     }
 
+    /// Restores the descriptor that was set before `listen`.
     pub fn unlisten(py: Python<'_>, before: i32) {
         // This call fails only where `listen` failed.
         let _ = set_wakeup_fd(py, before);

@@ -10,12 +10,14 @@ use pyo3::prelude::*;
 
 use crate::gil;
 
+/// The clock of a simulated world, and its poller while the world runs.
 #[pyclass(frozen)]
 pub struct Timeline {
     pub inner: Arc<net::Timeline>,
     running: Mutex<Option<(Arc<Poller>, JoinHandle<()>)>>,
 }
 
+/// A time in seconds as a duration.
 fn span(seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
         .map_err(|_| PyValueError::new_err(format!("invalid time {seconds}: must be finite and not negative")))

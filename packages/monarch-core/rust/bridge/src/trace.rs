@@ -16,6 +16,7 @@ use wire::Trace;
 static TRACING: AtomicBool = AtomicBool::new(false);
 /// The number of imported modules when OpenTelemetry was last searched for.
 static MODULES: AtomicIsize = AtomicIsize::new(0);
+/// OpenTelemetry is imported.
 static HAS_OPENTELEMETRY: AtomicBool = AtomicBool::new(false);
 /// The number of the next message that begins. Code outside messages has 0.
 static MESSAGES: AtomicU64 = AtomicU64::new(1);
@@ -28,6 +29,7 @@ struct Names {
 
 static NAMES: PyOnceLock<Names> = PyOnceLock::new();
 
+/// Sets what this module needs, when the extension module is loaded.
 pub fn prepare(py: Python<'_>) -> PyResult<()> {
     let make = || -> PyResult<Names> {
         let variable = py.import("_contextvars")?.getattr("ContextVar")?.call1(("monarch_trace",))?.unbind();

@@ -7,6 +7,7 @@ use net::sys;
 use pyo3::prelude::*;
 use runtime::node::cell::Watcher;
 
+/// The tokens of calls that are done, and the descriptor that notifies the loop.
 pub struct Ready {
     tokens: Mutex<Vec<u64>>,
     event: OwnedFd,
@@ -23,6 +24,7 @@ impl Watcher for Ready {
     }
 }
 
+/// The notification of one event loop.
 #[pyclass(frozen)]
 pub struct LoopWatcher {
     pub inner: Arc<Ready>,

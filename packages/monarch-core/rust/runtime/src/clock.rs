@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use net::timers::{Task, Timers};
 
+/// The source of time that a state machine is given.
 pub trait Clock: Send + Sync {
     /// The time since this clock began. It never goes back.
     fn now(&self) -> Duration;

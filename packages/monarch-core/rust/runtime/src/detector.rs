@@ -77,6 +77,7 @@ pub enum Role {
     Agent,
 }
 
+/// The settings of a detector, which all members of a job share except for the role.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// `host_loss_timeout`
@@ -143,6 +144,7 @@ struct Stamp {
 
 /// The clock of silences: real time without the pauses for this member's own starvation or isolation.
 struct Clock {
+    /// The sum of the pauses.
     stood: Duration,
     /// The time of the last reading, and the time at which the next reading is due.
     looked: Instant,
@@ -150,16 +152,20 @@ struct Clock {
 }
 
 impl Clock {
+    /// A stamp for this real time.
     fn stamp(&self, at: Instant) -> Stamp {
         Stamp { at, stood: self.stood }
     }
 
+    /// The time since the stamp without the pauses of the clock.
     fn since(&self, stamp: Stamp, now: Instant) -> Duration {
         now.saturating_duration_since(stamp.at).saturating_sub(self.stood.saturating_sub(stamp.stood))
     }
 }
 
+/// A suspicion of one host: the probes about it, and their results.
 struct Suspicion {
+    /// The time at which the suspicion began.
     since: Instant,
     /// The time of the last round of probes.
     asked: Option<Instant>,
@@ -172,7 +178,9 @@ struct Suspicion {
     answered: bool,
 }
 
+/// The state of one host that is watched, or pinged for another member.
 struct Host {
+    /// The time of the last direct or indirect heartbeat.
     heard: Stamp,
     /// True after the first heartbeat of the host.
     known: bool,
@@ -181,10 +189,12 @@ struct Host {
     wanted: bool,
     /// The host is not watched but pinged until then, because another member asked about it.
     help: Option<Instant>,
+    /// The end of its streams, until the next heartbeat.
     down: Option<LinkEnd>,
     /// Its streams have ended with EOF, and no heartbeat has arrived since.
     ended: bool,
     suspicion: Option<Suspicion>,
+    /// A suspicion has ended with a heartbeat, and `tick` has not reported it.
     recovered: bool,
 }
 
@@ -218,6 +228,7 @@ impl Host {
     }
 }
 
+/// The failure detector of one member of a job. The job of the gateway owns it, passes events to it, and calls `tick` when `next` is due.
 pub struct Detector {
     settings: Settings,
     clock: Option<Clock>,
@@ -239,6 +250,7 @@ impl Detector {
 
     // ---- events
 
+    /// Starts watching a host. Its silence counts from now on.
     pub fn watch(&mut self, host: ProcUid, now: Instant) {
         let stamp = self.look(now);
         self.any.get_or_insert(stamp);
@@ -346,6 +358,7 @@ impl Detector {
         Some(clock.due.saturating_duration_since(now))
     }
 
+    /// The actions that are due now. It is called when the time that `next` returned has passed.
     pub fn tick(&mut self, now: Instant) -> Vec<Action> {
         self.look(now);
         let beat = self.settings.beat();

@@ -53,6 +53,7 @@ pub enum Action {
     Orphan { actor: MailboxId },
 }
 
+/// A mesh that an actor of this process or the process itself owns.
 struct Mesh {
     owner: Owner,
     kind: Kind,
@@ -61,6 +62,7 @@ struct Mesh {
     ranks: Box<[(ProcUid, u32)]>,
     /// The mesh is to end.
     stopping: bool,
+    /// The ranks of whose failure or end the owner has been notified.
     told: HashSet<u32>,
     /// The ranks whose procs have ended.
     lost: HashSet<u32>,
@@ -74,6 +76,7 @@ impl Mesh {
     }
 }
 
+/// An actor that runs in this process.
 struct Actor {
     owner_proc: ProcUid,
     /// The class overrides `__supervise__`; `None` until the actor is constructed.
@@ -87,6 +90,7 @@ struct Actor {
 /// Meshes in the order of their creation, so that the order of notifications does not depend on a hash.
 type Births = BTreeSet<(u64, MailboxId)>;
 
+/// The ownership tree of one process: the meshes that it owns, and the actors that run in it. The node owns it.
 #[derive(Default)]
 pub struct Supervision {
     meshes: HashMap<MailboxId, Mesh>,
@@ -101,6 +105,7 @@ pub struct Supervision {
 impl Supervision {
     // ---- meshes and actors
 
+    /// Adds a mesh and its owner. `procs` has the proc of each rank.
     pub fn created(&mut self, mesh: MailboxId, owner: Owner, kind: Kind, procs: Vec<ProcUid>) {
         self.born += 1;
         let key = (self.born, mesh);
@@ -167,6 +172,7 @@ impl Supervision {
         all.into_iter().map(|(_, id)| id).collect()
     }
 
+    /// Adds an actor of this process, whose mesh belongs to a process `owner_proc`.
     pub fn actor_started(&mut self, actor: MailboxId, owner_proc: ProcUid) {
         self.actors.insert(actor, Actor { owner_proc, supervises: None, asked: 0, over: false });
         self.wards.entry(owner_proc).or_default().insert(actor);
@@ -186,6 +192,7 @@ impl Supervision {
         }
     }
 
+    /// Removes an actor that has ended.
     pub fn actor_ended(&mut self, actor: MailboxId) {
         let Some(a) = self.actors.remove(&actor) else { return };
         if let Some(all) = self.wards.get_mut(&a.owner_proc) {
@@ -259,6 +266,7 @@ impl Supervision {
         actions
     }
 
+    /// Notifies the owner of a mesh of one rank, once.
     fn tell(&mut self, about: Member, actions: &mut Vec<Action>) {
         let Some(m) = self.meshes.get_mut(&about.mesh) else { return };
         if !m.told.insert(about.rank) {

@@ -41,6 +41,7 @@ impl Exchanging {
     }
 }
 
+/// The exchange, as the runtime uses it.
 struct Blocks(Weak<Exchanging>);
 
 impl Exchange for Blocks {

@@ -9,6 +9,7 @@ use runtime::Node;
 use runtime::node::bulk_streams::{Handed, NoBulk};
 use wire::ProcUid;
 
+/// The opening of streams, as the bulk transport uses it.
 pub struct Streams {
     pub node: Weak<Node>,
     /// Where no stream can be opened, a pipe of messages replaces it.
@@ -36,6 +37,7 @@ impl Fabric for Streams {
     }
 }
 
+/// A stream of the runtime, in the type of the bulk transport.
 pub fn opened(Handed { fd, keys, dialled, is_routed, still }: Handed) -> Opened {
     Opened { fd, keys, dialled, is_routed, still }
 }

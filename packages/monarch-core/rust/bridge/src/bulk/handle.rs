@@ -13,6 +13,7 @@ use super::memory::SharedMemory;
 use crate::cell::CallCell;
 use crate::gil;
 
+/// A handle of a buffer, which any process may own.
 #[pyclass(frozen)]
 pub struct Handle {
     pub node: Arc<Node>,

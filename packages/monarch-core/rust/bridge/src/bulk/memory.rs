@@ -66,6 +66,7 @@ impl Drop for BufferMemory {
     }
 }
 
+/// The owner of shared memory: an allocation of this process, or a mapping.
 enum Source {
     Block(Arc<Block>),
     Mapping(Mapping),

@@ -14,6 +14,7 @@ use super::registry::Bulk;
 use crate::cell::CallCell;
 use crate::gil;
 
+/// Operations that are prepared once.
 #[pyclass(frozen)]
 pub struct Plan {
     node: Arc<Node>,

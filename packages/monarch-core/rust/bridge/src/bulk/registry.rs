@@ -18,6 +18,7 @@ use super::memory::SharedMemory;
 use crate::gil;
 use crate::process::Process;
 
+/// The buffers and transfers of this process.
 #[pyclass(frozen)]
 pub struct Bulk {
     pub node: Arc<Node>,

@@ -53,6 +53,7 @@ impl CastCall {
         self.runs.is_some() && self.untold > 0
     }
 
+    /// Adds the outcome of one target; false if it was known.
     fn single(&mut self, index: u32, status: Status, bytes: Arc<[u8]>) -> bool {
         let known = match self.runs_at(index) {
             Some((status, _)) => !is_absent(status),
@@ -95,6 +96,7 @@ impl CastCall {
         true
     }
 
+    /// The runs of the reduced answers: first index, index after the last, status.
     fn ranges(&self) -> impl Iterator<Item = (u32, u32, u8)> {
         self.runs.iter().flat_map(Runs::iter).scan(0u32, |at, run| {
             let from = *at;
@@ -103,6 +105,7 @@ impl CastCall {
         })
     }
 
+    /// The reduced answer of one target.
     fn runs_at(&self, index: u32) -> Option<(u8, &[u8])> {
         let runs = self.runs.as_ref()?;
         let ends = self.ends.get_or_init(|| {

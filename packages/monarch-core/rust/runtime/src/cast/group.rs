@@ -12,6 +12,7 @@ use super::fan_out::{divide, head};
 use super::record::{Child, Record};
 use super::relay::Effect;
 
+/// A group of processes at one relay, with the casts to it that are not finished. The relay owns it.
 pub(super) struct Group {
     pub slice: Arc<GroupSlice>,
     /// The position of this host in the group.
@@ -20,6 +21,7 @@ pub(super) struct Group {
     pub finished: u64,
     /// At the root: the value of `finished` that other hosts have been sent.
     pub said: u64,
+    /// At the root: the time at which `finished` is reported without another cast.
     pub say_at: Option<Duration>,
     pub casts: BTreeMap<u64, Record>,
     /// The part of the group that each child has received.

@@ -26,6 +26,7 @@ pub const REPORT: Duration = Duration::from_millis(5);
 /// The time after which the rest of a slow worker's part continues without this worker.
 pub const SLOW: Duration = Duration::from_secs(1);
 
+/// An action of `Join` for its caller, the gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum JoinEffect {
     /// Dial the worker, then call `on_joined` or `on_failed`.
@@ -76,12 +77,14 @@ impl Join {
         self.parts.is_empty() && self.report == Joined::default()
     }
 
+    /// Begins to join the workers of a list.
     pub fn start(&mut self, now: Duration, workers: Joining) -> Vec<JoinEffect> {
         let mut out = vec![];
         self.split(now, workers.workers, self.fan_out, &mut out);
         out
     }
 
+    /// Divides workers into parts, and dials the first worker of each part.
     fn split(&mut self, now: Duration, workers: Vec<(u32, String)>, parts: usize, out: &mut Vec<JoinEffect>) {
         let n = workers.len();
         let k = parts.min(n);
@@ -97,6 +100,7 @@ impl Join {
         }
     }
 
+    /// Takes a successful dial: the worker has joined.
     pub fn on_joined(&mut self, now: Duration, worker: u32) -> Vec<JoinEffect> {
         let mut out = vec![];
         let Some(part) = self.parts.get_mut(&worker).filter(|p| p.until.is_some()) else { return out };
@@ -121,6 +125,7 @@ impl Join {
         out
     }
 
+    /// Reports a worker as failed, and continues with its part in two halves.
     fn failed(&mut self, now: Duration, worker: u32, why: &str, out: &mut Vec<JoinEffect>) {
         let Some(part) = self.parts.remove(&worker) else { return };
         self.report.failed.push((worker, format!("{}: {why}", part.address)));
@@ -157,6 +162,7 @@ impl Join {
         out
     }
 
+    /// Sends the report if no part is left, or plans it.
     fn news(&mut self, now: Duration, out: &mut Vec<JoinEffect>) {
         if self.report == Joined::default() {
             return;
@@ -174,6 +180,7 @@ impl Join {
         self.parts.values().flat_map(|p| [p.until, p.slow.filter(|_| !p.rest.is_empty())]).flatten().chain(self.report_at).min()
     }
 
+    /// Handles the time limits and the report that are due now.
     pub fn on_time(&mut self, now: Duration) -> Vec<JoinEffect> {
         let mut out = vec![];
         let mut waiting = vec![];

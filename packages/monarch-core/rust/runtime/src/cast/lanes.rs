@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 
+/// A frame in its queue.
 struct Waiting<T> {
     frame: T,
     /// The attachments that have not arrived completely.
@@ -77,6 +78,7 @@ impl<L: Hash + Eq + Clone, T> Lanes<L, T> {
         });
     }
 
+    /// The number of frames that wait.
     pub fn waiting(&self) -> usize {
         self.lanes.values().map(VecDeque::len).sum()
     }

@@ -18,8 +18,10 @@ use super::fan_out::{FAN_OUT, divide, head};
 
 /// The wait after the first notice; the longest wait is 16 times as long. A user does not notice the sum of four hops with it.
 pub const WINDOW: Duration = Duration::from_millis(2);
+/// The longest wait, in units of `WINDOW`.
 const WIDEST: u32 = 16;
 
+/// An action of `Notices` for its caller, the gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NoticeEffect {
     Send {
@@ -36,6 +38,7 @@ struct Neighbour {
     /// The span that a child passes notices on to; empty for the parent.
     span: Span,
     news: Vec<ProcUid>,
+    /// The neighbour is to get all known ends.
     whole: bool,
     knows_roster: bool,
 }
@@ -139,6 +142,7 @@ impl Notices {
         out
     }
 
+    /// Takes a notice of a neighbour.
     pub fn on_notice(&mut self, now: Duration, from: ProcUid, notice: Notice) -> Vec<NoticeEffect> {
         // The roster is taken first, so that new ends go to the new neighbours. Of two parents that both send a roster (each may be right
         // about ended hosts) the one with the larger part takes precedence.
@@ -152,6 +156,7 @@ impl Notices {
         out
     }
 
+    /// Adds new ends, and queues them for all neighbours except their sender.
     fn learn(&mut self, now: Duration, from: Option<ProcUid>, ended: Vec<Ended>) -> Vec<NoticeEffect> {
         if let Some(n) = self.below.iter_mut().chain(&mut self.above).find(|n| Some(n.uid) == from) {
             n.news.retain(|uid| !ended.iter().any(|e| e.uid == *uid));
@@ -173,6 +178,7 @@ impl Notices {
         vec![NoticeEffect::Tell(fresh)]
     }
 
+    /// Replaces neighbours that have ended by the next live hosts of their spans.
     fn replace_dead(&mut self, now: Duration) {
         for n in std::mem::take(&mut self.below) {
             if !self.dead.contains(&n.uid) {
@@ -189,6 +195,7 @@ impl Notices {
         self.at
     }
 
+    /// Sends the notices that are due now.
     pub fn on_time(&mut self, now: Duration) -> Vec<NoticeEffect> {
         self.at = None;
         self.due(now)

@@ -20,6 +20,7 @@ pub struct OutOrder {
 }
 
 impl OutOrder {
+    /// The counter of frames to a host.
     pub fn counter(&mut self, host: ProcUid) -> Counter {
         *self.counters.entry(host).or_insert_with(|| {
             self.next.push(0);
@@ -66,6 +67,7 @@ pub fn all(hosts: usize) -> Span {
     Span::new(0, hosts as u32)
 }
 
+/// The frames from one process: the number that is due, and the frames that arrived early.
 struct From<T> {
     next: u64,
     early: BTreeMap<u64, T>,

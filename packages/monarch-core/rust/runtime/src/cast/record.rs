@@ -43,11 +43,14 @@ pub(super) struct Task {
     pub done: bool,
 }
 
+/// One cast at one host: the frame, the state of the host's targets, and the tasks. The group owns it.
 pub(super) struct Record {
     pub cast: Cast,
+    /// The number by which procs of this host name the cast in their answers.
     pub token: u64,
     /// The state of each target of this host, by index, from the first index of this host.
     pub own: Vec<Own>,
+    /// The number of targets of this host without an outcome.
     pub missing: usize,
     pub tasks: Vec<Task>,
     /// The number of the next ask that this host sends.
@@ -85,6 +88,7 @@ impl Record {
         runs
     }
 
+    /// True if all targets of this host and all children of the task have outcomes.
     pub fn is_complete(&self, task: &Task) -> bool {
         self.missing == 0 && task.children.iter().all(|c| c.result.is_some())
     }
@@ -116,6 +120,7 @@ impl Record {
         Reduced { group: self.cast.group, number: self.cast.number, ask: task.ask, span: task.span, runs }
     }
 
+    /// The frame for an answer of a target of this host that is sent ahead.
     pub fn answer(&self, index: u32, status: Status, bytes: Arc<[u8]>) -> Answer {
         Answer { group: self.cast.group, number: self.cast.number, ask: 0, index, status, bytes }
     }

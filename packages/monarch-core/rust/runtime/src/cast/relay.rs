@@ -50,6 +50,7 @@ pub struct Delivery {
     pub attachments: Arc<[Attachment]>,
 }
 
+/// A target of a cast on this host: its proc, its rank in the call, and its index in the group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
     pub proc: ProcUid,
@@ -57,6 +58,7 @@ pub struct Target {
     pub index: u32,
 }
 
+/// An action of the relay for its caller, the gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Send a frame to another host, with the attachments of the cast.
@@ -72,11 +74,14 @@ pub enum Effect {
     Deliver(Delivery),
 }
 
+/// The relay of one host in one job: its groups, and the hosts and procs whose end it knows.
 pub struct Relay {
     me: ProcUid,
     fan_out: u32,
     pub(super) groups: HashMap<GroupId, Group>,
+    /// The groups that their sources have asked to forget, and that are removed.
     pub(super) forgotten: HashSet<GroupId>,
+    /// The group and the number of the cast with each token.
     tokens: HashMap<u64, (GroupId, u64)>,
     pub(super) dead: HashSet<ProcUid>,
     pub(super) ended: HashSet<ProcUid>,
@@ -139,6 +144,7 @@ impl Relay {
         out
     }
 
+    /// Takes a frame about casts from another host.
     pub fn on_frame(&mut self, now: Duration, from: ProcUid, frame: CastFrame) -> Vec<Effect> {
         let mut out = Vec::new();
         match frame {
@@ -152,10 +158,12 @@ impl Relay {
         out
     }
 
+    /// True if the source of the group or the host `root` of the source has ended.
     fn source_gone(&self, group: GroupId, root: Option<ProcUid>) -> bool {
         self.ended.contains(&group.source) || root.is_some_and(|r| self.dead.contains(&r))
     }
 
+    /// Takes a cast from a source of this host (`from` is `None`) or from another host.
     fn on_cast(&mut self, now: Duration, from: Option<ProcUid>, mut cast: Cast, out: &mut Vec<Effect>) {
         let id = cast.group;
         if let Some(slice) = cast.slice.take() {
@@ -315,6 +323,7 @@ impl Relay {
 
     // ---- groups
 
+    /// Adds the members of a group, or a larger part of them.
     fn learn(&mut self, id: GroupId, slice: Arc<GroupSlice>) {
         if self.source_gone(id, Some(slice.root)) {
             return;
@@ -337,6 +346,7 @@ impl Relay {
         }
     }
 
+    /// Takes the report of finished casts, and passes it on.
     fn on_finished(&mut self, id: GroupId, span: Span, below: u64, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&id) else { return };
         if below > g.finished {
@@ -345,6 +355,7 @@ impl Relay {
         g.say_finished(id, span, below, self.fan_out, &self.dead, out);
     }
 
+    /// Removes a group and its casts.
     pub(super) fn drop_group(&mut self, id: GroupId) {
         if let Some(g) = self.groups.remove(&id) {
             for r in g.casts.values() {
@@ -402,6 +413,7 @@ impl Relay {
         out
     }
 
+    /// Sets the outcome of a target of this host, once; returns its group and cast.
     fn own_is(&mut self, token: u64, index: u32, is: Own) -> Option<(GroupId, u64)> {
         let (id, number) = *self.tokens.get(&token)?;
         let g = self.groups.get_mut(&id)?;
@@ -413,6 +425,7 @@ impl Relay {
         Some((id, number))
     }
 
+    /// Takes the merged answers of a child.
     fn on_reduced(&mut self, now: Duration, from: ProcUid, r: Reduced, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&r.group) else { return };
         if r.runs.targets() != g.slice.targets(r.span) {
@@ -424,6 +437,7 @@ impl Relay {
         }
     }
 
+    /// Takes an answer that a child has sent ahead, and passes it on.
     fn on_answer(&mut self, from: ProcUid, a: Answer, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&a.group) else { return };
         let Some(record) = g.casts.get_mut(&a.number) else { return };
@@ -434,6 +448,7 @@ impl Relay {
         }
     }
 
+    /// Takes the report of a child that its targets have taken casts.
     fn on_taken_below(&mut self, now: Duration, from: ProcUid, t: Taken, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&t.group) else { return };
         let end = t.first.saturating_add(t.count);
@@ -450,6 +465,7 @@ impl Relay {
         self.say_at.into_iter().chain(self.taken_at).min()
     }
 
+    /// Sends the reports that are due now.
     pub fn on_time(&mut self, now: Duration) -> Vec<Effect> {
         let mut out = Vec::new();
         if self.taken_at.is_some_and(|at| at <= now) {
@@ -486,6 +502,7 @@ fn send_ahead(task: &Task, answer: Answer) -> Effect {
     back(task, answer.group, CastFrame::Answer(Answer { ask: task.ask, ..answer }))
 }
 
+/// Sends a frame to the parent of a task: another host, or the source on this host.
 fn back(task: &Task, id: GroupId, frame: CastFrame) -> Effect {
     match task.parent {
         Some(to) => Effect::Send { to, frame },

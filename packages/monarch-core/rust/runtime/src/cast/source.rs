@@ -8,6 +8,7 @@ use wire::{Cast, GroupId, GroupSlice, ProcUid};
 
 use super::order::{Counter, OutOrder, all};
 
+/// A group of this process: its members, the counters of their hosts, and the number of the next cast.
 struct Target {
     slice: Arc<GroupSlice>,
     counters: Vec<Counter>,

@@ -11,9 +11,12 @@ use wire::{Frame, Part};
 
 use crate::node::lending::parts_of;
 
+/// The frames and parts of one sender that wait for each other. The peer owns it.
 #[derive(Default)]
 pub struct Assembly {
+    /// The parts that have arrived, with their numbers, and whose frames have not been handled.
     parts: VecDeque<(u64, RecvPart)>,
+    /// The frames that wait, in their order.
     held: VecDeque<Frame>,
     /// A thread is handling frames that were held.
     busy: bool,
@@ -60,6 +63,7 @@ impl Assembly {
         self.held.is_empty() && !self.busy
     }
 
+    /// True if all parts of the frame have arrived.
     fn is_whole(&self, frame: &Frame) -> bool {
         let is_there = |number: u64| self.parts.iter().rev().any(|(n, _)| *n == number);
         let parts = parts_of(frame);

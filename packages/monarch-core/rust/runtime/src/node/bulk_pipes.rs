@@ -24,20 +24,24 @@ const CHUNK: usize = 128 << 10;
 /// The other process, the number of the pipe, and whether this process assigned the number.
 type Key = (ProcUid, u64, bool);
 
+/// The bulk pipes of this process. The node owns it.
 #[derive(Default)]
 pub struct BulkPipes {
     next: AtomicU64,
     pipes: Mutex<HashMap<Key, Arc<Pipe>>>,
 }
 
+/// One end of a bulk pipe. Its two threads keep it alive; the peer's end is another `Pipe`.
 struct Pipe {
     node: Weak<Node>,
+    /// Identifies the pipe; the other end has the same number.
     key: Key,
     fd: OwnedFd,
     state: Mutex<State>,
     changed: Condvar,
 }
 
+/// The flow control of a pipe, and the bytes that have arrived.
 struct State {
     incoming: VecDeque<Vec<u8>>,
     /// The number of bytes in `incoming`.
@@ -50,6 +54,7 @@ struct State {
 }
 
 impl Pipe {
+    /// Sends a control frame to the other end.
     fn say(&self, what: PipeWord) {
         if let Some(node) = self.node.upgrade() {
             let (peer, number, by_sender) = self.key;
@@ -143,6 +148,7 @@ impl Node {
         Ok(handed)
     }
 
+    /// Makes one end of a pipe, and starts its threads.
     fn make_pipe(&self, key: Key) -> io::Result<(Arc<Pipe>, Handed)> {
         let mut fds = [-1; 2];
         // SAFETY: `fds` has room for two descriptors.
@@ -164,6 +170,7 @@ impl Node {
         Ok((pipe, Handed { is_routed: true, ..Handed::new(theirs, None, key.2) }))
     }
 
+    /// Takes a control frame of the other end. `by_sender` is true if the sender has opened the pipe.
     pub(crate) fn on_bulk_pipe(&self, from: ProcUid, number: u64, by_sender: bool, what: PipeWord) {
         let key = (from, number, !by_sender);
         let found = lock(&self.bulk_pipes.pipes).get(&key).cloned();

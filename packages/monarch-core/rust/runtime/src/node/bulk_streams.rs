@@ -17,6 +17,7 @@ use wire::{Control, Frame, ProcUid};
 use crate::node::Node;
 use crate::node::routes::Place;
 
+/// The error for a process whose route this process does not know.
 pub(crate) const UNKNOWN: &str = "it is not known on which host the process is";
 
 /// A bulk stream that the agents have handed to this process.
@@ -48,14 +49,18 @@ pub enum NoBulk {
     Unreachable(String),
 }
 
+/// The outcome of a request for a stream.
 type Answer = Result<Handed, NoBulk>;
 /// Receives the streams that other processes have opened to this one.
 pub type Taker = Box<dyn Fn(ProcUid, Handed) + Send + Sync>;
 
+/// The bulk streams of this process that are being opened. The node owns it.
 #[derive(Default)]
 pub struct BulkStreams {
     next: AtomicU64,
+    /// The requests that wait for an answer of the agent, by number.
     waiting: Mutex<HashMap<u64, SyncSender<Answer>>>,
+    /// The receiver of streams that other processes open.
     taker: OnceLock<Taker>,
     /// For tests: whether each host is cut off.
     still: Mutex<HashMap<ProcUid, Arc<AtomicBool>>>,
@@ -74,10 +79,12 @@ impl BulkStreams {
         still.iter().for_each(|(host, still)| still.store(hosts.contains(host), Ordering::Relaxed));
     }
 
+    /// The flag of a host.
     fn still(&self, host: ProcUid) -> Arc<AtomicBool> {
         lock(&self.still).entry(host).or_default().clone()
     }
 
+    /// Answers a request for a stream.
     fn answer(&self, number: u64, answer: Answer) {
         if let Some(waiting) = lock(&self.waiting).remove(&number) {
             // A receiver that has stopped waiting drops the stream.
@@ -146,10 +153,12 @@ impl Node {
         self.take_bulk(number, peer, serves, Handed::new(fd, keys, dialled));
     }
 
+    /// True if this process takes streams of other processes.
     pub(crate) fn has_bulk(&self) -> bool {
         self.bulk_streams.taker.get().is_some()
     }
 
+    /// Takes a stream: `serves` is true if this process has requested it.
     pub(crate) fn take_bulk(&self, number: u64, peer: ProcUid, serves: bool, mut handed: Handed) {
         // Messages pause by themselves.
         if !handed.is_routed {
@@ -162,6 +171,7 @@ impl Node {
         }
     }
 
+    /// Takes the agent's report that no stream could be opened.
     pub(crate) fn on_bulk_refused(&self, number: u64, why: String) {
         self.bulk_streams.answer(number, Err(NoBulk::Unreachable(why)));
     }

@@ -27,15 +27,17 @@ use crate::node::peer::{Head, Peer};
 pub const BY_TREE: u64 = 1 << 63;
 /// With this flag, the call id contains the token of the agent's cast and the index of the target.
 const INDEX_SHIFT: u32 = 40;
+/// The bits of the call id that contain the token.
 const TOKEN: u64 = (1 << INDEX_SHIFT) - 1;
 
 /// Larger payloads are sent directly to each target: a relay holds a cast until all targets have answered.
 pub const MOST: u64 = 1 << 20;
 /// The smallest number of remote targets for a cast: a message to one target is sent directly.
 const FEWEST: usize = 2;
-/// How long a target that its host's relay could not reach may have no known end; then it counts as lost.
+/// How long the caller waits for the end of a target that no relay could reach; then the target counts as lost.
 const GRACE: Duration = Duration::from_secs(30);
 
+/// The call id of a target's answer to a cast of the agent.
 pub fn tree_slot(token: u64, index: u32) -> SlotId {
     SlotId(BY_TREE | u64::from(index) << INDEX_SHIFT | token & TOKEN)
 }
@@ -45,12 +47,14 @@ pub(crate) fn tree_place(slot: SlotId) -> (u64, u32) {
     (slot.0 & TOKEN, ((slot.0 & !BY_TREE) >> INDEX_SHIFT) as u32)
 }
 
+/// The casts of one process. The node owns it.
 pub struct Caster {
     state: Mutex<State>,
     /// Held while a cast is numbered and handed over, so that casts reach the agent in the order of their numbers.
     handing: Mutex<()>,
 }
 
+/// The groups and sequence numbers, and the calls that wait for answers, by group and number of the cast.
 struct State {
     source: Source,
     calls: HashMap<(GroupId, u64), Waiting>,
@@ -63,6 +67,7 @@ struct Waiting {
     targets: Arc<[Target]>,
 }
 
+/// A target of a group.
 #[derive(Clone, Copy)]
 struct Target {
     proc: ProcUid,
@@ -85,6 +90,7 @@ impl Caster {
         lock(&self.state).source.order.restart(host);
     }
 
+    /// The number of calls that wait for answers.
     fn waiting(&self) -> usize {
         lock(&self.state).calls.len()
     }
@@ -197,6 +203,7 @@ impl Node {
         self.caster.waiting()
     }
 
+    /// Removes the group of a dropped handle, here and at all relays.
     fn forget_group(&self, id: GroupId) {
         let in_order = lock(&self.caster.handing);
         let forget = lock(&self.caster.state).source.forget(id);
@@ -250,6 +257,7 @@ impl Node {
         }
     }
 
+    /// Completes a call with the merged answers of its cast.
     fn on_reduced(&self, r: Reduced) {
         let Some(waiting) = lock(&self.caster.state).calls.remove(&(r.group, r.number)) else { return };
         let mut at = 0;
@@ -271,8 +279,8 @@ impl Node {
         }
     }
 
-    /// Handles targets that relays could not reach. Their host reports how they ended; a target without such a report counts as lost after
-    /// `GRACE`.
+    /// Handles targets that have ended or that no relay could reach. Their host reports how they ended; a target without such a report
+    /// counts as lost after `GRACE`.
     fn passed_over(&self, slot: SlotId, targets: &[Target]) {
         let unknown: Vec<Target> =
             targets.iter().filter(|t| self.known_peer(t.proc).is_none_or(|p| p.ended().is_none())).copied().collect();
@@ -293,6 +301,7 @@ impl Node {
         self.poller.later(GRACE, Box::new(task));
     }
 
+    /// Completes one rank of a call with the end of its process, unless the rank has an outcome.
     fn complete_if_waiting(&self, slot: SlotId, rank: u32, end: &[u8]) {
         if self.unanswered(slot).contains(&rank) {
             self.complete(slot, Outcome::new(rank, Status::ProcEnded, end));

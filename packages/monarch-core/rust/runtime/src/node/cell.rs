@@ -41,16 +41,21 @@ pub trait Watcher: Send + Sync {
     fn done(&self, token: u64);
 }
 
+/// A request to notify a watcher when the call is done, or has `index` + 1 arrivals.
 struct Watch {
     index: usize,
     token: u64,
     watcher: Arc<dyn Watcher>,
 }
 
+/// The outcomes of a call and its waiting threads.
 #[derive(Default)]
 struct State {
+    /// The outcomes by rank.
     outcomes: Vec<Option<Arc<Outcome>>>,
+    /// The ranks with an outcome, in the order of arrival.
     arrived: Vec<u32>,
+    /// The number of ranks without an outcome.
     missing: usize,
     /// The position in `arrived` of the first error, with `Mode::FirstError`.
     error: Option<usize>,
@@ -62,6 +67,7 @@ struct State {
     left: bool,
 }
 
+/// A pending call. The caller owns it; the node finds it by its call id.
 pub struct Cell {
     pub slot: SlotId,
     pub mode: Mode,
@@ -78,6 +84,7 @@ impl Cell {
         Arc::new(Cell { slot, mode, targets, retrieved: AtomicBool::new(false), state: Mutex::new(state) })
     }
 
+    /// True if the call is done in this state.
     fn state_done(&self, s: &State, index: usize) -> bool {
         match self.mode {
             Mode::Stream => s.arrived.len() > index,
@@ -96,6 +103,7 @@ impl Cell {
         self.record(lock(&self.state), outcome)
     }
 
+    /// Adds an outcome, and notifies the waiting threads and watchers if the call is done.
     fn record(&self, mut s: MutexGuard<'_, State>, outcome: Arc<Outcome>) -> bool {
         let rank = outcome.rank as usize;
         if rank >= s.outcomes.len() || s.outcomes[rank].is_some() {
@@ -158,6 +166,7 @@ impl Cell {
         hit.filter(open).map(|r| r as u32).collect()
     }
 
+    /// Adds a thread that is notified when the call is done, or at each arrival of a stream.
     pub fn add_waiter(&self, w: &Arc<Waiter>) {
         lock(&self.state).waiters.push(w.clone());
     }

@@ -18,7 +18,9 @@ pub const OVERHEAD: u64 = 256;
 /// The sender's half: the bytes in transit, and the queued messages.
 #[derive(Debug)]
 pub struct Window<Q> {
+    /// The bytes in transit.
     outstanding: u64,
+    /// The messages that wait for credit, with their costs.
     queue: VecDeque<(u64, Q)>,
     /// A thread is sending the queued messages one after another; new messages are queued behind them.
     handing_over: bool,
@@ -74,6 +76,7 @@ impl<Q> Window<Q> {
         self.outstanding
     }
 
+    /// Removes and returns all queued messages.
     pub fn take_queue(&mut self) -> Vec<Q> {
         self.queue.drain(..).map(|(_, m)| m).collect()
     }

@@ -29,10 +29,12 @@ impl Node {
         Some(all.entry(id).or_insert_with(|| Mailbox::new(id)).clone())
     }
 
+    /// The mailbox, if it exists.
     pub fn known_mailbox(&self, id: MailboxId) -> Option<Arc<Mailbox>> {
         self.mailboxes.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
+    /// The reason of the actor's end, if the actor has a tombstone.
     fn grave(&self, id: MailboxId) -> Option<Arc<[u8]>> {
         self.graves.read().unwrap_or_else(PoisonError::into_inner).reasons.get(&id).cloned()
     }
@@ -62,6 +64,7 @@ impl Node {
         stops
     }
 
+    /// Closes a mailbox, and returns credit to its senders. Returns the unhandled messages.
     fn close(&self, mailbox: &Mailbox, reason: &Arc<[u8]>) -> Vec<Incoming> {
         let (left, credit) = mailbox.close(reason.clone());
         for (from, bytes) in credit {
@@ -77,6 +80,7 @@ impl Node {
         }
     }
 
+    /// Returns credit to a sender.
     pub fn give_credit(&self, to: ProcUid, mailbox: MailboxId, bytes: u64) {
         if to == self.uid {
             self.peer(to).refill(mailbox, bytes, |m| self.deliver(m));
@@ -92,6 +96,7 @@ impl Node {
         }
     }
 
+    /// Puts a message into its mailbox, or answers it if the mailbox is closed.
     pub(crate) fn deliver(&self, m: Incoming) {
         let id = m.dest;
         let mailbox = if m.flags & TO_PORT != 0 { self.known_mailbox(id) } else { self.mailbox(id) };
@@ -112,6 +117,7 @@ impl Node {
         }
     }
 
+    /// Answers a message to a closed mailbox: with a failure, by returning it, or not at all.
     fn refuse(&self, m: &Incoming, reason: &[u8]) {
         if !m.slot.is_none() {
             self.reply_bytes(m.from, m.slot, answer_rank(m.rank), Status::Failed, reason);
@@ -131,6 +137,7 @@ impl Node {
         self.give_back(Returned { sender: head.sender, dest: head.dest }, peer);
     }
 
+    /// Reports to a sender in this process that its message was not delivered because the peer has ended.
     pub(crate) fn give_back(&self, message: Returned, peer: &Peer) {
         let mut body = message.sender.0.to_le_bytes().to_vec();
         body.extend_from_slice(&message.dest.0.to_le_bytes());

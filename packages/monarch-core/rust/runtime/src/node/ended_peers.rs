@@ -136,6 +136,7 @@ impl Node {
         procs.iter().filter_map(|uid| self.known_peer(*uid)).for_each(|peer| peer.forget_window(mesh));
     }
 
+    /// Fails the ranks of a call that belong to the mesh and whose processes are alive.
     pub(crate) fn fail_mesh_call(&self, cell: &Cell, mesh: MailboxId, reason: &[u8]) {
         // A rank whose process has ended fails with the end of the process as the reason.
         let lives = |p| self.known_peer(p).is_none_or(|peer| peer.ended().is_none());

@@ -10,6 +10,7 @@ use wire::MailboxId;
 #[derive(Default)]
 pub(crate) struct Graves {
     pub reasons: HashMap<MailboxId, Arc<[u8]>>,
+    /// The actors whose reasons are kept, oldest first.
     recent: VecDeque<MailboxId>,
     /// The reason of all older actors: only that the actor has ended.
     old: Arc<[u8]>,
@@ -19,6 +20,7 @@ pub(crate) struct Graves {
 const RECENT_GRAVES: usize = 4096;
 
 impl Graves {
+    /// Inserts the tombstone of an actor.
     pub fn dig(&mut self, id: MailboxId, reason: Arc<[u8]>) {
         if self.reasons.insert(id, reason).is_none() {
             self.recent.push_back(id);

@@ -31,7 +31,9 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(1);
 /// The number of connections accepted in one turn of the control socket.
 const BATCH: usize = 8;
+/// The reason of the loss when a client or an external process has ended.
 pub(crate) const CLIENT_ENDED: &str = "it has ended";
+/// The reason why processes of a client that is reached through hosts cannot be reached.
 const NOT_BEHIND: &str = "it is reached by way of another client, and its own procs and hosts are not";
 
 /// The prefix of the names of agents' control sockets.
@@ -84,6 +86,7 @@ pub struct Door {
 }
 
 impl Door {
+    /// Opens the control socket of an agent.
     pub fn open(node: &Arc<Node>) -> io::Result<Door> {
         control_socket::sweep();
         let socket = ControlSocket::listen(&name(node.uid), Kind::Stream)?;
@@ -100,8 +103,10 @@ impl Drop for Door {
     }
 }
 
+/// The connections that have not sent their greeting, oldest first.
 type HalfOpen = Mutex<VecDeque<Arc<Guest>>>;
 
+/// The listening socket of a control socket, as a source of the poller.
 struct Accepting {
     socket: ControlSocket,
     node: Weak<Node>,
@@ -109,6 +114,7 @@ struct Accepting {
 }
 
 impl Accepting {
+    /// Accepts a connection of the same user, and waits for its greeting.
     fn admit(&self, stream: UnixStream) -> io::Result<()> {
         // File permissions keep other users away from a socket file, but not from an abstract name.
         if self.socket.is_open_to_all() && sys::peer_user(stream.as_raw_fd())? != sys::user() {
@@ -258,11 +264,13 @@ impl Node {
         self.procs_ended(vec![(client, client_end(0, why))]);
     }
 
+    /// The processes that are reached through a client.
     pub(crate) fn foreign_procs(&self, client: ProcUid) -> Vec<ProcUid> {
         let foreign = self.foreign.read().unwrap_or_else(PoisonError::into_inner);
         foreign.iter().filter(|(_, c)| **c == client).map(|(proc, _)| *proc).collect()
     }
 
+    /// True if this process is an external process of that client.
     pub(crate) fn is_foreign_agent(&self, uid: ProcUid) -> bool {
         self.foreign.read().unwrap_or_else(PoisonError::into_inner).get(&uid) == Some(&uid)
     }

@@ -14,6 +14,7 @@ use crate::node::routes::Place;
 use crate::node::system::SystemEvent;
 
 impl Node {
+    /// Handles a frame of a link. `fds` are the descriptors that arrived with it.
     pub(crate) fn on_frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut Descriptors) {
         match frame {
             Frame::Message(m) => self.on_message(link, m),
@@ -31,6 +32,7 @@ impl Node {
         }
     }
 
+    /// Handles a control frame.
     fn on_control(&self, link: &Arc<Link>, c: Control, fds: &mut Descriptors) {
         match c {
             Control::Connected { peer } => {
@@ -93,6 +95,7 @@ impl Node {
         }
     }
 
+    /// Takes the end of a link. It may be the end of a client, of a proc of this agent, or of the agent itself.
     fn on_down(&self, link: &Arc<Link>) {
         let (sent, received) = link.traffic();
         events::link_down(link.peer.0, sent, received);
@@ -110,6 +113,7 @@ impl Node {
     }
 }
 
+/// The receiver of the frames of all links of a node.
 pub(crate) struct NodeFrames(pub(crate) Arc<Node>);
 
 impl LinkHandler for NodeFrames {

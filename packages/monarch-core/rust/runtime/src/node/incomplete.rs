@@ -15,7 +15,9 @@ use crate::node::credit::OVERHEAD;
 use crate::node::mailbox::{Incoming, answer_rank};
 use crate::node::{Node, UNDELIVERABLE};
 
+/// The reason for a sender whose message lost parts.
 const MESSAGE: &str = "parts of it were lost on the way";
+/// The reason for a caller whose answer lost parts.
 const ANSWER: &str = "parts of the answer were lost on the way";
 
 impl Node {
@@ -40,6 +42,7 @@ impl Node {
         adopted
     }
 
+    /// Delivers a message that arrived on a link, or returns it if a part is missing.
     pub(crate) fn on_message(&self, link: &Arc<Link>, m: Message) {
         let cost = m.parts.iter().map(Part::len).fold(OVERHEAD, u64::saturating_add);
         match self.adopt(m.parts, link) {
@@ -73,6 +76,7 @@ impl Node {
         self.send_system(from, UNDELIVERABLE, SlotId::NONE, body);
     }
 
+    /// Completes a call with an answer that arrived on a link, or with an error if a part is missing.
     pub(crate) fn on_reply(&self, link: &Arc<Link>, r: Reply) {
         let outcome = match self.adopt(r.parts, link) {
             Some(parts) => Arc::new(Outcome { rank: r.rank, sender_rank: None, status: r.status, parts }),

@@ -27,6 +27,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 /// The largest text of `faulthandler` that is read: that of 100 threads with 100 frames each.
 const MOST: usize = 4 << 20;
 
+/// The state of an actor in an inspection.
 #[derive(Serialize)]
 pub struct ActorState {
     /// The id of the actor's mesh, in hexadecimal.
@@ -41,6 +42,7 @@ pub struct ActorState {
     pub taken: u64,
 }
 
+/// The state of a link in an inspection.
 #[derive(Serialize)]
 pub struct LinkState {
     pub peer: String,
@@ -49,6 +51,7 @@ pub struct LinkState {
     pub down: bool,
 }
 
+/// The state of a process in an inspection.
 #[derive(Serialize)]
 pub struct ProcState {
     pub uid: String,
@@ -74,6 +77,7 @@ pub struct CastState {
     pub calls: usize,
 }
 
+/// An id in the notation of inspections.
 pub fn hex(id: u64) -> String {
     format!("{id:016x}")
 }
@@ -85,6 +89,7 @@ pub struct Inspections {
     next: AtomicU64,
     /// The file that the handler writes to, and the signal that runs the handler.
     dump: Mutex<Option<(RawFd, i32)>>,
+    /// The name of this process in inspections.
     name: Mutex<String>,
 }
 
@@ -129,6 +134,7 @@ impl Node {
         if what == STACKS { self.inspect_stacks(from, id) } else { self.inspected(from, id, self.state_json()) }
     }
 
+    /// The state of this process as JSON.
     pub fn state_json(&self) -> Vec<u8> {
         serde_json::to_vec(&self.state()).unwrap_or_default()
     }
@@ -161,6 +167,7 @@ impl Node {
         }
     }
 
+    /// Sends the answer to an inspection.
     fn inspected(&self, to: ProcUid, id: u64, body: Vec<u8>) {
         if to == self.uid {
             self.on_inspected(to, id, body);
@@ -176,6 +183,7 @@ impl Node {
         }
     }
 
+    /// Requests the stacks from the housekeeping thread; after `PATIENCE` the handler writes them.
     fn inspect_stacks(&self, from: ProcUid, id: u64) {
         let all = &self.inspections;
         let ticket = all.next.fetch_add(1, Ordering::Relaxed);
@@ -189,6 +197,7 @@ impl Node {
         }
     }
 
+    /// Answers a request for stacks by the handler, unless the housekeeping thread has answered it.
     fn stacks_by_handler(&self, ticket: u64) {
         if !lock(&self.inspections.waiting).contains_key(&ticket) {
             return;

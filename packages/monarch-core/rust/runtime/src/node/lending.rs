@@ -33,6 +33,7 @@ const REST: Duration = Duration::from_secs(60);
 /// STALL_TIMEOUT: a receiver that pulls no byte for 4 s loses its offers, so the frames that wait for it are sent. A stop of a frozen
 /// receiver is often among them.
 const STALLED: Duration = Duration::from_secs(4);
+/// The interval of checks for receivers without progress; short against `STALLED`.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The reason why a pull failed.
@@ -44,12 +45,14 @@ pub enum NotFetched {
     NoWay,
 }
 
+/// Called once with the outcome of a pull.
 pub type Fetched = Box<dyn FnOnce(Result<(), NotFetched>) + Send>;
 
 /// The bulk transport as this module uses it: it offers blocks of this process, and pulls blocks of others.
 pub trait Exchange: Send + Sync {
     /// Offers the block: every process with the returned record can pull it.
     fn lend(&self, block: &Arc<Block>) -> Option<Vec<u8>>;
+    /// Ends an offer.
     fn take_back(&self, record: &[u8]);
     /// The number of bytes that a process has pulled from this one so far.
     fn sent(&self, to: ProcUid) -> u64;
@@ -63,7 +66,9 @@ pub struct Loan {
     pub record: Vec<u8>,
 }
 
+/// An offered part that has not been pulled.
 struct Lent {
+    /// The receiver, and its host.
     to: ProcUid,
     host: ProcUid,
     block: Arc<Block>,
@@ -74,6 +79,7 @@ struct Lent {
 
 /// Frames to an agent that wait until the offered parts with lower numbers are pulled.
 struct Held {
+    /// The frames wait for offers with lower numbers than this.
     until: u64,
     to: ProcUid,
     via: Via,
@@ -84,6 +90,7 @@ struct Held {
     seen: (Instant, u64),
 }
 
+/// The offers by number, the held frames, and the processes that get no offers.
 #[derive(Default)]
 struct State {
     lent: BTreeMap<u64, Lent>,
@@ -95,8 +102,10 @@ struct State {
     refusing: HashMap<ProcUid, Instant>,
 }
 
+/// The offers of this process. The node owns it.
 pub struct Lending {
     exchange: OnceLock<Box<dyn Exchange>>,
+    /// The size from which parts are offered.
     from: AtomicUsize,
     /// The number of offered parts and held frames.
     count: AtomicUsize,
@@ -119,6 +128,7 @@ pub(crate) fn parts_of(frame: &Frame) -> &[Part] {
 }
 
 impl Lent {
+    /// True if frames to `to`, on that host, wait for this part.
     fn holds(&self, host: ProcUid, to: ProcUid) -> bool {
         self.host == host && self.to != to && !self.stalled
     }
@@ -136,6 +146,7 @@ impl State {
 }
 
 impl Lending {
+    /// Sets the bulk transport of message parts.
     pub fn exchange_by(&self, exchange: Box<dyn Exchange>) {
         let _ = self.exchange.set(exchange);
     }
@@ -145,6 +156,7 @@ impl Lending {
         self.from.load(Ordering::Relaxed)
     }
 
+    /// Sets the size from which parts are offered.
     pub fn lend_from(&self, bytes: usize) {
         self.from.store(bytes, Ordering::Relaxed);
     }
@@ -154,6 +166,7 @@ impl Lending {
         lock(&self.state).lent.len()
     }
 
+    /// Updates `count`, which is read without the lock.
     fn note(&self, state: &State) {
         self.count.store(state.count(), Ordering::Release);
     }
@@ -202,6 +215,7 @@ impl Lending {
         true
     }
 
+    /// Sets a timer for `look`.
     fn look_later(&self, via: &Via) {
         let Some(node) = via.node.upgrade() else { return };
         let via = via.clone();
@@ -258,6 +272,7 @@ impl Lending {
         self.note(state);
     }
 
+    /// Ends the offers in the bulk transport.
     fn take_back(&self, lent: impl IntoIterator<Item = Lent>) {
         if let Some(exchange) = self.exchange.get() {
             lent.into_iter().for_each(|l| exchange.take_back(&l.record));
@@ -280,6 +295,7 @@ impl Lending {
         self.take_back(gone);
     }
 
+    /// Takes the report that a part was pulled.
     fn fetched(&self, by: ProcUid, number: u64) {
         let mut state = lock(&self.state);
         if state.lent.get(&number).is_none_or(|l| l.to != by) {
@@ -293,6 +309,7 @@ impl Lending {
         self.take_back(gone);
     }
 
+    /// Takes the report that a pull failed: the part is sent through the agents.
     fn refused(&self, node: &Node, by: ProcUid, number: u64, no_way: bool) {
         let block = {
             let mut state = lock(&self.state);
@@ -319,6 +336,7 @@ impl Node {
         }
     }
 
+    /// Pulls one part, or refuses it.
     fn fetch_part(&self, from: ProcUid, number: u64, len: u64, record: &[u8]) {
         let refuse = |why| self.part_refused(from, number, why);
         let Some(exchange) = self.lending.exchange.get() else { return refuse(NotFetched::NoWay) };
@@ -343,6 +361,7 @@ impl Node {
         exchange.fetch(from, record, block, Box::new(done));
     }
 
+    /// Reports to the sender that a pull failed.
     fn part_refused(&self, from: ProcUid, number: u64, why: NotFetched) {
         self.peer(from).send_control(Control::PartRefused { number, no_way: why == NotFetched::NoWay });
     }

@@ -34,6 +34,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
+    /// The credit that the message needs.
     pub fn cost(&self) -> u64 {
         self.parts.iter().map(|p| p.len() as u64).sum::<u64>() + OVERHEAD
     }
@@ -62,6 +63,7 @@ pub fn answer_rank(rank: u32) -> u32 {
 /// The smallest depth of a mailbox whose growth is recorded as an event.
 const DEEP: u64 = 64;
 
+/// Records the arrival of a message, and the growth of its mailbox.
 fn note_received(m: &Incoming, depth: u64) {
     if m.flags & TO_PORT == 0 {
         let (rank, bytes) = (u64::from(m.rank & !CHOSEN), m.cost() - OVERHEAD);
@@ -90,6 +92,7 @@ pub enum Pushed {
     Taken(Option<(ProcUid, u64)>),
 }
 
+/// A message or an event for an actor.
 pub enum Delivery {
     Message(Incoming),
     /// An event of the Python side, whose bytes this crate does not interpret.
@@ -138,6 +141,7 @@ impl Consumer {
         }
     }
 
+    /// The sleep of the event loop; `None` for other consumers.
     fn sleeper(&self) -> Option<&dyn Sleeper> {
         match self {
             Consumer::Loop(_, sleeper) => sleeper.as_deref(),
@@ -145,6 +149,7 @@ impl Consumer {
         }
     }
 
+    /// Wakes the consumer, independent of its descriptors.
     fn wake_anyway(&self) {
         self.wake();
         if let Some(s) = self.sleeper() {
@@ -165,6 +170,7 @@ pub enum LostAt {
 }
 
 impl LostAt {
+    /// The place as a word for events.
     pub fn word(self) -> &'static str {
         match self {
             LostAt::Thread => "thread",
@@ -203,9 +209,12 @@ impl Doing {
     }
 }
 
+/// The queues of a mailbox, and the state of its consumer.
 #[derive(Default)]
 struct State {
+    /// The work in progress.
     doing: Option<Doing>,
+    /// The result of the previous check for a lost wake-up.
     overslept: Option<Overslept>,
     queue: VecDeque<Incoming>,
     events: VecDeque<Box<[u8]>>,
@@ -233,6 +242,7 @@ impl State {
     }
 }
 
+/// The mailbox of an actor or a port. The node finds it by its id; its consumer takes the messages.
 pub struct Mailbox {
     pub id: MailboxId,
     state: Mutex<State>,
@@ -450,6 +460,7 @@ impl Mailbox {
         let _ = self.label.set((display, thread));
     }
 
+    /// True if an actor takes from this mailbox.
     pub fn is_actors(&self) -> bool {
         self.label.get().is_some()
     }

@@ -92,6 +92,7 @@ pub fn spawn_joinable(name: &str, body: impl FnOnce() + Send + 'static) -> io::R
     }
 }
 
+/// The runtime of one process. A client, a proc and an agent have one; simulated processes share a poller.
 pub struct Node {
     pub uid: ProcUid,
     pub poller: Arc<Poller>,
@@ -106,6 +107,7 @@ pub struct Node {
     /// The process that is the agent of this one; in the client, the client itself.
     pub agent_uid: ProcUid,
     agent: OnceLock<Arc<Agent>>,
+    /// The processes that this process has exchanged frames with or sends to.
     pub(crate) peers: RwLock<HashMap<ProcUid, Arc<Peer>>>,
     pub(crate) caster: Caster,
     /// The hosts of processes on other hosts.
@@ -113,12 +115,16 @@ pub struct Node {
     gateway: OnceLock<Arc<Gateway>>,
     /// The procs of other clients' hosts, each with its client; such a client is mapped to itself.
     pub(crate) foreign: RwLock<HashMap<ProcUid, ProcUid>>,
+    /// The tombstones of processes.
     pub(crate) tombs: RwLock<Tombs>,
+    /// The mailboxes of the actors and ports of this process.
     pub(crate) mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
+    /// The tombstones of actors.
     graves: RwLock<Graves>,
     /// Meshes whose owner's process has ended and to which this process has handles, with the answer to calls.
     pub(crate) orphaned: RwLock<HashMap<MailboxId, Arc<[u8]>>>,
     pub(crate) any_orphaned: AtomicBool,
+    /// The pending calls by call id.
     pub(crate) slots: Mutex<HashMap<SlotId, Arc<Cell>>>,
     /// The calls that have failed and that still have a holder.
     failed_cells: Mutex<Vec<std::sync::Weak<Cell>>>,
@@ -187,6 +193,7 @@ impl Node {
         node
     }
 
+    /// A reference that keeps the node alive.
     pub(crate) fn arc(&self) -> Arc<Node> {
         // proof: `on` is the only constructor and sets `me`; a method runs only while the node is alive.
         self.me.get().and_then(std::sync::Weak::upgrade).expect("node is alive")
@@ -219,6 +226,7 @@ impl Node {
 
     // ---- peers
 
+    /// The peer, if this process has one or knows of its end.
     pub fn known_peer(&self, uid: ProcUid) -> Option<Arc<Peer>> {
         let known = self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&uid).cloned();
         known.or_else(|| Some(self.ended_anew(uid, self.end_of(uid)?)))
@@ -317,6 +325,7 @@ impl Node {
 
     // ---- calls
 
+    /// Makes a pending call with a new call id.
     pub fn new_cell(&self, mode: Mode, size: usize, targets: Arc<[(ProcUid, MailboxId)]>) -> Arc<Cell> {
         let slot = SlotId(self.next_slot.fetch_add(1, Ordering::Relaxed));
         let cell = Cell::new(slot, mode, size, targets);
@@ -331,6 +340,7 @@ impl Node {
         cell
     }
 
+    /// Removes a call: later answers to it are dropped.
     pub fn forget_cell(&self, slot: SlotId) {
         lock(&self.slots).remove(&slot);
     }
@@ -362,6 +372,7 @@ impl Node {
         cell.filter(|c| !c.is_done(0)).map_or(vec![], |c| c.waiting_for(|_, _| true))
     }
 
+    /// Records an outcome of a call. Without such a call the outcome is counted as dropped.
     pub(crate) fn complete(&self, slot: SlotId, outcome: Arc<Outcome>) {
         let cell = lock(&self.slots).get(&slot).cloned();
         match cell {

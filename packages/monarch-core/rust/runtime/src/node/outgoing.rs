@@ -30,6 +30,7 @@ impl Node {
         sent
     }
 
+    /// Sends a message to a peer, or delivers it in this process.
     fn hand_over_message<'a>(
         &self,
         peer: &Peer,
@@ -61,6 +62,7 @@ impl Node {
         Sent::Yes
     }
 
+    /// Sends an answer to a call of any process, or to the agent if the call is a cast.
     pub fn send_reply<'a>(
         &self,
         to: ProcUid,

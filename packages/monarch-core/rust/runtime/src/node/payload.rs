@@ -22,16 +22,19 @@ const FRAME: usize = (u32::MAX - (1 << 20)) as usize;
 /// Inline parts up to this size are copied into the frame's head, which saves an entry of the gather write.
 const COPY_INTO_HEAD: usize = 4 << 10;
 
+/// A part of an outgoing message.
 pub struct OutPart<'a> {
     pub bytes: &'a [u8],
     pub readonly: bool,
 }
 
+/// A part that is ready to be sent: in the frame, or in a block of the arena.
 enum Prepared<'a> {
     Inline(OutPart<'a>),
     Shared { block: Arc<Block>, len: u64, readonly: bool },
 }
 
+/// The parts of an outgoing message, whose inline bytes are borrowed.
 pub struct Payload<'a> {
     parts: Vec<Prepared<'a>>,
     blocks: Vec<Arc<Block>>,
@@ -158,6 +161,7 @@ impl<'a> Payload<'a> {
         self.write(link, &pieces, first.map(|n| (n, &ahead[..])))
     }
 
+    /// Sends the pieces of a frame: with its out-of-band parts, with its shared blocks, or alone.
     fn write(&self, link: &Link, pieces: &[&[u8]], ahead: Option<(u64, &[Arc<Block>])>) -> Result<(), LinkDown> {
         match ahead {
             Some((first, blocks)) => link.send_behind(pieces, blocks, first),
@@ -176,16 +180,19 @@ impl<'a> Payload<'a> {
     }
 }
 
+/// A part that owns its bytes.
 enum OwnedPart {
     Inline(Box<[u8]>, bool),
     Shared(Arc<Block>, u64, bool),
 }
 
+/// The parts of a message that waits for credit.
 pub struct OwnedPayload {
     parts: Vec<OwnedPart>,
 }
 
 impl OwnedPayload {
+    /// The payload for a send.
     pub fn borrow(&self) -> Payload<'_> {
         let mut out = Payload { parts: Vec::new(), blocks: Vec::new(), len: 0 };
         for p in &self.parts {

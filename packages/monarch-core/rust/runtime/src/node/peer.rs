@@ -35,6 +35,7 @@ pub(crate) enum Queued {
 }
 
 impl Queued {
+    /// The message to return to its sender, if it is returnable.
     fn returned(self) -> Option<Returned> {
         match self {
             Queued::Frame(_, _, returned) => returned,
@@ -43,6 +44,7 @@ impl Queued {
     }
 }
 
+/// The outcome of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
     Yes,
@@ -52,14 +54,18 @@ pub enum Sent {
     Ended,
 }
 
+/// Another process. The node keeps it until some time after the end of the process.
 pub struct Peer {
     pub uid: ProcUid,
     pub link: Arc<Link>,
+    /// The credit of each mailbox of the process, and the messages that wait for it.
     windows: Mutex<HashMap<MailboxId, Window<Queued>>>,
+    /// The threads that wait for credit.
     waiting: Mutex<Vec<Arc<Waiter>>>,
     ended: OnceLock<Arc<Ended>>,
     /// Returnable messages that were sent before the link got its socket: if it never gets one, none of them has left this process.
     unlinked: Mutex<Vec<Returned>>,
+    /// The fragments of a run of frames from another host.
     gathering: Mutex<Gathering>,
     assembly: Mutex<Assembly>,
     /// True while frames are held in `assembly`: later frames must join them.
@@ -142,6 +148,7 @@ impl Peer {
         self.ended.get().is_none() && assembly.part(number, part)
     }
 
+    /// The next held frame, if it is complete now.
     pub(crate) fn next_whole(&self) -> Option<Frame> {
         let mut assembly = lock(&self.assembly);
         let next = assembly.next_whole();
@@ -161,6 +168,7 @@ impl Peer {
         parts.into_iter().map(adopt).collect()
     }
 
+    /// Wakes the threads that wait for credit.
     fn wake_waiting(&self) {
         for w in lock(&self.waiting).drain(..) {
             w.notify();
@@ -234,6 +242,7 @@ impl Peer {
         }
     }
 
+    /// Notifies the waiter once, at the next change of credit.
     pub fn wait_for_credit(&self, w: &Arc<Waiter>) {
         let mut waiting = lock(&self.waiting);
         if !waiting.iter().any(|x| Arc::ptr_eq(x, w)) {
@@ -280,6 +289,7 @@ impl Peer {
         let _ = payload.send(&self.link, &mut head, |block| self.lend(block));
     }
 
+    /// Offers a block to this peer.
     fn lend(&self, block: &Arc<Block>) -> Option<Loan> {
         self.lending.lend(self, block)
     }

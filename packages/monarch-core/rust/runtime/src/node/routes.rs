@@ -33,6 +33,7 @@ pub struct Routes {
 }
 
 impl Routes {
+    /// The place of a process, if it is on another host.
     pub fn place(&self, uid: ProcUid) -> Option<Place> {
         self.places.read().unwrap_or_else(PoisonError::into_inner).get(&uid).copied()
     }
@@ -104,6 +105,7 @@ impl Node {
         }
     }
 
+    /// Notes a host. A host that has joined again expects new sequence numbers.
     fn know_host(&self, place: Place) {
         let is_lost = self.routes.lost(place).is_some();
         let mut hosts = self.routes.hosts.write().unwrap_or_else(PoisonError::into_inner);
@@ -200,6 +202,7 @@ impl Node {
         }
     }
 
+    /// Takes a frame from another host: pulls its offered parts, and handles it when it is complete.
     fn frame_came(&self, peer: &Peer, frame: Frame) {
         self.fetch_parts(peer.uid, &frame);
         if let Some(frame) = peer.frame_came(frame) {
@@ -207,6 +210,7 @@ impl Node {
         }
     }
 
+    /// The carrier of frames to that place.
     pub(crate) fn via(&self, place: Place) -> Arc<Via> {
         let is_foreign = self.is_foreign_agent(place.here);
         // An agent has another uid in each job; a client and a proc have one uid. An external process keeps its own in the jobs of others.
@@ -235,6 +239,7 @@ impl Node {
         out
     }
 
+    /// Adds the hosts and procs that are reached through a client that has ended.
     fn expand_client(&self, uid: ProcUid, end: ProcEnd) -> Vec<(ProcUid, ProcEnd)> {
         let mut all = vec![];
         if self.is_foreign_agent(uid) {

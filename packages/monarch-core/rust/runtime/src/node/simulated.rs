@@ -19,6 +19,7 @@ use crate::node::system::SystemEvent;
 /// The wait status of a process that SIGKILL has ended.
 const KILLED: i32 = libc::SIGKILL;
 
+/// The state of a simulated proc.
 enum Proc {
     /// The housekeeping thread has been asked to start the proc. Contains its link.
     Asked(OwnedFd),
@@ -37,6 +38,7 @@ impl Launcher {
         Arc::new(Launcher { client: Arc::downgrade(client), procs: Mutex::default() })
     }
 
+    /// Starts a simulated proc, for the agent.
     pub(crate) fn start(&self, uid: ProcUid, setup: &[u8], link: OwnedFd) {
         lock(&self.procs).insert(uid, Proc::Asked(link));
         if let Some(client) = self.client.upgrade() {
@@ -64,6 +66,7 @@ impl Launcher {
         self.end(uid, status);
     }
 
+    /// Ends a proc, and reports its wait status to the agent.
     fn end(&self, uid: ProcUid, status: i32) {
         let Some(proc) = lock(&self.procs).remove(&uid) else { return };
         let Some(client) = self.client.upgrade() else { return };

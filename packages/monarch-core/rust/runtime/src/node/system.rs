@@ -10,6 +10,7 @@ use wire::{MailboxId, ProcUid, SlotId};
 
 use crate::gateway::Audit;
 
+/// An event for the housekeeping thread.
 pub enum SystemEvent {
     SpawnActor {
         from: ProcUid,
@@ -81,13 +82,16 @@ impl SystemEvent {
 /// The request that reports a failed actor to the owner of its mesh.
 pub const FAILURE: u16 = 1;
 
+/// The queue of the housekeeping thread. The node owns it.
 #[derive(Default)]
 pub struct SystemQueue {
     queue: Mutex<VecDeque<SystemEvent>>,
     waiter: OnceLock<Arc<Waiter>>,
+    /// The number of failures that have not reached the actors concerned.
     failures: AtomicUsize,
     /// The housekeeping thread has ended.
     over: AtomicBool,
+    /// Notified when `failures` decreases.
     settled: (Mutex<()>, Condvar),
 }
 
@@ -124,6 +128,7 @@ impl SystemQueue {
         self.failures.load(Ordering::Acquire)
     }
 
+    /// Notes that a failure has reached the actors concerned.
     pub fn failure_handled(&self) {
         self.failures.fetch_sub(1, Ordering::AcqRel);
         let _held = self.settled.0.lock().unwrap_or_else(PoisonError::into_inner);

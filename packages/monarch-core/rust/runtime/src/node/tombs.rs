@@ -12,6 +12,7 @@ use wire::exit::{ExitReason, ProcEnd};
 const RECENT: usize = 4096;
 /// How long after the report of a process's end its last frames may arrive by another route.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+/// The reason of processes whose exit reports are not kept.
 const LONG_AGO: &str = "it ended long ago, and why is not kept";
 
 /// The end of a process, also encoded as the answer to pending calls.
@@ -42,8 +43,11 @@ impl Ended {
 /// The tombstones of processes. The exit report is kept for the last `RECENT` processes; the uid is kept for all, in eight bytes each. A
 /// handle may appear at any time, and a call to a process without a tombstone would wait for it.
 pub(crate) struct Tombs {
+    /// The exit reports of the last processes.
     recent: HashMap<ProcUid, Arc<Ended>>,
+    /// The keys of `recent`, oldest first.
     order: VecDeque<ProcUid>,
+    /// The processes of which only the uid is kept.
     old: HashSet<ProcUid>,
     /// The processes of `old` that may be alive.
     old_lost: HashSet<ProcUid>,
@@ -71,6 +75,7 @@ impl Default for Tombs {
 }
 
 impl Tombs {
+    /// The end of a process, if it has a tombstone.
     pub fn get(&self, uid: ProcUid) -> Option<Arc<Ended>> {
         self.recent.get(&uid).cloned().or_else(|| self.get_old(uid))
     }
