@@ -1,6 +1,6 @@
-"""What the extension module offers: the runtime of rust/runtime under thin wrappers (rust/bridge), one file per class or group below.
+"""The extension module `monarch._core._native`: the runtime of rust/runtime under thin wrappers (rust/bridge), one file per class or group.
 
-Ids of processes, mailboxes and slots are plain unsigned 64-bit numbers here, and pickles made by `monarch._core.pickle.pickling` are plain
+Ids of processes, mailboxes and calls are plain unsigned 64-bit numbers here, and pickles made by `monarch._core.pickle.pickling` are plain
 bytes.
 """
 
@@ -61,7 +61,7 @@ __all__ = [
     "was_interrupted",
 ]
 
-# What concerns the housekeeping thread.
+# The events that the housekeeping thread receives.
 _Event: TypeAlias = (
     system.SpawnActor
     | system.StopProc
@@ -82,7 +82,7 @@ _Event: TypeAlias = (
 
 @final
 class Process:
-    """The runtime of this process; made by `client` or `proc`, once."""
+    """The runtime of this process. `client` or `proc` makes the only one."""
 
     @staticmethod
     def client(
@@ -163,7 +163,7 @@ class Process:
 
 # ---- hosts.rs
 
-# Of an address: `tcp`, `unix` or `fd`; host or name; port or descriptor.
+# An address: `tcp`, `unix` or `fd`; host or name; port or descriptor.
 _Where: TypeAlias = tuple[str, str, int]
 
 @final
@@ -286,7 +286,7 @@ class Caller:
 
 @final
 class CallCell:
-    """A call in flight. Dropping it lets go of answers that are still to come."""
+    """A call in flight. Dropping it drops the answers that have not arrived."""
 
     @property
     def slot(self) -> int: ...
@@ -304,7 +304,7 @@ class CallCell:
 
 @final
 class Result:
-    """What one rank answered, not yet unpickled. Equal if the bytes are."""
+    """The answer of one rank, not yet unpickled. Two results are equal if their bytes are."""
 
     @property
     def rank(self) -> int: ...
@@ -349,7 +349,7 @@ class Mapped:
 
 @final
 class LoopWatcher:
-    """A descriptor that becomes readable when answers have come."""
+    """A descriptor that becomes readable when answers have arrived."""
 
     def __new__(cls) -> LoopWatcher: ...
     def fileno(self) -> int: ...
@@ -374,7 +374,7 @@ class TraceContext:
     def __new__(cls, trace_id: int, span_id: int) -> TraceContext: ...
     @classmethod
     def from_traceparent(cls, traceparent: str) -> TraceContext | None:
-        """Of the value of a `traceparent` header; None if the trace is not sampled. `ValueError` if it is no such value."""
+        """The trace context in the value of a `traceparent` header; None if the trace is not sampled. `ValueError` for a malformed value."""
 
     @property
     def trace_id(self) -> int: ...
@@ -392,7 +392,7 @@ class TraceContext:
     def __reduce__(self) -> tuple[type[TraceContext], tuple[int, int]]: ...
 
 def trace_context() -> TraceContext | None:
-    """The sampled trace that this code belongs to, with the span in progress: OpenTelemetry's, that of `use_trace`, or that of the call."""
+    """The sampled trace that this code belongs to, with the current span: OpenTelemetry's, that of `use_trace`, or that of the call."""
 
 @final
 class TraceEntry: ...
@@ -405,7 +405,7 @@ def leave_trace(entry: TraceEntry | None) -> None: ...
 
 @final
 class Supervision:
-    """What a process owns, and who is told of failures. Its decisions come with `ProcsEnded` and `ActorFailed`."""
+    """The meshes and actors that a process owns. Its decisions about failures come with `ProcsEnded` and `ActorFailed`."""
 
     def created(self, mesh: int, owner: int, is_actors: bool, procs: list[int]) -> None: ...
     def disown(self, mesh: int) -> None: ...

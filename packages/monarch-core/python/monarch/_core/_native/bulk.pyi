@@ -1,4 +1,4 @@
-"""What a package that moves large memory is made of (rust/bulk): registered memory, handles of it, and plans."""
+"""The bindings for packages that move large memory (rust/bulk): registered memory, handles of it, and plans."""
 
 import sys
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from monarch._core._native import CallCell, Process
 __all__ = ["BufferMemory", "Bulk", "BulkFailed", "Handle", "Message", "Plan", "SharedMemory"]
 
 class BulkFailed(Exception):
-    """An operation failed; the only argument is a record of it, as bytes."""
+    """An operation failed. The only argument is the failure's record, as bytes."""
 
 @final
 class BufferMemory:
-    """The memory of an object with the buffer protocol, which cannot move or go as long as this is held."""
+    """The memory of an object with the buffer protocol. The memory can neither move nor be freed while this object exists."""
 
     def __new__(cls, object: Any) -> BufferMemory: ...
     @property
@@ -29,7 +29,7 @@ class BufferMemory:
 
 @final
 class SharedMemory:
-    """Memory that several processes can see, as a buffer, which the types of Python 3.11 cannot say."""
+    """Memory that several processes share, as a buffer. The types of Python 3.11 cannot express the buffer protocol."""
 
     def __len__(self) -> int: ...
     if sys.version_info >= (3, 12):
@@ -37,7 +37,7 @@ class SharedMemory:
 
 @final
 class Bulk:
-    """All of it, for this process."""
+    """The bulk transport of this process: its registered memory, its connections and its operations in progress."""
 
     def __new__(cls, process: Process, job: int, tracer: int, opening: float, streams: int) -> Bulk: ...
     def register(self, address: int, nbytes: int, readonly: bool, lease: float | None, keep: object) -> Handle: ...
@@ -56,13 +56,13 @@ class Bulk:
 
 @final
 class Message:
-    """What a port is told when something has ended."""
+    """The message that a port receives when an operation or a buffer has ended."""
 
     def send(self) -> None: ...
 
 @final
 class Handle:
-    """A buffer of any process."""
+    """A handle of a buffer in any process."""
 
     def parts(self) -> tuple[bytes, int, int, int, bool]: ...
     def give(self) -> None: ...
@@ -75,7 +75,7 @@ class Handle:
 
 @final
 class Plan:
-    """Operations that are submitted together: handle, what, local address, bytes, offset, and two operands each."""
+    """Operations that are submitted together. Each has a handle, an operation code, a local address, bytes, an offset, and two operands."""
 
     def __new__(cls, bulk: Bulk, ops: Sequence[tuple[Handle, int, int, int, int, int, int]], keep: object) -> Plan: ...
     def open(self, timeout: float) -> None: ...

@@ -1,4 +1,4 @@
-"""Events of processes (rust/events): their types, records of them, the rings they are read from, and what Python emits."""
+"""Events of processes (rust/events): their types, their records, the rings that hold them, and the events that Python emits."""
 
 import sys
 from typing import Literal, TypeAlias, final
@@ -30,7 +30,7 @@ __all__ = [
     "user_event",
 ]
 
-# A letter of the module `struct`.
+# A format letter of the module `struct`.
 _Format: TypeAlias = Literal["B", "I", "Q", "d", "i", "q"]
 
 @final
@@ -61,7 +61,7 @@ class EventType:
 
 @final
 class Event:
-    """Something that has happened in a process.
+    """An event of a process.
 
     `number` counts the events of the process from 0, `time` is nanoseconds since the epoch, `thread` the kernel's number of the thread. A
     field is None if it is a text that was overwritten before it was read. `trace` is the trace of the message or code, with its span.
@@ -82,9 +82,9 @@ class Event:
 
 @final
 class Ring:
-    """The ring of a process of this host, to read. `lost` counts events that this reader did not get.
+    """The ring of a process of this host, open for reading. `lost` counts events that this reader has missed.
 
-    `changes`: in the ring of an agent, how often the set of rings of its host has changed.
+    `changes`: in the ring of an agent, the number of changes of the set of rings of its host.
     """
 
     def __new__(cls, path: str) -> Ring: ...

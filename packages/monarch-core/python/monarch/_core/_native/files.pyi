@@ -13,9 +13,10 @@ def blake3(data: _Bytes) -> bytes: ...
 
 @final
 class FileDigest:
-    """What a file held when it was read: `record` is its attributes, as in a listing; `settled`, if nobody has written to it meanwhile.
+    """The digest of a file's content when it was read. `record` is its attributes, as in a listing; `settled`: no process has written to it
+    since.
 
-    `has_xattrs`: it has extended attributes, of whatever class.
+    `has_xattrs`: it has extended attributes, of any class.
     """
 
     @property
@@ -29,7 +30,7 @@ class FileDigest:
 
 @final
 class Blake3:
-    """A digest of bytes that come one after another."""
+    """A digest of bytes that arrive in pieces, in order."""
 
     def __new__(cls) -> Blake3: ...
     def update(self, data: _Bytes) -> None: ...

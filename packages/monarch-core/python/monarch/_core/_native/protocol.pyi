@@ -1,4 +1,4 @@
-"""The numbers that messages, answers and requests have on both sides."""
+"""The numbers of the protocol of messages, answers and requests, which Rust and Python share."""
 
 __all__ = [
     "CLOSED",
@@ -18,18 +18,18 @@ __all__ = [
     "UNDELIVERED",
 ]
 
-# Flags of a message: it stops the actor; its method gets a port to answer through; it belongs to a trace.
+# Flags of a message: the message stops the actor; its method gets a port for the answer; the message belongs to a trace.
 STOP: int
 EXPLICIT_PORT: int
 TRACED: int
 
-# How a call waits for its answers.
+# The ways in which a call waits for its answers.
 NO_ANSWER: int
 FIRST_ERROR: int
 GATHER: int
 STREAM: int
 
-# What an answer is.
+# The kinds of an answer.
 OK: int
 ERROR: int
 FAILED: int
@@ -37,6 +37,6 @@ PROC_ENDED: int
 CLOSED: int
 UNDELIVERED: int
 
-# Requests that the native side sends, too.
+# Requests that the native runtime sends, too.
 FAILURE: int
 UNDELIVERABLE: int

@@ -1,4 +1,4 @@
-"""What the housekeeping thread of a process is told: one class for each kind of event."""
+"""The events that the housekeeping thread of a process receives: one class for each kind."""
 
 from typing import TypeAlias, final
 
@@ -28,23 +28,23 @@ __all__ = [
 
 @final
 class ProcessEnd:
-    """How a process of the job has ended."""
+    """The end of a process of the job."""
 
     @property
     def pid(self) -> int:
-        """0 if it is not known."""
+        """The process id, 0 if unknown."""
 
     @property
     def host(self) -> str:
-        """Empty if it is not known."""
+        """The name of the host, empty if unknown."""
 
     @property
     def kind(self) -> str:
-        """That of an `ExitReason`."""
+        """The `kind` of the `ExitReason`."""
 
     @property
     def is_stop(self) -> bool:
-        """It was stopped, which is no failure."""
+        """Whether the process was stopped, which is no failure."""
 
     @property
     def exit_code(self) -> int | None: ...
@@ -54,25 +54,25 @@ class ProcessEnd:
     def core_dumped(self) -> bool: ...
     @property
     def detail(self) -> str:
-        """The reason in words, of the kinds that have one. That of a stop has its bounds before it."""
+        """The text of the reason, for the kinds that have one. The text of a stop begins with the stop's bounds."""
 
     @property
     def cleaning(self) -> list[int]:
-        """The meshes whose actors had begun their `__cleanup__` and not ended it when the process died by itself."""
+        """The meshes whose actors were in their `__cleanup__` when the process died by itself."""
 
     @property
     def recent(self) -> bytes:
-        """Its last events, for `events.decode`."""
+        """The last events of the process, for `events.decode`."""
 
     @property
     def output(self) -> list[str]:
-        """The last lines that it printed."""
+        """The last lines that the process printed."""
 
 # ---- system_event.rs
 
 @final
 class SpawnActor:
-    """An actor is to be spawned here."""
+    """A request to spawn an actor in this process."""
 
     @property
     def mailbox(self) -> int: ...
@@ -81,14 +81,14 @@ class SpawnActor:
 
 @final
 class StopProc:
-    """This proc is to end."""
+    """A request to end this proc."""
 
     @property
     def reason(self) -> str: ...
 
 @final
 class ProcsEnded:
-    """Processes have ended, of one cause; and what is to be done about it."""
+    """Processes that have ended for one cause, and the actions to take."""
 
     @property
     def ends(self) -> list[tuple[int, ProcessEnd]]: ...
@@ -97,7 +97,7 @@ class ProcsEnded:
 
 @final
 class ActorFailed:
-    """An actor of a mesh that this process owns has failed; and what is to be done about it."""
+    """An actor of a mesh that this process owns has failed. The event has the actions to take."""
 
     @property
     def mesh(self) -> int: ...
@@ -108,7 +108,7 @@ class ActorFailed:
 
 @final
 class SystemRequest:
-    """A process asks for something; an answer goes to `slot`."""
+    """A request of another process. The answer goes to the call id `slot`."""
 
     @property
     def sender(self) -> int: ...
@@ -121,14 +121,14 @@ class SystemRequest:
 
 @final
 class StacksWanted:
-    """Somebody wants the stacks of all threads."""
+    """A request for the stacks of all threads."""
 
     @property
     def ticket(self) -> int: ...
 
 @final
 class ProcUnresponsive:
-    """Python has stopped to run in a proc of this agent, or, with no evidence, runs again. `stacks` are JSON or empty."""
+    """Python no longer runs in a proc of this agent or, if `evidence` is empty, runs again. `stacks` is JSON or empty."""
 
     @property
     def proc(self) -> int: ...
@@ -139,18 +139,18 @@ class ProcUnresponsive:
 
 @final
 class CallAbandoned:
-    """A failed call was let go unseen."""
+    """The result of a failed call was dropped before any thread read it."""
 
     @property
     def mesh(self) -> int: ...
 
 @final
 class RootLost:
-    """The agent of this proc is gone."""
+    """The agent of this proc has ended."""
 
 @final
 class HostAudit:
-    """Somebody has joined, attached, was refused, or is lost; so many times since it was last said."""
+    """A host has joined, a client has attached, was refused, or was lost. `count` is the number of times since the last such event."""
 
     @property
     def what(self) -> str: ...
@@ -163,7 +163,7 @@ class HostAudit:
 
 @final
 class HostShutdown:
-    """Of an agent: a client has the host end."""
+    """In an agent: a client requests the end of the host."""
 
     @property
     def sender(self) -> int: ...
@@ -172,14 +172,14 @@ class HostShutdown:
 
 @final
 class JobEnded:
-    """Of an agent: a client is gone, with all that it had here. `host`: what this host was called in its job."""
+    """In an agent: a client has ended, with everything that it had on this host. `host` is the name of this host in that client's job."""
 
     @property
     def host(self) -> int: ...
 
 @final
 class LaunchProc:
-    """Of a simulated world's client: a proc is to be started in this process."""
+    """In the client of a simulated world: a request to start a proc in this process."""
 
     @property
     def proc(self) -> int: ...
@@ -190,7 +190,7 @@ class LaunchProc:
 
 @final
 class Mark:
-    """From now on this rank counts as failed: slices that contain it are refused."""
+    """The rank counts as failed from now on: calls to slices that contain it are refused."""
 
     @property
     def mesh(self) -> int: ...
@@ -199,7 +199,7 @@ class Mark:
 
 @final
 class Tell:
-    """The owner of the mesh, which is this process, is told of a rank."""
+    """The owner of the mesh, which is this process, is notified of a rank's failure."""
 
     @property
     def mesh(self) -> int: ...
@@ -208,7 +208,7 @@ class Tell:
 
 @final
 class Ask:
-    """The actor that owns the mesh is asked: its `__supervise__` decides, when its turn comes."""
+    """The actor that owns the mesh receives the failure; its `__supervise__` decides in the actor's next step."""
 
     @property
     def actor(self) -> int: ...
@@ -219,7 +219,7 @@ class Ask:
 
 @final
 class Fail:
-    """The actor that owns the mesh fails: it handles nothing."""
+    """The actor that owns the mesh fails: it handles no failures."""
 
     @property
     def actor(self) -> int: ...
@@ -230,10 +230,10 @@ class Fail:
 
 @final
 class Orphan:
-    """The actor fails: the process of its owner is gone."""
+    """The actor fails because the process of its owner has ended."""
 
     @property
     def actor(self) -> int: ...
 
-# What is to be done about a failure.
+# The possible actions for a failure.
 _Action: TypeAlias = Mark | Tell | Ask | Fail | Orphan

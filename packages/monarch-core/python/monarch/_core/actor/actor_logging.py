@@ -1,7 +1,8 @@
 """Records of Python's `logging` inside actors begin with `[actor={display}] `.
 
-The record factory adds it, so that every handler shows it, present or added later, and code outside actors pays one look at a context
-variable. Who replaces the factory afterwards and does not call the one he found loses it.
+The record factory adds the prefix. So every handler shows it, whether present or added later, and code outside actors pays for one lookup
+of a
+context variable. A program that later installs a factory which does not call this one loses the prefix.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ def _install(logging: Any) -> None:
     def make_record(*args: Any, **kwargs: Any) -> Any:
         record = before(*args, **kwargs)
         message: Any = record.msg
-        # Structured loggers send empty messages, which must stay empty. Others may be anything, also what cannot be compared.
+        # Structured loggers send empty messages, which must stay empty. Other messages may be any object, also one that cannot be compared.
         if message is not None and not (isinstance(message, str) and not message) and _wanted():
             display = current_display()
             if display is not None:
                 prefix = f"[actor={display}] "
                 try:
                     record.msg = f"{prefix.replace('%', '%%') if record.args else prefix}{message}"
-                except Exception as e:  # it has no text, which the handlers say in their own way
+                except Exception as e:  # the message has no text; the handlers report that in their own way
                     del e
         if is_on():
             _recorded(record)
@@ -51,10 +52,10 @@ def _install(logging: Any) -> None:
 
 
 def _recorded(record: Any) -> None:
-    """The event of a record, without the prefix of the actor."""
+    """Emits the event of a record, without the prefix of the actor."""
     try:
         text = record.getMessage()
-    except Exception as e:  # its arguments do not fit: its handlers report that
+    except Exception as e:  # the arguments do not fit the text; the handlers report that
         text = f"{record.msg!r} ({e})"
     display, current = current_display(), current_mailbox()
     log_record(current, record.name, max(0, record.levelno), text.removeprefix(f"[actor={display}] ") if display else text)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from monarch._core.actor.local_actor import LocalActor
     from monarch._core.process.process import LocalProcess
 
-# The message that the running code belongs to, also in tasks and threads that it started.
+# The message whose code runs here; tasks and threads inherit it.
 _handling: ContextVar[Call] = ContextVar("monarch_handling")
 
 
@@ -36,7 +36,7 @@ def message_of_this_code() -> Call | None:
     return _handling.get(None)
 
 
-# Messages in a row before other tasks of the loop get a turn even if none asks.
+# The number of messages in a row before other tasks of the loop run even if none asks.
 BATCH = 64
 
 
@@ -46,7 +46,7 @@ class SharedSelector(selectors.EpollSelector):
     def __init__(self, process: NativeProcess) -> None:
         super().__init__()
         self._sleeper = LoopSleep(process, self.fileno())
-        # What the loop does where a wake-up was lost, beside looking at its descriptors.
+        # Run by the loop after a lost wake-up, in addition to the check of its descriptors.
         self.catch_up: Callable[[], None] | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -63,7 +63,7 @@ class SharedSelector(selectors.EpollSelector):
 
 
 class _NoTurns(deque[object]):
-    """What is ready to run on the loop of a parent, in a child that was forked in one of its steps: nothing."""
+    """The empty ready queue of an inherited loop, in a child that was forked in one of the loop's steps."""
 
     def popleft(self) -> object:
         leave(RuntimeError(f"process {os.getpid()}, forked in an async endpoint, awaits something: the event loop is its parent's"))
@@ -74,7 +74,7 @@ class _ActorLoop(asyncio.SelectorEventLoop):
         try:
             super().__init__(selector)
         except OSError:
-            # Its destructor would close sockets that it does not have.
+            # The destructor of the loop would close sockets that it does not have.
             selector.close()
             self._closed = True
             raise
@@ -87,7 +87,7 @@ def new_loop(process: LocalProcess) -> asyncio.AbstractEventLoop:
 
 
 class LoopSide:
-    """Runs one actor on one loop, on the actor's thread."""
+    """The event loop of one actor, on the actor's thread."""
 
     def __init__(self, actor: LocalActor) -> None:
         self.actor = actor
@@ -97,16 +97,16 @@ class LoopSide:
         self.waker: asyncio.Future[None] | None = None
         self.main: asyncio.Task[None] | None = None
         self.concurrent: dict[asyncio.Task[None], Call] = {}
-        # Given by the message in progress: it is answered first.
+        # The abort event of the message in progress. The message is answered first.
         self.aborting: bytes | None = None
         self.failures: list[MeshFailure] = []
         self.supervising: asyncio.Task[None] | None = None
-        # That task has not had its first step.
+        # True until `supervising` has had its first step.
         self.supervision_due = False
         self.fd = -1
-        # The actor has ended: cancellations that reach the dispatcher are ours.
+        # The actor has ended: this class itself has cancelled the dispatcher.
         self.over = False
-        # So have its process and this loop: what is left of coroutines goes unheard.
+        # The process and this loop have ended: errors of the remaining coroutines are dropped.
         self.abandoned = False
         self.current: Call | None = None
 
@@ -148,9 +148,9 @@ class LoopSide:
                 self._event(item)
                 await asyncio.sleep(0)
             else:
-                # A hook begins before the next message, whether the loop or this dispatcher was first to see what calls for it.
+                # A hook begins before the next message, whether the loop or this dispatcher was the first to see the failure.
                 if self.supervision_due:
-                    # The hook may end the actor, whose end answers what is left here.
+                    # The hook may end the actor. The end of the actor answers the messages in `early`.
                     early.insert(0, item)
                     await asyncio.sleep(0)
                     continue
@@ -171,12 +171,12 @@ class LoopSide:
             while (event := self.actor.mailbox.pop_event()) is not None:
                 self._event(event)
         finally:
-            # Whatever an event raises: behind it messages may lie, which nothing announces again.
+            # Even if an event raises: messages may be queued behind it, and no further wake-up announces them.
             if self.waker is not None and not self.waker.done():
                 self.waker.set_result(None)
 
     async def _handle(self, call: Call) -> bool:
-        """One message; true ends the actor."""
+        """Handles one message. True ends the actor."""
         actor, flags = self.actor, call.flags
         if flags & STOP:
             actor.begin_stop(call)
@@ -204,7 +204,7 @@ class LoopSide:
                 task = self.loop.create_task(self._run_concurrent(call, method(*args, **kwargs), explicit))
                 self.concurrent[task] = call
                 task.add_done_callback(lambda t: self.concurrent.pop(t, None))
-                # Bodies start in the order of their messages: this one runs to its first await before the next message.
+                # Bodies start in the order of their messages: this body runs to its first await before the next message.
                 await asyncio.sleep(0)
                 return self.over
             value = method(*args, **kwargs)
@@ -269,7 +269,7 @@ class LoopSide:
             self._end_now()
 
     async def _supervise(self) -> None:
-        """Failures of what the actor owns, one at a time, beside its messages."""
+        """Handles failures of the meshes that the actor owns, one at a time, beside its messages."""
         self.supervision_due = False
         actor = self.actor
         set_context(actor.context)
@@ -295,7 +295,7 @@ class LoopSide:
     async def _call_hook(self, hook: Any, function: Any, argument: Any) -> Any:
         if is_coroutine_function(function):
             return await hook(argument)
-        # A sync hook sees no running loop: what it waits for, it waits for quietly.
+        # A sync hook sees no running loop, so a blocking wait inside it gives no warning.
         asyncio._set_running_loop(None)
         try:
             return hook(argument)
@@ -321,11 +321,11 @@ class LoopSide:
             self._end_now()
 
     def calls(self) -> list[Call]:
-        """Those in progress."""
+        """The calls in progress."""
         return [*([] if self.current is None else [self.current]), *self.concurrent.values()]
 
     def abort_after_call(self, event: bytes) -> bool:
-        """Keeps the event until the call that this code belongs to is answered; false if it belongs to none."""
+        """Keeps the event until the call that this code belongs to is answered; false if this code belongs to no call."""
         call = _handling.get(None)
         if call is None:
             return False
@@ -345,23 +345,23 @@ class LoopSide:
     # ---- the end
 
     def _end_now(self) -> None:
-        """Cancels the endpoint in progress. On the loop's thread."""
+        """Cancels the endpoint in progress. Runs on the thread of the loop."""
         self.over = True
         if self.main is not None and not self.main.done() and asyncio.current_task() is not self.main:
             self.main.cancel()
 
     def interrupt(self) -> None:
-        """The same from another thread."""
+        """Cancels the endpoint in progress, from another thread."""
         try:
             self.loop.call_soon_threadsafe(self._end_now)
-        except RuntimeError:  # the loop is closed already
+        except RuntimeError:  # the loop is closed
             return
 
     def end_concurrent(self) -> None:
         self.loop.run_until_complete(self._end_concurrent())
 
     async def _end_concurrent(self) -> None:
-        """Outstanding concurrent endpoints are cancelled and awaited; that is no failure."""
+        """Cancels and awaits outstanding concurrent endpoints, which is no failure."""
         self.over = True
         if self.supervising is not None and asyncio.current_task() is not self.supervising:
             self.supervising.cancel()
@@ -390,19 +390,19 @@ class LoopSide:
             raise TimeoutError(f"__cleanup__ took longer than {bound} s") from None
 
     def forbid(self) -> None:
-        """In a child that was forked in a step of this loop: no other step runs there."""
+        """Prevents all further steps of this loop, in a child that was forked in one of them."""
         loop: Any = self.loop
         loop._ready = _NoTurns()
 
     def abandon(self) -> None:
-        """Closes the loop and lets go of what runs on it."""
+        """Closes the loop and drops its tasks."""
         self.over, self.main, self.abandoned = True, None, True
         universe = self.actor.process.universe
         if universe is not None:
             universe._abandon_loop(self.loop)
 
     def close(self) -> None:
-        """Cancels what is left and closes the loop."""
+        """Cancels the remaining tasks and closes the loop."""
         loop = self.loop
         if self.fd >= 0:
             loop.remove_reader(self.fd)
@@ -410,7 +410,7 @@ class LoopSide:
         for task in tasks:
             task.cancel()
         if tasks:
-            # Code of the actor: the stop has a bound for it, and names the actor.
+            # The tasks run code of the actor: the stop limits their time and names the actor.
             loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         if self.actor.process.closed:
             self.actor.process.native.extend_stop(4 * END_TIME)

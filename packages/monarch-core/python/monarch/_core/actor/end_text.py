@@ -1,4 +1,4 @@
-"""What the event of an actor's end says: the first line of the reason, and below it the traceback, where something was raised."""
+"""The text in the event of an actor's end: the first line of the reason, and the traceback of a failure that was raised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEFT_OUT = "...\n"
 
 
 def end_text(end: MeshFailure) -> str:
-    """At most 4,096 bytes; of a longer traceback the last lines, which have the place and the exception."""
+    """The text, at most 4,096 bytes. A longer traceback keeps its last lines, which have the place and the exception."""
     detail, trace = end.reason.detail or "", end._traceback  # pyright: ignore[reportPrivateUsage]
     if not trace:
         return detail
@@ -22,6 +22,6 @@ def end_text(end: MeshFailure) -> str:
     if len(kept) <= room:
         return f"{first}\n{kept.decode()}"
     last = kept[len(_LEFT_OUT) - room :].decode(errors="ignore")
-    # From the begin of a line on; a line that is as long as all of it stays.
+    # The text starts at the begin of a line, unless one line is longer than the limit.
     whole = last.partition("\n")[2] or last
     return f"{first}\n{_LEFT_OUT}{whole}"

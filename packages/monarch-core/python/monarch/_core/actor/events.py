@@ -1,10 +1,10 @@
-"""What an actor receives beside ordinary messages."""
+"""The events that an actor receives beside messages."""
 
 from __future__ import annotations
 
 from monarch._core.errors.errors import ExitReason
 
-# Events that overtake messages; the first byte says which.
+# Events that overtake messages. The first byte is the kind.
 EVENT_FAILURE, EVENT_ABORT, EVENT_END, EVENT_UNDELIVERABLE = b"F", b"A", b"E", b"U"
 
 

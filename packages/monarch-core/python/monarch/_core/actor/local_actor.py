@@ -1,7 +1,7 @@
-"""An actor in the process it lives in: its thread, its messages, its end.
+"""An actor in its own process: its thread, its messages, its end.
 
-Sync actors run the native receive loop, which calls back for everything but a plain endpoint; async actors run `async_actor`. What ends an
-actor is decided here for both.
+Sync actors run the native receive loop, which calls back for everything but a plain endpoint; async actors run `async_actor`. This module
+decides for both when an actor ends.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from monarch._core.hosts.proc_mesh import ProcMesh
     from monarch._core.process.identity import ActorAddr
 
-# How long it may take to tell the owner that a clean-up did not end in its time.
+# Seconds in which the owner is notified of a clean-up that did not end in its time.
 REPORT_TIME = 3.0
 
 
 class LocalActor:
-    """One instance of a user's class, with its own thread."""
+    """One instance of a user's class, with a thread of its own."""
 
     def __init__(
         self,
@@ -71,28 +71,28 @@ class LocalActor:
         self.instance: Any = None
         self.cls: type[Actor] | None = None
         self.kind: ActorClass | None = None
-        # Why it ends; set once.
+        # The reason of the actor's end, set once.
         self.failure: MeshFailure | None = None
         self.stopping: str | None = None
-        # Of the stop: seconds for one message, and for the whole drain.
+        # The bounds of the stop: seconds for one message, and for the whole drain.
         self.stop_bounds: list[float] = []
         self.stop_calls: list[Call] = []
         self.ended = False
-        # Answers that are to come through ports: process, slot and rank of each. Whoever waits for one must hear of the end.
+        # Answers that the actor owes through ports: process, call id and rank of each. The end of the actor fails these calls.
         self.owed: set[tuple[int, int, int]] = set()
         self.cleaning = False
-        # Its endpoint did not end in the time a stop gave it, and cannot be cancelled.
+        # An endpoint exceeded the time of a stop and cannot be cancelled.
         self.given_up = False
-        # When its `__cleanup__` must have returned.
+        # The time at which `__cleanup__` must have returned.
         self.clean_by: float | None = None
         self.thread = 0
-        # Its code runs: from here on what it raises is its failure.
+        # The actor's code has begun: from now on its exceptions are failures of the actor.
         self.began = False
         self.current: str | None = None
         self.loop_side: Any = None
-        # Messages that have hit a breakpoint: by number, or themselves if there is a loop.
+        # Messages that have hit a breakpoint: their numbers, or the messages themselves if there is a loop.
         self.debugged: list[Any] = []
-        # Of the debugger, which sets it with the first of them.
+        # The debugger's callback, set with the first entry of `debugged`.
         self.after_failure: Callable[[LocalActor, Call, BaseException], None] | None = None
 
     @property
@@ -116,11 +116,11 @@ class LocalActor:
     # ---- the thread
 
     def run(self) -> None:
-        """The life of the actor, on its thread."""
+        """Runs the actor from its first message to its end, on its thread."""
         try:
             self._live()
         except BaseException as e:
-            # A thread of a test shows its exception; before the actor begins, `ReportingActorThread` takes it.
+            # A thread of a test shows its exception. Before the actor begins, `ReportingActorThread` reports it.
             if self.process.universe is not None or not self.began:
                 raise
             end_process(f"the end of actor {self.display}", e)
@@ -152,7 +152,7 @@ class LocalActor:
             self._finish(early)
 
     def _may_run(self) -> bool:
-        """Fails the actor if the `bootstrap` of its proc has failed: its code counts on what was set up."""
+        """Fails the actor if the `bootstrap` of its proc has failed, because the actor's code relies on the bootstrap."""
         if self.process.bootstrap_failure is None:
             return True
         detail, traceback = self.process.bootstrap_failure
@@ -160,14 +160,14 @@ class LocalActor:
         return False
 
     def _vanish(self) -> None:
-        """Its process is simulated and has been killed."""
+        """Ends the actor of a simulated process that was killed."""
         self.ended = True
         self.instance = None
         if self.loop_side is not None:
             self.loop_side.abandon()
 
     def _first_message(self, early: list[Call]) -> Call | None:
-        """The message that `__init__` is; others may have overtaken it."""
+        """The message that holds `__init__`. Other messages may have overtaken it."""
         while True:
             item = self.mailbox.wait_pop()
             if item is None:
@@ -212,7 +212,7 @@ class LocalActor:
     # ---- messages of a sync actor
 
     def _resolve(self, name: str) -> Any:
-        """The bound method of a plain endpoint; none if the message must go the slow way."""
+        """The bound method of a plain endpoint; None if `_slow` must handle the message."""
         assert self.kind is not None
         prop = self.kind.endpoints.get(name)
         if prop is None or prop._explicit_response_port or prop._is_async:
@@ -241,7 +241,7 @@ class LocalActor:
         return getattr(self.instance, call.method), explicit
 
     def _slow(self, call: Call) -> bool:
-        """Any message, one step at a time; true ends the loop."""
+        """Handles any message, one step at a time; true ends the loop."""
         if call.flags & STOP:
             return self._stop_message(call)
         stage = "call"
@@ -275,14 +275,14 @@ class LocalActor:
         return self.failure is not None
 
     def _failed(self, call: Call, stage: str, exc: BaseException) -> bool:
-        """An endpoint raised: an answer if somebody waits for one, else the end."""
+        """Answers the caller of an endpoint that raised, or fails the actor if no caller waits."""
         leave_if_child(exc)
         if self.process.killed:
             return True
         if stage == "call":
             self._debug_failure(call, exc)
         told = call.wants_reply and not (call.flags & EXPLICIT_PORT and stage == "call")
-        # If the actor has failed meanwhile, what comes of its endpoint counts no more.
+        # If the actor has failed meanwhile, the outcome of its endpoint is dropped.
         if told and isinstance(exc, Exception) and self.failure is None:
             call.reply_error(ERROR, pack_error(exc, self.display, self.process.pid, self.process.host))
             return False
@@ -298,7 +298,7 @@ class LocalActor:
     # ---- events
 
     def _event(self, event: bytes) -> bool:
-        """Something that overtakes messages; true ends the loop."""
+        """Handles an event that overtakes messages; true ends the loop."""
         kind, body = event[:1], event[1:]
         if kind == EVENT_FAILURE:
             self._supervise(MeshFailure.from_wire(body))
@@ -318,7 +318,7 @@ class LocalActor:
         self.supervised(failure, handled)
 
     def supervised(self, failure: MeshFailure, handled: bool) -> None:
-        """What its hook has answered."""
+        """Acts on the result of the actor's `__supervise__`."""
         if self.process.supervision.answered(self.info.uid, handled):
             self.fail_unhandled(failure)
         elif handled:
@@ -337,16 +337,16 @@ class LocalActor:
             self.fail(ExitReason("raised", detail=envelope.error_msg()))
 
     def owned_failed(self, failure: MeshFailure, ask: bool) -> None:
-        """Something this actor owns has failed: its hook is asked, if it may have one. Called on the housekeeping thread."""
+        """Handles the failure of a mesh that this actor owns; its hook decides if `ask` is set. Called on the housekeeping thread."""
         if ask:
-            # One that is being stopped listens no more, and what it owns ends with it: that is no failure of its own.
+            # An actor that is being stopped ignores the event: its meshes end with it, which is no failure of the actor.
             self.mailbox.push_event(EVENT_FAILURE + failure.to_wire())
             return
         self.fail_unhandled(failure)
         self._end_soon()
 
     def _end_soon(self) -> None:
-        """Its thread finds that it has failed. On the housekeeping thread."""
+        """Wakes the actor's thread, which then finds that the actor has failed. Called on the housekeeping thread."""
         self.mailbox.push_event(EVENT_END)
         if self.loop_side is not None:
             self.loop_side.interrupt()
@@ -377,7 +377,9 @@ class LocalActor:
     def fail(
         self, reason: ExitReason, traceback: str | None = None, during: MeshFailure | None = None, cause: MeshFailure | None = None
     ) -> None:
-        """Marks the actor as failed, notifies its owner, then fails its waiting calls. Once; not where its simulated process was killed."""
+        """Marks the actor as failed, notifies its owner, then fails its waiting calls. Happens once; not if its simulated process was
+        killed.
+        """
         if self.failure is not None or self.ended or self.process.killed:
             return
         self.failure = MeshFailure(
@@ -406,12 +408,12 @@ class LocalActor:
             self.process.native.reply(caller, slot, rank, FAILED, wire)
 
     def orphaned(self, info: MeshInfo) -> None:
-        """The process of its owner is gone. Called on the housekeeping thread."""
+        """Fails the actor because the process of its owner has ended. Called on the housekeeping thread."""
         self.fail(ExitReason("orphaned", detail=info.creator))
         self._end_soon()
 
     def not_started(self, why: str) -> None:
-        """There is no thread for it."""
+        """Fails the actor because its thread could not be started."""
         self.fail(ExitReason("not_started", detail=why))
         assert self.failure is not None
         self.process.unstarted[self.info.uid] = self.failure.to_wire()
@@ -435,7 +437,7 @@ class LocalActor:
         return stopped_failure(self.process, self.info, self.rank, self.stopping or "stopped")
 
     def _finish(self, early: list[Call]) -> None:
-        """Owned meshes, own clean-up, and the last answers, in this order."""
+        """Stops the owned meshes, runs the actor's clean-up, and sends the last answers, in this order."""
         begin_trace(None)
         failed = self.failure
         end = failed or self.stopped_failure()
@@ -454,7 +456,7 @@ class LocalActor:
             self.loop_side.close()
         self.ended = True
         self._fail_owed(wire)
-        # While it is known the process does not end.
+        # The process does not end while it still knows this actor.
         actor_end(self.info.uid, self.display, end.reason.kind, end_text(end))
         event("actor.stop", actor=self.display, mesh=self.info.unique_name, rank=self.rank, kind=end.reason.kind)
         self.process.actors.pop(self.info.uid, None)
@@ -486,12 +488,12 @@ class LocalActor:
         for future in futures:
             try:
                 future.get(timeout=patience)
-            except Exception as e:  # reported where it happened; this actor's own end goes on
+            except Exception as e:  # the error was reported where it happened; this actor's end continues
                 del e
         self.cleaning = False
 
     def _clean_up(self, failed: MeshFailure | None) -> MeshFailure | None:
-        """Runs `__cleanup__` once; what went wrong in it, already reported to the owner."""
+        """Runs `__cleanup__` once. Returns its failure, which the owner has received."""
         if self.kind is None or self.kind.cleanup is None or self.instance is None:
             return None
         exc = None if failed is None else Exception(failed.report())
@@ -502,13 +504,13 @@ class LocalActor:
             self.process.native.extend_stop(bound + CANCEL_TIME + REPORT_TIME)
         started = self.process.now()
         is_async = is_coroutine_function(self.kind.cleanup)
-        # One that can be cancelled gets some time to take it.
+        # An actor that can be cancelled gets additional time for the cancellation.
         self.clean_by = started + bound + (CANCEL_TIME if is_async else 0.0)
         self.cleaning = True
         self.process.native.note_cleanup(self.info.uid, True)
         try:
             if is_async:
-                if self.loop_side is None:  # it has failed before its loop began
+                if self.loop_side is None:  # the actor has failed before its loop began
                     from monarch._core.actor.async_actor import LoopSide
 
                     self.loop_side = LoopSide(self)
@@ -520,7 +522,7 @@ class LocalActor:
             if self.process.now() - started > bound:
                 raise TimeoutError(_overrun(bound))
         except BaseException as e:
-            if self.given_up:  # told already
+            if self.given_up:  # the owner has been notified
                 return None
             self.failure = None
             self.fail_raised(e, during=failed)
@@ -532,7 +534,7 @@ class LocalActor:
         return None
 
     def give_up_cleanup(self) -> None:
-        """`__cleanup__` has not returned in its time, and may never do so. Called on the housekeeping thread."""
+        """Fails the actor because `__cleanup__` has exceeded its time and may never return. Called on the housekeeping thread."""
         self.given_up = True
         self.process.native.note_cleanup(self.info.uid, False)
         self.cleaning = False
@@ -540,14 +542,14 @@ class LocalActor:
         bound = config.seconds("cleanup_timeout") or 0.0
         self.fail(ExitReason("raised", detail=f"TimeoutError: {_overrun(bound)}"), during=failed)
         if self.failure is None:
-            return  # its process has been killed
+            return  # the process has been killed
         wire = self.failure.to_wire()
         calls, self.stop_calls = self.stop_calls, []
         for call in calls:
             call.reply_error(ERROR, wire)
 
     def cancel(self, reason: str) -> bool:
-        """The time for the drain is over; true if what runs can be cancelled and has been. Called on the housekeeping thread."""
+        """Ends the drain after its time; true if the running code could be cancelled. Called on the housekeeping thread."""
         self.stopping = self.stopping or reason
         self.stop_calls += self.mailbox.close(self.stopped_failure().to_wire())
         if self.loop_side is None:
@@ -556,12 +558,12 @@ class LocalActor:
         return True
 
     def give_up_stop(self, reason: str) -> None:
-        """A body that runs cannot be cancelled, and may never end: the stop waits for it no more. Called on the housekeeping thread."""
+        """Ends the stop without the running body, which cannot be cancelled and may never end. Called on the housekeeping thread."""
         from monarch._core.supervise.supervision import CLIENT_EXITS
 
         wire = self.stopped_failure().to_wire()
         self.given_up = True
-        # Said before anybody is answered, so that it is there when `stop()` returns.
+        # Logged before the calls are answered, so that the event exists when `stop()` returns.
         if reason != CLIENT_EXITS:
             busy = self._in_progress() or self.current or "a task"
             text = f"{self.display} is still in {busy} after its time to stop was over"
@@ -573,8 +575,8 @@ class LocalActor:
             call.reply_error(FAILED, wire)
 
     def _in_progress(self) -> str | None:
-        """The endpoint or hook that the thread is in, by its stack: the receive loop of a sync actor keeps no book of it."""
-        if self.kind is None:  # its class is being loaded
+        """The endpoint or hook in which the thread is, found by its stack: the receive loop of a sync actor does not record it."""
+        if self.kind is None:  # the class is being loaded
             return None
         methods: dict[str, Any] = {name: prop._method for name, prop in self.kind.endpoints.items()}
         methods |= {"__supervise__": self.kind.supervise, "__cleanup__": self.kind.cleanup}

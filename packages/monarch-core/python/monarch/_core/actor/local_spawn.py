@@ -1,4 +1,4 @@
-"""The start of an actor in its process, asked for by its owner."""
+"""The start of an actor in its process, at the request of its owner."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
-    """Starts an actor in this process: a thread that builds it. Called on the housekeeping thread."""
+    """Starts an actor in this process, on a new thread that builds the instance. Called on the housekeeping thread."""
     rank = int.from_bytes(spec[:4], "little")
     state, owner_proc, owner_mailbox, origin = marshal.loads(memoryview(spec)[4:])
     info = MeshInfo.known(process, state)
     try:
         actor = LocalActor(process, info, rank, owner_proc, owner_mailbox, origin)
-    except RuntimeError:  # stopped before it began
+    except RuntimeError:  # the actor was stopped before it began
         return
     process.actors[mailbox] = actor
     process.supervision.actor_started(mailbox, owner_proc)

@@ -1,4 +1,4 @@
-"""The `Actor` base class, the endpoint decorators, and what a class is checked for before it is spawned."""
+"""The `Actor` base class, the endpoint decorators, and the checks of a class before it is spawned."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def is_coroutine_function(function: Any) -> bool:
 
     while isinstance(function, functools.partial):
         function = function.func
-    # What `types.coroutine` has no part in and mocks carry; Python 3.14 deprecates asyncio's own question for it.
+    # A mark that `types.coroutine` does not set and mocks have. Python 3.14 deprecates `asyncio.iscoroutinefunction`, which reads it.
     marker = getattr(coroutines, "_is_coroutine", None)
     for candidate in (function, getattr(function, "__call__", None)):  # noqa: B004
         if inspect.iscoroutinefunction(candidate) or (marker is not None and getattr(candidate, "_is_coroutine", None) is marker):
@@ -66,7 +66,7 @@ def is_coroutine_function(function: Any) -> bool:
 
 
 class EndpointProperty:
-    """What `@endpoint` makes of a method. Read from the class or an instance it is itself; handles turn it into an `Endpoint`."""
+    """The result of `@endpoint` on a method. A class and its instances give the property itself; handles turn it into an `Endpoint`."""
 
     __slots__ = ("__weakref__", "_concurrent", "_explicit_response_port", "_instrument", "_is_async", "_method", "_propagator")
 
@@ -113,7 +113,7 @@ class NotAnEndpoint:
         raise RuntimeError(self._refusal())
 
     def __getattr__(self, name: str) -> NoReturn:
-        # As of an endpoint: `actor.method.call(...)`.
+        # The attributes of an endpoint, as in `actor.method.call(...)`.
         raise AttributeError(self._refusal() if name[:1] != "_" else name)
 
 
@@ -203,7 +203,7 @@ class Actor(MeshTrait):
     _is_system_actor: bool = False
 
     def __supervise__(self, failure: MeshFailure) -> bool | None:
-        """Told once per failed rank of each owned mesh; a true result ends it there, anything else fails this actor."""
+        """Called once per failed rank of each owned mesh. A true result ends the failure here; any other result fails this actor."""
 
     def __cleanup__(self, exc: Exception | None) -> Any:
         """Runs once when the actor ends: with None when stopped, with an exception that holds the text when it failed."""
@@ -211,7 +211,7 @@ class Actor(MeshTrait):
     def _handle_undeliverable_message(self, envelope: Any) -> bool:
         return False
 
-    # What `EndpointCall.through` calls.
+    # The function that `EndpointCall.through` calls.
 
     def _call_through(self, function: Callable[..., Any], given: tuple[Any, ...], name: str, /, *args: Any, **kwargs: Any) -> Any:
         return function(*given, self._method_of(name), *args, **kwargs)
@@ -219,7 +219,7 @@ class Actor(MeshTrait):
     async def _await_through(self, function: Callable[..., Any], given: tuple[Any, ...], name: str, /, *args: Any, **kwargs: Any) -> Any:
         return await function(*given, self._method_of(name), *args, **kwargs)
 
-    # What `Receivers.sent` calls.
+    # The function that `Receivers.sent` calls.
 
     def _call_function(self, function: Callable[..., Any], given: tuple[Any, ...], /) -> Any:
         return function(*given)
@@ -321,7 +321,7 @@ def actor_class(cls: type) -> ActorClass:
 
 
 def check_arguments(function: Any, skip: int, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "") -> None:
-    """Raises the `TypeError` that a call with `skip` leading arguments more would raise, with the name and the signature before it."""
+    """Raises the `TypeError` of a call with `skip` more leading arguments, with the name and the signature before it."""
     if function is object.__init__:
         if args or kwargs:
             raise TypeError(f"{name}{': ' if name else ''}the class has no __init__ and takes no arguments")
@@ -337,7 +337,7 @@ def check_arguments(function: Any, skip: int, args: tuple[Any, ...], kwargs: dic
     try:
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
-        return  # nothing is known of it, as for some C functions
+        return  # the signature is unknown, as for some C functions
     try:
         signature.bind(*(None,) * skip, *args, **kwargs)
     except TypeError as e:
@@ -347,6 +347,6 @@ def check_arguments(function: Any, skip: int, args: tuple[Any, ...], kwargs: dic
 
 
 def _shown(signature: Signature, skip: int) -> str:
-    """As it is called: without the leading parameters, and without annotations, which may be long."""
+    """The signature as it is called: without the leading parameters, and without annotations, which may be long."""
     kept = [p.replace(annotation=p.empty) for p in list(signature.parameters.values())[skip:]]
     return str(signature.replace(parameters=kept, return_annotation=signature.empty))

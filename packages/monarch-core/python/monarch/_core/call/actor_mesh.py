@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
     A = None
 
-# What a handle keeps in its own dictionary: endpoints cannot have these names.
+# The attributes in the dictionary of a handle: endpoints cannot have these names.
 FIELDS = frozenset({"_info", "_shape", "_owned", "_cached"})
 _ABSENT = object()
 
@@ -83,7 +83,7 @@ class ActorMesh(MeshTrait, Generic[A]):
         return targets
 
     def _addressed_extent(self) -> bytes:
-        """The shape as receivers need it; empty if it is the spawn shape, which they know."""
+        """The addressed shape in the form for receivers; empty if it is the spawn shape, which they know."""
         extent, info = self._shape.extent, self._info
         if info.mailbox == info.uid and extent == info.extent and self._base_ranks() == list(range(len(self._info.procs))):
             return b""
@@ -123,13 +123,13 @@ class ActorMesh(MeshTrait, Generic[A]):
         raise AttributeError(f"cannot set {name!r}: the attributes of an actor handle are its endpoints")
 
     def __dir__(self) -> list[str]:
-        """With the endpoints, which interactive shells complete."""
+        """The attributes of the handle with its endpoints, for the completion of interactive shells."""
         return sorted({*super().__dir__(), *actor_class(self._class()).endpoints})
 
     # ---- life
 
     def _failure(self) -> MeshFailure | None:
-        """Why calls to this handle are refused: a failed rank in it, or the stop of the whole mesh."""
+        """The reason to refuse calls to this handle: a failed rank in it, or the stop of the whole mesh."""
         info = self._info
         failure = info.first_failure(self._base_ranks())
         if failure is not None or info.stopped is None:
@@ -163,14 +163,14 @@ class ActorMesh(MeshTrait, Generic[A]):
 
             ranks = self._base_ranks()
             rank = ranks[error.rank]
-            # Several may fail of one cause, and this raises once.
+            # Several ranks may fail for one cause, and this method raises once.
             others = [ranks[i] for i, r in enumerate(cell.results()) if r is None or r.status != OK]
             failure = self._info.failed.setdefault(rank, not_spawned_failure(self._info, rank, error))
             mark_retrieved(self._info.uid, cell, failure, others)
             raise spawn_error(self._info, rank)
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
-        """Stops the actors: what they have been sent is handled first, what they own is stopped, their `__cleanup__` runs.
+        """Stops the actors: queued messages are handled first, owned meshes are stopped, then `__cleanup__` of each actor runs.
 
         Begins when called. `NotImplementedError` on a reference.
         """
@@ -205,7 +205,7 @@ class ActorMesh(MeshTrait, Generic[A]):
 
 
 def share_if_plain() -> None:
-    """Pickled by the user, not in a message: a process of another client may get it."""
+    """Makes this process reachable for other clients if user code pickles the handle outside a message."""
     from monarch._core.pickle.state import in_message
 
     if not in_message():
@@ -213,7 +213,7 @@ def share_if_plain() -> None:
 
 
 def received_actor_mesh(state: tuple[Any, ...], shape: Shape) -> ActorMesh:
-    """A reference out of a message."""
+    """A reference that arrived in a message."""
     return ActorMesh(MeshInfo.known(current_process(), state), shape)
 
 

@@ -1,4 +1,4 @@
-"""Answers that are errors: how they are made where they happen, and what they become at the caller."""
+"""Answers that are errors: their packing in the process of the error, and the exceptions that the caller raises for them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 def pack_error(exc: BaseException, display: str, pid: int, host: str) -> bytes:
-    """An exception as the body of an answer."""
+    """Packs an exception as the body of an answer."""
     from monarch._core.pickle.remote_exception import pack_exception
 
     return marshal.dumps((pack_exception(exc), display, pid, host))
 
 
 def pack_plain_error(exc: BaseException) -> bytes:
-    """An exception as the body of an answer that its caller raises as it is."""
+    """Packs an exception as the body of an answer. The caller raises this exception as it is."""
     from monarch._core.pickle.remote_exception import pack_exception
 
     return marshal.dumps((pack_exception(exc),))
 
 
 def endpoint_error(result: Result, mesh: str, method: str) -> BaseException:
-    """The exception that the caller raises: an `ActorError` around an exception of the endpoint, an exception from its port as it is."""
+    """The exception that the caller raises: an `ActorError` around an exception of the endpoint, or the unchanged exception of a port."""
     packed, *origin = marshal.loads(result.raw())
     if origin:
         return actor_error(result, mesh, method)
@@ -46,7 +46,7 @@ def actor_error(result: Result, mesh: str, method: str) -> ActorError:
 
 
 def exit_reason(end: ProcessEnd) -> ExitReason:
-    """The reason of a process's end, as users get it."""
+    """The `ExitReason` of a process's end."""
     detail = plain_reason(end.detail) if end.is_stop else end.detail
     return ExitReason(end.kind, code=end.exit_code, signal=end.signal, core_dumped=end.core_dumped, detail=detail or None)
 
@@ -65,7 +65,7 @@ def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | ProcessEnd) -> M
     if not host and end.kind == "host_lost":
         from monarch._core.call.lost_host import place_of
 
-        # An agent that has not joined has not said where it is.
+        # An agent that has not joined has not reported its host.
         host = place_of(info, rank) or ""
     return MeshFailure(
         actor=info.display(rank),
@@ -73,9 +73,9 @@ def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | ProcessEnd) -> M
         mesh_name=info.unique_name,
         name=info.name,
         crashed_ranks=[rank],
-        # An agent that is gone has not said where it was; other clients' agents are met on this host only.
+        # An agent that has ended cannot report its host. Agents of other clients run on this host only.
         host=host or host_name(),
-        # The pid of a proc on a lost host is not known.
+        # The pid of a proc on a lost host is unknown.
         pid=end.pid or None,
         output=end.output,
         recent=end.recent,
@@ -83,7 +83,7 @@ def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | ProcessEnd) -> M
 
 
 def bootstrap_failure(process: LocalProcess) -> MeshFailure:
-    """Why no actor runs in this proc; the actor is named by the receiver."""
+    """The failure of the bootstrap, because of which no actor runs in this proc. The receiver adds the name of the actor."""
     assert process.bootstrap_failure is not None
     detail, traceback = process.bootstrap_failure
     reason = ExitReason("raised", detail=detail)
@@ -91,7 +91,7 @@ def bootstrap_failure(process: LocalProcess) -> MeshFailure:
 
 
 def not_spawned_failure(info: MeshInfo, rank: int, result: Result) -> MeshFailure:
-    """The failure of a rank that does not exist: its process has ended, could not be set up, or had no thread for it."""
+    """The failure of a rank that does not exist: its process has ended, could not be set up, or had no thread for the actor."""
     if result.status == PROC_ENDED:
         return proc_ended_failure(info, rank, result.raw())
     failure = MeshFailure.from_wire(result.raw())
@@ -111,7 +111,7 @@ def received_failure(body: bytes, info: MeshInfo, rank: int) -> MeshFailure:
     """The failure in an answer."""
     if body:
         return MeshFailure.from_wire(body)
-    # The process that it was in has seen many come and go since.
+    # The process has had many actors since, and its tombstones are limited.
     return MeshFailure(
         actor=info.display(rank),
         reason=ExitReason("stopped", detail="it ended long ago, and why is not kept"),
@@ -122,7 +122,7 @@ def received_failure(body: bytes, info: MeshInfo, rank: int) -> MeshFailure:
 
 
 def stopped_failure(process: LocalProcess, info: MeshInfo, rank: int, reason: str) -> MeshFailure:
-    """Not a failure: what a stopped mesh answers with."""
+    """The answer of a stopped mesh, in the form of a failure."""
     return MeshFailure(
         actor=info.display(rank),
         reason=ExitReason("stopped", detail=reason),

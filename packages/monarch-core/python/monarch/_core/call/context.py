@@ -1,4 +1,4 @@
-"""The current actor: that of the message in hand, or the root client."""
+"""The current actor: the actor of the message in progress, or the root client."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CreatorInstance:
 
 
 class Instance:
-    """The actor that runs here, or the root client."""
+    """The current actor, or the root client."""
 
     __slots__ = ("_actor", "_process")
 
@@ -60,17 +60,17 @@ class Instance:
 
     @property
     def rank(self) -> Point:
-        """Position in the spawn space."""
+        """Position of the actor in the spawn space."""
         return _ORIGIN if self._actor is None else self._actor.point
 
     @property
     def proc(self) -> ProcMesh:
-        """The one process this runs in."""
+        """The mesh of the one process in which the actor runs."""
         return above.own_proc(self._process)
 
     @property
     def proc_mesh(self) -> ProcMesh:
-        """The whole mesh this was spawned on."""
+        """The whole mesh on which the actor was spawned."""
         return self.proc if self._actor is None else self._actor.proc_mesh
 
     @property
@@ -102,7 +102,7 @@ class Instance:
         self._actor.stop_self(reason or "stopped by itself")
 
     def creator_bytes(self) -> bytes:
-        """This actor as the `creator` of what it spawns, pickled."""
+        """This actor as the `creator` of the meshes that it spawns, pickled."""
         key = self._process if self._actor is None else self._actor
         if key.creator_bytes is None:
             from _pickle import dumps
@@ -135,18 +135,18 @@ set_context = _current.set
 
 
 def context() -> Context:
-    """The context of the running message; outside any actor that of the root client, which is started if need be."""
+    """The context of the current message. Outside any actor it is that of the root client, which starts if needed."""
     try:
         found = _current.get()
     except LookupError:
         return _outside()
-    if known_process() is None:  # forked since
+    if known_process() is None:  # this process was forked since
         current_process()
     return found
 
 
 def has_context() -> bool:
-    """Whether this process has a context already, where `context()` would otherwise start a client. Never starts one.
+    """Whether this process has a context. `context()` would start a client otherwise; this function never starts one.
 
     if has_context():
         print(context().actor_instance)
@@ -157,14 +157,14 @@ def has_context() -> bool:
 def _outside() -> Context:
     process = current_process()
     if not process.is_client and len(process.actors) == 1:
-        # A copy: other threads add to it.
+        # The loop needs a copy: other threads add to the dictionary.
         for actor in list(process.actors.values()):
             return actor.context
     return Context(Instance(process, None), _ORIGIN)
 
 
 def current_display() -> str | None:
-    """The display name of the actor that runs here; none outside any actor. Never starts a client."""
+    """The display name of the current actor; None outside any actor. Never starts a client."""
     found = _current.get(None)
     if found is None:
         process = known_process()
@@ -176,13 +176,13 @@ def current_display() -> str | None:
 
 
 def current_mailbox() -> int:
-    """The mesh of the actor that runs here; 0 outside any actor. Never starts a client."""
+    """The mesh of the current actor; 0 outside any actor. Never starts a client."""
     actor = current_instance_actor()
     return 0 if actor is None else actor.info.uid
 
 
 def current_instance_actor() -> LocalActor | None:
-    """The actor that runs here; none outside any actor. Never starts a client."""
+    """The current actor; None outside any actor. Never starts a client."""
     found = _current.get(None)
     return None if found is None else found.actor_instance._actor  # pyright: ignore[reportPrivateUsage]
 

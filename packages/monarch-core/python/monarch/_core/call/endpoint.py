@@ -33,7 +33,7 @@ class Endpoint(Generic[P, R]):
 
     __slots__ = ("_caller", "_explicit", "_mesh", "_method", "_name", "_propagator", "_size")
 
-    # The unhandled failure that has ended the root: no call is made any more.
+    # The unhandled failure that has ended the root: all further calls are refused.
 
     def __init__(self, mesh: ActorMesh, name: str, method: Any, explicit: bool = False, propagator: Any = None) -> None:
         from monarch._core._native import Caller
@@ -55,7 +55,7 @@ class Endpoint(Generic[P, R]):
         check_arguments(self._method, 2 if self._explicit else 1, args, kwargs, f"{self._mesh._info.name}.{self._name}")
 
     def _refused(self) -> BaseException | None:
-        """Why a call would fail at once: the mesh has failed or stopped, or the client has ended."""
+        """The error of a call that is refused at once: the mesh has failed or stopped, or the client has ended."""
         info = self._mesh._info
         if info.failed or info.stopped is not None:
             failure = self._mesh._failure()
@@ -69,7 +69,7 @@ class Endpoint(Generic[P, R]):
         return Future._unseen(refused, lambda: self._refusal_seen(refused))
 
     def _refusal_seen(self, refused: BaseException) -> None:
-        """The script gets a failure by a call that was refused because of it."""
+        """Marks the failure as seen: a refused call shows it to the script."""
         failure: MeshFailure | None = getattr(refused, "failure", None)
         if failure is not None and failure.reason.kind != "stopped":
             root_fault.failure_seen(self._mesh._info.uid, failure)
@@ -96,7 +96,7 @@ class Endpoint(Generic[P, R]):
         return kind(failure.report(), self._endpoint_name, failure=failure)
 
     def _undelivered(self, exc: RuntimeError, rank: int | None = None) -> BaseException:
-        """The message could not be sent to any of its receivers, which are as well as before; what else was raised is raised again."""
+        """The error of a message that none of its receivers got; the receivers are unharmed. Other exceptions are raised again."""
         from monarch._core.call.context import context
         from monarch._core.errors.errors import DeliveryError, undeliverable
 
@@ -111,7 +111,7 @@ class Endpoint(Generic[P, R]):
     def _sent_again(
         self, exc: RuntimeError | TypeError, args: tuple[Any, ...], kwargs: dict[str, Any], mode: int, rank: int | None = None
     ) -> CallCell | BaseException | None:
-        """After an attempt to send that raised `exc`: sends again if an argument asks for the receivers, else why there is no answer."""
+        """Sends again if an argument asks for the receivers; else gives the reason why there is no answer. `exc` is the first error."""
         from monarch._core.pickle.state import NeedsReceivers
 
         if isinstance(exc, RuntimeError):
@@ -201,7 +201,7 @@ class Endpoint(Generic[P, R]):
                 raise error from None
 
     def rref(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Tensors that stay where they are; needs monarch-tensor."""
+        """Calls the actors; the results are tensors that stay on the workers. Needs monarch-tensor."""
         from monarch._core.call.mesh_methods import EndpointCall, implementation
 
         rref = implementation("rref", "rref")
@@ -245,7 +245,7 @@ class Endpoint(Generic[P, R]):
         return decode
 
     def _error(self, cell: CallCell, result: Result, rank: int) -> BaseException:
-        """The exception that an answer stands for; `rank` is its place in the called mesh."""
+        """The exception for an answer. `rank` is the position of the answer in the called mesh."""
         from monarch._core.call.answer import endpoint_error, proc_ended_failure, received_failure
 
         if result.status == ERROR:
@@ -256,7 +256,7 @@ class Endpoint(Generic[P, R]):
             from monarch._core.errors.errors import DeliveryError
 
             return self._undelivered(DeliveryError(result.raw().decode()), rank)
-        # What has failed must be with its owner before a call of the owner shows it.
+        # The failure must be with its owner before a call of the owner shows it.
         current_process().native.settle()
         base_rank = self._mesh._base_ranks()[rank]
         if result.status == PROC_ENDED:
@@ -275,13 +275,13 @@ def _load(result: Any) -> Any:
     try:
         return result.load()
     finally:
-        # An error's traceback has this frame, and is kept.
+        # The traceback of an error has this frame, and is kept.
         del result
 
 
 def mark_retrieved(mesh: int, cell: CallCell, failure: MeshFailure, unanswered: list[int]) -> None:
-    # First of all: once the cell counts as retrieved, what has not been seen is acted upon. The ranks that the call did
-    # not get an answer from are covered too: several may die of one cause, and the call raises once.
+    # This comes first: once the cell counts as retrieved, unseen failures are acted upon. It also covers the ranks without an answer:
+    # several ranks may die for one cause, and the call raises once.
     root_fault.failure_seen(mesh, failure, unanswered)
     cell.set_retrieved()
 
@@ -295,10 +295,10 @@ def _random_below(n: int) -> int:
 def send_to_receivers(
     mesh: ActorMesh, caller: Caller, args: tuple[Any, ...], kwargs: dict[str, Any], mode: int, rank: int | None = None
 ) -> tuple[CallCell | None, Callable[[], None]]:
-    """Sends to the actors of a mesh, or that of a rank, what goes to known receivers only, as each shard of a mesh tensor does.
+    """Sends to the actors of a mesh, or to one rank, a message for known receivers only, such as the shards of a mesh tensor.
 
-    Such a message is refused when it is pickled at first, and made again here, with its receivers at hand. The second result is to be
-    called once the message is on its way: it runs what waits for that.
+    The pickler first refuses such a message. This function pickles it again with the list of receivers. The caller runs the second
+    result when the message is sent: it runs the functions that wait for the send.
     """
     from functools import partial
 
@@ -326,7 +326,7 @@ def send_to_receivers(
 
 
 def _then(mesh: ActorMesh, rank: int | None, function: Callable[..., Any], *given: Any) -> Future[Any]:
-    """Has the actors run a function after the messages so far."""
+    """Makes the actors run a function after the messages that were sent so far."""
     from monarch._core.call.actor import Actor
 
     after: Endpoint[Any, Any] = Endpoint(mesh, "_call_function", Actor._call_function)
@@ -357,7 +357,7 @@ if TYPE_CHECKING:
 
 
 def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: bool = False) -> Endpoint[Any, Any]:
-    """An endpoint out of a plain method of a spawned actor, `as_endpoint(handle.method)`."""
+    """An endpoint for a plain method of a spawned actor: `as_endpoint(handle.method)`."""
     if not isinstance(method, NotAnEndpoint):
         raise ValueError("expected an method of a spawned actor")
     return Endpoint(method._handle, method._name, method._method, explicit_response_port, propagate)
@@ -370,7 +370,7 @@ def send(
     port: Port[Any] | None = None,
     selection: Literal["all", "choose"] = "all",
 ) -> None:
-    """Sends to all actors of the endpoint, or to one picked at random; what they return goes to `port` if there is one.
+    """Sends to all actors of the endpoint, or to one picked at random. Their results go to `port` if there is one.
 
     A remote function of monarch-tensor is sent to the ranks of the active mesh.
     """
@@ -411,7 +411,7 @@ class Accumulator(Generic[P, R, A]):
         self._combine = combine
 
     def accumulate(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[A]:
-        """Sends now; the fold runs where the Future is first observed."""
+        """Sends now; the first observer of the Future runs the fold."""
         from monarch._core.call.lazy_future import returns_future
 
         answers = self._endpoint.stream(*args, **kwargs)

@@ -1,8 +1,8 @@
-"""What a process needs when something fails or ends, imported while it can still open files.
+"""The modules that a process needs for failures and ends, imported while the process can still open files.
 
-Texts and classes of failures are loaded late, because most programs never need them. A process that has run out of descriptors could not
-read them from their files: the failure would be lost in an `OSError` about a file of ours, and in the client so would its report. So a
-client imports this module when it starts, and a proc before its first actor.
+Texts and classes of failures are loaded late, because most programs never need them. A process without free descriptors could not read
+these modules: an `OSError` about a file of Monarch would replace the failure, and in the client also its report. So a client imports this
+module when it starts, and a proc before its first actor.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ from monarch._core.call import answer, lost_host, value_mesh
 from monarch._core.errors import errors, table
 from monarch._core.pickle import pickling, remote_exception, state
 
-# Used by what fails only.
+# Only code for failures uses these modules.
 del answer, copy, errors, lost_host, pickling, remote_exception, signal, state, table, value_mesh

@@ -1,6 +1,6 @@
-"""Futures: results that can be waited for by threads and by any asyncio loop, any number of times.
+"""Futures: results for which threads and asyncio loops can wait, any number of times.
 
-A future looks at a native cell, which the I/O side fills without the GIL. The first observer decodes; all later ones get the same object.
+A future reads a native cell, which the I/O side fills without the GIL. The first observer decodes; all later ones get the same object.
 An event loop learns of answers through one descriptor per loop, with one wake-up per batch.
 """
 
@@ -26,7 +26,7 @@ else:
 
 
 _settle = allocate_lock()
-# Of the functions between the code that waits and the warning that it blocks its loop.
+# The modules whose frames are between the code that waits and the warning that it blocks its loop.
 _OWN_MODULES = ("monarch._core.call.future", "monarch._core.call.lazy_future", "monarch._core.call.receive")
 _own = object()
 
@@ -35,7 +35,7 @@ _PENDING, _VALUE, _ERROR = 0, 1, 2
 
 
 class _Raised:
-    """A `MonarchError` that a future has raised, made again where nothing has it any more.
+    """A `MonarchError` that a future has raised. It is built again once no other object refers to the first exception.
 
     Its traceback leads to the frames of its observers, which have the future and the memory of the operation. A future that led back to it
     would keep them until the cyclic collector runs.
@@ -125,21 +125,21 @@ class Future(Generic[R]):
         return cls._error(_Unseen(error, seen))  # pyright: ignore[reportArgumentType]
 
     def _finish(self) -> None:
-        """Decodes the answer, which is there."""
+        """Decodes the answer, which has arrived."""
         cell = self._cell
         if cell is None:
             return
         try:
             result, state = self._decode(cell), _VALUE
         except KeyboardInterrupt:
-            # Of who waits, and not of the answer: it is decoded again.
+            # The interrupt belongs to the waiting thread and not to the answer: the next observer decodes again.
             raise
         except BaseException as e:
             result, state = e.with_traceback(None), _ERROR
         with _settle:
             if self._state == _PENDING:
                 self._result, self._state = result, state
-        # Large answers and the slot are not kept for the life of the future.
+        # The future does not keep large answers and the call id.
         self._cell = None
         self._decode = _identity
 
@@ -149,7 +149,7 @@ class Future(Generic[R]):
         if self._state == _ERROR:
             error = self._raised()
             try:
-                # The same object every time: without this its traceback would grow with each observation.
+                # Every observation raises the same object: without this its traceback would grow with each observation.
                 raise error.with_traceback(None)
             finally:
                 # This frame is part of the traceback.
@@ -157,7 +157,7 @@ class Future(Generic[R]):
         return self._result
 
     def _raised(self) -> BaseException:
-        """The error, which is raised now, or has been."""
+        """The error of this future."""
         result = self._result
         if type(result) is _Unseen:
             result.seen()
@@ -171,7 +171,7 @@ class Future(Generic[R]):
         return result
 
     def _done(self) -> bool:
-        cell = self._cell  # another thread may let go of it
+        cell = self._cell  # another thread may drop the cell
         return self._state != _PENDING or cell is None or cell.done(self._index)
 
     def _wait(self, timeout: float | None) -> bool:
@@ -190,7 +190,7 @@ class Future(Generic[R]):
         try:
             return self._observe()
         finally:
-            # An error's traceback has this frame.
+            # The traceback of an error has this frame.
             del self
 
     result = get
@@ -217,7 +217,7 @@ class Future(Generic[R]):
             try:
                 return self._observe()
             except BaseException:
-                # Who calls again at once what fails at once must not keep `__supervise__`, which would change that, from running.
+                # A coroutine that retries a failing call at once must let `__supervise__` run, which may end the failure.
                 yield
                 raise
             finally:
@@ -277,7 +277,7 @@ def _check_timeout(timeout: float) -> None:
 
 
 def _warn_blocking() -> None:
-    """Code of this package that waits does so on behalf of a function that blocks, and says so."""
+    """Warns that a coroutine blocks its loop. Frames of this package are skipped, so the warning names the function that blocks."""
     import sys
     import warnings
 
@@ -294,7 +294,7 @@ def _warn_blocking() -> None:
 
 
 class _Bridge:
-    """Wakes one event loop for all cells it waits for. Does not keep the loop, which keeps it."""
+    """Wakes one event loop for all cells that it waits for. The loop holds the bridge, not the reverse."""
 
     __slots__ = ("__weakref__", "next", "waiting", "watcher")
 

@@ -1,4 +1,4 @@
-"""Futures of async functions, whose bodies the first observer runs, once."""
+"""Futures of async functions. The first observer runs the body, once."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 else:
     R = None
 
-# Seconds. A signal that comes between the interpreter's last look and the system call that waits for a lock interrupts nothing, and
-# neither does one that another thread takes: the main thread comes back that often to look.
+# Seconds between two checks for signals. A signal that comes between the interpreter's last check and the system call that waits for a lock
+# interrupts nothing, and neither does a signal that another thread takes.
 _LOOK_FOR_SIGNALS = 0.1
 
 
 class WouldBlockRuntime(RuntimeError):
-    """`get()` inside a coroutine that a `get()` is driving: await there instead."""
+    """`get()` was called inside a coroutine that another `get()` runs: await there instead."""
 
     __module__ = "monarch.actor"
 
 
 class _LazyFuture(Future[R]):
-    """The future of an async function that the first observer runs."""
+    """The future of an async function whose body the first observer runs."""
 
     __slots__ = ("_body", "_event", "_lock", "_loop", "_task", "_waiters")
     _body: Callable[[], Awaitable[Any]] | None
@@ -54,7 +54,7 @@ class _LazyFuture(Future[R]):
         self._lock = allocate_lock()
         self._event = None
         self._waiters = []
-        # Where the body runs if it was awaited first; the loop itself holds tasks only weakly.
+        # The loop and the task of the body if it was awaited first; the loop itself holds tasks only weakly.
         self._loop = self._task = None
         return self
 
@@ -74,7 +74,7 @@ class _LazyFuture(Future[R]):
             if self._state != _PENDING:
                 return
             if state == _ERROR and isinstance(result, Exception):
-                # It begins anew where it is observed.
+                # The traceback begins again at each observer.
                 result.__traceback__ = None
             self._result, self._state = result, state
             waiters, self._waiters = self._waiters, []
@@ -84,7 +84,7 @@ class _LazyFuture(Future[R]):
         for loop, future in waiters:
             try:
                 loop.call_soon_threadsafe(lambda f=future: f.done() or f.set_result(None))
-            except RuntimeError:  # that loop is closed: no task waits there
+            except RuntimeError:  # the loop is closed: no task waits there
                 continue
 
     def _done(self) -> bool:
@@ -110,13 +110,13 @@ class _LazyFuture(Future[R]):
         try:
             return self._observe()
         finally:
-            # An error's traceback has this frame.
+            # The traceback of an error has this frame.
             del self
 
     result = get
 
     def _complete(self, timeout: float | None) -> None:
-        """Runs the body, or waits until another observer has."""
+        """Runs the body, or waits until another observer has run it."""
         running = _running_loop()
         if running is not None and getattr(running, "_monarch_driven_by_get", False):
             raise WouldBlockRuntime("get() inside a coroutine that a get() is driving: await it")
@@ -139,7 +139,7 @@ class _LazyFuture(Future[R]):
             raise
 
     def _drive_beside(self, body: Callable[[], Awaitable[Any]], timeout: float | None) -> None:
-        """On a thread of its own, because a loop runs in this one."""
+        """Runs the body on a thread of its own, because a loop runs in this thread."""
         process = simulated_process()
         if process is not None:
             process.start_thread(self._drive, body, timeout)
@@ -157,12 +157,12 @@ class _LazyFuture(Future[R]):
                 running.release()
 
         threading.Thread(target=drive, daemon=True, name="monarch-future").start()
-        # Not `join()`, which takes a thread for ended when it is interrupted.
+        # `join()` is not used: it treats a thread as ended when it is interrupted.
         while not running.acquire(timeout=_LOOK_FOR_SIGNALS):
             continue
 
     def _wait(self, timeout: float | None) -> bool:
-        """Until another observer has run the body; False when `timeout` is over."""
+        """Waits until another observer has run the body; False after `timeout`."""
         import threading
         from time import monotonic
 
@@ -175,13 +175,13 @@ class _LazyFuture(Future[R]):
         return True
 
     def _interrupt(self) -> None:
-        """The `get()` that drives the body is interrupted, maybe before the body has begun, or beside its thread."""
+        """Interrupts the `get()` that runs the body. The body may not have begun, or may run on a thread of its own."""
         loop, task = self._loop, self._task
         self._set(_cancelled(), _ERROR)
         if loop is not None and task is not None:
             try:
                 loop.call_soon_threadsafe(task.cancel)
-            except RuntimeError:  # the body has ended, and its loop with it
+            except RuntimeError:  # the body and its loop have ended
                 return
 
     def _drive(self, body: Callable[[], Awaitable[Any]], timeout: float | None) -> None:
@@ -223,14 +223,14 @@ class _LazyFuture(Future[R]):
         try:
             thread.runner.run(main, context=copy_context())
         except KeyboardInterrupt:
-            # Before the body is cancelled: what it makes of that does not count.
+            # The result is set before the cancellation, so the outcome of the cancelled body is dropped.
             self._set(_cancelled(), _ERROR)
             raise
         finally:
             thread.cancel_left()
 
     async def _cancel(self, task: asyncio.Task[None], outcome: BaseException) -> None:
-        """Ends the body; what it makes of that does not count."""
+        """Ends the body; the outcome of the cancelled body is dropped."""
         import asyncio
 
         self._set(outcome, _ERROR)
@@ -241,7 +241,7 @@ class _LazyFuture(Future[R]):
         body = self._start()
         future = loop.create_future()
         if body is not None:
-            # Who awaits may be cancelled, the body goes on for the others.
+            # The awaiting task may be cancelled; the body continues for the other observers.
             self._loop = loop
             self._task = loop.create_task(self._run(body))
         with self._lock:
@@ -285,7 +285,7 @@ def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]
 
 
 def _in_context(variables: Any, function: Any, args: Any, kwargs: Any) -> Any:
-    """The body, with the caller's context variables in force at each of its steps."""
+    """Runs the body, with the caller's context variables in force at each of its steps."""
     coroutine = variables.run(lambda: function(*args, **kwargs))
     return _Stepped(variables, coroutine)
 

@@ -1,4 +1,4 @@
-"""A lost host as the client knows it: its address, and the reason for which it did not join or was lost."""
+"""A lost host in the client's records: its address, and the reason for which it did not join or was lost."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from monarch._core.errors.errors import ExitReason, MeshFailure, MonarchError
 
 
-# What the scheduler of a job sends to all processes of a host, in any order: procs may end before their agent.
+# The signals that the scheduler of a job sends to all processes of a host, in any order: procs may end before their agent.
 _OF_SCHEDULERS = (15, 9)
 
 
 def may_be_lost(reason: ExitReason) -> bool:
-    """Whether the end of the host may be behind the end of a proc."""
+    """Whether the end of the host can be the cause of a proc's end."""
     return reason.kind == "host_lost" or (reason.kind == "signal" and reason.signal in _OF_SCHEDULERS)
 
 
@@ -34,17 +34,17 @@ def why_lost(info: MeshInfo, failure: MeshFailure) -> MonarchError | None:
         return None if attachment.explain is None else attachment.explain()
     from copy import copy
 
-    return copy(error)  # its traceback is of one raise
+    return copy(error)  # each raise needs a traceback of its own
 
 
 def place_of(info: MeshInfo, rank: int) -> str | None:
-    """Where the host of a rank was to join; None where that is not known here."""
+    """The address at which the host of a rank was to join; None where it is unknown."""
     attachment, place = _attached(info, rank)
     return None if attachment is None else attachment.addresses[place]
 
 
 def _attached(info: MeshInfo, rank: int) -> tuple[Any, int]:
-    """The call that has attached the host of a rank, and the place of the host in it."""
+    """The attachment that contains the host of a rank, and the index of the host in it."""
     agents = each_of(info.agents)
     agent = agents[rank] if rank < len(agents) else 0
     return next(((a, a.ids.index(agent)) for a in current_process().attachments if agent in a.ids), (None, 0))

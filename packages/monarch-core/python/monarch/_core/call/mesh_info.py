@@ -1,4 +1,4 @@
-"""One mesh in one process, shared by all its handles: its ranks, and those of them that have failed."""
+"""One mesh in one process, shared by all its handles: its ranks and its failed ranks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def reach(process: LocalProcess, job: int, places: list[tuple[int, int]]) -> None:
-    """Processes are on these hosts: from now on they can be sent to."""
+    """Makes the processes on these hosts reachable for messages."""
     if job in process.services_of:
-        # Of a service, which is in the job of its agent: what its host is called in a job that it serves.
+        # A service is in the job of its agent: its host has a different id in each job that the service serves.
         host, job = process.services_of[job]
         places = [(proc, host) for proc, _ in places]
     here = process.agent_uid if job in (0, process.job) else process.serves.get(job)
@@ -32,7 +32,7 @@ def reach(process: LocalProcess, job: int, places: list[tuple[int, int]]) -> Non
         if elsewhere:
             process.ended.route(elsewhere, here)
         return
-    # Another client's, of this user and on this machine: all its hosts are reached through it.
+    # The mesh belongs to another client of this user on this machine. All its hosts are reached through that client.
     process.native.join(job, places)
 
 
@@ -82,7 +82,7 @@ class MeshInfo:
         mailbox: int = 0,
     ) -> None:
         self.uid = uid
-        # Where its actors take messages from: that of the mesh they were spawned as, of which this one is a view.
+        # The mailbox of the actors: that of the mesh they were spawned as. This mesh may be a view of it.
         self.mailbox = mailbox or uid
         self.name = name
         self.creator = creator
@@ -92,10 +92,10 @@ class MeshInfo:
         self.payload = payload
         # The hosts of the procs, in their order.
         self.agents = agents
-        # The process that its owner lives in, and the host of that.
+        # The process of the owner, and its host.
         self.owner_proc = owner_proc
         self.owner_agent = owner_agent
-        # The client whose job it belongs to.
+        # The client whose job contains the mesh.
         self.job = job
         # Spawn rank to failure.
         self.failed: dict[int, MeshFailure] = {}
@@ -114,7 +114,7 @@ class MeshInfo:
         return f"{self.creator}.<{self.class_name + ' ' if self.class_name else ''}{self.name}{point}>"
 
     def made(self, parent: int) -> None:
-        """This process has spawned it: on a mesh of procs, or of hosts."""
+        """Records that this process has spawned the mesh, on a mesh of procs or of hosts."""
         mesh_made(self.uid, parent, self.class_name, self.name, self.creator, shape_json(self.extent))
 
     def state(self) -> tuple[Any, ...]:
@@ -136,7 +136,7 @@ class MeshInfo:
 
     @staticmethod
     def known(process: LocalProcess, state: tuple[Any, ...]) -> MeshInfo:
-        """The info of a mesh that came in a message: one object per process and mesh."""
+        """The info of a mesh that arrived in a message: one object per process and mesh."""
         info = process.infos.get(state[0])
         if info is None:
             uid, name, creator, extent, procs, class_name, payload, agents, (owner_proc, owner_agent), job, mailbox = state
@@ -153,7 +153,7 @@ class MeshInfo:
         return info
 
     def mark_ended(self, ended: ProcEnds) -> None:
-        """Ranks whose processes have ended before this process heard of the mesh, or heard of it again, have failed."""
+        """Marks ranks whose processes had ended before this process received the mesh, for the first time or again."""
         for rank, proc in enumerate(self.procs):
             if proc in ended:
                 self.failed.setdefault(rank, proc_ended_failure(self, rank, ended[proc]))

@@ -1,4 +1,4 @@
-"""Methods of meshes that other wheels implement: entry points of the group `monarch.mesh`, each found with its first call."""
+"""Methods of meshes that other wheels implement: entry points of the group `monarch.mesh`, each loaded with its first call."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from monarch._core.call.value_mesh import ValueMesh
 
 GROUP = "monarch.mesh"
-# The wheel of this project that implements most of them.
+# The wheel of this project that implements most of these methods.
 WHEEL = "monarch-tensor"
 
 
 def implementation(method: str, what: str, wheel: str = WHEEL) -> Callable[..., Any]:
     """The function that an entry point has for this method; `NotImplementedError` names the wheel that is missing or cannot be loaded.
 
-    `wheel` is that of this project which implements the method.
+    `wheel` is the wheel of this project that implements the method.
     """
     found = load_entry(GROUP, method)
     if found is None:
@@ -37,10 +37,11 @@ def implementation(method: str, what: str, wheel: str = WHEEL) -> Callable[..., 
 
 
 class EndpointCall:
-    """A call of an endpoint whose result is to stay where it is, as `Endpoint.rref` passes it on; immutable.
+    """A call of an endpoint whose result stays with the actors, as `Endpoint.rref` passes it on; immutable.
 
-    `endpoint` has the adverbs that send the call, `mesh` the called actors, `name` the method, `propagate` what the endpoint was
-    declared with. The arguments fit the signature of the method.
+    `endpoint` has the adverbs that send the call, `mesh` is the called actors, `name` the method, `propagate` the argument of the
+    endpoint's
+    declaration. The arguments fit the signature of the method.
     """
 
     __slots__ = ("args", "endpoint", "kwargs", "mesh", "name", "propagate")
@@ -64,8 +65,9 @@ class EndpointCall:
     def through(self, function: Callable[..., Any], async_function: Callable[..., Any], *given: Any) -> Future[ValueMesh[Any]]:
         """Sends the call. In place of `method(*args, **kwargs)` the actors run `function(*given, method, *args, **kwargs)`.
 
-        They answer with what that returns. An async method is given to `async_function`, which is awaited. The messages of a caller stay
-        in order, these and others. `TypeError` for an endpoint that answers by a port.
+        The answer of an actor is the result of that function. An async method is given to `async_function`, which is awaited. The messages
+        of
+        a caller stay in order, these and others. `TypeError` for an endpoint that answers by a port.
         """
         from monarch._core.call.actor import Actor, is_coroutine_function
 

@@ -1,7 +1,8 @@
 """References to meshes whose owner's process has ended.
 
-Actors that were there hear of it and fail by themselves. Those that were still to be started may never be: the word to start them went
-with the owner, and their mailboxes would wait for ever. So whoever holds a reference watches the owner's process, and fails its calls.
+Running actors are notified and fail by themselves. Actors that were not spawned yet may never be: the spawn request was lost when its
+owner died, and their mailboxes would keep messages for ever. So each process with a reference watches the owner's process and, at its end,
+fails its own calls.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def watch_owner(process: LocalProcess, info: MeshInfo) -> None:
-    """This process has got a reference to a mesh that another one owns."""
+    """Watches the owner of a mesh, of which this process has got a reference."""
     owner = info.owner_proc
     if not _concerns(process, info):
         return
@@ -29,14 +30,14 @@ def watch_owner(process: LocalProcess, info: MeshInfo) -> None:
 
 
 def _concerns(process: LocalProcess, info: MeshInfo) -> bool:
-    """The client's end is that of the whole job."""
+    """Whether to watch the owner. The client is not watched: its end is that of the whole job."""
     return bool(info.class_name) and info.owner_proc not in (0, process.uid, info.job or process.job)
 
 
 def owner_ended(process: LocalProcess, uid: int, end: ProcessEnd) -> None:
-    """A process has ended: what it owned and is referred to here is no more. After its end is in `process.ended`."""
+    """Fails the references to meshes whose owner was in the ended process. The end is in `process.ended` before this call."""
     process.watched.discard(uid)
-    # References, because they are copied in one step: other threads add to the dictionary.
+    # Weak references are copied in one step: other threads add to the dictionary.
     for reference in process.infos.valuerefs():
         info = reference()
         if info is not None and info.owner_proc == uid and _concerns(process, info):
@@ -47,7 +48,7 @@ def _orphan(process: LocalProcess, info: MeshInfo, end: ProcessEnd) -> None:
     reason = ExitReason("stopped", detail="its owner has stopped") if end.is_stop else ExitReason("orphaned", detail=info.creator)
     failure = None
     for rank, proc in enumerate(info.procs):
-        # The end of its own process is the better reason.
+        # The end of the rank's own process is the better reason.
         if proc not in process.ended and rank not in info.failed:
             failure = info.failed[rank] = MeshFailure(
                 actor=info.display(rank),

@@ -1,4 +1,4 @@
-"""The owner of what this thread or task spawns."""
+"""The owner of the meshes that this thread or task spawns."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def current_owner() -> Owner:
-    """The owner that this thread or task acts for."""
+    """The owner on whose behalf this thread or task acts."""
     actor = current_local_actor()
     return actor.owner if actor is not None else current_process().owner
 
 
 def spawning_owner() -> Owner:
-    """The same for something new; `RuntimeError` if this is the root and its client has ended."""
+    """The current owner, for a new mesh; `RuntimeError` if this is the root and its client has ended."""
     owner = current_owner()
     exited = has_exited() if owner.process.universe is None else owner.process.closed
     if owner.actor is None and exited:

@@ -1,4 +1,4 @@
-"""Ports: a sending end that can be passed anywhere, and a receiving end that stays where it was opened."""
+"""Ports: a sending end that can be passed anywhere, and a receiving end that stays in the process that opened it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from monarch._core.process.identity import new_uid, to_base58
 from monarch._core.process.process import LocalProcess
 from monarch._core.shape.generic import Generic
 
-# Why a message came back that the receiver would have taken; the native side's text.
+# The reason for a returned message whose receiver was alive. The native runtime compares the same text.
 LOST_PARTS = "parts of it were lost on the way"
 
 TYPE_CHECKING = False
@@ -31,21 +31,20 @@ else:
 
 
 class Port(Generic[R]):
-    """The sending end: `send` and `exception`, from any thread of any process of the job, in order per sender."""
+    """The sending end of a port. Any thread of any process of the job may use `send` and `exception`; each sender's messages stay in order."""
 
     __slots__ = ("_lock", "_once", "_owed", "_place", "_proc", "_rank", "_slot", "_to", "_used", "return_undeliverable")
 
     def __init__(self, proc: int, to: int, once: bool, slot: bool = False, rank: int | None = None) -> None:
         self._proc = proc
-        # The agent that the process is reached through, if it is another one's; 0 for our own.
-        # Of a port of another process: its host, and the job.
+        # For a port of another process: its host, and its job.
         self._place: tuple[int, int] | None = None
         self._to = to
         self._once = once
         self._slot = slot
         self._rank = rank
         self._used = False
-        # Of the port of a call: where the actor keeps the answers it owes.
+        # For the port of a call: the actor's set of answers that it owes.
         self._owed: set[tuple[int, int, int]] | None = None
         self._lock = allocate_lock()
         self.return_undeliverable = True
@@ -62,13 +61,13 @@ class Port(Generic[R]):
             self._owed.discard((self._proc, self._to, self._rank or 0))
 
     def send(self, obj: R) -> None:
-        """Sends an object; `RuntimeError` for a second one into a port that takes one."""
+        """Sends an object; `RuntimeError` for a second object into a port that takes one message."""
         self._claim()
         native = current_process().native
         if self._slot:
             try:
                 send_to_slot(native, self._proc, self._to, self._rank or 0, obj)
-            except BaseException:  # it cannot be pickled: something else may be sent instead
+            except BaseException:  # the object cannot be pickled: the port may be used again
                 self._used = False
                 raise
             self._answered()
@@ -94,7 +93,7 @@ class Port(Generic[R]):
             send_to_port(process.native, self._proc, self._to, pack_exception(exc), self._rank, True, self.return_undeliverable)
 
     def _forward(self, cell: CallCell, count: int, endpoint: Endpoint[Any, Any], only: int | None) -> None:
-        """Passes the answers of a call on, ranked, as they arrive."""
+        """Passes the answers of a call on to this port, ranked, as they arrive."""
         from threading import Thread
 
         def run() -> None:
@@ -124,7 +123,7 @@ class Port(Generic[R]):
 
 
 def ranked_port(port: Port[R], rank: int) -> Port[R]:
-    """The same port for the answer of a rank, which its receiver sees by `ranked()`. The answer is dropped where that is gone."""
+    """The same port for the answer of a rank, which its receiver gets from `ranked()`. The answer is dropped if the receiver is gone."""
     found: Port[R] = Port(port._proc, port._to, port._once, port._slot, rank)
     found.return_undeliverable = False
     return found
@@ -143,8 +142,8 @@ def _received_port(proc: int, to: int, once: bool, slot: bool, rank: int | None,
 class PortReceiver(Generic[R]):
     """The receiving end: each item goes to one `recv`, in order; `async for` works.
 
-    A receiver that is dropped closes the port: messages that are still sent to it are dropped, and their senders go on. A Future of
-    `recv` that is held keeps the port open.
+    Dropping the receiver closes the port: later messages are dropped, and their senders continue. A Future of `recv` keeps the port open
+    as long as it is referenced.
     """
 
     __slots__ = ("_inbox",)
@@ -153,11 +152,11 @@ class PortReceiver(Generic[R]):
         self._inbox = inbox
 
     def recv(self) -> Future[R]:
-        """The next item when the Future is first observed; raises what the sender put in with `exception`."""
+        """The next item, received when the Future is first observed; raises the exceptions that senders sent with `exception`."""
         return Receive._from(self._inbox, _item)
 
     def ranked(self) -> RankedPortReceiver[R]:
-        """The same port with items as `(rank, value)`."""
+        """The same receiver with items as `(rank, value)`."""
         return RankedPortReceiver(self._inbox)
 
     def __aiter__(self) -> PortReceiver[R]:
@@ -207,14 +206,14 @@ class Channel(Generic[R]):
 
     @classmethod
     def open(cls, once: bool = False) -> tuple[Port[R], PortReceiver[R]]:
-        """A port and its receiver; `once`: for one message."""
+        """A port and its receiver; `once`: the port takes one message."""
         process = current_process()
         mailbox = PortMailbox(process.native, new_uid())
         return Port(process.uid, mailbox.id, once), PortReceiver(Inbox(mailbox, once))
 
     @classmethod
     def open_ranked(cls, once: bool = False) -> tuple[Port[R], RankedPortReceiver[R]]:
-        """The same with items as `(rank, value)`."""
+        """A port and a receiver with items as `(rank, value)`."""
         port, receiver = cls.open(once)
         return port, receiver.ranked()
 
@@ -229,7 +228,7 @@ def reply_port(actor: LocalActor, call: Call) -> Port[Any]:
 
 
 class UndeliverableMessageEnvelope:
-    """A port message that came back: its sender, its port, and the reason for which it could not be delivered."""
+    """A port message that was returned: its sender, its port, and the reason of the failed delivery."""
 
     __slots__ = ("_dest", "_error", "_sender")
 
@@ -253,13 +252,13 @@ def envelope_of(actor: LocalActor | None, body: bytes) -> UndeliverableMessageEn
 
     sender = "client" if actor is None else actor.display
     dest = f"port<{to_base58(int.from_bytes(body[8:16], 'little'))}>"
-    # What else stands there is the process of the receiver.
+    # Any other body contains the process of the receiver.
     why = LOST_PARTS if body[16:] == LOST_PARTS.encode() else "the process of its receiver has ended"
     return UndeliverableMessageEnvelope(sender, dest, undeliverable(dest, sender, dest, why))
 
 
 def undelivered(process: LocalProcess, body: bytes) -> None:
-    """A message of this process came back. On the housekeeping thread."""
+    """Handles a message of this process that was returned. Called on the housekeeping thread."""
     sender = int.from_bytes(body[:8], "little")
     actor = process.actors.get(sender)
     if actor is not None:
@@ -267,7 +266,7 @@ def undelivered(process: LocalProcess, body: bytes) -> None:
     elif not sender:
         from monarch._core.errors.errors import undeliverable
 
-        # A broadcast: its sender is not known any more, and nobody waits for it.
+        # The message was a broadcast: its sender is not recorded, and no call waits for it.
         info = process.infos.get(int.from_bytes(body[8:16], "little"))
         dest, ours = "an actor" if info is None else info.name, f"pid {process.pid} on {process.host}"
         _warn(undeliverable(f"{dest}: a broadcast", ours, dest, LOST_PARTS))

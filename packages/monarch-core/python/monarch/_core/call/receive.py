@@ -1,8 +1,8 @@
 """Receives: Futures of the items of a port.
 
-A receive claims its item when it is first observed: cells take items in the order in which they were made. An observation that ends without
-an item (a time limit, a cancelled task) gives the claim up with the last observer, and an item that has come meanwhile goes to the next
-receive. So no item is lost in a Future that is not read any more.
+A receive claims its item when it is first observed: cells take items in the order in which they were made. If an observation ends without
+an item (a time limit, a cancelled task), the last observer gives up the claim, and an item that has arrived meanwhile goes to the next
+receive. So no item is lost in a Future that is no longer read.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Inbox:
     def __init__(self, mailbox: PortMailbox, once: bool) -> None:
         self.mailbox = mailbox
         self.once = once
-        # A receive has claimed the only item.
+        # A receive has claimed the only item of the port.
         self.taken = False
-        # Reentrant: a destructor of the user, which may run at any allocation, may receive too.
+        # Reentrant: a user's destructor may run at any allocation and may itself receive.
         self.lock = RLock()
 
 
@@ -57,7 +57,7 @@ class Receive(Future[R]):
         return self
 
     def _begin(self) -> Inbox | None:
-        """An observation begins, and claims an item if it is the only one; none if the result is there."""
+        """Begins an observation. The only observation claims an item. Returns None if the result is there."""
         inbox = self._inbox
         if inbox is None:
             return None
@@ -75,7 +75,7 @@ class Receive(Future[R]):
         return inbox
 
     def _end(self, inbox: Inbox | None) -> None:
-        """An observation ends; the claim goes with the last one if there is no result."""
+        """Ends an observation. The last observation gives up the claim if there is no result."""
         if inbox is None or self._state != _PENDING:
             return
         with inbox.lock:
@@ -88,7 +88,7 @@ class Receive(Future[R]):
 
     def _finish(self) -> None:
         super()._finish()
-        # Without a claim there is nothing to keep the port open for.
+        # Without a claim the port need not stay open.
         if self._state != _PENDING:
             self._inbox = None
 

@@ -1,4 +1,4 @@
-"""The hosts of the procs of a mesh, run by run: neighbours are mostly on one host."""
+"""The hosts of the procs of a mesh as runs: neighbours are mostly on one host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
 
-# Hosts, each with how many procs in a row are on it.
+# Pairs of a host and the number of consecutive procs on it.
 if TYPE_CHECKING:
     Runs: TypeAlias = tuple[tuple[int, int], ...]
 

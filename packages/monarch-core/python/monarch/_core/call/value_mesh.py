@@ -1,8 +1,8 @@
 """One value per rank of a mesh.
 
-Replies arrive as raw parts, one per rank, and are decoded when a rank is first looked at. Adjacent equal parts are kept as one object;
-every rank still gets a value of its own, unless the value is an immutable scalar, which the whole run then shares. A part is let go when
-its value is known. A slice of a value mesh looks through a table of positions at the same values, so it decodes nothing, and a value
+Replies arrive as raw parts, one per rank. The first access to a rank decodes its part. Adjacent equal parts are kept as one object;
+every rank still gets a value of its own, unless the value is an immutable scalar, which the whole run then shares. A part is freed when
+its value is decoded. A slice of a value mesh reads the same values through a table of positions. So slicing decodes nothing, and a value
 decoded through one of them is the same object in the others.
 """
 
@@ -32,7 +32,7 @@ _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
 
 class _Failure:
-    """An error of decoding, kept with the traceback it had: raising it again and again would lengthen that."""
+    """An error of decoding and its traceback. Each raise restores the traceback, which would grow otherwise."""
 
     __slots__ = ("error", "traceback")
 
@@ -218,7 +218,7 @@ class ValueMesh(MeshTrait, Generic[R]):
         return f"ValueMesh({extent}):\n  " + pairs.replace("\n", "\n  ")
 
     def _shown(self, i: int) -> object:
-        # A repr is for looking at what is there: a value that cannot be decoded is shown as its error.
+        # A repr shows the present state: a value that cannot be decoded is shown as its error.
         try:
             return self._cells[self._positions[i]]
         except Exception as error:

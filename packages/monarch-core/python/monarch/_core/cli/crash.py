@@ -1,7 +1,7 @@
-"""`monarch doctor --crash`: what processes did last that were killed, or that failed, from their flight recorders.
+"""`monarch doctor --crash`: the last events of processes that were killed or failed, from their flight recorders.
 
-The agent of a host has the recorders of its processes, those that have ended too. They are memory without a name, so they end with the
-agent, in whatever way; where nothing is left, the report says why.
+The agent of a host has the recorders of its running and ended processes. The recorders are memory without a name, so they end with the
+agent, in whatever way the agent ends. If no recorder is left, the report gives the reason.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from monarch._core.observe import inspection
 if TYPE_CHECKING:
     from monarch._core._native.events import Event
 
-# As many as come with a failure.
+# The number of events that a failure carries.
 LAST = 32
-# Ends that are no failure.
+# Kinds of ends that are no failures.
 _ORDERLY = ("returned", "stopped")
 
 
 class Crash(NamedTuple):
-    """A process that has failed, and its last events, or why there are none."""
+    """A process that has failed, and its last events, or the reason why there are none."""
 
     name: str
     pid: int
@@ -98,7 +98,7 @@ def _signal_name(number: int) -> str:
 
     try:
         return f" ({signal.Signals(number).name})"
-    except ValueError:  # a real-time one
+    except ValueError:  # a real-time signal
         return ""
 
 
@@ -116,7 +116,7 @@ def _section(answer: dict[str, Any], found: list[Crash]) -> list[str]:
 
 
 def _nothing(answer: dict[str, Any]) -> str:
-    """Why there is no crash of a job that runs."""
+    """The reason why a running job has no crash."""
     rows = answer.get("recordings")
     if rows is None:
         return f"it runs version {answer['version']}, which keeps no recorders"
@@ -127,7 +127,7 @@ def _nothing(answer: dict[str, Any]) -> str:
 
 
 def _line(event: Event) -> str:
-    """When, on which thread, what."""
+    """One event as a line: time, thread and text."""
     when = datetime.fromtimestamp(event.time / 1e9).astimezone().isoformat(timespec="microseconds")
     fields = " ".join(f"{name}={'(overwritten)' if value is None else value}" for name, value in event.fields.items())
     return f"{when} thread {event.thread} {event.name} {fields}"

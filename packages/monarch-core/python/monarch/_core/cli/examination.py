@@ -1,4 +1,4 @@
-"""The verb `doctor`: the checks of this machine, of other wheels and of the current job's hosts, at the same time."""
+"""The verb `doctor`: runs the checks of this machine, of other wheels and of the current job's hosts at the same time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from monarch._core.observe.wheel_checks import Wheels
 
 
 def report(as_json: bool, here: bool) -> int:
-    """Prints what is found; gives the exit code."""
-    # First: it forks, and the check of a proc starts threads.
+    """Prints the findings; gives the exit code."""
+    # This comes first: it forks, and the check of a proc starts threads.
     wheels = Wheels()
     lines: list[doctor.Line] = []
     there: list[reach.Elsewhere] = []

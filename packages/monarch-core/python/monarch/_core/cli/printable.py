@@ -1,4 +1,4 @@
-"""Text that a terminal shows as it is: names and command lines are given by programs, and may have anything in them."""
+"""Text in a form that a terminal shows unchanged: programs choose names and command lines, which may contain any character."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def printable(text: str) -> str:
 
 
 def show_lines(lines: Iterable[str]) -> None:
-    """Prints each as one line."""
+    """Prints each text as one line."""
     for line in lines:
         click.echo(printable(line))

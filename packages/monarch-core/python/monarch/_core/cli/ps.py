@@ -1,4 +1,4 @@
-"""`monarch ps`: hosts, procs, actors, what runs and since when."""
+"""`monarch ps`: hosts, procs, actors, and what runs in them since when."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from monarch._core.observe import inspection
 
 
 def report(pids: tuple[int, ...], as_json: bool, everything: bool = False, here: bool = False, without: tuple[str, ...] = ()) -> int:
-    """Prints all jobs with their hosts, then the agents that serve none of these; or what is asked for by `pids`. Gives the exit code.
+    """Prints all jobs with their hosts, then the agents that serve none of these, or only the jobs of `pids`. Gives the exit code.
 
-    With `everything` also hosts that are lost, and agents that are listed with a job already. Then other machines of the current job,
-    unless jobs are asked for by pids, or `here`. Agents whose numbers are in `without` are left out.
+    With `everything` the list includes lost hosts and agents that a job already lists. Then follow the other machines of the current job,
+    unless `pids` or `here` is given. Agents whose numbers are in `without` are left out.
     """
     found = [one for one in wanted(inspection.look(inspection.STATE), pids) if f"{one.agent:016x}" not in without]
     every = [part for one in found for part in inspection.parts(one)]
@@ -36,7 +36,7 @@ def report(pids: tuple[int, ...], as_json: bool, everything: bool = False, here:
 
 
 def separated(sections: Iterable[list[str]]) -> Iterator[str]:
-    """The lines of the sections, with an empty one between two of them."""
+    """The lines of the sections, with an empty line between two sections."""
     for index, section in enumerate(sections):
         if index:
             yield ""
@@ -44,7 +44,7 @@ def separated(sections: Iterable[list[str]]) -> Iterator[str]:
 
 
 def shown(found: list[inspection.Look], everything: bool) -> list[inspection.Look]:
-    """Jobs, then agents of hosts. An agent that is listed with a job is left out."""
+    """Jobs, then agents of hosts. Agents that a job lists are left out."""
     jobs = [one for one in found if one.answer is None or not inspection.is_agent(one.answer)]
     hosts = {other.answer["agent_pid"] for one in jobs for other in inspection.others(one.answer or {}) if other.answer is not None}
     agents = [one for one in found if one.answer is not None and inspection.is_agent(one.answer)]
@@ -52,7 +52,7 @@ def shown(found: list[inspection.Look], everything: bool) -> list[inspection.Loo
 
 
 def _section(one: inspection.Look, everything: bool) -> list[str]:
-    """A job with its hosts, or an agent."""
+    """The lines of a job with its hosts, or of an agent."""
     if one.answer is None:
         return [one.describe()]
     lines = [heading(one.answer), *_lines(one.answer)]
@@ -66,12 +66,12 @@ def _section(one: inspection.Look, everything: bool) -> list[str]:
 
 
 def listed_hosts(answer: dict[str, Any], everything: bool) -> list[inspection.OtherHost]:
-    """The other hosts of a job; those that are lost only where everything is asked for: they are over."""
+    """The other hosts of a job. Lost hosts are listed only with `everything`."""
     return [other for other in inspection.others(answer) if everything or other.state != "lost"]
 
 
 def wanted(found: list[inspection.Look], pids: tuple[int, ...]) -> list[inspection.Look]:
-    """The jobs that are asked for by the pid of their client; `UsageError` for one that is not there."""
+    """The jobs whose clients have these pids; `UsageError` for a pid without a job."""
     known = {one.pid for one in found if one.pid is not None}
     for pid in pids:
         if pid not in known:
@@ -86,7 +86,7 @@ def heading(answer: dict[str, Any]) -> str:
 
 
 def host_heading(one: inspection.OtherHost) -> str:
-    """Another host of a job."""
+    """The heading of another host of a job."""
     name = f"host {one.host}" if one.host else "a host"
     return f"{name}: {one.error}" if one.answer is None else f"{name}, worker {one.answer['agent_pid']}"
 
@@ -102,7 +102,7 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         for actor in inspection.actors_of(proc):
             doing = f"{actor['doing']} {duration(actor['doing_for'])}" if actor["doing"] else "-"
             rows.append(("", "", "", "", str(actor["queued"]), doing, "  " + actor["display"]))
-    # Below the directory of a job on a host: MESH/RANK.
+    # The captured files are below the directory of a job on a host: MESH/RANK.
     folders = {os.path.dirname(os.path.dirname(proc["captured_in"])) for proc in answer["procs"] if proc.get("captured_in")}
     notes += [f"  output of procs is captured in {folder}, as MESH/RANK.stdout and MESH/RANK.stderr" for folder in sorted(folders)]
     notes += [f"  service {note}" for note in answer.get("notes", [])]
@@ -113,7 +113,7 @@ def _lines(answer: dict[str, Any]) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """Two figures and their unit are enough to see what hangs."""
+    """A duration with two figures and a unit."""
     if seconds < 60:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(int(seconds), 60)

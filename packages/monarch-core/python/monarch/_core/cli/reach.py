@@ -1,6 +1,6 @@
 """The hosts of the current job, for the verbs that look at this machine: `monarch doctor`, `ps`, `stack` and `debug`.
 
-Core knows no current job. A wheel that does has an entry point of the group `monarch.reach`: a function that runs a verb on its hosts.
+Core knows no current job. A wheel that knows it has an entry point of the group `monarch.reach`: a function that runs a verb on its hosts.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from monarch._core.config.entry_points import BrokenEntry, load_entries
 from monarch._core.observe import inspection
 
 GROUP = "monarch.reach"
-# Has a verb look at its own machine only, as it is on a host.
+# The option with which a verb shows its own machine only. Verbs on hosts get it.
 HERE = "--here"
-# Has a verb leave out agents of hosts, by their numbers: those that are listed already.
+# The option with the numbers of the agents that a verb leaves out, because they are already listed.
 WITHOUT = "--without"
-# Stands for the number of this process as a client, which it becomes when it asks the hosts.
+# The placeholder for the number of this process as a client. The process becomes a client when it queries the hosts.
 CLIENT = "{client}"
 
 
 class Elsewhere(NamedTuple):
-    """What a verb has printed on another machine. `hosts` are its names in the job; `error` is why there is no answer, else empty."""
+    """The output of a verb on another machine. `hosts` are its names in the job; `error` is the reason of a missing answer, or empty."""
 
     hosts: str
     code: int
@@ -33,32 +33,32 @@ class Elsewhere(NamedTuple):
     error: str = ""
 
 
-# Runs `monarch ARGUMENTS` on each machine of the current job's hosts but this one, with this process's number, sixteen hexadecimal digits,
-# for each `{client}`; nothing without a current job.
+# A function that runs `monarch ARGUMENTS` on each other machine of the current job's hosts. It replaces `{client}` with this process's
+# number, sixteen hexadecimal digits. Without a current job it yields nothing.
 Reach = Callable[[Sequence[str]], Iterable[Elsewhere]]
 
 
 def elsewhere(verb: str, *options: str, as_json: bool = False, everything: bool = False) -> list[Elsewhere]:
-    """What the verb says on the other machines of the current job."""
+    """The output of the verb on the other machines of the current job."""
     arguments = [verb, HERE, *options, *(["--json"] if as_json else []), *(["--all"] if everything else [])]
     found: list[Elsewhere] = []
     for entry in load_entries(GROUP):
-        if isinstance(entry, BrokenEntry):  # `monarch doctor` names it
+        if isinstance(entry, BrokenEntry):  # `monarch doctor` names the broken entry
             continue
         try:
             found += entry.value(arguments)
-        except Exception as e:  # of another wheel: what is known of this machine is shown all the same
+        except Exception as e:  # an error of another wheel: the output of this machine is shown all the same
             found.append(Elsewhere(f"hosts that {entry.wheel} knows", 1, "", f"monarch: {entry.wheel}: {type(e).__name__}: {e}"))
     return found
 
 
 def without(found: list[inspection.Look]) -> list[str]:
-    """The options by which a verb elsewhere leaves out this command, and agents that are listed here: a client reports all its hosts."""
+    """The options that make a verb on another machine leave out this command and the agents listed here: a client reports all its hosts."""
     return [word for number in (CLIENT, *sorted(inspection.listed(found))) for word in (WITHOUT, number)]
 
 
 def debuggers() -> list[str]:
-    """Debuggers on the other machines of the current job, a line each; hosts that have not answered stand on stderr."""
+    """Debuggers on the other machines of the current job, one line each. Hosts without an answer are printed to stderr."""
     lines: list[str] = []
     for one in elsewhere("debug"):
         if one.error:
@@ -69,9 +69,9 @@ def debuggers() -> list[str]:
 
 
 def show(found: list[Elsewhere]) -> int:
-    """Prints the machines that have said something, each under its names; gives the largest exit code."""
+    """Prints the output of each machine under its names, if there is any; gives the largest exit code."""
     for one in found:
-        if one.error:  # it names the host
+        if one.error:  # the error names the host
             click.echo(_shown(one.error), err=True)
         elif one.output:
             click.echo(f"\n=== {printable(one.hosts)}\n{_shown(one.output.rstrip())}")
@@ -79,17 +79,17 @@ def show(found: list[Elsewhere]) -> int:
 
 
 def _shown(text: str) -> str:
-    """Lines of another machine, whose processes may print anything."""
+    """Lines of another machine, escaped: its processes may print any character."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def code(found: list[Elsewhere]) -> int:
-    """The largest exit code; 1 where a machine has not answered."""
+    """The largest exit code; 1 if a machine has not answered."""
     return max((1 if one.error else one.code for one in found), default=0)
 
 
 def rows(found: list[Elsewhere]) -> list[dict[str, Any]]:
-    """The objects that a verb has printed there as JSON, each with `on`, the names of the hosts; one with `error` for no answer."""
+    """The JSON objects of the verb on each machine, each with `on`, the names of the hosts; an object with `error` for a missing answer."""
     listed: list[dict[str, Any]] = []
     for one in found:
         listed += [{"on": one.hosts, **answer} for answer in ([{"error": one.error}] if one.error else _objects(one.output))]

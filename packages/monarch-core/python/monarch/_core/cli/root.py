@@ -1,7 +1,7 @@
 """The `monarch` command: the verbs of core, and those that other wheels add in the entry-point group `monarch.cli`.
 
-An entry point is named like its verb and refers to a `click.Command`. It is loaded when its verb runs, or when the help lists it; one
-that cannot be loaded says so there, and takes nothing else down. Nothing but this command loads this module, and so click.
+An entry point is named like its verb and refers to a `click.Command`. It is loaded when its verb runs, or when the help lists it. The
+help lists an entry point that cannot be loaded as broken; the other verbs work. Only this command loads this module, and so click.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 GROUP = "monarch.cli"
 # Texts that other wheels add to the end of the help.
 GUIDES = "monarch.guide"
-# As a shell has it for a program that Ctrl-C ended.
+# The exit code that a shell gives a program that Ctrl-C ended.
 INTERRUPTED = 130
 
 
 class Verbs(click.Group):
-    """The verbs of core come first: another wheel cannot take their place."""
+    """The group of verbs. A verb of core has precedence over a verb of the same name in another wheel."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *entry_names(GROUP)})
@@ -39,7 +39,7 @@ class Verbs(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for found in load_entries(GUIDES):
-            if not isinstance(found, BrokenEntry):  # its verbs are listed as broken; that is enough
+            if not isinstance(found, BrokenEntry):  # the verbs of a broken entry are listed as broken, which is enough
                 formatter.write(f"\n{found.value}")
 
 
@@ -55,7 +55,7 @@ def _command(found: LoadedEntry | BrokenEntry) -> click.Command:
 
 
 def _missing(verb: str) -> click.Command | None:
-    """The verb of a wheel of ours that is not installed."""
+    """The verb of a wheel of this project that is not installed."""
     from monarch._core.config.wheel import needs_wheel, wheel_of_verb
 
     wheel = wheel_of_verb(verb)
@@ -190,13 +190,13 @@ def _print_json(value: Any) -> None:
 
 def main() -> None:
     """Runs the command and exits: 0 fine, 1 findings or an error, 2 usage, 130 after Ctrl-C; verbs of other wheels add their own."""
-    # Verbs load the user's own modules; last, so that no file that lies around here is taken for a library.
+    # Verbs load the user's own modules. The current folder comes last, so that no file in it hides a library.
     sys.path.append(os.getcwd())
     run_command(root, "monarch")
 
 
 def run_command(command: click.Command, name: str) -> NoReturn:
-    """Runs a command of this name and exits: with the number that it returns, 2 after a wrong command line, 130 after Ctrl-C."""
+    """Runs a command of this name and exits with the number that it returns, with 2 after a wrong command line, with 130 after Ctrl-C."""
     try:
         code = command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as e:

@@ -13,7 +13,7 @@ from monarch._core.cli.ps import duration, heading, host_heading, listed_hosts, 
 from monarch._core.observe import inspection
 from monarch._core.process import stacks
 
-# Where a thread that has nothing to do waits: the last frame of ours is the only one.
+# The functions in which an idle thread waits: the last frame of the runtime is the only one.
 _IDLE = ("next_event", "wait_pop", "_run_sync", "_first_message")
 
 
@@ -21,7 +21,7 @@ class Stack(NamedTuple):
     """One thread of one proc."""
 
     proc: str
-    # The actor that it belongs to, without its rank, or the thread's name.
+    # The display name of the thread's actor without its rank, or the thread's name.
     title: str
     frames: tuple[tuple[str, int, str], ...]
     note: str
@@ -30,7 +30,7 @@ class Stack(NamedTuple):
 def report(pids: tuple[int, ...], as_json: bool, everything: bool, here: bool = False, without: tuple[str, ...] = ()) -> int:
     """Prints the stacks of all jobs, or of those whose client is one of `pids`; gives the exit code.
 
-    Then those of other machines of the current job, unless jobs are asked for by pids, or `here`.
+    Then follow the stacks of other machines of the current job, unless `pids` or `here` is given.
     """
     found = [one for one in wanted(inspection.look(inspection.STACKS), pids) if f"{one.agent:016x}" not in without]
     if not as_json and (found or not without):
@@ -56,7 +56,7 @@ def _print(found: list[inspection.Look], all_agents: bool, everything: bool) -> 
             continue
         state = names.get(one.agent)
         show_lines([heading(one.answer), *_lines(one.answer, state, everything)])
-        # The same hosts in both answers, unless one has joined meanwhile.
+        # Both answers have the same hosts, unless a host has joined meanwhile.
         states = {(s.host, s.answer["agent_pid"]): s.answer for s in inspection.others(state or {}) if s.answer is not None}
         for other in listed_hosts(one.answer, everything):
             show_lines(["", host_heading(other)])
@@ -113,7 +113,7 @@ def _stacks(proc: dict[str, Any], actors: dict[tuple[str, int], str]) -> list[St
 
 
 def _is_idle(stack: Stack) -> bool:
-    """It waits for work, and is the runtime's own."""
+    """Whether the thread belongs to the runtime and waits for work."""
     if not stack.frames:
         return True
     file, _, name = stack.frames[0]
@@ -130,7 +130,7 @@ def _user(stack: Stack) -> bool:
 
 
 def _from_user(frames: tuple[tuple[str, int, str], ...]) -> list[tuple[str, int, str]]:
-    """Outermost first, from where the thread leaves the runtime."""
+    """The frames, outermost first, from the frame at which the thread leaves the runtime."""
     outward = list(reversed(frames))
     ours = ("/monarch/_core/", "/threading.py", "<string>")
     while outward and any(part in outward[0][0] for part in ours):
@@ -142,7 +142,7 @@ _POINT = re.compile(r"\{[^{}]*\}(?=>)")
 
 
 def without_point(display: str) -> str:
-    """`<root>.<m.Worker w{'procs': 3/4}>` is one of `<root>.<m.Worker w>`."""
+    """The display name without the point: `<root>.<m.Worker w>` for `<root>.<m.Worker w{'procs': 3/4}>`."""
     return _POINT.sub("", display)
 
 

@@ -14,7 +14,7 @@ from monarch._core.start.worker import WorkerLoop
 
 
 def run(listen: str, secret_file: str | None, insecure: bool, publish: str | None, port_tries: int, idle_timeout: float | None) -> int:
-    """Serves until a client shuts the host down, nobody was attached for `idle_timeout` seconds, SIGTERM or Ctrl-C."""
+    """Serves until a client shuts the host down, no client was attached for `idle_timeout` seconds, SIGTERM or Ctrl-C."""
     try:
         loop = WorkerLoop(listen, Given(secret_file, None, None, insecure), port_tries)
     except (ValueError, OSError) as e:

@@ -22,7 +22,7 @@ _WILDCARDS = ("*", "0.0.0.0", "::")
 
 
 class Choice:
-    """One of a fixed set of named constants, those that the subclass lists; singletons, attributes of their class, pickled by name.
+    """One of a fixed set of named constants. Subclasses list them; they are singletons, attributes of their class, pickled by name.
 
     Stands in for `enum.Enum`, whose import takes milliseconds that every new process would pay.
     """
@@ -206,7 +206,7 @@ class ChannelAddr:
         return _TRANSPORTS[self.scheme]
 
     def require_supported(self) -> None:
-        """Raise `ValueError` if nothing can be bound or dialled with this scheme."""
+        """Raise `ValueError` if no agent can bind or dial this scheme."""
         if self.scheme in _UNSUPPORTED:
             raise _unsupported(f"{self.scheme}://")
 
@@ -245,7 +245,7 @@ class ChannelAddr:
 
 
 def place_of(address: ChannelAddr) -> ChannelAddr:
-    """The address without an identity: what an agent binds."""
+    """The address without an identity: the address that an agent binds."""
     if address.uid is None:
         return address
     place = object.__new__(ChannelAddr)
@@ -256,7 +256,7 @@ def place_of(address: ChannelAddr) -> ChannelAddr:
 
 
 class BindSpec:
-    """What to listen at: any address of a transport, or one address.
+    """The specification of a listening address: any address of a transport, or one address.
 
     Takes a `ChannelTransport`, its short name, a URL or native address, or another `BindSpec`. Raises `ValueError` with
     `invalid bind spec` for text that names neither, `TypeError` for anything else.
@@ -281,7 +281,7 @@ class BindSpec:
             raise TypeError(f"expected ChannelTransport enum, BindSpec, or str, got {type(spec).__name__}")
 
     def require_supported(self) -> None:
-        """Raise `ValueError` if nothing can be bound with this transport."""
+        """Raise `ValueError` if no agent can bind this transport."""
         for part in (self.transport, self.address):
             if part is not None:
                 part.require_supported()
@@ -316,7 +316,7 @@ def _bindable(text: str) -> ChannelAddr:
 
 
 def _parse_into(address: ChannelAddr, text: str) -> None:
-    """Fill in `address`. Errors are only the reason, for the caller to put the text in front."""
+    """Fill in `address`. The text of an error is the reason only; the caller puts the address before it."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"expected an address as str, got {type(text).__name__}")
     for name in ChannelAddr.__slots__:

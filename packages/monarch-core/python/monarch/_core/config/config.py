@@ -1,11 +1,11 @@
-"""The settings of this process: layers of values and what is in force.
+"""The settings of this process: layers of values, and the effective values.
 
 For every key the first layer that has it wins: test override, environment, `configure`, values pushed by the client, default. A
 change of any layer builds a new effective dict and puts it in place in one step, so readers take no lock and never see half of a
 `configure`. The environment is read once, when the first value is needed.
 
-What is sent to procs are plain values (`pushed_values`); they become the pushed layer there (`apply_pushed`). Settings of other wheels are
-declared late (`known_settings`): what was set or sent before holds for them too.
+Procs receive plain values (`pushed_values`), which become the pushed layer there (`apply_pushed`). Settings of other wheels are
+declared late (`known_settings`): values that were set or sent before apply to them too.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Origin:
 
 
 class Configuration:
-    """One set of layers. The process has one; a test may have its own, with its own environment."""
+    """One set of layers. The process has one; a test may make another, with an environment of its own."""
 
     __slots__ = (
         "_callbacks",
@@ -96,16 +96,16 @@ class Configuration:
         self._view: Values | None = None
         self._callbacks: list[Callable[[Values], object]] = []
         self._warned: set[str] = set()
-        # In a proc the client has said already what there is to say about the environment.
+        # True in a proc: the client has logged the warnings about the environment.
         self._quiet = False
-        # The environment counts as empty until it is reloaded.
+        # The environment counts as empty until the next reload.
         self._reset = False
-        # How many settings there were when the view was built, and pushed values of keys that nothing declares here yet.
+        # The number of settings when the view was built, and pushed values of keys that are not declared here yet.
         self._declared = 0
         self._later: Values = {}
 
     def view(self) -> Mapping[str, object]:
-        """The effective values, not to be changed. No lock is taken once the environment has been read."""
+        """The effective values, which callers must not change. No lock is taken once the environment has been read."""
         view = self._view
         if view is not None:
             return view
@@ -116,13 +116,13 @@ class Configuration:
         return view
 
     def whole(self) -> Mapping[str, object]:
-        """The effective values, with those of all wheels."""
+        """The effective values, including those of all wheels."""
         declare()
         self._catch_up()
         return self.view()
 
     def origins(self) -> list[Origin]:
-        """Every setting with its effective value and the layer that it comes from."""
+        """Every setting with its effective value and its layer."""
         view = self.whole()
         with self._lock:
             environment, layers = self._environment or {}, self._layers
@@ -141,7 +141,7 @@ class Configuration:
         return found
 
     def _catch_up(self) -> None:
-        """Gives keys that were declared since the view was built what was set and sent for them."""
+        """Gives keys that were declared since the view was built the values that were set and sent for them."""
         self.view()
         if self._declared == len(KNOWN):
             return
@@ -202,7 +202,7 @@ class Configuration:
         self._notify(changed)
 
     def pushed_values(self, elsewhere: bool = True) -> Values:
-        """What procs are sent: plain values of all keys that are not local and differ from their default.
+        """The values for procs: plain values of all keys that are not local and differ from their default.
 
         Procs that are not `elsewhere` have the environment of this process: they find the values of other wheels' keys there.
         """
@@ -213,7 +213,7 @@ class Configuration:
         return {**self._later, **values}
 
     def apply_pushed(self, values: Mapping[str, object]) -> None:
-        """Take what `pushed_values` of the client gave, in place of what was taken before; local keys are skipped, unknown ones wait.
+        """Take the result of the client's `pushed_values`, in place of the previous one. Local keys are skipped, unknown ones wait.
 
         Raises `TypeError` or `ValueError` for a value that does not fit its key, and then changes nothing.
         """
@@ -230,7 +230,7 @@ class Configuration:
         self.replace("pushed", pushed)
 
     def on_change(self, callback: Callable[[Values], object]) -> Callable[[], None]:
-        """Call `callback` with the new effective values of the keys that changed, in the thread that changed them.
+        """Call `callback` with the new effective values of the changed keys, in the thread that changed them.
 
         Gives a function that ends this.
         """
@@ -286,7 +286,7 @@ class Configuration:
                 from warnings import warn
 
                 self._warned.add(name)
-                # Past this method, `merge` and the public function.
+                # The warning names the caller of the public function, which is above this method and `merge`.
                 warn(f"configuration key `{name}` has no effect: {setting.about}", UserWarning, stacklevel=4)
 
     def _notify(self, changed: Values) -> None:
@@ -313,7 +313,7 @@ _warned: Callable[[str], object] | None = None
 
 
 def report_warnings(report: Callable[[str], object]) -> None:
-    """Each warning goes to `report`, too: the log of the runtime, which is above the settings."""
+    """Sends each warning to `report`, too: the log of the runtime, a layer above the settings."""
     global _warned
     _warned = report
 
@@ -328,7 +328,7 @@ def _log(messages: Iterable[str]) -> None:
 
 
 class Configured:
-    """Context manager, and decorator of sync and async functions, that merges values into a layer for a while."""
+    """Context manager, and decorator of sync and async functions, that merges values into a layer for its duration."""
 
     __slots__ = ("_configuration", "_layer", "_saved", "_values")
 
@@ -394,7 +394,7 @@ def get_global_config() -> dict[str, object]:
 
 
 def get_runtime_config() -> dict[str, object]:
-    """A copy of the runtime layer: what `configure` has set."""
+    """A copy of the runtime layer: the values that `configure` has set."""
     return _process.layer("runtime")
 
 
@@ -437,7 +437,7 @@ def parametrize_config(**options: Iterable[object]) -> Callable[[Function], Func
 
 
 def parametrize_config_pointwise(**options: Iterable[object]) -> Callable[[Function], Function]:
-    """Pytest decorator: run a sync or async test once for each place in the sequences, which must have equal lengths.
+    """Pytest decorator: run a sync or async test once for each position in the sequences, which must have equal lengths.
 
     Raises `ValueError` without options and for different lengths.
     """
@@ -504,7 +504,7 @@ def value(key: str) -> Any:
 
 
 def seconds(key: str) -> float | None:
-    """The effective value of a duration, in seconds; None where it is None."""
+    """The effective value of a duration, in seconds; None if the setting is None."""
     text = value(key)
     if text is None:
         return None

@@ -1,10 +1,10 @@
-"""Durations as text, the way settings take them and give them back.
+"""Durations as text, in the form that settings take and return.
 
 A duration is one or more `number unit` pairs that add up: `"90s"`, `"1h 30m"`, `"1.5h"`. Numbers are decimal and may have a
 fraction as long as the sum of it is a whole number of nanoseconds; spaces are ignored everywhere. A bare `"0"` is zero. Months and
 years are the mean Gregorian ones (30.44 and 365.25 days), accepted because 0.7 accepted them.
 
-The normal form lists the units from large to small, each once, without those that are zero; weeks come back as days.
+The normal form lists the units from large to small, each once, without units of value zero; weeks are converted to days.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DAY = 24 * _HOUR
 _MONTH = 2_630_016 * _SECOND
 _YEAR = 31_557_600 * _SECOND
 
-# The runtime keeps seconds in 64 bits.
+# The limit of the runtime, which keeps seconds in 64 bits.
 _LIMIT = (1 << 64) * _SECOND
 
 _SPELLINGS = (
@@ -33,7 +33,7 @@ _SPELLINGS = (
 )
 _UNITS = {name: size for size, names in _SPELLINGS for name in names}
 
-# Unit, singular name, whether more than one takes an `s`.
+# Each unit: nanoseconds, singular name, whether its plural has an `s`.
 _NORMAL = (
     (_YEAR, "year", True),
     (_MONTH, "month", True),
@@ -111,7 +111,7 @@ def _skip(text: str, position: int) -> int:
 
 
 def _run(text: str, position: int, alphabet: frozenset[str]) -> tuple[str, int]:
-    """Characters of one alphabet from `position` on, and the place after them and the space that follows.
+    """The characters of one alphabet from `position` on, and the position after them and the following space.
 
     Space inside a number separates groups of digits; space inside a word ends it.
     """
@@ -125,7 +125,7 @@ def _run(text: str, position: int, alphabet: frozenset[str]) -> tuple[str, int]:
 
 
 def _amount(text: str, digits: str, fraction: str, size: int) -> int:
-    # Python refuses to convert very long digit strings; nothing that long fits anyway.
+    # Python refuses to convert very long digit strings, and a number of that length exceeds the limit.
     if len(digits) + len(fraction) > 64:
         raise _invalid(text, "number is too large")
     whole, rest = divmod(int(digits + fraction) * size, 10 ** len(fraction))

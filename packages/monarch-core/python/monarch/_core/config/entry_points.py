@@ -1,6 +1,6 @@
-"""Entry points of other wheels: found by group, loaded one by one, and left out where they are broken.
+"""Entry points of other wheels: found by group, loaded one by one, and left out if they are broken.
 
-This is the only reader of entry points. What it has found and loaded holds until the process ends.
+This is the only reader of entry points. Its results hold until the process ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LoadedEntry:
-    """An entry point and what it refers to; `wheel` has name and version."""
+    """An entry point and the object that it refers to; `wheel` has name and version."""
 
     __slots__ = ("group", "name", "target", "value", "wheel")
 
@@ -26,12 +26,12 @@ class LoadedEntry:
         self.value = value
 
     def broken(self, error: BaseException) -> BrokenEntry:
-        """The same entry point, after what it refers to has raised."""
+        """The same entry point, after its object has raised an exception."""
         return BrokenEntry(self.group, self.name, self.wheel, self.target, error)
 
 
 class BrokenEntry:
-    """An entry point that is left out: of which wheel, why, where that was raised (`traceback`), and what to do (`todo`)."""
+    """An entry point that is left out: its wheel, the reason, the `traceback`, and the remedy (`todo`)."""
 
     __slots__ = ("error", "group", "name", "target", "todo", "traceback", "wheel")
 
@@ -40,16 +40,16 @@ class BrokenEntry:
         self.name = name
         self.wheel = wheel
         self.target = target
-        # Formatted now: the frames of the exception would keep what they refer to.
+        # Formatted now: the frames of the exception would keep the objects that they refer to.
         self.traceback = _formatted(error)
         self.error = error.with_traceback(None)
-        # An error of the wheel's own with a hint knows better than this module.
+        # The hint of a wheel's own error is better than the hint of this module.
         hint = getattr(error, "hint", None)
         self.todo = todo or (hint if isinstance(hint, str) and hint else _repair(wheel.partition(" ")[0]))
 
     @property
     def is_extra(self) -> bool:
-        """The wheel itself reports that what it needs here is not installed, with a hint: an extra, and no defect."""
+        """Whether the wheel itself reports a missing requirement, with a hint: an extra that is not installed, and no defect."""
         return isinstance(self.error, ImportError) and bool(getattr(self.error, "hint", None))
 
     def describe(self) -> str:
@@ -61,7 +61,7 @@ class BrokenEntry:
         return _said(self.error).removesuffix(f"\nhint: {self.todo}")
 
     def report(self) -> str:
-        """That line, and the traceback."""
+        """The line of `describe`, and the traceback."""
         return f"{self.describe()}\n{self.traceback}" if self.traceback else self.describe()
 
 
@@ -69,12 +69,12 @@ class RefusedVersion(ImportError):
     """A wheel was built for other versions of monarch-core."""
 
 
-# What was looked at so far, by group and name; None where there is no such entry point.
+# The entry points looked up so far, by group and name; None for a missing entry point.
 _known: dict[tuple[str, str], LoadedEntry | BrokenEntry | None] = {}
-# Failures of what was loaded: they are listed too.
+# Entry points that were loaded and failed later; `broken` lists them too.
 _failed: list[BrokenEntry] = []
 _installed: Installed | None = None
-# By wheel: why its entry points are refused, and what to do.
+# By wheel: the reason to refuse its entry points, and the remedy.
 _refused: dict[str, tuple[str, str] | None] = {}
 
 
@@ -84,9 +84,9 @@ def entry_names(group: str) -> list[str]:
 
 
 def load_entry(group: str, name: str) -> LoadedEntry | BrokenEntry | None:
-    """The entry point, loaded at most once a process; None if no wheel has it. What its import raises is in `BrokenEntry`.
+    """The entry point, loaded at most once a process; None if no wheel has it. `BrokenEntry` holds the exception of its import.
 
-    One that could not be loaded for want of descriptors, memory or the like is tried again.
+    An entry point that could not be loaded for want of descriptors, memory or the like is tried again.
     """
     key = group, name
     known = _known.get(key)
@@ -119,17 +119,17 @@ def entries_by_wheel() -> dict[str, list[tuple[str, str]]]:
 
 
 def installed_versions() -> dict[str, str]:
-    """The versions of the wheels of the module path, by name in lower case with hyphens."""
+    """The versions of the wheels on the module path, by name in lower case with hyphens."""
     return _all().versions
 
 
 def broken() -> list[BrokenEntry]:
-    """Entry points that were tried in this process and are left out."""
+    """The entry points that are left out in this process."""
     return [*(found for found in _known.values() if isinstance(found, BrokenEntry)), *_failed]
 
 
 def leave_out(found: BrokenEntry) -> None:
-    """Logs an entry point that is left out, with its traceback, and remembers it."""
+    """Logs an entry point that is left out, with its traceback, and records it."""
     if found not in _known.values():
         _failed.append(found)
     from logging import getLogger
@@ -138,7 +138,7 @@ def leave_out(found: BrokenEntry) -> None:
 
 
 def forget() -> None:
-    """The module path is read again. For tests, which install wheels while they run."""
+    """Forgets the module path, which is then read again. For tests, which install wheels while they run."""
     global _installed
     _installed = None
     _known.clear()
@@ -162,7 +162,7 @@ def _load(entry: Entry) -> LoadedEntry | BrokenEntry:
         return BrokenEntry(entry.group, entry.name, wheel, entry.target, RefusedVersion(refusal[0]), refusal[1])
     try:
         return LoadedEntry(entry.group, entry.name, wheel, entry.target, _resolve(entry.target))
-    except Exception as e:  # whatever another wheel raises
+    except Exception as e:  # another wheel may raise anything
         return BrokenEntry(entry.group, entry.name, wheel, entry.target, e)
 
 
@@ -201,7 +201,7 @@ def _repair(wheel: str) -> str:
 def _said(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # a class of the wheel's
+    except Exception:  # a class of the wheel, which may raise anything
         return "<exception str() failed>"
 
 

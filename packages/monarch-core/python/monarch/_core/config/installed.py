@@ -1,7 +1,7 @@
 """The wheels that are installed here and have entry points for Monarch.
 
 The folders of the module path are read directly: `importlib.metadata` takes tens of milliseconds to load, and every program that spawns
-procs looks here. A wheel in a zip file is not found.
+procs needs this list. Wheels in zip files are not found.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Wheel:
 
 
 class Entry:
-    """An entry point: of which wheel, in which group, by which name, and what it refers to (`module:attribute`)."""
+    """An entry point: its wheel, its group, its name, and the object that it refers to (`module:attribute`)."""
 
     __slots__ = ("group", "name", "target", "wheel")
 
@@ -61,12 +61,12 @@ class Entry:
 
 
 def normal(name: str) -> str:
-    """The name of a wheel as an index compares it."""
+    """The normalised name of a wheel, which an index compares."""
     return name.lower().replace("_", "-").replace(".", "-")
 
 
 class Installed:
-    """What one look at the module path has found."""
+    """The result of one scan of the module path."""
 
     __slots__ = ("entries", "versions")
 
@@ -77,14 +77,14 @@ class Installed:
         for folder in _folders():
             wheel = Wheel(folder)
             name = normal(wheel.name)
-            if name in self.versions:  # another one earlier on the path hides it
+            if name in self.versions:  # another wheel earlier on the path hides this one
                 continue
             self.versions[name] = wheel.version
             text = _read(folder, "entry_points.txt")
             if text and f"[{_PREFIX}" in text:
                 for entry in _parse(wheel, text):
                     group = self.entries.setdefault(entry.group, {})
-                    # Of two wheels with one name, the first by its own name has it, whatever the order of the path.
+                    # Of two wheels with one entry name, the first by wheel name has it, in any order of the path.
                     if entry.name not in group or (entry.wheel.name, entry.target) < (
                         group[entry.name].wheel.name,
                         group[entry.name].target,
@@ -101,7 +101,7 @@ def _folders() -> Iterator[str]:
     for place in dict.fromkeys(sys.path):
         try:
             names = os.listdir(place or ".")
-        except OSError:  # a zip file, or nothing
+        except OSError:  # a zip file, or a missing folder
             continue
         for name in names:
             if name.endswith(_SUFFIX):
@@ -110,7 +110,7 @@ def _folders() -> Iterator[str]:
 
 def _read(folder: str, name: str) -> str:
     try:
-        # Many files, most of them short or missing: plain system calls.
+        # The files are many, and most are short or missing: plain system calls are fastest.
         fd = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""

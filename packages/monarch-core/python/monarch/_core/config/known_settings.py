@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 GROUP = "monarch.settings"
 
-# By key. It only grows.
+# All settings by key. The table only grows.
 KNOWN: dict[str, Setting] = dict(SETTINGS)
-# The wheel of each key that is not core's, as `name version`.
+# The wheel of each key outside core, as `name version`.
 WHEELS: dict[str, str] = {}
 
 
 def declare() -> None:
-    """Loads the declarations of all wheels; those that are there already stay as they are."""
+    """Loads the declarations of all wheels. Loaded declarations stay as they are."""
     _others.load()
 
 
@@ -40,7 +40,7 @@ def known(name: str) -> Setting:
 
 
 def unknown(name: str) -> str:
-    """Why there is no such key."""
+    """The reason why a key is unknown."""
     from monarch._core.config.entry_points import broken
     from monarch._core.config.wheel import needs_wheel, wheel_of_setting
 

@@ -1,7 +1,7 @@
-"""The table of core's settings: what there is to configure, with types, defaults, variables and meaning.
+"""The table of core's settings, with types, defaults, variables and meaning.
 
-The code that layers values (`config`) and the page in the docs (`tools.gen_settings`) both read this table, so neither can say
-something that the other does not. Adding a setting is adding a line. Other wheels declare theirs with the same class (`known_settings`).
+The code that layers values (`config`) and the page in the docs (`tools.gen_settings`) both read this table, so both state the same.
+Adding a setting is adding a line. Other wheels declare theirs with the same class (`known_settings`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Setting:
     """One key: its name, type, default, and its meaning in one sentence.
 
     `kind` is `bool`, `int`, `float`, `str`, `duration`, `transport` or `encoding`; `choices` narrows a `str`, `unit` is that of a number.
-    `variables` are the environment variables that set it, first one first: `MONARCH_<NAME>`, then those of the argument `variable`.
-    `local` settings stay in the process they were set in. `ignored` ones are checked and stored and do nothing, `silent` ones without a
-    warning. `about` is the meaning, or for ignored ones the reason.
+    `variables` are the environment variables that set it, in order of precedence: `MONARCH_<NAME>`, then those of the argument `variable`.
+    `local` settings stay in the process they were set in. `ignored` settings are checked, stored and have no effect; `silent` ones give no
+    warning. `about` is the meaning, or for ignored settings the reason.
     """
 
     __slots__ = ("about", "choices", "default", "group", "kind", "local", "name", "nonzero", "nullable", "silent", "unit", "variables")
@@ -81,7 +81,7 @@ class Setting:
     def check(self, value: object) -> object:
         """The value as it is stored and read back.
 
-        Raises `TypeError` for a wrong type and a malformed duration, `ValueError` for zero where it is forbidden, for a word that is
+        Raises `TypeError` for a wrong type and a malformed duration, `ValueError` for zero where it is forbidden, for a text that is
         no choice and for an invalid address.
         """
         if value is None and self.nullable:
@@ -96,7 +96,7 @@ class Setting:
         return checked
 
     def from_text(self, text: str) -> object:
-        """The value that a variable or a message spells. Raises like `check`."""
+        """The value of the text of a variable or a message. Raises like `check`."""
         if self.nullable and text.lower() == "none":
             return None
         value: object = text
@@ -114,7 +114,7 @@ class Setting:
         return self.check(value)
 
     def to_text(self, value: object) -> object:
-        """The inverse of `from_text`, except that plain values stay what they are."""
+        """The inverse of `from_text`, except that plain values stay unchanged."""
         if isinstance(value, BindSpec):
             return str(value)
         return value.name if isinstance(value, Choice) else value
@@ -344,7 +344,7 @@ def _telemetry() -> list[Setting]:
 
 _DURATION = "duration"
 
-# Reason, then the keys it holds for: name, default, kind if the default does not tell.
+# Reason, then the keys it applies to: name, default, kind if it does not follow from the default.
 _IGNORED: tuple[tuple[str, tuple[tuple[object, ...], ...]], ...] = (
     (
         "no frame limit, one encoding, framing is internal",

@@ -1,7 +1,7 @@
-"""Whether a version lies in the range that the metadata of a wheel declares: the part of the version specifiers that wheels use.
+"""The check whether a version lies in the range that the metadata of a wheel declares, for the version specifiers that wheels use.
 
-A clause of another form counts as met: pip decides on those, when it installs the wheel. No regular expressions: the module that has them
-takes longer to load than everything else here.
+A clause of another form counts as met: pip decides on those when it installs the wheel. Regular expressions are not used, because their
+module takes longer to load than all other modules here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     # The numbers of a release without zeros at its end, and its phases: development, alpha, beta, candidate, final, post.
     Version: TypeAlias = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
 
-# Longer ones first.
+# Longer operators first.
 _OPERATORS = ("~=", "==", "!=", "<=", ">=", "<", ">")
 # Before a release come its development versions, alphas, betas and candidates; after it its post-releases.
 _PHASES = {".dev": -4, "a": -3, "b": -2, "rc": -1, ".post": 1}
@@ -45,13 +45,13 @@ def _meets(ours: Version, clause: str) -> bool:
         same = (ours[0] + (0,) * len(prefix))[: len(prefix)] == prefix
         return not same if operator == "!=" else same and (operator == "==" or ours >= theirs)
     if operator == "<" and ours[0] == theirs[0] and theirs[1] == (_FINAL,):
-        return False  # a pre-release of the bound is not below it
+        return False  # a pre-release of the bound is not below the bound
     found = (ours > theirs) - (ours < theirs)
     return {"==": found == 0, "!=": found != 0, "<": found < 0, "<=": found <= 0, ">": found > 0, ">=": found >= 0}[operator]
 
 
 def _parsed(text: str) -> Version | None:
-    """None for what is no version of digits and phases."""
+    """The parsed version; None if the text is no version of digits and phases."""
     text = text.lower().removeprefix("v")
     end = next((i for i, c in enumerate(text) if not (c.isdigit() or c == "." and text[i + 1 : i + 2].isdigit())), len(text))
     release, rest = text[:end], text[end:]

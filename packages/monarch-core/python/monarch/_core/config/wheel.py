@@ -1,7 +1,7 @@
-"""The wheels of this project: how they are installed, and what errors say where one is missing.
+"""The wheels of this project: how users install them, and the errors for missing wheels.
 
 No package index has them yet: they come from a checkout, or from `dist/`, where `tools/hatch run wheels` puts them. On the public index the
-name `monarch` belongs to another project, so no text of this project may lead there; a test looks for that.
+name `monarch` belongs to another project, so no text of this project may lead there; a test checks that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# What there is, by folder of `packages`.
+# The existing wheels, by folder of `packages`.
 EXISTING = (
     "monarch-core",
     "monarch-jobs",
@@ -25,7 +25,7 @@ EXISTING = (
 )
 # A package of another project that takes the name of the namespace.
 FOREIGN = "monarch"
-# Modules and verbs of the command, by the wheel that has them.
+# Modules and verbs of the command, by the wheel that provides them.
 _MODULES = {
     "monarch.job": "monarch-jobs",
     "monarch.rdma": "monarch-rdma",
@@ -43,19 +43,19 @@ _VERBS = {
     "monarch-telemetry": ("capture", "dashboard", "mcp", "profile", "query", "tui"),
     "monarch-spmd": ("run",),
 }
-# What the keys of its settings begin with.
+# The prefixes of the keys of a wheel's settings.
 _SETTINGS = {"rdma_": "monarch-rdma", "fs_": "monarch-fs"}
 
 
 def install_hint(wheel: str) -> str:
-    """How a wheel of this project is installed."""
+    """How to install a wheel of this project."""
     if wheel not in EXISTING:
         return f"{wheel} is not released yet"
     return f"`pip install ./packages/{wheel}` in a checkout, or `pip install dist/{wheel.replace('-', '_')}-*.whl`"
 
 
 def needs_wheel(what: str, wheel: str) -> str:
-    """The text of the error of what another wheel brings, or will bring with a later version."""
+    """The text of the error for a feature of another wheel, of this version or a later one."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -66,12 +66,12 @@ def needs_wheel(what: str, wheel: str) -> str:
 
 
 def missing_wheel(what: str, wheel: str) -> NotImplementedError:
-    """The error of what another wheel brings."""
+    """The error for a feature of a wheel that is missing."""
     return NotImplementedError(needs_wheel(what, wheel))
 
 
 def broken_wheel(what: str, broken: str) -> NotImplementedError:
-    """The error of what another wheel brings, whose entry point cannot be loaded; `broken` describes that."""
+    """The error for a feature of a wheel whose entry point cannot be loaded. `broken` describes the entry point."""
     wheel = broken.partition(" ")[0]
     return NotImplementedError(f"{what} cannot be used\n  {broken}\nhint: install a version of {wheel} that fits this monarch-core")
 
@@ -82,12 +82,12 @@ def wheel_of_verb(verb: str) -> str | None:
 
 
 def wheel_of_setting(key: str) -> str | None:
-    """The wheel that declares settings of such a name."""
+    """The wheel that declares the settings with this prefix."""
     return next((wheel for prefix, wheel in _SETTINGS.items() if key.startswith(prefix)), None)
 
 
 class MissingWheels:
-    """The last finder of modules: what it is asked for is not installed."""
+    """The last finder of modules: every module that reaches it is not installed."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:

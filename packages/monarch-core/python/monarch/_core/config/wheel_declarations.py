@@ -1,6 +1,6 @@
-"""The declarations of other wheels in one entry-point group, loaded together, once, and with the first need of one.
+"""The declarations of other wheels in one entry-point group, loaded together, once, when one is first needed.
 
-An entry point whose declarations are refused is left out, and the others hold.
+An entry point whose declarations are refused is left out, and the others apply.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Declarations:
-    """The entry points of a group; `take` gets each one that is loaded, and raises where it refuses what is declared there."""
+    """The entry points of a group. `take` receives each loaded entry point and raises to refuse its declarations."""
 
     __slots__ = ("_group", "_lock", "_state", "_take")
 
@@ -26,7 +26,7 @@ class Declarations:
         self._state = "core only"
 
     def load(self) -> None:
-        """Declarations that have been loaded stay as they are."""
+        """Loads the entry points. Declarations that have been loaded stay as they are."""
         if self._state == "all":
             return
         with self._lock:
@@ -42,7 +42,7 @@ class Declarations:
                         continue
                     try:
                         self._take(found)
-                    except Exception as e:  # whatever another wheel declares
+                    except Exception as e:  # another wheel may declare anything
                         leave_out(found.broken(e))
             finally:
                 self._state = "all"

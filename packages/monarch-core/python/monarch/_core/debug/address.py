@@ -1,10 +1,10 @@
-"""Where a debug server listens, how `monarch debug` finds it, and who may talk to it.
+"""The address of a debug server, how `monarch debug` finds it, and which users may connect to it.
 
-The server binds a datagram socket with an abstract name that says where it listens: the kernel lists these names, and takes them back
-with the process, however that ends, so that there is no file to clean up or to be stale. A TCP port of the loopback interface is open to
-every user of the machine, and a debugger runs code. So both sides look up in the kernel's table of connections which user the other end
-belongs to, before anything is read. They ask the kernel for the one connection; the whole table of connections is read only where the
-kernel does not answer such questions.
+The server binds a datagram socket with an abstract name that contains its address. The kernel lists these names and removes them
+with the process, however it ends, so no file can become stale. A TCP port of the loopback interface is open to
+every user of the machine, and a debugger runs code. So both sides find in the kernel's table of connections the user of the other
+end before they read anything. They query the kernel for the one connection. They read the whole table of connections only if the
+kernel does not answer such queries.
 """
 
 from __future__ import annotations
