@@ -374,7 +374,7 @@ class TraceContext:
     def __new__(cls, trace_id: int, span_id: int) -> TraceContext: ...
     @classmethod
     def from_traceparent(cls, traceparent: str) -> TraceContext | None:
-        """The trace context in the value of a `traceparent` header; None if the trace is not sampled. `ValueError` for a malformed value."""
+        """The trace context of a `traceparent` header value; None if the trace is not sampled. `ValueError` for a malformed value."""
 
     @property
     def trace_id(self) -> int: ...

@@ -31,7 +31,7 @@ else:
 
 
 class Port(Generic[R]):
-    """The sending end of a port. Any thread of any process of the job may use `send` and `exception`; each sender's messages stay in order."""
+    """The sending end of a port, usable from any thread of any process of the job. Messages of one sender stay in order."""
 
     __slots__ = ("_lock", "_once", "_owed", "_place", "_proc", "_rank", "_slot", "_to", "_used", "return_undeliverable")
 

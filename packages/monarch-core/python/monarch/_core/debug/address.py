@@ -27,7 +27,7 @@ _LISTEN = 0x0A
 
 
 class DebugServerAddress(NamedTuple):
-    """`pid` is the client's, in whose process the server is; `host` is a numeric address."""
+    """The address of a debug server. `pid` is the client's, in whose process the server is; `host` is a numeric address."""
 
     pid: int
     host: str
@@ -35,7 +35,7 @@ class DebugServerAddress(NamedTuple):
 
 
 def configured() -> tuple[str, int]:
-    """Host and port as the environment has them; `ValueError` if they are of no use."""
+    """Host and port from the environment; `ValueError` if they are unusable."""
     protocol = os.environ.get(PROTOCOL_VARIABLE) or "tcp"
     if protocol != "tcp":
         raise ValueError(f"{PROTOCOL_VARIABLE}={protocol!r}: the debugger speaks 'tcp' only")
@@ -46,7 +46,7 @@ def configured() -> tuple[str, int]:
 
 
 def listen(host: str, port: int) -> tuple[socket.socket, bool]:
-    """A socket that listens, and whether it had to take another port; `ValueError` if that host is not this machine only."""
+    """A listening socket, and whether it had to take another port; `ValueError` if other machines could reach the host."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as e:
@@ -54,7 +54,7 @@ def listen(host: str, port: int) -> tuple[socket.socket, bool]:
     remote = [info[4][0] for info in found if not _is_loopback(str(info[4][0]))]
     if remote:
         raise ValueError(f"{HOST_VARIABLE}={host!r} is {remote[0]}: the debugger listens on the loopback interface only")
-    # Old tools know IPv4 only.
+    # Old tools support IPv4 only.
     family, kind, protocol, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
     for candidate in (port, 0):
         made = socket.socket(family, kind, protocol)
@@ -78,11 +78,11 @@ def _is_loopback(address: str) -> bool:
     return ip_address(address.partition("%")[0]).is_loopback
 
 
-# How it is found ----------------------------------------------------------------------------------------------------------------
+# Discovery ----------------------------------------------------------------------------------------------------------------------
 
 
 def announce(host: str, port: int) -> socket.socket | None:
-    """Makes the server known to this user's `monarch debug` for as long as the socket is open; none where the system has no such names."""
+    """Makes the server visible to this user's `monarch debug` as long as the socket is open; None on a system without such names."""
     beacon = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         beacon.bind(f"\0monarch-debug-{os.getuid()}-{os.getpid()}-{host}-{port}")
@@ -105,20 +105,20 @@ def find_servers() -> list[DebugServerAddress]:
     return sorted(server for server in named if any((end, os.getuid()) in listening for end in _ends(server.host, server.port)))
 
 
-# Who may talk to it -------------------------------------------------------------------------------------------------------------
+# Which users may connect --------------------------------------------------------------------------------------------------------
 
 
 def is_own(connection: socket.socket) -> bool:
-    """The other end of this connection on this machine belongs to this user. False for an end that no process has (any more, or yet)."""
+    """Whether the other end of this connection on this machine belongs to this user. False for an end that no process has."""
     known = is_own_peer(connection)
     return is_own_by_table(connection) if known is None else known
 
 
 def is_own_by_table(connection: socket.socket) -> bool:
-    """The same; reads the table of all connections of the machine."""
+    """The same check, by the table of all connections of the machine."""
     try:
         theirs, ours = _ends(*connection.getpeername()[:2]), _ends(*connection.getsockname()[:2])
-    except OSError:  # it is gone already
+    except OSError:  # the connection is gone
         return False
     for local, remote, _, uid in _connections():
         if local in theirs and remote in ours:
@@ -127,7 +127,7 @@ def is_own_by_table(connection: socket.socket) -> bool:
 
 
 def _connections() -> list[tuple[str, str, int, int]]:
-    """Both ends, state and user of every TCP socket of this machine that a process has, as the kernel writes them."""
+    """Both ends, state and user of every TCP socket of this machine that a process holds, in the format of the kernel."""
     found: list[tuple[str, str, int, int]] = []
     for name in ("tcp", "tcp6"):
         try:
@@ -135,13 +135,13 @@ def _connections() -> list[tuple[str, str, int, int]]:
                 rows = [line.split() for line in table][1:]
         except OSError:
             continue
-        # A socket without an inode is closed, or not accepted yet: the kernel writes root as its user, in place of the one that had it.
+        # A socket without an inode is closed, or not accepted yet. The kernel reports root as its user, in place of its real one.
         found += [(row[1], row[2], int(row[3], 16), int(row[7])) for row in rows if row[9] != "0"]
     return found
 
 
 def _ends(host: str, port: int) -> set[str]:
-    """An address as the kernel's tables write it: 32-bit words in the machine's order; an IPv4 one also as IPv6 has it."""
+    """An address in the format of the kernel's tables: 32-bit words in the machine's byte order. An IPv4 address also has its IPv6 form."""
     host = host.partition("%")[0]
     if ":" in host:
         packed = [socket.inet_pton(socket.AF_INET6, host)]

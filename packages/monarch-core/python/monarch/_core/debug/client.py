@@ -1,7 +1,7 @@
 """`monarch debug`: the line client of the debug server.
 
-One thread receives and prints; the main thread asks for a line whenever the server wants one. With a terminal, lines are edited and
-remembered by `readline`, Ctrl-C leads back to the prompt, or out of a wait, and Ctrl-D leaves. Without one, the answers to piped input
+One thread receives and prints; the main thread reads a line from the user whenever the server wants one. With a terminal, `readline` edits
+and remembers lines, Ctrl-C leads back to the prompt, or out of a wait, and Ctrl-D leaves. Without a terminal, the answers to piped input
 are shown with the input, like a transcript.
 """
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
     Elsewhere = Callable[[], list[str]]
 
-# To connect, seconds.
+# Seconds for the connection to the server.
 _PATIENCE = 10.0
 _INTERRUPTED_CODE = 130
-# Clears the line that the cursor is in.
+# Clears the line of the cursor.
 _CLEAR = "\r\x1b[K"
 
 
 def run(host: str | None, port: int | None, elsewhere: Elsewhere = list) -> int:
-    """Connects and serves the user; gives the exit code. `elsewhere` names debuggers on other machines, where there is none here."""
+    """Connects and serves the user; gives the exit code. `elsewhere` names debuggers on other machines if there is none on this one."""
     try:
         connection = _connect(host, port, elsewhere)
     except (OSError, ValueError) as e:
@@ -54,7 +54,7 @@ def _connect(host: str | None, port: int | None, elsewhere: Elsewhere) -> socket
     if host is None and port is None and not os.environ.get(debug_address.PORT_VARIABLE):
         server = _only_server(elsewhere)
         connection = _dial(server.host, server.port)
-        # The greeting: until the server has accepted the connection, no process has its other end.
+        # Waits for the greeting: before the server has accepted the connection, no process holds its other end.
         connection.recv(1, socket.MSG_PEEK)
         if not debug_address.is_own(connection):
             connection.close()
@@ -84,11 +84,11 @@ def _only_server(elsewhere: Elsewhere) -> debug_address.DebugServerAddress:
 
 
 def nothing_here(elsewhere: Elsewhere = list) -> str:
-    """What else there is to try: procs of a job may be here whose client, and with it the debugger, is not."""
+    """Advice for a machine without a debug server: procs of a job may run here while its client, and so the debugger, is elsewhere."""
     from monarch._core.observe import inspection
 
     nothing = "no job of yours on this machine is at a breakpoint"
-    # Before this process is a client of the current job itself.
+    # The look comes before this process becomes a client of the current job itself.
     found = inspection.look(inspection.STATE)
     if there := elsewhere():
         listed = "".join(f"\n  on {line}" for line in there)
@@ -112,17 +112,17 @@ def _command_line(pid: int) -> str:
 
 
 class DebugClient:
-    """A connection, the user's terminal, and what goes between them."""
+    """A connection to the debug server and the terminal of the user."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
         self.readline = _readline() if self.interactive else None
-        # Prompts to answer, `INTERRUPTED`, or none at the end.
+        # Events for the main thread: prompts to answer, `INTERRUPTED`, or None at the end.
         self.events: SimpleQueue[tuple[str, str] | None] = SimpleQueue()
         self.code = 1
         self.over = False
-        # The prompt that the main thread shows, if it does; a line is being typed.
+        # The prompt at which the user types a line; None while there is none.
         self.asking: str | None = None
         self.lock = threading.Lock()
 
@@ -135,12 +135,12 @@ class DebugClient:
         except KeyboardInterrupt:
             if not self.over:
                 return _INTERRUPTED_CODE
-        except BrokenPipeError:  # whoever read our output has enough of it
+        except BrokenPipeError:  # the reader of this output has closed it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return self.code
 
     def _turn(self) -> bool:
-        """One prompt and its line; false at the end."""
+        """Handles one prompt and its line; false at the end."""
         try:
             event = self.events.get()
             if event is None:
@@ -161,7 +161,7 @@ class DebugClient:
         return True
 
     def _interrupt(self) -> None:
-        """Ctrl-C: prompts from before it do not count. A second one, which the server does not answer to, ends this process."""
+        """Ctrl-C: discards earlier prompts. A second Ctrl-C, without an answer from the server to the first, ends this process."""
         self._send(INTERRUPT)
         while (event := self.events.get()) is not None and event[0] != INTERRUPTED:
             continue
@@ -172,7 +172,7 @@ class DebugClient:
     def _send(self, text: str) -> None:
         try:
             self.connection.sendall(text.encode(errors="replace"))
-        except OSError:  # the receiving thread sees it too, and tells
+        except OSError:  # the receiving thread sees the error too and reports it
             return
 
     # ---- the terminal
@@ -202,7 +202,7 @@ class DebugClient:
         sys.stdout.flush()
 
     def _show(self, text: str) -> None:
-        """Output, also while a line is being typed, which is shown again below it."""
+        """Prints output. A line that is being typed is shown again below it."""
         with self.lock:
             if self.asking is None or self.readline is None:
                 self._print(text)
@@ -220,7 +220,7 @@ class DebugClient:
                     if kind == BEGIN:
                         begun = True
                     elif not begun:
-                        # The greeting for clients that know no marks comes again; a refusal does not.
+                        # The greeting for clients without marks arrives a second time; a refusal does not.
                         before += text
                     elif kind == "":
                         self._show(text)
@@ -228,7 +228,7 @@ class DebugClient:
                         self.code = 0
                     else:
                         self.events.put((kind, text))
-        except (OSError, ValueError):  # ended by the other side, or our output is closed
+        except (OSError, ValueError):  # the other side has ended, or the output is closed
             pass
         self._end(before if not begun else "")
 

@@ -20,7 +20,7 @@ q, quit                                   leaves; the sessions stay as they are
 
 _ACTOR = re.compile(r"[-_a-zA-Z0-9]+")
 _DIMENSION = re.compile(r"[^\W\d]\w*")
-# Longer numbers name no rank, and `int` refuses very long ones with a text of its own.
+# Longer numbers are no ranks, and `int` refuses very long ones with another text.
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _SIMPLE = {"l": "list", "c": "continue", "h": "help", "q": "quit"}
 
@@ -35,7 +35,7 @@ class Attach(NamedTuple):
 
 
 class Range(NamedTuple):
-    """`stop` is none where it is the largest there is."""
+    """A range of numbers. `stop` is None if the range has no upper bound."""
 
     start: int
     stop: int | None
@@ -47,23 +47,23 @@ class Range(NamedTuple):
         return (number - self.start) % self.step == 0
 
 
-# A number, several, or a range of them.
+# One number, several numbers, or a range.
 Numbers = tuple[int, ...] | Range
 
 
 class Ranks(NamedTuple):
-    """Either `numbers`, or for each of some dimensions the indices that are meant."""
+    """Ranks of a `cast`: either `numbers`, or for some dimensions the selected indices."""
 
     numbers: Numbers | None
     dimensions: Mapping[str, Numbers]
 
     def named(self) -> tuple[int, ...]:
-        """The ranks that are named one by one, each once, in order."""
+        """The ranks that are listed one by one, each once, in order."""
         numbers = self.numbers
         return () if numbers is None or isinstance(numbers, Range) else tuple(sorted(set(numbers)))
 
     def matches(self, rank: int, coords: Mapping[str, int]) -> bool:
-        """`ParseError` if a dimension is none of the actor's."""
+        """Whether the rank is selected; `ParseError` if the actor has no such dimension."""
         if self.numbers is not None:
             return rank in self.numbers
         unknown = [label for label in self.dimensions if label not in coords]
@@ -78,7 +78,7 @@ class Cast(NamedTuple):
     command: str
 
 
-# One word for those without arguments.
+# A command without arguments is its name.
 Command = str | Attach | Cast
 
 
@@ -122,7 +122,7 @@ def _cast(rest: str) -> Cast:
 
 
 def _closing(text: str) -> int | None:
-    """Where the bracket closes that the text begins with."""
+    """The position of the bracket that closes the one at the begin of the text."""
     depth = 0
     for at, character in enumerate(text):
         depth += {"(": 1, ")": -1}.get(character, 0)
@@ -132,7 +132,7 @@ def _closing(text: str) -> int | None:
 
 
 def parse_ranks(spec: str) -> Ranks:
-    """What stands between the brackets of `ranks(...)`; `ParseError` if it is no ranks."""
+    """Parses the text between the brackets of `ranks(...)`; `ParseError` if it names no ranks."""
     if not spec.strip():
         raise ParseError("ranks() names no rank")
     if "=" not in spec:
@@ -156,7 +156,7 @@ def parse_ranks(spec: str) -> Ranks:
 
 
 def _split(spec: str) -> Iterable[str]:
-    """At the commas outside brackets."""
+    """Splits at the commas outside brackets."""
     depth, start = 0, 0
     for at, character in enumerate(spec):
         depth += {"(": 1, ")": -1}.get(character, 0)

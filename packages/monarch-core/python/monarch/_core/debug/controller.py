@@ -1,4 +1,4 @@
-"""The debug controller: an actor in the client that knows every session of the job and serves the one client of the debugger."""
+"""The debug controller: an actor in the client that has every session of the job and serves the one client of the debugger."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from monarch._core.debug.server import DebugServer
 
 NAME = "debug_controller"
-# Of what a session has written since its last input, this much is kept for who attaches, characters.
+# The output of a session since its last input that is kept for a client that attaches later, in characters.
 _KEPT = 1 << 16
 
 
 class PendingSession:
-    """A session as the controller knows it. It stands if it waits for a line, else it runs."""
+    """The controller's record of a session. The session stands while it waits for a line, else it runs."""
 
     def __init__(self, id: int, info: DebugSessionInfo) -> None:
         self.id = id
@@ -32,12 +32,12 @@ class PendingSession:
         self.length = 0
         self.prompt = ""
         self.ended = False
-        # At its next prompt it goes on, with its breakpoints cleared.
+        # The session continues at its next prompt, with its breakpoints cleared.
         self.released = False
         self._reader: asyncio.Future[str | None] | None = None
-        # Called with what it writes, and with nothing when it stands or ends.
+        # Called with the output of the session, and with an empty text when the session stands or ends.
         self.listener: Callable[[str], None] | None = None
-        # Waits for the end of its process.
+        # The task that waits for the end of the session's process.
         self.watch: asyncio.Task[None] | None = None
 
     @property
@@ -61,7 +61,7 @@ class PendingSession:
         return await self._reader
 
     def answer(self, line: str | None) -> None:
-        """A line for pdb, or none: it clears its breakpoints and goes on."""
+        """Gives pdb a line; None makes the session clear its breakpoints and continue."""
         reader, self._reader = self._reader, None
         assert reader is not None
         self.written.clear()
@@ -76,7 +76,7 @@ class PendingSession:
     def end(self) -> None:
         self.ended = True
         if self.stands:
-            # Its process has ended: nobody gets this answer.
+            # The process of the session has ended: no process gets this answer.
             self.answer(None)
         if self.watch is not None:
             self.watch.cancel()
@@ -88,7 +88,7 @@ class PendingSession:
 
 
 class DebugController(Actor):
-    """Knows the sessions; `wait_pending_session` and `list` are for users, the rest is for the sessions themselves."""
+    """Holds the sessions. `wait_pending_session` and `list` are for users; sessions call the other endpoints."""
 
     _is_system_actor = True
 
@@ -104,7 +104,7 @@ class DebugController(Actor):
 
     @concurrent_endpoint
     async def wait_pending_sessions(self, count: int) -> None:
-        """Returns when so many sessions stand."""
+        """Returns when `count` sessions stand."""
         await self._until(count)
 
     @endpoint
@@ -117,26 +117,26 @@ class DebugController(Actor):
 
     @endpoint
     async def serve(self) -> tuple[str, int]:
-        """Opens the server unless it is open; its address."""
+        """Opens the server unless it is open; gives its address."""
         server = await self._serve()
         return server.host, server.port
 
-    # ---- for sessions
+    # ---- calls of sessions
 
     @endpoint
     async def open_session(self, id: int, info: DebugSessionInfo, proc: int) -> tuple[str, bool]:
-        """How to get at the server, and whether there is an older session of that actor and rank."""
+        """The instructions for reaching the server, and whether an older session of that actor and rank exists."""
         server = await self._serve()
         taken = self.find(info.actor_name, info.rank) is not None
         session = self.sessions[id] = PendingSession(id, info)
         self._watch(session, proc)
-        # Its word appears where the session is.
+        # The text appears in the process of the session, which may be on another host than the server.
         here = current_process().host
         return server.how() + (f", on {here}" if info.hostname != here else ""), taken
 
     @concurrent_endpoint
     async def prompt(self, id: int, place: tuple[str | None, int | None], text: str, prompt: str) -> str | None:
-        """The next line for a session; none if it is to clear its breakpoints and go on."""
+        """The next line for a session; None if the session must clear its breakpoints and continue."""
         session = self.sessions[id]
         info = session.info
         session.info = DebugSessionInfo(info.actor_name, info.rank, info.coords, info.hostname, *place)
@@ -159,13 +159,13 @@ class DebugController(Actor):
         if self.server is not None:
             await self.server.close()
 
-    # ---- for the server
+    # ---- calls of the server
 
     def infos(self) -> builtins.list[DebugSessionInfo]:
         return sorted((s.info for s in self.sessions.values()), key=lambda info: (info.actor_name, info.rank))
 
     def of_actor(self, name: str) -> dict[int, PendingSession]:
-        """By rank, the oldest of each."""
+        """The sessions of an actor by rank, the oldest session of each."""
         found: dict[int, PendingSession] = {}
         for session in self.sessions.values():
             if session.info.actor_name == name:
@@ -175,7 +175,7 @@ class DebugController(Actor):
     def find(self, name: str, rank: int) -> PendingSession | None:
         return self.of_actor(name).get(rank)
 
-    # ---- its own
+    # ---- internal
 
     async def _serve(self) -> DebugServer:
         if self.server is None:
@@ -207,7 +207,7 @@ class DebugController(Actor):
             await self._tell()
 
     def _watch(self, session: PendingSession, proc: int) -> None:
-        """Ends the session with its process, which cannot say so itself."""
+        """Ends the session with its process, which cannot report its own end."""
         from monarch._core._native.protocol import FIRST_ERROR
 
         process = current_process()
@@ -230,7 +230,7 @@ def debug_controller() -> DebugController:
     """The controller of the job's debugger, whose server is open from now on.
 
     `wait_pending_session` and `list` are its endpoints: `debug_controller().list.call_one().get()`. `ValueError` if one of the variables
-    `MONARCH_DEBUG_SERVER_HOST`, `_PORT` and `_PROTOCOL` is of no use.
+    `MONARCH_DEBUG_SERVER_HOST`, `_PORT` and `_PROTOCOL` is unusable.
     """
     from monarch._core.errors.errors import ActorError
     from monarch._core.hosts.controller import get_or_spawn_controller

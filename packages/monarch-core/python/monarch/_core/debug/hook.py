@@ -1,6 +1,6 @@
-"""`breakpoint()` in an actor opens a session of the remote debugger; elsewhere it does what it always does.
+"""`breakpoint()` in an actor opens a session of the remote debugger; outside an actor it keeps its usual behaviour.
 
-The hook is installed with the first actor of a process, unless another one is installed there, and costs nothing until it is called.
+The hook is installed with the first actor of a process, unless another hook is installed, and costs nothing until it is called.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _VARIABLE = "PYTHONBREAKPOINT"
-# What the variable says where pdb is meant.
+# Values of `PYTHONBREAKPOINT` that select pdb.
 _PDB = ("", "pdb.set_trace")
 
 
@@ -36,7 +36,7 @@ def _hook(*args: Any, **options: Any) -> Any:
         return None
     from monarch._core.debug.session import stop_at
 
-    # The last call of this frame: what is called after it would be stopped in.
+    # The last call of this frame: the debugger would stop in any later call.
     return stop_at(frame, actor, *args, **options)
 
 
@@ -48,7 +48,7 @@ def _actor() -> Any:
 
 
 def _ordinary(frame: FrameType, *, header: str | None = None, commands: Any = None) -> None:
-    """What `pdb.set_trace` does, for a frame that is not the caller's."""
+    """The behaviour of `pdb.set_trace`, for a given frame instead of the caller's."""
     import pdb
 
     debugger = pdb.Pdb()

@@ -1,19 +1,19 @@
-"""Marks in what the debug server sends to `monarch debug`, which a plain line client such as `nc` neither asks for nor sees.
+"""Marks in the text that the debug server sends to `monarch debug`. A plain line client such as `nc` neither requests nor sees them.
 
-A mark is a character that text never contains, a kind, a text, and another such character. Text alone does not tell a prompt from a line
-that is still being written, and an editor of lines must know.
+A mark is a character that text never contains, a kind, a text, and another such character. Text alone does not distinguish a prompt from
+an incomplete line, and a line editor needs the difference.
 """
 
 from __future__ import annotations
 
 OPEN, CLOSE = "\x01", "\x02"
 
-# The first line of a client that wants marks.
+# The first line of a client that requests marks.
 HELLO = "\x01monarch debug\n"
 # A line that stands for Ctrl-C.
 INTERRUPT = "\x03\n"
 
-# Kinds: marks begin here, the server waits for a line, Ctrl-C has arrived, the orderly end.
+# Kinds of marks: marks begin, the server waits for a line, Ctrl-C has arrived, the orderly end.
 BEGIN, PROMPT, INTERRUPTED, END = "B", "P", "I", "E"
 
 
@@ -22,12 +22,12 @@ def mark(kind: str, text: str = "") -> str:
 
 
 def plain(text: str) -> str:
-    """Text without the characters that marks are made of."""
+    """Text without the delimiters of marks."""
     return text.replace(OPEN, "^A").replace(CLOSE, "^B")
 
 
 class MarkReader:
-    """Takes text as it comes and gives it in pieces: `("", text)`, or the kind and text of a mark."""
+    """Takes received text and yields pieces: `("", text)`, or the kind and text of a mark."""
 
     def __init__(self) -> None:
         self._rest = ""

@@ -1,7 +1,7 @@
-"""The debugger's end of a TCP connection: one client at a time, a new one takes over.
+"""The debugger's end of a TCP connection: one client at a time. A new client replaces the previous one.
 
-Lines are taken one by one when they are wanted: by the prompt, or by a session that stands. So input that comes in one piece does what it
-would do typed by hand, and its output is in the same order.
+A line is read only when the prompt or a standing session wants one. So input that arrives at once has the same effect as input
+typed by hand, and its output is in the same order.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from monarch._core.debug.controller import DebugController, PendingSession
 
 PROMPT = "monarch_dbg> "
-# A line of input may be so long, bytes; and so much output may wait for a client that does not read.
+# The longest line of input, in bytes, and the most output that may wait for a client that does not read.
 _LINE = 1 << 16
 _UNREAD = 16 << 20
 
 
 class DebugServer:
-    """Listens, and keeps the one connection."""
+    """Listens, and holds the only connection."""
 
     def __init__(self, controller: DebugController) -> None:
         self.controller = controller
@@ -47,7 +47,7 @@ class DebugServer:
         self._table = asyncio.Lock()
 
     async def open(self) -> None:
-        """Raises `ValueError` if the variables are of no use."""
+        """Opens the listening socket; `ValueError` if the variables are unusable."""
         host, self._wanted = debug_address.configured()
         listening, self._moved = debug_address.listen(host, self._wanted)
         self.host, self.port = listening.getsockname()[:2]
@@ -55,7 +55,7 @@ class DebugServer:
         self._beacon = debug_address.announce(self.host, self.port)
 
     def how(self) -> str:
-        """How to get here, for the user."""
+        """The instructions for attaching, for the user."""
         if self._beacon is None or self.port != debug_address.DEFAULT_PORT:
             words = f"monarch debug --port {self.port}"
             return f"{words} (port {self._wanted} was taken)" if self._moved else words
@@ -86,20 +86,20 @@ class DebugServer:
         known = is_own_peer(connection)
         if known is not None:
             return known
-        # A long table: one reader at a time, beside the loop.
+        # The table may be long: one reader at a time, on a thread beside the loop.
         async with self._table:
             return await asyncio.to_thread(debug_address.is_own_by_table, connection)
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Also where the other end has reset the connection: an error that is not looked at would be printed."""
+    """Closes a connection, even one that the other end has reset: asyncio would print an error that no task retrieves."""
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
 
 
 class DebugConnection:
-    """One client, from the greeting to its end."""
+    """The connection of one client, from the greeting to its end."""
 
     def __init__(self, controller: DebugController, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.controller = controller
@@ -108,13 +108,13 @@ class DebugConnection:
         self._lines: deque[str] = deque()
         self._at_end = False
         self._interrupted = False
-        # The client asked for marks.
+        # Whether the client requested marks.
         self._marks = False
         self._wake = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        # Before anything is read: a client that asks for marks is greeted once more.
+        # The greeting comes before any input is read: a client that requests marks gets a second one.
         self._greet()
         pump = asyncio.ensure_future(self._pump())
         self._main = asyncio.ensure_future(self._serve())
@@ -146,11 +146,11 @@ class DebugConnection:
         self._writer.write((text if marked or not self._marks else plain(text)).encode(errors="replace"))
 
     async def _pump(self) -> None:
-        """Takes lines as they come, so that Ctrl-C is seen when it does."""
+        """Reads lines as they arrive, so that Ctrl-C takes effect at once."""
         while True:
             try:
                 data = await self._reader.readline()
-            except ValueError:  # asyncio has thrown it away
+            except ValueError:  # asyncio has discarded the line
                 self._say("Error parsing input: the line is too long\n")
                 continue
             except ConnectionError:
@@ -176,7 +176,7 @@ class DebugConnection:
         self._say(f"Monarch debugger, process {os.getpid()} ({' '.join(sys.argv)[:200]}); enter help for a list of commands.\n")
 
     async def _until(self, ready: Callable[[], bool]) -> bool:
-        """False if Ctrl-C came first."""
+        """Waits until `ready`; false if Ctrl-C came first."""
         while not ready():
             if self._interrupted:
                 return False
@@ -185,7 +185,7 @@ class DebugConnection:
         return not self._interrupted
 
     async def _line(self, prompt: str, over: Callable[[], bool] = lambda: False) -> str | None:
-        """The next line; none at the end of the input, or when it is `over`."""
+        """The next line; None at the end of the input, or when `over` holds."""
         while True:
             if self._interrupted:
                 self._interrupted = False
@@ -264,7 +264,7 @@ class DebugConnection:
         self._wake.set()
 
     async def _cast(self, command: Cast) -> None:
-        """Sends, then shows what each rank answers, line by line with its rank, in their order."""
+        """Sends a command to the ranks, then shows the answers of each rank in order, each line with its rank."""
         of_actor = self.controller.of_actor(command.actor)
         if not of_actor:
             self._say(f"No debug sessions for actor {command.actor}\n")

@@ -1,11 +1,11 @@
 """The debugger in the process of an actor: pdb on the actor's own thread, its input and output as messages to the controller.
 
-pdb asks for a line, which is a call to the controller that is answered when somebody has typed one: the thread waits as it does for any
-other call, and hears of the end of the controller as of that of any other actor. An async actor waits in the same way: its loop stands
-still while somebody thinks, as it does under pdb anywhere.
+A line for pdb is the answer of a call to the controller, which answers when a user has typed the line. The thread waits as it does for any
+other call, and is notified of the end of the controller as of any other actor's. An async actor waits in the same way: its loop is
+blocked until the user answers, as it is under pdb anywhere.
 
-The world of a session is one call: it begins at the endpoint, whose callers in the runtime are not shown, and ends with it. What it costs
-is paid by calls that hit a breakpoint, except for a look at an empty list where an endpoint has failed.
+A session covers one call: it begins at the endpoint and ends with the call; frames of the runtime are not shown. Only calls that hit a
+breakpoint pay for it, except for a look at an empty list when an endpoint has failed.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
     from monarch._core.call.future import Future
     from monarch._core.debug.controller import DebugController
 
-# Modules whose frames lie between a thread's beginning and the user's code.
+# Modules whose frames are between the begin of a thread and the user's code.
 _RUNTIME = ("monarch._core.actor.local_actor", "monarch._core.actor.async_actor", "monarch._core.process.actor_thread", "threading")
 _PACKAGE = "monarch._core."
-# Output without an end of line is sent on from here, characters.
+# The length of an incomplete line, in characters, from which the session sends it.
 _LONG = 8192
-# How soon an async actor in a session sees that it is to stop, seconds.
+# Seconds between two checks of an async actor in a session for a stop.
 _LOOK_EVERY = 0.05
-# What the prompt of the debugger takes for the name of an actor.
+# The names of actors that the prompt of the debugger accepts.
 _NAME = re.compile(r"[-_a-zA-Z0-9]+")
-# Where a frame stands that yields; since Python 3.13 one further.
+# The instructions at which a yielding frame is; since Python 3.13 the frame is one instruction further.
 _YIELDING = (opmap["YIELD_VALUE"], opmap["RESUME"])
-_SUSPENDABLE = 0x20 | 0x80 | 0x200  # generators, coroutines, async generators
+_SUSPENDABLE = 0x20 | 0x80 | 0x200  # flags of generators, coroutines and async generators
 
-# By thread: the session that it is in, and those that read commands right now.
+# The session of each thread, and the threads whose sessions read commands right now.
 _sessions: dict[int, DebugSession] = {}
 _busy: set[int] = set()
 _lock = allocate_lock()
-# `sys.stdin`, `sys.stdout` and `sys.displayhook` as they are while nobody is busy.
+# The original `sys.stdin`, `sys.stdout` and `sys.displayhook`, while any session is busy.
 _streams: tuple[Any, Any, Any] | None = None
 
 
@@ -71,7 +71,7 @@ def stop_at(frame: FrameType, actor: LocalActor, *, header: str | None = None, c
 
 
 def _remember(actor: LocalActor) -> None:
-    """Notes the message that this code belongs to: if it fails, there is a session after its death."""
+    """Records the message that this code belongs to: if it fails, a post-mortem session opens."""
     actor.after_failure = after_failure
     side = actor.loop_side
     if side is None:
@@ -85,7 +85,7 @@ def _remember(actor: LocalActor) -> None:
 
 
 def after_failure(actor: LocalActor, call: Call | None, exc: BaseException) -> None:
-    """An endpoint, or `__init__`, has raised: a session if it had hit a breakpoint before."""
+    """Opens a session after an endpoint or `__init__` has raised, if the call had hit a breakpoint before."""
     key = actor.mailbox.taken if actor.loop_side is None else call
     if key not in actor.debugged:
         return
@@ -97,7 +97,7 @@ def after_failure(actor: LocalActor, call: Call | None, exc: BaseException) -> N
 
 
 class DebugSession(pdb.Pdb):
-    """One thread's pdb, from a breakpoint to the end of the call or the last `continue`."""
+    """The pdb of one thread, from a breakpoint to the end of the call or the last `continue`."""
 
     def __init__(self, actor: LocalActor) -> None:
         terminal: Any = SessionStream(self)
@@ -106,26 +106,26 @@ class DebugSession(pdb.Pdb):
         self.actor = actor
         self.id = new_uid()
         self.thread = get_ident()
-        # Where it is about to stop, and where its world begins.
+        # The frame of the next stop, and the outermost frame of the session.
         self.start: FrameType | None = None
         self.outermost: FrameType | None = None
         self.post_mortem = False
-        # Of the frame it stands in.
+        # The function and line of the current frame.
         self.function: str | None = None
         self.line: int | None = None
         self.path = ""
         self.written = ""
         self.controller: DebugController | None = None
-        # No debugger asks any more: every command is `continue`.
+        # The debugger is gone: every command is `continue`.
         self.released = False
         self.over = False
 
     # ---- where it is
 
     def set_trace(self, frame: FrameType | None = None, **options: Any) -> None:
-        """Stops in `frame`, after this has returned; frames of the runtime are left alone."""
+        """Stops in `frame`, after this method has returned; frames of the runtime are skipped."""
         assert frame is not None
-        # It may be stepping, and would step into this.
+        # pdb may be stepping, and would step into this method.
         sys.settrace(None)
         self.reset()
         self.start, self.outermost = frame, _outermost(frame)
@@ -139,20 +139,20 @@ class DebugSession(pdb.Pdb):
         sys.settrace(self.trace_dispatch)
 
     def stop_here(self, frame: FrameType) -> bool:
-        # Destructors and callbacks of weak references run anywhere, even between here and there.
+        # Destructors and weak-reference callbacks run anywhere, even between this call and the frame.
         return (self.start is None or self.start is frame) and super().stop_here(frame)
 
     def _load_breaks(self) -> None:
-        """pdb shares the breakpoints of all its instances; here each has its own."""
+        """Loads this session's breakpoints: pdb shares breakpoints among all instances, but here each session has its own."""
 
     def break_here(self, frame: FrameType) -> bool:
         try:
             return super().break_here(frame)
-        except KeyError:  # another session has taken back one at the same line
+        except KeyError:  # another session has removed a breakpoint at the same line
             return False
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
-        """From the endpoint on; after a death also without what the runtime did at the innermost end."""
+        """The stack from the endpoint on; after an exception also without the innermost frames of the runtime."""
         stack, index = super().get_stack(f, t)
         first, last = 0, len(stack)
         if self.post_mortem:
@@ -189,7 +189,7 @@ class DebugSession(pdb.Pdb):
             _leave(self.thread)
 
     def read(self) -> str:
-        """The next line, of this or of a later client."""
+        """The next line, from this client of the debugger or a later one."""
         if self.released:
             return "continue\n"
         end = self.written.rfind("\n") + 1
@@ -216,14 +216,14 @@ class DebugSession(pdb.Pdb):
     def _tell(self, endpoint: Endpoint[[int, str], None], text: str) -> None:
         try:
             endpoint.broadcast(self.id, text)
-        except RuntimeError as e:  # its end is noticed by who waits for a line
+        except RuntimeError as e:  # the thread that waits for a line notices the end
             del e
 
     def _place(self) -> tuple[str | None, int | None]:
         return self.function, self.line
 
     def _open(self) -> DebugController:
-        """The controller, told of this session the first time; says on stderr how to get at it."""
+        """The controller. The first call opens the session there and writes to stderr how to attach to it."""
         if self.controller is not None:
             return self.controller
         from monarch._core.debug.controller import NAME, DebugController
@@ -255,10 +255,11 @@ class DebugSession(pdb.Pdb):
     # ---- how it ends
 
     def _wait_for_the_end(self) -> None:
-        """The job ends. User code must not go on as if somebody had said so.
+        """Blocks at the end of the job: user code must not continue as if the user had typed `continue`.
 
-        A sync endpoint waits until its process is killed. An async one is cancelled when its stop says so, which cannot reach it itself
-        because its loop stands still.
+        A sync endpoint waits until its process is killed. An async endpoint is cancelled by the actor's stop, but the session has to check
+        for
+        the stop itself because the loop is blocked.
         """
         from threading import Event
 
@@ -282,7 +283,7 @@ class DebugSession(pdb.Pdb):
 
     def interaction(self, frame: FrameType | None, traceback: Any, *rest: Any) -> None:
         super().interaction(frame, traceback, *rest)
-        # A command of the user's `.pdbrc` may have let it go on.
+        # A command in the user's `.pdbrc` may have continued the program.
         if self.over:
             self.end()
 
@@ -292,12 +293,12 @@ class DebugSession(pdb.Pdb):
             self.end()
 
     def end(self) -> None:
-        """Tells the controller; breakpoints that pdb was asked for go with the session."""
+        """Ends the session at the controller, and removes the session's breakpoints from pdb."""
         self.over = True
         self.clear_all_breaks()
         if _sessions.get(self.thread) is self:
             del _sessions[self.thread]
-        # Frames hold what the user's code works on.
+        # The frames hold objects of the user's code.
         self.start = self.outermost = self.botframe = None
         if self.controller is not None:
             text, self.written = self.written, ""
@@ -319,7 +320,7 @@ class DebugSession(pdb.Pdb):
     # ---- commands that are different here
 
     def clear_all_breaks(self) -> None:
-        """Its own only."""
+        """Clears the breakpoints of this session only."""
         for path, lines in list(self.breaks.items()):
             for line in list(lines):
                 try:
@@ -367,7 +368,7 @@ class DebugSession(pdb.Pdb):
 
 
 class SessionStream(io.TextIOBase):
-    """What pdb, and the statements that it runs, take for a terminal; other threads that meet it in `sys.stdout` write past it."""
+    """The terminal of pdb and of the statements that it runs. Output of other threads that use it as `sys.stdout` passes through."""
 
     def __init__(self, session: DebugSession) -> None:
         self._session = session
@@ -410,7 +411,7 @@ def _enter(thread: int) -> None:
 
 
 def _leave(thread: int) -> None:
-    """pdb exchanges the streams for a statement; those of two threads may have been put back in the wrong order."""
+    """Restores the streams that pdb replaces for a statement; two threads may have restored theirs in the wrong order."""
     global _streams
     with _lock:
         _busy.discard(thread)
@@ -421,7 +422,7 @@ def _leave(thread: int) -> None:
 
 
 def _wait(future: Future[Any]) -> Any:
-    """Blocks the loop of this thread too, without a word about it."""
+    """Waits without the warning that the loop of this thread is blocked."""
     future._wait(None)
     return future.get()
 
@@ -435,12 +436,12 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _outermost(frame: FrameType) -> FrameType:
-    """The first frame of the user's that led here: an endpoint, or what a task or a thread of the user's runs."""
+    """The first frame of user code: an endpoint, or the function of a user's task or thread."""
     frames = [frame]
     while (below := frames[-1].f_back) is not None and below.f_globals.get("__name__") not in _RUNTIME:
         frames.append(below)
     if str(frames[-1].f_globals.get("__name__")).startswith("asyncio"):
-        # A task of the actor's loop, rather than one of a loop that the user's code runs inside a call.
+        # The frame belongs to a task of the actor's loop, not to one of a loop that the user's code runs inside a call.
         for at in range(len(frames) - 1, 0, -1):
             if frames[at].f_globals.get("__name__") == "asyncio.events":
                 return frames[at - 1]
@@ -448,6 +449,6 @@ def _outermost(frame: FrameType) -> FrameType:
 
 
 def _is_suspended(frame: FrameType) -> bool:
-    """At a "return" event: the frame only yields, or waits in an `await`, and comes back."""
+    """Whether the frame only yields, or waits in an `await`, at a "return" event, and is resumed later."""
     code = frame.f_code
     return bool(code.co_flags & _SUSPENDABLE) and frame.f_lasti >= 0 and code.co_code[frame.f_lasti] in _YIELDING

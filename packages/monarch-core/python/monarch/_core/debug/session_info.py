@@ -1,4 +1,4 @@
-"""What is known of a debug session: who stopped where."""
+"""The description of a debug session: the actor and its position."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DebugSessionInfo:
-    """An actor that sits at a breakpoint: its name and rank, coordinates by dimension, machine, function and line."""
+    """An actor at a breakpoint: its name and rank, coordinates by dimension, machine, function and line."""
 
     __module__ = "monarch.actor"
 
@@ -19,12 +19,12 @@ class DebugSessionInfo:
     lineno: int | None
 
 
-# As the table of the debugger names them.
+# The column headings of the debugger's table.
 _HEADER = ("actor", "rank", "coordinates", "host", "function", "line")
 
 
 def table(infos: list[DebugSessionInfo]) -> str:
-    """One line a session below a header; a sentence if there is none."""
+    """One line per session below a header; a sentence if there is none."""
     if not infos:
         return "No debug sessions.\n"
     rows = [_HEADER, *(_row(info) for info in infos)]

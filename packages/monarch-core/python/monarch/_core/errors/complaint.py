@@ -1,4 +1,4 @@
-"""Lines of ours on stderr: rare, and never a reason to fail, also where the user has closed or replaced it."""
+"""Lines of the runtime on stderr. They are rare and never cause a failure, even if the user has closed or replaced stderr."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 def complain(text: str) -> None:
     try:
         if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            # In one piece: others write there too.
+            # One write call: other threads and processes write there too.
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
-    except Exception:  # it is closed, or somebody's own object
+    except Exception:  # stderr is closed, or an object of the user
         return

@@ -1,7 +1,7 @@
-"""What goes wrong at run time: exception classes, failures, exit reasons, and every text they show.
+"""Errors at run time: exception classes, failures, exit reasons, and all their texts.
 
 Codes, templates and hints are data in `error_table`; the texts below are made from it. A text names the culprit on its first line;
-what follows is indented by two, with the hint last.
+the other lines are indented by two, with the hint last.
 """
 
 # Reports look into failures, which are theirs.
@@ -54,7 +54,7 @@ def _hint(code: str) -> str | None:
 
 
 def _exact(value: object) -> str:
-    """Plain `str` of anything: a subclass would not survive the wire, and a `__str__` may raise."""
+    """Plain `str` of any object: a subclass would not survive the wire, and a `__str__` may raise."""
     try:
         return str.__str__(value if isinstance(value, str) else str(value))
     except Exception:
@@ -62,10 +62,10 @@ def _exact(value: object) -> str:
 
 
 class ExitReason:
-    """Why an actor or a process ended: the same value on the wire and in Python.
+    """The reason of an actor's or a process's end: the same value on the wire and in Python.
 
     `kind` is one of the first nine codes of the table; `code`, `signal` and `core_dumped` are the process's, `detail` is the text that the
-    kind needs: the error, the cgroup, why a host is lost, the reason of a stop, the display of a vanished owner.
+    kind needs: the error, the cgroup, the reason of a host's loss or of a stop, the display of a vanished owner.
     """
 
     __slots__ = ("code", "core_dumped", "detail", "kind", "signal")
@@ -104,10 +104,10 @@ class ExitReason:
 
 
 class MeshFailure:
-    """The failure of one rank of a mesh, as `__supervise__` and the fault hook get it.
+    """The failure of one rank of a mesh, as `__supervise__` and the fault hook receive it.
 
     `mesh_name` is the unique name (`<none>` if there is no mesh), `name` the one given to `spawn`, `actor` the display name, `cause` the
-    failure of an owned actor that this one follows from. `report()` is the full text.
+    failure of an owned actor that caused this one. `report()` is the full text.
     """
 
     __slots__ = (
@@ -244,7 +244,7 @@ def _signal_name(number: int) -> str:
 
 
 def cause(reason: ExitReason, *, host: str | None = None, mesh: str | None = None) -> str:
-    """The cause of a failure, as it stands in a report; `host` is the lost one, `mesh` the name of an orphaned one."""
+    """The cause of a failure in the words of a report; `host` is the lost host, `mesh` the name of an orphaned mesh."""
     detail = reason.detail or _NO_DETAIL
     if _row(reason.kind) is None:
         return detail if reason.detail else reason.kind
@@ -284,7 +284,7 @@ def _advice(first: MeshFailure, levels: list[str]) -> str | None:
 
     reason = first.reason
     if first._traceback and "\nhint: " in f"\n{first._traceback}":
-        return None  # the exception has one of its own
+        return None  # the exception has a hint of its own
     if reason.kind == "raised" and not levels and first.actor.startswith("<root>.") and first.actor.count(">.<") == 1:
         return UNHANDLED_BY_ROOT
     if reason.kind == "signal":
@@ -296,7 +296,7 @@ def _advice(first: MeshFailure, levels: list[str]) -> str | None:
 
 
 def _first(failure: MeshFailure) -> tuple[MeshFailure, list[str]]:
-    """The failure that everything else follows from, and the displays of those that did not handle it, nearest first."""
+    """The original failure, and the displays of the owners that did not handle it, nearest first."""
     path = [failure]
     while path[-1]._during is None and path[-1].cause is not None:
         path.append(path[-1].cause)
@@ -330,7 +330,7 @@ def spawn_failed(mesh: str, cause: str, where: str) -> str:
 
 
 def procs_not_started(n: int, procs: Sequence[tuple[str, str, Sequence[str]]]) -> str:
-    """`n` is how many were asked for, `procs` has command, exit and last output of each that failed."""
+    """The text of procs that did not start. `n` is the requested number, `procs` has command, exit and last output of each failed proc."""
     lines = [fill("procs_not_started", k=len(procs), n=n)]
     for command, ended, output in procs:
         lines.append(f"  {command}: {ended}")
@@ -341,13 +341,13 @@ def procs_not_started(n: int, procs: Sequence[tuple[str, str, Sequence[str]]]) -
 
 
 def gave_up(name: str, rank: int, count: int, within: float, report: str) -> str:
-    """`report` is that of the last failure."""
+    """The text for a supervisor that gives up restarting. `report` is that of the last failure."""
     head = fill("gave_up", name=name, rank=rank, count=count, within=f"{within:g}")
     return "\n".join([head, *_indent(report.split("\n"))])
 
 
 def undeliverable(target: str, sender: str, dest: str, why: str) -> str:
-    """`target` is `{mesh}.{method}()`, or what stands for it; the root client is shown as `client`."""
+    """The text of an undelivered message. `target` is `{mesh}.{method}()` or its substitute; the root client is shown as `client`."""
     return fill("undeliverable", target=target, sender=_client(sender), dest=_client(dest), why=why)
 
 
@@ -356,7 +356,7 @@ def _client(display: str) -> str:
 
 
 def attach_failed(n: int, hosts: Mapping[str, str]) -> str:
-    """`n` is how many were asked, `hosts` gives the reason for each address that did not join."""
+    """The text of a failed attachment. `n` is the requested number, `hosts` gives the reason for each address that did not join."""
     return fill("attach_failed", k=len(hosts), n=n, hosts="; ".join(f"{address}: {why}" for address, why in hosts.items()))
 
 
@@ -377,7 +377,7 @@ def unhandled_at_root(host: str, pid: int, time: str) -> str:
 
 
 def fault_hook_failed(error: BaseException) -> str:
-    """What follows the report if the hook did not end the program on purpose."""
+    """The text after the report if the hook did not end the program on purpose."""
     from monarch._core.pickle.remote_exception import exception_text, format_exception, type_name
 
     text = fill("fault_hook_failed", error=f"{type_name(type(error))}: {exception_text(error)}")
@@ -385,12 +385,14 @@ def fault_hook_failed(error: BaseException) -> str:
 
 
 def actor_call_failed(mesh: str, method: str, base: bool = False) -> str:
-    """The message of an `ActorError`; `base`: what was raised is not an `Exception`."""
+    """The message of an `ActorError`; `base`: the raised exception is not an `Exception`."""
     return f"Actor call {mesh}.{method} failed{' with BaseException' if base else ''}."
 
 
 def reload_failed(failed: Sequence[tuple[str, str, int, str, Any]]) -> ActorError:
-    """`failed` has host, proc, pid, module and packed exception of each; the first is the error, the others follow its traceback."""
+    """The error of a failed reload. `failed` has host, proc, pid, module and packed exception of each; the first is raised, the others
+    follow its traceback.
+    """
     host, proc, pid, module, packed = failed[0]
     kind, text, formatted, data = packed
     told = {(module, formatted)}
@@ -409,7 +411,7 @@ def reload_failed(failed: Sequence[tuple[str, str, int, str, Any]]) -> ActorErro
 
 
 class MonarchError(Exception):
-    """Base of what Monarch raises at run time, with a stable `code` and a `hint` or None."""
+    """Base of Monarch's errors at run time, with a stable `code` and a `hint` or None."""
 
     __module__ = "monarch.actor"
     _default_code = "error"
@@ -427,11 +429,11 @@ class MonarchError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind = type(self)
-        # Our own classes by name: that holds also where the public module is not loaded.
+        # Classes of this package are pickled by name, so that the public module need not be loaded.
         return (_rebuild, (kind.__name__ if kind.__module__ == "monarch.actor" else kind, self.args, self._state()))
 
 
-# `Py_TPFLAGS_HEAPTYPE`: a class that is not built in.
+# `Py_TPFLAGS_HEAPTYPE`: the flag of classes that are not built in.
 _HEAP_TYPE = 1 << 9
 
 
@@ -440,7 +442,7 @@ def _rebuild(kind: str | type[MonarchError], args: tuple[Any, ...], state: dict[
     try:
         error = found.__new__(found, *args)
     except TypeError:
-        # Of several built-in bases, as `RuntimeError` and `TimeoutError`, the one whose layout the class has makes its objects.
+        # Of several built-in bases, such as `RuntimeError` and `TimeoutError`, the base with the layout of the class creates its objects.
         base: type[Any] = found
         while base.__flags__ & _HEAP_TYPE:
             base = base.__base__ or object
@@ -451,10 +453,10 @@ def _rebuild(kind: str | type[MonarchError], args: tuple[Any, ...], state: dict[
 
 
 class ActorError(MonarchError):
-    """An endpoint raised an `Exception`, and its actor lives.
+    """An endpoint raised an `Exception`, and its actor is alive.
 
-    `exception` is the original if it travels, else an `Exception` of the same text; `exception_type` its qualified name and
-    `exception_formatted` its traceback with causes and contexts, made where it was raised.
+    `exception` is the original if it can be pickled, else an `Exception` of the same text; `exception_type` its qualified name and
+    `exception_formatted` its traceback with causes and contexts, made in the process that raised it.
     """
 
     __module__ = "monarch.actor"
@@ -478,7 +480,7 @@ class ActorError(MonarchError):
         pid: int | None,
         host: str | None,
     ) -> ActorError:
-        """What a caller raises: `packed` is what `pack_exception` made of the exception in the actor `display`."""
+        """The exception that a caller raises. `packed` is the result of `pack_exception` in the process of the actor `display`."""
         from monarch._core.pickle.remote_exception import unpack_exception
 
         error = cls.__new__(cls)
@@ -537,14 +539,14 @@ class SupervisionError(MonarchError, RuntimeError):
 
 
 class SpawnError(SupervisionError):
-    """A process or an actor could not be started where it was asked for."""
+    """A process or an actor could not be started on the requested host or proc."""
 
     __module__ = "monarch.actor"
     _default_code = "spawn_failed"
 
 
 class DeliveryError(SupervisionError):
-    """A call could not be delivered; the sender lives."""
+    """A call could not be delivered; its sender is unharmed."""
 
     __module__ = "monarch.actor"
     _default_code = "undeliverable"
@@ -562,14 +564,14 @@ class AttachError(MonarchError, RuntimeError):
 
 
 class VersionMismatch(AttachError):
-    """The two sides have different wire versions, or run different minor versions of Python."""
+    """The two sides have different wire versions or minor versions of Python."""
 
     __module__ = "monarch.actor"
     _default_code = "version_mismatch"
 
 
 class AuthenticationError(AttachError):
-    """A peer did not prove that it belongs to the job, or refused our proof."""
+    """A peer did not prove that it belongs to the job, or refused this process's proof."""
 
     __module__ = "monarch.actor"
     _default_code = "authentication_failed"

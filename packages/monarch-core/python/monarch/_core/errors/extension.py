@@ -38,7 +38,7 @@ def proc_unknown(what: str, proc: str) -> str:
 
 
 class PromiseDropped(MonarchError):
-    """A promise that nothing refers to any more had not been set; the message has its name."""
+    """The last reference to a promise was dropped before the promise was set; the message has the promise's name."""
 
     __module__ = "monarch.extension"
     _default_code = "promise_dropped"
@@ -59,9 +59,9 @@ class ServiceError(MonarchError):
 
 
 class RequestError(MonarchError):
-    """A request to another process was not answered with a value.
+    """A request to another process has failed.
 
-    `body` is what the handler failed it with; `end` is how the process ended, where that is why.
+    `body` is the handler's error; `end` is the end of the process, if that is the reason.
     """
 
     __module__ = "monarch.extension"

@@ -1,7 +1,7 @@
 """Rows of errors that other wheels declare, in the entry-point group `monarch.errors`.
 
 An entry point refers to a sequence of `ErrorRow`. The rows are loaded with the first error whose code core does not have. A wheel whose
-rows are broken is left out: its errors have no hint then.
+rows are broken is left out: its errors then have no hint.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def declare() -> dict[str, ErrorRow]:
     """The rows of other wheels, by code."""
     try:
         _others.load()
-    except ImportError:  # the interpreter is on its way out
+    except ImportError:  # the interpreter is shutting down
         pass
     return _declared
 
@@ -93,7 +93,7 @@ def problem_of(row: object) -> str | None:
 
 
 def _is_base(cls: type) -> bool:
-    """Whether it is `MonarchError`, whose module is above this one."""
+    """Whether the class is `MonarchError`, whose module is above this one."""
     return cls.__name__ == "MonarchError" and cls.__module__ == "monarch.actor"
 
 

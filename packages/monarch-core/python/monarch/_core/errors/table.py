@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ErrorRow:
-    """One code: stable, with the class that carries it, when it happens, its text and what to do.
+    """One code: stable, with the class that carries it, the event that causes it, its text and the remedy.
 
     `template` has named fields for `str.format`, `hint` is the last line of a text. Other wheels give their class itself, core its name.
     """
@@ -28,14 +28,14 @@ class ErrorRow:
 
 _PROC = "the process this actor was running on"
 _UNHANDLED = "return True in `__supervise__` of the owner to go on without the failed actor"
-# The owner is the script, which has no `__supervise__`.
+# The hint for failures that the script owns, which has no `__supervise__`.
 UNHANDLED_BY_ROOT = "catch `SupervisionError` of the calls, or set `monarch.actor.unhandled_fault_hook`, to go on without the failed actor"
 KILLED = "SIGKILL comes from a person, a scheduler or the kernel (see its log)"
 EXITED = "look for `os._exit`, or a native library that ends the process, in the code that ran last"
-# Codes of a process that has run nothing of the user's: its program cannot be started, or is another version of Python.
+# Exit codes of a process that has run no user code: its program cannot be started, or is another version of Python.
 NOT_RUN_CODES = (126, 127)
 NOT_RUN = "the last output names the program that could not be run, and why; `with_python_executable` and `bootstrap_command` choose it"
-# Signals that native code causes itself, and what finds the place.
+# Signals that native code causes itself, and the way to find its place.
 CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 CRASHED = "{signal} comes from native code that the actor calls: call `faulthandler.enable()` in the actor to see the Python stack"
 

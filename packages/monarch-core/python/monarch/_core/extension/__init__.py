@@ -1,1 +1,1 @@
-"""What other wheels are built on: promises, membership, requests, bulk memory. The public names are those of `monarch.extension`."""
+"""The basis of other wheels: promises, membership, requests, bulk memory. The public names are those of `monarch.extension`."""

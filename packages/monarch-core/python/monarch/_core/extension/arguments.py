@@ -1,4 +1,4 @@
-"""Checks of arguments: what is wrong is a `TypeError` or a `ValueError` that names the argument and its value, before anything starts."""
+"""Checks of arguments before any operation starts. The `TypeError` or `ValueError` names the argument and its value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def check_seconds(name: str, seconds: object, least: str = "", positive: bool = False) -> None:
-    """Refuses what is not a finite number from 0 on, or above 0; `least` names what else may stand in its place."""
+    """Refuses a value that is not a finite number from 0 on, or above 0 with `positive`. `least` names the other permitted values."""
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
         raise TypeError(f"{name}={seconds!r}: expected a number of seconds{least}, not {type(seconds).__name__}")
     if not math.isfinite(seconds) or seconds < 0 or (positive and seconds == 0):
@@ -18,7 +18,7 @@ def check_seconds(name: str, seconds: object, least: str = "", positive: bool = 
 
 
 def check_count(name: str, count: object, most: int | None = None, least: int = 0) -> None:
-    """Refuses what is not an int from `least` on, `most` at most."""
+    """Refuses a value that is not an int from `least` to `most`."""
     if not isinstance(count, int) or isinstance(count, bool):
         raise TypeError(f"{name}={count!r}: expected an int, not {type(count).__name__}")
     if count < least or (most is not None and count > most):
@@ -26,7 +26,7 @@ def check_count(name: str, count: object, most: int | None = None, least: int = 
 
 
 def check_counts(name: str, counts: Any, length: int, most: int | None = None) -> None:
-    """The same for a tuple of so many."""
+    """Refuses a value that is not a tuple of `length` such ints."""
     found: tuple[object, ...] = counts if isinstance(counts, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
     if len(found) != length:
         raise TypeError(f"{name}={counts!r}: expected a tuple of {length} ints")

@@ -1,7 +1,7 @@
-"""Memory that other processes may read and write: registered here, lent by handles, moved by native code of this package.
+"""Memory that other processes may read and write: registered here, shared by handles, transferred by native code of this package.
 
 `Bulk` is the memory of a process, `Handle` a block of it that can be sent, `Plan` several transfers at once. Their failures are
-`BulkFailed`, whose bytes are a record (`rust/bulk/src/failure.rs`): kind, path, bytes done and asked, owner, and a text.
+`BulkFailed`, whose bytes are a record (`rust/bulk/src/failure.rs`): kind, transport, bytes done and requested, owner, and a text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from monarch._core.call.port import Port
     from monarch._core.process.process import LocalProcess
 
-# A port for one message, as native code takes it: its process, mailbox and call, its rank, what is to happen if it cannot be delivered; the
+# A port for one message, in the form for native code: its process, mailbox and call, its rank, the action after a failed delivery; the
 # value.
 Notify: TypeAlias = tuple[int, int, bool, int | None, bool, object]
 
@@ -29,19 +29,22 @@ Notify: TypeAlias = tuple[int, int, bool, int | None, bool, object]
 def open_bulk(opening: float = 30.0, streams: int = 1) -> Bulk:
     """The memory that this process shares with others.
 
-    `opening` bounds the opening of a connection to another process, in seconds; `streams` is how many there are to each: 1 chooses.
+    `opening` bounds the time to open a connection to another process, in seconds; `streams` is the number of connections to each: 1
+    chooses.
     """
     process = current_process()
     return Bulk(process.native, process.job, _tracer(process), opening, max(streams, 1))
 
 
 def _tracer(process: LocalProcess) -> int:
-    """The process that Yama is to be told of: all others of the job on this host are its descendants, or it is one itself."""
+    """The process that this one must register with Yama: all other processes of the job on this host are its descendants, or it is one
+    itself.
+    """
     if process.is_client:
         return process.native.zygote_pid() or 0
     try:
         with open(f"/proc/{os.getppid()}/stat") as f:
-            # The parent of our zygote is the agent. A name may hold anything, also blanks and brackets.
+            # The parent of this process's zygote is the agent. A process name may hold any character, also blanks and brackets.
             return int(f.read().rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         return 0
@@ -53,12 +56,12 @@ def pending_call() -> CallCell:
 
 
 def complete(call: CallCell, failure: bytes | None) -> None:
-    """Fills a pending call, from any thread: with nothing, or with the bytes of a failure."""
+    """Fills a pending call, from any thread: with no value, or with the bytes of a failure."""
     call.complete(0, OK if failure is None else ERROR, failure or b"")
 
 
 def future_of(call: CallCell, decode: Callable[[CallCell], None]) -> Future[None]:
-    """The future of a pending call; `decode` raises if it was filled with a failure."""
+    """The future of a pending call; `decode` raises if the call was filled with a failure."""
     return Future._of(call, decode)
 
 
@@ -73,6 +76,6 @@ def failed(error: BaseException) -> Future[None]:
 
 
 def notify(port: Port[Any], value: object) -> Notify:
-    """The port, for one message that native code sends; `RuntimeError` where it has had its only one."""
+    """The port, for one message that native code sends; `RuntimeError` if its only message was sent."""
     port._claim()
     return (port._proc, port._to, port._slot, port._rank, port.return_undeliverable, value)

@@ -1,21 +1,21 @@
-"""The program that stands between a proc and a command: it starts the command, delivers signals, and leaves nothing behind.
+"""The program between a proc and a command: it starts the command, delivers signals, and kills all remaining descendants.
 
-    python -I -S guard.py FD
+python -I -S guard.py FD
 
-FD is a stream socket to the proc. What the proc sends first is the specification; then each byte is the number of a signal for the
+FD is a stream socket to the proc. The proc sends the specification first; then each byte is the number of a signal for the
 command's group, 9 for all its descendants. It gets `("forked", pid)`, then `("started",)` or `("failed", errno, word)`, and at the end
 `("ended", status, signalled)`: whether a signal of the proc came before the command's end. Without a fork there is only `failed`.
 
-A process of its own, because a proc that is killed cannot clean up, and because a process that forks and reaps should have one thread. The
-guard is the reaper of all that descends from the command, so that nothing gets away from a kill; the kernel kills the command when the
-guard goes. A command that ends by itself takes its group along, a moment later; a process in a session of its own stays. After a signal
-from the proc the command does not end by itself: all its descendants end with it, in whatever session. Nothing of Monarch, and little of
-Python, is loaded here, since every command waits for it.
+The guard is a process of its own, because a proc that is killed cannot clean up, and because a process that forks and reaps should have
+one thread. The guard is the reaper of all descendants of the command, so none escapes a kill; the kernel kills the command when the
+guard ends. When a command ends by itself, its group is killed a moment later; a process in a session of its own stays. After a signal
+from the proc, all descendants of the command end with it, in any session. The guard imports no module of Monarch and few modules of
+Python, since every command waits for it.
 
 The command may kill or stop its parent, the guard. The program is two processes therefore: the watchdog, and the guard as its child. The
-watchdog continues a guard that is stopped, and becomes the reaper of all that a killed guard leaves, which it kills. A guard whose watchdog
-is killed ends the command. The kernel continues either one, if it is stopped, when its parent ends. The proc continues a watchdog that is
-stopped.
+watchdog continues a stopped guard. It becomes the reaper of the descendants of a killed guard and kills them. A guard whose watchdog
+is killed ends the command. The kernel continues either process, if it is stopped, when its parent ends. The proc continues a stopped
+watchdog.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import signal
     from typing import Any
 else:
-    import _signal as signal  # without the enumerations that the other one makes first
+    import _signal as signal  # without the enumerations that `signal` creates first
 
-# How long what the command left behind in its group may go on, e.g. to write down what came in through a pipe.
+# Seconds that the processes left in the command's group may continue, e.g. to write the input of a pipe to a file.
 LINGER = 1.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -42,13 +42,13 @@ _TIOCSCTTY = 0x540E
 
 
 def frame(message: Any) -> bytes:
-    """A message of either side: its length, then its marshalled value."""
+    """A message in either direction: its length, then its marshalled value."""
     body = marshal.dumps(message)
     return len(body).to_bytes(4, "little") + body
 
 
 class Guard:
-    """One command: in the watchdog at first, which forks the guard."""
+    """One command. The object begins in the watchdog, which forks the guard."""
 
     def __init__(self, control: int) -> None:
         import ctypes
@@ -57,14 +57,14 @@ class Guard:
         self.prctl = ctypes.CDLL(None).prctl
         self.pid = 0
         self.status: int | None = None
-        # The proc has sent a signal: nothing that descends from the command stays.
+        # The proc has sent a signal: no descendant of the command may stay.
         self.is_ended_by_proc = False
         self.folder: str | None = None
         self.wake = -1
         self.watchdog = os.getpid()
 
     def serve(self) -> int:
-        """Both processes; returns the exit code of each."""
+        """Runs in both processes; returns the exit code of each."""
         self.prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
         spec = self._specification()
         if spec is None:
@@ -79,7 +79,7 @@ class Guard:
         except OSError as e:
             self._say(("failed", e.errno or errno.EAGAIN, sys.executable))
             return 0
-        # Each process has its own.
+        # The watchdog and the guard each have their own pipe.
         self.wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, _noticed)
         signal.signal(signal.SIGCONT, _noticed)
@@ -89,7 +89,7 @@ class Guard:
                 os.close(fd)
             return self._watch(guard)
         try:
-            # Not inherited from the watchdog.
+            # The guard does not inherit this setting from the watchdog.
             self.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             self.prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
             if not self._is_alone():
@@ -101,7 +101,7 @@ class Guard:
         return 0
 
     def _watch(self, guard: int) -> int:
-        """The watchdog: until the guard has ended; kills what a guard that did not end by itself has left."""
+        """The watchdog: waits for the guard's end, then kills the descendants of a guard that did not end by itself."""
         while True:
             found = os.waitid(os.P_PID, guard, os.WEXITED | os.WSTOPPED)
             if found is not None and found.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
@@ -114,7 +114,7 @@ class Guard:
         return 1
 
     def _is_alone(self) -> bool:
-        """Whether the watchdog has ended, in the guard."""
+        """In the guard: whether the watchdog has ended."""
         return os.getppid() != self.watchdog
 
     def _run(self, spec: dict[str, Any]) -> None:
@@ -163,7 +163,7 @@ class Guard:
     # ---- the command
 
     def _argv(self, spec: dict[str, Any]) -> list[str]:
-        """The words of the command, with the place of the script that came along, if one did."""
+        """The words of the command, with the path of the script that came with it, if one did."""
         argv: list[Any] = spec["argv"]
         if self.folder is None:
             return argv
@@ -178,7 +178,7 @@ class Guard:
         return [path if word is None else word for word in argv]
 
     def _start(self, argv: list[str], spec: dict[str, Any]) -> int:
-        """Forks and executes; raises what went wrong over there."""
+        """Forks and executes; raises the child's error."""
         read, write = os.pipe2(os.O_CLOEXEC)
         gate, opened = os.pipe2(os.O_CLOEXEC)
         guard = os.getpid()
@@ -186,13 +186,13 @@ class Guard:
         if pid == 0:
             self._become(argv, spec, guard, write, gate)
         os.close(write)
-        # A command whose first act is to kill its guard is known to the proc by then.
+        # The proc learns the pid before the command can kill its guard.
         self._say(("forked", pid))
         os.write(opened, b"!")
         os.close(opened)
         os.close(gate)
         if not spec["tty"]:
-            try:  # in both processes, so that it holds whichever runs first
+            try:  # in both processes, so that the setting holds whichever runs first
                 os.setpgid(pid, pid)
             except OSError:
                 pass
@@ -212,12 +212,12 @@ class Guard:
             else:
                 os.setpgid(0, 0)
             self.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-            if os.getppid() != guard:  # it went before that
+            if os.getppid() != guard:  # the guard had ended before that
                 os._exit(1)
             for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
                 try:
                     signal.signal(number, signal.SIG_DFL)
-                except (OSError, ValueError):  # what the C library keeps for itself
+                except (OSError, ValueError):  # a signal that the C library reserves
                     continue
             for target, fd in enumerate(spec["fds"]):
                 os.dup2(fd, target, inheritable=True)
@@ -241,7 +241,7 @@ class Guard:
     # ---- the end
 
     def _until_ended(self) -> bool:
-        """Returns when the command has ended; true if the proc has."""
+        """Returns when the command has ended, with False, or when the proc has ended, with True."""
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         poll.register(self.wake, select.POLLIN)
@@ -263,7 +263,7 @@ class Guard:
             numbers = os.read(self.control, 64)
         except OSError:
             numbers = b""
-        # A command that has ended by itself is not ended by what comes after that.
+        # A signal that arrives after the command has ended by itself does not count as the cause of its end.
         self._reap()
         for number in numbers if self.status is None else b"":
             self.is_ended_by_proc = True
@@ -280,7 +280,7 @@ class Guard:
             return
 
     def _reap(self) -> bool:
-        """Reaps exited processes; false if there are no descendants any more."""
+        """Reaps exited processes; false if no descendants are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -296,18 +296,18 @@ class Guard:
             os.killpg(self.pid, 0)
         except ProcessLookupError:
             return False
-        except OSError:  # it exists, and belongs to another user
+        except OSError:  # the process exists and belongs to another user
             return True
         return True
 
     def _sleep(self, seconds: float) -> None:
-        """Until a child ends, at most so long."""
+        """Waits until a child ends, at most `seconds`."""
         ready, _, _ = select.select([self.wake], [], [], max(0.0, seconds))
         if ready:
             os.read(self.wake, 4096)
 
     def _sweep(self) -> None:
-        """The command has ended: its group follows, and all other descendants if the proc has ended the command."""
+        """Kills the group of the ended command, and all other descendants if the proc has ended the command."""
         end = time.monotonic() + LINGER
         if self.is_ended_by_proc:
             for pid in descendants(os.getpid()):
@@ -319,13 +319,13 @@ class Guard:
                 return
             if left <= 0:
                 self._signal(signal.SIGKILL)
-            # After the kill the last of them is waited for; one in the kernel's hands may take its time.
+            # The last process is awaited after the kill; a process in a system call of the kernel may take time.
             self._sleep(left if left > 0 else 0.1)
             if left < -LINGER:
                 return
 
     def _wind_down(self, farewell: list[tuple[int, float]]) -> None:
-        """The proc is gone: these signals with their pauses, then everything that descends from the command is killed."""
+        """After the proc's end: sends these signals with their pauses, then kills all descendants of the command."""
         for number, pause in farewell:
             self._signal(number)
             end = time.monotonic() + pause
@@ -334,7 +334,8 @@ class Guard:
         self._kill_all()
 
     def _kill_all(self) -> None:
-        # A process that loses its parent becomes a child of the guard, so none is left. A process that the kernel holds is given up.
+        # A process that loses its parent becomes a child of the guard, so the guard reaps all. A process that the kernel blocks is given
+        # up.
         end = time.monotonic() + 2 * LINGER
         while self._reap() and time.monotonic() < end:
             for pid in descendants(os.getpid()):
@@ -344,7 +345,7 @@ class Guard:
     def _signal_one(self, pid: int, number: int) -> None:
         try:
             os.kill(pid, number)
-        except OSError:  # ended meanwhile, or not ours to kill
+        except OSError:  # the process has ended meanwhile, or belongs to another user
             return
 
     def _remove_script(self) -> None:
@@ -363,7 +364,7 @@ def descendants(root: int) -> list[int]:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     parent = int(file.read().rpartition(b")")[2].split()[1])
             except (OSError, IndexError, ValueError):
-                continue  # ended meanwhile
+                continue  # the process has ended meanwhile
             children.setdefault(parent, []).append(int(name))
     found: list[int] = []
     pending = [root]
@@ -375,13 +376,13 @@ def descendants(root: int) -> list[int]:
 
 
 def _noticed(number: int, frame: object) -> None:
-    """A handler, because what is ignored stays so in the command."""
+    """A handler that does nothing. An ignored signal would stay ignored in the command."""
 
 
 def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        # Meant for the command, which gets its own.
+        # These signals are for the command, which gets its own.
         signal.signal(number, _noticed)
     sys.exit(Guard(int(sys.argv[1])).serve())
 

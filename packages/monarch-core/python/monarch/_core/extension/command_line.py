@@ -1,4 +1,4 @@
-"""What a guard executes, and its check: what cannot be a command is refused before anything starts."""
+"""The command line that a guard executes, and its check: an impossible command is refused before any process starts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from monarch._core.process.environment import not_for_kernel
 
 
 class CommandLine(NamedTuple):
-    """What a guard executes. None among the words stands for the place of `script`, a name and a text."""
+    """The command line for a guard. None among the words stands for the path of `script`, a name and a text."""
 
     argv: Sequence[str | None]
     env: Mapping[str, str]
     workdir: str | None = None
     script: tuple[str, bytes] | None = None
-    # `argv[0]` as the program sees it, if it is to see another one.
+    # `argv[0]` of the program, if it differs from its path.
     program_name: str | None = None
 
 
 def check_command_line(line: object) -> None:
-    """`TypeError` or `ValueError` that names the field and the word which no command can have."""
+    """Checks a command line. `TypeError` or `ValueError` names the field and the word that no command can have."""
     if not isinstance(line, CommandLine):
         raise TypeError(f"{line!r}: expected a CommandLine, not {_type(line)}")
     _check_script(line.script)
@@ -42,7 +42,7 @@ def check_command_line(line: object) -> None:
 
 
 def check_signal(name: str, number: object) -> None:
-    """`TypeError` or `ValueError` that names the argument, unless it is the number of a signal."""
+    """Checks the number of a signal. `TypeError` or `ValueError` names the argument."""
     if not isinstance(number, int) or isinstance(number, bool):
         raise TypeError(f"{name}={number!r}: expected the number of a signal, not {_type(number)}")
     if number not in signal.valid_signals():

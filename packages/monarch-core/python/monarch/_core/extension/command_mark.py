@@ -1,7 +1,7 @@
-"""The mark in the environment of a command and of all that descends from it.
+"""The mark in the environment of a command and of all its descendants.
 
-A guard finds the descendants of its command by their parents. Where the guard and its watchdog have been killed, the parents of the
-descendants are gone too, and the mark finds them. A command of a command has the marks of both.
+A guard finds the descendants of its command by their parents. If the guard and its watchdog have been killed, the parents of the
+descendants are gone too, and the mark finds them. A command started by a command has the marks of both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 VARIABLE = "MONARCH_COMMAND_MARK"
-# Between two looks, and how long a process that has been killed is looked at: one in the kernel's hands is given up.
+# Seconds between two scans, and the longest wait for a killed process: one that the kernel blocks is given up.
 _AGAIN, _LONGEST = 0.01, 2.0
 
 
@@ -24,7 +24,7 @@ def new_mark() -> str:
 
 
 def marked(environment: Mapping[str, str], mark: str) -> dict[str, str]:
-    """The environment with this mark beside those that it has."""
+    """The environment with this mark added to its marks."""
     return {**environment, VARIABLE: f"{environment[VARIABLE]},{mark}" if environment.get(VARIABLE) else mark}
 
 
@@ -35,7 +35,7 @@ def kill_marked(mark: str) -> None:
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)
-            except OSError:  # ended meanwhile, or another user's
+            except OSError:  # the process has ended meanwhile, or belongs to another user
                 continue
         time.sleep(_AGAIN)
 
@@ -47,7 +47,7 @@ def _with(mark: str) -> list[int]:
             try:
                 with open(f"/proc/{name}/environ", "rb") as file:
                     environment = file.read()
-            except OSError:  # ended meanwhile, or another user's
+            except OSError:  # the process has ended meanwhile, or belongs to another user
                 continue
             if any(entry.startswith(VARIABLE.encode()) and mark.encode() in entry for entry in environment.split(b"\0")):
                 found.append(int(name))

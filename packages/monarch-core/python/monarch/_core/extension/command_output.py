@@ -1,4 +1,4 @@
-"""The output of a command: from its pipe, whole line by whole line where several ranks share a console, into a bounded buffer."""
+"""The output of a command: from its pipe into a bounded buffer, whole line by whole line if several ranks share a console."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# A longer line is cut: one without an end must not be kept.
+# Bytes of the longest line. A longer line is cut, so that a line without an end is not kept for ever.
 LONGEST = 64 << 10
 
 
 class Lines:
-    """What it has been fed comes out in order, in pieces that end with a line feed, except for a piece of a line that is too long."""
+    """Returns the fed bytes in order, in pieces that end with a line feed, except for a piece of a line that is too long."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        """The lines that are complete now, together; nothing if there is none."""
+        """The complete lines so far, together; empty if there is none."""
         end = data.rfind(b"\n") + 1
         if end == 0 and len(self._rest) + len(data) <= LONGEST:
             self._rest += data
@@ -34,14 +34,14 @@ class Lines:
         return whole
 
     def end(self) -> bytes:
-        """What is left: a line without an end."""
+        """The rest: a line without an end."""
         rest = bytes(self._rest)
         self._rest.clear()
         return rest
 
 
 def prefixed(data: bytes, prefix: bytes) -> bytes:
-    """Each line of it begins with the prefix, and the last one has an end."""
+    """The data with the prefix before each line and an end after the last line."""
     if not prefix or not data:
         return data
     body = data[:-1] if data.endswith(b"\n") else data
@@ -53,7 +53,7 @@ _TOGETHER = 8 << 10
 
 
 class OutputBuffer:
-    """Chunks of several streams, in the order in which they were read. The pipes that fill it pause while it is full."""
+    """Chunks of several streams, in the order in which they were read. The pipes that fill the buffer pause while it is full."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -68,7 +68,7 @@ class OutputBuffer:
         if not data:
             return
         self.size += len(data)
-        # Few chunks, and little to copy, however small the writes are.
+        # Small writes are joined, so that chunks are few and little is copied.
         if self._chunks and self._chunks[-1][0] == stream and len(self._chunks[-1][1]) + len(data) <= _TOGETHER:
             self._chunks[-1] = (stream, self._chunks[-1][1] + data)
         else:
@@ -80,7 +80,7 @@ class OutputBuffer:
 
 
 def above_streams(fd: int) -> int:
-    """The descriptor, or in its place one above 2: the numbers of closed streams are given to what is opened next."""
+    """The descriptor, or a duplicate above 2: the system gives the numbers of closed standard streams to the next opened file."""
     if fd > 2:
         return fd
     try:
@@ -90,7 +90,7 @@ def above_streams(fd: int) -> int:
 
 
 def pair_above_streams(pair: tuple[int, int]) -> tuple[int, int]:
-    """The same for both; neither is left open where there is no number for one of them."""
+    """The pair with both descriptors above 2. If one fails, both are closed."""
     first, second = pair
     try:
         first = above_streams(first)
@@ -105,9 +105,9 @@ def pair_above_streams(pair: tuple[int, int]) -> tuple[int, int]:
 
 
 class OutputPipe:
-    """The reading end of one stream of a command: read while the buffer has room, which makes the command wait when it has none.
+    """The reading end of one stream of a command. It is read while the buffer has room; a full buffer makes the command wait.
 
-    `command_end` is the other end, which the maker of the pipe closes when the command has it.
+    `command_end` is the other end, which the creator of the pipe closes once the command has it.
     """
 
     def __init__(
@@ -119,22 +119,23 @@ class OutputPipe:
         self.changed = changed
         self.lines = Lines() if by_line else None
         self.copy: BinaryIO | None = None
-        # Of the copy, for the message that it is not complete.
+        # The name of the copy, for the message that the copy is not complete.
         self.copy_name = ""
         self.fd, self.command_end = pair_above_streams(os.pipe2(os.O_CLOEXEC))
         os.set_blocking(self.fd, False)
         self.is_open = True
-        # The command has ended: what is in the pipe is all that counts.
+        # The command has ended: only the present content of the pipe counts.
         self.draining = False
         self._reading = False
 
     def __del__(self) -> None:
-        # Of a loop that was closed meanwhile, which holds a pipe that it reads. Where no pipe could be made, there is nothing to close.
+        # The pipe of a loop that was closed meanwhile, which holds a pipe that it reads. If no pipe could be made, there is nothing to
+        # close.
         if hasattr(self, "is_open"):
             self.close()
 
     def resume(self) -> None:
-        """Reads on if there is room again."""
+        """Continues to read if there is room again."""
         if not self.is_open or self.buffer.is_full:
             return
         if self.draining:
@@ -145,7 +146,7 @@ class OutputPipe:
             self.loop.add_reader(self.fd, self._read)
 
     def drain(self) -> None:
-        """The command has ended."""
+        """Notes that the command has ended."""
         self.draining = True
         self._pause()
         self.resume()
@@ -186,11 +187,11 @@ class OutputPipe:
             return
         view = memoryview(data)
         try:
-            while view:  # a disk that is almost full takes a part
+            while view:  # a nearly full disk takes a part of the data
                 view = view[self.copy.write(view) :]
         except OSError as e:
             name = self.copy_name or self.copy.name
             self.copy.close()
             self.copy = None
-            # Beside the stream, which goes on: a full disk is no reason to stop a command.
+            # The message goes beside the stream, which continues: a full disk is no reason to stop a command.
             self.buffer.put(2, f"monarch: {name} is not complete: {e.strerror}\n".encode(errors="surrogateescape"))

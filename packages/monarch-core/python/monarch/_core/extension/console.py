@@ -1,4 +1,4 @@
-"""Where the output of commands appears: the stdout and stderr of this process, written without holding up the event loop."""
+"""The console for the output of commands: the stdout and stderr of this process, written without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# What a pipe or a terminal takes without blocking once it is writable (PIPE_BUF of Linux).
+# The bytes that a writable pipe or terminal takes without blocking (PIPE_BUF of Linux).
 _PIECE = 4096
 
 
 class Console:
-    """Used on one event loop. Output without a reader is dropped; `broken` is called, once."""
+    """Writes the output of commands on one event loop. Output without a reader is dropped; `broken` is then called, once."""
 
     def __init__(self, broken: Callable[[], None]) -> None:
         self._sinks = {1: _Sink("stdout"), 2: _Sink("stderr")}
         self._broken = broken
 
     async def write(self, stream: int, data: bytes) -> None:
-        """Returns when it is written; nothing else of the same stream comes between."""
+        """Returns when the data is written; no other data of the same stream comes between."""
         sink = self._sinks[stream]
         async with sink.lock:
             if sink.is_broken:
@@ -35,7 +35,7 @@ class Console:
             try:
                 await sink.write(data)
                 return
-            except (OSError, ValueError) as e:  # closed at the other end, or by the script; a full disk
+            except (OSError, ValueError) as e:  # the other end or the script has closed the stream; or the disk is full
                 sink.is_broken = True
                 why = e.strerror if isinstance(e, OSError) and e.errno != errno.EPIPE else None
         self._broken()
@@ -43,7 +43,7 @@ class Console:
             await self.write(2, f"monarch: stdout is not complete: {why}\n".encode())
 
     async def close(self) -> None:
-        """Ends characters that were begun, and flushes."""
+        """Completes characters that were begun, and flushes."""
         for sink in self._sinks.values():
             async with sink.lock:
                 if not sink.is_broken:
@@ -55,7 +55,7 @@ class Console:
 
 class _Sink:
     def __init__(self, name: str) -> None:
-        # As it is now: the script may put something else there while the command runs.
+        # The present stream is kept: the script may replace it while the command runs.
         self.stream: TextIO | None = getattr(sys, name)
         self.fd = _descriptor(self.stream)
         self.waits = self.fd is not None and not stat.S_ISREG(os.fstat(self.fd).st_mode)
@@ -69,7 +69,7 @@ class _Sink:
             self.stream.write(self.decoder.decode(data))
             self.stream.flush()
             return
-        # What the script printed before comes first.
+        # Text that the script printed before comes first.
         self.stream.flush()
         view = memoryview(data)
         while view:
@@ -87,7 +87,7 @@ class _Sink:
 
 
 def _descriptor(stream: TextIO | None) -> int | None:
-    """Where bytes can be written as they are; None for what a notebook or a test has put in the place of a stream."""
+    """The descriptor that takes bytes unchanged; None for an object by which a notebook or a test has replaced the stream."""
     if not isinstance(stream, io.TextIOWrapper):
         return None
     try:
@@ -101,7 +101,7 @@ async def _writable(fd: int) -> None:
         return
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-    # Another execution of this loop does not wait for it: the lock is held.
+    # Another execution of this loop does not wait for the descriptor: the lock is held.
     loop.add_writer(fd, lambda: ready.done() or ready.set_result(None))
     try:
         await ready

@@ -1,7 +1,7 @@
 """A session of the debugger on behalf of a program that is no actor.
 
-The controller in the client sees one more session. Its lines and its output go through the process that has opened it, with which it ends.
-How the program is stopped, and how its text gets to that process, is the business of the caller.
+The controller in the client has one more session. Its lines and its output go through the process that has opened it; the session ends with
+that process. The caller stops the program and transfers its text to that process.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from monarch._core.process.identity import new_uid
 if TYPE_CHECKING:
     from monarch._core.call.endpoint import Endpoint
 
-# What the prompt of the debugger takes for the name of an actor.
+# The names of actors that the prompt of the debugger accepts.
 _NAME = re.compile(r"[-_a-zA-Z0-9]+")
 
 
 class ProgramSession:
-    """A program that is at a breakpoint, as `monarch debug` lists it, until `close`; used on the event loop that has opened it.
+    """A program at a breakpoint, as `monarch debug` lists it, until `close`. Used on the event loop that has opened it.
 
     `how` is the command that attaches to it. `is_second`: an older session has the same name and rank, and comes first.
     """
@@ -39,34 +39,35 @@ class ProgramSession:
         self.is_second = is_second
 
     async def ask(self, prompt: str, *, text: str = "", function: str | None = None, line: int | None = None) -> str | None:
-        """Shows `text` and the prompt, and waits for a line; None: the program is to clear its breakpoints and to go on.
+        """Shows `text` and the prompt, and waits for a line; None: the program must clear its breakpoints and continue.
 
-        `function` and `line` are where the program stands now. `SupervisionError` if the client is gone.
+        `function` and `line` are the present position of the program. `SupervisionError` if the client is gone.
         """
         return await self._controller.prompt.call_one(self._id, (function, line), text, prompt)
 
     def write(self, text: str) -> None:
-        """Shows text to the client that is attached, now or later; lost where the client is gone."""
+        """Shows text to the client that is attached, now or later. The text is lost if the client is gone."""
         self._tell(self._controller.write, text)
 
     def close(self, text: str = "") -> None:
-        """The program goes on, or is gone; `text` is the last one that is shown."""
+        """Ends the session, because the program continues or has ended; `text` is the last output."""
         self._tell(self._controller.close_session, text)
 
     def _tell(self, endpoint: Endpoint[[int, str], None], text: str) -> None:
         try:
             endpoint.broadcast(self._id, text)
-        except RuntimeError as e:  # who waits for a line notices its end
+        except RuntimeError as e:  # the task that waits for a line notices the end
             del e
 
 
 async def open_session(
     name: str, rank: int, coords: Mapping[str, int], *, function: str | None = None, line: int | None = None
 ) -> ProgramSession:
-    """Adds a session to those of the job, and opens the server of the debugger for it if need be.
+    """Adds a session to those of the job, and opens the server of the debugger for it if needed.
 
-    `name` and `rank` are what `attach` takes. `ValueError` for a name with other characters than letters, digits, `-` and `_`.
-    `RuntimeError` if the client is gone, `ActorError` if a variable of the debugger is of no use there.
+    `name` and `rank` are the arguments of the debugger's `attach`. `ValueError` for a name with other characters than letters, digits, `-`
+    and
+    `_`. `RuntimeError` if the client is gone, `ActorError` if a variable of the debugger is unusable in the client.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"name={name!r}: expected letters, digits, - and _, since `attach` takes it as one word")

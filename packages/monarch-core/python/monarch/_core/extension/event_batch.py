@@ -1,4 +1,4 @@
-"""Events as an observer gets them: one by one, or column by column for array libraries, both made only when they are asked for."""
+"""A batch of events for an observer: as single events, or as columns for array libraries. Both are made on demand."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class EventTexts:
 
 
 class EventColumns(Mapping[str, "Column"]):
-    """The events of one type of a batch: by the name of a column a typed `memoryview` of `rows` values, which copies nothing.
+    """The events of one type of a batch: for each column name a typed `memoryview` of `rows` values, without a copy.
 
     Each type has `number` (unsigned, 64 bits), `time` (nanoseconds since the epoch, signed, 64 bits), `thread` (unsigned, 32 bits) and
     `trace` (24 bytes an event), then its fields: unsigned numbers of 64 bits, floats of 64 bits, and names and texts as signed numbers of
     32 bits, which are those of a text in `Batch.texts`, or -1 for a text that was overwritten before it was read.
 
-    `type` is None for a type of a later version. All columns lie in one block of memory, each at a multiple of 64 bytes.
+    `type` is None for a type of a later version. All columns are in one block of memory, each at a multiple of 64 bytes.
     """
 
     __slots__ = ("_views", "number", "rows", "type")
@@ -73,12 +73,12 @@ class EventColumns(Mapping[str, "Column"]):
 
 
 class Batch:
-    """New events of one process, at most 10,000. `lost` counts all events of the process that the reader did not get, since it was made.
+    """New events of one process, at most 10,000. `lost` counts all events of the process that the reader has missed since it was made.
 
-    `ended`: the process has ended. The last batch that an observer gets of a process has it, and may be empty.
+    `ended`: the process has ended. This is the last batch of the process for an observer, and may be empty.
 
-    `events` has them one by one, `columns` by the name of their type and column by column. Either is made with its first use: an observer
-    of columns pays for no object an event.
+    `events` has single events, `columns` has columns by the name of their type. Each is made when it is first used: an observer
+    of columns pays for no object per event.
     """
 
     def __init__(self, proc: ProcId, pid: int, drained: EventBatch, lost: int, ended: bool) -> None:
@@ -93,12 +93,12 @@ class Batch:
 
     @cached_property
     def events(self) -> list[Event]:
-        """In order."""
+        """The events, in order."""
         return self._drained.events()
 
     @cached_property
     def columns(self) -> dict[str, EventColumns]:
-        """By the name of the type; the types that occur."""
+        """The columns by the name of the type, for the types that occur."""
         found: dict[str, EventColumns] = {}
         for number, rows, memory, columns in self._drained.columns():
             block = _view(memory)
@@ -108,7 +108,7 @@ class Batch:
 
     @cached_property
     def texts(self) -> EventTexts:
-        """Of all columns."""
+        """The texts of all columns."""
         offsets, data = self._drained.texts()
         return EventTexts(_view(offsets).cast("i"), _view(data))
 
@@ -117,7 +117,7 @@ class Batch:
 
 
 def _view(memory: Any) -> memoryview:
-    """Of a buffer, which the types of Python 3.11 cannot say."""
+    """A view of a buffer. The types of Python 3.11 cannot express the buffer protocol."""
     return memoryview(memory)
 
 

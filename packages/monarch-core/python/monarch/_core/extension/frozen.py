@@ -1,4 +1,4 @@
-"""The base of values that are handed to other wheels: their fields are set once."""
+"""The base of values for other wheels: their fields are set once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class Frozen:
-    """A value whose fields, those of its `__slots__`, cannot be set; equal to another of its class with equal fields."""
+    """A value whose fields, those of its `__slots__`, cannot be set again. It equals another value of its class with equal fields."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""A command under a guard, as the proc sees it that started it: signals go down, its start and its end come up."""
+"""A command under a guard, in the proc that started it: the proc sends signals, the guard reports the start and the end."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from monarch._core.extension.command_line import CommandLine
 
-# More than a guard takes to kill all that descends from a command. What is left then is found by its mark.
+# Seconds, more than a guard needs to kill all descendants of a command. The mark finds processes that are left then.
 _KILL_TIMEOUT = 4.0
 
 
 class CannotStart(Exception):
-    """`errno`, and the word that it is about: the program, the working directory, or a file that cannot be written."""
+    """A command cannot start: `errno`, and the subject: the program, the working directory, or a file that cannot be written."""
 
     def __init__(self, number: int, word: str) -> None:
         super().__init__(number, word)
@@ -43,12 +43,12 @@ class CannotStart(Exception):
 
 
 class GuardedProcess:
-    """One command, made and used on one event loop.
+    """One command, created and used on one event loop.
 
     `ended` gets the wait status; SIGKILL's if the guard was killed. `was_signalled`: a signal of `signal` came before that end.
     """
 
-    # Until it has been made, and where it cannot be.
+    # Defaults until the object is complete, and if its creation fails.
     _socket: socket.socket | None = None
     _watchdog: Watchdog | None = None
 
@@ -57,19 +57,19 @@ class GuardedProcess:
         self.ended: asyncio.Future[int] = self.loop.create_future()
         self.pid = 0
         self.was_signalled = False
-        # The pid of what is about to become the command.
+        # The pid of the forked process that is about to execute the command.
         self._forked = 0
         self.started: asyncio.Future[None] = self.loop.create_future()
         self._mark = new_mark()
         self._script: str | None = None
-        # Seconds that the signals of the farewell take.
+        # Seconds that the farewell signals take.
         self._farewell = 0.0
         self._is_begun = self._is_closed = False
-        # What the guard has not taken yet: the specification, then signals.
+        # Bytes that the guard has not taken yet: the specification, then signals.
         self._unsent = bytearray()
         self._received = bytearray()
         self._force: asyncio.Future[None] | None = None
-        # The loop is closed: what waits for the watchdog in its place.
+        # The thread that waits for the watchdog if the loop is closed.
         self._reaper: Thread | None = None
 
     def __del__(self) -> None:
@@ -82,10 +82,10 @@ class GuardedProcess:
     async def start(
         self, line: CommandLine, fds: tuple[int, int, int], tty: bool = False, farewell: Sequence[tuple[int, float]] = ()
     ) -> None:
-        """Runs the command on these descriptors; `CannotStart` if that is not possible, `RuntimeError` after another start, or a `close`.
+        """Runs the command on these descriptors; `CannotStart` if that is impossible, `RuntimeError` after another start, or a `close`.
 
-        `fds` become stdin, stdout and stderr of the command; 0 to 2 stand for a stream that is empty. `farewell`: signals with the pause
-        after each, before all is killed, if this proc is gone. `TypeError` and `ValueError` for what no command can have.
+        `fds` become stdin, stdout and stderr of the command; 0 to 2 stand for an empty stream. `farewell`: signals with the pause
+        after each, before the guard kills all, if this proc is gone. `TypeError` and `ValueError` for an impossible command.
         """
         check_command_line(line)
         check_counts("fds", fds, 3)
@@ -128,7 +128,7 @@ class GuardedProcess:
             raise
 
     def _connect(self, fds: tuple[int, int, int]) -> None:
-        """Starts the guard and begins to send it the specification."""
+        """Starts the guard and begins to send the specification."""
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
         theirs = socket.socket(fileno=above_streams(theirs.detach()))
@@ -149,7 +149,7 @@ class GuardedProcess:
         self._send()
 
     def signal(self, number: int) -> None:
-        """Sends it to the command's group; SIGKILL goes to all that descends from it."""
+        """Sends a signal to the command's group. SIGKILL goes to all descendants of the command."""
         check_signal("number", number)
         if self._socket is not None and not self.ended.done():
             self.was_signalled = True
@@ -159,7 +159,7 @@ class GuardedProcess:
                 self.loop.call_later(_KILL_TIMEOUT, self._end_by_force)
 
     def close(self) -> None:
-        """Lets go of the guard, which does its farewell if the command still runs. Also after the loop was closed."""
+        """Closes the socket to the guard, which sends the farewell signals if the command still runs. Also works on a closed loop."""
         self._is_closed = True
         self._let_go()
         if self._is_begun and not self.started.done() and not self.loop.is_closed():
@@ -181,7 +181,7 @@ class GuardedProcess:
             self._reaper = self._watchdog.reap(self._farewell + _KILL_TIMEOUT)
 
     async def wait_closed(self) -> None:
-        """After `close`: until the guard has gone too."""
+        """Waits, after `close`, until the guard has ended too."""
         fd = -1
         if self._watchdog is not None and self._watchdog.poll() is None and self._reaper is None:
             try:
@@ -210,7 +210,7 @@ class GuardedProcess:
             await asyncio.shield(self._force)
 
     def _look(self) -> None:
-        """Continues a watchdog that is stopped."""
+        """Continues a stopped watchdog."""
         if self._watchdog is not None and self._watchdog.poll() is None:
             self._watchdog.continue_if_stopped()
             self.loop.call_later(LOOK, self._look)
@@ -230,7 +230,7 @@ class GuardedProcess:
             del self._unsent[: self._socket.send(self._unsent)]
         except BlockingIOError:
             pass
-        except OSError:  # the guard is gone, which `_receive` is about to see
+        except OSError:  # the guard has ended, which `_receive` notices
             self._unsent.clear()
         if self._unsent:
             self.loop.add_writer(self._socket, self._send)
@@ -269,12 +269,12 @@ class GuardedProcess:
             self.ended.set_result(status)
 
     def _lost(self) -> None:
-        """The guard has gone, by itself or killed."""
+        """Handles the end of the guard, by itself or by a kill."""
         self._let_go()
         code = 0
         if self._watchdog is not None:
-            code = self._watchdog.wait()  # its descriptors are closed, so it is as good as gone
-        if code >= 0 or self.ended.done():  # the watchdog, or the guard, has ended the command
+            code = self._watchdog.wait()  # the watchdog's descriptors are closed, so its end is near
+        if code >= 0 or self.ended.done():  # the watchdog or the guard has ended the command
             self._set_lost()
             return
         self._start_force()
@@ -294,12 +294,12 @@ class GuardedProcess:
 
 
 def _plain(text: str) -> str:
-    """Without the class that it may have, which cannot be marshalled."""
+    """The text as a plain `str`: an instance of a subclass cannot be marshalled."""
     return str.__str__(text)
 
 
 async def end_in_steps(process: GuardedProcess, grace: float) -> None:
-    """Ends a command that has been started: SIGINT, SIGTERM after `grace` seconds, and SIGKILL after as many more."""
+    """Ends a started command: SIGINT, SIGTERM after `grace` seconds, and SIGKILL after another `grace` seconds."""
     check_seconds("grace", grace)
     await asyncio.wait((process.started,))
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -309,6 +309,6 @@ async def end_in_steps(process: GuardedProcess, grace: float) -> None:
 
 
 def exit_code(status: int) -> int:
-    """The exit code of a wait status, as a shell has it."""
+    """The exit code of a wait status, by the convention of shells."""
     code = os.waitstatus_to_exitcode(status)
     return 128 - code if code < 0 else code

@@ -1,4 +1,4 @@
-"""How lost hosts of an attached mesh are replaced: a function that their job sets, and that libraries ask for by any slice of the mesh."""
+"""The replacement of lost hosts of an attached mesh: a function that the mesh's job sets. Libraries get it for any slice of the mesh."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monarch._core.shape.slice import Slice
 
 
 class HealedHosts(NamedTuple):
-    """The hosts of a mesh after healing. `missing` has the ranks, in `hosts`, of those that are lost still; `why` is a text for users."""
+    """The hosts of a mesh after healing. `missing` has the ranks, in `hosts`, of hosts that are still lost; `why` is a text for users."""
 
     hosts: HostMesh
     missing: frozenset[int] = frozenset()
@@ -18,20 +18,21 @@ class HealedHosts(NamedTuple):
 
 
 class Healer(Protocol):
-    """What brings lost hosts of a mesh back."""
+    """The function that brings lost hosts of a mesh back."""
 
     def __call__(self, seconds: float, /) -> HealedHosts:
-        """The hosts of the mesh, after at most so many seconds."""
+        """The hosts of the mesh, after at most `seconds`."""
         ...
 
 
 def set_healer(hosts: HostMesh, heal: Healer) -> None:
-    """Sets how lost hosts of an attached mesh, of its copies and of its slices are replaced, in the place of what was set before.
+    """Sets the function that replaces lost hosts of an attached mesh, of its copies and of its slices, in place of an earlier function.
 
     `heal(seconds)` brings lost hosts back within that time, and returns the hosts of this mesh: handles that reach the new ones. Code that
-    needs its hosts calls it, on any thread, also on several at once; it may block. What it raises, its caller gets. Hosts that were not
-    attached, like `this_host()`, cannot be lost: for these, nothing is set, nor for what is no `HostMesh`, in the `JobState` of a job whose
-    meshes are of its own kind.
+    needs its hosts calls it, on any thread, also on several at once; it may block. Its caller gets its exceptions. Hosts that were not
+    attached, like `this_host()`, cannot be lost: for these the call has no effect. It has none either for other objects than a `HostMesh`,
+    in
+    the `JobState` of a job whose meshes are of its own kind.
     """
     if isinstance(hosts, HostMesh) and hosts._attachment is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
         agents = tuple(hosts._agent_ids())
@@ -40,12 +41,13 @@ def set_healer(hosts: HostMesh, heal: Healer) -> None:
 
 
 def healer_of(hosts: HostMesh) -> Healer | None:
-    """How lost hosts of a mesh are replaced, None where no job has set that; of a slice, it returns the same slice of the healed mesh.
+    """The function that replaces lost hosts of a mesh, None if no job has set one. For a slice, it returns the same slice of the healed
+    mesh.
 
-    The interpreter that `with_python_executable` has set for the mesh stays. A handle out of a message has no healer.
+    The interpreter that `with_python_executable` has set for the mesh stays. A handle that arrived in a message has no healer.
     """
     wanted = hosts._agent_ids()
-    # The one that was set last comes first.
+    # The last function that was set comes first.
     of, heal = next((one for one in reversed(list(hosts._healers.items())) if set(wanted).issubset(one[0])), (None, None))
     if of is None or heal is None:
         return None

@@ -1,7 +1,8 @@
 """The services of a host, in the process of its agent: each is started once, kept running, and ended.
 
-An actor of the agent owns them: a service is a proc with one actor, in the job of the agent itself. Processes of other jobs are let in by
-the agent, job by job.
+An actor of the agent owns them: a service is a proc with one actor, in the job of the agent itself. The agent grants processes of other
+jobs
+access, job by job.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
     from monarch._core.extension.request import Request
     from monarch._core.hosts.proc_mesh import ProcMesh
 
-# The pause before a start after the first end, and the longest: each end in a row doubles it. What has run so long starts over.
+# Seconds: the pause before a start after the first end; the longest pause, as each end in a row doubles it; the run time that resets it.
 FIRST_PAUSE, LONGEST_PAUSE, SETTLED = 0.1, 30.0, 60.0
 
 
 class Wanted(NamedTuple):
-    """What a process asks for. `job` is that of the asker; 0 for a service that all jobs share."""
+    """A request for a service. `job` is that of the requesting process; 0 for a service that all jobs share."""
 
     name: str
     job: int
@@ -44,9 +45,9 @@ class Wanted(NamedTuple):
     payload: bytes
     start_seconds: float
     arguments: bytes
-    # The arguments are the declared ones: the asker takes the service as it runs.
+    # The arguments are the declared ones: the requester accepts the service as it runs.
     is_any: bool
-    # How long the asker waits, seconds; None: for a start and an answer of the service, as long as each may take.
+    # Seconds that the requester waits. None: as long as a start and an answer of the service may each take.
     timeout: float | None
 
     @property
@@ -55,7 +56,7 @@ class Wanted(NamedTuple):
 
     @property
     def mailbox(self) -> int:
-        """The same on all hosts, so that one mesh has the service of each."""
+        """The number of the mailbox. It is the same on all hosts, so that one mesh has the service of each."""
         return int.from_bytes(blake2b(f"{self.job} {self.name}".encode(), digest_size=8).digest(), "little") | 1
 
 
@@ -65,9 +66,9 @@ class Running:
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
         self.procs: ProcMesh | None = None
-        # Of its meshes, as failures name them.
+        # The names of its meshes in failures.
         self.names: tuple[str, ...] = ()
-        # The start that is awaited, or the last one; its result is the proc.
+        # The start in progress, or the last one; its result is the proc.
         self.start: asyncio.Future[int] = _unset()
         self.renewed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -76,7 +77,7 @@ class Running:
         self.pause = FIRST_PAUSE
 
     def renew(self) -> None:
-        """The next start is the one that counts."""
+        """Begins a new start, for which requests wait from now on."""
         self.start = _unset()
         renewed, self.renewed = self.renewed, asyncio.Event()
         renewed.set()
@@ -84,7 +85,7 @@ class Running:
 
 def _unset() -> asyncio.Future[int]:
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    # The note keeps the failure of a start that no request waits for.
+    # The callback reads the failure of a start that no request waits for, which asyncio would log otherwise.
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
     return future
 
@@ -94,15 +95,15 @@ class HostServices(Actor):
 
     def __init__(self) -> None:
         here = local_host(current_process())
-        # An object of its own: the user's `stop` and `shutdown` of this host do not end its services.
+        # The handle is an object of its own: the user's `stop` and `shutdown` of this host do not end its services.
         self.host = HostMesh(here._agents, here._shape, True)
         self.running: dict[tuple[str, int], Running] = {}
-        # Jobs by what this host is called in them.
+        # The id of a job for each id that this host has in a job.
         self.jobs: dict[int, int] = {}
 
     @concurrent_endpoint
     async def start(self, wanted: Wanted, asker: int) -> tuple[int, int, int]:
-        """Proc, mailbox and job of the service, which runs and serves the asker's job; started now if it does not run."""
+        """Proc, mailbox and job of the service, which runs and serves the requester's job. Starts it if it does not run."""
         bound = asyncio.timeout(wanted.timeout)
         try:
             async with bound:
@@ -113,7 +114,7 @@ class HostServices(Actor):
             raise TimeoutError(self._late(wanted, wanted.timeout)) from None
 
     def _late(self, wanted: Wanted, seconds: float) -> str:
-        """What a service that is not there after so long is waited for."""
+        """The reason for a service that is not ready after `seconds`."""
         running = self.running.get(wanted.key)
         if running is None or not running.start.done() or running.start.exception() is not None:
             return f"it has not started within {seconds:g} s"
@@ -149,12 +150,12 @@ class HostServices(Actor):
                         raise
             elif process.native.job_of(asker) is None:
                 raise RuntimeError("the job that asks for it has ended")
-            # The process has ended, and its owner is about to be notified: the next start is waited for.
+            # The process has ended, and its owner is about to be notified: this request waits for the next start.
             await renewed.wait()
 
     @concurrent_endpoint
     async def end_job(self, here: int) -> None:
-        """The services of one job end with it."""
+        """Ends the services of one job with that job."""
         job = self.jobs.pop(here, 0)
         for key in [key for key in self.running if job and key[1] == job]:
             running = self.running.pop(key)
@@ -164,12 +165,12 @@ class HostServices(Actor):
             if running.start.done():
                 running.renew()
             await self._stop(running, "its job has ended")
-            # For who has asked meanwhile.
+            # This fails the requests that arrived meanwhile.
             running.start.set_exception(RuntimeError("the job that asks for it has ended"))
 
     async def __supervise__(self, failure: MeshFailure) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         for running in self.running.values():
-            # While it starts, the start itself sees that it failed.
+            # During a start, the start itself sees the failure.
             if failure.mesh_name in running.names and running.start.done() and not running.start.exception():
                 running.renew()
                 running.task = asyncio.create_task(self._again(running, failure))
@@ -179,7 +180,7 @@ class HostServices(Actor):
         try:
             proc = await self._launch(running)
         except Exception as e:
-            # It is not started again before the next use: that this one fails may be the asker's doing.
+            # The service starts again with its next use only: a request's arguments may be the cause of this failure.
             if self.running.get(running.wanted.key) is running:
                 del self.running[running.wanted.key]
             running.start.set_exception(e)
@@ -209,7 +210,7 @@ class HostServices(Actor):
                 return
 
     async def _launch(self, running: Running) -> int:
-        """One start: the proc, when its actor has been built."""
+        """Performs one start. Returns the proc once its actor has been built."""
         wanted = running.wanted
         try:
             async with asyncio.timeout(wanted.start_seconds):
@@ -219,7 +220,7 @@ class HostServices(Actor):
                 kind = (wanted.class_name, wanted.payload, None)
                 actor = procs._spawn_actors(wanted.mailbox, wanted.name, kind, (), dict(marshal.loads(wanted.arguments)))
                 running.names = (procs._info.unique_name, actor._info.unique_name)
-                # A method that every actor has: it is answered when `__init__` has returned.
+                # Every actor has this method. Its answer arrives when `__init__` has returned.
                 await Endpoint(actor, "__sizeof__", object.__sizeof__).call_one()
         except TimeoutError:
             await self._stop(running, "it did not start in time")
@@ -238,13 +239,13 @@ class HostServices(Actor):
         if running.start.done():
             stopped = procs.stop(reason)
         else:
-            # It may hang: there is nothing to wait for.
+            # The actor may hang: this code does not wait for it.
             for proc in procs._procs():
                 process.native.kill_proc(proc)
             stopped = procs.stop(reason)
         try:
             await stopped
-        except Exception as e:  # of a clean-up: it is over all the same
+        except Exception as e:  # an error of a clean-up: the service has ended all the same
             del e
 
 
@@ -258,20 +259,20 @@ _services: Any = None
 
 
 def _keeper() -> Any:
-    """The actor, spawned with the first use; on the extension thread of the agent."""
+    """The actor of the services, spawned with the first use, on the extension thread of the agent."""
     global _services
     with _lock:
         if _services is None:
             process = current_process()
             found = own_proc(process)._spawn("services", HostServices, (), {})
-            # Requests for a service get its failure; the agent goes on.
+            # Requests for a service get its failure; the agent continues.
             process.supervision.disown(found._info.uid)
             _services = found
         return _services
 
 
 def handle(request: Request) -> None:
-    """A process of a job asks for a service of this host."""
+    """Handles the request of a process of a job for a service of this host."""
     process = current_process()
     if not process.is_client:
         raise PermissionError("services are started by the agent of a host, which this process is not")
@@ -291,11 +292,11 @@ def _answer(request: Request, started: Future[tuple[int, int, int]], keeper: Any
     try:
         request.answer(marshal.dumps(started.get()))
     except SupervisionError as e:
-        # The actor itself has failed, for want of descriptors most likely, and its services with it: the next use spawns another one.
+        # The actor itself has failed, most likely for want of descriptors, and its services with it: the next use spawns another one.
         _forget(keeper)
         why = str(e) if e.failure is None else _cause(e.failure)
         _fail(request, f"the agent cannot start services: {why}")
-    except Exception as e:  # what it failed with
+    except Exception as e:  # the exception of the start
         _fail(request, _why(getattr(e, "exception", e)))
 
 
@@ -311,7 +312,7 @@ def _forget(keeper: Any) -> None:
 
 
 def _why(error: BaseException) -> str:
-    """Why a service does not start."""
+    """The reason why a service does not start."""
     if isinstance(error, SupervisionError) and error.failure is not None:
         return f"{_cause(error.failure)}\n{error.failure.report()}"
     return str(error) if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
@@ -322,9 +323,9 @@ def _cause(failure: MeshFailure) -> str:
 
 
 def job_over(here: int) -> None:
-    """A job of another host's client has ended here."""
+    """Handles the end of a job of another host's client on this host."""
     keeper = _services
     if keeper is not None:
-        # It has stopped where the agent ends too.
+        # The actor has stopped if the agent ends too.
         with suppress(SupervisionError):
             keeper.end_job.broadcast(here)

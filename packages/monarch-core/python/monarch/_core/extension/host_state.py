@@ -1,4 +1,4 @@
-"""What the agent of this host knows of its processes: asked by a service, answered by native code, whatever their Python does."""
+"""The agent's records of the processes of this host. A service queries them, and native code answers whatever the Python code does."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def host_state(timeout: float = 6.0) -> dict[str, Any]:
-    """The processes of this host, their actors, queues and links, as `monarch ps --json` gives them (docs/inspection.md).
+    """The processes of this host, their actors, queues and links, in the format of `monarch ps --json` (docs/inspection.md).
 
-    An agent answers within two seconds, whatever its procs do. `OSError` if it does not answer in `timeout` seconds, or is not there any
-    more. The call blocks.
+    An agent answers within two seconds, whatever its procs do. `OSError` if it does not answer in `timeout` seconds, or has ended. The call
+    blocks.
     """
     return _look(STATE, timeout)
 
 
 def host_stacks(timeout: float = 6.0) -> dict[str, Any]:
-    """The stacks of the processes of this host, as `monarch stack --json` gives them. The errors of `host_state`."""
+    """The stacks of the processes of this host, in the format of `monarch stack --json`. The errors are those of `host_state`."""
     return _look(STACKS, timeout)
 
 

@@ -1,4 +1,4 @@
-"""Identities as they are sent between processes: numbers of 64 bits, of a type each."""
+"""Identities in messages between processes: numbers of 64 bits, each kind with a type of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class _Id(int):
-    """A number that shows itself as names of meshes and processes do, in base 58."""
+    """A number whose text is in base 58, as in the names of meshes and processes."""
 
     __slots__ = ()
 
@@ -22,7 +22,7 @@ class _Id(int):
 
     @classmethod
     def from_string(cls, text: str) -> Self:
-        """Reads what `str` gives; else `ValueError`."""
+        """The inverse of `str`; `ValueError` for another text."""
         if not (text.startswith("<") and text.endswith(">")):
             raise ValueError(f"{text!r} is not the identity of a process: expected `<base58>`")
         return cls(from_base58(text[1:-1]))

@@ -1,4 +1,4 @@
-"""A limit of their own for hosts that are to join."""
+"""A deadline for hosts that join."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def joined_by(deadline: float | None) -> Generator[None]:
-    """Hosts that `attach_to_workers` is called for in this block have to join by then, a time of `time.monotonic()`, or earlier.
+    """Hosts for which `attach_to_workers` is called in this block have to join by `deadline`, a time of `time.monotonic()`, or earlier.
 
-    That is, within `mesh_attach_config_timeout` of when their address is known. None leaves it at that.
+    The usual limit applies too: `mesh_attach_config_timeout` from the moment at which their address is known. None sets no deadline.
     """
     token = JOIN_DEADLINE.set(deadline)
     try:

@@ -1,7 +1,7 @@
-"""Processes that this one can send to: an identity that no process of the job has would be waited for, for ever.
+"""The check that a process exists: a call to an identity that no process of the job has would wait for ever.
 
-A process knows another one by a handle, by a message or by `reach`; the agent of a host knows all processes of its host. What this process
-does not know is asked of the agent, which answers the call in the place of a process that it does not know either.
+A process knows the processes that it got in a handle, a message or `reach`; the agent of a host knows all processes of its host. For an
+identity that this process does not know, it queries the agent, which answers the call itself if it does not know the identity either.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from monarch._core._native import CallCell
     from monarch._core.process.process import LocalProcess
 
-# The answer that an agent gives in the place of a process.
+# The answer of an agent in place of an unknown process.
 UNKNOWN = b"no process of the job has this identity"
 
 
 def checked_id(proc: object, what: str) -> ProcId:
-    """The identity of a process; `TypeError` or `ValueError` for what cannot be one."""
+    """The identity of a process; `TypeError` or `ValueError` for an invalid one."""
     if isinstance(proc, bool) or not isinstance(proc, int):
         raise TypeError(f"{what}: expected the identity of a process, a number, not {proc!r}")
     if not 0 < proc < 1 << 64:
@@ -31,7 +31,7 @@ def checked_id(proc: object, what: str) -> ProcId:
 def check_known(process: LocalProcess, call: CallCell, proc: ProcId, host: int = 0) -> bool:
     """Fails the call if no process of the job has this identity, as far as this process and the agent of `host` know.
 
-    False if that is certain already. The agent may find it out later.
+    False if that is already certain. The agent may find out later.
     """
     native = process.native
     if native.knows(proc, process.uid) or any(proc in info.procs for info in list(process.infos.values())):
@@ -45,7 +45,7 @@ def check_known(process: LocalProcess, call: CallCell, proc: ProcId, host: int =
 
 
 def job_of_host(process: LocalProcess, host: int) -> int:
-    """Of a service: the job that it serves in which a host has this name, as its agent knows; 0 if there is none."""
+    """In a service: the served job in which a host has this id, according to its agent; 0 if there is none."""
     call = process.native.cell(FIRST_ERROR, 1, [process.agent_uid])
     process.native.request(process.agent_uid, BESIDE, host.to_bytes(8, "little"), call.slot)
     call.wait()
@@ -56,12 +56,14 @@ def job_of_host(process: LocalProcess, host: int) -> int:
 
 
 def handle_beside(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
-    """Of an agent, on its housekeeping thread: what this host is called in the job of a service in which another host has that name."""
+    """In an agent, on its housekeeping thread: answers a service with the id of this host in the job in which another host has the given
+    id.
+    """
     here = process.native.here_beside(int.from_bytes(body, "little"), sender) or 0
     process.native.reply(sender, slot, 0, OK, here.to_bytes(8, "little"))
 
 
 def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
-    """Of an agent, on its housekeeping thread. The call of a process that is known gets its answer from that process."""
+    """In an agent, on its housekeeping thread: answers for an unknown process. A known process answers the call itself."""
     if not process.native.knows(int.from_bytes(body, "little"), sender):
         process.native.reply(sender, slot, 0, FAILED, UNKNOWN)

@@ -1,8 +1,8 @@
-"""Listeners of membership: what this process learns of joins and ends of other members, in the order in which it learns it.
+"""Listeners of membership: the joins and ends of other members, in the order in which this process learns of them.
 
 Joins are those of procs that this process has spawned and of hosts that it has attached; a proc counts as joined when it answers. Ends
 are those of processes that this process has spawned, watches, or has exchanged messages with, and of hosts of such processes. Without a
-listener there is no object for the process, and each place that has news tests for that.
+listener the process has no `Members` object, and each source of events tests for that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class ProcJoined(Frozen):
-    """A proc that this process has spawned is up: its `bootstrap` has run. `name` and `rank` are those in its mesh; immutable."""
+    """A proc that this process has spawned is ready: its `bootstrap` has run. `name` and `rank` are those in its mesh; immutable."""
 
     __slots__ = ("host", "name", "proc", "rank")
 
@@ -65,7 +65,7 @@ class HostJoined(Frozen):
 
 
 class HostEnd(Frozen):
-    """A host is no member any more: it was lost, or shut down (`reason.kind` is `stopped`). The ends of its procs come first; immutable."""
+    """A host is no longer a member: it was lost, or shut down (`reason.kind` is `stopped`). The ends of its procs come first; immutable."""
 
     __slots__ = ("host", "hostname", "reason")
 
@@ -77,12 +77,12 @@ class HostEnd(Frozen):
         self._set(host=HostId(host), hostname=hostname, reason=reason)
 
     def describe(self) -> str:
-        """The cause, as errors of core state it."""
+        """The cause, in the text of core's errors."""
         return cause(self.reason, host=self.hostname)
 
 
 class Listening:
-    """A listener that gets events, made by `listen`."""
+    """A registered listener, made by `listen`."""
 
     __slots__ = ("_members", "listener")
 
@@ -102,18 +102,18 @@ class Listening:
 
 
 class _Arrivals:
-    """Members that are to join: `cell` has an answer for each, by rank."""
+    """Members that have not joined yet: `cell` has an answer for each, by rank."""
 
     __slots__ = ("cell", "event", "ranks")
 
     def __init__(self, cell: CallCell, uids: list[int], event: Callable[[int], MembershipEvent]) -> None:
         self.cell = cell
         self.event = event
-        # Of those that have neither joined nor ended.
+        # The ranks of the members that have neither joined nor ended.
         self.ranks = {uid: rank for rank, uid in enumerate(uids)}
 
     def take(self, uid: int) -> MembershipEvent | None:
-        """The event of a member that has joined and was not told of yet."""
+        """The event of a member that has joined and was not reported yet."""
         rank = self.ranks.get(uid)
         if rank is None or (result := self.cell.result(rank)) is None:
             return None
@@ -135,10 +135,10 @@ class Members:
             if not self.listeners and self.process.membership is self:
                 self.process.membership = None
 
-    # ---- news, from the threads that have them
+    # ---- events, from the threads on which they occur
 
     def spawned(self, info: MeshInfo) -> None:
-        """Procs are being started: each answers when it is up."""
+        """Records that procs are being started: each answers when it is ready."""
         native = self.process.native
         procs = list(info.procs)
         hosts = list(each_of(info.agents))
@@ -152,7 +152,7 @@ class Members:
             thread.when_arrived(cell, index, lambda index=index: self._arrived(arrivals, procs, index))
 
     def attaching(self, attachment: Attachment, again: set[int]) -> None:
-        """Hosts are being attached; those of the ranks `again` have joined before."""
+        """Records that hosts are being attached. The hosts of the ranks `again` have joined before."""
 
         def joined(rank: int) -> MembershipEvent:
             result = attachment.cell.result(rank)
@@ -168,7 +168,7 @@ class Members:
         thread.when_arrived(attachment.cell, 0, lambda: self._attached(arrivals))
 
     def ended(self, ends: list[tuple[int, ProcessEnd]]) -> None:
-        """Processes and hosts have ended, of one cause."""
+        """Reports processes and hosts that have ended for one cause."""
         extension_thread().run(lambda: self._ended(ends))
 
     # ---- on the extension thread
@@ -187,7 +187,7 @@ class Members:
     def _ended(self, ends: list[tuple[int, ProcessEnd]]) -> None:
         for uid, end in ends:
             for arrivals in list(self.arrivals):
-                # It may have joined and ended since the thread looked.
+                # The member may have joined and ended since the thread looked.
                 self._tell(arrivals.take(uid))
                 arrivals.ranks.pop(uid, None)
                 self._forget(arrivals)
@@ -208,7 +208,7 @@ class Members:
                 continue
             try:
                 listening.listener(event)
-            except BaseException as e:  # of another wheel: the next listener is of another one
+            except BaseException as e:  # an exception of another wheel: the next listener belongs to another one
                 listening.stop()
                 _log(listening.listener, event, e)
 
@@ -226,13 +226,13 @@ _lock = allocate_lock()
 def listen(listener: Listener) -> Listening:
     """Calls `listener(event)` on the extension thread for each join and end of a member that this process learns of, until `stop`.
 
-    Events are `ProcJoined`, `ProcEnd`, `HostJoined` and `HostEnd`; what happened before is not repeated. A listener that raises is logged
+    Events are `ProcJoined`, `ProcEnd`, `HostJoined` and `HostEnd`; earlier events are not repeated. A listener that raises is logged
     and gets no further event. A function that is given twice gets each event twice.
     """
     if not callable(listener):
         raise TypeError(f"listen({listener!r}): expected a function that takes an event")
     process = current_process()
-    # Here, where its failure has a caller; those who have news have none.
+    # The thread starts here, where its failure has a caller; the sources of events have none.
     extension_thread()
     with _lock:
         members = process.membership

@@ -24,7 +24,7 @@ class Member(Frozen):
     """A process as a member of a job; immutable.
 
     `proc`, `host` and `job` are identities, `rank` the position in the mesh of procs (0 in the client), `name` the name of that mesh
-    (`client` in the client), `hostname` and `pid` what the operating system calls them.
+    (`client` in the client), `hostname` and `pid` the operating system's identifiers of them.
     """
 
     __slots__ = ("host", "hostname", "is_client", "job", "name", "pid", "proc", "rank")
@@ -47,7 +47,7 @@ class Member(Frozen):
 
 
 class ProcEnd(Frozen):
-    """How a process ended: `reason`, the host (`hostname`) and `pid` as far as they are known, the last lines of its output; immutable."""
+    """The end of a process: `reason`, the host (`hostname`) and `pid` as far as they are known, the last lines of its output; immutable."""
 
     __slots__ = ("hostname", "output", "pid", "proc", "reason")
 
@@ -61,7 +61,7 @@ class ProcEnd(Frozen):
         self._set(proc=proc, reason=reason, hostname=hostname, pid=pid, output=output)
 
     def describe(self) -> str:
-        """The cause, as errors of core state it."""
+        """The cause, in the text of core's errors."""
         return cause(self.reason, host=self.hostname)
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class ProcEnd(Frozen):
 
 
 def member() -> Member:
-    """This process; the client is started in a script that has none. `RuntimeError` in a forked child, which is no member."""
+    """This process as a member. A script without a client starts one. `RuntimeError` in a forked child, which is no member."""
     process = current_process()
     name = "client" if process.is_client else process.name
     return Member(process.uid, process.job, process.agent_uid, name, process.host, process.pid, process.proc_rank, process.is_client)
@@ -87,20 +87,21 @@ def is_ending() -> bool:
 
 
 def places() -> tuple[tuple[JobId, HostId], ...]:
-    """The jobs whose processes may ask this one, its own first, and what its host is called in each.
+    """The jobs whose processes may send requests to this one, its own first, and the id of its host in each.
 
-    A service has those of the jobs that it serves too. What identifies a process beyond its job has all of them: `reach` takes the first
-    whose job the reader is of, or serves.
+    A service lists the jobs that it serves too. The address of a process outside its job includes all of them: `reach` takes the first
+    job that the reader belongs to or serves.
     """
     process = current_process()
     return tuple((JobId(job), HostId(host)) for job, host in {process.job: process.agent_uid, **process.serves}.items())
 
 
 def reach(proc: ProcId | int, host: HostId | int, job: JobId | int = 0) -> None:
-    """Records the host of another process, which may be a host that this process has never sent to: from now on it can be asked.
+    """Records the host of another process, which may be a host that this process has never sent to. From now on it can receive requests.
 
-    Each job has its own names of hosts. `job` is the one that `host` is a name of: if it is left out, this process's own, and for a service
-    the one of those that it serves. `LookupError` for a job that this process is not of and does not serve, and for a host of none of them.
+    Each job has its own ids of hosts. `job` is the one that `host` belongs to. If it is left out, it is this process's own job, or for a
+    service the matching job among those that it serves. `LookupError` for a job that this process neither belongs to nor serves, and for an
+    unknown host.
     """
     proc, host = checked_id(proc, "reach"), checked_id(host, "reach: host")
     process = current_process()
@@ -114,12 +115,12 @@ def reach(proc: ProcId | int, host: HostId | int, job: JobId | int = 0) -> None:
     watched = process.reached
     if proc not in watched:
         watched.add(proc)
-        # A process that nothing else is sent to: without this, nothing would report the loss of its host.
+        # This process sends nothing else to that host: without this call, no event would report the loss of the host.
         process.native.watch_proc(proc, host)
 
 
 def end_of(proc: ProcId | int) -> ProcEnd | None:
-    """How the process ended, as far as this process knows; None while it is not known to have ended."""
+    """The end of the process, as far as this process knows; None while it is not known to have ended."""
     proc = checked_id(proc, "end_of")
     end = current_process().native.ended(proc)
     return None if end is None else proc_end(proc, end)
@@ -128,8 +129,9 @@ def end_of(proc: ProcId | int) -> ProcEnd | None:
 def watch(proc: ProcId | int, host: HostId | int = 0) -> Future[ProcEnd]:
     """The end of another process of the job: done when this process learns of it, at once if it has ended before.
 
-    `host` is needed for a process of another host that this one has never sent to. `MonarchError` from the future if no process of that
-    identity is known, to this process or to the agent of `host`.
+    `host` is needed for a process of another host that this process has never sent to. The future raises `MonarchError` if neither this
+    process
+    nor the agent of `host` knows a process of that identity.
     """
     proc = checked_id(proc, "watch")
     process = current_process()
@@ -147,7 +149,7 @@ def _watched(proc: ProcId, call: CallCell) -> ProcEnd:
     if result.status == FAILED and raw == UNKNOWN:
         raise MonarchError(proc_unknown("watch of", str(proc)), code="proc_unknown")
     if not raw:
-        # Many have come and gone since.
+        # The record of that end has been dropped, because many processes have ended since.
         return ProcEnd(proc, ExitReason("stopped", detail="it ended long ago, and why is not kept"), "", None, ())
     return proc_end(proc, NativeProcess.decode_end(raw))
 

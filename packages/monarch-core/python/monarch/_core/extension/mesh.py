@@ -1,4 +1,4 @@
-"""What implements methods of meshes, and what a mesh reports to that."""
+"""The interface of wheels that implement methods of meshes, and the properties of a mesh that they need."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ class MeshMethods(Protocol):
     def push_environment(self, hosts: HostMesh, source: str, targets: Sequence[str], /) -> Future[tuple[int, int]]:
         """For `HostMesh.sync_workspace(conda=True)`: makes `targets[rank]` on each host a copy of the client's environment `source`.
 
-        The files of the copy have its place in them. The future has the files that were written on all hosts, and the bytes that were
-        sent.
+        The files of the copy contain their new path. The future has the number of files written on all hosts, and of bytes sent.
         """
         ...
 
@@ -48,7 +47,7 @@ class MeshMethods(Protocol):
         ...
 
     def rref(self, call: EndpointCall, /) -> Any:
-        """For `Endpoint.rref`: sends the call, and returns what stands for its results. `call.propagate` is the endpoint's."""
+        """For `Endpoint.rref`: sends the call, and returns an object that represents its results. `call.propagate` is the endpoint's."""
         ...
 
     def simulator(self, procs: ProcMesh, /) -> AbstractContextManager[Any]:
@@ -57,12 +56,12 @@ class MeshMethods(Protocol):
 
 
 class SendTarget(Protocol):
-    """What `monarch.actor.send` takes beside endpoints: an object that calls as an endpoint does, as remote functions do."""
+    """A target of `monarch.actor.send` beside endpoints: an object that calls as an endpoint does, such as a remote function."""
 
     def send_call(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], port: Port[Any] | None, selection: Literal["all", "choose"], /
     ) -> None:
-        """Calls all ranks, or one at random. What rank `r` returns goes to `ranked_port(port, r)`, if there is a port."""
+        """Calls all ranks, or one at random. The result of rank `r` goes to `ranked_port(port, r)`, if there is a port."""
         ...
 
 
@@ -78,7 +77,7 @@ class MeshView(NamedTuple):
 
 
 def host_mesh_number(hosts: HostMesh) -> int:
-    """The number of a mesh of hosts, which its slices have too: the same in each process that has a handle.
+    """The number of a mesh of hosts, which its slices have too. All processes with a handle see the same number.
 
     The event `mesh.made` of a mesh of procs has it as the parent.
     """
@@ -86,7 +85,7 @@ def host_mesh_number(hosts: HostMesh) -> int:
 
 
 def mesh_view(mesh: ProcMesh | ActorMesh | Any) -> MeshView:
-    """The members of a mesh of procs or actors, or of a slice of it; nothing is sent. `TypeError` for anything else."""
+    """The members of a mesh of procs or actors, or of a slice of it, without a message. `TypeError` for any other object."""
     if not isinstance(mesh, ProcMesh | ActorMesh):
         raise TypeError(f"mesh_view({mesh!r}): expected a mesh of procs or actors, not {type(mesh).__name__}")
     info = mesh._info

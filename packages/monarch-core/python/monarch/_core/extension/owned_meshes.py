@@ -1,4 +1,4 @@
-"""The meshes that this process owns, and how one of them is stopped by its number."""
+"""The meshes that this process owns, and the stop of one of them by its number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class OwnedMesh(Frozen):
     """A mesh that an actor of this process, or the process itself, has spawned; immutable.
 
-    `mesh` is its number, as in the events of processes, `name` what the program calls it, `owner` the display name of its owner.
+    `mesh` is its number, as in the events of processes, `name` its name in the program, `owner` the display name of its owner.
     """
 
     __slots__ = ("is_actors", "is_stopping", "mesh", "name", "owner")
@@ -40,7 +40,7 @@ def owned_meshes() -> list[OwnedMesh]:
 
 
 def stop_mesh(mesh: int, reason: str = "stopped by client") -> Future[None]:
-    """Stops a mesh that this process owns, as `stop` of its handle does: actors with their clean-up, then processes. Begins when called.
+    """Stops a mesh that this process owns, like `stop` of its handle: actors with their clean-up, then processes. Begins when called.
 
     `LookupError` for a mesh that this process does not own.
     """

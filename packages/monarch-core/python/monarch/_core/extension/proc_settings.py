@@ -1,4 +1,4 @@
-"""The settings of a process with where each value comes from, asked by another process of the job; and the level of its `logging`."""
+"""The settings of a process and the source of each value, at the request of another process of the job; and the level of its `logging`."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from monarch._core.extension.request import Request
 
 REQUEST = "monarch.settings"
-# Of `logging`: what its records can have, and more than all of them.
+# The largest level of `logging`, above all levels of its records.
 _HIGHEST = 255
 
 
 class SettingState(Frozen):
-    """A setting as a process has it; immutable.
+    """A setting of a process; immutable.
 
-    `value` and `default` are what JSON can have. `source` is `default`, `client` (a value that the client has sent), `configure`,
-    `environment` or `override` (of a test); `variable` the environment variable that sets it, the one that has set it first.
+    `value` and `default` are JSON values. `source` is `default`, `client` (a value that the client has sent), `configure`,
+    `environment` or `override` (of a test); `variable` the environment variable that sets it, preferably the one in effect.
     """
 
     __slots__ = ("default", "name", "source", "value", "variable")
@@ -53,7 +53,7 @@ class SettingState(Frozen):
 def proc_settings(proc: ProcId | int, timeout: float = 5.0) -> list[SettingState]:
     """The settings of a process of the job, those of all its wheels, in the order of their names. The call blocks.
 
-    Values of secrets are among them: a program that shows them to others masks them. `RequestError` for a process that has ended or is not
+    Values of secrets are among them: a program that displays them masks them. `RequestError` for a process that has ended or is not
     known, `TimeoutError` after `timeout` seconds.
     """
     check_seconds("timeout", timeout, positive=True)
@@ -68,7 +68,8 @@ def handle(request: Request) -> bytes:
 
 
 def set_log_level(proc: ProcId | int, level: int) -> Future[None]:
-    """Sets the level of Python's `logging` in a process of the job, as `ProcMesh.logging_option` does; the future is done when it holds.
+    """Sets the level of Python's `logging` in a process of the job, as `ProcMesh.logging_option` does. The future is done when the level
+    applies.
 
     `ValueError` for a level outside 0 to 255. The future fails with a `RequestError` if the process has ended or is not known.
     """

@@ -1,4 +1,4 @@
-"""The state of another process of the job, as its own `dump_state` has it."""
+"""The state of another process of the job, in the format of `dump_state`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def proc_state(proc: ProcId | int, timeout: float = 10.0) -> str:
 
 
 def handle(request: Request) -> None:
-    """Answers `proc_state`. A client asks its hosts, which takes a while: other requests go on meanwhile."""
+    """Answers `proc_state`. A client queries its hosts, which takes time: it handles other requests meanwhile."""
     request.defer()
     Thread(target=_dump, args=(request,), name="monarch state", daemon=True).start()
 

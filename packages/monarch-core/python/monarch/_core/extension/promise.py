@@ -28,8 +28,8 @@ _lock = allocate_lock()
 class Promise(Generic[T]):
     """The writing end of a `Future`: set once, from any thread. Made by `promise`.
 
-    `future` may be waited for, awaited and passed on by any number of readers. A promise that nothing refers to any more, and that was not
-    set, fails its future with `PromiseDropped`.
+    Any number of readers may wait for `future`, await it and pass it on. A promise that is dropped before it is set fails its future with
+    `PromiseDropped`.
     """
 
     __slots__ = ("__weakref__", "_call", "_native", "_outcome", "future", "name")
@@ -37,11 +37,11 @@ class Promise(Generic[T]):
     def __init__(self, name: str) -> None:
         self.name = name
         self._call = current_process().native.cell(FIRST_ERROR, 1)
-        # Both are shared with the future, which does not refer to the promise.
+        # Both lists are shared with the future, which does not refer to the promise.
         outcome: list[tuple[Any, BaseException | None]] = []
         native: list[Callable[[bytes], Any]] = []
         self._outcome = outcome
-        # How the bytes are decoded that native code sets, once it has the promise.
+        # The decoder of native results, once native code has the promise.
         self._native = native
         self.future: Future[T] = Future._of(self._call, lambda call: _result(outcome) if outcome else _native_result(name, native[0], call))
 
@@ -56,7 +56,7 @@ class Promise(Generic[T]):
         self._set(None, error)
 
     def set_from(self, function: Callable[[], T]) -> None:
-        """Completes the future with what the function gives, or raises, once, when the future is read first."""
+        """Completes the future with the function's result or exception. The first reader of the future runs the function, once."""
         if not callable(function):  # pyright: ignore[reportUnnecessaryComparison]
             raise TypeError(f"promise {self.name}: set_from({function!r}): expected a function, not {type(function).__name__}")
         self._set(_Later(function), None)
@@ -68,7 +68,7 @@ class Promise(Generic[T]):
     def native_handle(self, decode: Callable[[bytes], T] | None = None) -> object:
         """Hands the promise to native code, which sets it from any thread without the GIL, with bytes or with the text of an error.
 
-        The result is a capsule with the table of docs/extending.md. `decode` makes the value of the bytes, when the future is read first;
+        The result is a capsule with the table of docs/extending.md. `decode` converts the bytes to the value when the future is first read;
         else the bytes are the value. From now on `set_result` and `set_exception` raise `RuntimeError`, as does a second call.
         """
         from monarch._core._native import native_promise
@@ -92,16 +92,16 @@ class Promise(Generic[T]):
 
     def __del__(self) -> None:
         outcome = getattr(self, "_outcome", None)
-        if outcome is None or outcome or self._native:  # it was never made, is set, or belongs to native code
+        if outcome is None or outcome or self._native:  # the promise is incomplete, is set, or belongs to native code
             return
         try:
             outcome.append((None, PromiseDropped(promise_dropped(self.name))))
-        except ImportError:  # the interpreter ends, and nobody reads the future
+        except ImportError:  # the interpreter ends, and no code reads the future
             return
         _complete(self._call)
 
     def __reduce__(self) -> NoReturn:
-        # A copy would drop what is still to be set.
+        # Dropping an unset copy would fail the future.
         raise TypeError(f"promise {self.name} cannot be copied or pickled: send its value, by a port for example")
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ class Promise(Generic[T]):
 
 
 class _Later:
-    """A value that a function gives when it is read."""
+    """A value that a function computes when it is read."""
 
     __slots__ = ("function",)
 

@@ -1,4 +1,4 @@
-"""The receivers of a message, for objects in it that go to known ones only."""
+"""The receivers of a message, for objects in it that may go to known receivers only."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Receivers(NamedTuple):
-    """The procs that get the message which a thread pickles, in the order of the called mesh.
+    """The procs that receive the message being pickled by this thread, in the order of the called mesh.
 
-    A message may be pickled several times before it is sent: `notes` keeps what the objects in it remember from one time to the next. The
-    functions of `not_sent` run if the message is not sent after all. Those of `sent` run when it is: each gets a function
-    `then(function, *given)`, which sends one more message. By that the actors run `function(*given)` after what they do for this message,
-    an async endpoint after its first `await`. `then` gives a future, which fails where an actor does not come to it.
+    A message may be pickled several times before it is sent: `notes` keeps state of its objects from one time to the next. The
+    functions of `not_sent` run if the message is not sent after all. The functions of `sent` run when it is: each gets a function
+    `then(function, *given)`, which sends one more message. It makes the actors run `function(*given)` after their work for this message,
+    an async endpoint after its first `await`. `then` gives a future, which fails if an actor does not reach that message.
     """
 
     procs: tuple[ProcId, ...]
@@ -29,9 +29,9 @@ class Receivers(NamedTuple):
 
 
 def receivers(refusal: str) -> Receivers:
-    """For the `__reduce_ex__` of an object that may be an argument of a call of actors, or of `spawn`, and nothing else: its receivers.
+    """The receivers, for the `__reduce_ex__` of an object that may only be an argument of a call of actors, or of `spawn`.
 
-    `TypeError(refusal)` where the object is pickled for something else. `__reduce_ex__` lets it pass.
+    `TypeError(refusal)` if the object is pickled for another purpose. `__reduce_ex__` must not catch it.
     """
     found = state.receivers(refusal)
     return Receivers(tuple(map(ProcId, found.procs)), found.notes, found.not_sent, found.sent)

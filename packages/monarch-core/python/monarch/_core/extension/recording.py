@@ -1,7 +1,7 @@
-"""Events of the processes of this host, as they are read: rings that the agent keeps, readers of them, and observers that get batches.
+"""The reading of events of the processes of this host: rings that the agent keeps, readers of them, and observers that get batches.
 
-The agent of a host has the ring of each process as a file without a name. It tells processes of its host where the files are; they map
-them and read by themselves, and the process that is observed does not notice.
+The agent of a host has the ring of each process as a file without a name. It sends processes of its host the places of the files; they map
+the files and read by themselves, and the observed process is not disturbed.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from monarch._core._native.events import Event
     from monarch._core.process.process import LocalProcess
 
-    # Proc, pid, file, whether it has ended, name, job.
+    # Proc, pid, file, whether the process has ended, name, job.
     _Row = tuple[int, int, str, bool, str, int]
 
 GROUP = "monarch.observer"
-# Events of one batch at most, so that an observer that is behind gets several.
+# The most events in one batch, so that an observer that is behind gets several batches.
 _BATCH = 10_000
 # Events that the agent records about other processes.
 _OF_PROCS = ("proc.end", "output.line")
-# The ring of an agent counts how often the set of rings of its host changes, so it is asked when there is news. Seconds after which it is
-# asked all the same: the job of a process may become known later than its ring.
+# The longest interval in seconds between two queries of the agent. The agent's ring counts the changes of the set of rings of its host, so
+# a query follows each change; but the job of a process may become known later than its ring.
 _ASK_SECONDS = 2.0
 
 
@@ -50,7 +50,7 @@ _ASK_SECONDS = 2.0
 class Recording:
     """The recorded events of a process of this host, which may have ended.
 
-    `name` is the display of the process, and `job` the job that it belongs to: a host may serve several.
+    `name` is the display of the process, and `job` its job: a host may serve several.
     """
 
     proc: ProcId
@@ -61,7 +61,7 @@ class Recording:
     job: JobId
 
     def reader(self) -> Reader:
-        """Reads the events, from the oldest that is there. `OSError` if the agent has let go of them."""
+        """A reader of the events, from the oldest one in the ring. `OSError` if the agent has dropped them."""
         return Reader(self)
 
 
@@ -71,7 +71,7 @@ class Reader:
     def __init__(self, recording: Recording) -> None:
         self.proc = recording.proc
         self.pid = recording.pid
-        # Of a process that has ended: what it has not finished to write is not waited for.
+        # In the ring of an ended process, an unfinished event is not awaited.
         self.ended = recording.ended
         self._ring = Ring(recording.file)
         if self._ring.proc != self.proc:
@@ -79,16 +79,16 @@ class Reader:
 
     @property
     def lost(self) -> int:
-        """Events that this reader did not get, since it was made: they were overwritten before, or never finished."""
+        """The number of events that this reader has missed since it was made: they were overwritten before, or never finished."""
         return self._ring.lost
 
     @property
     def capacity(self) -> int:
-        """How many events the process keeps."""
+        """The number of events that the process keeps."""
         return self._ring.capacity
 
     def drain(self, most: int = _BATCH) -> Batch:
-        """The next events, at most so many, to be had one by one or column by column; an empty batch if there are no new ones.
+        """The next events, at most `most`, as single events or as columns; an empty batch if there are no new ones.
 
         Native code copies them without the GIL, and makes no object for an event.
         """
@@ -97,29 +97,29 @@ class Reader:
         return Batch(self.proc, self.pid, drained, self._ring.lost, self.ended)
 
     def read(self, most: int = _BATCH) -> list[Event]:
-        """The next events, at most `most` (10,000 if left out); none if there are no new ones. More are there if it gives as many."""
+        """The next events, at most `most` (10,000 by default); none if there are no new ones. More may follow if the list has `most`."""
         return self.drain(most).events
 
     def last(self, events: int) -> list[Event]:
-        """The last events, at most so many; those before are skipped."""
+        """The last events, at most `events`; earlier ones are skipped."""
         check_count("events", events, sys.maxsize, 1)
         self._ring.skip_to_last(events)
         return self.read(events)
 
 
 class Observer(Protocol):
-    """What gets the events of a host: called on a thread of its own with one batch after another."""
+    """The receiver of the events of a host: called on a thread of its own with one batch after another."""
 
     def __call__(self, batch: Batch, /) -> None: ...
 
 
 def recordings() -> list[Recording]:
-    """The processes of this process's host whose events are recorded or were: the agent first, those that have ended last."""
+    """The processes of this process's host whose events are recorded or were: the agent first, ended processes last."""
     return _ask(0)
 
 
 class Observation:
-    """An observer that is attached. `error` is what it raised: it is left out from then on."""
+    """An observer that is attached. `error` is the exception that the observer raised; it then gets no more batches."""
 
     def __init__(self, name: str, observer: Callable[[Batch], None], every: float, job: JobId | None) -> None:
         from threading import Condition, Thread
@@ -131,14 +131,14 @@ class Observation:
         self._every = every
         self._job = job
         self._pace = Pace(every)
-        # When the agent is asked at the latest for the processes of the host, and the count of changes when it was asked last.
+        # The latest time of the next query of the agent, and the change count at the last query.
         self._due = 0.0
         self._changes = -1
         self._readers: dict[ProcId, Reader] = {}
-        # The agent of this host, whose own number is not the one that a job has for the host; None until it is found.
+        # The agent of this host, whose own id differs from the id of the host in a job; None until it is found.
         self._agent: ProcId | None = None
         self._over: set[ProcId] = set()
-        # Set for a look at once: to the end, or because `look` was called.
+        # Set for a read at once: for the end, or because `look` was called.
         self._wake = Signal()
         self._is_over = self._introduce = False
         self._looks = Condition()
@@ -149,9 +149,10 @@ class Observation:
         self._thread.start()
 
     def stop(self, timeout: float | None = 10.0) -> bool:
-        """Detaches the observer, after it has got what was recorded until now.
+        """Detaches the observer, after it has received the events recorded until now.
 
-        Waits until it has returned, at most so many seconds (None: for ever), and tells whether it has. From inside the observer it does
+        Waits until it has returned, at most `timeout` seconds (None: for ever), and returns whether it has. From inside the observer it
+        does
         not wait.
         """
         from threading import current_thread
@@ -165,7 +166,7 @@ class Observation:
         return not self._thread.is_alive()
 
     def look(self, timeout: float = 1.0) -> bool:
-        """Gives the observer now what was recorded until now; whether it has returned within so many seconds.
+        """Gives the observer now the events recorded until now; whether it has returned within `timeout` seconds.
 
         `RuntimeError` from inside the observer, which would wait for itself.
         """
@@ -181,9 +182,9 @@ class Observation:
             return self._looks.wait_for(lambda: self._looked >= mine or self._has_ended, timeout) and self._looked >= mine
 
     def introduce(self) -> None:
-        """Has all processes of this host record again what they are, which meshes they have made, and which actors they have.
+        """Makes all processes of this host record again their identity, their meshes, and their actors.
 
-        For an observer that has lost events, and with them some of these. It does not wait: the events come with one of the next looks.
+        For an observer that has lost events, which may include these. The call does not wait: the events come with one of the next reads.
         """
         self._introduce = True
         self._due = 0.0
@@ -195,13 +196,13 @@ class Observation:
             while not over:
                 self._wake.wait(self._pace.pause)
                 self._wake.clear()
-                # What was recorded before `stop` was called is in this drain, also where the observer was busy then.
+                # This drain includes all events recorded before the call of `stop`, even if the observer was busy then.
                 over, asked = self._is_over, self._asked
                 self._drain(over or asked > self._looked)
                 with self._looks:
                     self._looked = asked
                     self._looks.notify_all()
-        except BaseException as e:  # of another wheel, or the end of this process: it is left out
+        except BaseException as e:  # an exception of another wheel, or the end of this process: the observer is left out
             if is_ending():
                 return
             self.error = e
@@ -216,17 +217,17 @@ class Observation:
             _release()
 
     def _drain(self, whole: bool) -> None:
-        """`whole`: also of processes that have come since the last look at the host.
+        """Gives the observer the new events. `whole`: also of processes that have come since the last query of the host.
 
-        The agent records what processes have printed, and how they have ended. Its ring is read first, and given last: then the
-        observer has got what a process had recorded before, and knows it, also one that lives for an instant.
+        The agent records the output of processes and their ends. Its ring is read first, and delivered last: so the
+        observer first gets the earlier events of a process, and knows the process, even one that lives for an instant.
         """
         filled: list[float] = []
         if self._agent is None:
             self._find()
         agent = self._readers.get(self._agent) if self._agent is not None else None
         held = list(self._batches(agent, filled)) if agent is not None else []
-        # How these have ended is in what is held, or was given before.
+        # The ends of these processes are in `held`, or were delivered before.
         over = [proc for proc, reader in self._readers.items() if reader.ended]
         changes = -1 if agent is None else agent._ring.changes
         if whole or changes != self._changes or agent is None or monotonic() >= self._due or self._names_unknown(held):
@@ -251,7 +252,7 @@ class Observation:
         return any(proc not in known for column in columns for proc in set(column))
 
     def _batches(self, reader: Reader, filled: list[float]) -> Iterator[Batch]:
-        """What is new; a process that records faster than the observer takes holds back neither the others nor the end."""
+        """The new events. A process that records faster than the observer takes delays neither the others nor the end."""
         new, lost = 0, reader.lost
         while new < reader.capacity and (batch := reader.drain()):
             new += len(batch)
@@ -261,7 +262,7 @@ class Observation:
         filled.append((new + reader.lost - lost) / reader.capacity)
 
     def _find(self) -> None:
-        """The processes of the host that are to be read, and those that have ended."""
+        """Finds the processes of the host to read, and those that have ended."""
         again, self._introduce = self._introduce, False
         rows = _ask(0, again)
         # The files are descriptors of the agent.
@@ -269,25 +270,26 @@ class Observation:
         found = {row.proc: row for row in rows if self._job is None or row.job == self._job}
         self._over &= found.keys()
         for proc, reader in self._readers.items():
-            # The agent keeps the last ones that have ended; this process has all mapped that it reads.
+            # The agent keeps the rings of the last ended processes; this process has mapped all rings that it reads.
             reader.ended = proc not in found or found[proc].ended
         for proc in found.keys() - self._readers.keys() - self._over:
             try:
                 self._readers[proc] = found[proc].reader()
-            except OSError:  # it has ended, and more recent ones have since
+            except OSError:  # the process has ended, and the agent has dropped its ring for more recent ones
                 continue
 
 
 def observe(observer: Observer | str, *, every: float = 0.2, job: JobId | None = None) -> Observation:
-    """Attaches an observer to all processes of this host, those that come too: from now on they record their events.
+    """Attaches an observer to all present and future processes of this host: from now on they record their events.
 
-    `observer` is called with a `Batch` every so many seconds, and sooner where a ring would go round meanwhile, on a thread of this process
-    that nothing else waits for; a string is the name of an entry point of the group `monarch.observer`. With a `job` it gets the events of
+    `observer` is called with a `Batch` every `every` seconds, and sooner if a ring would wrap around meanwhile, on a dedicated thread of
+    this
+    process; a string is the name of an entry point of the group `monarch.observer`. With a `job` it gets the events of
     that job only. An observer that raises is logged by name and left out. `LookupError` if no wheel has an entry point of this name,
     `ImportError` if it cannot be loaded.
 
-    A process that exists already begins when its thread for input and output gets the request, which this function does not wait for:
-    within milliseconds, and one that is stopped when it goes on. `recordings` lists those that have begun.
+    A running process begins to record when its I/O thread gets the request, for which this function does not wait:
+    within milliseconds; a stopped process begins when it is continued. `recordings` lists the processes that have begun.
     """
     if not (isinstance(observer, str) or callable(observer)):
         wanted = "a function that takes a Batch, or the name of an entry point"
@@ -309,7 +311,7 @@ def observe(observer: Observer | str, *, every: float = 0.2, job: JobId | None =
 
 
 def _ask(change: int, again: bool = False) -> list[Recording]:
-    """Asks the agent; `change`: 1 for an observer that comes, -1 for one that goes. `again`: processes introduce themselves again."""
+    """Queries the agent. `change`: 1 for a new observer, -1 for a removed one. `again`: processes introduce themselves again."""
     process = current_process()
     body = marshal.dumps((change, again, ring_events()))
     if process.is_client:
@@ -327,7 +329,7 @@ def _ask(change: int, again: bool = False) -> list[Recording]:
 def _release() -> None:
     try:
         _ask(-1)
-    except (RuntimeError, OSError):  # the process ends, and the agent knows
+    except (RuntimeError, OSError):  # this process ends, and the agent notices that
         return
 
 
@@ -336,16 +338,16 @@ def _described(rows: list[_Row]) -> list[Recording]:
 
 
 _lock = allocate_lock()
-# Of an agent: how many observers each process has.
+# In an agent: the number of observers of each process.
 _observers: dict[int, int] = {}
-# Of an agent: processes go on recording for so many seconds after an observer was killed. The one that is started in its place, in a second
-# or several on a busy machine, finds in the rings what happened meanwhile.
+# In an agent: seconds for which processes continue to record after an observer was killed. Its replacement starts within a second, or
+# several on a busy machine, and finds the events of the meantime in the rings.
 _GRACE_SECONDS = 10.0
 _graces = 0
 
 
 def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
-    """Answers a process of this host. On the housekeeping thread of its agent."""
+    """Answers a process of this host. Called on the housekeeping thread of the host's agent."""
     change, again, events = marshal.loads(body)
     process.native.reply(sender, slot, 0, OK, marshal.dumps(_answer(process, sender, change, again, events)))
 
@@ -355,16 +357,16 @@ def _answer(process: LocalProcess, sender: int, change: int, again: bool, events
         with _lock:
             is_new = sender not in _observers
             _observers[sender] = _observers.get(sender, 0) + change
-            # Processes that record already introduce themselves with this.
+            # This makes processes that already record introduce themselves.
             _settle(process, events)
         if is_new and change > 0 and sender != process.uid:
-            # One that is killed releases nothing.
+            # A killed process releases no observer by itself.
             when_done(watch(ProcId(sender)), lambda _: _forget(process, sender))
     return process.native.recorded()
 
 
 def _forget(process: LocalProcess, sender: int) -> None:
-    """A process that had observers has ended without letting go of them."""
+    """Removes the observers of a process that has ended without releasing them."""
     global _graces
     from threading import Timer
 
@@ -386,7 +388,7 @@ def _end_grace(process: LocalProcess) -> None:
 
 
 def _settle(process: LocalProcess, events: int) -> None:
-    """The processes of this host record while there is an observer."""
+    """Makes the processes of this host record while there is an observer."""
     for observer in [uid for uid, count in _observers.items() if count <= 0]:
         del _observers[observer]
     process.native.record_host(events if _observers or _graces else 0)

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     Handler: TypeAlias = Callable[["Request"], bytes | None]
 
 GROUP = "monarch.requests"
-# Of a name, as its length is sent in one byte.
+# The longest name in bytes: its length is sent in one byte.
 _LONGEST = 255
 
 
 class Request:
     """A request that this process has received.
 
-    `proc` is the sender, `body` what it sent. A handler returns the answer, or None after `defer`.
+    `proc` is the sender, `body` its bytes. A handler returns the answer, or None after `defer`.
     """
 
     __slots__ = ("_answered", "_deferred", "_process", "_slot", "body", "name", "proc")
@@ -50,7 +50,7 @@ class Request:
         self._deferred = self._answered = False
 
     def defer(self) -> None:
-        """The answer comes later, by `answer` or `fail` from any thread, and not by what the handler returns."""
+        """The answer comes later, by `answer` or `fail` from any thread; the handler's result is ignored."""
         self._deferred = True
 
     def answer(self, body: bytes = b"") -> None:
@@ -69,7 +69,7 @@ class Request:
             self._process.native.reply(self.proc, self._slot, 0, status, bytes(body))
 
     def __del__(self) -> None:
-        # Nobody can answer it any more: the sender would wait for ever.
+        # No code can answer the request any more: the sender would wait for ever.
         if not self._answered and not is_child():
             with suppress(Exception):  # the interpreter ends
                 self._reply(ERROR, b"its handler has dropped it without an answer")
@@ -79,7 +79,7 @@ class Request:
 
 
 _handlers: dict[str, Handler] = {}
-# Those of this package, by the module that has them.
+# The handlers of this package, by request name, with their modules.
 _OWN = {
     "monarch.service": "host_services",
     "monarch.service.serve": "served_jobs",
@@ -103,7 +103,7 @@ def serve(name: str, handler: Handler) -> None:
 def ask(proc: ProcId | int, name: str, body: bytes = b"") -> Future[bytes]:
     """Sends a request to a process of the job; the future has the answer.
 
-    `RequestError` from the future if the handler failed, if there is none, if the process has ended (`.end`), or if no process of that
+    The future raises `RequestError` if the handler failed, if there is none, if the process has ended (`.end`), or if no process of that
     identity is known: to this process by a handle, a message or `reach`, or to the agent of its host.
     """
     label = _label(name)
@@ -152,7 +152,7 @@ def _text(raw: bytes) -> str:
 
 
 def received(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
-    """A request has come. On the housekeeping thread, which does not wait."""
+    """Handles a received request. Called on the housekeeping thread, which does not wait."""
     end = 1 + body[0]
     request = Request(process, sender, slot, body[1:end].decode(errors="replace"), body[end:])
     try:
@@ -175,7 +175,7 @@ def _handle(request: Request) -> None:
             raise TypeError(f"the handler returned {type(answer).__name__}, not bytes")
         request.answer(bytes(answer))
     except BaseException as e:  # also `SystemExit`: the sender would wait for ever
-        # First of all, since the log may have no room.
+        # This comes first, since the log may have no room.
         request.fail(raised_text(e).encode(errors="backslashreplace"))
         report_raised(f"the handler of requests {request.name!r}", e)
 

@@ -1,4 +1,4 @@
-"""One command from its start to its end, with what it has printed."""
+"""One command from its start to its end, with its output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BUFFERED = 256 << 10
 
 
 class Finished(NamedTuple):
-    """How a command has ended: the code as a shell has it, 124 after its time; what it has printed, and how many bytes were left out."""
+    """The end of a command: the exit code by the convention of shells, 124 after its time; its output, and the number of bytes left out."""
 
     code: int
     stdout: bytes
@@ -30,7 +30,7 @@ class Finished(NamedTuple):
 
 
 class _Run:
-    """The command while it runs."""
+    """A running command."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -42,7 +42,7 @@ class _Run:
         self.kept = {1: bytearray(), 2: bytearray()}
         self.left_out = 0
         self.timer: asyncio.TimerHandle | None = None
-        # After its time.
+        # The task that ends the command after its time.
         self.ending: asyncio.Task[None] | None = None
 
     async def start(self, line: CommandLine) -> None:
@@ -63,9 +63,9 @@ class _Run:
         self.news.set()
 
     async def follow(self) -> None:
-        """Keeps what is printed, until the command has ended and its pipes are empty."""
+        """Collects the output, until the command has ended and its pipes are empty."""
         while True:
-            # First of all: what is read from here on is news.
+            # This comes first: all later output counts as new.
             self.news.clear()
             for pipe in self.pipes:
                 pipe.resume()
@@ -85,12 +85,12 @@ class _Run:
         self.timer = self.loop.call_later(timeout, end)
 
     def code(self) -> int:
-        """A command that ended by itself, if only just before its time was over, has its own."""
+        """The exit code. A command that ended by itself just before its time was over keeps its own."""
         is_late = self.ending is not None and self.process.was_signalled
         return TIMED_OUT if is_late else exit_code(self.process.ended.result())
 
     def let_go(self) -> None:
-        """Closes all that it has open, also where the loop has been closed."""
+        """Closes all open files, even if the loop has been closed."""
         if self.timer is not None:
             self.timer.cancel()
         if self.ending is not None and not self.loop.is_closed():
@@ -101,9 +101,10 @@ class _Run:
 
 
 async def run_command(line: CommandLine, *, timeout: float | None = None, grace: float = 5.0, limit: int = 1 << 20) -> Finished:
-    """Runs a command to its end, without input; `CannotStart` if that is not possible.
+    """Runs a command to its end, without input; `CannotStart` if that is impossible.
 
-    `TypeError` or `ValueError`, before anything starts, names an argument that no command can have. After `timeout` seconds, and where this
+    `TypeError` or `ValueError`, before any process starts, names an argument that no command can have. After `timeout` seconds, and if the
+    call
     is cancelled, the command gets SIGINT, SIGTERM `grace` seconds later, and then SIGKILL. Of each stream `limit` bytes are kept.
     """
     check_command_line(line)

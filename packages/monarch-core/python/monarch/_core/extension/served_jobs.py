@@ -1,4 +1,4 @@
-"""Of a service: the jobs whose processes it may be asked by, and may send to."""
+"""In a service: the jobs whose processes may send requests to it and receive its messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REQUEST = "monarch.service.serve"
 
 
 def handle(request: Request) -> bytes:
-    """Its agent names a job, and what this host is called there."""
+    """Records a job that the agent names, and the id of this host in that job."""
     process = current_process()
     if request.proc != process.agent_uid:
         raise PermissionError("only the agent of a host says which jobs its services serve")

@@ -11,7 +11,7 @@ from monarch._core.call.mesh_info import MeshInfo, reach
 from monarch._core.call.runs import runs_of
 from monarch._core.config.entry_points import BrokenEntry, load_entry
 
-# An error is made also where no file can be opened.
+# The table is loaded early: an error is also made when the process can open no file.
 from monarch._core.errors import table as _table  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from monarch._core.errors.extension import RequestError, ServiceError, service_failed
 from monarch._core.extension.arguments import check_seconds
@@ -35,7 +35,7 @@ GROUP = "monarch.service"
 REQUEST = "monarch.service"
 
 
-# What the longest pause before a start, and the ways there and back, may add to a start and an answer, seconds.
+# Seconds that the longest pause before a start, and the messages there and back, may add to a start and an answer.
 _PAUSE, _WAY = 30.0, 2.0
 
 
@@ -43,8 +43,8 @@ class Service:
     """The declaration of a service, which an entry point of the group `monarch.service` names; immutable.
 
     `actor` is its class, of an importable module. A `shared` service is one for all jobs of the host, else each job has its own, which ends
-    with the job. `arguments` are keyword arguments of the class that `service` may add to. A start may take `start_seconds`, and so may the
-    answer of one that runs.
+    with the job. `arguments` are keyword arguments of the class, to which the function `service` may add. A start may take `start_seconds`,
+    and so may the answer of a running service.
     """
 
     __slots__ = ("actor", "arguments", "shared", "start_seconds")
@@ -74,12 +74,11 @@ def service(hosts: HostMesh, name: str, arguments: Mapping[str, Any] | None = No
     """The service of that name on each of the hosts, as a mesh of actors in the shape of the hosts; waits until it has started everywhere.
 
     The agent of a host starts it with the first use, and again, with a growing pause, when it ends. The handle fails for a rank whose
-    service has ended since: ask again. Arguments are plain data: None, bool, int, float, str, bytes, and lists, tuples and dicts of them.
-    `timeout` bounds the wait, in seconds; without it, a start and the answer of a service that runs may each take the `start_seconds` of
-    its declaration. A start goes on after a timeout that is shorter.
+    service has ended since: call this function again. Arguments are plain data: None, bool, int, float, str, bytes, and lists, tuples and
+    dicts of them. `timeout` bounds the wait, in seconds; without it, a start and the answer of a running service may each take the
+    `start_seconds` of its declaration. A start continues after a shorter timeout.
 
-    `ServiceError` if no wheel has it, if it does not start or answer in time, or if it runs with other arguments than those that are given
-    here.
+    `ServiceError` if no wheel has it, if it does not start or answer in time, or if it runs with other arguments than the given ones.
     """
     from monarch._core.hosts.host_mesh import HostMesh as Hosts
 
@@ -108,7 +107,7 @@ def service(hosts: HostMesh, name: str, arguments: Mapping[str, Any] | None = No
     cls = declared.actor
     class_name, payload = f"{cls.__module__}.{cls.__qualname__}", dumps_class(cls)
     body = marshal.dumps((name, class_name, payload, declared.shared, declared.start_seconds, packed, arguments is None, timeout))
-    # The agent states what it has waited for; an agent that does not answer at all is waited for a little longer.
+    # The agent reports the cause of the delay; an agent that does not answer at all gets a little more time.
     until = monotonic() + (2 * declared.start_seconds + _PAUSE if timeout is None else timeout) + _WAY
     asked = {agent: ask(agent, REQUEST, body) for agent in dict.fromkeys(agents)}
     job = hosts._job or process.job
@@ -141,7 +140,7 @@ def _declared(name: str) -> Service:
 
 
 def checked_arguments(what: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Keyword arguments; `TypeError` for what cannot be any."""
+    """Keyword arguments; `TypeError` for values that cannot be arguments."""
     from collections.abc import Mapping as AnyMapping
 
     if arguments is None:

@@ -1,4 +1,4 @@
-"""Settings, as other wheels read them."""
+"""The settings, for other wheels to read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def setting(key: str) -> Any:
-    """The effective value of a setting; `KeyError` if there is none of that name."""
+    """The effective value of a setting; `KeyError` for an unknown name."""
     return config.value(key)
 
 
 def seconds(key: str) -> float | None:
-    """The effective value of a setting that is a duration; None where it is not set."""
+    """The effective value of a setting that is a duration; None if it is not set."""
     return config.seconds(key)

@@ -1,4 +1,4 @@
-"""A command in a terminal of its own: input goes in, what the terminal shows comes out, and the exit code at the end."""
+"""A command in a terminal of its own: it receives input, and the terminal's output and the exit code are returned."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from monarch._core.extension.command_line import CommandLine
 
 _READ = 64 << 10
-# After each signal when the one who types has gone, before the next; SIGKILL is the last. Both fit into `cleanup_timeout`.
+# Seconds between two signals after the client of the terminal has gone; SIGKILL is the last signal. Both pauses fit into `cleanup_timeout`.
 _PAUSE = 1.0
 FAREWELL = ((signal.SIGHUP, _PAUSE), (signal.SIGTERM, _PAUSE))
 _END_OF_FILE = b"\x04"
-# After the end of the input: a command that is in the foreground for so long will not read it, nor let the shell read it.
+# Seconds after the end of the input: a command that stays in the foreground longer neither reads the end nor lets the shell read it.
 _UNREAD, _LOOK_AGAIN = 1.0, 0.1
-# Rows or columns, as the kernel keeps them.
+# The largest number of rows or columns that the kernel can store.
 _LARGEST = (1 << 16) - 1
 HUNG_UP = 128 + signal.SIGHUP
 
 
 class TerminalProcess:
-    """One command, made and used on one event loop. Reads are answered when there is output, writes when the terminal has taken them.
+    """One command, created and used on one event loop. A read returns when there is output, a write when the terminal has taken the data.
 
     `pid` is 0 before the start; `ended` runs with the exit code when the command has ended. `RuntimeError` for a second start, for input
-    and output before a start, and for everything after `close`.
+    and output before a start, and for every call after `close`.
     """
 
-    # Until it has been made, and where it cannot be.
+    # Default until the object is complete, and if its creation fails.
     _master = -1
 
     def __init__(self, window: tuple[int, int], ended: Callable[[int], object] | None = None) -> None:
@@ -50,18 +50,18 @@ class TerminalProcess:
         self._when_ended = ended
         self._process: GuardedProcess | None = None
         self._is_begun = self._is_closed = False
-        # Also set by the end of the command, and by `close`.
+        # The end of the command and `close` set both, too.
         self._readable, self._writable = asyncio.Event(), asyncio.Event()
         self._writing = asyncio.Lock()
         self._is_hung_up = False
 
     def __del__(self) -> None:
-        # Of a loop that was closed meanwhile: no read or write waits any more.
+        # The descriptor of a loop that was closed meanwhile: no read or write waits any more.
         if self._master >= 0:
             os.close(self._master)
 
     async def start(self, line: CommandLine) -> None:
-        """Runs the command with the terminal as its controlling one; `CannotStart` if that is not possible."""
+        """Runs the command with the terminal as its controlling one; `CannotStart` if that is impossible."""
         check_command_line(line)
         if self._is_begun:
             raise RuntimeError(f"start of {line.argv[0]!r}: this TerminalProcess has been started before, and runs one command")
@@ -98,7 +98,7 @@ class TerminalProcess:
         self._writable.set()
 
     async def read(self) -> tuple[bytes, int | None]:
-        """What the terminal shows; nothing more and the exit code at the end."""
+        """The output of the terminal and None; after the last output an empty text and the exit code."""
         while True:
             process, can_read = self._running("read"), True
             try:
@@ -116,7 +116,7 @@ class TerminalProcess:
             await self._wait_readable(can_read)
 
     async def write(self, data: bytes) -> None:
-        """What was typed; dropped if the command has ended."""
+        """Writes typed text to the terminal; drops it if the command has ended."""
         async with self._writing:
             view = memoryview(data)
             while not self._running("write").ended.done() and view:
@@ -124,11 +124,11 @@ class TerminalProcess:
                     view = view[os.write(self._master, view) :]
                 except BlockingIOError:
                     await self._wait_writable()
-                except OSError:  # no process reads it any more
+                except OSError:  # no process reads the terminal any more
                     return
 
     async def end_input(self) -> None:
-        """Nothing more will be typed: a shell that waits for input ends, one that waits for a command is hung up."""
+        """Ends the input: a shell that waits for input ends, a shell that waits for a command gets SIGHUP."""
         process = self._running("end_input")
         await self.write(_END_OF_FILE)
         ended, loop = process.ended, asyncio.get_running_loop()
@@ -143,7 +143,7 @@ class TerminalProcess:
                 return
 
     def resize(self, size: tuple[int, int]) -> None:
-        """Rows and columns; the programs in the terminal get SIGWINCH."""
+        """Sets rows and columns; the programs in the terminal get SIGWINCH."""
         check_counts("size", size, 2, _LARGEST)
         if self._is_closed:
             raise RuntimeError("resize: the terminal is closed")
@@ -152,7 +152,7 @@ class TerminalProcess:
             fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
 
     async def close(self) -> None:
-        """Lets go of the command, which its guard ends if it still runs, and waits for that."""
+        """Closes the terminal. The guard ends a command that still runs, and this method waits for that end."""
         self._is_closed = True
         self._readable.set()
         self._writable.set()
@@ -182,22 +182,22 @@ class TerminalProcess:
             if group > 0 and group != process.pid:
                 try:
                     os.killpg(group, number)
-                except OSError:  # ended meanwhile, or another user's
+                except OSError:  # the process has ended meanwhile, or belongs to another user
                     pass
             process.signal(number)
             await asyncio.wait((process.ended,), timeout=pause)
         process.signal(signal.SIGKILL)
 
     def _foreground(self) -> int:
-        """The process group that has the terminal; -1 without one."""
+        """The foreground process group of the terminal; -1 without one."""
         try:
             return os.tcgetpgrp(self._master)
         except OSError:
             return -1
 
     async def _wait_readable(self, can_read: bool) -> None:
-        """Until there is output, the command has ended, or the terminal is closed; only for the latter two without `can_read`."""
-        # Only while a call waits: unread output would wake the loop again and again.
+        """Waits for output, the end of the command, or `close`; only for the latter two without `can_read`."""
+        # The descriptor is watched only while a call waits: unread output would wake the loop again and again.
         loop = asyncio.get_running_loop()
         self._readable.clear()
         if can_read:

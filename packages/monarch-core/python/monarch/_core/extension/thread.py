@@ -1,6 +1,6 @@
-"""The extension thread of a process: code of other wheels that core calls runs there, one after another, and may take its time.
+"""The extension thread of a process. It runs the code of other wheels that core calls, one task after another; a task may take long.
 
-What hangs there delays other extensions, and nothing of core.
+A task that hangs delays other extensions, but no part of core.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ExtensionThread:
         self._tasks: deque[Callable[[], object]] = deque()
         self._watcher = LoopWatcher()
         self._numbers = count()
-        # What is to run when a call that is watched has its answer.
+        # The tasks to run when a watched call has its answer.
         self._waiting: dict[int, Callable[[], object]] = {}
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
@@ -41,14 +41,14 @@ class ExtensionThread:
             raise
 
     def run(self, task: Callable[[], object]) -> None:
-        """Runs it after what was asked for before. From any thread."""
+        """Runs the task after all earlier ones. From any thread."""
         self._tasks.append(task)
         os.eventfd_write(self._wake, 1)
 
     def when_done(self, future: Future[Any], then: Callable[[Future[Any]], object]) -> None:
         """Runs `then(future)` when the future is done. From any thread."""
         call, index = future._cell, getattr(future, "_index", 0)
-        if call is None:  # done, or a body that its first reader runs
+        if call is None:  # the future is done, or has a body that its first reader runs
             if not future._done():
                 raise TypeError(f"when_done({future!r}): an async function that nothing has awaited yet is run by its reader: await it")
             self.run(lambda: then(future))
@@ -56,7 +56,7 @@ class ExtensionThread:
         self.when_arrived(call, index, lambda: then(future))
 
     def when_arrived(self, call: CallCell, index: int, task: Callable[[], object]) -> None:
-        """Runs it when the call has its answer, of a stream the one with this index. From any thread."""
+        """Runs the task when the call has its answer, or for a stream its answer with this index. From any thread."""
         number = next(self._numbers)
         self._waiting[number] = task
         call.watch(index, self._watcher, number)
@@ -77,24 +77,24 @@ class ExtensionThread:
                 self._guarded(self._tasks.popleft())
 
     def _guarded(self, task: Callable[[], object]) -> None:
-        # The task before may have left it entered.
+        # The previous task may have left a trace entered.
         begin_trace(None)
         try:
             task()
-        except BaseException as e:  # of another wheel: the next task is of another one
+        except BaseException as e:  # an exception of another wheel: the next task belongs to another one
             report_raised("a task of an extension", e)
 
 
 def report_raised(what: str, error: BaseException) -> None:
-    """Logs what code of another wheel has raised; never raises, also where the log cannot be imported or written."""
+    """Logs an exception of another wheel's code. Never raises, even if the log can be neither imported nor written."""
     try:
         import logging
 
         from monarch._core.pickle.remote_exception import format_exception
 
-        # Formatted here: a text of any length would be written as it is.
+        # The text is formatted here, with a bounded length: the log would write a text of any length.
         logging.getLogger("monarch.extension").warning("%s raised\n%s", what, format_exception(error))
-    except BaseException:  # too few descriptors for an import, most likely: the caller goes on
+    except BaseException:  # most likely too few descriptors for an import: the caller continues
         with suppress(OSError):
             os.write(2, f"monarch: {what} raised {type(error).__name__}, which cannot be logged\n".encode(errors="replace"))
 
@@ -104,7 +104,7 @@ _thread: ExtensionThread | None = None
 
 
 def extension_thread() -> ExtensionThread:
-    """That of this process."""
+    """The extension thread of this process."""
     global _thread
     with _lock:
         if _thread is None or _thread.pid != os.getpid():

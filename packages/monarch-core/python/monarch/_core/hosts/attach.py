@@ -30,7 +30,7 @@ def attach_to_workers(
     An address is a string such as `tcp://host:22222` or a `Future` of one. Returns at once; `initialized` is done when all have joined and
     raises `AttachError` (`.hosts`: address to reason) if one has not within `mesh_attach_config_timeout`. `secret` (bytes, or the path of a
     file that only its owner may read), `private_key` with `ca` (PEM, or paths), or `insecure=True` are the credentials by which both sides
-    authenticate; `ValueError` if an address needs one of them. Errors name a host by `name` and rank while its address is not known.
+    authenticate; `ValueError` if an address needs one of them. Errors name a host by `name` and rank while its address is unknown.
     """
     process = current_process()
     if not process.is_client or process.universe is not None:

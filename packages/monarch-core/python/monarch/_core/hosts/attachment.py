@@ -1,4 +1,4 @@
-"""Hosts that join a client's job: what was asked for, and what became of it."""
+"""Hosts that join a client's job: the request, and its outcome."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from monarch._core._native import CallCell
 
 
-# Until when hosts have to join, in monotonic seconds, where that is before the end of `mesh_attach_config_timeout`.
+# The time by which hosts have to join, in monotonic seconds, if it is before the end of `mesh_attach_config_timeout`.
 JOIN_DEADLINE: ContextVar[float | None] = ContextVar("JOIN_DEADLINE", default=None)
-# An address that comes when the time is over is dialled all the same.
+# Seconds: the least time to join for an address that becomes known late.
 _LEAST_S = 1.0
 
 
 def where(address: ChannelAddr) -> tuple[str, str, int]:
-    """An address as the native side takes it."""
+    """An address in the form for native code."""
     address.require_supported()
     if address.scheme == "unix":
         return ("unix", address.path or "", 0)
     if address.scheme == "local":
-        # In a namespace of the kernel, so that other processes of the user can dial it too.
+        # An abstract name in the kernel's namespace, which other processes of the user can dial too.
         return ("unix", f"@monarch-inproc-{address.number}", 0)
     if address.fd is not None:
         return ("fd", "", address.fd)
@@ -47,20 +47,20 @@ def where(address: ChannelAddr) -> tuple[str, str, int]:
 
 
 class Attachment:
-    """One call of `attach_to_workers`."""
+    """The hosts of one call of `attach_to_workers`."""
 
     def __init__(self, process: LocalProcess, workers: Sequence[Any], given: Given, name: str | None = None) -> None:
         self.process = process
         self.given = given
         known_addresses = [_known_address(w) for w in workers]
-        # Places of which the address is not known yet; the place in the mesh stands for it.
+        # Ranks whose address is unknown; in texts the rank in the mesh replaces the address.
         self.unknown = {rank for rank, address in enumerate(known_addresses) if address is None}
         self.addresses = [address or f"{name or 'workers'}[{rank}]" for rank, address in enumerate(known_addresses)]
         known = _joined_hosts(process)
         taken: set[int] = set()
-        # A host that this client has already stays the one it is.
+        # Ranks of hosts that this client has attached before: such a host keeps its identity.
         self._again: dict[int, tuple[Attachment, int]] = {}
-        # The place of the worker that this process is itself: its host is this one.
+        # The rank of the worker that this process is itself: its host is this one.
         self._own: int | None = None
         ids: list[int] = []
         for rank, address in enumerate(known_addresses):
@@ -86,14 +86,14 @@ class Attachment:
             self.cell = process.native.cell(GATHER, len(ids))
         process.attachments.append(self)
         self.failure: MonarchError | None = None
-        # By rank, the error of the Future of its address: it has the cause.
+        # By rank: the error of the Future of an address, which has the cause.
         self.no_address: dict[int, MonarchError] = {}
-        # Why hosts that have joined are gone, asked where a call has failed for that: None where nothing is known beyond the loss.
+        # Gives the reason for the loss of hosts after a failed call, or None if nothing is known beyond the loss.
         self.explain: Callable[[], MonarchError | None] | None = None
-        # The same for those that have not joined.
+        # Gives the reason for hosts that have not joined, or None.
         self.explain_failure: Callable[[AttachError], MonarchError | None] | None = None
         self._deadline = JOIN_DEADLINE.get()
-        # Has one of them been dialled? Before that, a gateway may become the way to them.
+        # Whether a host has been dialled. Until then, a gateway may become the route to all hosts.
         self.has_dialled = False
         self._workers = list(workers)
         self.future: Future[None] = Future._of(self.cell, self._result)
@@ -114,7 +114,7 @@ class Attachment:
         self._join([(rank, worker) for rank, worker in new if isinstance(worker, str)])
         late = [(rank, worker) for rank, worker in new if not isinstance(worker, str)]
         while late:
-            # With those whose addresses have come meanwhile.
+            # The group includes all workers whose addresses have arrived meanwhile.
             come = [late[0], *(w for w in late[1:] if _has_come(w[1]))]
             late = [w for w in late if w not in come]
             self._join([(rank, text) for rank, worker in come if (text := self._address(rank, worker)) is not None])
@@ -124,7 +124,7 @@ class Attachment:
             self._write_down()
 
     def _write_down(self) -> None:
-        """Who has been attached, and who has not, of which `AttachError` tells."""
+        """Logs which hosts have been attached and which have not. `AttachError` names the latter."""
         while not self.cell.done():
             self.cell.wait(0, 1.0)
         for rank, (address, result) in enumerate(zip(self.addresses, self.cell.results(), strict=True)):
@@ -139,13 +139,13 @@ class Attachment:
                 runtime_log.event("host.attached", peer=address, detail=detail)
 
     def _address(self, rank: int, worker: Any) -> Any:
-        """What the Future of an address gives; None if it gives none."""
+        """The result of the Future of an address; None if the Future fails."""
         try:
             text = worker.get()
             self.addresses[rank] = str(text)
             self.unknown.discard(rank)
             return text
-        except MonarchError as e:  # it says more than we could
+        except MonarchError as e:  # the error has more detail than one made here
             self.failure = self.failure or e
             self.no_address[rank] = e
             self._give_up(rank, str(e).partition("\nhint: ")[0])
@@ -154,7 +154,7 @@ class Attachment:
         return None
 
     def _join(self, workers: list[tuple[int, Any]]) -> None:
-        """Has these join; many that are known by the same by a tree."""
+        """Makes these workers join. Many workers with the same credentials join by a join tree."""
         hosts = native_hosts(self.process)
         bound = config.seconds("mesh_attach_config_timeout") or 60.0
         if self._deadline is not None:
@@ -196,7 +196,7 @@ class Attachment:
             raise self.failure
 
     def _mark_procs_seen(self) -> None:
-        """The same error is the end of the procs that were to be on these hosts."""
+        """Marks the ends of the procs on hosts that have not joined as seen: this error reports them."""
         from monarch._core.process.root_fault import proc_failure_seen
 
         failed = self._failed()
@@ -207,12 +207,12 @@ class Attachment:
                         proc_failure_seen(self.process, proc)
 
     def check(self, hosts: Iterable[int]) -> None:
-        """Raises if it is known that one of these has not joined: a mesh without those that have failed can be used."""
+        """Raises if one of these hosts is known not to have joined. A mesh without the failed hosts can be used."""
         if self.failure is None and self.cell.done():
             try:
                 self._result(self.cell)
             except MonarchError:
-                pass  # it is kept
+                pass  # `failure` keeps the error
         if self.failure is not None and not self._failed().isdisjoint(hosts):
             raise self.failure
 
@@ -220,26 +220,26 @@ class Attachment:
         return {self.ids[rank] for rank, result in enumerate(self.cell.results()) if result is not None and result.status == ERROR}
 
     def described(self) -> list[dict[str, Any] | None]:
-        """What each host said of itself: `agent`, `host`, `pid`, `release`; None of those that have not joined."""
+        """The description that each host sent: `agent`, `host`, `pid`, `release`; None for hosts that have not joined."""
         results = self.cell.results()
         return [json.loads(r.raw()) if r is not None and r.status != ERROR else None for r in results]
 
 
 def _known_address(worker: Any) -> str | None:
-    """What is known of it now: of a Future, whatever it has."""
+    """The address if it is known now. A Future gives its result if it is done."""
     if isinstance(worker, str):
         return worker
     done = getattr(worker, "_done", None)
     if done is not None and done():
         try:
             return str(worker.get())
-        except Exception:  # it is told where the others are, in `_run`
+        except Exception:  # `_run` reports the error with the others
             pass
     return None
 
 
 def _is_own(worker: str) -> bool:
-    """Is that the address of a worker in this process?"""
+    """Whether the address is that of a worker in this process."""
     loaded = loaded_module("monarch._core.start.worker")
     return loaded is not None and loaded.is_at(worker)
 
@@ -260,7 +260,7 @@ def _joined_hosts(process: LocalProcess) -> dict[str, tuple[Attachment, int]]:
 
 
 def failure_of(cell: CallCell, addresses: Sequence[str]) -> AttachError | None:
-    """Why not all have joined, by the answers."""
+    """The error of the hosts that have not joined, from their answers."""
     reasons: dict[str, str] = {}
     kinds: set[str] = set()
     for rank, result in enumerate(cell.results()):
@@ -276,7 +276,7 @@ def failure_of(cell: CallCell, addresses: Sequence[str]) -> AttachError | None:
 
 
 def agent_uid(address: ChannelAddr) -> int:
-    """The identity that an address names; 0 if it names none. `ValueError` for one that no process can have."""
+    """The identity in an address; 0 if there is none. `ValueError` for one that no process can have."""
     if address.uid is None:
         return 0
     from monarch._core.process.identity import from_base58
@@ -288,14 +288,14 @@ def agent_uid(address: ChannelAddr) -> int:
 
 
 def described_by(process: LocalProcess) -> str:
-    """This client, as others write it down."""
+    """The description of this client in the logs of other processes."""
     import os
 
     return f"{process.host} pid {process.pid} uid {os.getuid()}"
 
 
 def job_settings() -> tuple[float, float, float]:
-    """Of a new job, in seconds."""
+    """The settings of a new job, in seconds."""
     return (
         config.host_loss_seconds() or 3.0,
         config.seconds("channel_reconnect_timeout") or 10.0,

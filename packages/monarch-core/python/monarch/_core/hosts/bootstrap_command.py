@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 class BootstrapCommand:
-    """A program that ends up running our bootstrap: an interpreter, or a wrapper around one.
+    """A program that runs Monarch's bootstrap: an interpreter, or a wrapper around one.
 
-    `args=None` means our own bootstrap. A None value in `env` removes the variable; `inherit_env=False` starts from an empty environment
-    plus what Monarch needs.
+    `args=None` selects Monarch's own arguments. A None value in `env` removes the variable; `inherit_env=False` starts from an empty
+    environment
+    with the variables that Monarch needs.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class BootstrapCommand:
         return BootstrapCommand(self.program, self.arg0, self.args, {**self.env, **env}, self.inherit_env)
 
     def _check(self) -> None:
-        """`TypeError` or `ValueError`, which name the field, for what no program can be started with."""
+        """Checks the fields: a `TypeError` or `ValueError` names the field with which no program can be started."""
         texts: list[tuple[str, Any]] = [("program", self.program)]
         if self.arg0 is not None:
             texts.append(("arg0", self.arg0))
@@ -89,17 +90,17 @@ class BootstrapCommand:
 
 
 def default_arguments() -> list[str]:
-    """Arguments that make a Python interpreter run our bootstrap, with our modules found as they were here."""
+    """Arguments with which a Python interpreter runs the bootstrap and finds Monarch's modules in the same places as this process."""
     return ["-c", f"import sys; sys.path[:] = {import_path()!r}; {_main()}"]
 
 
 def environment_arguments() -> list[str]:
-    """Arguments that make an interpreter with modules of its own run our bootstrap: what it lacks is found as it is here."""
+    """Arguments for an interpreter with modules of its own: the bootstrap finds only the missing modules in this process's places."""
     return ["-c", f"import sys; sys.path += {import_path()!r}; {_main()}"]
 
 
 def _main() -> str:
-    """Agents are of the client's minor version of Python, and so are their procs: another interpreter ends here."""
+    """The program text of the bootstrap. It ends in an interpreter of another minor version than the client's, which procs must share."""
     return f"from monarch._core.start.proc_main import main; main({tuple(sys.version_info[:2])})"
 
 

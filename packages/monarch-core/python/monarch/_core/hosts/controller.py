@@ -1,4 +1,4 @@
-"""Controllers: one actor per job and name, living in the client's process. The client keeps the table."""
+"""Controllers: one actor per job and name, in the client's process. The client keeps the table."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _lock = allocate_lock()
 
 
 def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """The controller of that name, spawned in the client's process if there is none; the root owns it.
+    """The controller of that name. The client spawns it in its process if there is none; the root owns it.
 
-    A failed one raises `ActorError` with `Failure on {name}`.
+    A failed controller raises `ActorError` with `Failure on {name}`.
     """
     from monarch._core.pickle.actor_class import dumps_class
     from monarch._core.pickle.pickling import dumps_in_band
@@ -52,7 +52,7 @@ def _result(cell: CallCell, name: str) -> Any:
         if error.status == ERROR:
             found = actor_error(error, name, "get_or_spawn_controller")
             found.args = (str(found.exception),)
-            found.message = str(found.exception).split("\n", 1)[0]  # the rest is in its traceback
+            found.message = str(found.exception).split("\n", 1)[0]  # the rest is in the traceback
             raise found
         raise RuntimeError(f"the client that keeps controller {name} is gone")
     result = cell.result(0)
@@ -63,7 +63,7 @@ def _result(cell: CallCell, name: str) -> Any:
 
 
 def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
-    """A look-up, on the client's housekeeping thread."""
+    """Handles a look-up, on the client's housekeeping thread."""
     from monarch._core.pickle.pickling import dumps_in_band
 
     name, payload, arguments = marshal.loads(body)
@@ -87,7 +87,7 @@ def _find_or_spawn(process: LocalProcess, name: str, payload: bytes, arguments: 
         if found is None:
             args, kwargs = loads(arguments)
             found = process.controllers[name] = own_proc(process)._spawn(name, loads_class(payload), args, kwargs)
-            # A failed one is told to those who look it up, and to nobody else.
+            # Callers that look up a failed controller get its failure; no other process is notified.
             process.supervision.disown(found._info.uid)
     failure = found._failure()
     if failure is not None:

@@ -1,4 +1,4 @@
-"""The agent through which a client reaches all hosts, where it can dial that one only."""
+"""The agent through which a client reaches all hosts, if it can dial only that one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monarch._core.hosts.trust import Given
 from monarch._core.process.current import current_process, known_process
 from monarch._core.process.process import LocalProcess
 
-# The client that `attach` has started and that has no gateway yet, because none answered: it may try another one.
+# The client that `attach` has started and that has no gateway yet, because none answered: the next call may try another address.
 _waiting: int | None = None
 
 
@@ -22,18 +22,18 @@ def attach(
     secret: bytes | str | None = None,
     insecure: bool = False,
 ) -> None:
-    """From now on this client reaches all hosts through the agent at `addr`: one port that can be dialled is enough.
+    """Makes this client reach all hosts through the agent at `addr`: one port that can be dialled is enough.
 
     `this_host()` is still this machine. Waits for the agent, `mesh_attach_config_timeout` at most; `AttachError` if it does not answer or
-    refuses. Once only, before anything else of Monarch is used: the same address again changes nothing, another one is a `RuntimeError`,
-    as is a client that has started without. `secret` and the others as for `attach_to_workers`; a secret is also taken from
+    refuses. Must be the first use of Monarch and happen once: the same address again changes nothing, another one is a `RuntimeError`,
+    as is a client that has started without a gateway. `secret` and the others are as for `attach_to_workers`; a secret is also taken from
     `MONARCH_JOB_SECRET_FILE`.
     """
     _attach(addr, Given(secret, private_key, ca, insecure), is_early=True)
 
 
 def join_gateway(addr: str, *, secret: bytes | str | None = None, insecure: bool = False) -> None:
-    """As `attach`, also in a client that has started, as long as it has dialled no host: hosts may wait for their addresses."""
+    """Like `attach`, but also for a running client that has dialled no host yet: its hosts may still wait for their addresses."""
     _attach(addr, Given(secret, None, None, insecure), is_early=False)
 
 
@@ -78,5 +78,5 @@ def _has_this_gateway(process: LocalProcess, addr: str, is_early: bool) -> bool:
     _, known, lost = way
     if known != addr:
         raise RuntimeError(f"attach({addr!r}): this client reaches hosts through {known} already, and that cannot be changed")
-    # One that is lost does not come back: it is joined anew.
+    # A lost gateway does not return: the client joins it again as a new one.
     return lost is None

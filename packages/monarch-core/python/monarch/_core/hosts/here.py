@@ -1,4 +1,4 @@
-"""The process and the machine that this code runs in, as meshes."""
+"""The current process and the current machine as meshes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def this_proc() -> ProcMesh:
-    """The process this runs in; for the root client, the client's own process."""
+    """The current process as a mesh; for the root client, the client's own process."""
     return context().actor_instance.proc
 
 
 def this_host() -> HostMesh:
-    """The machine this runs on, a 0-dimensional mesh."""
+    """The current machine, a 0-dimensional mesh."""
     process = context().actor_instance._process  # pyright: ignore[reportPrivateUsage]
-    # The zygote of a new client starts while this is imported.
+    # The zygote of a new client starts during this import.
     from monarch._core.hosts.host_mesh import local_host
 
     return local_host(process)

@@ -31,22 +31,23 @@ if TYPE_CHECKING:
 
 
 class HostMesh(MeshTrait):
-    """Host agents. What created or attached it is owned; slices and unpickled handles are references."""
+    """Hosts, each with its agent. A mesh is owned by the call that created or attached it; slices and unpickled handles are references."""
 
     __slots__ = ("__weakref__", "_agents", "_attachment", "_executable", "_healers", "_is_owned", "_job", "_shape", "_spawned")
     _whole_slice_is_self = True
 
     def __init__(self, agents: tuple[int, ...], shape: Shape, is_owned: bool, executable: str | None = None, job: int = 0) -> None:
         self._agents = agents
-        # The client whose hosts these are; 0: that of this process.
+        # The client of these hosts; 0: that of this process.
         self._job = job
         self._shape = shape
         self._is_owned = is_owned
         self._executable = executable
         self._spawned = SpawnedProcs()
-        # Of hosts that were attached.
+        # The attachment of hosts that were attached.
         self._attachment: Attachment | None = None
-        # How lost hosts are replaced, by their agents; shared with copies and slices, and not by the attachment, which the process keeps.
+        # The functions that replace lost hosts, by the hosts' agents. Copies and slices share them; the attachment, which the process
+        # keeps, does not.
         self._healers: dict[tuple[int, ...], Callable[[float], Any]] = {}
 
     @property
@@ -65,12 +66,12 @@ class HostMesh(MeshTrait):
         return mesh
 
     def _agent_ids(self) -> list[int]:
-        """The agent of each host; one for all where all are this machine."""
+        """The agent of each host; the same agent for all if the mesh repeats this machine."""
         agents = self._agents
         return [agents[r if len(agents) > 1 else 0] for r in self._shape.ranks()]
 
     def _number(self) -> int:
-        """The number of this mesh and of its slices: the same in each process, and none of a mesh of procs or actors."""
+        """The number of this mesh and of its slices. It is the same in each process, and differs from the numbers of all other meshes."""
         from struct import pack
 
         from monarch._core._native.files import blake3
@@ -91,17 +92,17 @@ class HostMesh(MeshTrait):
             self._attachment.check(self._agent_ids())
 
     def _explain_loss(self, explain: Callable[[], MonarchError | None]) -> None:
-        """Calls that fail because attached hosts are lost raise what `explain` gives, if it gives something."""
+        """Sets the function whose error, if there is one, replaces the errors of calls that fail because attached hosts are lost."""
         if self._attachment is not None:
             self._attachment.explain = explain
 
     def _explain_failure(self, explain: Callable[[AttachError], MonarchError | None]) -> None:
-        """What `explain` makes of the error of hosts that have not joined is raised in its place, if it makes something."""
+        """Sets the function whose result, if there is one, replaces the error of hosts that have not joined."""
         if self._attachment is not None:
             self._attachment.explain_failure = explain
 
     def _lost_hosts(self) -> dict[int, str]:
-        """Why this client has lost hosts of an attached mesh, by their ranks in it."""
+        """The reasons for which this client has lost hosts of an attached mesh, by their ranks in it."""
         if self._attachment is None:
             return {}
         native = self._attachment.process.hosts
@@ -109,7 +110,7 @@ class HostMesh(MeshTrait):
         return {rank: lost[agent] for rank, agent in enumerate(self._agents) if agent in lost}
 
     def _lost_gateway(self) -> str | None:
-        """Why the gateway is lost through which this client reaches attached hosts; None where it is not, or where there is none."""
+        """The reason for the loss of the gateway to attached hosts; None if it is not lost, or if there is none."""
         native = None if self._attachment is None else self._attachment.process.hosts
         way = None if native is None else native.way()
         return None if way is None else way[2]
@@ -157,7 +158,7 @@ class HostMesh(MeshTrait):
         return _stop_all([mesh for mesh in self._spawned if mesh.info.uid in mesh.process.owned], "job left its hosts")
 
     def _stop_procs(self) -> Future[None]:
-        """Stops all processes that this one has spawned on these hosts and no others; the hosts stay ready."""
+        """Stops all processes that this process has spawned on these hosts and no others; the hosts stay ready."""
         if self._attachment is None:
             return self._stop_with_copies()
         return _stop_all(procs_on(self._attachment.process, set(self._agent_ids())), "job ends")
@@ -170,13 +171,13 @@ class HostMesh(MeshTrait):
         reason = "host mesh shut down"
         if self._attachment is None:
             return _stop_all(list(self._spawned), reason)
-        # No process outlives its agent, whichever object it was spawned through.
+        # No process outlives its agent, through whichever object it was spawned.
         return self._end_agents(_stop_all(procs_on(self._attachment.process, set(self._agent_ids())), reason))
 
     def _end_agents(self, stopped: Future[None]) -> Future[None]:
         process = current_process()
         hosts, agents = native_hosts(process), [agent for agent in self._agent_ids() if agent != process.agent_uid]
-        # The worker that this process is itself ends last.
+        # A worker in this process ends last.
         own = loaded_module("monarch._core.start.worker") if len(agents) < len(self._agent_ids()) else None
 
         async def wait() -> None:
@@ -186,14 +187,14 @@ class HostMesh(MeshTrait):
             except Exception as e:
                 failed = e
             except BaseException:
-                # The caller waits no longer, for the answers neither.
+                # The caller no longer waits for the answers.
                 for agent in agents:
                     hosts.shutdown(agent)
                 raise
-            # The others are reached through the gateway.
+            # The other hosts are reached through the gateway, which ends last.
             gateways = [agent for agent in agents if hosts.is_way(agent)]
             for group in ([agent for agent in agents if agent not in gateways], gateways):
-                # No agent is left to ask on a host whose end is known already.
+                # A host whose end is known has no agent that could answer.
                 asked = [hosts.shutdown(agent) for agent in group]
                 for cell in asked:
                     await Future._of(cell, lambda c: c.set_retrieved())
@@ -211,15 +212,15 @@ class HostMesh(MeshTrait):
     def with_python_executable(self, path: str) -> HostMesh:
         """A copy whose processes use that interpreter; `this_host()` inside them does so too.
 
-        On other hosts it imports from its own environment first, and what that lacks from the Python of the host.
-        A path that begins with `$WORKSPACE_DIR/` is below the workspace of each host, as `sync_workspace` leaves it there.
+        On other hosts it imports from its own environment first, and modules missing there from the Python of the host.
+        A path that begins with `$WORKSPACE_DIR/` is below the workspace of each host, where `sync_workspace` writes.
         """
         mesh = self.__copy__()
         mesh._executable = str(path)
         return mesh
 
     def __copy__(self) -> HostMesh:
-        """The same hosts as an object of its own: its `stop` ends what was spawned through it."""
+        """The same hosts as a separate object: its `stop` ends the processes spawned through it."""
         mesh = HostMesh(self._agents, self._shape, self._is_owned, self._executable, self._job)
         mesh._attachment = self._attachment
         mesh._spawned = SpawnedProcs(self._spawned)
@@ -227,16 +228,18 @@ class HostMesh(MeshTrait):
         return mesh
 
     async def sync_workspace(self, workspace: Workspace, conda: bool = False, auto_reload: bool = False) -> None:
-        """Mirrors the directories of a workspace to every host, below `WORKSPACE_DIR` there; on the client's machine there is nothing to
-        copy.
+        """Mirrors the directories of a workspace to every host, below `WORKSPACE_DIR` there. On the client's machine nothing is copied.
 
-        What has changed is sent, what `.gitignore` names is not, and each directory is switched to its new content in one step. One line
-        for each says what was sent. With `auto_reload` all procs of the hosts then reload the modules whose files have changed;
-        `ActorError` if one cannot be. A host that fails keeps the old content; what it cannot write is an `ActorError` that names it.
+        Only changed files are sent, without those that `.gitignore` names, and each directory is switched to its new content in one step.
+        One log
+        line for each host names the amount sent. With `auto_reload` all procs of the hosts then reload the modules whose files have
+        changed;
+        `ActorError` if one cannot be reloaded. A host that fails keeps the old content; a file that it cannot write is an `ActorError` that
+        names it.
 
-        `conda=True` makes `$WORKSPACE_DIR/.environment` on each host a copy of the environment too: that of the workspace, else the active
-        one of conda, else the venv of this interpreter. Its files have their new place in them, and only what differs is sent.
-        `with_python_executable("$WORKSPACE_DIR/.environment/bin/python")` then has procs run in it. The wheel monarch-fs does this.
+        `conda=True` also makes `$WORKSPACE_DIR/.environment` on each host a copy of the environment: that of the workspace, else the active
+        one of conda, else the venv of this interpreter. Its files contain their new path, and only differences are sent.
+        `with_python_executable("$WORKSPACE_DIR/.environment/bin/python")` then selects it for procs. The wheel monarch-fs implements this.
 
         `RuntimeError` on a slice or an unpickled mesh. For `conda`, `NotImplementedError` without monarch-fs, `ValueError` if there is no
         environment or it is of another minor version of Python than the client, and its own errors for hosts that cannot be written to.
@@ -283,7 +286,7 @@ class HostMesh(MeshTrait):
         return hash(self._identity())
 
     def _identity(self) -> tuple[Any, ...]:
-        """Which hosts, in which shape: a slice is equal to what its own host calls `this_host()`."""
+        """The hosts and their shape: a slice of one host equals `this_host()` of that host."""
         return (tuple(self._agent_ids()), self._labels, tuple(self._ndslice.sizes))
 
     def __repr__(self) -> str:
@@ -305,7 +308,7 @@ def _stop_all(meshes: list[OwnedMesh], reason: str) -> Future[None]:
         for future in futures:
             try:
                 await future
-            except Exception as e:  # the others are waited for all the same
+            except Exception as e:  # the call waits for the other meshes all the same
                 failed.append(e)
         if failed:
             raise failed[0]
@@ -314,7 +317,7 @@ def _stop_all(meshes: list[OwnedMesh], reason: str) -> Future[None]:
 
 
 def received_host_mesh(agents: tuple[int, ...], shape: Shape, executable: str | None, job: int) -> HostMesh:
-    """A reference out of a message."""
+    """A reference that arrived in a message."""
     process = current_process()
     if job != process.job:
         reach(process, job, [(agent, agent) for agent in agents])
@@ -329,12 +332,12 @@ def local_host(process: LocalProcess) -> HostMesh:
     found = _local.get(process.uid)
     if found is None:
         shape = Shape((), Slice(offset=0, sizes=(), strides=()))
-        # The client owns its machine; for those it spawned, it is somebody else's.
+        # The client owns its machine; for the processes that it spawned, the machine belongs to another process.
         found = _local[process.uid] = HostMesh((process.agent_uid,), shape, process.is_client, process.python_executable)
     return found
 
 
-# Far more than a machine runs (`pid_max` is 32,768 by default): a larger number is a mistake, and would take all memory here.
+# Far more procs than a machine runs (`pid_max` is 32,768 by default): a larger number is a mistake, and would exhaust the memory here.
 _PROCS_PER_HOST = 1 << 16
 
 

@@ -1,8 +1,8 @@
 """The bulk transport of large parts between hosts: an entry point of the group `monarch.bulk`, or none.
 
-Without one they go through the agents, as everything does. With one, a part of so many bytes stays in the sender's shared memory, and
-its receiver fetches it from there, from process to process: that is native code of this package, on both sides, so only the sender needs
-the other wheel. What a frame says of such a part begins with the kind of the way, so that others can be added.
+Without one, large parts go through the agents, as all frames do. With one, a part of at least `least()` bytes stays in the sender's shared
+memory, and its receiver pulls it from there, from process to process. Native code of this package does that on both sides, so only the
+sender needs the other wheel. The description of such a part in a frame starts with a transport tag, so that other transports can be added.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ GROUP = "monarch.bulk"
 
 
 class Mover(Protocol):
-    """The object of an entry point of the group; loaded when a process first sends a large part to another host."""
+    """A bulk transport: the object of an entry point of the group, loaded when a process first sends a large part to another host."""
 
     def least(self) -> int | None:
-        """From how many bytes on a part is better fetched by its receiver; None: none is, as long as this process lives."""
+        """The size in bytes from which the receiver pulls a part; None: no part is pulled, as long as this process lives."""
         ...
 
 
 def mover() -> Mover | None:
-    """The one that is installed; of several, the first by name. `ImportError` if it cannot be loaded."""
+    """The installed bulk transport; of several, the first by name. `ImportError` if it cannot be loaded."""
     from monarch._core.config.entry_points import BrokenEntry, entry_names, load_entry
 
     for name in entry_names(GROUP):
@@ -37,7 +37,7 @@ def mover() -> Mover | None:
 
 
 def choose() -> None:
-    """Decides for this process; what cannot be loaded is said once, and large parts are sent as ever."""
+    """Chooses the transport of this process. A transport that cannot be loaded is logged once, and large parts go through the agents."""
     least = None
     try:
         found = mover()

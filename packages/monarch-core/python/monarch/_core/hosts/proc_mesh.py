@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ProcMesh(MeshTrait):
-    """Processes of one spawn, or some of them. What `spawn_procs` returned is owned; slices and unpickled handles are references."""
+    """Processes of one spawn, or some of them. The result of `spawn_procs` is owned; slices and unpickled handles are references."""
 
     __slots__ = ("__weakref__", "_hosts", "_info", "_mesh_bytes", "_owned", "_ready", "_shape")
     _whole_slice_is_self = True
@@ -64,15 +64,16 @@ class ProcMesh(MeshTrait):
         return [procs[r] for r in self._shape.ranks()]
 
     def _agents(self) -> list[int]:
-        """The host of each."""
+        """The host of each process."""
         agents = each_of(self._info.agents)
         return [agents[r] for r in self._shape.ranks()]
 
     def spawn(self, /, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Spawns one actor per process; the handle is there at once, what is sent to it waits until the actors are.
+        """Spawns one actor per process. The handle is there at once; messages to it wait until the actors exist.
 
-        Raises here: `ValueError` for a class that cannot be spawned, `TypeError` for arguments its `__init__` does not take, what pickling
-        them raises, `RuntimeError` after `stop`. The spawner owns the actors.
+        Raises here: `ValueError` for a class that cannot be spawned, `TypeError` for arguments its `__init__` does not take, the exceptions
+        of
+        pickling them, `RuntimeError` after `stop`. The spawner owns the actors.
         """
         return self._spawn(name, Class, args, kwargs)  # pyright: ignore
 
@@ -81,7 +82,7 @@ class ProcMesh(MeshTrait):
         from monarch._core.pickle.actor_class import dumps_class
 
         if self._info.stopped is not None:
-            # Where the end of the client has stopped it, a thread of the user has nobody left to tell.
+            # If the end of the client has stopped the mesh, a thread of the user stays blocked: no code is left to handle an error.
             stay_if_leaving()
             raise RuntimeError("`ProcMesh` has already been stopped")
         name = checked_name(str(name))
@@ -92,7 +93,7 @@ class ProcMesh(MeshTrait):
         return self._spawn_actors(new_uid(), name, (class_name, dumps_class(cls), cls), args, kwargs)
 
     def _spawn_actors(self, uid: int, name: str, kind: tuple[str, bytes, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorMesh:
-        """`kind`: the class by its name, as it is sent, and itself, if this process has it."""
+        """Spawns the actors. `kind`: the class by its name, by its pickle, and itself, if this process has it."""
         from monarch._core._native import Caller
         from monarch._core.supervise.supervision import OwnedMesh
 
@@ -108,7 +109,7 @@ class ProcMesh(MeshTrait):
         info.cls = cls
         handle = ActorMesh(info, whole_shape(info.extent))
         targets = handle._targets()
-        # First of all, because pickling the arguments may raise; the receivers hold it until the actor is there.
+        # This message comes first, because pickling the arguments may raise; the receivers hold it until the actor is there.
         is_sent = None
         caller = Caller(targets, "__init__", b"", False)
         try:
@@ -142,7 +143,7 @@ class ProcMesh(MeshTrait):
 
     @property
     def initialized(self) -> Future[Literal[True]]:
-        """Done with True when all processes are up and have run `bootstrap`; `ActorError` if that failed, else `SpawnError`."""
+        """Done with True when all processes are ready and have run `bootstrap`; `ActorError` if that failed, else `SpawnError`."""
         if self._ready is None:
             return Future._value(True)
         return Future._of(self._ready[0], self._initialized_result)
@@ -151,14 +152,14 @@ class ProcMesh(MeshTrait):
         from monarch._core.hosts.readiness import ready_error
 
         error = ready_error(self._info, cell, self._ready[1] if self._ready else [])
-        # Only now: what has not been seen by then is acted upon.
+        # The cell is marked last: failures that are unseen by then are acted upon.
         cell.set_retrieved()
         if error is not None:
             raise error
         return True
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
-        """Stops the actors with clean-up, then the processes, and delivers what they printed. Begins when called, once.
+        """Stops the actors with clean-up, then the processes, and delivers their output. Begins when called, once.
 
         `ValueError` on a reference.
         """
@@ -168,7 +169,7 @@ class ProcMesh(MeshTrait):
 
     @property
     def host_mesh(self) -> HostMesh:
-        """The hosts that the processes run on."""
+        """The hosts of the processes."""
         if self._hosts is None:
             from monarch._core.hosts.host_mesh import local_host
 
@@ -178,11 +179,11 @@ class ProcMesh(MeshTrait):
         return received_host_mesh(*self._hosts)
 
     async def logging_option(self, stream_to_client: bool = False, aggregate_window_sec: float | None = None, level: int = 20) -> None:
-        """Sets the destination of the output of these processes, which must be up, from now on.
+        """Sets the destination of the output of these processes, which must be ready, from now on.
 
-        `level` is the one of `logging` in them. With `aggregate_window_sec` lines that are equal up to numbers are shown together, as
-        `[{N} similar log lines] {sample}`, at most so many seconds after the first of them; None ends that, with what was counted on the
-        console. With `stream_to_client` what processes of other hosts print appears at the client too, as `[{host} {proc}] {line}`.
+        `level` is that of `logging` in them. With `aggregate_window_sec`, lines that are equal up to numbers are printed together, as
+        `[{N} similar log lines] {sample}`, at most that many seconds after the first of them; None ends that and prints the pending counts.
+        With `stream_to_client` the output of processes of other hosts is printed at the client too, as `[{host} {proc}] {line}`.
         """
         if not 0 <= level <= 255:
             raise ValueError(f"invalid logging level {level}: expected 0 to 255")
@@ -195,7 +196,7 @@ class ProcMesh(MeshTrait):
         for rank, proc in enumerate(procs):
             native.request(proc, LOG_LEVEL, marshal.dumps((rank, level)), cell.slot)
         await Future._of(cell, lambda c: None)
-        # Once they are up, so that their agent knows them, whoever calls.
+        # The procs must be ready first, so that their agent knows them, whichever process calls.
         by_agent: dict[int, list[int]] = {}
         for proc, agent in zip(procs, self._agents(), strict=True):
             by_agent.setdefault(agent, []).append(proc)
@@ -207,7 +208,7 @@ class ProcMesh(MeshTrait):
         await Future._of(cell, lambda c: None)
 
     def activate(self) -> Any:
-        """The processes as a device mesh of monarch-tensor, or what a test gives instead."""
+        """The processes as a device mesh of monarch-tensor, or the replacement set by a test."""
         factory = replaced_engine() or _implementation("activate")
         return factory(self)
 
@@ -250,7 +251,7 @@ class ProcMesh(MeshTrait):
         return f"<ProcMesh {self._info.name} {self.extent}>"
 
     def _origin(self) -> bytes:
-        """What actors spawned here may ask for and rarely do: their creator and this mesh, pickled and remembered."""
+        """Rarely needed context for actors spawned here: their creator and this mesh, pickled and cached."""
         from _pickle import dumps
 
         from monarch._core.call.context import context
@@ -268,7 +269,7 @@ class ProcMesh(MeshTrait):
 
 
 def received_proc_mesh(state: tuple[Any, ...], shape: Shape, hosts: Any) -> ProcMesh:
-    """A reference out of a message."""
+    """A reference that arrived in a message."""
     return ProcMesh(MeshInfo.known(current_process(), state), shape, hosts)
 
 
@@ -290,14 +291,14 @@ def own_proc(process: LocalProcess) -> ProcMesh:
 
 
 def replaced(cls: Any) -> Any:
-    """The class that a test has put in the place of this one."""
+    """The class by which a test has replaced this one."""
 
     patches = loaded_module("monarch._core.testing.patching")
     return cls if patches is None else patches.get_actor_class(cls)
 
 
 def replaced_engine() -> Callable[[ProcMesh], Any] | None:
-    """The replacement of tensor engines by a test, for the actor that runs here."""
+    """The replacement of tensor engines by a test, for the current actor."""
 
     patches = loaded_module("monarch._core.testing.patching")
     if patches is None:

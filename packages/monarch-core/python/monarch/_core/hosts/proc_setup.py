@@ -1,8 +1,8 @@
-"""What other wheels do for new procs: hooks in the entry-point group `monarch.process`.
+"""Set-up of new procs by other wheels: hooks in the entry-point group `monarch.process`.
 
 A hook may contribute before the start, in the process that spawns; act after it, in the new proc, before its first actor; and act before
 the end of the proc, if that is orderly. The spawner's hooks count: their names travel with the set-up of the procs, and each proc loads
-those. A hook that fails, or is not done within its limit, is logged and left out of that process from then on.
+those. A hook that fails, or exceeds its limit, is logged and left out of that process from then on.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any, TypeAlias
 
-    # As it is sent: name and size of the mesh, hooks with their wheels, values, changes of the environment.
+    # The set-up in its wire form: name and size of the mesh, hooks with their wheels, values, changes of the environment.
     Wire: TypeAlias = tuple[str, int, list[tuple[str, str]], dict[str, bytes], dict[str, str | None]]
 
 GROUP = "monarch.process"
-# Of a hook that names none, seconds. Procs of a mesh start side by side, so one that takes this long delays a spawn by no more.
+# The default time limit of a hook, in seconds. Procs of a mesh start side by side, so a hook at this limit delays a spawn by no more.
 LIMIT = 10.0
-# The parts of a hook, each of which may be missing.
+# The parts of a hook, each of which is optional.
 CONTRIBUTE, START, STOP = "contribute", "start", "stop"
 
 
@@ -41,7 +41,7 @@ class ProcSetup:
         self._environment = dict(environment)
 
     def set(self, name: str, value: bytes) -> None:
-        """Has each proc know a value; `ValueError` for a name that is set already, so names begin with that of the wheel."""
+        """Gives each proc a value; `ValueError` for a name that is set already, so names begin with that of the wheel."""
         if not isinstance(name, str) or not isinstance(value, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
                 f"ProcSetup.set({name!r}, ...): expected a text and bytes, not {type(name).__name__} and {type(value).__name__}"
@@ -55,9 +55,9 @@ class ProcSetup:
         return self._values.get(name)
 
     def set_variable(self, name: str, value: str | None) -> None:
-        """Has each proc start with a variable of the environment, or with None without it.
+        """Sets a variable of the environment in which each proc starts; None removes the variable.
 
-        `ValueError` for one that another hook has given another value, and for what no variable can be.
+        `ValueError` if another hook has given the variable another value, and for an impossible name or value.
         """
         if not isinstance(name, str) or not (value is None or isinstance(value, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"ProcSetup.set_variable({name!r}, {value!r}): expected texts")
@@ -72,16 +72,16 @@ class ProcSetup:
 
     @property
     def environment(self) -> dict[str, str | None]:
-        """The variables that are set so far; a copy."""
+        """A copy of the variables that are set so far."""
         return dict(self._environment)
 
 
 def contribute(name: str, size: int) -> Wire | None:
-    """Asks the hooks of this process, by name, for a mesh that is about to be spawned; None if none of them works."""
+    """Runs the hooks of this process, by name, for a mesh that is about to be spawned; None if no hook works."""
     setup = ProcSetup(name, size, {}, {})
     hooks: list[tuple[str, str]] = []
     for found in _hooks(entry_names(GROUP)):
-        # One that fails half-way has contributed nothing.
+        # A hook that fails half-way has contributed nothing.
         draft = ProcSetup(name, size, setup._values, setup._environment)
         if _call(found, CONTRIBUTE, draft):
             setup = ProcSetup(name, size, draft._values, draft._environment)
@@ -90,14 +90,14 @@ def contribute(name: str, size: int) -> Wire | None:
 
 
 class ProcHooks:
-    """The hooks of a proc, those that its spawner has."""
+    """The hooks of a proc, which its spawner has named."""
 
     def __init__(self, wire: Wire) -> None:
         name, size, self._named, values, environment = wire
         self.setup = ProcSetup(name, size, values, environment)
 
     def start(self) -> None:
-        """Before the first actor, and before `bootstrap`; in the order of their names."""
+        """Runs the hooks before the first actor, and before `bootstrap`, in the order of their names."""
         for name, wheel in self._named:
             if load_entry(GROUP, name) is None:
                 why = ModuleNotFoundError(f"the spawner of this proc has {wheel}, which is not installed here")
@@ -106,7 +106,7 @@ class ProcHooks:
             _call(found, START, self.setup)
 
     def stop(self, extend: Callable[[float], None]) -> None:
-        """Before the end, in the reverse order; `extend` has the end wait so many seconds more."""
+        """Runs the hooks before the end of the proc, in the reverse order. `extend` makes the end wait that many seconds more."""
         for found in _hooks([name for name, _ in reversed(self._named)]):
             if hasattr(found.value, STOP):
                 extend(_limit(found) + 1.0)
@@ -114,7 +114,7 @@ class ProcHooks:
 
 
 def _hooks(names: list[str]) -> Iterator[LoadedEntry]:
-    """Those that work, as far as is known."""
+    """The hooks that are not known to be broken."""
     for name in names:
         found = load_entry(GROUP, name)
         left_out = any((one.group, one.name) == (GROUP, name) for one in broken())
@@ -126,7 +126,7 @@ def _hooks(names: list[str]) -> Iterator[LoadedEntry]:
             yield found
 
 
-# Those that cannot be loaded and were logged.
+# The hooks that cannot be loaded and were logged.
 _said: list[BrokenEntry] = []
 
 
@@ -145,7 +145,7 @@ def _call(found: LoadedEntry, part: str, setup: ProcSetup) -> bool:
             within(_limit(found), lambda: function(setup))
     except KeyboardInterrupt:
         raise
-    except BaseException as e:  # whatever another wheel raises
+    except BaseException as e:  # another wheel may raise anything
         failed = found.broken(type(e)(f"{part}: {e}") if isinstance(e, TimeLimit) else e)
         failed.traceback = e.stack if isinstance(e, TimeLimit) else failed.traceback
         leave_out(failed)

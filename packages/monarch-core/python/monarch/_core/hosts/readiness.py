@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def ready_error(info: MeshInfo, cell: CallCell, commands: list[str]) -> BaseException | None:
-    """Why the processes of a mesh are not usable; None if they are. `commands` started them."""
+    """The error if the processes of a mesh are not usable; None if they are. `commands` started them."""
     if cell.error() is None:
         return None
     from monarch._core.call.answer import actor_error
@@ -26,7 +26,7 @@ def ready_error(info: MeshInfo, cell: CallCell, commands: list[str]) -> BaseExce
     for rank, result in enumerate(cell.results()):
         if result is not None and result.status == 0:
             continue
-        # Those not heard of yet are part of what the caller is told about: the mesh is not usable.
+        # This error also covers procs without an answer so far: the whole mesh is not usable.
         proc_failure_seen(process, info.procs[rank])
         if result is None:
             continue

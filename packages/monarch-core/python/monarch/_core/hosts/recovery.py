@@ -1,12 +1,12 @@
-"""Replicas that an actor keeps alive: what fails among them is started again, one for one, until it fails too often.
+"""Replicas that an actor keeps alive: a failed replica is started again, until it fails too often.
 
-Each replica is a proc mesh of its own with whatever `start` spawns on it, because ranks of a spawned mesh are fixed: a proc that takes
-the place of another is a new mesh, and only that rank's handle changes. A replica whose procs live gets new actors on the same procs, one
-that has lost a proc gets new procs. Nothing here waits: what is called on the new handle is kept until the replica is there.
+Each replica is a proc mesh of its own with the actors that `start` spawns on it, because ranks of a spawned mesh are fixed: a proc that
+replaces another is a new mesh, and only that rank's handle changes. A replica whose procs live gets new actors on the same procs; a replica
+that has lost a proc gets new procs. Nothing here waits: calls on the new handle are queued until the replica is ready.
 
-There are two ways to hear of a failure, and either may be first: `handle`, for `__supervise__`, and `heal`, for who has just seen a
-`SupervisionError`. Both do the same work at most once. The limit is per replica, as that of a pod or of a child in a supervision tree is:
-many hosts lost at once are no reason to give up, one replica that cannot live is.
+A failure arrives by two routes in any order: `handle`, for `__supervise__`, and `heal`, for code that has just caught a
+`SupervisionError`. Together they do the same work at most once. The limit is per replica, like that of a pod or of a child in a supervision
+tree: the loss of many hosts at once is no reason to give up, a replica that fails again and again is.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
 else:
     T = None
 
-# Names of replaced meshes that are remembered for each replica: news of them may still be on its way. More than anybody spawns on one.
+# The number of names of replaced meshes that are kept for each replica: failures of them may still arrive. No program spawns more on one.
 _REMEMBERED = 64
 
 
 class _Slot:
-    """The place of one replica."""
+    """The state of one rank."""
 
     __slots__ = ("handle", "meshes", "procs", "starts")
 
     def __init__(self, procs: ProcMesh) -> None:
         self.procs = procs
-        # What `start` gave, and the actor meshes that it spawned.
+        # The handle that `start` returned, and the actor meshes that it spawned.
         self.handle: object = None
         self.meshes: list[MeshInfo] = []
-        # When it was started again.
+        # The times of the restarts.
         self.starts: list[float] = []
 
     def names(self) -> list[str]:
         return [info.unique_name for info in (self.procs._info, *self.meshes)]
 
     def lost(self) -> MeshFailure | None:
-        """The end of the first of its procs that has ended."""
+        """The end of the first proc that has ended."""
         from monarch._core.call.answer import proc_ended_failure
 
         native, info = current_process().native, self.procs._info
@@ -65,9 +65,9 @@ class _Slot:
         return None
 
     def failed(self) -> MeshFailure | None:
-        """Why it must be replaced; None if nothing is known to be wrong."""
+        """The failure for which the replica must be replaced; None if none is known."""
         for info in self.meshes:
-            # A copy: the housekeeping thread adds to it.
+            # The loop needs a copy: the housekeeping thread adds to the dictionary.
             for failure in list(info.failed.values()):
                 return failure
         return self.lost()
@@ -76,8 +76,8 @@ class _Slot:
 class Replicas(Generic[T]):
     """`count` replicas, each a set of processes with actors, kept alive by the actor that makes this object.
 
-    `start(rank, procs)` spawns what a replica consists of and gives its handle; it runs once for each rank, and again for a rank that
-    has to be replaced. `per_host` are the processes of one replica, one if left out. Forward `__supervise__` to `handle`. A replica that
+    `start(rank, procs)` spawns the actors of a replica and returns its handle; it runs once for each rank, and again for a rank that
+    has to be replaced. `per_host` are the processes of one replica, one by default. Forward `__supervise__` to `handle`. A replica that
     fails more than `max_restarts` times within `within` seconds raises `SupervisionError` instead, code `gave_up`.
 
         class Trainer(Actor):
@@ -119,7 +119,7 @@ class Replicas(Generic[T]):
         self._within = within
         self._retired: dict[str, None] = {}
         self._replaced: dict[int, MeshFailure] = {}
-        # All processes first: they come up together, whatever `start` does.
+        # All processes are spawned first: they start together, however long `start` takes.
         self._slots = [_Slot(self._spawn_procs(rank)) for rank in range(count)]
         for rank, slot in enumerate(self._slots):
             self._start_actors(rank, slot)
@@ -128,24 +128,26 @@ class Replicas(Generic[T]):
         return len(self._slots)
 
     def __getitem__(self, rank: int) -> T:
-        """The handle of a replica as it is now; keep the rank rather than the handle."""
+        """The present handle of a replica; keep the rank rather than the handle."""
         return self._slots[rank].handle  # pyright: ignore[reportReturnType]
 
     def __iter__(self) -> Iterator[T]:
-        """The handles as they are now, in the order of ranks."""
+        """The present handles, in the order of ranks."""
         return iter([self[rank] for rank in range(len(self))])
 
     def handle(self, failure: MeshFailure) -> bool:
-        """Replaces the replica that a failure is about; False if it is about none of these. Raises `SupervisionError` on giving up."""
+        """Replaces the replica that has failed; False for a failure of none of these. Raises `SupervisionError` on giving up."""
         for rank, slot in enumerate(self._slots):
             if failure.mesh_name in slot.names():
                 self._replace(rank, slot, failure)
                 return True
-        # One that has been replaced already: `heal` was first, or its actors fell one by one.
+        # True for a replica that was replaced before: `heal` was first, or its actors failed one by one.
         return failure.mesh_name in self._retired
 
     def heal(self) -> dict[int, MeshFailure]:
-        """Replaces all that is known to have failed. Gives the ranks that were replaced since the last time, also by `handle`, and why."""
+        """Replaces all replicas that are known to have failed. Gives the replaced ranks since the last call, also by `handle`, with the
+        failures.
+        """
         for rank, slot in enumerate(self._slots):
             failure = slot.failed()
             if failure is not None:
@@ -154,7 +156,7 @@ class Replicas(Generic[T]):
         return dict(sorted(replaced.items()))
 
     def restart(self, rank: int, reason: str = "restarted") -> None:
-        """Replaces a replica, processes and all, that has not failed but does not answer either. Counts for no limit."""
+        """Replaces a replica with its processes, e.g. one that has not failed but does not answer. Does not count for the limit."""
         slot = self._slots[rank]
         self._retire(slot)
         slot.procs.stop(reason)
@@ -165,7 +167,7 @@ class Replicas(Generic[T]):
 
     def _replace(self, rank: int, slot: _Slot, failure: MeshFailure) -> None:
         if failure.reason.kind == "stopped":
-            # By somebody else, with its host for example: that is no failure, and there is nothing to start it on.
+            # Other code has stopped the replica, for example with its host. That is no failure, and no host is left for a new replica.
             raise SupervisionError(failure.report(), failure=failure)
         now = monotonic()
         slot.starts = [start for start in slot.starts if now - start < self._within]
@@ -207,7 +209,7 @@ class Replicas(Generic[T]):
         finally:
             spawned, owner.spawned = owner.spawned, outer
         procs = set(slot.procs._info.procs)
-        # Not by looking at what it owns now: that forgets what has failed already.
+        # The meshes that the replica owns now are no measure: a failed mesh is no longer among them.
         slot.meshes = [info for info in spawned if info.class_name and procs & set(info.procs)]
 
 

@@ -1,6 +1,6 @@
-"""Slow spawns: a mesh of procs that is not ready after ten seconds is logged once, with its missing procs and what they wait for.
+"""Slow spawns: a mesh of procs that is not ready after ten seconds is logged once, with its missing procs and the reason of the delay.
 
-As long as a handle of it is there, or a call to `initialized`; a mesh that no caller waits for is no delay.
+The log line requires a live handle of the mesh, or a call to `initialized`: a mesh for which no caller waits delays nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 # Seconds (contract 11.2, host_spawn_ready_timeout).
 AFTER = 10.0
-# Ranks that a line names.
+# The number of ranks that a line names.
 _SHOWN = 8
 
 
 def watch(process: LocalProcess, info: MeshInfo, slot: int, bootstrap: Callable[[], Any] | None, command: str) -> None:
-    """Looks after the mesh whose procs answer this slot when they are ready. `command` starts them, empty where they are forked."""
+    """Watches a mesh whose procs answer this call id when they are ready. `command` starts them, empty if they are forked."""
     work = f"start by {command}" if command else "start"
     if bootstrap is not None:
         work = f"{work}, or run the bootstrap {getattr(bootstrap, '__qualname__', None) or type(bootstrap).__qualname__}()"
@@ -33,7 +33,7 @@ def watch(process: LocalProcess, info: MeshInfo, slot: int, bootstrap: Callable[
 
 
 def look(process: LocalProcess, body: bytes) -> None:
-    """The time is over. On the housekeeping thread."""
+    """Logs the mesh if it is still not ready. Called on the housekeeping thread."""
     slot = int.from_bytes(body, "little")
     info, work = process.starting.pop(slot)
     ranks = process.native.unanswered(slot)
@@ -46,7 +46,7 @@ def look(process: LocalProcess, body: bytes) -> None:
 
 
 def _waits_for_hosts(process: LocalProcess, info: MeshInfo, ranks: list[int]) -> str:
-    """Which hosts of these ranks have not joined; empty where all have."""
+    """The hosts of these ranks that have not joined, as text; empty if all have."""
     agents = list(each_of(info.agents))
     wanted = {agents[rank] for rank in ranks}
     joining = [

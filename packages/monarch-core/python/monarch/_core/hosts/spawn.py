@@ -1,4 +1,4 @@
-"""Spawning processes: what the caller decides is written down once and sent to the agent, which starts them."""
+"""Spawning processes: the caller's options are encoded once and sent to the agents, which start the processes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def spawn_procs(
     bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None,
     replica: int = 0,
 ) -> ProcMesh:
-    """`replica`: of several meshes like this one, for the ranks that stand before lines of output."""
+    """Spawns the processes. `replica`: the index among meshes like this one, for the rank prefixes of output lines."""
     checked_name(name)
     extent = host_extent(hosts, per_host)
     each = 1
@@ -65,7 +65,7 @@ def spawn_procs(
     job = hosts._job or process.job
     info = MeshInfo(new_uid(), name, owner.display, extent, procs, agents=where, job=job)
     reach(process, job, [(agent, agent) for agent in agents] + list(zip(procs, each_of(where), strict=True)))
-    # Without code of the user each proc comes up or ends in time, so that all can be counted; with it one may wait for another.
+    # Without user code each proc starts or fails in time, so the call gathers all answers. User code may make a proc wait for another one.
     ready = process.native.cell(GATHER if bootstrap is None else FIRST_ERROR, count, list(procs), info.uid)
     setups = {
         elsewhere: _setup(process, hosts, info, bootstrap, ready.slot, elsewhere, hooks)
@@ -95,7 +95,7 @@ def spawn_procs(
         shown_rank = f"[{replica * count + rank}] " if prefix else ""
         file = output_file(info.unique_name, rank) if capture else ""
         if file and elsewhere and root:
-            # An absolute path: the spawner's choice goes before that of the other host's agent.
+            # The path is absolute: the spawner's choice has precedence over that of the other host's agent.
             file = os.path.join(directory_below(root, agent), file)
         plans[rank // each].append((uid, setup, command is not None, int((limit or 0) * 1000), shown_rank, info.display(rank), file))
     owned = OwnedMesh(process, owner, info, False)
@@ -132,7 +132,7 @@ def _checked_binds(proc_bind: list[dict[str, str]] | None, each: int) -> list[di
 
 
 def _contributed(process: Any, name: str, count: int) -> Wire | None:
-    """What other wheels have these procs know; nothing is loaded where none has a hook."""
+    """The contributions of other wheels for these procs; no module is loaded if no wheel has a hook."""
     from monarch._core.config.entry_points import entry_names
 
     if process.universe is not None or not entry_names("monarch.process"):
@@ -145,7 +145,7 @@ def _contributed(process: Any, name: str, count: int) -> Wire | None:
 def _setup(
     process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[], Any] | None, slot: int, elsewhere: bool, hooks: Wire | None
 ) -> bytes:
-    """What all procs of a mesh need to know, those on hosts `elsewhere` or those here."""
+    """The set-up that all procs of a mesh need, for hosts `elsewhere` or for this host."""
     from _pickle import dumps
 
     from monarch._core.pickle.pickling import dumps_in_band
@@ -178,7 +178,7 @@ def _setup(
 
 
 def own_paths() -> list[str]:
-    """Where this program imports from besides its interpreter and what is installed there: other hosts may have these folders too."""
+    """The import folders of this program outside its interpreter and installed packages. Other hosts may have these folders too."""
     installed = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     return [path for path in map(os.path.abspath, sys.path) if not path.startswith(installed) and os.path.isdir(path)]
 
@@ -186,7 +186,7 @@ def own_paths() -> list[str]:
 def _cwd() -> str | None:
     try:
         return os.getcwd()
-    except OSError:  # it was deleted
+    except OSError:  # the folder was deleted
         return None
 
 
@@ -198,7 +198,7 @@ def _command(
     elsewhere: bool,
     changes: dict[str, str | None],
 ) -> tuple[list[str], str | None, bool, Any, str] | None:
-    """Argument vector, program and environment of a process that cannot be forked from the zygote, and how errors show it."""
+    """The argument vector, program and environment of a process that cannot be forked from the zygote, and its text in errors."""
     from monarch._core.hosts.bootstrap_command import BootstrapCommand
 
     if given is None:
@@ -214,7 +214,7 @@ def _command(
         if executable is None and elsewhere:
             return [], None, True, changes, "python"
         if elsewhere and executable is not None:
-            # It has modules of its own, and not those of this program's paths; the host adds what it may lack.
+            # The interpreter has modules of its own and does not use this program's paths; the host adds missing modules.
             return [], executable, True, changes, executable
         if executable is not None and executable.startswith("$"):
             from monarch._core.process.workspace_variables import BELOW, has_workspaces
@@ -226,14 +226,14 @@ def _command(
         raise TypeError(f"bootstrap_command gave {given!r}, which is not a BootstrapCommand")
     given._check()
     if changes:
-        # What the user says of a variable goes before what a wheel says.
+        # A variable that the user sets has precedence over the same variable of a wheel.
         given = BootstrapCommand(given.program, given.arg0, given.args, {**changes, **given.env}, given.inherit_env)
     if elsewhere:
         return given._argv(), given.program, given.inherit_env, given.env, " ".join((given.program, *(given.args or ())))
     return given._argv(), given.program, False, given._environment(), " ".join((given.program, *(given.args or ())))
 
 
-# ---- callbacks and the list of what is there
+# ---- callbacks and the list of proc meshes
 
 
 def register_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], Any]) -> None:
@@ -242,7 +242,7 @@ def register_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], Any]) -> No
 
 
 def unregister_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], Any]) -> None:
-    """`ValueError` if it is not registered."""
+    """Removes a callback; `ValueError` if it is not registered."""
     if callback not in _spawn_callbacks:
         raise ValueError(f"callback is not registered: {callback!r}")
     _spawn_callbacks.remove(callback)

@@ -1,4 +1,4 @@
-"""The proc meshes that were spawned through a host mesh: what its `stop` ends, and what has to end before its agents do."""
+"""The proc meshes that were spawned through a host mesh. Its `stop` ends them, and they have to end before its agents do."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class SpawnedProcs:
-    """A host mesh shares one with its slices. A copy has its own, with that of the original as `parent`.
+    """The proc meshes of one host mesh object, shared with its slices. A copy has its own list, with that of the original as `parent`.
 
-    `stop` ends the procs of one object, `shutdown` also the procs of its copies: so an entry is kept in each of the parents too.
+    `stop` ends the procs of one object, `shutdown` also the procs of its copies. So the lists of all parents have each mesh too.
     """
 
     __slots__ = ("_entries", "_is_shut_down", "_parent")
@@ -39,13 +39,13 @@ class SpawnedProcs:
             record = record._parent
 
     def take(self) -> list[OwnedMesh]:
-        """Of this object; they are not given again."""
+        """Removes and returns the meshes of this object."""
         taken = [mesh for origin, mesh in self._entries if origin is self]
         self._entries = [entry for entry in self._entries if entry[0] is not self]
         return taken
 
     def __iter__(self) -> Iterator[OwnedMesh]:
-        """Of this object and its copies."""
+        """Iterates over the meshes of this object and its copies."""
         return iter([mesh for _, mesh in self._entries])
 
     def __len__(self) -> int:

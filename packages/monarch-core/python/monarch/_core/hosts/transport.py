@@ -10,10 +10,10 @@ _enabled: BindSpec | None = None
 
 
 def enable_transport(transport: ChannelTransport | str) -> None:
-    """Says how agents started by this client listen: a `ChannelTransport`, its short name (`tcp`, `ipc`, `tls`), or a URL.
+    """Sets how agents started by this client listen: a `ChannelTransport`, its short name (`tcp`, `ipc`, `tls`), or a URL.
 
     Workers that were started in another way do not need it: the client only dials out. `RuntimeError` after Monarch has been used, or for a
-    second, different value; the same value again changes nothing. `ValueError` for what cannot be listened at.
+    second, different value; the same value again changes nothing. `ValueError` for an address at which no agent can listen.
     """
     global _enabled
     spec = BindSpec(transport)

@@ -1,4 +1,4 @@
-"""What clients and agents of other hosts know each other by (contract 12.2)."""
+"""The credentials by which clients and agents of other hosts authenticate each other (contract 12.2)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core.config.address import ChannelAddr
 
-# What torchmonarch 0.7 required as `ca`.
+# The value that torchmonarch 0.7 required as `ca`.
 TRUST_ALL = "trust_all_connections"
 SECRET_VARIABLE = "MONARCH_JOB_SECRET_FILE"
-# The setting `trust_all`, by which programs and manifests that were written for 0.7 run as they are.
+# The setting `trust_all`, with which programs and manifests that were written for 0.7 run unchanged.
 TRUST_ALL_VARIABLE = "MONARCH_TRUST_ALL"
 _LONGEST_SECRET = 4096
-# What launchers write: random bytes, of which the first or the last may look like white space.
+# Bytes of a secret that launchers write: random bytes, of which the first or the last may look like white space.
 _RAW_SECRET = 32
 _INHERITED = "/dev/fd/"
 
 
 class Trust:
-    """`kind` is `secret`, `site`, `insecure` or `user`; the native side reads the others as it needs them."""
+    """The checked credentials of one address. `kind` is `secret`, `site`, `insecure` or `user`; native code reads the other fields."""
 
     __slots__ = ("ca", "key", "kind", "secret")
 
@@ -62,14 +62,14 @@ class Given:
         self._secret = None if secret is None else read_secret(secret)
 
     def is_as(self, other: Given, address: str) -> bool:
-        """Whether the same was given for this address: other credentials are to be checked anew."""
+        """Whether both give the same credentials for this address. Different credentials need a new check."""
         from monarch._core.config.address import ChannelAddr
 
         place = ChannelAddr.parse(address)
         return self.of(place).fields() == other.of(place).fields()
 
     def of(self, address: ChannelAddr) -> Trust:
-        """For one address; `ValueError` if it needs something that was not given."""
+        """The credentials for one address; `ValueError` if the address needs credentials that were not given."""
         if address.scheme in ("unix", "local"):
             return Trust("user")
         if self._secret is not None:
@@ -96,8 +96,9 @@ class Given:
 def read_secret(secret: bytes | str | os.PathLike[str]) -> bytes:
     """The secret itself, or the contents of a file that only its owner may read. `ValueError` names the file and its problem.
 
-    A file of root's may be readable by a group of this process, as a volume of Kubernetes with an `fsGroup` makes it; in a Secret volume,
-    which its container alone has, it may be readable by all.
+    A file that root owns may be readable by a group of this process, as a volume of Kubernetes with an `fsGroup` makes it. In a Secret
+    volume,
+    to which only its container has access, it may be readable by all.
     """
     if isinstance(secret, bytes | bytearray):
         if len(secret) < 16:
@@ -106,7 +107,8 @@ def read_secret(secret: bytes | str | os.PathLike[str]) -> bytes:
     import stat
 
     path = os.fspath(secret)
-    # From who started this process, who has written it or is about to; a pipe with a name is anybody's, and is not waited for.
+    # An inherited pipe comes from the process that started this one, which writes it. Any process may open a named pipe, so the read does
+    # not wait for one.
     inherited = path.startswith(_INHERITED)
     try:
         with open(path, "rb", opener=None if inherited else _without_waiting) as f:
@@ -115,7 +117,7 @@ def read_secret(secret: bytes | str | os.PathLike[str]) -> bytes:
                 raise ValueError(f"secret file {path}: not a file")
             body = f.read(_LONGEST_SECRET + 1)
         if inherited and stat.S_ISFIFO(found.st_mode):
-            # What is started here must not get it.
+            # Processes started here must not inherit the secret.
             os.close(int(path.removeprefix(_INHERITED)))
     except OSError as e:
         raise ValueError(f"secret file {path}: {(e.strerror or str(e)).lower()}") from None
@@ -133,10 +135,10 @@ def read_secret(secret: bytes | str | os.PathLike[str]) -> bytes:
 
 
 def _shared_bits(path: str, found: os.stat_result) -> int:
-    """The bits for reading that others than the owner may have."""
+    """The read permissions that a secret file may have for users other than the owner."""
     if found.st_uid != 0:
         return 0
-    # A read-only file system of the kubelet's, in which a link that it replaces in one step leads to the files.
+    # A read-only file system of the kubelet. A link, which the kubelet replaces in one step, leads to the files.
     is_volume = os.path.islink(os.path.join(os.path.dirname(path), "..data")) and bool(os.statvfs(path).f_flag & os.ST_RDONLY)
     return 0o044 if is_volume else 0o040 if os.getuid() != 0 else 0
 
@@ -146,7 +148,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def _pem(value: bytes | str | None, name: str, chain: str = "") -> bytes:
-    """Bytes as they are, or of a file; a key may have its chain in a file of its own."""
+    """The PEM data: bytes unchanged, or the content of a file. A key may have its chain in a separate file."""
     if isinstance(value, bytes):
         return value
     if value and value.lstrip().startswith("-----BEGIN"):

@@ -1,11 +1,12 @@
-"""Cells of an interactive shell: which one runs, where a failure that is not handled is shown, and how a cell is interrupted for it.
+"""Cells of an interactive shell: the running cell, the place where unhandled failures are shown, and the interrupt of a cell for them.
 
-A script ends when a failure is not handled. A kernel holds what its user has made, and goes on: the text of the failure appears in the
-running cell, which is interrupted once, or with the next cell. A signal may arrive when its cell has ended. So it has a handler of ours,
-which runs in the main thread, as cells do, and interrupts what it finds in a cell and nothing else.
+A script ends when a failure is not handled. A kernel holds objects of its user and continues: the text of the failure appears in the
+running cell, which is interrupted once, or with the next cell. A signal may arrive when its cell has ended. So this module installs a
+handler, which runs in the main thread, as cells do, and interrupts only code that belongs to a cell.
 
-Sync code of a cell runs below `run_code` of IPython. A cell in an `await` has no frame of its own on the stack: its kernel replaces the
-handler of SIGINT then, by one that cancels the cell.
+Sync code of a cell runs below `run_code` of IPython. A cell in an `await` has no frame of its own on the stack: its kernel then replaces
+the
+handler of SIGINT by one that cancels the cell.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-# So many reports are shown whole in one cell, of the others the first line: all ranks of a large mesh may fail at once.
+# The number of reports that one cell shows in full. Further reports are cut to their first line: all ranks of a large mesh may fail at
+# once.
 _WHOLE = 3
 # Functions of IPython that are on the stack while a cell runs, and the ends of their files' names.
 _CELL_FRAMES = (("run_code", "interactiveshell.py"), ("__call__", "async_helpers.py"))
@@ -33,26 +35,26 @@ class Cells:
         import threading
 
         self.main = threading.main_thread().ident
-        # How many have begun; that of the last interrupt; reports shown in the running one.
+        # The number of cells begun; the number of the last interrupted cell; the reports shown in the running cell.
         self.number = 0
         self.interrupted = -1
         self.shown = 0
         # Reports for the next cell.
         self.waiting: list[tuple[str, str]] = []
-        # The loop that the cell runs on, if it does.
+        # The loop of the running cell, if it has one.
         self.loop: Any = None
         self.lock = allocate_lock()
         self.running = False
         if get_ident() == self.main:
             self._listen()
-            # The client starts in a cell.
+            # The client starts in a cell: that cell is running.
             self.running = _is_below_cell(sys._getframe())
             self.loop = _running_loop()
         shell.events.register("pre_run_cell", self._begin)
         shell.events.register("post_run_cell", self._end)
 
     def show(self, head: str, report: str) -> None:
-        """A failure, in the running cell or with the next one."""
+        """Shows a failure in the running cell, or with the next one."""
         with self.lock:
             if not self.running:
                 self.waiting.append((head, report))
@@ -61,7 +63,7 @@ class Cells:
         complain(text)
 
     def interrupt(self) -> None:
-        """The running cell, once. From any thread."""
+        """Interrupts the running cell, once. From any thread."""
         from monarch._core.process.interrupt import interrupt_by
 
         with self.lock:
@@ -75,7 +77,7 @@ class Cells:
 
         from monarch._core.process.interrupt import INTERRUPT_SIGNAL
 
-        # Without our handler the signal would be the end of the kernel.
+        # Without this module's handler the signal would end the kernel.
         if self.main is not None and signal.getsignal(INTERRUPT_SIGNAL) == self._on_signal:
             signal.pthread_kill(self.main, INTERRUPT_SIGNAL)
 
@@ -113,7 +115,7 @@ class Cells:
                 self.loop = None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread, maybe long after the signal was sent."""
+        """Handles the signal in the main thread, maybe long after it was sent."""
         import signal
 
         if not self.running or self.interrupted != self.number:
@@ -128,7 +130,7 @@ class Cells:
                 raise KeyboardInterrupt
         finally:
             if self.loop is not None:
-                # It sleeps on, and would notice with its next event only.
+                # The loop still sleeps, and would see the interrupt only with its next event.
                 self.loop.call_soon_threadsafe(_nothing)
 
 

@@ -1,6 +1,6 @@
-"""What `monarch doctor` looks at: one function a subject, each of which gives one line, and what to do where something is wrong.
+"""The checks of `monarch doctor`: one function per subject. Each gives one line, and the remedy if something is wrong.
 
-A finding is something that will stop Monarch from working here; what only some uses need is said in a line that is no finding.
+A finding is a problem that will stop Monarch from working here. A requirement of only some uses is a line that is no finding.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from monarch._core.config.entry_points import installed_versions
 from monarch._core.config.wheel import FOREIGN, install_hint
 
 _MIB = 1 << 20
-# The agent holds a socket and two pipes for each proc; a limit that leaves no room for 300 procs is one that somebody will hit.
+# The agent holds a socket and two pipes for each proc; users will hit a limit that leaves no room for 300 procs.
 OPEN_FILES = 1024
 # A proc has a housekeeping thread, an I/O thread and one per actor.
 THREADS = 1024
-# What containers get if nobody says anything; enough for Monarch, whose shared memory has no place in it.
+# The default of containers; enough for Monarch, which does not keep its shared memory there.
 SHM = 64 * _MIB
-# Collectives between GPUs ask for this much.
+# The size that collectives between GPUs need.
 SHM_GPU = 1024 * _MIB
 # Clock sources that are read without a system call.
 _FAST_CLOCKS = frozenset({"tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "xen", "timebase", "tod"})
-# A clock that shows an earlier year has not been set: there was no Monarch yet.
+# A clock that shows an earlier year has not been set: Monarch did not exist then.
 _EPOCH = 2026
-# What the wheel asks for (pyproject.toml).
+# The requirements of the wheel (pyproject.toml).
 _NEEDED = {"cloudpickle": (3, 0), "click": (8, 1)}
 _PROC_TIMEOUT = 20.0
 
 
 class Line(NamedTuple):
-    """The result of one check, and the command to run: a finding has one, and so has an extra that is not installed (`optional`)."""
+    """The result of one check, and the command to run. A finding has one, and so has an extra that is not installed (`optional`)."""
 
     subject: str
     text: str
@@ -85,7 +85,7 @@ def threads() -> Line:
             )
     else:
         text = f"limit {_count(soft)}"
-    # The kernel does not hold root to its own limit.
+    # The kernel does not apply this limit to root.
     if _below(soft, THREADS) and os.geteuid() != 0:
         return Line("processes", f"{text}: each proc has three threads and more", "run `ulimit -u 65536` before the script")
     return Line("processes", text)
@@ -97,7 +97,7 @@ def _pids_of_group(root: str = "/sys/fs/cgroup") -> tuple[int, int] | None:
         try:
             with open(f"{folder}/pids.max") as most, open(f"{folder}/pids.current") as used:
                 return int(used.read()), int(most.read())
-        except (OSError, ValueError):  # not mounted, the root group, or "max"
+        except (OSError, ValueError):  # no file system is mounted, this is the root group, or the limit is "max"
             continue
     return None
 
@@ -205,7 +205,7 @@ def python() -> Line:
 def _version(distribution: str) -> str | None:
     found = installed_versions().get(distribution)
     if found is None and distribution in _NEEDED:
-        # Packages of a distribution of Linux may be there in the older form, which is slow to read.
+        # A Linux distribution's packages may have the older metadata form, which is slow to read.
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -216,7 +216,7 @@ def _version(distribution: str) -> str | None:
 
 
 def versions() -> list[tuple[str, str]]:
-    """Distributions of this project that are installed, then what core stands on; each with its version."""
+    """The installed distributions of this project, then core's requirements; each with its version."""
     own = sorted({name for name in installed_versions() if name.startswith("monarch-")} | {"monarch-core"})
     return [(name, _version(name) or "not installed as a wheel") for name in [*own, *_NEEDED]]
 
@@ -242,7 +242,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def proc() -> Line:
-    """Starts a proc and stops it: what all of the above is for."""
+    """Starts a proc and stops it, which needs all of the above."""
     start = time.monotonic()
     try:
         from monarch._core.hosts.here import this_host
@@ -273,7 +273,7 @@ CHECKS: tuple[Callable[[], Line], ...] = (
 
 
 def examine(checks: tuple[Callable[[], Line], ...] = CHECKS) -> Iterator[Line]:
-    """Looks at everything, cheapest first; a check that breaks is a finding too."""
+    """Runs all checks, cheapest first; a check that raises is a finding too."""
     for check in checks:
         try:
             yield check()
@@ -288,7 +288,7 @@ def as_text(line: Line) -> str:
 
 
 def remedies(lines: list[Line]) -> list[str]:
-    """The last lines of the report: what to do about the findings, then what to install for extras, each once."""
+    """The last lines of the report: the remedies of the findings, then the installation of extras, each once."""
     printed: list[str] = []
     for title, optional in (("to do:", False), ("only for uses that need it:", True)):
         todo = {line.todo: f"  {line.subject:<14} {line.todo}" for line in lines if line.todo and line.optional is optional}

@@ -1,4 +1,4 @@
-"""Looking into jobs: those of this user on this machine, from outside; and this process, from inside."""
+"""Inspection of jobs: those of this user on this machine, from outside; and this process, from inside."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from monarch._core.process import stacks
 
-# What the agent is asked for; the native side's numbers.
+# The requests to an agent, numbered as in native code.
 STATE, STACKS = 0, 1
-# An agent answers within two seconds whatever its procs do.
+# Seconds to wait for an agent, which answers within two seconds whatever its procs do.
 _TIMEOUT = 6.0
 
 
 class Look(NamedTuple):
-    """A job and what it said, or why it said nothing. `pid` is that of its client, or of the agent of a host, as far as it is known."""
+    """A job and its answer, or the reason of a missing answer. `pid` is that of its client, or of the agent of a host, if it is known."""
 
     agent: int
     answer: dict[str, Any] | None
@@ -25,21 +25,21 @@ class Look(NamedTuple):
     pid: int | None = None
 
     def describe(self) -> str:
-        """Of one that said nothing: which one it is, and why."""
+        """For a job without an answer: the process and the reason."""
         if self.pid is None:
             return f"a job that cannot be looked into: {self.error}"
         return f"process {self.pid} is the client of a job, or the agent of a host, and cannot be looked into: {self.error}"
 
 
 def agents() -> list[int]:
-    """The agents that listen on this machine; other users' may be among them."""
+    """The agents that listen on this machine, maybe including those of other users."""
     from monarch._core import _native
 
     return _native.agents()
 
 
 def look(what: int, timeout: float = _TIMEOUT) -> list[Look]:
-    """Asks all jobs of this user on this machine, at the same time: a job that does not answer delays no other one."""
+    """Queries all jobs of this user on this machine, at the same time: a job that does not answer delays no other one."""
     found: list[Look] = []
 
     def ask(agent: int) -> None:
@@ -53,14 +53,14 @@ def look(what: int, timeout: float = _TIMEOUT) -> list[Look]:
     for thread in threads:
         thread.join()
     if any(one.answer is None for one in found):
-        # What has ended while it was looked at is no job any more.
+        # A job that ended during the query is left out.
         there = set(agents())
         found = [one for one in found if one.answer is not None or one.agent in there]
     return sorted(found, key=lambda one: one.answer["agent_pid"] if one.answer else 0)
 
 
 def _look_at(agent: int, what: int, timeout: float) -> Look | None:
-    """None if it is somebody else's: it would not talk to us, and there is nothing we could say of it."""
+    """Queries one agent. None for an agent of another user, which refuses this process."""
     from monarch._core._native import agent_pid, look_in
     from monarch._core.process.identity import new_uid
 
@@ -75,11 +75,11 @@ def _look_at(agent: int, what: int, timeout: float) -> Look | None:
 
 
 def _stopped(pid: int) -> str | None:
-    """Why a process that is stopped does not answer; None for one that is not stopped."""
+    """The reason why a stopped process does not answer; None for a process that is not stopped."""
     try:
         with open(f"/proc/{pid}/status") as f:
             fields = dict(line.split(":", 1) for line in f if ":" in line)
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return None
     state, tracer = fields.get("State", "").strip(), fields.get("TracerPid", "0").strip()
     if state.startswith("t"):
@@ -90,12 +90,12 @@ def _stopped(pid: int) -> str | None:
 
 
 def is_agent(answer: dict[str, Any]) -> bool:
-    """It is the agent of a host, which clients attach to, and not itself a client."""
+    """Whether the agent is that of a host, to which clients attach, and not itself a client."""
     return bool(answer["procs"]) and answer["procs"][0]["name"] == "agent"
 
 
 class OtherHost(NamedTuple):
-    """Another host of a job, and what its agent said of the job's procs there, or why it said nothing."""
+    """Another host of a job, and its agent's answer about the job's procs there, or the reason of a missing answer."""
 
     host: str
     state: str
@@ -104,14 +104,14 @@ class OtherHost(NamedTuple):
 
 
 def others(answer: dict[str, Any]) -> list[OtherHost]:
-    """The hosts of a client, besides its own; jobs of other releases may not tell."""
+    """The hosts of a client, besides its own; empty for jobs of other releases without this field."""
     return [OtherHost(one["host"], one["state"], one["answer"], one["error"]) for one in answer.get("hosts", [])]
 
 
 def listed(found: list[Look]) -> set[str]:
     """The numbers of the agents that have answered, or that a client has reported.
 
-    They are the agents' own ones, which those that a job has for its hosts are not.
+    They are the agents' own identities, which differ from the ids that a job has for its hosts.
     """
     answers = [one.answer for one in found if one.answer is not None]
     of_jobs = [other.answer for answer in answers for other in others(answer) if other.answer is not None]
@@ -119,12 +119,12 @@ def listed(found: list[Look]) -> set[str]:
 
 
 def agent_of(answer: dict[str, Any]) -> str:
-    """The number of the agent that has answered; "" where it says none."""
+    """The number of the agent that has answered; "" if the answer lacks it."""
     return str(answer["procs"][0]["uid"]) if answer["procs"] else ""
 
 
 def parts(one: Look) -> list[dict[str, Any] | None]:
-    """What each host of a job said. Its owner has been told of those that are lost."""
+    """The answers of the hosts of a job. Lost hosts are left out: the job's owner has been notified of them."""
     return [None] if one.answer is None else [one.answer, *(other.answer for other in others(one.answer) if other.state == "joined")]
 
 
@@ -143,11 +143,12 @@ def command_of(pid: int) -> str:
 
 
 def dump_state() -> str:
-    """This process and, if it is the client, all its procs, as JSON for a bug report.
+    """The state of this process and, in the client, of all its procs, as JSON for a bug report.
 
-    Holds versions, settings, what exists and what runs, the stacks of this process, and the variables named `MONARCH_*`; no arguments of
-    calls, no other variables. Secrets are masked by their names and forms, and values of secret variables wherever they stand. Takes at
-    most two seconds longer than the slowest part; raises nothing on a process that has no runtime.
+    Contains versions, settings, existing objects and running calls, the stacks of this process, and the variables named `MONARCH_*`; no
+    arguments of calls, no other variables. Secrets are masked by their names and forms, and values of secret variables at any place. Takes
+    at
+    most two seconds longer than the slowest part; raises nothing in a process that has no runtime.
     """
     from monarch._core.config import config
     from monarch._core.observe.doctor import versions

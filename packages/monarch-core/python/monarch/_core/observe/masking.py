@@ -1,8 +1,9 @@
-"""Secrets in texts: which parts of a text are masked before it leaves the job.
+"""Secrets in texts: the parts of a text that are masked before the text leaves the job.
 
-Masked are: values behind a name that means a secret (`HF_TOKEN=…`, `"password": …`, `--api-key …`), credentials in URLs, authorization
-and cookie headers, tokens with a well-known prefix, private keys, printed environments, and values of secret variables of an environment
-that is given. A value that is masked for no reason costs less than one that is not; but words of language models (`max_tokens`,
+Masked parts are: values behind a name that means a secret (`HF_TOKEN=…`, `"password": …`, `--api-key …`), credentials in URLs,
+authorization
+and cookie headers, tokens with a well-known prefix, private keys, printed environments, and values of secret variables of a given
+environment. A value that is masked for no reason costs less than a secret that is shown; but words of language models (`max_tokens`,
 `eos_token`, `token_count`) stay, since logs of training are full of them.
 
 Masking a masked text changes nothing. The time is linear in the length of the text.
@@ -22,11 +23,11 @@ _SHORTEST_VALUE = 6
 _DEEPEST = 50
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-# Any of these words in a name, unless the name ends with one of _HARMLESS_ENDS.
+# A name with any of these words is secret, unless it ends with one of _HARMLESS_ENDS.
 _ANYWHERE = frozenset({"password", "passwd", "passphrase", "pwd", "secret", "secrets", "credential", "credentials", "apikey"})
-# The name ends with one of these.
+# A name that ends with one of these words is secret.
 _AT_END = frozenset({"token", "authorization", "cookie", "cookies", "signature", "sig", "jwt", "auth"})
-# The name ends with one of these and `key`.
+# A name that ends with one of these words and `key` is secret.
 _KEYS = frozenset({"api", "access", "private", "secret", "auth", "session", "ssh", "encryption", "signing", "account", "master", "license"})
 _HARMLESS_ENDS = frozenset(
     {"file", "path", "dir", "folder", "name", "names", "id", "ids", "count", "length", "len", "type", "kind", "size", "expiry", "version"}
@@ -37,13 +38,13 @@ _MODEL_TOKENS = frozenset(
     | {"stop", "start", "end", "begin", "new", "unexpected", "fim", "ms", "us", "s"}
 )
 
-# A part of every name of a secret; the name is around it.
+# A part of every secret name; the match is extended to the whole name.
 _KEYWORD = re.compile(r"pass(?:w|phrase)|pwd|secret|credential|token|key|auth|cookie|sig|jwt", re.IGNORECASE | re.ASCII)
 _NAME_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _NAME_REST = re.compile(r"[A-Za-z0-9_.\-]*")
-# What separates a name from its value.
+# The separator between a name and its value.
 _SEPARATOR = re.compile(r"(?:\\*[\"'])?[ \t]{0,3}(?:=>|:=|=|:)[ \t]{0,3}")
-# The same for an option of a command line, also in the text of a Python list.
+# The separator between an option of a command line and its value, also in the text of a Python list.
 _OPTION_SEPARATOR = re.compile(r"[ \t]{1,3}(?!-)|\\*[\"'],[ \t]{0,3}(?=[\"'])")
 _OPTION = re.compile(r"--[A-Za-z0-9_.\-]+")
 _HEADER = re.compile(r"(?:proxy-)?authorization|(?:set-)?cookie", re.IGNORECASE)
@@ -54,7 +55,7 @@ _NOTHING = re.compile(r"(?:none|null|true|false|nil|undefined)?(?![^\s,;)}\]])",
 _SHORT_NUMBER = re.compile(r"[0-9.]{1,7}(?![^\s,;)}\]])")
 
 _URL = re.compile(r"(?<![A-Za-z0-9])([A-Za-z][A-Za-z0-9+.\-]{0,30}://)([^\s/?#\"'<>]{1,2048})@")
-# The URL of a dashboard has its token there.
+# The URL of a dashboard has its token in the fragment.
 _FRAGMENT = re.compile(r"(://[^\s#\"'<>]{1,2048}/#)[A-Za-z0-9_\-]{40,}")
 _BEARER = re.compile(r"(?<![A-Za-z0-9])(bearer[ \t]{1,3})(?!token\b)[A-Za-z0-9\-._~+/=]{8,}", re.IGNORECASE)
 _KNOWN = re.compile(
@@ -64,13 +65,13 @@ _KNOWN = re.compile(
     r"|eyJ[A-Za-z0-9_\-]{5,}\.eyJ[A-Za-z0-9_\-]{5,}\.[A-Za-z0-9_\-]*)"
 )
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?:[^-]|-(?!----END))*(?:-----END[A-Z0-9 ]{0,60}-{0,5})?")
-# The body of a key, which a log has line by line. A digest has no letters of both cases.
+# The body of a key, which a log has line by line. A digest never has letters of both cases.
 _KEY_LINE = re.compile(r"(?m)^(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9])[A-Za-z0-9+/]{64}$")
 _ENVIRON = re.compile(r"environ\(\{(.*?)(?:\}\)|\Z)", re.DOTALL)
 _ENVIRON_VALUE = re.compile(r"(:[ \t]{0,3})('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?)", re.DOTALL)
 _ENVIRONMENTS = frozenset({"env", "environ", "environment"})
 
-# A text without any of these is not masked; RE2 and Python read it alike. A word that names a secret is one before a separator only.
+# A text without any of these is not masked; RE2 and Python agree on them. A word for a secret counts as a name only before a separator.
 _WORD = r"(?:passw|passphrase|pwd|secret|credential|token|key|auth|cookie|sig|jwt)[a-z0-9_.\-]*"
 _SUSPECT = (
     rf"(?i){_WORD}(?:\\*[\"'])?\s*[=:]|--[a-z0-9_.\-]*{_WORD}(?:[ \t]|\\*[\"'],)"
@@ -81,7 +82,7 @@ _SUSPECT_TEXT = re.compile(_SUSPECT)
 
 
 def is_secret(name: str) -> bool:
-    """Whether a value of this name (a variable, setting, key or parameter) is a secret, by the words of the name."""
+    """Whether the words of this name (of a variable, setting, key or parameter) mean a secret."""
     words = [word.lower() for word in _WORDS.findall(name)]
     if not words:
         return False
@@ -96,21 +97,21 @@ def is_secret(name: str) -> bool:
 
 
 class Masking:
-    """Masks texts. `values` are secrets that are masked wherever they occur, besides what is found by its form.
+    """Masks texts. `values` are secrets that are masked wherever they occur, besides secrets that are found by their form.
 
-    `suspects` is a pattern, for RE2 and Python alike, that is found in each text that `text` changes, and in others.
+    `suspects` is a pattern, for RE2 and Python alike, that matches each text that `text` changes, and some others.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         long = sorted({value for value in values if len(value) >= _SHORTEST_VALUE and value.strip("*")}, key=len, reverse=True)
         found = "|".join(map(re.escape, long))
         self._values = re.compile(found) if long else None
-        # The values may stand anywhere.
+        # The values may occur at any place.
         self.suspects = f"{_SUSPECT}|{found}" if long else _SUSPECT
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str]) -> Masking:
-        """A masking that knows the values of the secret variables of an environment."""
+        """A masking with the values of the secret variables of an environment."""
         return cls(value for name, value in environ.items() if is_secret(name))
 
     def text(self, text: str) -> str:
@@ -120,7 +121,7 @@ class Masking:
         return text if _SUSPECT_TEXT.search(text) is None else self._suspect(text)
 
     def _suspect(self, text: str) -> str:
-        """A text that may have a secret, found by its form."""
+        """Masks a text that may have a secret, found by its form."""
         text = _PRIVATE_KEY.sub(f"{MASK} PRIVATE KEY {MASK}", text)
         text = _KEY_LINE.sub(MASK, text)
         text = _ENVIRON.sub(_without_environment, text)
@@ -129,15 +130,15 @@ class Masking:
             text = _FRAGMENT.sub(rf"\g<1>{MASK}", text)
         text = _BEARER.sub(rf"\g<1>{MASK}", text)
         text = _KNOWN.sub(MASK, text)
-        # Last: the parts of a masked token are no names.
+        # This comes last: the parts of a masked token are no names.
         return _pairs(text)
 
     def named(self, name: str, value: str) -> str:
-        """The value of a variable, setting or parameter of this name: wholly masked where the name means a secret, else as a text."""
+        """The value of a variable, setting or parameter: wholly masked if its name means a secret, else masked as a text."""
         return MASK if value and is_secret(name) else self.text(value)
 
     def json(self, text: str) -> str:
-        """JSON with secrets masked, as JSON; where nothing is masked, the same text. What is no JSON is masked as a text."""
+        """JSON with secrets masked, as JSON; the unchanged text if nothing is masked. A text that is no JSON is masked as a text."""
         if self._values is None and _SUSPECT_TEXT.search(text) is None and '"env' not in text:
             return text
         try:
@@ -159,7 +160,7 @@ class Masking:
         return value
 
     def _list(self, values: list[Any], depth: int) -> list[Any]:
-        """Also a command line, in which an option and its value are two words."""
+        """Masks a list, which may be a command line: an option and its value are two items."""
         found: list[Any] = []
         for index, value in enumerate(values):
             option = values[index - 1] if index else None
@@ -183,7 +184,7 @@ def _without_credentials(match: re.Match[str]) -> str:
     user, colon, _ = credentials.partition(":")
     if colon:
         return f"{scheme}{user}:{MASK}@"
-    # A user without a password is public for ssh, and a token for HTTP.
+    # In a URL a user without a password is public for ssh, and a token for HTTP.
     return f"{scheme}{MASK}@" if scheme.lower().startswith("http") else match[0]
 
 
@@ -192,7 +193,7 @@ def _without_environment(match: re.Match[str]) -> str:
 
 
 def _pairs(text: str) -> str:
-    """The text with the values masked that stand behind names of secrets."""
+    """Masks the values behind the names of secrets."""
     parts: list[str] = []
     done = at = 0
     while (keyword := _KEYWORD.search(text, at)) is not None:
@@ -214,7 +215,7 @@ def _pairs(text: str) -> str:
 
 
 def _value_at(text: str, at: int, name: str) -> tuple[int, int] | None:
-    """Where the value that begins here has its secret; None where it has none."""
+    """The span of the secret in the value that begins here; None if there is no secret."""
     opened = _OPENED.match(text, at)
     if opened is not None:
         end = _closed(text, opened.end(), opened[1])
@@ -229,7 +230,7 @@ def _value_at(text: str, at: int, name: str) -> tuple[int, int] | None:
 
 
 def _closed(text: str, at: int, quote: str) -> int:
-    """Where the quoted value ends that begins here: before its closing quote, or at the end of the text."""
+    """The end of the quoted value that begins here: before its closing quote, or at the end of the text."""
     while (end := text.find(quote, at)) >= 0:
         escapes = end
         while escapes > 0 and text[escapes - 1] == "\\":

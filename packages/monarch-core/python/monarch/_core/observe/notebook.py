@@ -1,9 +1,9 @@
-"""Notebooks: what procs print appears in the cell that is running, and is there when the cell ends. Of failures see `cells`.
+"""Notebooks: the output of procs appears in the running cell, before the cell ends. `cells` handles failures.
 
-Lines of procs go to the client's descriptors 1 and 2. In a kernel those are not what a cell shows: a cell shows what is written to the
-kernel's `sys.stdout` and `sys.stderr`. So in a kernel lines go into pipes of our own instead, and a thread writes them to these streams. At
-the end of each cell everything that was printed before is written first. The threads that this waits for do not wait for the kernel's loop,
-and it is a matter of microseconds. Should one be held up, a cell ends without it after `_FLUSH_TIMEOUT`, and the next ones do not wait.
+Lines of procs go to the client's descriptors 1 and 2. A kernel does not show those in a cell: a cell shows the text that is written to the
+kernel's `sys.stdout` and `sys.stderr`. So in a kernel the lines go into pipes of this module instead, and a thread writes them to these
+streams. At the end of each cell the cell waits until all earlier output is written. The threads involved do not wait for the kernel's loop,
+so this takes microseconds. If one of them is blocked, the cell ends after `_FLUSH_TIMEOUT`, and the next cells do not wait.
 
 IPython is detected, never imported.
 """
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
     from monarch._core.process.process import LocalProcess
 
-# A cell ends late by at most so much, in seconds (contract 13.1); what comes later still appears, where the frontend puts late output.
+# The longest delay of a cell's end in seconds (contract 13.1). Later output still appears, where the frontend puts late output.
 _FLUSH_TIMEOUT = 3.0
 _CLOSE_TIMEOUT = 1.0
 _CHUNK = 64 << 10
-# How often, and how long, a line waits for a `print` that is in progress, in seconds. That takes microseconds; a stream that blocks may
-# take for ever.
+# The number of checks, and the seconds between two, for which a line waits for a `print` in progress. A `print` takes microseconds; a
+# stream that blocks may take for ever.
 _POLITE = 50
 _PAUSE = 0.0002
-# Frames from where a thread may be switched to the `write` that it is in.
+# The number of frames between the frame in which a thread may be switched and its `write`.
 _DEPTH = 8
 
 
 def install(process: LocalProcess) -> None:
-    """Called once, when a client starts in a process that has IPython loaded."""
+    """Sets up the notebook support, once, when a client starts in a process that has IPython loaded."""
     shell = _shell()
     if shell is None:
         return
     kernel = getattr(shell, "kernel", None)
     console = Console(process) if kernel is not None else None
-    # `ipython script.py` runs a script.
+    # `ipython script.py` runs a script, not cells.
     if kernel is not None or getattr(getattr(shell, "parent", None), "interact", True):
         process.cells = Cells(shell)
     native = process.native
@@ -61,7 +61,7 @@ def install(process: LocalProcess) -> None:
 
 
 def _shell() -> Any:
-    """The interactive shell of this process, if it has one."""
+    """The interactive shell of this process, if there is one."""
     get = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return None if get is None else get()
 
@@ -77,18 +77,18 @@ class Console:
             os.set_blocking(read, False)
             self.reads.append(read)
             self.writes.append(write)
-        # Locks to release when all that was in the pipes is written, and the newest of them.
+        # Locks to release when all present content of the pipes is written, and the newest of them.
         self.waiting: list[LockType] = []
         self.last: LockType | None = None
         self.ended = allocate_lock()
         self.ended.acquire()
         process.native.set_consoles(self.writes[0], self.writes[1])
         process.console = self
-        # Not a `threading.Thread`: kernels have the output of those appear in the cell that started them.
+        # A plain thread instead of a `threading.Thread`: kernels show the output of those in the cell that started them.
         start_new_thread(self._carry, ())
 
     def flush(self, timeout: float) -> None:
-        """Waits until what is in the pipes is written, at most so long."""
+        """Waits until the content of the pipes is written, at most `timeout` seconds."""
         done = allocate_lock()
         done.acquire()
         self.last = done
@@ -98,11 +98,11 @@ class Console:
             done.release()
 
     def is_behind(self) -> bool:
-        """The last flush that was asked for has not come to its end."""
+        """Whether the last requested flush is not complete."""
         return self.last is not None and self.last.locked()
 
     def close(self) -> None:
-        """Lines that are printed from now on go where they go without a notebook; the thread ends."""
+        """Restores the destinations of output without a notebook; the thread ends."""
         for number in (1, 2):
             os.dup2(number, self.writes[number - 1])
         os.close(self.writes[2])
@@ -122,7 +122,7 @@ class Console:
         is_open = True
         while is_open:
             ready.poll()
-            # First the requests: what they are about is in the pipes already.
+            # The requests come first: the output that they wait for is already in the pipes.
             waiting: list[LockType] = []
             try:
                 is_open = os.read(self.reads[2], 1024) != b""
@@ -147,7 +147,7 @@ class Console:
 
 def _write(name: str, text: str) -> None:
     stream: Any = getattr(sys, name)
-    # A `print` writes its text and its line end one after the other: lines of procs must not get in between.
+    # A `print` writes its text and its line end separately: lines of procs must not come between.
     write: Any = getattr(stream, "write", None)
     code = getattr(getattr(write, "__func__", None), "__code__", None)
     for _ in range(_POLITE):
@@ -156,12 +156,12 @@ def _write(name: str, text: str) -> None:
         sleep(_PAUSE)
     try:
         stream.write(text)
-    except Exception as e:  # closed, or a capture of the user's that does not like it: as little can be done as for a closed console
+    except Exception as e:  # the stream is closed, or is an object of the user that raises; as for a closed console, the output is lost
         del e
 
 
 def _in_progress(code: Any) -> bool:
-    """Whether another thread is in this function. Between two writes of one `print` threads are switched nowhere else."""
+    """Whether another thread is in this function. Between the two writes of one `print`, threads are switched nowhere else."""
     own = get_ident()
     for thread, frame in sys._current_frames().items():
         depth = 0 if thread == own else _DEPTH

@@ -1,4 +1,4 @@
-"""The trace that code belongs to: each call of a sampled trace carries it to the actors (docs/events.md)."""
+"""The trace of the running code: each call of a sampled trace carries it to the actors (docs/events.md)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def use_trace(context: TraceContext | None) -> Generator[None]:
     """The calls and events of the code inside, and of tasks that it starts, belong to this trace; with None, to none.
 
-    The current span of OpenTelemetry, where that library is loaded and has one, counts more. A generator that is suspended inside belongs,
-    when a later message of an actor reads it on, to the trace of that message.
+    The current span of OpenTelemetry has precedence, if that library is loaded and has one. A generator that is suspended inside belongs,
+    when a later message of an actor resumes it, to the trace of that message.
     """
     if context is not None and not isinstance(context, TraceContext):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"context={context!r}: expected a TraceContext or None, not {type(context).__name__}")

@@ -1,4 +1,4 @@
-"""Spans, meters and events of users: events of the process while those are recorded (docs/events.md). Else they cost next to nothing."""
+"""Spans, meters and events of users: events of the process while events are recorded (docs/events.md). Otherwise they cost little."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Span:
 
 
 _NOTHING = _Span()
-# Bytes that a record has for a text (`rust/events/src/text.rs`), and those of one field where all are longer; a character has 12 at most.
+# Bytes for a text in a record (`rust/events/src/text.rs`), and for one field if all are longer; an escaped character has 12 at most.
 _LONGEST, _SHORT = 4096, 1200
 
 
@@ -44,9 +44,9 @@ class _RecordedSpan(_Span):
 
     def __exit__(self, *raised: object) -> None:
         ended = now()
-        # What has been turned off meanwhile has no time.
+        # A span whose recording was turned off meanwhile has no duration.
         span_exit(self._number, self._name, max(0, ended - self._began), raised[0] is not None)
-        # A generator that another task leaves has entered nothing there.
+        # A generator that another task closes has entered nothing in that task.
         try:
             _spans()[0].reset(self._token)
         except ValueError:
@@ -57,7 +57,7 @@ _made: tuple[ContextVar[int], Iterator[int]] | None = None
 
 
 def _spans() -> tuple[ContextVar[int], Iterator[int]]:
-    """The span that this code runs in, and the numbers of spans."""
+    """The current span, and the numbers of spans."""
     global _made
     if _made is None:
         from contextvars import ContextVar
@@ -75,17 +75,17 @@ def _json(fields: Mapping[str, object]) -> str:
     try:
         try:
             text = json.dumps(fields, default=str, allow_nan=False)
-        except ValueError:  # NaN and infinities are no JSON; a cycle is none either, and has no end
+        except ValueError:  # JSON has neither NaN and infinities nor cycles
             text = json.dumps(_finite(fields), default=str)
-    except Exception:  # keys, cycles or classes that are no JSON, and have no text either: an event is no reason to fail
+    except Exception:  # keys, cycles or classes without a JSON form or a text: an event must not make the program fail
         text = json.dumps({_shown(name): _shown(value) for name, value in fields.items()})
     return text if len(text) <= _LONGEST else _shortened(fields)
 
 
 def _finite(value: Any) -> Any:
-    """The same with numbers that JSON does not have as text."""
+    """The value with a text in place of each number that JSON does not have."""
     if isinstance(value, float):
-        # The text of a float that is finite is the number itself.
+        # A finite float is its own JSON number.
         return value if value - value == 0.0 else str(value)
     if isinstance(value, dict):
         return {name: _finite(one) for name, one in value.items()}  # pyright: ignore[reportUnknownVariableType]
@@ -93,7 +93,9 @@ def _finite(value: Any) -> Any:
 
 
 def _shortened(fields: Mapping[str, object]) -> str:
-    """As JSON that a record has room for: a text that is cut would be none. Long values are short texts, and the last fields missing."""
+    """The fields as JSON that fits into a record: a truncated text would be invalid. Long values are shortened, and the last fields left
+    out.
+    """
     import json
 
     pieces: list[str] = []
@@ -117,15 +119,15 @@ def _shown(value: object) -> str:
 
 
 def span(name: str, **attributes: object) -> _Span:
-    """A context manager that marks a stretch of work: events `span.enter` and `span.exit`, if events are recorded."""
+    """A context manager that marks a section of work: events `span.enter` and `span.exit`, if events are recorded."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _no_name(name)
     return _RecordedSpan(name, attributes) if is_on() else _NOTHING
 
 
 def emit(name: str, **fields: object) -> None:
-    """An event of the program, with fields that JSON can have; others as text. Nothing happens while no events are recorded."""
-    # Also while nothing is recorded: else an observer would make a program fail.
+    """Emits an event of the program, with JSON fields; other values as text. Nothing happens while no events are recorded."""
+    # The name is also checked while nothing is recorded: else an observer would make a program fail.
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _no_name(name)
     if is_on():
@@ -137,7 +139,7 @@ def _no_name(name: object) -> TypeError:
 
 
 def traced(function: Any = None, /, *, name: str | None = None) -> Any:
-    """Marks each call of a function, sync or async; bare or with a name."""
+    """Marks each call of a function, sync or async; used with or without a name."""
     return function if function is not None else _unchanged
 
 
@@ -151,7 +153,7 @@ class _Instrument:
     def __init__(self, meter: str, name: str, kind: str, unit: str) -> None:
         self.name = name
         self._meter = meter
-        # As the record has it: both are the same for all updates, and stored once.
+        # The form in the record: name and kind are the same for all updates, and stored once.
         self._kind = f"{kind} {unit}" if unit else kind
 
     def add(self, amount: float, attributes: Mapping[str, object] | None = None, context: Any = None) -> None:
@@ -192,5 +194,5 @@ class _Meter:
 
 
 def get_meter(name: str = "monarch") -> _Meter:
-    """Makes instruments that count and measure; `name` is the part of a program that they belong to."""
+    """A factory of instruments that count and measure; `name` is the part of the program that they belong to."""
     return _Meter(name)

@@ -1,8 +1,8 @@
-"""What `monarch doctor` reports of other wheels: entry points that cannot be loaded, and the lines that wheels add.
+"""The checks of other wheels by `monarch doctor`: entry points that cannot be loaded, and lines that wheels add.
 
-The imports of everything that is installed take most of the doctor's time, and may run any code. So each wheel has a child process, forked
-before this process has threads: all wheels are loaded at the same time, and while the machine is checked. A wheel whose code hangs, or ends
-its process, is a finding, and stops nothing else.
+The imports of all installed wheels take most of the doctor's time, and may run any code. So each wheel has a child process, forked
+before this process has threads. The children work at the same time as the checks of the machine. A wheel whose code hangs, or ends
+its process, is a finding, and affects no other check.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from monarch._core.config.entry_points import BrokenEntry, LoadedEntry, broken, entries_by_wheel, load_entries, load_entry
 from monarch._core.observe.doctor import Line
 
-# Entry points of other wheels that add lines: callables that give (subject, text, what to do).
+# Entry points of other wheels that add lines: callables that yield (subject, text, remedy).
 GROUP = "monarch.doctor"
-# Groups whose entries are checked against those of all wheels, and so all in one process.
+# Groups whose entries are checked against those of all wheels, and so in one process.
 DECLARATIONS = ("monarch.settings", "monarch.errors")
-# PyTorch takes ten seconds from a cold disk of a busy machine.
+# Seconds: PyTorch takes ten seconds from a cold disk of a busy machine.
 LOAD_TIMEOUT = 60.0
 _PR_SET_PDEATHSIG = 1
 
@@ -61,7 +61,7 @@ def load_declarations() -> None:
     from monarch._core.errors import known_rows as errors
 
     log = logging.getLogger("monarch.extension")
-    # What is left out is reported here, and not in the log too.
+    # Declarations that are left out are reported here, so the log need not name them too.
     level, _ = log.level, log.setLevel(logging.CRITICAL)
     try:
         settings.declare()
@@ -77,27 +77,27 @@ def _left_out(found: BrokenEntry) -> Line:
 
 
 def _added(found: LoadedEntry) -> Iterator[Line]:
-    """The lines of a wheel; what raises while it gives them is a finding."""
+    """The lines of a wheel. An exception while it yields them is a finding."""
     try:
         yield from (Line(*line) for line in found.value())
-    except (Exception, SystemExit) as e:  # whatever another wheel raises
+    except (Exception, SystemExit) as e:  # another wheel may raise anything
         failed = found.broken(e)
         yield Line(found.name, failed.report(), failed.todo)
 
 
 class Wheels:
-    """All wheels with entry points, a child process each. No thread may run when this is made."""
+    """All wheels with entry points, a child process each. No other thread may run when this object is made."""
 
     def __init__(self) -> None:
-        # Before anything asks for a setting, which logs what is left out.
+        # This comes before any use of a setting, which would log the declarations that are left out.
         load_declarations()
         self._end = time.monotonic() + LOAD_TIMEOUT
         self._children = [_Child(wheel, [key for key in keys if key[0] not in DECLARATIONS]) for wheel, keys in entries_by_wheel().items()]
 
     def lines(self) -> Iterator[Line]:
-        """Waits for the children: lines about entry points, then those that wheels add."""
+        """Waits for the children. Yields lines about entry points, then lines that wheels add."""
         reports = [child.report(self._end) for child in self._children]
-        # This process has left out declarations, and what failed when it started a proc.
+        # The wheels that this process itself has left out: their declarations, or their hooks at the start of a proc.
         own = [_left_out(found) for found in broken()]
         left_out = {line.text: line for line in [*(line for report in reports for line in report.left_out), *own]}
         yield from left_out.values()
@@ -119,20 +119,20 @@ class _Child:
         if self._pid == 0:
             try:
                 _end_with(doctor)
-                os.dup2(2, 1)  # what an import prints is no part of the report
+                os.dup2(2, 1)  # the output of an import is no part of the report
                 _send(write, report_of(keys, lambda key: _send(write, key)))
             finally:
                 os._exit(0)
         os.close(write)
 
     def report(self, end: float) -> Report:
-        """The child's report; a child that has sent none by the time `end` is killed, and is a finding."""
+        """The child's report. A child without a report at the time `end` is killed, and is a finding."""
         received = bytearray()
         sent: list[Any] = []
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         is_late = False
-        # Not until the end of the pipe: processes that a wheel has forked may hold it open.
+        # The loop does not wait for the end of the pipe: processes that a wheel has forked may hold it open.
         while not is_late and not _is_report(sent):
             is_late = not poll.poll(max(end - time.monotonic(), 0) * 1000)
             part = b"" if is_late else os.read(self._fd, 1 << 16)
@@ -155,7 +155,7 @@ class _Child:
 
 
 def _is_report(sent: Sequence[Any]) -> bool:
-    """Whether the last that was sent is the report, and not a key."""
+    """Whether the last line is the report, and not a key."""
     return bool(sent) and len(sent[-1]) == len(Report._fields)
 
 

@@ -1,1 +1,1 @@
-"""Pickling of messages: by reference, by value, and large buffers apart."""
+"""Pickling of messages: by reference, by value, and large buffers out of band."""

@@ -1,12 +1,11 @@
-"""Finds what it was that could not be pickled or unpickled, after the failure, and says so in a note of the exception.
+"""Finds the object that could not be pickled or unpickled, after the failure, and names it in a note of the exception.
 
 Pickling: from the message downwards, the first part that fails alone with the same type of error is entered, until none of its parts
-does. The parts of an object are those that its own `__reduce_ex__` gives, so that what a `__getstate__` leaves out is not blamed.
-Unpickling: the stream is read again by the slow unpickler, which knows the callable it is in when it fails.
+fails. The parts of an object are those that its own `__reduce_ex__` gives, so attributes that a `__getstate__` leaves out are not blamed.
+Unpickling: the slow unpickler reads the stream again and records the callable in which it fails.
 """
 
-# Works on objects of which nothing is known.
-# pyright: basic
+# This module works on objects of unknown types.
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from monarch._core.pickle.state import trial
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# The search is a courtesy: it must not cost much more than the failure did.
+# Limits of the search, which must not cost much more than the failure itself.
 _DEPTH = 30
 _ATTEMPTS = 400
 _SECONDS = 2.0
@@ -36,7 +35,7 @@ def blame_pickling(exc: BaseException, obj: Any, attempt: Callable[[Any], None])
         path = _Search(type(exc), attempt).path(obj)
         if path:
             exc.add_note("in " + " -> ".join(path))
-    except Exception:  # the error itself is what matters
+    except Exception:  # the original error matters more
         return
 
 
@@ -112,7 +111,7 @@ def _function_parts(function: FunctionType) -> Iterator[tuple[str, Any]]:
         if isinstance(cell, CellType):
             try:
                 yield f"closure variable {name}", cell.cell_contents
-            except ValueError:  # still empty
+            except ValueError:  # the cell is empty
                 continue
     for name in global_names(function.__code__):
         if name in function.__globals__:
@@ -131,7 +130,7 @@ def _object_parts(obj: Any) -> Iterator[tuple[str, Any]]:
         yield ".__self__", bound
     try:
         reduced = obj.__reduce_ex__(5)
-    except Exception:  # this is where it fails
+    except Exception:  # this part is the culprit
         return
     if type(reduced) is not tuple:
         return
@@ -158,12 +157,12 @@ def _short(key: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# Of a class or function that goes by reference, and whose module the receiver does not have.
+# For a class or function that is sent by reference, and whose module the receiver lacks.
 MISSING = "hint: '{module}' is not on this machine: `sync_workspace`, or a mount (`remote_mount` of a job), brings it to the hosts"
 
 
 def blame_unpickling(exc: BaseException, data: bytes | memoryview, buffers: Sequence[Any]) -> None:
-    """Adds a note like `while unpickling train.Model` to the error, if the failure comes again."""
+    """Adds a note like `while unpickling train.Model` to the error, if the failure can be reproduced."""
     if len(data) > _REREAD or isinstance(exc, RecursionError | MemoryError):
         return
     reader = _Reader(io.BytesIO(data), buffers=buffers)
@@ -176,7 +175,7 @@ def blame_unpickling(exc: BaseException, data: bytes | memoryview, buffers: Sequ
 
 
 class _Reader(pickle._Unpickler):  # pyright: ignore
-    """The unpickler in Python, which remembers what it is calling."""
+    """The unpickler in Python, which records its current callable."""
 
     current = ""
     dispatch: dict[int, Callable[[Any], None]] = dict(pickle._Unpickler.dispatch)  # pyright: ignore

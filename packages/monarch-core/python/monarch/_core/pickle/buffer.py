@@ -32,7 +32,7 @@ class Buffer:
         return self._size
 
     def freeze(self) -> FrozenBuffer:
-        """All that was written, read-only; the buffer is empty afterwards."""
+        """The written bytes, read-only; the buffer is empty afterwards."""
         parts, self._parts, self._size = self._parts, [], 0
         return FrozenBuffer(parts[0] if len(parts) == 1 else b"".join(parts))
 
@@ -41,7 +41,7 @@ class Buffer:
 
 
 class FrozenBuffer(bytes):
-    """Read-only bytes with a reading position; `len` is what has not been read, the buffer protocol gives all of it.
+    """Read-only bytes with a reading position; `len` is the number of unread bytes, the buffer protocol gives all bytes.
 
     A subclass of `bytes`, because Python 3.11 lets no other class offer its memory read-only.
     """
@@ -49,7 +49,7 @@ class FrozenBuffer(bytes):
     _at = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """The next `size` bytes, or all that are left if it is negative or None."""
+        """The next `size` bytes, or the rest if `size` is negative or None."""
         start = self._at
         end = self._end if size is None or size < 0 else min(start + size, self._end)
         self._at = end
@@ -62,7 +62,7 @@ class FrozenBuffer(bytes):
         return self.read(length if size is None or size < 0 else min(size, length))
 
     def readinto(self, target: BytesLike, /) -> int:
-        """Fills `target` as far as bytes are left; returns how many bytes it wrote."""
+        """Fills `target` with the next bytes; returns the number of bytes written."""
         into = memoryview(target).cast("B")
         start = self._at
         end = min(start + into.nbytes, self._end)

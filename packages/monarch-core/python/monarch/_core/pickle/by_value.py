@@ -1,10 +1,10 @@
-"""Classes and functions that go by value: cloudpickle, plus their source text and a memory of what is known already.
+"""Classes and functions that are sent by value: cloudpickle, with their source text and a cache of known classes.
 
 Source: the first function of a message that comes from a file or cell brings that text, compressed; later ones refer to it. The
 receiver enters it in `linecache` unless it has the same text itself, so that tracebacks and pdb show the lines.
 
-Classes: cloudpickle recognises a class that comes back, but writes the state of the copy over it, which would tie its methods to new
-globals. Here the process that defined a class never takes state from outside, and any other skips state of the same version.
+Classes: cloudpickle recognises a class that returns, but writes the state of the copy over it, which would tie its methods to new
+globals. Here the process that defined a class never takes state from outside, and any other process skips state of the same version.
 """
 
 # Cloudpickle has no types.
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from types import CodeType
     from weakref import ref
 
-# Longer files would cost more than their lines in a traceback are worth.
+# The largest source text in bytes: the lines of a traceback are not worth the cost of a longer file.
 _MAX_SOURCE = 1 << 20
 
 Source = tuple[str, int, bytes]
 
-# What was packed, by file name, with the lines it was made of.
+# The packed sources by file name, with the lines they were made of.
 _packed: dict[str, tuple[list[str], Source | None]] = {}
-# Checksum of what was entered, by file name.
+# Checksums of the entered sources, by file name.
 _entered: dict[str, int] = {}
 # Held while a class gets its state.
 _states = threading.RLock()
-# Classes by id: a reference that keeps the entry true, whether defined here, and the version of the state.
+# Classes by id: a weak reference that validates the entry, whether the class is defined here, and the version of its state.
 _known: dict[int, tuple[ref[type], bool, bytes | None]] = {}
 
 _FUNCTION = type(lambda: None)
@@ -71,7 +71,7 @@ class ByValuePickler(cloudpickle.Pickler):
         if kind is _CACHED and goes_by_value(obj):
             return (_make_cached, (obj.__wrapped__, obj.cache_parameters()))
         if kind is functools.cached_property:
-            # Python 3.11 keeps a lock in it.
+            # Python 3.11 keeps a lock in the object.
             return (_make_cached_property, (obj.func, obj.attrname))
         if self.tensor is not None:
             return self.tensor(obj)
@@ -79,14 +79,14 @@ class ByValuePickler(cloudpickle.Pickler):
 
 
 class SameProgramByValuePickler(ByValuePickler):
-    """Has what `__main__` defines by its name, and the rest by value."""
+    """Pickles the classes and functions of `__main__` by name, and others by value."""
 
     def reducer_override(self, obj: Any) -> Any:
         return NotImplemented if is_in_main(obj) else super().reducer_override(obj)
 
 
 def _register(name: Any) -> bool:
-    """Tells cloudpickle about a module that only we know to be a notebook, or somebody else's `__main__`."""
+    """Registers a module with cloudpickle that only Monarch identifies as a notebook, or as the `__main__` of another process."""
     module = sys.modules.get(name)
     if module is None or name == "__main__":
         return False
@@ -108,7 +108,7 @@ def _make_cached_property(function: Any, name: str | None) -> Any:
 
 
 def _source(code: CodeType) -> Source | None:
-    """File name, checksum and compressed text of the file or cell of some code, the same object every time."""
+    """File name, checksum and compressed text of the file or cell of a code object, the same object every time."""
     name = code.co_filename
     lines = linecache.getlines(name)
     known = _packed.get(name)
@@ -122,7 +122,7 @@ def _source(code: CodeType) -> Source | None:
 
 
 def _reduced_code(code: CodeType) -> Any:
-    """As cloudpickle does it, with the name of the file: its release 3.1.3 writes another one, and source is found by that name."""
+    """The reduction of cloudpickle with the original file name: its release 3.1.3 changes the name by which sources are found."""
     reduced = cloudpickle.Pickler.dispatch_table[_CODE](code)
     make, args = reduced[:2]
     return reduced if code.co_filename in args else (_make_code, (code.co_filename, make, args), *reduced[2:])
@@ -143,7 +143,7 @@ def _enter(name: str, checksum: int, packed: bytes) -> None:
         return
     lines = zlib.decompress(packed).decode("utf-8", "surrogatepass").splitlines(keepends=True)
     if linecache.getlines(name) != lines:
-        # Without a time of change `checkcache` leaves the entry alone.
+        # Without a modification time `checkcache` keeps the entry.
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     _entered[name] = checksum
 

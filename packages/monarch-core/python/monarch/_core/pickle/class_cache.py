@@ -1,4 +1,4 @@
-"""What was pickled and unpickled of classes that go by value, so that spawning the same class again is cheap."""
+"""A cache of pickled and unpickled classes that are sent by value, so that spawning the same class again is cheap."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from monarch._core.pickle.reference import registered_by_value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A program has few actor classes; what falls out is pickled or unpickled again.
+# Entries in each cache: a program has few actor classes, and a dropped class is pickled or unpickled again.
 _KEPT = 128
 _MARK = b"V"
 
 
 class _Entry:
-    """A class and what it was made of when its payload was pickled. Holds the class, so that its id stays its own."""
+    """A class and its parts when its payload was pickled. The entry holds the class, so that its id stays unique."""
 
     __slots__ = ("cls", "data", "fingerprint", "registered", "version")
 
@@ -37,13 +37,13 @@ _classes: dict[bytes, type] = {}
 
 
 def _entry(cls: type) -> _Entry | None:
-    """The entry of a class as it is now; None if it depends on something that may change unseen."""
+    """The entry of the class in its present state; None if it depends on an object that may change unnoticed."""
     key = id(cls)
     found = _entries.pop(key, None)
     if found is None or not found.unchanged():
         try:
             found = _Entry(cls, Fingerprint(cls))
-        except Exception:  # `Mutable`, or a class that does not like to be looked at
+        except Exception:  # `Mutable`, or a class that refuses the inspection
             return None
         if len(_entries) >= _KEPT:
             _drop_oldest(_entries)
@@ -52,13 +52,13 @@ def _entry(cls: type) -> _Entry | None:
 
 
 def version(cls: type) -> bytes | None:
-    """A word that stays the same as long as nothing the class is made of changes; None if that cannot be known."""
+    """A token that stays the same until a part of the class changes; None if changes cannot be noticed."""
     entry = _entry(cls)
     return None if entry is None else entry.version
 
 
 def payload(cls: type, dumps: Callable[[Any], bytes]) -> bytes:
-    """The pickle of a class that goes by value, marked as such."""
+    """The pickle of a class that is sent by value, with its mark."""
     entry = _entry(cls)
     if entry is not None and entry.data is not None:
         return entry.data
@@ -81,5 +81,5 @@ def from_payload(data: bytes, loads: Callable[[memoryview], Any]) -> type:
 
 
 def _drop_oldest(kept: dict[Any, Any]) -> None:
-    # A copy, which is made in one step: other threads add to it.
+    # The loop needs a copy, which is made in one step: other threads add to the cache.
     kept.pop(next(iter(list(kept)), None), None)

@@ -1,9 +1,9 @@
-"""Whether a class that goes by value is still what it was.
+"""The check whether a class that is sent by value is unchanged.
 
-Building a fingerprint walks everything cloudpickle would walk: the entries of the class, code, defaults, cells and referenced globals
-of its functions, and on through functions, classes and small containers that go by value too. Every place where a name is bound is
-noted with the object found there. `unchanged` looks at all these places again and compares identities, which is far cheaper than the
-walk. What can change without a name being bound anew, such as an instance, has no fingerprint.
+A fingerprint visits everything that cloudpickle would: the entries of the class, code, defaults, cells and referenced globals
+of its functions, and further through functions, classes and small containers that are sent by value too. It records every place where a
+name is bound, with the object there. `unchanged` reads all these places again and compares identities, which is far cheaper than the
+first visit. An object that can change without a rebinding, such as an instance, has no fingerprint.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from typing import Any
 
 from monarch._core.pickle.reference import goes_by_value, module_by_value
 
-# Beyond this many objects, looking at all of them costs as much as pickling them.
+# The number of objects beyond which checking all of them costs as much as pickling them.
 _BUDGET = 600
-# Code objects whose names are remembered; in a notebook new ones keep coming.
+# The number of code objects whose names are cached; a notebook makes new ones all the time.
 _CODES = 4096
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, EllipsisType, NotImplementedType})
@@ -45,9 +45,9 @@ _FIXED = (
     ClassMethodDescriptorType,
     MethodWrapperType,
 )
-# Made anew by the class itself.
+# Entries that the class itself creates.
 _SKIPPED = frozenset({"__dict__", "__weakref__", "_abc_impl"})
-# Instances that do not change, or whose pickle is their name.
+# Types whose instances do not change, or whose pickle is their name.
 _STEADY = frozenset(
     {
         ("logging", "Logger"),
@@ -68,11 +68,11 @@ _names: dict[CodeType, tuple[str, ...]] = {}
 
 
 class Mutable(Exception):
-    """Something may change unseen."""
+    """A part of the class may change unnoticed."""
 
 
 class Fingerprint:
-    """The places a class is made of, and what was found in them. Raises `Mutable` if they are not all there is."""
+    """The places of the parts of a class, and the objects found there. Raises `Mutable` if the list cannot be complete."""
 
     __slots__ = ("_abstract", "_cells", "_functions", "_maps", "_parts", "_seen", "_sequences", "_todo")
 
@@ -83,7 +83,7 @@ class Fingerprint:
         self._sequences: list[tuple[Any, tuple[Any, ...]]] = []
         self._parts: list[tuple[Any, str, Any]] = []
         self._abstract: list[type] = []
-        self._seen: dict[int, Any] = {}  # holds what it has seen: an id must stay its own
+        self._seen: dict[int, Any] = {}  # holds the visited objects, so that ids stay unique
         self._todo: list[Any] = [cls]
         while self._todo:
             self._visit(self._todo.pop())
@@ -213,7 +213,7 @@ class Fingerprint:
             raise Mutable
 
     def _instance(self, value: Any, kind: type[Any]) -> None:
-        """A descriptor of ours: as steady as its attributes."""
+        """Visits a descriptor of this package, which changes only with its attributes."""
         for base in kind.__mro__:
             slots = base.__dict__.get("__slots__", ())
             for slot in (slots,) if isinstance(slots, str) else slots:
@@ -253,7 +253,7 @@ def _importable(value: Any) -> bool:
 
 
 def global_names(code: CodeType) -> tuple[str, ...]:
-    """Names of globals that some code and the code inside it uses."""
+    """Names of the globals that a code object and the code inside it use."""
     found = _names.get(code)
     if found is None:
         import dis

@@ -1,8 +1,8 @@
-"""The message pickler: protocol 5, the C pickler where it will do, cloudpickle for what must go by value.
+"""The message pickler: protocol 5, the C pickler where possible, cloudpickle for objects that must be sent by value.
 
 Three tiers, cheapest first. Trees of plain builtins go straight through the C function. Everything else goes through a C pickler that
-looks at each class and function on the way; the first that the other side could not import sends the message to the third tier, which
-is cloudpickle with the source text added (`by_value`). Buffers of `OUT_OF_BAND` bytes and more are handed out instead of being copied
+inspects each class and function; the first that the other side could not import sends the message to the third tier, which
+is cloudpickle with the source text added (`by_value`). Buffers of `OUT_OF_BAND` bytes and more are sent out of band instead of being copied
 into the stream. For `bytes` that pickle itself would copy, the pickler's memo is primed: the stream starts by taking these objects from
 the buffers and refers to them from then on, at any depth, so that identities inside a message are kept.
 """
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pickle import PickleBuffer
 
-# Below this, a copy in the stream is cheaper than a part of its own.
+# Bytes below which a copy in the stream is cheaper than an out-of-band part.
 OUT_OF_BAND = 256
-# Search for large `bytes`: levels of containers, and how many items on one level.
+# Limits of the search for large `bytes`: levels of containers, and items on one level.
 _LEVELS = 4
 _ITEMS = 1024
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str})
-# Objects that pickle by the name of a module although they are neither class nor function.
+# Objects that pickle by the name of a module although they are neither classes nor functions.
 _NAMED = frozenset({"_lru_cache_wrapper", "TypeVar"})
 _FUNCTION = type(lambda: None)
 # Streams without this byte name no module.
@@ -40,19 +40,19 @@ _TAKE_BUFFER = b"\x97\x940"
 
 
 class ByValue(Exception):
-    """Internal: the message holds something that cannot go by reference."""
+    """Internal: the message holds an object that cannot be sent by reference."""
 
 
 def dumps(obj: Any) -> tuple[bytes, list[memoryview | bytes]]:
     """Pickles a message; the list has its out-of-band buffers in order: `bytes`, or contiguous views of one dimension of bytes.
 
-    Views of writable memory are not copied here. Raises what pickling raised, with a note that gives the path to the culprit.
+    Views of writable memory are not copied here. Raises the exceptions of pickling, with a note that gives the path to the culprit.
     """
     kind: Any = type(obj)  # pyright: ignore[reportUnknownVariableType]
     if kind is tuple and len(obj) == 2:
         # Most messages: a few atoms and no keywords.
         args: Any = obj[0]
-        # The type first: asking an array or a tensor for its truth fails, or waits for a device.
+        # The type is checked first: the truth value of an array or a tensor raises, or waits for a device.
         if type(obj[1]) is dict and not obj[1] and type(args) is tuple:
             for item in args:  # pyright: ignore[reportUnknownVariableType]
                 if type(item) not in _ATOMS:  # pyright: ignore[reportUnknownArgumentType]
@@ -67,7 +67,7 @@ def dumps(obj: Any) -> tuple[bytes, list[memoryview | bytes]]:
 
 
 def dumps_for_same_program(obj: Any) -> tuple[bytes, list[memoryview | bytes]]:
-    """As `dumps`, for a reader that runs the same program: classes and functions that are found in `__main__` go by name.
+    """Like `dumps`, for a reader that runs the same program: classes and functions of `__main__` are sent by name.
 
     So `loads` gives values of the reader's own classes. They must exist there by then, or it raises `AttributeError`.
     """
@@ -78,14 +78,14 @@ def dumps_for_same_program(obj: Any) -> tuple[bytes, list[memoryview | bytes]]:
 
 
 def dumps_in_band(obj: Any) -> bytes:
-    """Pickles like a message, into one piece."""
+    """Pickles a message into one piece, without out-of-band buffers."""
     return _encode(obj, (), None)
 
 
 def loads(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:
-    """Unpickles a message; `buffers` are the parts that `dumps` handed out: `bytes` if read-only, else writable memory.
+    """Unpickles a message; `buffers` are the out-of-band parts of `dumps`: `bytes` if read-only, else writable memory.
 
-    Raises what unpickling raised, with a note that names the object where that can be found out.
+    Raises the exceptions of unpickling, with a note that names the object if it can be found.
     """
     if buffers:
         buffers = [bytes(part) if type(part) is memoryview and part.readonly else part for part in buffers]
@@ -172,14 +172,14 @@ def _attempt(
     except NeedsReceivers:
         raise
     except (PicklingError, AttributeError, TypeError):
-        pass  # cloudpickle knows more types; what a `__reduce__` of the user raised comes again
+        pass  # cloudpickle supports more types; an exception of a user's `__reduce__` is raised again there
     from monarch._core.pickle.by_value import ByValuePickler, SameProgramByValuePickler
 
     return _run(SameProgramByValuePickler if same_program else ByValuePickler, obj, large, buffers, tensor)
 
 
 def attempt(obj: Any) -> None:
-    """Pickles and throws away: whether it can be done, without a copy of large buffers and without a search for the culprit."""
+    """Pickles an object and discards the result, as a test: without a copy of large buffers and without a search for the culprit."""
     before, state.message = state.message, True
     try:
         tensor = _tensors().reduce if complete_module("torch") is not None else None
@@ -205,7 +205,7 @@ def _run(
         def apart(view: PickleBuffer) -> bool:
             try:
                 raw = view.raw()
-            except BufferError:  # not contiguous
+            except BufferError:  # the buffer is not contiguous
                 return True
             if raw.nbytes < OUT_OF_BAND:
                 return True
@@ -224,7 +224,7 @@ def _run(
 
 
 class MessagePickler(Pickler):
-    """The C pickler, stopped by the first class or function that must go by value."""
+    """The C pickler, stopped by the first class or function that must be sent by value."""
 
     tensor: Callable[[Any], Any] | None = None
 
@@ -242,7 +242,7 @@ class MessagePickler(Pickler):
 
 
 class SameProgramPickler(MessagePickler):
-    """Has what `__main__` defines by its name."""
+    """Pickles the classes and functions of `__main__` by name."""
 
     def reducer_override(self, obj: Any) -> Any:
         return NotImplemented if is_in_main(obj) else super().reducer_override(obj)

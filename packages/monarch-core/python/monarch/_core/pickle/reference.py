@@ -1,4 +1,4 @@
-"""What a message holds by reference, and what the other side could not import and goes by value."""
+"""The decision whether a class or function is sent by reference, or by value because the other side could not import it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monarch._core.pickle.imports import complete_module
 FunctionType = type(lambda: None)
 
 _MAIN = frozenset({"__main__", "__mp_main__"})
-# Modules that were looked at and are no notebooks.
+# Inspected modules that are no notebooks.
 _ordinary: set[str] = {"builtins"}
 
 
@@ -31,7 +31,7 @@ def is_in_main(obj: Any) -> bool:
 
 
 def module_by_value(name: str) -> bool:
-    """Whether what is defined in the module of this name goes by value."""
+    """Whether objects defined in the module of this name are sent by value."""
     if name in _MAIN:
         return True
     registered = registered_by_value()

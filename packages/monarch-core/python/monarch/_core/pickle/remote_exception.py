@@ -19,18 +19,18 @@ _PYTHON_HEADER = "Traceback (most recent call last):\n"
 TEXT_LIMIT = 16 << 10
 TRACEBACK_LIMIT = 64 << 10
 
-# Qualified type name, text, formatted traceback, pickled exception if it travels.
+# Qualified type name, text, formatted traceback, pickled exception if it can be pickled.
 Packed = tuple[str, str, str, bytes | None]
 
 
 def type_name(kind: type[Any]) -> str:
-    """Qualified name of a class as tracebacks show it: without the module for builtins and `__main__`."""
+    """Qualified name of a class in the form of tracebacks: without the module for builtins and `__main__`."""
     module, name = kind.__module__, kind.__qualname__
     return name if module in ("builtins", "__main__", "__mp_main__") else f"{module}.{name}"
 
 
 def exception_text(exc: BaseException) -> str:
-    """`str(exc)`, whatever its `__str__` does."""
+    """`str(exc)`, with a substitute if `__str__` raises."""
     try:
         text = str(exc)
     except BaseException:
@@ -65,7 +65,7 @@ def format_exception(exc: BaseException) -> str:
         described = traceback.TracebackException.from_exception(exc)
         _cut(described, _package_folders(), set())
         text = "".join(described.format()).rstrip("\n")
-    except BaseException:  # a hostile exception must not hide that there is one
+    except BaseException:  # an exception whose text raises must not hide itself
         text = f"{_PYTHON_HEADER}{type_name(type(exc))}: {exception_text(exc)}"
     text = bounded(text.replace(_PYTHON_HEADER, HEADER + "\n"), TRACEBACK_LIMIT)
     return text if text.startswith(HEADER) else f"{HEADER}\n{text}"
@@ -73,13 +73,13 @@ def format_exception(exc: BaseException) -> str:
 
 def _package_folders() -> tuple[str, ...]:
     folders = {__file__.rpartition("/_core/")[0]}
-    # The other wheels of the namespace may lie elsewhere.
+    # The other wheels of the namespace may be in other folders.
     folders.update(getattr(sys.modules.get("monarch"), "__path__", ()))
     return tuple(folder + "/" for folder in folders if folder)
 
 
 def _cut(described: Any, ours: tuple[str, ...], seen: set[int]) -> None:
-    """Removes frames of this package from a `TracebackException` and all it is chained to."""
+    """Removes frames of this package from a `TracebackException` and all its chained exceptions."""
     pending = [described]
     while pending:
         part = pending.pop()
@@ -96,7 +96,7 @@ def pack_exception(
     dumps: Callable[[BaseException], bytes] | None = None,
     loads: Callable[[bytes], Any] | None = None,
 ) -> Packed:
-    """Plain values that always travel; the pickle is None if the exception does not survive a round trip."""
+    """The exception as plain values, which can always be sent; the pickle is None if the exception does not survive a round trip."""
     return (*describe(exc), _pickled(exc, dumps, loads))
 
 
@@ -108,7 +108,7 @@ def _pickled(exc: BaseException, dumps: Callable[[BaseException], bytes] | None,
         data = (dumps or pickling.dumps_in_band)(exc)
         with trial():
             back = (loads or pickling.loads)(data)
-    except BaseException:  # user code runs in here: whatever it does, the caller must hear of the error
+    except BaseException:  # user code runs in here: whatever it raises, the caller must receive the error
         return None
     return data if type(back) is type(exc) else None
 
@@ -121,7 +121,7 @@ def unpack_exception(packed: Packed, loads: Callable[[bytes], Any] | None = None
     if data is not None:
         try:
             back = (loads or pickling.loads)(data)
-        except BaseException:  # its class may not be importable here
+        except BaseException:  # the class may not be importable here
             back = None
         if isinstance(back, BaseException):
             return back

@@ -1,4 +1,4 @@
-"""What the pickling of this thread is for."""
+"""The purpose of the pickling or unpickling in progress on this thread."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class Receivers:
-    """Who gets the message that a thread pickles.
+    """The receivers of the message that a thread pickles.
 
-    A message may be pickled several times before it is sent: `notes` keeps what the objects in it remember from one time to the next. The
-    functions of `not_sent` run if the message is not sent after all. Those of `sent` run when it is: each gets a function
-    `then(function, *given)`, which has the actors run `function(*given)` after the message, and gives the future of that.
+    A message may be pickled several times before it is sent: `notes` keeps state of its objects from one time to the next. The
+    functions of `not_sent` run if the message is not sent after all. The functions of `sent` run when it is: each gets a function
+    `then(function, *given)`, which makes the actors run `function(*given)` after the message, and returns the future of that.
     """
 
     __slots__ = ("not_sent", "notes", "procs", "sent")
@@ -30,15 +30,15 @@ class Receivers:
 
 
 class NeedsReceivers(TypeError):
-    """Internal: the message holds something that goes to known receivers only. The text is for the user, where there are none."""
+    """Internal: the message holds an object for known receivers only. The text is for the user, if the message has no such receivers."""
 
 
 class _State(_local):
-    # A message, as opposed to a plain `pickle.dumps` by the user.
+    # True for a message, false for a plain `pickle.dumps` by the user.
     message = False
-    # Of a call of actors whose message holds something that asks for them.
+    # The receivers of a call whose message holds an object that asks for them.
     receivers: Receivers | None = None
-    # Unpickling leaves classes that exist already as they are.
+    # True while unpickling leaves existing classes unchanged.
     trial = False
 
 
@@ -51,9 +51,9 @@ def in_message() -> bool:
 
 
 def receivers(refusal: str) -> Receivers:
-    """For the `__reduce_ex__` of an object that may be an argument of a call of actors, or of `spawn`, and nothing else: its receivers.
+    """The receivers, for the `__reduce_ex__` of an object that may only be an argument of a call of actors, or of `spawn`.
 
-    `TypeError(refusal)` where the object is pickled for something else. `__reduce_ex__` lets it pass.
+    `TypeError(refusal)` if the object is pickled for another purpose. `__reduce_ex__` must not catch it.
     """
     if not state.message:
         raise TypeError(refusal)
@@ -63,7 +63,7 @@ def receivers(refusal: str) -> Receivers:
 
 
 class trial:
-    """Context in which unpickling leaves classes that exist already as they are."""
+    """Context in which unpickling leaves existing classes unchanged."""
 
     def __enter__(self) -> None:
         self.before, state.trial = state.trial, True

@@ -1,4 +1,4 @@
-"""Tensors in messages: they arrive on the CPU, their memory travels out of band. Loaded only if the user loaded torch."""
+"""Tensors in messages: they arrive on the CPU, their memory is sent out of band. Loaded only if the user loaded torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def modes_off() -> AbstractContextManager[Any]:
-    """Switches the dispatch modes of torch off in this thread, as while a message is taken apart or put together; nothing without torch.
+    """Switches the dispatch modes of torch off in this thread, as during pickling and unpickling of a message; no effect without torch.
 
     Ctrl-C between any two instructions leaves the modes as they were.
     """
@@ -23,7 +23,7 @@ def modes_off() -> AbstractContextManager[Any]:
 
 
 class _ModesOff:
-    """Torch takes the modes from their stack before it is ready to put them back: Ctrl-C in between would lose them."""
+    """Switches the modes off and on. Torch removes modes from their stack before it can restore them: Ctrl-C in between would lose them."""
 
     def __init__(self, dispatch: Any) -> None:
         self._dispatch = dispatch
@@ -54,7 +54,7 @@ class _ModesOff:
 
 
 def reduce(obj: Any) -> Any:
-    """For `reducer_override`: plain dense tensors as memory, storages of devices copied to the CPU, all else as torch does it."""
+    """For `reducer_override`: plain dense tensors as memory, storages of devices copied to the CPU, all others by torch's own reduction."""
     torch: Any = sys.modules.get("torch")
     tensor = getattr(torch, "Tensor", None)
     kind: Any = type(obj)  # pyright: ignore[reportUnknownVariableType]
@@ -77,7 +77,7 @@ def _dense(torch: Any, obj: Any) -> Any:
     size = plain.numel() * plain.element_size()
     memory: Any = b""
     if size:
-        # Without numpy, which torch does not need: the array shows the tensor's memory and keeps the tensor.
+        # This works without numpy, which torch does not need: the array shows the tensor's memory and keeps the tensor.
         memory = (ctypes.c_char * size).from_address(plain.data_ptr())
         memory.tensor = plain
         memory = PickleBuffer(memory)

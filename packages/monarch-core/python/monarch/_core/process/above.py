@@ -1,8 +1,8 @@
 """Functions that layers above this one provide to the layers below them.
 
-Imports go downwards only. Where a lower layer needs something from a higher one (a call starts the client, a mesh of hosts syncs code), the
-lower layer names the function here and the composition root, `start/provided.py`, provides it. The root is the one module that is named
-from below, and it is loaded with the first use.
+Imports go downwards only. Where a lower layer needs a function of a higher one (a call starts the client, a mesh of hosts syncs code), the
+lower layer names the function here and the composition root, `start/provided.py`, provides it. The root is the only module that a lower
+layer names, and it is loaded with the first use.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _ROOT = "monarch._core.start.provided"
 
 
 class Above:
-    """The provided functions; types are `Any` where they are of higher layers."""
+    """The provided functions. Types of higher layers are `Any` here."""
 
     if TYPE_CHECKING:
         start_client: Callable[..., Any]
-        # The mesh that one process is, and the mesh that an actor was spawned on.
+        # The mesh of a single process, and the mesh on which an actor was spawned.
         own_proc: Callable[[Any], Any]
         received_proc_mesh: Callable[..., Any]
-        # Of a host mesh.
+        # Functions of a host mesh.
         spawn_procs: Callable[..., Any]
         sync_workspace: Callable[..., Any]
-        # Of a simulated process: its housekeeping thread, and the bootstrap of a proc.
+        # Functions of a simulated process: its housekeeping thread, and the bootstrap of a proc.
         housekeeping: Callable[[Any], Any]
         prepare_proc: Callable[[Any, dict[str, Any], int], bool]
     else:

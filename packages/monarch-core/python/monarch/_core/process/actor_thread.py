@@ -1,9 +1,9 @@
 """The thread of an actor: a daemon thread whose creator does not wait for it to start.
 
-`threading.Thread.start` waits until the new thread runs, which costs two switches between threads that hold the GIL, more than all the rest
-of spawning an actor. Nothing here needs that wait.
+`threading.Thread.start` waits until the new thread runs, which costs two switches between threads that hold the GIL, more than the rest
+of spawning an actor. Spawning an actor does not need that wait.
 
-Hooks of `threading.settrace` and `threading.setprofile` run on the thread before the actor does. What one of them raises there is the
+Hooks of `threading.settrace` and `threading.setprofile` run on the thread before the actor does. An exception of such a hook is the
 reason why the actor does not start.
 """
 
@@ -34,7 +34,7 @@ class ActorThread(threading.Thread):
 
 
 class ReportingActorThread(ActorThread):
-    """An exception around the code of the actor fails the actor."""
+    """A thread whose exceptions outside the code of the actor fail the actor."""
 
     def __init__(self, actor: LocalActor) -> None:
         super().__init__(target=actor.run, name=f"actor {actor.info.name}", daemon=True)
@@ -51,7 +51,7 @@ class ReportingActorThread(ActorThread):
             self._not_begun(e)
 
     def _raised(self, thread: threading.Thread) -> None:
-        """`run` has raised, which it does where a hook raises around it."""
+        """Handles an exception of `run`, which a hook around it may raise."""
         error = sys.exception()
         if self._actor.began or error is None:
             self._excepthook(thread)

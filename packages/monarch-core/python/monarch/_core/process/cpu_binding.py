@@ -1,6 +1,6 @@
 """Binding a process to processors and memory nodes, by system calls.
 
-Syntax as for numactl and taskset: `0-3,8`.
+The syntax is that of numactl and taskset: `0-3,8`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MPOL_BIND = 2
-# set_mempolicy, x86-64 and aarch64.
+# The number of the system call set_mempolicy on x86-64 and aarch64.
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 # Kernels are built for 8,192 processors at most.
 _LARGEST = 0xFFFF
@@ -55,7 +55,7 @@ def visible_nodes() -> list[int]:
 
 
 def bind(options: dict[str, str]) -> None:
-    """Binds this process; what the kernel refuses is an `OSError`. Other systems than Linux ignore it."""
+    """Binds this process. `OSError` if the kernel refuses. Other systems than Linux ignore it."""
     if not sys.platform.startswith("linux"):
         return
     numa = {k: parse_cpus(v) for k, v in options.items() if k != "cpus"}

@@ -1,4 +1,4 @@
-"""The process that this code runs in: at most one, started on first need; in a `Universe`, the simulated one."""
+"""The current process: at most one, started on first need; in a `Universe`, the simulated one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _lock = RLock()
 _process: LocalProcess | None = None
 _forked_from = 0
-# How many worlds are simulated in this process, and the simulated process that runs in this context.
+# The number of simulated worlds in this process, and the simulated process of this context.
 _universes = 0
 _simulated: ContextVar[LocalProcess | None] = ContextVar("monarch_simulated", default=None)
 
@@ -29,13 +29,13 @@ def simulated_process() -> LocalProcess | None:
 
 
 def simulated_universe() -> tuple[LocalProcess | None, Universe | None]:
-    """The same with its universe."""
+    """The simulated process of this code, and its universe."""
     process = simulated_process()
     return (None, None) if process is None else (process, process.universe)
 
 
 def enter_simulated(process: LocalProcess | None) -> None:
-    """From now on this context belongs to the process; None: to no universe."""
+    """Makes this context belong to the simulated process; None: to no universe."""
     _simulated.set(process)
 
 
@@ -46,7 +46,7 @@ def count_universes(more: int) -> None:
 
 
 def current_process() -> LocalProcess:
-    """This process; in a script that has none yet, the client is started. In a `Universe`, the simulated one."""
+    """This process. A script without a client starts one. In a `Universe`, the simulated process."""
     if _universes:
         process = _simulated.get()
         if process is not None and not _forked_from:
@@ -69,7 +69,7 @@ def refuse_in_child() -> None:
 
 
 def known_process() -> LocalProcess | None:
-    """This process if it has a runtime already."""
+    """This process if it has a runtime."""
     return _process
 
 
@@ -89,14 +89,14 @@ def _forget_in_child() -> None:
 
 
 def forked(parent: int, processes: list[LocalProcess], native: NativeProcess | None = None) -> None:
-    """This process is a fork of `parent`, in which these lived, on that runtime."""
+    """Makes this process a fork of `parent`, in which `processes` lived, on the runtime `native`."""
     global _forked_from
     _forked_from = _forked_from or parent
     become_child(_forked_from, processes, native)
 
 
 def begin_with(uid: int) -> LocalProcess:
-    """The client of this process, with an identity that others know already; `RuntimeError` if it has another."""
+    """Starts the client of this process with an identity that other processes know already; `RuntimeError` if it has another."""
     process = known_process()
     if process is None and not _forked_from:
         with _lock:

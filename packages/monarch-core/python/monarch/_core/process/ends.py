@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class ProcEnds:
-    """The last ones with how they ended; of those before them the native side knows that they have."""
+    """The ends of processes. Recent ones have their reasons; of older ones only the native runtime knows that they have ended."""
 
     __slots__ = ("_native", "_recent")
 
     def __init__(self, native: NativeProcess) -> None:
         self._native = native
-        # The native side keeps how the last 4096 processes have ended. Of a process that is not here any more it keeps only the fact.
+        # The native runtime keeps the reasons of the last 4096 ended processes, and only the fact of the end for earlier ones.
         self._recent = RecentMap()
 
     def update(self, ends: Iterable[tuple[int, ProcessEnd]]) -> None:
         self._recent.update(ends)
 
     def route(self, places: list[tuple[int, int]], here: int = 0) -> None:
-        """Processes are on these hosts, of which some are lost. A process that was lost with a host that is back has not ended."""
+        """Records the hosts of processes; some of the hosts are lost. A process that was lost with a host that is back has not ended."""
         lost = self._native.route(places, here)
         for proc, _ in places:
             if proc in self._recent and self._native.ended(proc) is None:

@@ -15,12 +15,12 @@ def host_name() -> str:
 
 
 def thread_limit() -> str:
-    """The limit of the threads of this user, behind the error of one that did not start; empty where there is none."""
-    # The kernel does not hold root to its own limit.
+    """The limit of the threads of this user, as a suffix of the error of a thread that did not start; empty if there is none."""
+    # The kernel does not apply this limit to root.
     if os.geteuid() == 0:
         return ""
     try:
-        # No module is loaded for it: there may be no memory.
+        # The file is read without importing a module: there may be no memory.
         with open("/proc/self/limits", "rb", buffering=0) as file:
             soft = file.read().partition(b"Max processes")[2].split(maxsplit=1)[0]
     except (OSError, MemoryError, IndexError):
@@ -28,7 +28,7 @@ def thread_limit() -> str:
     return f" (RLIMIT_NPROC, which `ulimit -u` sets, is {soft.decode()})" if soft.isdigit() else ""
 
 
-# Variables that an interpreter or its libraries read when they start: too late to set in a fork.
+# Prefixes of variables that an interpreter or its libraries read when they start: a fork sets them too late.
 _START_VARIABLES = ("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES")
 
 
@@ -44,12 +44,12 @@ def changed(changes: Mapping[str, str | None] | None) -> dict[str, str]:
 
 
 def start_variables(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """Those that this process has, after changes if there are any."""
+    """The start variables of this process, after changes if there are any."""
     return {name: value for name, value in changed(changes).items() if is_start_variable(name)}
 
 
 def not_for_kernel(text: str) -> str:
-    """Why the text cannot be a word of a command or a variable of the environment; empty for one that can be."""
+    """The reason why the text cannot be a word of a command or a variable of the environment; empty if it can."""
     if "\0" in text:
         return "it has a null character"
     try:

@@ -1,8 +1,8 @@
-"""A child that was forked from a process that uses Monarch: it is inert, and ends where it comes back to our code.
+"""A child that was forked from a process that uses Monarch: it is inert, and ends when it returns to the runtime's code.
 
-The child has the forking thread only. As long as that thread is in the user's code it may do what it likes, except use Monarch. When it
-returns to our code, or raises into it, the thread stands in a loop that belongs to the parent: the process ends there, without exit
-handlers and destructors, which would act on what is the parent's.
+The child has the forking thread only. As long as that thread is in the user's code it may do anything except use Monarch. When it
+returns to the runtime's code, or raises into it, the thread is in a loop that belongs to the parent: the process ends there, without exit
+handlers and destructors, which would act on the parent's resources.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from monarch._core._native import Process as NativeProcess
     from monarch._core.process.process import LocalProcess
 
-# What a shell shows of a process that ended for Ctrl-C.
+# The exit code that a shell shows for a process that ended by Ctrl-C.
 _INTERRUPTED = 130
 
-# A thread that the child does not have may hold the lock of a stream, for ever. What is printed is written within this time, or lost.
+# Seconds: a thread that the child does not have may hold the lock of a stream for ever. Output is written within this time, or lost.
 _WRITE_TIMEOUT = 3.0
 
 _is_child = False
-# Of the parent: nothing of it is to be torn down here.
+# The parent's processes, kept so that no destructor of them runs here.
 _kept: list[LocalProcess] = []
 
 
 def watch() -> None:
-    """Of a process that begins to use Monarch."""
+    """Registers the fork handlers, in a process that begins to use Monarch."""
     os.register_at_fork(before=_flush_streams)
 
 
@@ -56,13 +56,13 @@ def is_child() -> bool:
 
 
 def leave_if_child(error: BaseException | None = None) -> None:
-    """After code of the user, which has returned or raised `error`: a child ends here."""
+    """Ends a child after user code, which has returned or raised `error`."""
     if _is_child:
         leave(error)
 
 
 def leave(error: BaseException | None = None) -> NoReturn:
-    """Ends this child as Python would end a script that did the same."""
+    """Ends this child as Python would end a script with the same outcome."""
     code = 1
     try:
         code = _exit_code(error)
@@ -85,7 +85,7 @@ def _exit_code(error: BaseException | None) -> int:
 
 
 def _write(error: BaseException | None, written: LockType) -> None:
-    """The last output of the child."""
+    """Writes the last output of the child."""
     try:
         if isinstance(error, SystemExit):
             if error.code is not None and not isinstance(error.code, int):
@@ -98,10 +98,12 @@ def _write(error: BaseException | None, written: LockType) -> None:
 
 
 def _flush_streams() -> None:
-    """Before a fork, so that nothing is in the buffers of both; and at the end of the child, which runs no exit handlers."""
+    """Flushes before a fork, so that parent and child do not both hold the same text; and at the end of the child, which runs no exit
+    handlers.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             try:
                 stream.flush()
-            except Exception:  # it is closed, or this thread is writing to it just now
+            except Exception:  # the stream is closed, or this thread is writing to it just now
                 continue

@@ -10,7 +10,7 @@ def verdict(hook: str, answer: object) -> bool:
     leave_if_child()
     if hasattr(type(answer), "__await__"):
         close = getattr(answer, "close", None)
-        if close is not None:  # else the interpreter warns that nobody has waited for it
+        if close is not None:  # otherwise the interpreter warns that the coroutine was never awaited
             close()
         raise TypeError(f"{hook} returned {type(answer).__name__} {answer!r}, which nobody waits for: define it with `async def`")
     return bool(answer)

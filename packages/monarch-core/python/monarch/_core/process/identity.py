@@ -27,7 +27,7 @@ def to_label(name: str) -> str:
 
 
 def checked_name(name: str, what: str = "name") -> str:
-    """The name itself; `ValueError` for one that cannot be sent, since names are UTF-8 in messages, reports and logs."""
+    """The name itself; `ValueError` for a name that cannot be sent, since names are UTF-8 in messages, reports and logs."""
     try:
         name.encode()
     except UnicodeEncodeError as e:
@@ -54,7 +54,7 @@ def from_base58(text: str) -> int:
 
 
 class _Value:
-    """Equal by content, hashable, picklable."""
+    """A value that is equal by content, hashable and picklable."""
 
     __slots__ = ()
 
@@ -155,7 +155,7 @@ class ProcId(_Value):
 
 
 class ActorAddr(_Value):
-    """Where an actor is: its name, its process, and the address of the agent; the text form is opaque."""
+    """The address of an actor: its name, its process, and the address of the agent; the text form is opaque."""
 
     __slots__ = ("_actor", "_addr", "_proc")
 
@@ -166,7 +166,7 @@ class ActorAddr(_Value):
 
     @staticmethod
     def from_string(text: str) -> ActorAddr:
-        """Reads what `str` gave; else `ValueError`."""
+        """The inverse of `str`; `ValueError` for another text."""
         path, at, addr = text.partition("@")
         actor, dot, proc = path.partition(".")
         if not at or not dot:

@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-# Interrupts the main thread where Ctrl-C would not: in the background of a shell SIGINT is ignored, and a script may ignore it too or
-# leave it to the kernel. One that nobody else uses: neither libraries nor debuggers take the last of the real-time signals.
+# Interrupts the main thread where Ctrl-C would not: SIGINT is ignored in the background of a shell, and a script may ignore it too or leave
+# it to the kernel. Neither libraries nor debuggers use this number, one of the last real-time signals.
 INTERRUPT_SIGNAL = 62
-# Does nothing but end a system call. A signal that comes between the interpreter's last look and the call waits until the call ends.
+# Only ends a system call. A signal that comes between the interpreter's last check and the call takes effect when the call ends.
 _NUDGE_SIGNAL = 61
-_NUDGE_PAUSES = (0.05, 1.0)  # seconds, the first and the longest; each is twice the one before
+_NUDGE_PAUSES = (0.05, 1.0)  # seconds, the first and the longest; each is twice the previous one
 
 
 def listen() -> None:
     if TYPE_CHECKING:
         import signal
     else:
-        import _signal as signal  # without the enumerations that the other one makes first
+        import _signal as signal  # without the enumerations that `signal` creates first
 
     if signal.getsignal(INTERRUPT_SIGNAL) == signal.SIG_DFL:
         signal.signal(INTERRUPT_SIGNAL, interrupted)
@@ -37,12 +37,12 @@ def interrupted(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
 
-# The program is at its end: there is nothing left to interrupt.
+# The program is ending: no code is left to interrupt.
 _leaving = False
 
 
 def leave() -> None:
-    """The program is at its end from now on."""
+    """Records that the program is ending."""
     global _leaving
     _leaving = True
 
@@ -55,7 +55,9 @@ _unraisable_hook: Callable[[Any], object] | None = None
 
 
 def _catch_dropped() -> None:
-    """The interpreter drops an exception that leaves a callback or a destructor: an interrupt, also one by Ctrl-C, is sent again then."""
+    """Installs a hook that sends dropped interrupts again: the interpreter drops an exception, even of Ctrl-C, that leaves a callback or a
+    destructor.
+    """
     global _unraisable_hook
     if _unraisable_hook is None:
         _unraisable_hook, sys.unraisablehook = sys.unraisablehook, _again_if_dropped
@@ -79,13 +81,13 @@ _noticed = False
 
 
 def _notice(number: int, frame: object) -> None:
-    """In the main thread, after the handlers of the signals that came before."""
+    """Handles the nudge in the main thread, after the handlers of earlier signals."""
     global _noticed
     _noticed = True
 
 
 def _nudge() -> None:
-    """Until the main thread has run its handlers."""
+    """Repeats the nudge until the main thread has run its handlers."""
     import signal
     import threading
     from time import sleep
@@ -102,10 +104,10 @@ def _nudge() -> None:
 def _again_if_dropped(unraisable: Any) -> None:
     import threading
 
-    # No class that is derived from it: that is an exception of the program's own.
+    # Derived classes are exceptions of the program's own.
     dropped = unraisable.exc_type is KeyboardInterrupt and threading.current_thread() is threading.main_thread()
     if dropped and not _leaving:
-        # From another thread: in here it would be dropped once more.
+        # The signal is sent from another thread: in this hook the interrupt would be dropped again.
         start_new_thread(_send_again, (_again,))
     elif _unraisable_hook is not None:
         _unraisable_hook(unraisable)
@@ -116,7 +118,7 @@ def _send_again(send: Callable[[], object]) -> None:
     from time import sleep
 
     main = threading.main_thread().ident
-    # The interpreter drops what is raised in the hook, too.
+    # The interpreter drops exceptions of the hook, too.
     while main is not None and _is_below_hook(sys._current_frames().get(main)):  # polls: a return from a function has no event
         sleep(0.001)  # sleeps: the hook takes microseconds
     send()
