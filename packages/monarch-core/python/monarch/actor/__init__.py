@@ -1,4 +1,4 @@
-"""Actors on meshes of processes: the public names. Each is loaded on first use, so that importing this module costs next to nothing."""
+"""Actors on meshes of processes: the public names. Each is loaded on first use, so that importing this module is cheap."""
 
 from __future__ import annotations
 

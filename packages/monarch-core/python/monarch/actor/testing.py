@@ -1,4 +1,4 @@
-"""The test kit: doubles for actors, fresh interpreters, simulated time, and checks for what is left behind."""
+"""The test kit: doubles for actors, fresh interpreters, simulated time, and checks for leftovers."""
 
 from monarch._core._native import hold_gil as hold_gil
 from monarch._core.start.local_hosts import LocalHosts as LocalHosts

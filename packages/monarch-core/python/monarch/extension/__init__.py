@@ -1,6 +1,6 @@
-"""What other wheels are built on. Each name is loaded on first use, so that importing this module costs next to nothing.
+"""The interface for other wheels. Each name is loaded on first use, so that importing this module is cheap.
 
-Nothing else of core is for other wheels: no module outside monarch-core imports `monarch._core`. See docs/extending.md.
+No other part of core is for other wheels: no module outside monarch-core imports `monarch._core`. See docs/extending.md.
 """
 
 from __future__ import annotations

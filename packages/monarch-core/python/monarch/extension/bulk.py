@@ -1,4 +1,4 @@
-"""Memory that other processes of the job may read and write, and what moves it."""
+"""Memory that other processes of the job may read and write, and its transfer."""
 
 from monarch._core._native import CallCell as PendingCall
 from monarch._core._native import LoopWatcher

@@ -1,4 +1,6 @@
-"""The `monarch` command, for wheels that run it where its script may not be on the path, and what runs a wheel's own command like it."""
+"""The `monarch` command, for wheels that run it where its script may not be on the path, and a function that runs a wheel's own command
+like it.
+"""
 
 from monarch._core.cli import Elsewhere, main, run_command
 

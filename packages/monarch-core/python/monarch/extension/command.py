@@ -1,4 +1,4 @@
-"""Commands of users in child processes: a guard that leaves nothing behind, their output, signals, exit codes and terminals."""
+"""Commands of users in child processes: a guard that kills all descendants, their output, signals, exit codes and terminals."""
 
 from monarch._core.extension.command_line import CommandLine
 from monarch._core.extension.command_output import LONGEST, Lines, OutputBuffer, OutputPipe, prefixed

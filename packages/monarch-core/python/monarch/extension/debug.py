@@ -1,4 +1,4 @@
-"""The debugger for programs that are no actors: what stands in a child process of a proc is listed and attached to as an actor is."""
+"""The debugger for programs that are no actors: a program in a child process of a proc is listed and attached to like an actor."""
 
 from monarch._core.extension.debug_session import ProgramSession, open_session
 

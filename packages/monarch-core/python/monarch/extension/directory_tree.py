@@ -1,7 +1,7 @@
-"""Directories and files of this machine, for programs that compare a tree with what it was: listings, and digests of contents.
+"""Directories and files of this machine, for programs that compare a tree with an earlier state: listings, and digests of contents.
 
 `list_directories` and `digest_files` read with several threads, which do not hold the GIL. A listing holds the attributes of all entries of
-a directory; equal bytes mean that nothing there has changed, so the digests of its files still hold. A tree of 30,000 files in 2,000
+a directory. Equal bytes mean that no entry has changed, so the digests of its files are still valid. A tree of 30,000 files in 2,000
 directories is compared in 40 ms on two processors (`bench/directory_tree.py`).
 
 >>> import os, tempfile

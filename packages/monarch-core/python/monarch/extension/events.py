@@ -1,4 +1,4 @@
-"""Events of processes: what a program adds to them, and how they are read by other processes of the host."""
+"""Events of processes: the events of a program, and their observation by other processes of the host."""
 
 from monarch._core._native.events import Event, EventField, EventType, event_types
 from monarch._core._native.events import is_on as is_recording

@@ -1,4 +1,4 @@
-"""The state of this host's processes, as their agent knows it; settings, state and log level of a process of the job."""
+"""The state of this host's processes, as their agent records it; settings, state and log level of a process of the job."""
 
 from monarch._core.extension.host_state import host_stacks, host_state
 from monarch._core.extension.proc_settings import SettingState, proc_settings, set_log_level

@@ -1,4 +1,4 @@
-"""Meshes: their members, those that this process owns, how lost hosts are replaced, and methods that other wheels implement.
+"""Meshes: their members, those that this process owns, the replacement of lost hosts, and methods that other wheels implement.
 
 Methods are entry points of the group `monarch.mesh`, typed by `MeshMethods`.
 """

@@ -1,4 +1,6 @@
-"""Values as messages carry them: a pickle, and apart from it the memory of arrays and tensors. Who gets a message, for objects that ask."""
+"""Values in the form of messages: a pickle and, out of band, the memory of arrays and tensors. The receivers of a message, for objects that
+need them.
+"""
 
 from monarch._core.extension.receivers import Receivers, receivers
 from monarch._core.pickle.pickling import dumps, dumps_for_same_program, loads

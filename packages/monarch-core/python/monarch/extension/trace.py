@@ -1,4 +1,4 @@
-"""The trace that a call belongs to (W3C Trace Context): it goes with the messages of the call, and events of the processes carry it."""
+"""The trace of a call (W3C Trace Context): the messages of the call and the events of its processes carry it."""
 
 from monarch._core._native import TraceContext
 from monarch._core.observe.trace_context import trace_context, use_trace

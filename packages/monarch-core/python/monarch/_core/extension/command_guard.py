@@ -1,6 +1,6 @@
 """The program between a proc and a command: it starts the command, delivers signals, and kills all remaining descendants.
 
-python -I -S guard.py FD
+    python -I -S guard.py FD
 
 FD is a stream socket to the proc. The proc sends the specification first; then each byte is the number of a signal for the
 command's group, 9 for all its descendants. It gets `("forked", pid)`, then `("started",)` or `("failed", errno, word)`, and at the end

@@ -154,7 +154,7 @@ def checked_arguments(what: str, arguments: Mapping[str, Any] | None) -> dict[st
 
 
 def _started(process: LocalProcess, job: int, name: str, agent: int, answer: Future[bytes], until: float) -> tuple[int, int]:
-    """Proc and mailbox of the service on one host."""
+    """The proc and mailbox of the service on one host."""
     host = process.host if agent == process.agent_uid else str(HostId(agent))
     try:
         proc, mailbox, its = marshal.loads(answer.get(timeout=max(0.0, until - monotonic())))
@@ -164,12 +164,13 @@ def _started(process: LocalProcess, job: int, name: str, agent: int, answer: Fut
         why = str(e)
         if e.code == "request_failed":
             text = e.body.decode(errors="replace")
-            # What the agent says of a service begins with the name of its host; all else is why it could not look.
+            # The agent's error about a service begins with the name of its host. Any other text is the reason why the agent could not start
+            # it.
             host, _, why = text[1:].partition("\n") if text.startswith("\0") else (host, "", text)
         elif e.code == "request_proc_ended" and e.end is not None:
             why = e.end.describe()
         raise ServiceError(service_failed(name, host, why.replace("\n", "\n  "))) from None
     if its != job:
-        # What the service sends of itself, ports for example, is of the job of its agent.
+        # Objects that the service sends by itself, such as ports, belong to the job of its agent.
         process.services_of[its] = (agent, job)
     return proc, mailbox

@@ -137,7 +137,7 @@ def _send() -> None:
     import signal
     import threading
 
-    # A handler, Python's or the user's own, is what a script means to be interrupted by.
+    # A script's handler of SIGINT, Python's or the user's own, is the preferred way to interrupt the script.
     usual = callable(signal.getsignal(signal.SIGINT)) or not callable(signal.getsignal(INTERRUPT_SIGNAL))
     main = threading.main_thread().ident
     if main is not None:
@@ -148,11 +148,11 @@ def _send_dropped() -> None:
     import signal
     import threading
 
-    # A handler of the user's own may take a second Ctrl-C for another wish than the first.
+    # A user's handler may treat a second Ctrl-C differently from the first.
     main = threading.main_thread().ident
     if main is not None:
         signal.pthread_kill(main, INTERRUPT_SIGNAL if callable(signal.getsignal(INTERRUPT_SIGNAL)) else signal.SIGINT)
 
 
-# What the last interrupt was sent by; a Ctrl-C, where there was none.
+# The function that sent the last interrupt; by default it sends a Ctrl-C.
 _again: Callable[[], object] = _send_dropped

@@ -1,7 +1,7 @@
 """The end of a process in which the handling of a failure has itself failed: one line on stderr, then exit code 1.
 
-Reached when there is no descriptor, thread or memory left, or when modules of the interpreter are broken. Nothing is imported here, and
-no lock is taken: callers, owners and the agent learn of the end from the kernel, and no call waits for ever.
+This happens when no descriptor, thread or memory is left, or when modules of the interpreter are broken. This module imports nothing and
+takes no lock. Callers, owners and the agent learn of the end from the kernel, and no call waits for ever.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def end_process(what: str, error: BaseException) -> NoReturn:
-    """`what` has failed with `error`, and the rest of the process depends on it."""
+    """Ends the process because `what` has failed with `error`, and the rest of the process depends on it."""
     leave_if_child(error)
     try:
         line = f"monarch: process {os.getpid()} ends: {what} failed: {type(error).__name__}: {_text(error)}{_place(error)}\n"
@@ -28,7 +28,7 @@ def end_process(what: str, error: BaseException) -> NoReturn:
 def _text(error: BaseException) -> str:
     try:
         return " ".join(str(error).split())[:500]
-    except BaseException:  # a class of the user's
+    except BaseException:  # the class of the exception is the user's
         return "<exception str() failed>"
 
 

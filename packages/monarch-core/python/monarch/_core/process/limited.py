@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 class TimeLimit(TimeoutError):
-    """A function was not done within its time; `stack` is where it was then, as a traceback."""
+    """A function exceeded its time; `stack` is its position at that time, as a traceback."""
 
     stack: str = ""
 
 
 def within(limit: float, function: Callable[[], object]) -> None:
-    """Runs it on a thread of its own and waits for it, `limit` seconds at most. Raises what it raises, and `TimeLimit`.
+    """Runs the function on a thread of its own and waits for it, `limit` seconds at most. Raises its exceptions, and `TimeLimit`.
 
-    Code that is not done by then goes on, and the caller does not wait for it.
+    A function that exceeds the limit continues, and the caller does not wait for it.
     """
     done = allocate_lock()
     done.acquire()
@@ -29,7 +29,7 @@ def within(limit: float, function: Callable[[], object]) -> None:
         thread.append(get_ident())
         try:
             function()
-        except BaseException as e:  # also `SystemExit`: it is not this thread's to end the process
+        except BaseException as e:  # also `SystemExit`, because this thread must not end the process
             raised.append(e)
         finally:
             done.release()

@@ -1,4 +1,4 @@
-"""Modules that are used only where something else has imported them."""
+"""Modules that are used only if other code has imported them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 
 def loaded_module(name: str) -> Any:
-    """The module, or None if nothing has imported it. Where another thread is importing it, this waits: until then it lacks names."""
+    """The module, or None if no code has imported it. Waits for an import in progress on another thread: until then the module is
+    incomplete.
+    """
     if name not in sys.modules:
         return None
     __import__(name)

@@ -1,6 +1,6 @@
 """The directory of a job's log files on one machine: the output of its procs and the runtime's own log.
 
-It is made by who first writes there, for this user alone. Named after the agent, so that every process of the job finds the same one.
+The first process that writes there makes it, for this user alone. It is named after the agent, so that every process of the job finds it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from monarch._core.process.identity import to_base58
 
 
 def job_directory(agent: int) -> str:
-    """Where the logs of the agent's procs go by the settings of this process: below `log_dir`, else below the temporary directory."""
+    """The log directory for the agent's procs by the settings of this process: below `log_dir`, else below the temporary directory."""
     root = log_root()
     if root:
         return directory_below(root, agent)
-    # What `tempfile` looks at first; it is not worth its import.
+    # The variables that `tempfile` reads first. An import of that module would cost more.
     temporary = next((v for v in map(os.environ.get, ("TMPDIR", "TEMP", "TMP")) if v), "/tmp")
     return os.path.join(os.path.abspath(temporary), f"monarch-{to_base58(agent)}")
 
@@ -32,7 +32,7 @@ def directory_below(root: str, agent: int) -> str:
     return os.path.join(root, to_base58(agent))
 
 
-# What an agent of other hosts' clients exports to its procs.
+# The variable that the agent of a host without a client exports to its procs.
 _OF_HOST = "MONARCH_LOG_DIR_OF_HOST"
 
 
@@ -42,15 +42,16 @@ def export(agent: int) -> None:
 
 
 def directory_of_host(agent: int) -> str:
-    """Where a proc writes whose spawner is on another host; `agent` is what its agent is called in its job."""
+    """The log directory of a proc whose spawner is on another host. `agent` is the id of the proc's agent in its job."""
     return os.environ.get(_OF_HOST) or job_directory(agent)
 
 
 def make_private(path: str) -> None:
     """Makes the directory for this user alone, with the missing directories above it.
 
-    `OSError` if it cannot be made, and also if it belongs to another user, can be written by other users, or is a symbolic link: in a
-    place where every user may write, another user can have made it first. `private_dir` of `capture.rs` is the same for captured output.
+    `OSError` if it cannot be made, and also if it belongs to another user, can be written by other users, or is a symbolic link: if every
+    user
+    may write to the directory above, another user can have made it first. `private_dir` of `capture.rs` does the same for captured output.
     """
     parent = os.path.dirname(path)
     if not os.path.isdir(parent):
@@ -60,7 +61,7 @@ def make_private(path: str) -> None:
     except FileExistsError:
         pass
     found = os.lstat(path)
-    # The kinds of `stat`, which is not worth its import.
+    # The file types of `stat`. An import of that module would cost more.
     kind, mode = found.st_mode & 0o170000, found.st_mode & 0o777
     if kind == 0o120000:
         reason = "is a symbolic link"
@@ -78,7 +79,7 @@ def make_private(path: str) -> None:
 
 
 def _make_missing(path: str) -> None:
-    # The mode of `makedirs` is that of the last directory only.
+    # The mode argument of `makedirs` applies to the last directory only.
     parent = os.path.dirname(path)
     if parent != path and not os.path.isdir(parent):
         _make_missing(parent)

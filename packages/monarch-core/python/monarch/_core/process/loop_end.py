@@ -1,7 +1,7 @@
 """The end of an event loop: tasks, async generators and the threads of its executor end first, in bounded time.
 
-`asyncio.run` waits for each of them as long as it takes. What does not end within its time here is left behind, and reported to the
-exception handler of the loop.
+`asyncio.run` waits for each of them without a limit. This module leaves behind a task that does not end within its time, and reports it to
+the exception handler of the loop.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# For the tasks, for the generators, and for the executor, seconds: as long as a coroutine has that was cancelled.
+# Seconds for each of the tasks, the generators, and the executor: the same time as for a cancelled coroutine of an actor.
 END_TIME = 2.0
 
 
 def end_loop(loop: Any) -> None:
-    """Ends what is left on a loop that does not run, and closes it. Not on a thread that runs another one."""
+    """Ends the remaining tasks of a loop that does not run, and closes it. Must not be called on a thread that runs another loop."""
     try:
         loop.run_until_complete(_end(loop))
     finally:
@@ -40,22 +40,22 @@ async def _end(loop: Any) -> None:
 
 
 async def _wait(loop: Any, left: set[Any], what: str) -> bool:
-    """False if something has not ended in its time, nor when it was cancelled."""
+    """Waits for tasks, and cancels the ones that exceed their time. False if a task does not end even then."""
     if not left:
         return True
     done, left = await asyncio.wait(left, timeout=END_TIME)
     for one in done:
-        # Whatever it raised when it was cancelled.
+        # The exceptions of cancelled tasks are dropped.
         if not one.cancelled():
             one.exception()
     for one in left:
         one.cancel()
         if isinstance(one, asyncio.Task):
-            # It is destroyed with the loop, and that has been reported.
+            # The task is destroyed with the loop, which has been reported.
             one._log_destroy_pending = False  # pyright: ignore
         loop.call_exception_handler({"message": f"{what} has not ended within {END_TIME:g} s of the end of its event loop", "future": one})
     if left:
-        # One turn for what only waited.
+        # One turn of the loop for tasks that only waited.
         await asyncio.wait(left, timeout=0.0)
     return not left
 
@@ -64,7 +64,7 @@ def _shut_down(loop: Any, executor: Any, ended: Any) -> None:
     executor.shutdown(wait=True)
     try:
         loop.call_soon_threadsafe(_set, ended)
-    except RuntimeError:  # it is closed
+    except RuntimeError:  # the loop is closed
         return
 
 

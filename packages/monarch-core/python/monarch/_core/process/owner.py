@@ -23,16 +23,16 @@ class Owner:
         self.mailbox = mailbox
         self.display = display
         self.actor = actor
-        # What it spawns, while somebody wants to know.
+        # The meshes that the owner spawns, while another part of the program collects them.
         self.spawned: list[MeshInfo] | None = None
 
     def meshes(self) -> list[OwnedMesh]:
-        """The meshes that it owns, oldest first."""
+        """The owner's meshes, oldest first."""
         owned = self.process.owned
-        # One that ends meanwhile is no longer there.
+        # A mesh that ends meanwhile is missing in `owned`.
         found = map(owned.get, self.process.supervision.owned(self.mailbox))
         return [mesh for mesh in found if mesh is not None]
 
     def failed(self, failure: MeshFailure) -> None:
-        """Something that the process itself owns has failed. Called on the housekeeping thread."""
+        """Handles the failure of a mesh that the process itself owns. Called on the housekeeping thread."""
         root_failed(self.process, failure)

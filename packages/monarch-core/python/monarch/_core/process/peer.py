@@ -1,6 +1,6 @@
-"""The user of the other end of a TCP connection on this machine: the kernel is asked for that one connection (`sock_diag`).
+"""The user of the other end of a TCP connection on this machine, from a kernel query for that one connection (`sock_diag`).
 
-That takes microseconds, however many connections there are.
+The query takes microseconds, however many connections there are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 # The state of a server's socket.
 _LISTEN = 0x0A
 
-# Of `linux/netlink.h` and `linux/inet_diag.h`: a request without `NLM_F_DUMP` looks one connection up by its addresses.
+# Constants of `linux/netlink.h` and `linux/inet_diag.h`. A request without `NLM_F_DUMP` finds one connection by its addresses.
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, _NLMSG_ERROR = 4, 20, 1, 2
 _NLMSGHDR = struct.Struct("=LHHLL")
 _INET_DIAG_REQ_V2 = struct.Struct("=BBBBL2s2s16s16sLQ")
@@ -22,30 +22,31 @@ _ANY_COOKIE = (1 << 64) - 1
 
 
 def is_own_peer(connection: socket.socket) -> bool | None:
-    """Whether the other end of this TCP connection is a process of this user on this machine; None where the kernel does not answer.
+    """Whether the other end of this TCP connection is a process of this user on this machine; None if the kernel does not answer.
 
-    False for an end that no process has (any more, or yet), and for one on another machine.
+    False for an end that no process has, and for one on another machine.
     """
     try:
         theirs, ours = connection.getpeername()[:2], connection.getsockname()[:2]
-    except OSError:  # it is gone already
+    except OSError:  # the connection is gone
         return False
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _NETLINK_SOCK_DIAG) as netlink:
             found = _look_up(netlink, connection.family, theirs, ours)
             if found is None:
-                # "no such connection" is also the answer of a kernel that lacks the module; the near end is there.
+                # A kernel without the module also answers "no such connection". The query for this end, which exists, distinguishes the
+                # cases.
                 return None if _look_up(netlink, connection.family, ours, theirs) is None else False
     except (OSError, struct.error):
         return None
     state, uid, inode = found
-    # With no connection of these addresses the kernel gives what listens at the first one. An end without an inode has no process, and the
-    # kernel gives root as its user.
+    # Without a connection of these addresses the kernel returns the listening socket at the first one. An end without an inode has no
+    # process, and the kernel reports root as its user.
     return state != _LISTEN and inode != 0 and uid == os.getuid()
 
 
 def _look_up(netlink: socket.socket, family: int, near: tuple[str, int], far: tuple[str, int]) -> tuple[int, int, int] | None:
-    """State, user and inode of the end `near` of a TCP connection; `OSError` if the kernel answers in another way."""
+    """State, user and inode of the end `near` of a TCP connection; `OSError` for any other answer of the kernel."""
     ends = [(struct.pack("!H", port), socket.inet_pton(family, host.partition("%")[0])) for host, port in (near, far)]
     (source_port, source), (target_port, target) = ends
     body = _INET_DIAG_REQ_V2.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF, source_port, target_port, source, target, 0, _ANY_COOKIE)

@@ -22,7 +22,7 @@ def when_imported(name: str, action: Callable[[Any], object]) -> None:
 
 
 class _Finder:
-    """Finds nothing itself: puts a loader around the one that the others find."""
+    """A finder that wraps the loader found by the other finders."""
 
     def __init__(self) -> None:
         self.actions: dict[str, list[Callable[[Any], object]]] = {}
@@ -54,7 +54,7 @@ class _Loader:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
-        # From here on nobody can tell that we were there.
+        # The module's attributes now show the original loader, so no code sees the wrapper.
         module.__loader__ = module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         for action in self._actions:

@@ -1,4 +1,4 @@
-"""A process of a job, the client or a proc, as Python knows it: what lives in it, beside its native node."""
+"""The Python state of a process of a job, the client or a proc, beside its native node."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from monarch._core.supervise.supervision import OwnedMesh
     from monarch._core.testing.universe import Universe
 
-# Requests between housekeeping threads that the native side does not know.
+# Requests between housekeeping threads that native code does not handle.
 CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_DOOR = 3, 4, 5, 6, 7
 AGGREGATE, MISSING = 20, 21
-# Who records events on this host.
+# The query for the event rings of this host.
 RECORDINGS = 22
-# Of the test kit.
+# Requests of the test kit.
 FAULT, DELAY = 30, 31
-# Code has been mirrored, or is to be reloaded.
+# The notice that code has been mirrored, or must be reloaded.
 WORKSPACE = 50
-# Of other wheels, by name; whether the agent knows a process, or in which job it knows a host.
+# Requests of other wheels, by name; and queries whether the agent knows a process, and in which job it knows a host.
 NAMED, KNOWN, BESIDE = 60, 61, 62
 
 
 class LocalProcess:
-    """The runtime of this process and everything in it that Python knows of."""
+    """The runtime of this process and all its objects on the Python side."""
 
-    # Of a simulated process: the world it belongs to, and whether it is no more.
+    # Set for a simulated process: its world, and whether it was killed.
     universe: Universe | None = None
     killed = False
     # The clock of time-outs.
@@ -53,62 +53,62 @@ class LocalProcess:
 
     def __init__(self, native: NativeProcess, host: str, name: str) -> None:
         self.native = native
-        # Who owns what here, and who is told of failures.
+        # The native table of owners, which decides the owner that each failure reaches.
         self.supervision = native.supervision
         self.uid: int = native.uid
         self.is_client = native.agent_uid == native.uid
         self.agent_uid: int = native.agent_uid
-        # The client whose job this process belongs to.
+        # The client of this process's job.
         self.job: int = native.agent_uid
         self.host = host
         self.name = name
         self.pid = os.getpid()
         self.actors: dict[int, LocalActor] = {}
-        # Actors that had no thread to run on: by mesh, the failure as it is sent.
+        # Actors without a thread: by mesh, the failure as it is sent.
         self.unstarted: dict[int, bytes] = {}
         self.owned: dict[int, OwnedMesh] = {}
         self.controllers: dict[str, ActorMesh] = {}
         self.infos: WeakValueDictionary[int, MeshInfo] = WeakValueDictionary()
         self.ended = ProcEnds(native)
-        # The last ones that failed and are not owned any more.
+        # The last failed meshes that are no longer owned.
         self.failed_meshes: list[MeshInfo] = []
-        # Owners of meshes that this process refers to.
+        # Processes whose ends are watched, because they own meshes that this process refers to.
         self.watched: set[int] = set()
-        # Processes that other wheels have said to be on other hosts.
+        # Processes that other wheels have placed on other hosts by `reach`.
         self.reached: set[int] = set()
-        # Of a service: what its host is called in the jobs that it serves. And for processes that use one: the host of the service, and its
-        # job as they know them, by the job of its agent.
+        # In a service: the id of its host in each job that it serves. In a process that uses services: by the job of a service's agent, the
+        # host of the service and its job, as this process knows them.
         self.serves: dict[int, int] = {}
         self.services_of: dict[int, tuple[int, int]] = {}
-        # Who listens to joins and ends of members; None where nobody does.
+        # The listeners of membership; None if there are none.
         self.membership: Members | None = None
-        # Meshes of procs that are to be ready, by the slot that they answer, and what their procs do meanwhile.
+        # Meshes of procs that are starting, by the call id that their procs answer, with the present activity of the procs.
         self.starting: dict[int, tuple[MeshInfo, str]] = {}
         self.closed = False
         self.is_shared = False
-        # Of a client or an agent, the connections to other hosts.
+        # In a client or an agent: the connections to other hosts.
         self.hosts: Hosts | None = None
         self.attachments: list[Attachment] = []
         self.creator_bytes: bytes | None = None
-        # Of the job's files on this machine.
+        # The directory of the job's log files on this machine.
         self.log_dir = ""
-        # Of a proc: the one it is, as a mesh, and the mesh it was spawned in.
+        # In a proc: its own mesh of one, and the mesh in which it was spawned.
         self.proc_info: MeshInfo | None = None
         self.proc_rank = 0
-        # Of a proc whose `bootstrap` has failed: the error, and its traceback. No actor runs here.
+        # In a proc whose `bootstrap` has failed: the error, and its traceback. No actor runs there.
         self.bootstrap_failure: tuple[str, str] | None = None
         self.python_executable: str | None = None
-        # What variables that are read only when an interpreter starts were in the process that procs are forked from.
+        # The variables that an interpreter reads only when it starts, as they were in the zygote.
         self.start_variables: dict[str, str] = {}
-        # In a notebook, what carries the lines of procs to the cells.
+        # In a notebook: the object that writes the lines of procs to the cells.
         self.console: Console | None = None
-        # In an interactive shell, where failures that are not handled are shown.
+        # In an interactive shell: the object that shows unhandled failures.
         self.cells: Cells | None = None
         self.owner: Owner = Owner(self, 0, "<root>" if self.is_client else name)
 
     @property
     def address(self) -> str:
-        """The address that identities show; opaque."""
+        """The address in the text of identities; opaque."""
         return f"ipc://@monarch-{to_base58(self.agent_uid)}"
 
     def actor_addr(self, label: str, uid: int) -> ActorAddr:
@@ -116,20 +116,20 @@ class LocalProcess:
         return ActorAddr(addr=self.address, proc_name=proc, actor_name=f"{label}<{to_base58(uid)}>" if uid else label)
 
     def host_in(self, job: int) -> int:
-        """What the host of this process is called in a job; in that of another client this process belongs to the client's host."""
+        """The id of this process's host in a job. In the job of another client this process belongs to the client's host."""
         if job in (0, self.job):
             return self.agent_uid
         return self.serves.get(job, job)
 
     def pid_of(self, proc: int) -> int | None:
-        """Of a proc, as far as this process knows it: the client has started all of them."""
+        """The pid of a proc, if this process knows it: the client has started all local procs."""
         if proc == self.uid:
             return self.pid
         end = self.native.ended(proc)
         return end.pid if end is not None else dict(self.native.alive_procs()).get(proc)
 
     def share(self) -> None:
-        """A handle is being pickled outside a message: the process that unpickles it must find the client of the job."""
+        """Prepares for a handle that is pickled outside a message: the process that unpickles it must find the client of the job."""
         if self.is_client:
             self.native.open_door()
         elif not self.is_shared:

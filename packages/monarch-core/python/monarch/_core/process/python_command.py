@@ -1,7 +1,7 @@
-"""The command of a Python process that finds its modules where this one does.
+"""The command of a Python process that finds its modules in the same places as this process.
 
-A program may have found them by what it has put into `sys.path`, as launchers and notebooks do: neither `-m` nor an inherited environment
-gives that to a child process.
+A program may find modules by its changes to `sys.path`, as launchers and notebooks do: neither `-m` nor an inherited environment
+passes these to a child process.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def import_path() -> list[str]:
-    """`sys.path` without what is no text, such as a `Path`: imports pass over that."""
+    """`sys.path` without entries that are no text, such as a `Path`: imports skip those."""
     return [entry for entry in sys.path if isinstance(entry, str)]  # pyright: ignore[reportUnnecessaryIsInstance]
 
 
 def _absolute(path: list[str]) -> list[str]:
-    """The working directory, which is an empty entry, is the last: no file that lies around there is taken for a library."""
+    """The paths as absolute ones. The working directory, which is an empty entry, comes last, so that no file in it hides a library."""
     try:
         here = os.getcwd()
-    except OSError:  # it was deleted, and with it all that is relative to it
+    except OSError:  # the directory was deleted, and with it all directories relative to it
         return [entry for entry in path if os.path.isabs(entry)]
     return [*(os.path.join(here, entry) for entry in path if entry), *[here] * ("" in path)]

@@ -1,4 +1,4 @@
-"""Bounded memories: a process that remembers many short-lived objects stays small."""
+"""Bounded collections, so that a process with many short-lived objects stays small."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-# Some hundred bytes each.
+# The number of items of a collection, some hundred bytes each.
 MOST = 8192
 
 
@@ -21,7 +21,7 @@ class RecentMap:
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._items: dict[Any, Any] = {}
-        # A thread that looks for the oldest item must not meet a thread that adds. Reentrant: the garbage collector may run a finalizer.
+        # A thread that removes the oldest item must not meet a thread that adds. Reentrant: the garbage collector may run a finalizer.
         self._lock = RLock()
 
     def update(self, items: Iterable[tuple[Any, Any]]) -> None:
@@ -31,15 +31,15 @@ class RecentMap:
                 del self._items[next(iter(self._items))]
 
     def pop(self, key: Any) -> Any:
-        """The item, which goes; None if there is none."""
+        """Removes and returns the item; None if there is none."""
         return self._items.pop(key, None)
 
     def get(self, key: Any) -> Any:
-        """None if it is not known, or known no more."""
+        """The item; None if it was never added, or was dropped."""
         return self._items.get(key)
 
     def keys(self) -> list[Any]:
-        """As they are now, oldest first."""
+        """A copy of the present keys, oldest first."""
         return list(self._items)
 
     def __contains__(self, key: object) -> bool:
@@ -50,7 +50,7 @@ class RecentMap:
 
 
 class Recent:
-    """The last 8192 that were added, from any thread."""
+    """The last 8192 items that were added, from any thread."""
 
     __slots__ = ("_map",)
 

@@ -9,22 +9,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core.process.process import LocalProcess
 
-# A count that the native side takes; what a ring can have is less.
+# The largest count that native code takes; no ring can have as many events.
 _MOST = 2**32 - 1
 
 
 def ring_events() -> int:
-    """How many events a ring is to have room for, by the settings of this process."""
+    """The number of events in a ring, by the settings of this process."""
     return min(int(config.value("flight_recorder_events")), _MOST)
 
 
 def wanted() -> int:
-    """How many events this process is to record for itself; 0 without a flight recorder."""
+    """The number of events that this process records without an observer; 0 without a flight recorder."""
     return ring_events() if config.value("flight_recorder") else 0
 
 
 def start(process: LocalProcess) -> None:
-    """Records from now on, if the settings ask for it; a proc does so already. Who begins later gets to know what this process is."""
+    """Starts recording, if the settings ask for it; a proc records from its start. Later observers get its introduction."""
     if events := wanted():
         process.native.record(events)
     info = process.proc_info

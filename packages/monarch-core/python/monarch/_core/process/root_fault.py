@@ -1,7 +1,7 @@
-"""Failures that reach the root: the fault hook, and the end of a script that has one unhandled.
+"""Failures that reach the root: the fault hook, and the end of a script that has an unhandled failure.
 
-Who must be told is decided on the housekeeping thread. The hook is the user's code and may block, or call actors whose messages wait for
-the housekeeping thread: it runs on a thread of its own, one failure after another.
+The housekeeping thread decides whether the script has seen a failure. The hook is the user's code and may block, or call actors whose
+messages wait for the housekeeping thread: it runs on a thread of its own, one failure after another.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ def unhandled_fault_hook(failure: MeshFailure) -> None:
 
 
 _lock = allocate_lock()
-# (mesh uid, rank) that the script has seen as an exception.
+# (mesh uid, rank) of failures that the script has seen as an exception.
 _seen = Recent()
-# Processes whose end it has seen: what it spawns there afterwards fails for the same reason.
+# Processes whose ends the script has seen: later spawns on them fail for the same reason.
 _seen_procs = Recent()
-# Failures whose exception the script still holds unseen.
+# Failures for which the script still holds an exception that it has not read.
 _held: dict[tuple[int, int], MeshFailure] = {}
 _fatal = False
-# The one that the program ends for: every call raises it from then on.
+# The failure that ends the program: every later call raises it.
 fatal_failure: MeshFailure | None = None
-# What the hook is still to be called for, in order; held as long as a thread is at it.
+# Failures for which the hook must still be called, in order, and the lock held by the thread that calls it.
 _pending: list[tuple[LocalProcess, MeshFailure]] = []
 _calling = allocate_lock()
-# How many failures it was to be called for, ever, and at how many an exit had waited for it in vain.
+# The number of failures for the hook so far, and that number when an exit last waited for the hook in vain.
 _asked = 0
 _given_up = -1
-# The first call to a mesh may be on its way for so long after the spawn, seconds: `spawn(...).method.call_one().get()` is one statement.
+# Seconds after the spawn in which the first call to a mesh may come: `spawn(...).method.call_one().get()` is one statement.
 FIRST_CALL_TIME = 0.5
 # Failures of meshes that have just been spawned.
 _first_calls: list[FirstCall] = []
-# So long an exit waits for the hook, seconds.
+# Seconds that an exit waits for the hook.
 _HOOK_TIMEOUT = 3.0
 
 
 def has_fault() -> bool:
-    """The program ends because of an unhandled failure."""
+    """Whether the program ends because of an unhandled failure."""
     return _fatal
 
 
@@ -64,7 +64,7 @@ def _hook() -> Any:
 
 
 def failure_seen(mesh: int, failure: MeshFailure, others: Iterable[int] = ()) -> None:
-    """The script has got this failure as an exception of its own call, which `others` have not answered either."""
+    """Records that a call of the script has raised this failure. The ranks `others` have not answered the call either."""
     with _lock:
         for rank in (*failure.crashed_ranks, *others):
             _seen.add((mesh, rank))
@@ -73,7 +73,7 @@ def failure_seen(mesh: int, failure: MeshFailure, others: Iterable[int] = ()) ->
 
 
 def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
-    """A failure of something that the root owns. On the housekeeping thread."""
+    """Handles a failure of a mesh that the root owns. Called on the housekeeping thread."""
     if process.universe is not None:
         process.universe._root_failed(failure)
         return
@@ -96,7 +96,7 @@ def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
 
 
 def _first_call_until(process: LocalProcess, owned: OwnedMesh | None) -> float | None:
-    """Until when the first call may come, if the mesh has just been spawned."""
+    """The time until which the first call may come, if the mesh has just been spawned."""
     until = 0.0 if owned is None else owned.since + FIRST_CALL_TIME
     return until if process.now() < until else None
 
@@ -124,14 +124,14 @@ class FirstCall:
 
 
 def first_calls() -> list[FirstCall]:
-    """What is to be watched since the last time."""
+    """Removes and returns the failures to watch that were added since the last call."""
     taken = _first_calls[:]
     del _first_calls[: len(taken)]
     return taken
 
 
 def _may_be_seen(process: LocalProcess, mesh: int, rank: int) -> bool:
-    """The script holds a call to this mesh, or the mesh of procs under it, whose `initialized` tells of the same failure."""
+    """Whether the script holds a call to this mesh, or to the mesh of procs under it, whose `initialized` raises the same failure."""
     native = process.native
     if native.failure_may_be_seen(mesh):
         return True
@@ -148,13 +148,13 @@ def was_seen(key: tuple[int, int]) -> bool:
 
 
 def forget_meshes(meshes: set[int]) -> None:
-    """Of a universe that has ended."""
+    """Forgets the seen failures of meshes of a universe that has ended."""
     with _lock:
         _seen.discard_all([key for key in _seen if key[0] in meshes])
 
 
 def proc_failure_seen(process: LocalProcess, proc: int) -> None:
-    """The script has got the end of this process as an exception: that covers all the root has there."""
+    """Records that the script has got the end of this process as an exception, which covers all meshes that the root has there."""
     with _lock:
         _seen_procs.add(proc)
         for mesh in list(process.owned.values()):
@@ -167,17 +167,17 @@ def proc_failure_seen(process: LocalProcess, proc: int) -> None:
 
 
 def abandoned(process: LocalProcess) -> None:
-    """The last chance that the script sees a failure may be gone."""
-    if process.universe is not None:  # which looks when it ends
+    """Acts on failures whose last chance to be seen by the script may be gone."""
+    if process.universe is not None:  # a universe checks its failures when it ends
         return
     for key in list(_held):
-        # Those of meshes that have just been spawned are watched.
+        # Failures of meshes that have just been spawned are still watched.
         if _first_call_until(process, process.owned.get(key[0])) is None and not _may_be_seen(process, *key):
             _act(process, key)
 
 
 def act_at_exit(process: LocalProcess) -> None:
-    """The script ends without having observed the failure: the hook acts now. No thread can be interrupted any more."""
+    """Calls the hook for failures that the script has not seen at its end. No thread can be interrupted any more."""
     global _given_up
     interrupt.leave()
     with _lock:
@@ -185,7 +185,7 @@ def act_at_exit(process: LocalProcess) -> None:
         _held.clear()
     for failure in left:
         _call(process, failure)
-    # A hook that does not return decides nothing, and is waited for once. One that was called meanwhile is another.
+    # A hook that does not return decides nothing, and the exit waits for it once. Another failure means another wait.
     asked = _asked
     if _calling.acquire(timeout=0.0 if asked == _given_up else _HOOK_TIMEOUT):
         _calling.release()
@@ -209,7 +209,7 @@ def _call(process: LocalProcess, failure: MeshFailure) -> None:
             return
     try:
         process.start_thread(_call_pending)
-    except (RuntimeError, MemoryError):  # no thread is to be had: here, although a hook of the user's may block
+    except (RuntimeError, MemoryError):  # no thread can be started: the hook runs on this thread, although it may block
         _call_pending()
 
 
@@ -243,7 +243,7 @@ def _report(process: LocalProcess, failure: MeshFailure, error: BaseException) -
 
     head = unhandled_at_root(process.host, process.pid, time.strftime("%Y-%m-%d %H:%M:%S"))
     report = failure.report()
-    if not isinstance(error, (SystemExit, KeyboardInterrupt)):  # else it says what it means
+    if not isinstance(error, (SystemExit, KeyboardInterrupt)):  # the exception is an error and no deliberate exit
         report += "\n" + fault_hook_failed(error)
     if process.cells is None:
         _fatal = True
@@ -251,6 +251,6 @@ def _report(process: LocalProcess, failure: MeshFailure, error: BaseException) -
     if process.cells is None or interrupt.is_leaving():
         complain(f"{head}\n{report}")
     else:
-        # An interactive shell goes on.
+        # An interactive shell continues.
         process.cells.show(head, report)
     failure_event("failure.unhandled", ERROR, failure, "<root>")

@@ -1,8 +1,8 @@
-"""The runtime's own log: what it does and decides, as events with stable names and fields (docs/logs.md).
+"""The runtime's own log: its actions and decisions, as events with stable names and fields (docs/logs.md).
 
-Each event goes to stderr as one line of text if `log_filter` lets it pass, and to `runtime.jsonl` in the job's log directory as one line of
-JSON if `file_log_level` does. All processes of a job on a machine append to the same file, each line by one write, which the kernel does
-not mix with others. Where nobody asked, an event costs a comparison.
+Each event goes to stderr as one line of text if `log_filter` permits, and to `runtime.jsonl` in the job's log directory as one line of
+JSON if `file_log_level` permits. All processes of a job on a machine append to the same file, each line by one write, which the kernel does
+not mix with others. An event below both levels costs a comparison.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEVELS = {"trace": 5, "debug": 10, "info": 20, "warn": 30, "error": 40, "off": 6
 DEBUG, INFO, WARN, ERROR = 10, 20, 30, 40
 _NAMES = {number: name for name, number in LEVELS.items()}
 FILE = "runtime.jsonl"
-# What the events of failures with an outcome mean.
+# Whether an event about the outcome of a failure means that it was handled.
 _HANDLED = {"failure.handled": True, "failure.unhandled": False}
 
 
@@ -40,7 +40,7 @@ class LogFilter:
     def __init__(self, text: str, default: int) -> None:
         self.default = default
         self.targets: dict[str, int] = {}
-        # Words that are no levels; the rest counts.
+        # The words that are no levels. The other words apply.
         self.unknown: list[str] = []
         for part in filter(None, (p.strip() for p in text.split(","))):
             target, given, word = part.rpartition("=")
@@ -60,23 +60,23 @@ class LogFilter:
 _lock = RLock()
 _stderr = LogFilter("", WARN)
 _file = LogFilter("", LEVELS["off"])
-# The least level that anybody wants; where most calls end.
+# The least level that any output accepts, at which most calls return.
 _lowest = WARN
-# The same for what the user hears of in another way.
+# The least accepted level for events of which the user is also notified in another way.
 _lowest_said = LEVELS["off"]
 _process: LocalProcess | None = None
 _base: dict[str, Any] = {}
 _fd = -1
 _path = ""
-# A line was cut short by a full disk: the next one begins on a line of its own.
+# A full disk has cut a line short: the next one begins on a line of its own.
 _torn = False
 _told: set[int | None] = set()
-# Procs that this process spawned and that have not ended: mesh and rank.
+# The mesh and rank of procs that this process spawned and that have not ended.
 _spawned: dict[int, tuple[str, int]] = {}
 
 
 def start(process: LocalProcess) -> None:
-    """Logs for this process from now on. In a fork of the zygote nothing is kept of what it had."""
+    """Starts the log of this process. In a fork of the zygote no state of the zygote's log is kept."""
     global _process, _base
     _process = process
     info = process.proc_info
@@ -98,7 +98,7 @@ def _configure() -> None:
         _stderr = LogFilter(config.value("log_filter"), WARN)
         _file = LogFilter(config.value("file_log_level"), LEVELS["off"])
         if _file.lowest < LEVELS["off"]:
-            # Now, because a failure may be the first line, and there may be no descriptor left then to read it from its file.
+            # Imported now, because a failure may be the first line, and no descriptor may be left then to read the module from its file.
             import json as json
         _lowest = min(_stderr.lowest, _file.lowest)
         _lowest_said = _lowest if _stderr.lowest <= INFO else _file.lowest
@@ -137,12 +137,12 @@ def _record(name: str, level: int, fields: dict[str, object]) -> None:
 
             text = dumps(given, default=str)
     except (ImportError, OSError):
-        pass  # recording began after this process had run out of descriptors: the event is worth more than its fields
+        pass  # recording began after this process had run out of descriptors: the event matters more than its fields
     log_line(name, level, text)
 
 
 def wants(level: int) -> bool:
-    """Whether anybody might want events of this level, for those that take some work."""
+    """Whether any output accepts events of this level, for events that take some work."""
     return level >= _lowest
 
 
@@ -192,7 +192,7 @@ def _append(line: bytes) -> None:
                 complain(f"monarch: cannot write {_path}: {e.strerror} (os error {e.errno}): events are left out until this is over")
 
 
-# ---- events with more than one line to them
+# ---- events with several parts
 
 
 def procs_spawned(info: MeshInfo) -> None:
@@ -203,18 +203,20 @@ def procs_spawned(info: MeshInfo) -> None:
 
 
 def proc_ended(uid: int, end: ProcessEnd) -> None:
-    """A process that this one knows has ended; its spawner logs that."""
+    """Logs the end of a process in the log of its spawner."""
     mesh, rank = _spawned.pop(uid, (None, None))
     if mesh is not None:
         lost = not end.is_stop and end.kind != "returned"
-        # A stop's reason has its bounds before it.
+        # The reason of a stop has its bounds before it.
         detail = end.detail.rpartition("\n")[2] or None
         more = {"code": end.exit_code, "signal": end.signal, "core_dumped": end.core_dumped or None, "detail": detail}
         event("proc.end", WARN if lost else INFO, True, mesh=mesh, rank=rank, child=end.pid or None, kind=end.kind, **more)
 
 
 def proc_unresponsive(uid: int, evidence: str, stacks: bytes) -> None:
-    """Python does not run any more in a proc of this process's agent, or, with no evidence, runs again. `stacks` are JSON or empty."""
+    """Logs that Python no longer runs in a proc of this process's agent or, if `evidence` is empty, that it runs again. `stacks` is JSON or
+    empty.
+    """
     mesh, rank = _spawned.get(uid, (None, None))
     if not evidence:
         event("proc.responsive", mesh=mesh, rank=rank)
@@ -225,11 +227,11 @@ def proc_unresponsive(uid: int, evidence: str, stacks: bytes) -> None:
 
 
 def failure_event(name: str, level: int, failure: MeshFailure, owner: str) -> None:
-    """The outcome of a failure at `owner`, the owner of the mesh. The texts for users are printed elsewhere."""
+    """Logs the outcome of a failure at `owner`, the owner of the mesh. The texts for users are printed elsewhere."""
     if is_on() and name in _HANDLED:
         try:
             mesh = from_base58(failure.mesh_name.rpartition("-")[2])
-        except ValueError:  # of no mesh, or made by a program
+        except ValueError:  # a failure of no mesh, or one made by a program
             mesh = 0
         for crashed in failure.crashed_ranks:
             supervision_handled(mesh, crashed, owner, _HANDLED[name])

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
     from monarch._core.process.process import LocalProcess
 
-# Calls faulthandler's handler, on the I/O thread and only while nobody gets the GIL. A real-time signal that neither the C library
-# nor Python uses; nobody else sends it.
+# Calls faulthandler's handler, on the I/O thread and only while no thread gets the GIL. It is a real-time signal that neither the C library
+# nor Python uses, and no other code sends.
 _SIGNAL = 43
-# Of one thread; as many as faulthandler writes.
+# The most frames of one thread; faulthandler writes as many.
 _MOST_FRAMES = 100
 
 _file: int | None = None
 
 
 def install(process: LocalProcess) -> None:
-    """Makes the process visible, and its stacks available even while something keeps the GIL."""
+    """Makes the process visible, and its stacks available even while some code keeps the GIL."""
     import faulthandler
     import os
 
@@ -33,7 +33,7 @@ def install(process: LocalProcess) -> None:
 
 
 def uninstall(process: LocalProcess) -> None:
-    """The interpreter is about to take the handler away."""
+    """Removes the handler before the interpreter does."""
     process.native.show(process.name, -1, 0)
 
 
@@ -45,7 +45,7 @@ def take(process: LocalProcess) -> bytes:
 
 
 def threads() -> list[dict[str, Any]]:
-    # Not `threading.enumerate`, whose lock another thread may hold.
+    # `threading.enumerate` would need a lock that another thread may hold.
     threading = sys.modules.get("threading")
     known: dict[int, Any] = dict(threading._active) if threading is not None else {}
     found: list[dict[str, Any]] = []
@@ -65,7 +65,7 @@ def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
 
 
 def parse_dump(text: str) -> list[dict[str, Any]]:
-    """What faulthandler has written, in the form of `threads`."""
+    """Converts the output of faulthandler to the form of `threads`."""
     import re
 
     found: list[dict[str, Any]] = []

@@ -1,7 +1,7 @@
-"""The event loop that a thread keeps for the bodies that its `get()` drives.
+"""The event loop that a thread keeps for the bodies that its `get()` runs.
 
-Making a loop for each `get()` costs a selector, two sockets and four system calls, and what a body keeps on its loop (a client of some
-service, a lock) would be of no use to the next body. The loop is closed when its thread ends; that of the main thread, at exit.
+Making a loop for each `get()` costs a selector, two sockets and four system calls, and objects that a body keeps on its loop (a client of
+some service, a lock) would be of no use to the next body. The loop is closed when its thread ends; that of the main thread, at exit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ThreadLoop:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        # Not the current loop of the thread, which is the user's.
+        # This loop is separate from the current loop of the thread, which is the user's.
         self.runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self.loop = self.runner.get_loop()
         self.loop._monarch_driven_by_get = True  # pyright: ignore
@@ -47,14 +47,14 @@ class ThreadLoop:
             return
         if asyncio._get_running_loop() is None:
             end_loop(self.loop)
-        else:  # the collector has found it on a thread that runs another one
+        else:  # the collector runs the finalizer on a thread that runs another loop
             self.loop.close()
 
     __del__ = close
 
 
 def thread_loop() -> ThreadLoop:
-    """That of this thread."""
+    """The loop of this thread."""
     found: ThreadLoop | None = getattr(_local, "loop", None)
     if found is None or found.pid != os.getpid() or found.loop.is_closed():
         found = _local.loop = ThreadLoop()
@@ -64,6 +64,6 @@ def thread_loop() -> ThreadLoop:
 
 @atexit.register
 def _close_all() -> None:
-    """Of the main thread, and of threads that do not end."""
+    """Closes the loop of the main thread, and those of threads that do not end."""
     for loop in list(_all):
         loop.close()

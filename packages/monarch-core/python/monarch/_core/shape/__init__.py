@@ -1,1 +1,1 @@
-"""Labelled n-dimensional shapes and what is sliced by them."""
+"""Labelled n-dimensional shapes and the meshes that they slice."""

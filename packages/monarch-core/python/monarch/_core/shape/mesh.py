@@ -1,6 +1,6 @@
-"""What every mesh can do with its shape: slice, split, flatten, rename, measure.
+"""The shape operations of every mesh: slice, split, flatten, rename, size.
 
-Each operation computes a new labelled `Slice` over the same ranks and hands it to the implementor, which thus needs to know only how to
+Each operation computes a new labelled `Slice` over the same ranks and passes it to the mesh's class, which therefore only needs to
 take a sub-space of itself.
 """
 

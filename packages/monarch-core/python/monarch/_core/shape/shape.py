@@ -1,7 +1,7 @@
 """Labelled n-dimensional index spaces.
 
 A `Shape` labels a `Slice`; an `Extent` is only labels and sizes, row-major from 0; a `Point` is one rank of an extent, whose coordinates
-are computed when asked for; a `Region` is a shape seen as part of a larger space. All types are immutable and compare by value. Labels of
+are computed on demand; a `Region` is a shape seen as part of a larger space. All types are immutable and compare by value. Labels of
 one space are distinct.
 """
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Extent", "NDSlice", "Point", "Region", "Shape", "Slice"]
 
-_WIRE_LIMIT = 1 << 64  # sizes travel as u64
-_DECODED_MAX = 256  # distinct extents remembered by `Extent.from_wire`: a process addresses few meshes, a message names one each time
+_WIRE_LIMIT = 1 << 64  # sizes are sent as u64
+_DECODED_MAX = 256  # distinct extents cached by `Extent.from_wire`: a process addresses few meshes, but each message names one
 
 
 def _checked_labels(labels: Iterable[str], ndim: int) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class Shape:
 
     @staticmethod
     def unity() -> Shape:
-        """The shape without dimensions: rank 0 alone."""
+        """The shape without dimensions: the single rank 0."""
         return Shape((), Slice._of(0, (), ()))
 
     @staticmethod
@@ -191,7 +191,8 @@ def chosen_range(label: str, size: int, selector: builtins.slice[Any, Any, Any])
 
 
 class _Dimensions(Mapping[str, int]):
-    # A mapping keyed by the labels of `_labels`, whose subscript raises `ValueError` for others: `Mapping` would expect `KeyError`.
+    # A mapping keyed by the labels of `_labels`, whose subscript raises `ValueError` for others. The class `Mapping` would expect
+    # `KeyError`.
     __slots__ = ()
 
     if TYPE_CHECKING:
@@ -240,7 +241,7 @@ class Extent(_Dimensions):
 
     @classmethod
     def _of(cls, labels: tuple[str, ...], sizes: tuple[int, ...]) -> Extent:
-        # Without checks: for what comes from a checked shape.
+        # No checks are needed: the labels and sizes come from a checked shape.
         self = object.__new__(cls)
         self._labels = labels
         self._sizes = sizes

@@ -51,7 +51,7 @@ class Slice:
     """An n-dimensional strided range of ranks.
 
     `offset`, and every item of `sizes` and `strides`, is a non-negative int; negative ones raise `OverflowError`. `ValueError` if the
-    lengths of `sizes` and `strides` differ, or if strides overlap so that coordinates would not be unique. No dimensions: the one rank
+    lengths of `sizes` and `strides` differ, or if strides overlap so that coordinates would not be unique. Without dimensions: the one rank
     `offset`.
     """
 
@@ -78,7 +78,7 @@ class Slice:
 
     @classmethod
     def _of(cls, offset: int, sizes: tuple[int, ...], strides: tuple[int, ...]) -> Slice:
-        # Without checks: for slices derived from a checked one.
+        # No checks are needed for a slice derived from a checked one.
         self = object.__new__(cls)
         self._offset = offset
         self._sizes = sizes
@@ -181,7 +181,7 @@ class Slice:
         return rank
 
     def _narrow(self, axis: int, chosen: range) -> Slice:
-        # A step over fewer than two elements keeps the stride: the result stays dense where it was.
+        # A step over fewer than two elements keeps the stride: a dense slice stays dense.
         start, step = (chosen.start, chosen.step) if len(chosen) > 1 else (chosen.start if chosen else 0, 1)
         strides = self._strides
         return Slice._of(

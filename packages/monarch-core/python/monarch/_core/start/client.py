@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def start_client(uid: int = 0) -> LocalProcess:
-    # It takes the thread that imports it first for the main thread, and waits for that one at exit: not one of ours, which never end.
+    # `threading` treats the thread that imports it first as the main thread, and waits for it at exit. A runtime thread, which never ends,
+    # must not be that thread.
     import threading as threading
 
     if has_exited():
@@ -35,7 +36,7 @@ def start_client(uid: int = 0) -> LocalProcess:
         raise
     native.warm_up()
     try:
-        # The zygote starts while the rest is imported, which saves 10 ms.
+        # The zygote starts during the other imports, which saves 10 ms.
         from monarch._core.start.client_runtime import begin
 
         return begin(native)
@@ -45,7 +46,7 @@ def start_client(uid: int = 0) -> LocalProcess:
     except ImportError as e:
         native.close_agent(0.0)
         for number in (errno.EMFILE, errno.ENFILE):
-            # The loader of extension modules gives its reason as a text only.
+            # The loader of extension modules gives its reason only as a text.
             if os.strerror(number) in str(e):
                 raise OSError(number, f"cannot start the runtime: {os.strerror(number)}", e.path) from None
         raise
@@ -54,13 +55,13 @@ def start_client(uid: int = 0) -> LocalProcess:
         if "can't start new thread" in str(e):
             raise RuntimeError(f"cannot start the runtime: {e}{thread_limit()}") from None
         raise
-    except BaseException:  # no thread is to be had: a client without housekeeping would wait for ever
+    except BaseException:  # no thread can be started: a client without housekeeping would wait for ever
         native.close_agent(0.0)
         raise
 
 
 def zygote_command(executable: str | None = None) -> list[str]:
-    """The command that runs the process that procs are forked from, with our own modules found as they were here."""
+    """The command that runs the zygote, which finds Monarch's modules in the same places as this process."""
     from monarch._core.process.python_command import import_path
 
     code = f"import sys; sys.path[:] = {import_path()!r}; from monarch._core.start.zygote import main; main()"
@@ -68,7 +69,7 @@ def zygote_command(executable: str | None = None) -> list[str]:
 
 
 def _open_standard_descriptors() -> None:
-    """A socket of ours must not become descriptor 1 because that was closed: lines of procs are written there."""
+    """Opens closed standard descriptors. Otherwise a socket could become descriptor 1, to which lines of procs are written."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
@@ -77,5 +78,5 @@ def _open_standard_descriptors() -> None:
 
 
 def _consoles() -> list[int]:
-    """Where lines of procs go: not into a file of the user that got the number of a stream closed from the start."""
+    """The descriptors for the lines of procs. A user's file that got the number of a closed standard stream is none of them."""
     return [-1 if stream is None else fd for fd, stream in ((1, sys.__stdout__), (2, sys.__stderr__))]

@@ -1,6 +1,6 @@
-"""What runs in the client beside the script: housekeeping, log, stacks, interrupts, the exit.
+"""The runtime of the client beside the script: housekeeping, log, stacks, interrupts, the exit.
 
-The exit and the report of a failure import nothing: there may be no descriptor left then to read a module from its file.
+The exit and the report of a failure import nothing: no descriptor may be left then to read a module from its file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core._native import Process as NativeProcess
 
-# Used by the exit, and by what fails, only.
+# Only the exit and failures use these modules.
 del _duration, _failure_imports, _log_directory
 
 

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 
 class StopWatch:
-    """Watches the end of an actor: its drain may take so long per message and so long in all, its clean-up so long.
+    """Enforces the bounds of an actor's end: a time per message and a total time for the drain, and a time for the clean-up.
 
     Bodies that exceed the deadline are cancelled; the stop does not wait longer for a body that does not end then.
     """
@@ -84,7 +84,7 @@ class StopWatch:
         self.cancelled = False
 
     def over(self) -> bool:
-        """True when there is nothing more to watch."""
+        """Whether the watch is over."""
         actor = self.actor
         if actor.ended or actor.given_up:
             return True
@@ -93,7 +93,7 @@ class StopWatch:
             if actor.clean_by is not None and now >= actor.clean_by:
                 actor.give_up_cleanup()
                 return True
-            # What comes after it has a time of its own.
+            # The steps after the clean-up have a time of their own.
             self.since, self.until = now, max(self.until, now + self.each)
             return False
         if actor.mailbox.taken != self.taken:
@@ -118,13 +118,13 @@ class Housekeeping:
     def __init__(self, process: LocalProcess) -> None:
         self.process = process
         self.watches: list[StopWatch | FirstCall] = []
-        # Of a proc: the end of its stop, and whether one has begun.
+        # In a proc: the end of its stop, and whether a stop has begun.
         self.deadline: float | None = None
-        # What is being handled is a spawn, a stop or a failure: without it some thread waits for ever.
+        # The event in progress is a spawn, a stop or a failure: if it is lost, some thread waits for ever.
         self.vital = False
 
     def run(self) -> bool:
-        """Handles events until this process is to end; false if its agent is gone."""
+        """Handles events until this process must end; false if its agent is gone."""
         native = self.process.native
         while True:
             event = native.next_event(self._timeout())
@@ -146,7 +146,7 @@ class Housekeeping:
         return None if self.deadline is None else max(0.0, min(self.deadline - self.process.now(), 0.1))
 
     def _simulated_timeout(self) -> float | None:
-        """Hours in hundreds of looks: seldom at first, and as often as ever near the end."""
+        """The wait until the next check in simulated time: hours take hundreds of checks, few at first and frequent ones near the end."""
         now = self.process.now()
         left = [watch.left(now) for watch in self.watches]
         if self.deadline is not None:
@@ -161,7 +161,7 @@ class Housekeeping:
         return self.deadline is not None and self.process.now() > self.deadline and not any(a.cleaning for a in busy)
 
     def _handle(self, event: SystemEvent) -> bool:
-        """True ends the thread."""
+        """Handles one event. True ends the thread."""
         process, native = self.process, self.process.native
         match event:
             case SpawnActor():
@@ -243,7 +243,7 @@ class Housekeeping:
             logging.getLogger().setLevel(level)
             process.native.reply(sender, slot, rank, OK, b"")
         elif kind == AGGREGATE:
-            # On this machine's console they are anyway.
+            # The output of procs of this machine is on its console anyway.
             procs, window, viewer, rank = marshal.loads(body)
             process.native.aggregate_output(procs, window, sender, slot, rank, viewer)
         elif kind == MISSING:
@@ -284,7 +284,7 @@ class Housekeeping:
             (fault.handle_request if kind == FAULT else fault.handle_delay)(process, sender, slot, body)
 
     def _stop(self, text: str) -> None:
-        """This proc is to end: its actors stop, within the bounds."""
+        """Stops the actors of this proc within the bounds, because the proc must end."""
         if self.deadline is not None:
             return
         reason, each, whole = parse_stop_reason(text)
@@ -301,7 +301,7 @@ class Housekeeping:
 
 
 def run_client(process: LocalProcess) -> None:
-    """The housekeeping thread of the client."""
+    """Runs the housekeeping thread of the client."""
     set_runtime_thread()
     keeper = Housekeeping(process)
     while True:
@@ -311,7 +311,7 @@ def run_client(process: LocalProcess) -> None:
             except Exception:
                 if keeper.vital:
                     raise
-                # A bug of ours must not silence the rest: show it and go on.
+                # A bug of the runtime must not silence the other events: the thread prints it and continues.
                 import traceback
 
                 traceback.print_exc()

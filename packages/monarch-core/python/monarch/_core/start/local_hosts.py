@@ -1,7 +1,7 @@
-"""Hosts for tests: agents as separate processes on this machine, attached as if they were elsewhere.
+"""Hosts for tests: agents as separate processes on this machine, attached as if they were on other machines.
 
-Nothing of them can be left behind. They listen on abstract sockets, which are no files; their standard input is a pipe from the test's
-process, and when that ends, however it does, so do they, with all their procs and the directory that workspaces go to.
+No part of them can be left behind. They listen on abstract sockets, which are no files. Their standard input is a pipe from the test's
+process. When that process ends, in whatever way, the agents end, with all their procs and the directory of their workspaces.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from monarch._core.hosts.host_mesh import HostMesh
 
-# How long an agent may take to end once it has been told, seconds.
+# Seconds that an agent may take to end after the request.
 _PATIENCE = 10.0
 
 
 class LocalHosts:
-    """What `local_hosts` gives: a context manager, sync and async, whose value is the mesh."""
+    """The result of `local_hosts`: a context manager, sync and async, whose value is the mesh."""
 
     def __init__(self, n: int, name: str, env: Mapping[str, str | None] | None) -> None:
         if n < 1:
@@ -74,7 +74,7 @@ class LocalHosts:
         code = f"import sys; sys.path[:] = {import_path()!r}; {serving}"
         command = [sys.executable, "-c", code]
         chosen = {k: v for k, v in env.items() if v is not None}
-        # In a session of its own: Ctrl-C is for the test.
+        # The agent is in a session of its own: Ctrl-C is for the test only.
         return subprocess.Popen(command, env=chosen, stdin=subprocess.PIPE, pass_fds=(told,), start_new_session=True)
 
     def _attach(self, addresses: list[str]) -> HostMesh:
@@ -93,7 +93,7 @@ class LocalHosts:
         for agent in self._agents:
             try:
                 agent.wait(_PATIENCE)
-            except subprocess.TimeoutExpired:  # a fault may have frozen it
+            except subprocess.TimeoutExpired:  # a fault may have frozen the agent
                 agent.kill()
                 agent.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -125,8 +125,10 @@ class LocalHosts:
 def local_hosts(n: int, *, name: str = "hosts", env: Mapping[str, str | None] | None = None) -> LocalHosts:
     """`n` host agents as separate processes on this machine, as an owned `HostMesh` with the dimension `hosts`.
 
-    A context manager, sync and async; the agents are there when it is entered, and gone with all that they ran when it is left, or when
-    this process ends, in whatever way. `env` is added to their environment, None removes a variable. Each has a `WORKSPACE_DIR` of its own.
+    A context manager, sync and async. The agents run when the block begins. They are gone, with all processes that they ran, when the block
+    ends, or when this process ends in whatever way. `env` is added to their environment, None removes a variable. Each has a
+    `WORKSPACE_DIR`
+    of its own.
 
     ```python
     from monarch.actor.testing import local_hosts
@@ -140,7 +142,7 @@ def local_hosts(n: int, *, name: str = "hosts", env: Mapping[str, str | None] | 
 
 
 def serve(address: str, workspace: str, told: int) -> None:
-    """The agent of such a host: its main function."""
+    """Runs the agent of a test host: its main function."""
     from _thread import start_new_thread
 
     from monarch._core.hosts.trust import Given
@@ -156,7 +158,7 @@ def serve(address: str, workspace: str, told: int) -> None:
 
 
 def _end_with_the_test(watched: int, workspace: str) -> None:
-    """The pipe ends with the test's process, or when it says so."""
+    """Ends the agent at the end of the pipe, which is closed by the test's process or by its end."""
     import shutil
     import signal
 
@@ -165,6 +167,6 @@ def _end_with_the_test(watched: int, workspace: str) -> None:
     shutil.rmtree(workspace, ignore_errors=True)
     try:
         os.rmdir(os.path.dirname(workspace))
-    except OSError:  # another host of the test does it
+    except OSError:  # another host of the test removes it
         pass
     os.kill(os.getpid(), signal.SIGKILL)

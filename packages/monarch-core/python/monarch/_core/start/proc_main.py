@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 # Descriptors of the link and of the setup, for a proc that was started by a command.
 FDS_VARIABLE = "MONARCH_PROC_FDS"
-# How long a proc that ends stays for those who fetch what it has sent, and if they do not, seconds.
+# Seconds that a proc at its end stays for receivers that pull parts of its messages: in total, and without progress.
 _FETCH_TIMEOUT = 10.0
 _FETCH_PAUSE = 2.0
-# How a process ends whose program cannot be started, and whose program is not the one that it has to be: the codes that shells have for it.
+# The exit codes of a process whose program cannot be started, and of one whose program is the wrong one, by the convention of shells.
 NO_PROGRAM, WRONG_PROGRAM = 127, 126
 FAIL_VARIABLE = "MONARCH_ERROR_DURING_BOOTSTRAP_FOR_TESTING"
 
-# What every proc needs before it can run an actor.
+# Modules that every proc needs before it can run an actor.
 _FIRST = (
     "faulthandler",
     "threading",
@@ -43,7 +43,7 @@ _FIRST = (
     "monarch._core.sync.path",
     "monarch.actor",
 )
-# What most procs are going to need, in steps that are short enough to do between two requests.
+# Modules that most procs need, imported in steps that are short enough to fit between two requests.
 REST = (
     "socket",
     "selectors",
@@ -58,7 +58,7 @@ REST = (
     "monarch._core.actor.async_actor",
     "monarch._core.hosts.spawn",
 )
-# What procs that run commands are going to need: no proc waits for these steps.
+# Modules that procs with commands need: no proc waits for these steps.
 LAST = (
     "pathlib",
     "ctypes",
@@ -71,7 +71,7 @@ LAST = (
 
 
 def preload(names: Iterable[str] = _FIRST) -> None:
-    """Imports what procs need, so that its pages are shared."""
+    """Imports modules that procs need, so that all procs share the pages."""
     from importlib import import_module
 
     for name in names:
@@ -79,7 +79,7 @@ def preload(names: Iterable[str] = _FIRST) -> None:
 
 
 def default_to_forkserver() -> None:
-    """A fork of a process with threads hangs sooner or later; what the user chooses explicitly still holds."""
+    """Makes forkserver the default start method: a fork of a process with threads can hang. An explicit choice still applies."""
     if sys.platform.startswith("linux"):
         from monarch._core.process.post_import import when_imported
 
@@ -91,7 +91,7 @@ def _choose_forkserver(context: Any) -> None:
 
 
 def main(wanted: tuple[int, int] | None = None) -> None:
-    """Entry of a proc that was started by a command; `wanted` is the minor version of Python that it has to be."""
+    """Entry of a proc that was started by a command; `wanted` is the minor version of Python that it must have."""
     if wanted is not None:
         _check_python(wanted)
     link, setup = (int(fd) for fd in os.environ.pop(FDS_VARIABLE).split(","))
@@ -102,12 +102,12 @@ def main(wanted: tuple[int, int] | None = None) -> None:
 
 
 def run(body: bytes, link: int, forked: bool = True) -> int:
-    """The life of a proc on its main thread; gives its exit code."""
+    """Runs a proc on its main thread, from its start to its end; gives its exit code."""
     from _pickle import loads
 
     common, rank, uid, bind, agent = marshal.loads(body)
     setup = loads(common)
-    # A command of the user's may start another one.
+    # The user's command may start another interpreter.
     _check_python(setup["python"])
     if not forked:
         from monarch._core._native import set_parent_death_signal
@@ -137,7 +137,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     state, _, _ = setup["mesh"]
     process = LocalProcess(native, setup["host"] or host_name(), state[1])
     process.job = setup["job"]
-    # The client is sent to from everywhere, and the owner waits to hear from this process.
+    # Every process may send to the client, and the owner waits for a message from this process.
     client = (setup["job"], setup["job"])
     native.route([place for place in (client, setup["owner_place"]) if place[1] != process.agent_uid])
     set_process(process)
@@ -168,10 +168,10 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     except Exception as e:
         end_process("housekeeping", e)
     if not graceful or process.actors:
-        # Without its agent, or with an actor that does not let go, there is nothing to finalise for.
+        # Without its agent, or with an actor that does not end, no finalisation is needed.
         try:
             sys.stdout.flush()
-        except (OSError, ValueError, AttributeError):  # the user has closed it
+        except (OSError, ValueError, AttributeError):  # the user has closed the stream
             pass
         native.flush_links(0.5)
         os._exit(1)
@@ -179,7 +179,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
         hooks.stop(native.extend_stop)
     native.flush_links(0.5)
     if native.lent():
-        # Others are fetching what this process has sent them.
+        # Receivers are pulling parts of this process's messages.
         native.extend_stop(_FETCH_TIMEOUT)
         native.wait_fetched(_FETCH_TIMEOUT, _FETCH_PAUSE)
         native.flush_links(0.5)
@@ -200,7 +200,7 @@ def _check_python(wanted: tuple[int, int]) -> None:
 
 
 def _take_over(setup: dict[str, Any], forked: bool, agent: int) -> None:
-    """Makes the process look the same however it was started."""
+    """Gives the process the same state however it was started."""
     from monarch._core.sync import module_reload
     from monarch._core.sync import path as workspace_path
 
@@ -218,7 +218,7 @@ def _take_over(setup: dict[str, Any], forked: bool, agent: int) -> None:
     if setup["cwd"] is not None:
         try:
             os.chdir(setup["cwd"])
-        except OSError:  # it is gone; stay where we are
+        except OSError:  # the directory is gone; the process stays in its present one
             pass
     if setup["env"] is None:
         sys.path[:0] = [path for path in setup["path"] if path not in sys.path and os.path.isdir(path)]
@@ -232,7 +232,7 @@ def _take_over(setup: dict[str, Any], forked: bool, agent: int) -> None:
 
     module = ModuleType("__main__")
     module.__dict__["__builtins__"] = sys.modules["builtins"]
-    # Kept alive: at interpreter exit the frames below still use the old one.
+    # The old module is kept alive: at interpreter exit the frames below still use it.
     sys.modules["monarch._core._bootstrap_main"] = sys.modules["__main__"]
     sys.modules["__main__"] = module
     for stream in (sys.stdout, sys.stderr):
@@ -253,7 +253,7 @@ def _take_environment(wanted: dict[str, str]) -> None:
 
 
 def _bind(options: dict[str, str]) -> None:
-    """Before there are threads, which inherit it; ends the process if the kernel refuses."""
+    """Binds before there are threads, which inherit the binding; ends the process if the kernel refuses."""
     from monarch._core.process.cpu_binding import bind
 
     try:
@@ -265,7 +265,7 @@ def _bind(options: dict[str, str]) -> None:
 
 
 def prepare(process: Any, setup: dict[str, Any], rank: int) -> bool:
-    """The user's bootstrap. An error goes to the owner, and fails all actors that are spawned here."""
+    """Runs the user's bootstrap. An error goes to the owner, and fails all actors that are spawned here."""
     from monarch._core.process.forked_child import leave_if_child
 
     try:

@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     import signal
     from typing import Any
 else:
-    import _signal as signal  # without the enumerations that the other one makes first
+    import _signal as signal  # without the enumerations that `signal` creates first
 
-# What a stop of local procs may take (contract 6.4).
+# Seconds for a stop of local procs (contract 6.4).
 _HOST_TIMEOUT = 10.0
-# How long lines that were printed may take to reach the console.
+# Seconds for printed lines to reach the console.
 _OUTPUT_TIMEOUT = 3.0
-# From the end of its drain to the kill of a proc, seconds.
+# Seconds from the end of a proc's drain to its kill.
 _KILL_DELAY = 0.25
-# Until everything is killed that owners should have stopped.
+# Seconds until all processes are killed that owners should have stopped.
 _STOP_TIMEOUT = 5.0
 _KILL_TIMEOUT = 2.0
-# The last words to other hosts, seconds.
+# Seconds for the last messages to other hosts.
 _GOODBYE = 2.0
 # The exit code of Ctrl-C.
 _INTERRUPTED = 130
-# How soon a Ctrl-C during the exit is noticed.
+# Seconds between two checks for a Ctrl-C during the exit.
 _LOOK_EVERY = 0.1
 
 
@@ -47,7 +47,7 @@ def register_exit(process: LocalProcess) -> None:
 
 
 def _at_exit(process: LocalProcess) -> None:
-    """A Ctrl-C during it hurries it up and decides the exit code, but does not cut it off."""
+    """Ends the client at the exit of the script. A Ctrl-C meanwhile shortens it and decides the exit code, but does not abort it."""
     if os.getpid() != process.pid or known_process() is not process:
         _end_deferring()
         return
@@ -64,19 +64,19 @@ def _at_exit(process: LocalProcess) -> None:
             mark_exited()
             each = config.seconds("exit_grace") or 0.0
             _stop_everything(process, each, each)
-        # What failed in the end, a clean-up for example, has nobody else to be told.
+        # Failures of the last steps, such as clean-ups, have no other owner: the hook gets them now.
         _settle(process)
         act_at_exit(process)
         fault = has_fault()
         event("client.exit", fault=fault)
-    except Exception as e:  # what failed, and was to be said, may be lost: no success
+    except Exception as e:  # a failure may not have been reported, so the exit is no success
         sys.excepthook(type(e), e, e.__traceback__)
     finally:
         stacks.uninstall(process)
         begin_exit()
         _flush_streams()
         _end_deferring()
-        # Threads that are parked hold the process for ever; the classes and modules of the user are to be torn down.
+        # Parked threads hold the process for ever, but the classes and modules of the user must be torn down.
         process.owned.clear()
         process.failed_meshes.clear()
     # The other exit handlers and destructors still run.
@@ -87,7 +87,7 @@ def _at_exit(process: LocalProcess) -> None:
 
 
 def _settle(process: LocalProcess) -> None:
-    """Returns when the housekeeping thread has handled what has arrived."""
+    """Returns when the housekeeping thread has handled all events that have arrived."""
     from monarch._core.process.process import PING
 
     cell = process.native.cell(GATHER, 1, [process.uid])
@@ -99,7 +99,7 @@ def _flush_streams() -> None:
     for name in ("stdout", "stderr"):
         try:
             getattr(sys, name).flush()
-        except (OSError, ValueError, AttributeError):  # the interpreter reports it at its own flush
+        except (OSError, ValueError, AttributeError):  # the interpreter reports the error at its own flush
             continue
 
 
@@ -108,29 +108,29 @@ def _end_deferring() -> None:
 
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
-        # Nothing is left that an exception could reach: from here on a Ctrl-C ends the process as it should, and the interrupt of a
-        # fault, whose exit code is decided, does nothing.
+        # No code is left that could handle an exception. From now on a Ctrl-C ends the process. After a fault, whose exit code is decided,
+        # an interrupt has no effect.
         handler = signal.SIG_IGN if has_fault() else signal.SIG_DFL
     if handler is not None:
         signal.signal(signal.SIGINT, handler)
 
 
 def _end_with(code: int) -> None:
-    """The rest of the exit goes on, and its code is this one, whatever the script makes of an interrupt."""
+    """Sets the exit code. The remaining exit continues, however the script handles an interrupt."""
     from monarch._core._native import set_exit_code
 
     set_exit_code(code)
     try:
         import ctypes
 
-        # Running code anew, even none, makes the interpreter forget that it ends for an interrupt, which it would do by a signal.
+        # Running any code, even none, makes the interpreter forget an interrupt, for which it would end by a signal.
         ctypes.pythonapi.PyRun_SimpleString(b"")
     except (ImportError, OSError):
         os._exit(code)
 
 
 def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
-    """Stops what the root owns; actors stop what they own. What is left after its time is killed."""
+    """Stops the meshes that the root owns; actors stop their own. Processes that remain after the time are killed."""
     import time
 
     from monarch._core.supervise.supervision import CLIENT_EXITS, stop_reason
@@ -143,13 +143,13 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
     cleanup = config.seconds("cleanup_timeout") or 0.0
     stopping: list[Any] = []
     procs: set[int] = set()
-    # A host that has not joined has nothing that could stop, and no answer.
+    # A host that has not joined has nothing to stop, and does not answer.
     away: set[int] = set()
     joined: set[int] = set()
     for attached in process.attachments:
         for host, answer in zip(attached.ids, attached.cell.results(), strict=True):
             (away if answer is None else joined).add(host)
-    # One that is attached again may have joined before.
+    # A host that was attached several times may have joined before.
     away -= joined
     absent: set[int] = set()
     for mesh in list(process.owned.values()):
@@ -172,7 +172,7 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
     for future in stopping:
         try:
             future.get(timeout=max(0.0, end - time.monotonic()))
-        except Exception as e:  # reported to its owner, which is us
+        except Exception as e:  # the owner, which is this process, has the failure
             del e
     while not (quiet := native.wait_quiet(_LOOK_EVERY)):
         if was_interrupted() or time.monotonic() > end:
@@ -196,7 +196,7 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
 def shutdown_context(host_timeout: float | None = None) -> Future[None]:
     """Stops everything that this process's client owns, then the client; begins at once.
 
-    `host_timeout` bounds the stop of local procs (10 s if left out); `ValueError` unless it is finite and not negative.
+    `host_timeout` bounds the stop of local procs (10 s by default); `ValueError` unless it is finite and not negative.
     """
     if host_timeout is not None and not 0 <= host_timeout < float("inf"):
         raise ValueError(f"invalid host_timeout {host_timeout}: must be finite and not negative")
@@ -227,6 +227,6 @@ def _begin(process: LocalProcess, bound: float) -> Future[None]:
 
     try:
         process.start_thread(run)
-    except RuntimeError:  # no thread is to be had
+    except RuntimeError:  # no thread can be started
         run()
     return _ended

@@ -1,4 +1,4 @@
-"""The agent of a host: it listens, lets clients in, and does their work, until one of them shuts the host down."""
+"""The agent of a host: it listens, admits clients, and runs their work, until one of them shuts the host down."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from monarch._core._native.system import HostAudit, HostShutdown
 
-# How long the last words to others may take, seconds.
+# Seconds for the last messages to other processes.
 _GOODBYE = 2.0
 
-# What becomes of those who come.
+# The log text for each outcome of a connection.
 _SAYS = {
     "joined": "{detail} has joined from {peer}",
     "refused": "refused {peer}: {detail}",
@@ -45,14 +45,14 @@ _loop: WorkerLoop | None = None
 
 
 class CannotListen(OSError, ValueError):
-    """An address that is occupied, or is none of this machine: an error of the system, and of an argument."""
+    """An address that is occupied, or does not belong to this machine: an error of the system, and of an argument."""
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
 class WorkerLoop:
-    """What listens in this process; there is at most one at a time."""
+    """The worker of this process; at most one exists at a time."""
 
     def __init__(self, address: str, given: Given, tries: int = 1) -> None:
         global _loop
@@ -63,7 +63,7 @@ class WorkerLoop:
         bound = self.address.bound or self.address
         trust = given.of(bound)
         workspaces = workspace_path.export()
-        # What the address says comes first: the variables may have been inherited.
+        # An identity in the address has precedence: the variables may have been inherited.
         assigned, running = _assigned_uid(), known_process()
         uid = agent_uid(given_address) or assigned or (new_uid() if running is None else running.uid)
         log_directory.export(uid)
@@ -79,9 +79,9 @@ class WorkerLoop:
         if trust.kind == "insecure":
             runtime_log.event("host.insecure", runtime_log.WARN, address=self.url)
         self.cell = self.process.native.cell(FIRST_ERROR, 1)
-        # Clients that wait to hear that the host ends.
+        # Clients that wait for the end of the host.
         self._asked: list[tuple[int, int]] = []
-        # A client has come or gone; for `end_when_idle`.
+        # Set when a client has come or gone; for `end_when_idle`.
         self._changed: Event | None = None
         _loop = self
 
@@ -94,7 +94,7 @@ class WorkerLoop:
             except OSError as e:
                 import errno
 
-                # The native side's error has its number in the text only.
+                # The error of native code has its number in the text only.
                 text, _, found = str(e).partition(" (os error ")
                 code = e.errno or int(found.rstrip(")") or 0)
                 if code == errno.EADDRINUSE and attempt + 1 < tries and kind == "tcp" and number:
@@ -104,7 +104,7 @@ class WorkerLoop:
 
     @property
     def url(self) -> str:
-        """Where clients dial it."""
+        """The address that clients dial."""
         address = self.address
         if address.scheme in ("unix", "local"):
             return address.url
@@ -113,7 +113,7 @@ class WorkerLoop:
         return f"tcp://{f'[{host}]' if ':' in host else host}:{port}"
 
     def is_at(self, address: ChannelAddr) -> bool:
-        """Does what dials this address reach this worker?"""
+        """Whether a client that dials this address reaches this worker."""
         uid = agent_uid(address)
         if uid and uid != self.process.uid:
             return False
@@ -131,14 +131,14 @@ class WorkerLoop:
         return Future._of(self.cell, lambda c: None)
 
     def wait(self) -> None:
-        """Until a client shuts the host down, or `end`."""
+        """Waits until a client shuts the host down, or `end` is called."""
         try:
             self.future.get()
         finally:
             self.close()
 
     def end_when_idle(self, seconds: float) -> None:
-        """As if shut down, once no client has been attached for so long."""
+        """Ends the worker, like a shutdown, once no client has been attached for `seconds`."""
         from threading import Event
 
         self._changed = Event()
@@ -157,7 +157,7 @@ class WorkerLoop:
                 return self.end()
 
     def told(self) -> None:
-        """A client has come or gone."""
+        """Wakes `end_when_idle`, because a client has come or gone."""
         if self._changed is not None:
             self._changed.set()
 
@@ -179,16 +179,18 @@ class WorkerLoop:
         if self._socket is not None:
             try:
                 os.unlink(self._socket)
-            except OSError:  # somebody else has taken it away
+            except OSError:  # another process has removed the file
                 pass
 
 
-# The identities of all workers that somebody has started, and which of them is this one (jobs: `new_service_proc_id` and the like).
+# The identities of all workers that one launcher has started, and the rank of this one (jobs: `new_service_proc_id` and the like).
 _IDS, _RANK = "MONARCH_SERVICE_PROC_IDS", "MONARCH_SERVICE_PROC_RANK"
 
 
 def _assigned_uid() -> int:
-    """What others dial this worker as, `<proc-id>@url`; 0 if nobody has said it. Not for what it starts, so it is taken out."""
+    """The identity by which clients dial this worker, `<proc-id>@url`; 0 if the launcher gave none. The variables are removed, so that
+    child processes do not inherit them.
+    """
     text, rank = os.environ.get(_IDS), os.environ.get(_RANK)
     if not text or rank is None:
         return 0
@@ -205,35 +207,35 @@ def _assigned_uid() -> int:
 
 
 def _make_room(bound: ChannelAddr) -> None:
-    """A socket file whose listener is gone is in the way of the next."""
+    """Removes a socket file whose listener is gone, because no other agent could bind it."""
     if bound.path is None or bound.path.startswith("@"):
         return
     import socket
     import stat
 
     try:
-        # A connection to a file of any other kind is refused as well: only a socket may be taken away.
+        # A connection to a file of any other kind is refused as well: only a socket may be removed.
         if not stat.S_ISSOCK(os.lstat(bound.path).st_mode):
             return
-    except OSError:  # nothing there, or not to be reached: binding says what is wrong
+    except OSError:  # the file does not exist or cannot be reached: binding reports the problem
         return
     with socket.socket(socket.AF_UNIX) as s:
         try:
             s.connect(bound.path)
         except ConnectionRefusedError:
             os.unlink(bound.path)
-        except OSError:  # not ours: binding says what is wrong
+        except OSError:  # the file belongs to another user: binding reports the problem
             return
 
 
 def end() -> None:
-    """Ends the worker of this process, if there is one, as a client does that shuts it down."""
+    """Ends the worker of this process, if there is one, as if a client had shut it down."""
     if _loop is not None:
         _loop.end()
 
 
 def is_at(text: str) -> bool:
-    """Is there a worker in this process, and does this address lead to it?"""
+    """Whether this process has a worker, and this address leads to it."""
     return _loop is not None and _loop.is_at(ChannelAddr.parse(text))
 
 
@@ -272,7 +274,7 @@ def audit(event: HostAudit) -> None:
 
 
 def job_over(process: LocalProcess, host: int) -> None:
-    """A client is gone, with all that it had here; `host` is what this host was called in its job."""
+    """Handles the end of a client, with everything that it had here. `host` is the id of this host in its job."""
     process.start_thread(host_workspaces.job_over, host)
     services = loaded_module("monarch._core.extension.host_services")
     if services is not None:
@@ -282,7 +284,7 @@ def job_over(process: LocalProcess, host: int) -> None:
 
 
 def shut_down(process: LocalProcess, event: HostShutdown) -> None:
-    """A client has this host end."""
+    """Ends the host at the request of a client."""
     if _loop is not None:
         _loop.end(event.sender, event.slot)
     else:
@@ -297,11 +299,11 @@ def start_worker_loop_forever(
     secret: bytes | str | None = None,
     insecure: bool = False,
 ) -> Future[None]:
-    """Begins to be the agent of this host at `address`; the Future is done when a client has shut it down.
+    """Starts the agent of this host at `address`; the Future is done when a client has shut it down.
 
     With `label<uid>@` in front of the address the agent has that identity. `secret`, `private_key` with `ca`, or `insecure` as for
     `attach_to_workers`; `ValueError` if the address needs one of them. The Future raises `ValueError`, which is an `OSError` too, if the
-    address cannot be listened at.
+    agent cannot listen at the address.
     """
     try:
         loop = WorkerLoop(address, Given(secret, private_key, ca, insecure))
@@ -327,9 +329,9 @@ def run_worker_loop_until_shutdown(
     secret: bytes | str | None = None,
     insecure: bool = False,
 ) -> None:
-    """Is the agent of this host at `address` until a client shuts it down; arguments as of `start_worker_loop_forever`.
+    """Runs the agent of this host at `address` until a client shuts it down; arguments as of `start_worker_loop_forever`.
 
-    `ValueError`, which is an `OSError` too, if the address cannot be listened at.
+    `ValueError`, which is an `OSError` too, if the agent cannot listen at the address.
     """
     WorkerLoop(address, Given(secret, private_key, ca, insecure)).wait()
 
@@ -342,7 +344,7 @@ def run_worker_loop_forever(
     secret: bytes | str | None = None,
     insecure: bool = False,
 ) -> NoReturn:
-    """The same; the process ends with code 0 then."""
+    """Like `run_worker_loop_until_shutdown`; the process then ends with code 0."""
     import sys
 
     WorkerLoop(address, Given(secret, private_key, ca, insecure)).wait()

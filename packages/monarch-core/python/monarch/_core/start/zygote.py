@@ -1,7 +1,7 @@
-"""The process that procs are forked from: single-threaded, everything imported that a proc needs.
+"""The zygote, from which procs are forked: single-threaded, with all modules imported that a proc needs.
 
-It speaks with its agent over descriptor 0: frames of `u32 length, u8 kind, u8 operation, u64 proc, body`. A fork brings the proc's link,
-stdout and stderr along. When the link ends, so does the zygote, and the kernel ends its children with it.
+It exchanges frames with its agent over descriptor 0: `u32 length, u8 kind, u8 operation, u64 proc, body`. A fork request carries the
+proc's link, stdout and stderr. When the link to the agent ends, the zygote ends, and the kernel ends its children.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     import signal
     from typing import Any
 else:
-    import _signal as signal  # without the enumerations that the other one makes first
+    import _signal as signal  # without the enumerations that `signal` creates first
 
 _RAW = 5
 _FORK, _EXEC, _KILL = 1, 2, 3
 _STARTED, _EXITED, _FAILED = 1, 2, 3
 _READ = 1 << 18
 _MAX_FDS = 64
-# Procs that are forked before everything is imported.
+# The number of procs that are forked before all modules are imported.
 FEW = 4
-# What the interpreter ignores in every process.
+# Signals that the interpreter ignores in every process.
 _PYTHONS = {signal.SIGPIPE, signal.SIGXFSZ}
-# After a request, so long without another one (ms) before imports go on.
+# Milliseconds without a further request after which imports continue.
 PAUSE = 30
 
 
@@ -50,9 +50,9 @@ class Zygote:
         self.fds: list[int] = []
         self.children: dict[int, int] = {}
         self.pids: dict[int, int] = {}
-        # Still to be imported, when there is nothing else to do.
+        # Modules that are imported while there are no requests.
         self.rest = [*proc_main.REST, *proc_main.LAST]
-        # A client under `nohup`, or in the background of a script, ignores signals. It and this process go on to; procs do not.
+        # A client under `nohup`, or in the background of a script, ignores signals. It and this process continue to; procs do not.
         self.ignored = [number for number in signal.valid_signals() - _PYTHONS if signal.getsignal(number) == signal.SIG_IGN]
 
     def serve(self) -> tuple[bytes, int] | None:
@@ -76,7 +76,7 @@ class Zygote:
                     self.reap()
                 elif not self.receive():
                     return None
-            # A few procs are forked at once, many are better off with everything imported.
+            # A few procs are forked at once; many procs profit from first importing all modules.
             if len(self.fds) > 3 * FEW:
                 while len(self.rest) > len(proc_main.LAST):
                     self.preload_step()
@@ -88,7 +88,7 @@ class Zygote:
                     return child
 
     def patience(self) -> int | None:
-        """How long to wait for requests before the next import, in ms: requests seldom come alone."""
+        """Milliseconds to wait for requests before the next import: requests seldom come alone."""
         if not self.rest:
             return None
         return PAUSE if self.pids else 0
@@ -130,7 +130,7 @@ class Zygote:
         frame = bytes([_RAW, operation]) + uid.to_bytes(8, "little") + body
         try:
             self.sock.sendall(len(frame).to_bytes(4, "little") + frame)
-        except OSError:  # the agent is gone; the next read says so too
+        except OSError:  # the agent is gone, which the next read reports too
             return
 
     def handle(self, frame: bytes) -> tuple[bytes, int] | None:
@@ -183,13 +183,13 @@ class Zygote:
         """Kills the processes that a child has left running."""
         try:
             os.killpg(pid, signal.SIGKILL)
-        except ProcessLookupError:  # it died before it had a group
+        except ProcessLookupError:  # the child died before it had a group
             return
 
     def reap(self) -> None:
         while self.children:
             try:
-                # Looked at first: as long as it is not reaped, its number stands for its process group and no other.
+                # The group is killed before the child is reaped: until then the child's number identifies its process group and no other.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is None:
                     return
@@ -204,16 +204,16 @@ class Zygote:
 
 
 def _woken(*_: object) -> None:
-    """SIGCHLD: what matters is the byte in the wake-up pipe."""
+    """The handler of SIGCHLD. Only the byte in the wake-up pipe matters."""
 
 
 def run_command(body: bytes, link: int) -> None:
-    """Becomes the program that is to end up in `proc_main.main`; does not return."""
+    """Executes the program that later runs `proc_main.main`; does not return."""
     argv, program, inherit, changes, cwd, setup = marshal.loads(body)
-    # On another host the environment is that of the agent, with what was asked for.
+    # On another host the base is the environment of the agent, with the requested changes.
     env: dict[str, str] = {k: v for k, v in {**(os.environ if inherit else {}), **changes}.items() if v is not None}
     if program is None:
-        # On another host: its own interpreter.
+        # On another host the program is the agent's own interpreter.
         program = sys.executable
         argv = [program, *proc_arguments()]
     workspace = workspace_path.of_job(marshal.loads(setup)[4])
@@ -221,14 +221,14 @@ def run_command(body: bytes, link: int) -> None:
         program = workspace_path.expanded(program, workspace)
         argv = [program, *argv[1:]] if argv else []
     if not argv:
-        # A venv is found by the name that its interpreter is started with.
+        # An interpreter finds its venv by the name under which it was started.
         argv = [program, *environment_arguments()]
     memory = os.memfd_create("monarch-setup")
     view = memoryview(setup)
     while view:
         view = view[os.write(memory, view) :]
     os.lseek(memory, 0, os.SEEK_SET)
-    # What this host's agent has exported; the rest is the client's.
+    # These variables come from this host's agent; the others are the client's.
     env.update(workspace_path.variables(workspace))
     env[proc_main.FDS_VARIABLE] = f"{link},{memory}"
     for fd in (link, memory):
@@ -250,12 +250,12 @@ def close_inherited() -> None:
         if fd > 2:
             try:
                 os.close(fd)
-            except OSError:  # it was the one that listed them
+            except OSError:  # the descriptor was the one that listed them
                 continue
 
 
 def freeze() -> None:
-    """Pages with objects stay shared with the children until a process writes to them."""
+    """Freezes all objects, so that their pages stay shared with the children until a process writes to them."""
     gc.collect()
     gc.freeze()
 
@@ -267,7 +267,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The thread that started this process may block all signals, SIGCHLD too.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # Whatever the client holds open is not for procs; only descriptor 0 is meant for us.
+    # Procs must not inherit the client's open descriptors; only descriptor 0 is for this process.
     close_inherited()
     sock = _socket.socket(fileno=os.dup(0))
     os.set_inheritable(sock.fileno(), False)

@@ -1,1 +1,1 @@
-"""Supervision: who owns what, and where a failure goes."""
+"""Supervision: the owners of meshes, and the route of a failure to its owner."""

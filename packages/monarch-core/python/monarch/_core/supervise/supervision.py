@@ -1,7 +1,7 @@
-"""What this process owns, and what is done when some of it fails or is stopped.
+"""The meshes that this process owns, and the handling of their failures and stops.
 
-Detection is native (a link's end, an exit status, a failed actor's report), and so is the decision who is told
-(`rust/runtime/src/supervision.rs`); this file carries it out. It runs on the housekeeping thread, apart from what users call.
+Native code detects failures (the end of a link, an exit status, a report of a failed actor) and decides which owner is notified
+(`rust/runtime/src/supervision.rs`). This module carries out its decisions, on the housekeeping thread, independent of the calls of users.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from monarch._core.errors.errors import MeshFailure, SupervisionError
 from monarch._core.process.process import WATCH_STOP
 from monarch._core.process.runtime_log import WARN, failure_event
 
-# How long a coroutine may take to end when it has been cancelled, seconds.
+# Seconds that a cancelled coroutine may take to end.
 CANCEL_TIME = 2.0
 
-# Of meshes that have failed so many ranks are remembered when nobody has a handle to them, some kilobytes each.
+# The number of failed ranks that are kept for meshes without a handle, some kilobytes each.
 FAILED_RANKS = 1024
 
-# How long lines that were printed may take to reach the console, seconds.
+# Seconds for printed lines to reach the console.
 OUTPUT_TIMEOUT = 3.0
 
 TYPE_CHECKING = False
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     Action: TypeAlias = Mark | Tell | Ask | Fail | Orphan
 
 
-# The reason of a stop at the end of the program, about which nothing is printed.
+# The reason of a stop at the end of the program, for which nothing is printed.
 CLIENT_EXITS = "the client exits"
 
 
 class OwnedMesh:
-    """A mesh that an actor of this process, or the process itself, has created and answers for."""
+    """A mesh that an actor of this process, or the process itself, has created and owns."""
 
     __slots__ = ("future", "info", "is_actors", "owner", "process", "since")
 
@@ -63,10 +63,10 @@ class OwnedMesh:
             owner.spawned.append(info)
 
     def stop(self, reason: str, bounds: tuple[float, float] | None = None) -> Future[None]:
-        """Begins to stop it, once; `bounds` are of one message and of the whole drain, seconds."""
+        """Begins to stop the mesh, once. `bounds` are the times for one message and for the whole drain, in seconds."""
         if self.future is None:
             for uid in self.process.supervision.stopping(self.info.uid):
-                # Actors on procs that are stopped go with them, and that is no failure.
+                # Actors on stopped procs end with them, which is no failure.
                 ending = self.process.owned.get(uid)
                 if ending is not None:
                     ending.info.stopped = ending.info.stopped or reason
@@ -74,11 +74,13 @@ class OwnedMesh:
         return self.future
 
     def is_over(self) -> bool:
-        """Nothing of it is left that could fail, or be stopped; on the housekeeping thread, which has told the owner all."""
-        # Not as soon as its stop is answered: that a clean-up has failed may be still on its way to here.
+        """Whether no part of the mesh can fail or be stopped any more, and the owner has received everything. Called on the housekeeping
+        thread.
+        """
+        # The answer to the stop is not enough: a failure of a clean-up may still be on its way.
         told, gone = self.process.supervision.progress(self.info.uid)
         if self.owner.actor is None:
-            # The root may be asked later what of it was seen.
+            # The root may be queried later for the failures that were seen.
             return gone and self.info.stopped is not None
         return gone or told
 
@@ -86,7 +88,7 @@ class OwnedMesh:
         self.process.owned.pop(self.info.uid, None)
         mesh_gone(self.info.uid)
         if self.info.failed:
-            # A handle that comes back in a message must not be taken for healthy.
+            # A handle that returns in a message must not be treated as healthy.
             remembered = self.process.failed_meshes
             remembered.append(self.info)
             while len(remembered) > 1 and sum(len(info.failed) for info in remembered) > FAILED_RANKS:
@@ -109,20 +111,20 @@ class OwnedMesh:
         failures = [self._cleanup_failure(rank, result) for rank, result in zip(ranks, cell.results(), strict=True)]
         failure = next((f for f in failures if f is not None), None)
         if failure is not None:
-            # The owner is told too, and only of what it still owns.
+            # The owner is notified too, and only of meshes that it still owns.
             self.process.native.settle()
         self.forget()
         if failure is not None:
             from monarch._core.process.root_fault import failure_seen
 
-            if self.info.stopped != CLIENT_EXITS:  # then nobody looks at what this raises
+            if self.info.stopped != CLIENT_EXITS:  # otherwise no code reads this exception
                 failure_seen(self.info.uid, failure)
             cell.set_retrieved()
             raise SupervisionError(failure.report(), f"{self.info.name}.stop()", failure=failure)
         cell.set_retrieved()
 
     def _cleanup_failure(self, rank: int, result: Result | None) -> MeshFailure | None:
-        """What went wrong in the `__cleanup__` of an actor that answers a stop: it raised, or its process died there."""
+        """The failure in the `__cleanup__` of an actor that answers a stop: an exception, or the end of its process."""
         if result is not None and result.status == ERROR:
             return MeshFailure.from_wire(result.raw())
         if result is not None and result.status == PROC_ENDED:
@@ -142,7 +144,7 @@ class OwnedMesh:
 
     def _procs_stopped(self, cell: CallCell) -> None:
         failure = self._died_cleaning(cell)
-        # The housekeeping thread has handled the ends, and logged them, when the stop is done.
+        # When the stop is done, the housekeeping thread has handled and logged the ends.
         self.process.native.settle()
         self.forget()
         for mesh in list(self.process.owned.values()):
@@ -163,7 +165,7 @@ class OwnedMesh:
             for mesh in end.cleaning:
                 from monarch._core.process.root_fault import failure_seen
 
-                # The owner is told too, and only of what it still owns.
+                # The owner is notified too, and only of meshes that it still owns.
                 self.process.native.settle()
                 told = self._told(mesh, self.info.procs[rank])
                 if told is not None:
@@ -172,7 +174,7 @@ class OwnedMesh:
         return first
 
     def _told(self, mesh: int, proc: int) -> MeshFailure | None:
-        """What the owner of a mesh of actors has been told of the end of a process, if that is this process."""
+        """The failure that this process, if it owns the actors, has received for the end of a process."""
         info = self.process.infos.get(mesh)
         failed = {} if info is None else {info.procs[rank]: failure for rank, failure in info.failed.items()}
         return failed.get(proc)
@@ -189,19 +191,19 @@ def stop_body(reason: str, each: float, whole: float) -> bytes:
 
 
 def stop_reason(reason: str, each: float, whole: float) -> str:
-    """The reason as it goes to a proc, with the bounds of its actors' drains."""
+    """The reason of a stop in its form for a proc, with the bounds of its actors' drains."""
     return f"{each}\n{whole}\n{reason}"
 
 
 def parse_stop_reason(text: str) -> tuple[str, float, float]:
     parts = text.split("\n", 2)
-    if len(parts) < 3:  # from the agent itself
+    if len(parts) < 3:  # a reason of the agent itself
         return text, *drain_bounds()
     return parts[2], float(parts[0]), float(parts[1])
 
 
 def actor_failed(process: LocalProcess, event: ActorFailed) -> None:
-    """An actor has reported its failure to this process, which owns its mesh."""
+    """Handles the report of an actor that has failed, in the process that owns its mesh."""
     if event.mesh in process.owned:
         failure = MeshFailure.from_wire(event.failure)
         _do(process, event.actions, lambda mesh, rank: failure)
@@ -209,7 +211,7 @@ def actor_failed(process: LocalProcess, event: ActorFailed) -> None:
 
 
 def procs_ended(process: LocalProcess, event: ProcsEnded) -> None:
-    """Processes that this one knows have ended, of one cause."""
+    """Handles processes that have ended for one cause."""
     process.ended.update(event.ends)
 
     def failure(mesh: OwnedMesh, rank: int) -> MeshFailure:
@@ -223,7 +225,7 @@ def procs_ended(process: LocalProcess, event: ProcsEnded) -> None:
 
 
 def _forget_if_over(process: LocalProcess, meshes: list[int]) -> None:
-    """An owner that replaces what it has lost, again and again, must not keep it all."""
+    """Forgets meshes that are over: an owner that replaces lost meshes again and again must not keep them all."""
     for uid in meshes:
         mesh = process.owned.get(uid)
         if mesh is not None and mesh.is_over():
@@ -231,7 +233,7 @@ def _forget_if_over(process: LocalProcess, meshes: list[int]) -> None:
 
 
 def _do(process: LocalProcess, actions: list[Action], failure_of: Callable[[OwnedMesh, int], MeshFailure]) -> None:
-    """What supervision has decided, in its order; any part of it may have ended meanwhile."""
+    """Carries out the decisions of supervision in their order. Any mesh among them may have ended meanwhile."""
     for action in actions:
         if isinstance(action, Orphan):
             ward = process.actors.get(action.actor)
@@ -243,7 +245,7 @@ def _do(process: LocalProcess, actions: list[Action], failure_of: Callable[[Owne
             continue
         failure = failure_of(mesh, action.rank)
         if isinstance(action, Mark):
-            # A caller of this process may have learned of it first.
+            # A caller of this process may have received the failure first.
             mesh.info.failed[action.rank] = failure
             continue
         failure_event("failure.delivered", WARN, failure, mesh.owner.display)

@@ -1,4 +1,4 @@
-"""Which Python an environment is of, by what the tools that make environments record in it: nothing of it is run."""
+"""The Python version of an environment, from the records of the tools that made it: no program of it is run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RECORD = re.compile(r"python-(\d+)\.(\d+)\.[^-]+-[^-]+\.json")
 
 
 def environment_python(prefix: str) -> tuple[int, int] | None:
-    """The minor version, such as (3, 11), of the Python of the environment at `prefix`; None where neither kind records one."""
+    """The minor version, such as (3, 11), of the Python of the environment at `prefix`; None if neither kind of tool has recorded one."""
     try:
         with open(os.path.join(prefix, "pyvenv.cfg"), encoding="utf-8", errors="replace") as file:
             found = _CONFIG.search(file.read())

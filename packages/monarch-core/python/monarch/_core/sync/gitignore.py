@@ -1,8 +1,8 @@
-"""`.gitignore` files as git reads them: which paths of a tree are left out.
+"""`.gitignore` files with the semantics of git: the paths of a tree that are left out.
 
-Each pattern becomes a regular expression over bytes, because git matches bytes. A pattern without a slash is tried on the name alone, any
-other on the path below the directory of its file. The last pattern that matches decides, those of deeper files before those of higher ones;
-a directory that is left out is never entered, so nothing in it can be brought back.
+Each pattern becomes a regular expression over bytes, because git matches bytes. A pattern without a slash is matched against the name, any
+other against the path below the directory of its file. The last pattern that matches decides, and files in deeper directories come after
+those above. A directory that is left out is never entered, so no pattern can include a path in it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLASSES = {
     b"upper": rb"A-Z",
     b"xdigit": rb"0-9A-Fa-f",
 }
-# What ends the literal beginning of a pattern.
+# The characters that end the literal beginning of a pattern.
 _SPECIAL = re.compile(rb"[*?\[\\]")
 _NEVER = rb"(?!)"
 
@@ -41,14 +41,14 @@ class Pattern:
 
     def __init__(self, regex: bytes, anywhere: bool, negated: bool, directory_only: bool) -> None:
         self.regex = regex
-        # Matched against the name, in whatever directory.
+        # The pattern is matched against the name, in any directory.
         self.anywhere = anywhere
         self.negated = negated
         self.directory_only = directory_only
 
 
 def parse_line(line: bytes) -> Pattern | None:
-    """The pattern of a line without its end; None if it has none."""
+    """The pattern of a line without its end; None if the line has none."""
     if not line or line.startswith(b"#"):
         return None
     line = _without_trailing_spaces(line)
@@ -80,7 +80,7 @@ def _regex(pattern: bytes, is_path: bool) -> bytes:
     found = _SPECIAL.search(pattern)
     literal = len(pattern) if found is None else found.start()
     parts = [re.escape(pattern[:literal])]
-    # Git compares the literal beginning first and starts afresh behind it, so stars there count as those at a beginning.
+    # Git compares the literal beginning first and then matches the rest from its start, so stars there count as stars at a beginning.
     rest = pattern[literal:]
     at, end = 0, len(rest)
     any_byte = rb"[^/]" if is_path else rb"[\x00-\xff]"
@@ -117,7 +117,7 @@ def _regex(pattern: bytes, is_path: bool) -> bytes:
 
 
 def _bracket(text: bytes, start: int, is_path: bool) -> tuple[bytes, int]:
-    """The expression of a set, and where it ends; one that does not end matches nothing."""
+    """The expression of a set, and the position of its end; a set without an end matches nothing."""
     at = start + 1
     negated = text[at : at + 1] in (b"!", b"^")
     if negated:
@@ -166,7 +166,7 @@ def _bracket(text: bytes, start: int, is_path: bool) -> tuple[bytes, int]:
 
 
 class Rules:
-    """The patterns of one `.gitignore`; compiled when first asked."""
+    """The patterns of one `.gitignore`, compiled on first use."""
 
     __slots__ = ("_compiled", "_names", "_some_name", "_some_path", "text")
 
@@ -188,7 +188,7 @@ class Rules:
         return self._compiled
 
     def decide(self, path: bytes, name: bytes, is_directory: bool) -> bool | None:
-        """Whether these rules leave the path out; None if none of them is about it. `path` is relative to the file's directory."""
+        """Whether these rules leave the path out; None if no rule matches it. `path` is relative to the file's directory."""
         compiled = self._compiled
         if compiled is None:
             compiled = self._compile()
@@ -212,10 +212,11 @@ def _any_of(expressions: list[bytes]) -> Callable[[bytes], Any] | None:
 
 
 class RuleChain:
-    """The rules that hold in a directory: those of its own file, and those of the directories above.
+    """The rules that apply in a directory: those of its own file, and those of the directories above.
 
-    `base` is the directory of the file relative to the top, with a slash at its end unless it is the top; of a file above the top, `prefix`
-    is what lies between the two, with a slash at its end.
+    `base` is the directory of the file relative to the top, with a slash at its end unless it is the top. For a file above the top,
+    `prefix`
+    is the path between the two, with a slash at its end.
     """
 
     __slots__ = ("above", "base", "key", "prefix", "rules")
@@ -225,7 +226,7 @@ class RuleChain:
         self.base = base
         self.prefix = prefix
         self.above = above
-        # Equal for equal rules.
+        # Equal rules have equal keys.
         self.key: bytes = b""
         if rules is not None:
             from hashlib import blake2b
@@ -234,7 +235,7 @@ class RuleChain:
             self.key = blake2b(b"\0".join(parts), digest_size=16).digest()
 
     def leaves_out(self, path: bytes, name: bytes, is_directory: bool) -> bool:
-        """Whether a path, relative to the top, is left out; its directory is not."""
+        """Whether a path, relative to the top, is left out. The path's directory is not left out."""
         chain: RuleChain | None = self
         while chain is not None:
             if chain.rules is not None:
@@ -246,7 +247,7 @@ class RuleChain:
 
 
 def rules_above(top: bytes) -> RuleChain:
-    """The rules that the git work tree has for a directory of it; none if they leave out the directory itself."""
+    """The rules of the git work tree for a directory in it; none if they leave out the directory itself."""
     directories: list[bytes] = []
     at = top
     while not os.path.lexists(os.path.join(at, b".git")):
@@ -256,7 +257,7 @@ def rules_above(top: bytes) -> RuleChain:
         at = parent
         directories.append(at)
     names = os.path.relpath(top, at).split(b"/")
-    # Relative to the top of the work tree first, to find out about the directory itself.
+    # Paths are relative to the top of the work tree first, to test the directory itself.
     chain = RuleChain()
     texts: list[tuple[bytes, Rules]] = []
     for depth, directory in enumerate(reversed(directories)):

@@ -5,14 +5,15 @@
         {id}/       `WORKSPACE_DIR` in the procs of a job; the id is that of this host in that job, and no other host or job has it
         {id}.lock   locked, shared, by each process that receives the job's code or imports it
         over/       the trees of the job that ended last; the next job of this agent begins with them, so that only changes are sent
-        folders/    links to other folders of this host that go with the agent (`keep_until_end`)
+        folders/    links to other folders of this host that are removed with the agent (`keep_until_end`)
 
-`top` is the `WORKSPACE_DIR` that the agent was started with, else `MONARCH_HOME/workspaces`: often a home that many hosts share, in which
-agents listen at the same address. So nothing is named after an address. The kernel gives locks back when a process ends, however it ends:
-a lock that can be had proves that nothing uses the directory. Some file systems do not lock across machines; therefore an agent removes
-only what former agents of the same host name have left.
+`top` is the `WORKSPACE_DIR` that the agent was started with, else `MONARCH_HOME/workspaces`: often a home directory that many hosts share,
+in which agents listen at the same address. So no directory is named after an address. The kernel releases locks when a process ends,
+however
+it ends: a lock that can be acquired proves that no process uses the directory. Some file systems do not lock across machines; therefore an
+agent removes only the directories of former agents of the same host name.
 
-Of a workspace only mirrors and the environment beside them are removed. Files that a program has put there stay.
+Of a workspace only mirrors and the environment beside them are removed. Files that a program has written there stay.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def lock(path: str, operation: int) -> int | None:
         except BlockingIOError:
             os.close(fd)
             return None
-        except FileNotFoundError:  # removed by the process that had the lock
+        except FileNotFoundError:  # the process that held the lock has removed the file
             pass
         except BaseException:
             os.close(fd)
@@ -56,21 +57,21 @@ def lock(path: str, operation: int) -> int | None:
 
 
 def lock_of(workspace: str) -> str:
-    """The lock of a job's workspace."""
+    """The lock file of a job's workspace."""
     return workspace + _SUFFIX
 
 
 def take_over(workspace: str) -> None:
-    """Begins a job's workspace with what the last job of this agent has left, if there is something."""
+    """Fills a job's workspace with the trees of the last job of this agent, if there are any."""
     os.makedirs(workspace, 0o700, exist_ok=True)
     try:
         os.rename(os.path.join(os.path.dirname(workspace), _OVER), os.path.join(workspace, _MIRRORS))
-    except OSError:  # there is nothing, or this job has mirrors already
+    except OSError:  # there are no trees, or this job has mirrors already
         return
 
 
 def take_over_environment(workspace: str) -> None:
-    """Begins the environment of a job with that of the last one: most of its files are the same at the new place."""
+    """Moves the environment of the last job to this job: most of its files are the same at the new place."""
     place = os.path.join(workspace, ENVIRONMENT)
     if not os.path.lexists(place):
         try:
@@ -80,9 +81,9 @@ def take_over_environment(workspace: str) -> None:
 
 
 def keep_until_end(agent: str, folder: str, parents: int) -> None:
-    """Has a folder removed with the directory of an agent, and then so many of the directories above it as are empty.
+    """Registers a folder for removal with the directory of an agent, together with up to `parents` empty directories above it.
 
-    The link is named after the folder's identity: what is at that path later is not removed.
+    The link is named after the folder's identity: a later folder at that path is not removed.
     """
     links = os.path.join(agent, _FOLDERS)
     try:
@@ -94,12 +95,12 @@ def keep_until_end(agent: str, folder: str, parents: int) -> None:
     found = os.stat(folder, follow_symlinks=False)
     try:
         os.symlink(os.path.abspath(folder), os.path.join(links, f"{found.st_dev}-{found.st_ino}-{parents}"))
-    except FileExistsError:  # by another process of this host
+    except FileExistsError:  # another process of this host has made it
         return
 
 
 class HostWorkspaces:
-    """The workspaces of one agent; `path` is there when this is made, if the file system lets it."""
+    """The workspaces of one agent. The constructor makes `path`, if the file system permits it."""
 
     def __init__(self, top: str, host: str) -> None:
         from threading import Lock
@@ -117,21 +118,21 @@ class HostWorkspaces:
                 os.makedirs(self.path, 0o700, exist_ok=True)
                 try:
                     self._lock = lock(os.path.join(self.path, _LOCK), fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except FileNotFoundError:  # taken for what a former agent has left, before it was locked
+                except FileNotFoundError:  # another agent treated the directory as a leftover, before it was locked
                     continue
         except OSError:  # a sync fails with the same error, and names the path
             return
 
     def remove_left(self) -> None:
-        """Removes what former agents of this host have left."""
+        """Removes the directories of former agents of this host."""
         for name in _names(self.host_directory):
             path = os.path.join(self.host_directory, name)
-            # An agent that begins makes its lock; a directory without one is not touched.
+            # An agent that begins makes its lock first; a directory without one is left alone.
             if path != self.path and os.path.exists(os.path.join(path, _LOCK)):
                 _quietly(lambda path=path: _remove_left(path))
 
     def job_over(self, id: str) -> None:
-        """Keeps the trees of a job for the next one, when its last process has ended."""
+        """Keeps the trees of a job for the next one, when the job's last process has ended."""
         workspace = os.path.join(self.path, id)
         if os.path.exists(lock_of(workspace)):
             _quietly(lambda: self._keep(workspace))
@@ -155,7 +156,7 @@ class HostWorkspaces:
                 os.close(held)
 
     def close(self, quiet: bool) -> None:
-        """The agent ends; `quiet`: all its procs have ended, so that all mirrors can go."""
+        """Handles the end of the agent. `quiet`: all its procs have ended, so all mirrors can be removed."""
         with self._mutex:
             if self._closed:
                 return
@@ -170,7 +171,7 @@ _of_agent: HostWorkspaces | None = None
 
 
 def open_for_agent(top: str, host: str) -> HostWorkspaces:
-    """Those of this process, which may listen more than once."""
+    """The workspaces of this process's agent, which may listen more than once."""
     global _of_agent
     if _of_agent is None:
         _of_agent = HostWorkspaces(top, host)
@@ -178,7 +179,7 @@ def open_for_agent(top: str, host: str) -> HostWorkspaces:
 
 
 def close_for_agent(quiet: bool) -> None:
-    """At the end of the agent's process."""
+    """Closes the workspaces at the end of the agent's process."""
     global _of_agent
     found, _of_agent = _of_agent, None
     if found is not None:
@@ -193,7 +194,7 @@ def job_over(id: int) -> None:
 
 
 def _quietly(run: Callable[[], None]) -> None:
-    """What cannot be removed stays: it is in the way of nothing, and the next agent tries again."""
+    """Runs a removal and ignores errors: leftovers harm nothing, and the next agent tries again."""
     try:
         run()
     except OSError as e:
@@ -224,7 +225,7 @@ def _remove_left(path: str) -> None:
 
 
 def _remove_all(path: str) -> None:
-    """The directory of an agent, whose lock goes last: until then the next agent can go on with it."""
+    """Removes the directory of an agent. The lock is removed last: until then the next agent can continue the removal."""
     for name in _names(path):
         inner = os.path.join(path, name)
         if name == _OVER:
@@ -244,7 +245,7 @@ def _remove_all(path: str) -> None:
 
 
 def _remove_folders(links: str) -> None:
-    """Removes the folders that `keep_until_end` has noted."""
+    """Removes the folders that `keep_until_end` has registered."""
     for name in _names(links):
         link = os.path.join(links, name)
         device, inode, parents = map(int, name.split("-"))
@@ -264,7 +265,7 @@ def _remove_folders(links: str) -> None:
 
 
 def _clear_mirrors(workspace: str, keep: bool) -> None:
-    """Removes the links to the mirrors, and if these are to be kept, all but the tree that was in use, which is named `a` then."""
+    """Removes the links to the mirrors. With `keep`, it removes of each mirror all but the tree in use, which is then named `a`."""
     mirrors = os.path.join(workspace, _MIRRORS)
     for quoted in _names(mirrors):
         if quoted == ENVIRONMENT:
@@ -285,7 +286,7 @@ def _clear_mirrors(workspace: str, keep: bool) -> None:
 
 
 def _keep_environment(workspace: str) -> None:
-    """Puts the environment of a job beside its trees."""
+    """Moves the environment of a job beside its trees."""
     place, kept = os.path.join(workspace, ENVIRONMENT), os.path.join(workspace, _MIRRORS, ENVIRONMENT)
     if os.path.isdir(place) and not os.path.islink(place):
         os.makedirs(os.path.dirname(kept), 0o700, exist_ok=True)
@@ -304,7 +305,7 @@ def _keep_tree(home: str, used: str | None) -> None:
 
 
 def _remove_empty(path: str, stop: str = "") -> None:
-    """Removes a directory, and those above it up to `stop`, if nothing is in them."""
+    """Removes a directory, and those above it up to `stop`, if they are empty."""
     while path != stop:
         try:
             os.rmdir(path)

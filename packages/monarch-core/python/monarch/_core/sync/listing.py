@@ -1,4 +1,4 @@
-"""The entries of a directory with their attributes, as the native module packs them (rust/files/src/listing.rs has the format)."""
+"""The entries of a directory with their attributes, in the packed format of the native module (see rust/files/src/listing.rs)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RECORD_BYTES = _RECORD.size
 if TYPE_CHECKING:
 
     class Attributes(NamedTuple):
-        """What `lstat` says of a name: times in nanoseconds since the epoch, `size` in bytes, `blocks` of 512 bytes.
+        """The result of `lstat` for a name: times in nanoseconds since the epoch, `size` in bytes, `blocks` of 512 bytes.
 
-        `links`, `size`, `blocks` and `ctime_ns` of a directory are 0, because they change with what lies below it.
+        `links`, `size`, `blocks` and `ctime_ns` of a directory are 0, because they change with the content below it.
         """
 
         mode: int
@@ -37,7 +37,7 @@ else:
 
 
 def parse_listing(listing: bytes) -> dict[bytes, Attributes]:
-    """The entries of a directory by their names, sorted. `ValueError` for bytes that are no listing."""
+    """The entries of a directory by their names, sorted. `ValueError` for a malformed listing."""
     count = int.from_bytes(listing[:_COUNT], "little")
     names_at = _COUNT + count * RECORD_BYTES
     names = listing[names_at:].split(b"\0")

@@ -1,14 +1,14 @@
 """A host's copy of a directory, switched from one content to the next in one step.
 
-`WORKSPACE_DIR/{place}` is a symbolic link to one of two trees below `WORKSPACE_DIR/.monarch/{place}`. A sync makes the other one what the
-source is now, from what it was, from the tree in use (by hard links) and from what was received, and then replaces the link: who reads
-through it sees the old tree or the new one. The tree that was in use until then stays as the base of the next sync, so that an edit costs
-what it changes and not a link for each of thirty thousand files; it holds no content of its own but what has changed since.
+`WORKSPACE_DIR/{place}` is a symbolic link to one of two trees below `WORKSPACE_DIR/.monarch/{place}`. A sync builds the new state of the
+source in the other tree, from that tree's old content, from the tree in use (by hard links) and from received data, and then replaces the
+link: a process that reads through the link sees the old tree or the new one. The previous tree stays as the base of the next sync. So an
+edit costs its changes and not a link for each of thirty thousand files; the previous tree holds no other data than later changes.
 
-Beside each tree is what it was made of: the bytes of its directories, and inode, mtime and size of each file. A tree is compared with that
-before it is built upon, so that what somebody changed on the host by hand is put right. While a tree is being changed its description is
-away, and a tree without one is made anew. Received content is kept in one file without a name, which the kernel takes back with the
-process.
+Each tree has a description beside it: the bytes of its directories, and inode, mtime and size of each file. A tree is compared with its
+description before it is used as a base, so changes made on the host by hand are reverted. The description is removed while a tree is being
+changed, and a tree without one is built from nothing. Received content is kept in one file without a name, which the kernel removes with
+the process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from monarch._core.sync.node import Entry
 
-    # Of a file: inode, mtime and size. Of a link its target, of a directory None.
+    # The seen state of a name: for a file inode, mtime and size; for a link its target; for a directory None.
     _Seen = dict[bytes, tuple[int, int, int] | bytes | None]
 
 HOME = b".monarch"
@@ -37,25 +37,25 @@ _NAMES = (b"a", b"b")
 _VERSION = 1
 _COPY = 1 << 24
 _CACHES = b"__pycache__"
-# Contents that are searched for one by one.
+# The number of contents up to which each is searched for separately.
 _FEW = 32
 
 
 class Lost(Exception):
-    """A content that was here is not here any more."""
+    """A content that was here is missing."""
 
 
 class Described:
-    """A tree on the disk and what is known of it; `directories` are by their path relative to the top, with a slash at its end.
+    """A tree on the disk with its description. Keys of `directories` are paths relative to the top, with a slash at their end.
 
-    A directory is its digest, its bytes, what its names were on the disk, and its own mtime.
+    The entry of a directory is its digest, its bytes, the seen state of its names, and its own mtime.
     """
 
     def __init__(self, path: bytes) -> None:
         self.path = path
         self.digest = b""
         self.directories: dict[bytes, tuple[bytes, bytes, _Seen, int]] = {}
-        # Directories that are not as described, and those above them.
+        # Directories that differ from the description, and those above them.
         self.astray: set[bytes] = set()
         self.by_digest: dict[bytes, bytes] = {}
         self._entries: dict[bytes, dict[bytes, Entry]] = {}
@@ -64,7 +64,7 @@ class Described:
 
     @staticmethod
     def load(path: bytes) -> Described:
-        """Of a tree without a description, nothing is known."""
+        """Loads the description of a tree. A tree without one has an empty description."""
         found = Described(path)
         try:
             with open(path + b".tree", "rb") as f:
@@ -90,7 +90,7 @@ class Described:
     def verify(self, other: Described | None = None) -> None:
         """Compares every name, link, and file's inode, mtime and size with the description.
 
-        What is one file with a file of `other`, which has been verified, is not looked at twice.
+        A file that shares its inode with a verified file of `other` is not checked again.
         """
         for rel, (_, _, seen, mtime) in self.directories.items():
             if other is None:
@@ -143,7 +143,7 @@ class Described:
         return count == len(seen)
 
     def holds(self, rel: bytes, name: bytes) -> bool:
-        """Whether a file is as described."""
+        """Whether a file matches its description."""
         directory = self.directories.get(rel)
         known = None if directory is None else directory[2].get(name)
         if type(known) is not tuple:
@@ -162,11 +162,11 @@ class Described:
         return found
 
     def keeps(self, rel: bytes, entry: Entry) -> bool:
-        """Whether this very file is in its place."""
+        """Whether exactly this file is at its place."""
         return self.entries(rel).get(entry.name) == entry and self.holds(rel, entry.name)
 
     def place_of(self, rel: bytes, entry: Entry) -> bytes | None:
-        """Where this tree has a content; looked for at the same place first."""
+        """The path of a content in this tree; its own place is checked first."""
         if self.keeps(rel, entry):
             return rel + entry.name
         for kind in (FILE, EXECUTABLE) if entry.kind == FILE else (EXECUTABLE, FILE):
@@ -180,7 +180,7 @@ class Described:
         if contents is None:
             self._searches += 1
             if self._searches <= _FEW:
-                # A search through all bytes takes a millisecond, taking them apart for an index fifty.
+                # A search through all bytes takes a millisecond; parsing them for an index takes fifty.
                 for rel, directory in self.directories.items():
                     if digest in directory[1]:
                         for e in self.entries(rel).values():
@@ -202,7 +202,7 @@ class Mirror:
         self.workspace = os.fsencode(workspace)
         self.link = os.path.join(self.workspace, os.fsencode(place))
         self.home = os.path.join(self.workspace, HOME, os.fsencode(place).replace(b"%", b"%25").replace(b"/", b"%2F"))
-        # What was received: directories by digest; of contents where they are in the pack, and their size.
+        # The received data: directories by digest; for contents their position in the pack, and their size.
         self.nodes: dict[bytes, bytes] = {}
         self.contents: dict[bytes, tuple[int, int]] = {}
         self.pieces: dict[bytes, tuple[Any, int, int]] = {}
@@ -221,7 +221,7 @@ class Mirror:
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        """One sync at a time looks at the trees or changes them. The kernel gives the lock back if the process ends."""
+        """Lets one sync at a time read or change the trees. The kernel releases the lock if the process ends."""
         fd = os.open(os.path.join(self.home, b"lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -238,7 +238,7 @@ class Mirror:
         self.spare.verify(self.used)
 
     def _stamp(self) -> tuple[Any, ...]:
-        """Changes with every sync."""
+        """A stamp of the mirror that changes with every sync."""
         found: list[Any] = [self._used()]
         for name in _NAMES:
             try:
@@ -262,28 +262,28 @@ class Mirror:
             raise FileExistsError(f"{os.fsdecode(self.link)} is a link that was not made by sync_workspace: move it away")
         return name if os.path.isdir(os.path.join(home, name)) else None
 
-    # ---- what is received
+    # ---- receiving
 
     def receive_nodes(self, nodes: list[bytes]) -> None:
         for node in nodes:
-            parse_node(node)  # malformed ones are refused here
+            parse_node(node)  # malformed nodes are refused here
             self.nodes[digest_of(node)] = node
 
     def receive(self, contents: list[bytes]) -> None:
-        """Whole files."""
+        """Receives whole files."""
         for data in contents:
             digest = digest_of(data)
             if digest not in self.contents:
                 self.contents[digest] = (self._append(data), len(data))
 
     def receive_piece(self, digest: bytes, offset: int, data: bytes, is_last: bool) -> None:
-        """A piece of a file, in order."""
+        """Receives a piece of a file. Pieces come in order."""
         if offset == 0:
             self.pieces[digest] = (Blake3(), self.pack_end, 0)
         h, start, size = self.pieces[digest]
         if offset != size:
             raise MalformedTree(f"a piece at {offset} of a file of which {size} bytes are there")
-        # Pieces of several files may come in turn, but each file has to be in one stretch.
+        # Pieces of several files may arrive in turn, but each file has to be contiguous in the pack.
         if start + size != self.pack_end:
             raise MalformedTree("pieces of two files are mixed")
         h.update(data)
@@ -311,7 +311,7 @@ class Mirror:
     # ---- what is missing
 
     def missing(self, top: bytes) -> tuple[list[bytes], list[bytes]]:
-        """Digests of directories, and if all of those are there, of files, that the tree needs and nobody here has."""
+        """The digests that the tree needs and this host lacks: of directories, and if all of those are here, of files."""
         nodes: list[bytes] = []
         files: dict[bytes, None] = {}
         asked: set[bytes] = set()
@@ -320,7 +320,7 @@ class Mirror:
             for tree in (self.spare, self.used):
                 described = tree.directories.get(rel)
                 if described is not None and described[0] == digest and rel not in tree.astray and not self.distrusted:
-                    return  # all of it is here, at this very place
+                    return  # all of the content is here, at this very place
             node = self._node(digest)
             if node is None:
                 if digest not in asked:
@@ -355,10 +355,10 @@ class Mirror:
     # ---- the switch
 
     def commit(self, top: bytes) -> tuple[list[bytes], list[bytes]]:
-        """Makes the tree and switches to it; gives what is missing, and has changed nothing then."""
+        """Builds the tree and switches to it. If content is missing, it returns the missing digests and changes nothing."""
         with self._locked():
             if self._stamp() != self.loaded:
-                self._load()  # somebody else has synced meanwhile
+                self._load()  # another process has synced meanwhile
             nodes, files = self.missing(top)
             if nodes or files:
                 return nodes, files
@@ -369,7 +369,7 @@ class Mirror:
                 made.save()
                 self._switch(made.path)
             except BaseException as e:
-                # Whatever went wrong, the disk may be full: give back what is not in use.
+                # The disk may be full: the unused tree is removed after any error.
                 _remove(self.spare.path)
                 self.spare = Described(self.spare.path)
                 self.loaded = self._stamp()
@@ -391,7 +391,7 @@ class Mirror:
 
 
 class _Build:
-    """Makes the spare tree into the one that is wanted."""
+    """Builds the wanted content in the spare tree."""
 
     def __init__(self, mirror: Mirror, top: bytes) -> None:
         self.mirror = mirror
@@ -457,7 +457,7 @@ class _Build:
         self.made.directories[rel] = (digest, node, seen, os.lstat(path).st_mtime_ns)
 
     def _keep(self, top: bytes) -> None:
-        """A directory that is right stays, with all that is below it."""
+        """Keeps a correct directory, with all its content."""
         directories = self.spare.directories
         found = directories[top]
         self.made.directories[top] = found
@@ -474,7 +474,7 @@ class _Build:
                 try:
                     os.link(source, place)
                     return (st.st_ino, st.st_mtime_ns, st.st_size)
-                except OSError as error:  # no hard links here, or too many of this file
+                except OSError as error:  # the file system has no hard links, or this file has too many
                     del error
         if source is None and e.digest not in self.mirror.contents:
             raise Lost(e.digest)
@@ -492,7 +492,7 @@ class _Build:
             old = self.used.directories.get(rel)
             known = None if old is None else old[2].get(e.name)
             if type(known) is tuple and known[1] // 1_000_000_000 == st.st_mtime_ns // 1_000_000_000:
-                # Python takes compiled code for current if size and whole seconds agree.
+                # Python treats compiled code as current if size and whole seconds agree.
                 os.utime(fd, ns=(st.st_atime_ns, st.st_mtime_ns + 1_000_000_000))
                 st = os.fstat(fd)
         except OSError as error:
@@ -517,7 +517,7 @@ class _Build:
 def _unnamed_file(directory: bytes) -> int:
     try:
         return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError:  # the file system has no such files
+    except OSError:  # the file system does not support unnamed files
         path = os.path.join(directory, b"received-%x" % new_uid())
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         os.unlink(path)
@@ -525,7 +525,7 @@ def _unnamed_file(directory: bytes) -> int:
 
 
 def _forget_compiled(directory: bytes, name: bytes) -> None:
-    """Removes what Python made of an older content."""
+    """Removes the files that Python compiled from an older content."""
     caches = directory + _CACHES
     start = name[:-3] + b"."
     try:
@@ -537,7 +537,7 @@ def _forget_compiled(directory: bytes, name: bytes) -> None:
 
 
 def _remove(path: bytes) -> None:
-    """A directory with all that is in it, if it is there."""
+    """Removes a directory with all its content, if it exists."""
     from shutil import rmtree
 
     rmtree(path, ignore_errors=True)

@@ -1,11 +1,11 @@
-"""Modules whose source files have changed since this process imported them, and loading them again.
+"""Modules whose source files have changed since this process imported them, and their reload.
 
-In a proc every import of a source file leaves the file's mtime and size as they were then; that is what a file is compared with later, so a
-module that was imported after the change is left alone. Those that changed are reloaded so that a module comes after the changed ones that
-it imports, going by the new source; the order of their first import knows nothing of imports that are new.
+In a proc every import of a source file records the file's mtime and size at that time. Later comparisons use this record, so a
+module that was imported after the change is left alone. Changed modules are reloaded in an order in which a module comes after the changed
+modules that it imports, according to the new source; the order of their first import would miss new imports.
 
-Reloading is Python's `importlib.reload`: the module's code runs again in the same module object. What others took out of it before, by
-`from m import f` or as the class of an instance, stays what it was.
+Reloading is Python's `importlib.reload`: the module's code runs again in the same module object. References that other code has taken from
+it before, by `from m import f` or as the class of an instance, do not change.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# Of source files that were imported: mtime and size, as the import system saw them.
+# The mtime and size of imported source files, as the import system saw them.
 _imported: dict[str, tuple[float, int]] = {}
 
 
 def watch_imports() -> None:
-    """From now on imports are remembered; once per process."""
+    """Records all imports from now on; called once per process."""
     from importlib.machinery import SourceFileLoader
 
     original: Callable[..., Any] = SourceFileLoader.path_stats
@@ -41,11 +41,11 @@ def watch_imports() -> None:
 
 
 def changed_modules(tops: Iterable[str]) -> dict[str, ModuleType]:
-    """Modules below these directories whose files are not what they were at the import, in the order in which those ended."""
+    """Modules below these directories whose files have changed since the import, in the order in which their imports ended."""
     places = tuple(os.path.join(top, "") for top in tops)
     found: dict[str, ModuleType] = {}
     for name, module in list(sys.modules.items()):
-        # Our own are what this is running on.
+        # The modules of Monarch run this code.
         if name == "__main__" or name.partition(".")[0] == "monarch":
             continue
         file = getattr(getattr(module, "__spec__", None), "origin", None)
@@ -54,7 +54,7 @@ def changed_modules(tops: Iterable[str]) -> dict[str, ModuleType]:
         before = _imported.get(file)
         try:
             st = os.stat(file)
-        except OSError:  # deleted: what is loaded stays
+        except OSError:  # the file was deleted: the loaded module stays
             continue
         if before is not None and (st.st_mtime, st.st_size) != before:
             found[name] = module
@@ -62,7 +62,7 @@ def changed_modules(tops: Iterable[str]) -> dict[str, ModuleType]:
 
 
 def in_order(modules: dict[str, ModuleType]) -> list[str]:
-    """The names, each behind those of the others that its code imports when it runs; in a cycle, in the order of their first import."""
+    """The names, each after the other ones that its code imports when it runs; in a cycle, in the order of their first import."""
     before = {name: {i for i in _imports(module) if i in modules and i != name} for name, module in modules.items()}
     order: list[str] = []
     while before:
@@ -77,7 +77,7 @@ def in_order(modules: dict[str, ModuleType]) -> list[str]:
 
 
 def _imports(module: ModuleType) -> list[str]:
-    """Full names of what a module imports when its code runs, not in functions; none if its source cannot be read or parsed."""
+    """Full names of the modules that a module imports outside functions; none if its source cannot be read or parsed."""
     import ast
 
     spec: Any = module.__spec__
@@ -109,7 +109,7 @@ def _imports(module: ModuleType) -> list[str]:
 
 
 def reload_changed(tops: Iterable[str]) -> tuple[list[str], list[tuple[str, Any]]]:
-    """Reloads what changed; gives the names of what was reloaded, and of what could not be with the packed exception."""
+    """Reloads changed modules; gives the names of reloaded modules, and of failed ones with the packed exception."""
     import importlib
 
     importlib.invalidate_caches()
@@ -118,7 +118,7 @@ def reload_changed(tops: Iterable[str]) -> tuple[list[str], list[tuple[str, Any]
     failed: list[tuple[str, Any]] = []
     for name in in_order(modules):
         module = modules[name]
-        if sys.modules.get(name) is not module:  # another one has replaced it
+        if sys.modules.get(name) is not module:  # another module has replaced it
             continue
         spec: Any = module.__spec__
         before = _imported[spec.origin]
@@ -126,7 +126,7 @@ def reload_changed(tops: Iterable[str]) -> tuple[list[str], list[tuple[str, Any]
         try:
             importlib.reload(module)
         except BaseException as e:
-            # To be tried again at the next sync.
+            # The old record makes the next sync try again.
             _imported[spec.origin] = before
             from monarch._core.pickle.remote_exception import pack_exception
 
@@ -140,7 +140,7 @@ def reload_changed(tops: Iterable[str]) -> tuple[list[str], list[tuple[str, Any]
 
 
 def _forget_compiled(cached: Any) -> None:
-    """Python takes compiled code for current if size and whole seconds agree, which an edit may leave as they were."""
+    """Removes compiled code. Python treats it as current if size and whole seconds agree, which an edit may leave unchanged."""
     if isinstance(cached, str):
         try:
             os.unlink(cached)

@@ -1,8 +1,9 @@
-"""Directories of a mirrored tree as bytes, each named by its digest, in which digests of what is in it stand: equal trees, equal digests.
+"""Directories of a mirrored tree as bytes, each identified by its digest. A directory contains the digests of its entries: equal trees have
+equal digests.
 
 An entry is its kind, its name, NUL, then: for a file (`f`, or `x` with the executable bit) size and digest of its content, for a directory
-(`d`) the digest of its own bytes, for a symbolic link (`l`) its target and NUL. Entries are sorted by name. What a receiver is given is
-checked entry by entry: names are single components, links stay within the tree.
+(`d`) the digest of its own bytes, for a symbolic link (`l`) its target and NUL. Entries are sorted by name. A receiver checks each entry:
+names are single components, links stay within the tree.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
 else:
     from collections import namedtuple
 
-# Of content and of directories, bytes: collisions must be out of reach, and a change ships one for every neighbour of what changed.
+# Bytes of the digest of a content or directory: long enough to exclude collisions, short because a change sends one for every neighbour.
 DIGEST = 20
 FILE, EXECUTABLE, DIRECTORY, LINK = b"f", b"x", b"d", b"l"
 
 if TYPE_CHECKING:
 
     class Entry(NamedTuple):
-        """One line of a directory; `digest` of a link is its target, `size` counts for files only."""
+        """One entry of a directory; `digest` of a link is its target, `size` counts for files only."""
 
         kind: bytes
         name: bytes
@@ -35,11 +36,11 @@ else:
 
 
 class MalformedTree(ValueError):
-    """What was received would not be a tree, or leave it."""
+    """Received data would not form a tree, or would leave it."""
 
 
 def digest_of(data: bytes | memoryview) -> bytes:
-    """BLAKE3, cut off."""
+    """The truncated BLAKE3 digest."""
     return blake3(data)[:DIGEST]
 
 
@@ -57,7 +58,7 @@ def pack_node(entries: list[Entry]) -> bytes:
 
 
 def parse_node(node: bytes) -> list[Entry]:
-    """The entries; `MalformedTree` if the bytes are none, or a name is not one of an entry."""
+    """The entries of a directory; `MalformedTree` for malformed bytes or an invalid name."""
     found: list[Entry] = []
     at, end, before = 0, len(node), b""
     while at < end:
@@ -90,7 +91,7 @@ def parse_node(node: bytes) -> list[Entry]:
 
 
 def stays_within(directory: bytes, target: bytes) -> bool:
-    """Whether a link in a directory, given relative to the top of the tree, leads to somewhere in the tree, by its text."""
+    """Whether the target of a link in a directory, relative to the top of the tree, is within the tree, by its text."""
     if target.startswith(b"/"):
         return False
     normal = posixpath.normpath(posixpath.join(directory, target))

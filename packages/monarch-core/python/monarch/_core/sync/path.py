@@ -1,10 +1,10 @@
-"""Where a workspace is on a host, and `sys.path` of the processes there.
+"""The place of a workspace on a host, and `sys.path` of the processes there.
 
 The process of an agent that serves remote clients calls `export` once. All procs of the host inherit its directory, in which each job has
-a directory of its own: that one is `WORKSPACE_DIR` in the procs of the job, whatever the client's environment has. What a client has
-mirrored is sent to procs as pairs of a local directory and its place. In a proc an entry of the client's `sys.path` that is in such a
-directory becomes the same one in the mirror; a directory that is on no entry comes in behind the standard library, before what is
-installed, so that code that was synced is found before an older installed copy.
+a directory of its own: that one is `WORKSPACE_DIR` in the procs of the job, whatever the client's environment contains. Procs receive the
+list of mirrored directories as pairs of a local directory and its place. In a proc an entry of the client's `sys.path` that is in such a
+directory is replaced by the same path in the mirror. A directory without such an entry is inserted behind the standard library, before
+installed packages, so that synced code is found before an older installed copy.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from monarch._core.sync.host_workspaces import HostWorkspaces
 
-    # A local directory, and where it is below `WORKSPACE_DIR`. Whether it is to be imported from: True at the front, as it is an entry
-    # of the client's `sys.path`, False behind the standard library; None if others of the list see to that.
+    # A local directory, its place below `WORKSPACE_DIR`, and its import position: True at the front, as an entry of the client's
+    # `sys.path`; False behind the standard library; None if other items of the list cover it.
     Place = tuple[str, str, bool | None]
 
 VARIABLES = (VARIABLE, OF_JOB)
 
-# What has been mirrored by this process, by the uid of the agent; and, in a proc, what its client has mirrored.
+# The directories that this process has mirrored, by the uid of the agent; and, in a proc, those that its client has mirrored.
 _mirrored: dict[int, list[Place]] = {}
 _own: list[Place] = []
-# While it is open, what is mirrored here stays.
+# While this lock is held, the mirrors here are not removed.
 _lock: int | None = None
 
 
@@ -45,8 +45,9 @@ def export() -> HostWorkspaces:
 
 
 def of_job(id: int) -> str | None:
-    """Where the workspace of a job is, `id` is that of this host in the job; None if this host's agent serves its own process only. Called
-    before the client's environment is taken over.
+    """The workspace of a job, in which this host has the given `id`. None if this host's agent serves its own process only.
+
+    Called before the client's environment is applied.
     """
     found = os.environ.get(OF_JOB)
     if found is None and (agent := os.environ.get(OF_AGENT)) is not None:
@@ -55,22 +56,22 @@ def of_job(id: int) -> str | None:
 
 
 def keep(found: str | None) -> None:
-    """Whatever the client's environment has, this is the workspace of the job on this host."""
+    """Sets the workspace of the job on this host, whatever the client's environment contains."""
     if found is not None:
         os.environ.update(variables(found))
         os.environ.pop(OF_AGENT, None)
         if sys.prefix.startswith(found + "/"):
-            # The interpreter is of the environment that was synced: it stays as long as this process lives.
+            # The interpreter belongs to the synced environment, which must stay as long as this process lives.
             hold()
 
 
 def variables(workspace: str | None) -> dict[str, str]:
-    """The environment of a proc of the job that is started by a command."""
+    """The environment variables of a proc of the job that is started by a command."""
     return {} if workspace is None else dict.fromkeys(VARIABLES, workspace)
 
 
 def expanded(path: str, workspace: str | None) -> str:
-    """A path of a proc's program on this host; one that is not below the workspace stays as it is."""
+    """A path of a proc's program on this host; a path outside the workspace is unchanged."""
     return path if workspace is None or not path.startswith(BELOW) else os.path.join(workspace, path[len(BELOW) :])
 
 
@@ -83,7 +84,7 @@ def workspace_directory() -> str:
 
 
 def hold() -> str:
-    """The workspace, which stays as long as this process lives."""
+    """The workspace, which is not removed as long as this process lives."""
     global _lock
     top = workspace_directory()
     if _lock is None:
@@ -93,13 +94,13 @@ def hold() -> str:
 
         try:
             _lock = lock(lock_of(top), fcntl.LOCK_SH)
-        except OSError:  # no locks on this file system, so no other process removes anything, or no room, of which the sync tells
+        except OSError:  # the file system has no locks, so no other process removes the workspace; or it is full, which the sync reports
             pass
     return top
 
 
 def described(dirs: Sequence[tuple[str, str]], path: Sequence[str]) -> list[Place]:
-    """The directories of a workspace, and what of them is on `sys.path` here."""
+    """The directories of a workspace, and their parts on `sys.path` here."""
     found: list[Place] = []
     imported: list[Place] = []
     for entry in path:
@@ -115,7 +116,7 @@ def described(dirs: Sequence[tuple[str, str]], path: Sequence[str]) -> list[Plac
 
 
 def remember(agents: Iterable[int], places: list[Place]) -> None:
-    """These hosts have these directories from now on."""
+    """Records that these hosts have these directories."""
     for agent in agents:
         known = _mirrored.setdefault(agent, [])
         names = {place for _, place, _ in places}
@@ -123,7 +124,7 @@ def remember(agents: Iterable[int], places: list[Place]) -> None:
 
 
 def pushed(agents: Sequence[int]) -> list[Place]:
-    """What procs that are spawned on these hosts are told."""
+    """The mirrored directories in the set-up of procs that are spawned on these hosts."""
     for agent in agents:
         if agent in _mirrored:
             return _mirrored[agent]
@@ -131,16 +132,16 @@ def pushed(agents: Sequence[int]) -> list[Place]:
 
 
 def accept(places: list[Place]) -> None:
-    """In a proc: makes what has been mirrored importable."""
+    """In a proc: makes the mirrored directories importable."""
     if places and OF_JOB in os.environ:
         top = hold()
         sys.path[:] = translated(sys.path, places, top)
-        # For procs that are spawned from here the entries are what they have just become.
+        # Procs that are spawned from here start with the entries that were just set.
         _own[:] = [*places, *((os.path.join(top, place), place, None) for _, place, _ in places)]
 
 
 def translated(path: Sequence[str], places: Sequence[Place], top: str) -> list[str]:
-    """`sys.path` with local directories replaced by their mirrors, and the others put in."""
+    """`sys.path` with local directories replaced by their mirrors, and the other directories inserted."""
     found: list[str] = []
     for entry in path:
         for local, place, _ in places:
@@ -157,6 +158,6 @@ def translated(path: Sequence[str], places: Sequence[Place], top: str) -> list[s
 
 
 def mirrors(places: Sequence[Place]) -> list[str]:
-    """Where directories are on this host."""
+    """The paths of the directories on this host."""
     top = workspace_directory()
     return [os.path.join(top, place) for _, place, _ in places]

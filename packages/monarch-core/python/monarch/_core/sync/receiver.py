@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WorkspaceReceiver(Actor):
-    """Keeps a `Mirror` for each directory of the workspace."""
+    """Holds a `Mirror` for each directory of the workspace."""
 
     def __init__(self, places: list[str], environment: bool) -> None:
         self.places = places
@@ -24,7 +24,7 @@ class WorkspaceReceiver(Actor):
 
     @endpoint
     def begin(self) -> str:
-        """Compares what is here with what was left here, while the sender looks at its side; gives the workspace of this host."""
+        """Verifies the present trees, while the sender scans its own; gives the workspace of this host."""
         with _told_where():
             top = workspace_directory()
             os.makedirs(top, 0o700, exist_ok=True)
@@ -38,7 +38,7 @@ class WorkspaceReceiver(Actor):
 
     @endpoint
     def missing(self, place: str, nodes: list[bytes], top: bytes) -> tuple[list[bytes], list[bytes]]:
-        """Takes directories and says what else is needed."""
+        """Takes directories and returns the digests that are still missing."""
         with _told_where():
             mirror = self.mirrors[place]
             mirror.receive_nodes(nodes)
@@ -58,7 +58,7 @@ class WorkspaceReceiver(Actor):
 
     @endpoint
     def commit(self, place: str, top: bytes) -> tuple[list[bytes], list[bytes]]:
-        """Switches to the new tree, or says what is missing."""
+        """Switches to the new tree, or returns the missing digests."""
         with _told_where():
             return self.mirrors[place].commit(top)
 
@@ -68,7 +68,7 @@ class WorkspaceReceiver(Actor):
 
 
 class _told_where:
-    """Errors of the system name this host."""
+    """A context that adds the name of this host to errors of the system."""
 
     def __enter__(self) -> None:
         return None

@@ -1,8 +1,8 @@
 """Mirrors directories of the client to hosts: one process on each host receives, the client sends every byte once.
 
-The sender looks at its tree while the receivers look at theirs. Then hosts are asked to switch to the tree with this digest; they answer
-which directories they have never seen, get these, from the top down, and then say which contents they lack. Only those travel, by
-the same casts as any call, so that hosts that lack the same are sent one message. A few messages are under way at a time, no more.
+The sender scans its tree while the receivers verify theirs. Then the sender requests the switch to the tree with this digest. The hosts
+answer with the directories that they lack, receive these, from the top down, and then answer with the contents that they lack. Only those
+are sent, by the same casts as any call, so that hosts that lack the same receive one message. The number of messages in flight is small.
 
 All of that waits for answers, so it runs on a thread of its own, in the context of the caller, who owns the receiving processes.
 """
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from monarch._core._native import CallCell
     from monarch._core.hosts.host_mesh import HostMesh
 
-    # What pushes an environment, and where it is here.
+    # The function that mirrors an environment, and the environment's path here.
     Environment = tuple[Callable[[HostMesh, str, Sequence[str]], Future[tuple[int, int]]], str]
 
-# Files are sent together up to this size, larger ones in pieces of it; so many such messages may be under way.
+# The largest message with whole files, and the size of a piece of a larger file, in bytes; and the most messages in flight.
 BATCH = 1 << 20
 UNDER_WAY = 4
-# How often a tree may change while it is being sent, and a host may lack something after all.
+# The number of repetitions if a tree changes while it is being sent, or a host still lacks content.
 _TRIES = 5
-# How soon a cancelled sync ends, and how long the end of a receiver may take, seconds.
+# Seconds between two checks for a cancellation, and seconds for the end of a receiver.
 _LOOK = 0.2
 _PATIENCE = 10.0
 
 
 async def sync_workspace(hosts: HostMesh, workspace: Workspace, conda: bool, auto_reload: bool) -> None:
-    """Mirrors the workspace to hosts other than this machine, and has the procs of the hosts take notice."""
+    """Mirrors the workspace to hosts other than this machine, and notifies the procs of the hosts."""
     import asyncio
 
     if not isinstance(workspace, Workspace):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -92,7 +92,7 @@ class Sync:
                     "workspace", WorkspaceReceiver, [place for _, place in self.pairs], self.environment is not None
                 )
                 tops = self.mirror(receivers)
-                # The receivers hold the workspace meanwhile.
+                # Meanwhile the receivers hold the locks of the workspaces.
                 self.push_environment(tops)
             finally:
                 self._end(receiving.stop())
@@ -102,7 +102,7 @@ class Sync:
         self.update(self._procs(bool(agents)), bool(agents))
 
     def _end(self, stopped: Future[None]) -> None:
-        """What receivers hold is given back when they end; one on a host that hangs is not waited for."""
+        """Ends the receivers, which releases their locks. A receiver on a host that hangs is not awaited."""
         try:
             stopped.exception(_PATIENCE)
         except TimeoutError:
@@ -110,16 +110,16 @@ class Sync:
 
     def _procs(self, elsewhere: bool) -> list[int]:
         if not elsewhere:
-            # Whoever has spawned them, they are on this machine, and of this job.
+            # The procs of this machine belong to this job, whichever process has spawned them.
             return [uid for uid, pid in self.process.native.alive_procs() if pid] if self.reload else []
         found = {uid: None for mesh in self.hosts._spawned if mesh.info.stopped is None for uid in mesh.info.procs}
-        # And those that others have spawned: actors on these hosts, or another mesh of them.
+        # Other processes may have spawned procs on these hosts: actors there, or users of another mesh of the hosts.
         if self.process.is_client:
             found.update(dict.fromkeys(self._procs_there()))
         return list(found)
 
     def _procs_there(self) -> list[int]:
-        """What the agents of the hosts have of this client's."""
+        """The procs of this client, as the agents of the hosts list them."""
         import json
 
         from monarch._core.observe.inspection import STATE
@@ -133,13 +133,13 @@ class Sync:
         for host in answer.get("hosts", ()):
             id = int(host["id"], 16)
             if id in wanted and host["answer"] is not None:
-                # The first is the agent itself.
+                # The first process is the agent itself.
                 found += [(int(proc["uid"], 16), id) for proc in host["answer"]["procs"][1:] if proc["state"] != "stopping"]
         self.process.native.route(found)
         return [uid for uid, _ in found]
 
     def update(self, procs: Sequence[int], is_mirrored: bool) -> None:
-        """Has procs take notice; `ActorError` if a module cannot be reloaded."""
+        """Notifies procs; `ActorError` if a module cannot be reloaded."""
         failed = ask_procs(self.process, procs, self.places, is_mirrored, self.reload, self._wait_for_cell)
         if failed:
             from monarch._core.errors.errors import reload_failed
@@ -165,7 +165,7 @@ class Sync:
     # ---- sending
 
     def mirror(self, receivers: Any) -> list[str]:
-        """Makes the directories of all hosts what they are here, one after the other; gives the workspace of each host."""
+        """Mirrors the directories to all hosts, one after the other; gives the workspace of each host."""
         begun = receivers.begin.call()
         began = monotonic()
         trees = [scan(os.fsencode(local), lambda: self.cancelled) for local, _ in self.pairs]
@@ -188,7 +188,7 @@ class Sync:
         return tops
 
     def push_environment(self, tops: Sequence[str]) -> None:
-        """Makes the environment of all hosts what it is here, by the function that a wheel has for it."""
+        """Mirrors the environment to all hosts, by the function of the wheel that implements this."""
         if self.environment is None:
             return
         push, source = self.environment
@@ -209,7 +209,7 @@ def shown_size(size: float) -> str:
 
 
 class Sending:
-    """Sends one directory; `files` and `bytes` are what has been sent to each host."""
+    """Sends one directory. `files` and `bytes` are the amounts sent to each host."""
 
     def __init__(self, sync: Sync, receivers: Any, place: str, tree: Tree) -> None:
         self.sync = sync
@@ -221,7 +221,7 @@ class Sending:
         self.under_way: list[Future[Any]] = []
 
     def run(self) -> None:
-        """Until all hosts have switched; `SourceChanged` if a file is not what it was at the look."""
+        """Runs until all hosts have switched; `SourceChanged` if a file has changed since the scan."""
         top = self.tree.digest
         sent: list[bytes] = []
         for _ in range(_TRIES):
@@ -237,7 +237,7 @@ class Sending:
         raise RuntimeError(f"hosts keep losing parts of {self.place}: something else is writing to WORKSPACE_DIR/.monarch there")
 
     def _ask(self, endpoint: Any, *args: Any) -> tuple[list[bytes], list[bytes]]:
-        """What any of the hosts lacks."""
+        """The digests that any of the hosts lacks."""
         nodes: dict[bytes, None] = {}
         files: dict[bytes, None] = {}
         for lacks_nodes, lacks_files in self.sync.wait(endpoint.call(self.place, *args)).values():
@@ -254,7 +254,7 @@ class Sending:
                 pieces = _pieces(digest, path)
                 first = next(pieces)
                 if len(first) < BATCH:
-                    for _ in pieces:  # its end, where the digest is checked
+                    for _ in pieces:  # the end of the file, where the digest is checked
                         continue
                     batch.append(first)
                     size += len(first)
@@ -280,7 +280,7 @@ class Sending:
         self.files += 1
 
     def _put(self, endpoint: Any, size: int, *args: Any) -> None:
-        """Sends a message; waits while too many are under way."""
+        """Sends a message; waits while too many are in flight."""
         self.bytes += size
         self.under_way.append(endpoint.call(self.place, *args))
         while len(self.under_way) > UNDER_WAY:
@@ -288,7 +288,7 @@ class Sending:
 
 
 def _pieces(digest: bytes, path: bytes) -> Iterator[bytes]:
-    """A file's content, at least one piece; `SourceChanged` at its end if it is not what it was."""
+    """A file's content in at least one piece; `SourceChanged` at its end if the file has changed since the scan."""
     h = Blake3()
     try:
         with open(path, "rb", buffering=0) as f:

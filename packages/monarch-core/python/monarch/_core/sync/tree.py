@@ -1,12 +1,12 @@
-"""A directory of this machine as a tree of digests. What has not changed since the last look is not read again.
+"""A directory of this machine as a tree of digests. Files that have not changed since the last scan are not read again.
 
-The look is like git's: every file's inode, size, times and mode are compared with those remembered, in a file of the user's cache
-directory; equal ones keep their digest. A file that was written just before it was read may change again within the same tick of the
-file system's clock: such ones are read again the next time. A directory whose listing is the same, byte for byte, is not taken apart.
+The scan works like git's: every file's inode, size, times and mode are compared with recorded ones, in a file of the user's cache
+directory; files with equal attributes keep their digest. A file that was written just before it was read may change again within the same
+tick of the file system's clock: it is read again the next time. A directory whose listing is the same, byte for byte, is not parsed.
 
-Left out: what `.gitignore` files say, also those above the directory up to the top of its git work tree; `.git`; `__pycache__`; sockets,
-pipes and devices. Of a file's mode the executable bit is kept. Symbolic links are kept if they lead to somewhere in the tree; one that
-leads to a file elsewhere becomes a copy of that file, any other is an error, because no host could follow it.
+Left out are: paths that `.gitignore` files exclude, including files above the directory up to the top of its git work tree; `.git`;
+`__pycache__`; sockets, pipes and devices. Of a file's mode the executable bit is kept. Symbolic links are kept if their targets are in the
+tree; a link to a file elsewhere becomes a copy of that file, any other is an error, because no host could follow it.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from monarch._core._native.files import FileDigest
     from monarch._core.sync.listing import Attributes
 
-# Of the cache file.
+# The version of the cache file's format.
 _VERSION = 2
 # File times come from a clock that ticks every 1 to 10 ms; some file systems keep whole seconds, or two.
 _TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_000_000_000
-# Between two looks whether the sync has been cancelled.
+# The number of files between two checks for a cancellation.
 _FILES_AT_ONCE = 256
-# Looks at a tree that changes meanwhile.
+# The number of scans of a tree that changes meanwhile.
 _TRIES = 3
 _NEVER_SENT = (b".git", b"__pycache__")
 
-# What is remembered of a name, besides the inode, size, mtime, ctime, mode and digest of a file, and kind, digest or target, and size of
-# what a link stands for.
+# The kinds of recorded names that are no files. A file has inode, size, mtime, ctime, mode and digest; a link the kind, digest or target,
+# and size of the file that it replaces.
 _LEFT_OUT, _LEFT_OUT_DIRECTORY, _DIRECTORY = 0, 1, 2
 
 
@@ -60,18 +60,18 @@ class SourceChanged(RuntimeError):
 
 
 class Tree:
-    """What a directory held when it was looked at."""
+    """The content of a directory when it was scanned."""
 
     def __init__(self, top: bytes) -> None:
         self.top = top
         self.digest = b""
-        # Digest of a directory to its bytes, and to a place where it is.
+        # For the digest of a directory its bytes, and one of its paths.
         self.nodes: dict[bytes, bytes] = {}
         self.places: dict[bytes, bytes] = {}
         self.files = 0
 
     def paths_of(self, files: list[bytes], directories: list[bytes]) -> dict[bytes, bytes]:
-        """Where contents are, in the order of the tree; they are likely to be in these directories."""
+        """The paths of contents, in the order of the tree. `directories` are the likely places."""
         wanted = dict.fromkeys(files)
         found: dict[bytes, bytes] = {}
         for some in (directories, self.nodes):
@@ -86,7 +86,7 @@ class Tree:
 
 
 class _Directory:
-    """A directory while it is looked at: what is remembered of it, and what there is."""
+    """A directory during the scan: its recorded state, and its present state."""
 
     __slots__ = ("children", "digest", "found", "has_rules", "known", "links", "listing", "node", "old", "rel", "rules", "same")
 
@@ -100,13 +100,13 @@ class _Directory:
         self.found: dict[bytes, Any] = {}
         self.children: list[bytes] = []
         self.links: list[bytes] = []
-        # Nothing of it differs from what is remembered, but what lies in its directories may.
+        # True if the directory equals its record. The content of its subdirectories may still differ.
         self.same = False
         self.node = self.digest = b""
 
 
 class Scan:
-    """One look at a tree: level by level, then the contents that are new, then the nodes from the lowest level up."""
+    """One scan of a tree: level by level, then the new contents, then the nodes from the lowest level up."""
 
     def __init__(self, top: bytes, remembered: dict[bytes, tuple[Any, ...]], stopped: Callable[[], bool] = lambda: False) -> None:
         self.top = top
@@ -117,7 +117,7 @@ class Scan:
         self.changed = False
         self.stopped = stopped
         self.real_top = os.path.realpath(top)
-        # Files to be read, and the directories that they are in.
+        # Files to read, and their directories.
         self.unread: list[tuple[_Directory, bytes]] = []
 
     def run(self) -> Tree:
@@ -134,7 +134,7 @@ class Scan:
         for directories in reversed(levels):
             for directory in directories:
                 digests[directory.rel] = self._pack(directory, digests)
-        # The top comes first: of equal directories, the one that was seen first is where contents are read.
+        # The top comes first: for equal directories, contents are read from the first one.
         for directories in levels:
             for d in directories:
                 self.tree.nodes[d.digest] = d.node
@@ -152,7 +152,7 @@ class Scan:
         return dict(zip(rels, list_directories([os.path.join(self.real_top, rel) if rel else self.real_top for rel in rels]), strict=True))
 
     def _look_at(self, rel: bytes, rules: RuleChain, listing: bytes | OSError) -> _Directory:
-        """What of a directory has to be read."""
+        """Finds the parts of a directory that have to be read."""
         if isinstance(listing, OSError):
             raise listing
         old = self.old.get(rel)
@@ -167,7 +167,7 @@ class Scan:
             if unchanged:
                 d.found, d.children, d.links, d.same = d.known, old[5], old[6], True
                 if d.links:
-                    # What a link leads to may have changed where the link has not.
+                    # The target of a link may have changed even if the link has not.
                     d.found = {**d.known, **{name: self._link(rel, name) for name in d.links}}
                     d.same = d.found == d.known
                 return d
@@ -177,7 +177,7 @@ class Scan:
         return d
 
     def _look(self, d: _Directory, name: bytes, found: Attributes) -> None:
-        """One name of a directory that is not as it was."""
+        """Handles one name of a directory that has changed."""
         kind = stat.S_IFMT(found.mode)
         is_directory = kind == stat.S_IFDIR
         k: Any = d.known.get(name)
@@ -208,14 +208,14 @@ class Scan:
                 tick = _COARSE_TICK_NS if found.mtime_ns % 1_000_000_000 == 0 else _TICK_NS
                 state = _state(found)
                 if newest >= self.began - tick:
-                    # It may change again within the same tick: this listing is no evidence.
+                    # The file may change again within the same tick: this listing proves nothing.
                     state = (-1, *state[1:])
                     d.listing = b""
                 d.found[name] = (*state, digest)
                 d.same = False
 
     def _pack(self, d: _Directory, digests: dict[bytes, bytes]) -> bytes:
-        """The digest of a directory, when those below it are known."""
+        """The digest of a directory, once the digests below it are known."""
         children = {name: digests[d.rel + name + b"/"] for name in d.children}
         if d.same and d.old is not None:
             d.digest, d.node = d.old[1], d.old[2]
@@ -278,7 +278,7 @@ def _state(found: Attributes) -> tuple[int, int, int, int, int]:
 
 
 def _content(path: bytes, read: FileDigest | OSError) -> tuple[Attributes, bytes]:
-    """What a file was like when it was read, and the digest of its content."""
+    """The attributes of a file when it was read, and the digest of its content."""
     if isinstance(read, OSError):
         raise read
     if not read.settled:
@@ -286,11 +286,11 @@ def _content(path: bytes, read: FileDigest | OSError) -> tuple[Attributes, bytes
     return parse_record(read.record), read.digests[:DIGEST]
 
 
-# ---- what is remembered
+# ---- the cache
 
 
 def cache_file(top: bytes) -> bytes:
-    """Where the digests of a directory's files are kept, in the user's cache directory."""
+    """The cache file for the digests of a directory's files, in the user's cache directory."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser("~"), ".cache")
@@ -298,7 +298,7 @@ def cache_file(top: bytes) -> bytes:
 
 
 def scan(top: bytes, stopped: Callable[[], bool] = lambda: False) -> Tree:
-    """Looks at a directory; `NotADirectoryError` or what else the system says if that cannot be done."""
+    """Scans a directory; `NotADirectoryError` or another `OSError` if that is impossible."""
     file = cache_file(top)
     remembered = _load(file, top)
     looked = Scan(top, remembered, stopped)
@@ -306,7 +306,7 @@ def scan(top: bytes, stopped: Callable[[], bool] = lambda: False) -> Tree:
         try:
             looked.run()
             break
-        except FileNotFoundError as e:  # between its name and the look at it
+        except FileNotFoundError as e:  # the file was removed after it was listed
             if not left or not os.path.isdir(top):
                 raise SourceChanged(f"{os.fsdecode(e.filename)} went while it was looked at") from None
             looked = Scan(top, remembered, stopped)
@@ -330,7 +330,7 @@ def _load(file: bytes, top: bytes) -> dict[bytes, tuple[Any, ...]]:
 
 
 def _save(file: bytes, top: bytes, found: dict[bytes, tuple[Any, ...]]) -> None:
-    """A cache that cannot be written costs time, nothing else."""
+    """Writes the cache. A failure only costs time."""
     body = marshal.dumps((_VERSION, top, found))
     temporary = b"%s.%d" % (file, os.getpid())
     try:
@@ -350,7 +350,7 @@ def _save(file: bytes, top: bytes, found: dict[bytes, tuple[Any, ...]]) -> None:
 
 
 def copy_tree(top: bytes, out: bytes) -> None:
-    """Copies a directory, as hosts would get it."""
+    """Copies a directory, with the content that hosts would get."""
     from shutil import copyfile
 
     tree = Scan(top, {}).run()

@@ -1,4 +1,4 @@
-"""Telling procs that code has changed: they find what is new, and reload what they have if that is wanted."""
+"""Notifies procs that code has changed: they import new modules, and reload changed ones on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from monarch._core._native import CallCell
     from monarch._core.sync.path import Place
 
-    # Host, proc, pid, module, and what `pack_exception` made of the error.
+    # Host, proc, pid, module, and the packed exception (`pack_exception`).
     Failed = tuple[str, str, int, str, tuple[str, str, str, bytes | None]]
 
 
@@ -27,7 +27,7 @@ def ask_procs(
     reload: bool,
     wait: Callable[[CallCell], Any],
 ) -> list[Failed]:
-    """Has procs take notice; gives what could not be reloaded. Procs that end meanwhile are left out."""
+    """Notifies procs; gives the modules that could not be reloaded. Procs that end meanwhile are left out."""
     if not procs:
         return []
     cell = process.native.cell(GATHER, len(procs), list(procs))
@@ -42,7 +42,7 @@ def ask_procs(
 
 
 def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
-    """In a proc, on its housekeeping thread, which must not run code of modules."""
+    """Handles the notice in a proc, on its housekeeping thread, which must not run code of modules."""
     rank, places, is_mirrored, reload = marshal.loads(body)
 
     def run() -> None:
@@ -54,7 +54,7 @@ def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -
 
     try:
         process.start_thread(run)
-    except RuntimeError as e:  # no thread is to be had, and the requester waits
+    except RuntimeError as e:  # no thread can be started, and the requester waits
         from monarch._core.pickle.remote_exception import pack_exception
 
         failed = [(process.host, process.name, process.pid, "any module", pack_exception(e))]

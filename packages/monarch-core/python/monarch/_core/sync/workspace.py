@@ -1,4 +1,4 @@
-"""What is mirrored to hosts: directories of this machine, and where they go below `WORKSPACE_DIR`."""
+"""The content that is mirrored to hosts: directories of this machine, and their places below `WORKSPACE_DIR`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Active:
-    """Stands for the conda environment that is active, if one is."""
+    """Represents the active conda environment, if there is one."""
 
     def __repr__(self) -> str:
         return "<the active environment>"
@@ -26,10 +26,10 @@ _ACTIVE: Any = _Active()
 
 
 class Workspace:
-    """Directories that hosts get a copy of.
+    """Directories of which hosts get a copy.
 
-    `dirs` is a list of directories, each of which goes to a directory of its own name, or a mapping from directories to where they go,
-    relative to `WORKSPACE_DIR`. `env` is a conda environment or a venv; left out: the conda environment that is active.
+    `dirs` is a list of directories, each of which is copied to a directory of its own name, or a mapping from directories to their places,
+    relative to `WORKSPACE_DIR`. `env` is a conda environment or a venv; by default the active conda environment.
     Paths may begin with `~` and are made absolute here. An empty path, one that leaves `WORKSPACE_DIR`, and places that overlap are a
     `ValueError`. Equal by content.
 
@@ -66,7 +66,7 @@ class Workspace:
 
     @staticmethod
     def null() -> Workspace:
-        """The workspace of nothing: no directories, no environment."""
+        """The empty workspace: no directories, no environment."""
         return Workspace(None, env=None)
 
     def merge(self, outdir: Local) -> None:
@@ -128,7 +128,7 @@ def _absolute(path: Local) -> Path:
 
 
 def _subdirectory(place: str) -> str:
-    """Where a directory goes, in its normal form."""
+    """The place of a directory, in its normal form."""
     if not place:
         raise ValueError("empty path in a workspace: name the directory below WORKSPACE_DIR")
     normal = os.path.normpath(place)

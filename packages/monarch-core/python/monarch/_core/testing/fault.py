@@ -1,8 +1,8 @@
-"""Faults that a test makes: real signals to real processes, and frames held back on real links.
+"""Faults for tests: real signals to real processes, and delayed frames on real links.
 
-The agent of a host knows the processes there, so it makes and heals their faults; others ask it to. What is still frozen when the
-client ends is woken first, so that it can end as usual. A delay is kept by the proc itself, for all its links, in both directions.
-Faults of whole hosts are those of `host_fault`.
+The agent of a host knows the processes there, so it makes and heals their faults at the request of other processes. Processes that are
+still frozen when the client ends are continued first, so that they can end as usual. A proc itself applies a delay, to all its links, in
+both directions. `host_fault` has the faults of whole hosts.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     Kind = Literal["kill", "freeze", "cut", "delay"]
 
 KINDS = ("kill", "freeze", "cut", "delay")
-# How long a process may take to start, and one that was signalled to stop, seconds: only a broken machine gets there.
+# Seconds for a process to start, and for a signalled process to stop: only a broken machine takes longer.
 _PATIENCE = 30.0
 _POLL = 0.0005
 
 
 class Fault:
-    """A fault that has begun; `heal()` ends it, as does leaving it as a context."""
+    """An active fault; `heal()` ends it, as does leaving it as a context."""
 
     __slots__ = ("_id", "_process", "_where", "kind")
 
@@ -48,7 +48,7 @@ class Fault:
         self._where = tuple(where)
 
     def heal(self) -> None:
-        """Ends the fault: frozen processes go on, links are as fast as before. Again: nothing. A kill stays, and so does a frozen host."""
+        """Ends the fault: frozen processes continue, delays end. A second call has no effect. A kill stays, and so does a frozen host."""
         for agent in self._where:
             _ask(self._process, agent, ("heal", self._id))
 
@@ -68,14 +68,14 @@ class Fault:
 def fault(mesh: HostMesh | ProcMesh | ActorMesh | Any, kind: Kind, *, duration: str | None = None, by: str = "10ms") -> Fault:
     """Makes a fault in exactly the hosts or processes of `mesh`, a slice of hosts, processes or actors; gives a handle with `heal()`.
 
-    `kill` sends SIGKILL. `freeze` sends SIGSTOP, `heal()` SIGCONT. `delay` holds everything that the processes send and receive
-    for `by`, in order. `duration`, such as `"2s"`, heals by itself. A process that is starting gets the fault when it is there, one that is
-    gone none. Returns when signals have taken effect, and delays are in place.
+    `kill` sends SIGKILL. `freeze` sends SIGSTOP, `heal()` SIGCONT. `delay` holds all frames that the processes send and receive
+    for `by`, in order. With `duration`, such as `"2s"`, the fault heals by itself. A starting process gets the fault when it is ready, an
+    ended one gets none. Returns when signals have taken effect, and delays are in place.
 
-    Of hosts that were attached: `cut` lets nothing pass between them and all others of the job, the client included, and closes nothing;
-    `kill` kills their agents, and with them all procs there; `freeze` stops both, for a `duration` that has to be given.
+    For attached hosts: `cut` stops all traffic between them and all others of the job, the client included, without closing connections;
+    `kill` kills their agents, and with them all procs there; `freeze` stops both, for a `duration` that must be given.
 
-    `ValueError` for another kind or one that does not fit, a duration of a kill, what is not the job's, or the client.
+    `ValueError` for an unknown or unsuitable kind, a duration of a kill, processes of another job, or the client.
 
     ```python
     from monarch.actor import this_host
@@ -118,7 +118,7 @@ def _hosts_of(process: LocalProcess, mesh: HostMesh, kind: str, length: float | 
 
 
 def _procs_of(process: LocalProcess, mesh: Any) -> dict[int, list[int]]:
-    """By the agents of their hosts."""
+    """The procs of the mesh by the agents of their hosts."""
     from monarch._core.call.actor_mesh import ActorMesh
     from monarch._core.call.mesh_info import reach
     from monarch._core.call.runs import each_of
@@ -142,7 +142,7 @@ def _procs_of(process: LocalProcess, mesh: Any) -> dict[int, list[int]]:
 
 
 def _ask(process: LocalProcess, agent: int, request: tuple[Any, ...]) -> None:
-    """Has an agent's process do it."""
+    """Requests a fault from the process of an agent."""
     if process.is_client and agent == process.agent_uid:
         _do(process, request)
         return
@@ -150,13 +150,13 @@ def _ask(process: LocalProcess, agent: int, request: tuple[Any, ...]) -> None:
     process.native.request(agent, FAULT, marshal.dumps((*request, 0)), cell.slot)
     cell.wait()
     error = cell.error()
-    # If the host is gone there is nobody left for a fault.
+    # If the host is gone, no process is left for a fault.
     if error is not None and error.status == ERROR:
         raise RuntimeError(error.raw().decode())
 
 
 def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
-    """A proc asks. On the housekeeping thread, which must not wait for processes."""
+    """Handles the request of a proc. Called on the housekeeping thread, which must not wait for processes."""
 
     def run() -> None:
         from monarch._core._native import set_runtime_thread
@@ -172,14 +172,14 @@ def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -
 
     try:
         process.start_thread(run)
-    except RuntimeError as e:  # no thread is to be had, and the requester waits
+    except RuntimeError as e:  # no thread can be started, and the requester waits
         process.native.reply(sender, slot, marshal.loads(body)[-1], ERROR, str(e).encode())
 
 
 # ---- in the agent's process
 
 _lock = RLock()
-# Faults that can be healed: kind, procs, and how long frames are held (ns).
+# Faults that can be healed: kind, procs, and the delay of frames (ns).
 _active: dict[int, tuple[str, list[int], int]] = {}
 
 
@@ -226,7 +226,7 @@ def _heal(process: LocalProcess, id: int) -> None:
             return
         kind, procs, _ = found
         if kind == "freeze":
-            # One that another fault has frozen too stays so.
+            # A process that another fault has frozen too stays frozen.
             for uid in set(procs) - _frozen():
                 _signal(process, uid, _number("SIGCONT"))
             return
@@ -234,7 +234,7 @@ def _heal(process: LocalProcess, id: int) -> None:
 
 
 def heal_all(process: LocalProcess) -> None:
-    """The client ends: no process may stay frozen, and processes that are to end must be notified."""
+    """Heals all faults at the end of the client: no process may stay frozen, and ending processes must be notified."""
     from monarch._core.testing import host_fault
 
     for id in list(_active):
@@ -253,7 +253,7 @@ def _number(name: str) -> int:
 
 
 def _signal(process: LocalProcess, uid: int, number: int) -> None:
-    """Signals a proc, once it is there, and waits until that has had its effect; nothing if it is gone."""
+    """Signals a proc, once it is ready, and waits until the signal has taken effect; does nothing if the proc is gone."""
     import signal
 
     pid = _pid(process, uid)
@@ -264,7 +264,7 @@ def _signal(process: LocalProcess, uid: int, number: int) -> None:
     except ProcessLookupError:
         return
     try:
-        # Only from here on can the number not become somebody else's.
+        # Only from here on is it certain that the number still belongs to this process.
         if _pid(process, uid) != pid or _stat(pid)[1] != process.native.zygote_pid():
             return
         signal.pidfd_send_signal(fd, number)
@@ -279,7 +279,7 @@ def _signal(process: LocalProcess, uid: int, number: int) -> None:
 
 
 def _pid(process: LocalProcess, uid: int) -> int | None:
-    """The pid of a proc, which may be starting; none if it is gone."""
+    """The pid of a proc, which may be starting; None if it is gone."""
     end = monotonic() + _PATIENCE
     while process.native.ended(uid) is None:
         pid = dict(process.native.alive_procs()).get(uid)
@@ -302,7 +302,7 @@ def _stat(pid: int) -> tuple[str, int]:
 
 
 def _delay(process: LocalProcess, procs: list[int], wait_for: list[int]) -> None:
-    """Tells procs how long to hold frames: the longest of the delays that they have. Those that are frozen hear it when they go on."""
+    """Sets the delay of procs to the longest of their present delays. Frozen procs receive it when they continue."""
     with _lock:
         held = {uid: max((h for k, us, h in _active.values() if k == "delay" and uid in us), default=0) for uid in procs}
         cell = process.native.cell(GATHER, len(wait_for), wait_for)
@@ -315,7 +315,7 @@ def _delay(process: LocalProcess, procs: list[int], wait_for: list[int]) -> None
 
 
 def handle_delay(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
-    """In the proc: its links hold frames from now on."""
+    """Handles a delay in the proc: its links hold frames from now on."""
     rank, held = marshal.loads(body)
     process.native.reply(sender, slot, rank, OK, b"")
     process.native.hold_frames(held)

@@ -1,9 +1,9 @@
 """Faults of whole hosts, made in the client, which knows all of them.
 
-A cut is made by the processes outside of the slice: the client and the other hosts, with their procs, stop to read and write their
-connections to the slice, and leave them open, so that neither side receives from the other and no process is notified, as with a cable that
-is pulled. So a cut can be healed. The hosts of the slice only keep their procs from the memory of other processes. No outside process can
-wake a frozen host: a process that is left there wakes it.
+The processes outside of the slice make a cut: the client and the other hosts, with their procs, stop reading and writing their
+connections to the slice, and leave them open. So neither side receives from the other and no process is notified, as with a pulled cable,
+and a cut can be healed. The hosts of the slice only keep their procs from the memory of other processes. No outside process can
+continue a frozen host: a process that is left there does.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Hosts answer at once, if they can; one that is lost meanwhile is not waited for.
+# Seconds: hosts answer at once, if they can; the client does not wait longer for a host that is lost meanwhile.
 _PATIENCE = 10.0
-# Procs too, unless they are frozen, and then they neither read nor write.
+# Seconds for hosts with procs, which answer at once, too. Frozen procs do not answer, but they neither read nor write either.
 _PATIENCE_WITH_PROCS = 1.0
 
 _lock = RLock()
-# Cuts that can be healed: the hosts that are cut off.
+# Cuts that can be healed: for each its hosts that are cut off.
 _cuts: dict[int, set[int]] = {}
-# How often that has changed.
+# The number of changes of the cuts.
 _changes = 0
 
 
 def begin(process: LocalProcess, id: int, kind: str, hosts: list[int], length: float | None) -> None:
-    """In the client."""
+    """Begins a fault, in the client."""
     if kind == "kill":
         _ask(process, dict.fromkeys(hosts, ("kill host",)))
     elif kind == "freeze":
@@ -51,7 +51,7 @@ def begin(process: LocalProcess, id: int, kind: str, hosts: list[int], length: f
 
 
 def heal(process: LocalProcess, id: int) -> None:
-    """Ends a cut; where another one still is, it stays."""
+    """Ends a cut. Hosts that another cut includes stay cut off."""
     with _lock:
         if id in _cuts:
             before = _views(process)
@@ -65,7 +65,7 @@ def heal_all(process: LocalProcess) -> None:
 
 
 def _views(process: LocalProcess) -> dict[int, tuple[set[int], set[int]]]:
-    """By host: whom it cuts off, and by whom it is cut off."""
+    """For each host: the hosts that it must cut off, and the hosts that cut it off."""
     assert process.hosts is not None
     everybody = {process.job, *(host for host, _, _, lost in process.hosts.hosts() if lost is None)}
     views: dict[int, tuple[set[int], set[int]]] = {}
@@ -89,7 +89,7 @@ def _change(process: LocalProcess, before: dict[int, tuple[set[int], set[int]]])
         for host, (cuts, beside) in after.items()
         if host != process.job and before.get(host) != (cuts, beside)
     }
-    # Who is cut off from here hears of it before, or after; also all others, if that takes the gateway.
+    # A host to be cut off from the client is notified before a cut, or after its end; all other hosts too, if the cut includes the gateway.
     here, cuts = before[process.job][0], after[process.job][0]
     own = _changes, list(cuts), list(after[process.job][1])
     if cuts < here:
@@ -100,7 +100,7 @@ def _change(process: LocalProcess, before: dict[int, tuple[set[int], set[int]]])
 
 
 def _ask(process: LocalProcess, requests: dict[int, tuple[Any, ...]], apart: set[int] | None = None) -> None:
-    """Waits for their answers; hosts that are apart are asked, and answer some time."""
+    """Sends requests and waits for the answers. Hosts in `apart` get the request, but their answers may come late."""
     for host in apart or ():
         if host in requests:
             process.native.request(host, FAULT, marshal.dumps((*requests[host], 0)))
@@ -114,7 +114,7 @@ def _ask(process: LocalProcess, requests: dict[int, tuple[Any, ...]], apart: set
 
 # ---- in the client, and in the agent of a host
 
-# By job, whose cuts have changed so often: whom this host cuts off, and who cuts it off.
+# By job, with the number of the job's changes: the hosts that this host cuts off, and the hosts that cut it off.
 _seen: dict[int, tuple[int, list[int], list[int]]] = {}
 
 
@@ -147,7 +147,7 @@ def _freeze(process: LocalProcess, seconds: float) -> None:
 
     procs = [pid for _, pid in process.native.alive_procs() if pid]
     pids = " ".join(map(str, [*procs, process.native.zygote_pid() or "", os.getpid()]))
-    # In a session of its own, with nothing of ours open: it is there when we are woken.
+    # The process has a session of its own and inherits no descriptor: it still runs when it must continue this process.
     subprocess.Popen(
         ["sh", "-c", f"sleep 0.05; kill -STOP {pids}; sleep {seconds}; kill -CONT {pids}"],
         stdin=subprocess.DEVNULL,

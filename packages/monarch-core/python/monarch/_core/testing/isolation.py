@@ -1,4 +1,4 @@
-"""Running one function in an interpreter of its own, as tests of process-wide things want it."""
+"""Runs one function in an interpreter of its own, for tests of process-wide state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CODE = "import sys; sys.path[:] = {path!r}; from monarch._core.testing.isolatio
 def isolated(function: Callable[P, T]) -> Callable[P, T]:
     """Makes a sync or async function run in a fresh interpreter, with the runtime configuration of this one, each time it is called.
 
-    Its result, its exception and what it prints come back. `SystemExit` with the exit code if the interpreter ends without a result or
+    Its result, its exception and its output are passed back. `SystemExit` with the exit code if the interpreter ends without a result or
     with another code than 0 (128 + n after signal n). Arguments and result must pickle.
     """
     from functools import wraps
@@ -80,7 +80,7 @@ def _run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _portable(function: Callable[..., Any]) -> Any:
-    """The function itself if it goes by value, else where to find it: its name leads to the wrapper."""
+    """The function itself if it is sent by value, else its module and name: by name alone, the wrapper would be found."""
     from monarch._core.pickle.reference import goes_by_value
 
     name = function.__qualname__
@@ -90,7 +90,7 @@ def _portable(function: Callable[..., Any]) -> Any:
 
 
 def main(task: int, answer: int) -> None:
-    """Of the fresh interpreter."""
+    """The main function of the fresh interpreter."""
     import asyncio
 
     from monarch._core.call.actor import is_coroutine_function

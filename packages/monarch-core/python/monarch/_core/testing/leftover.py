@@ -1,4 +1,4 @@
-"""What this process has left behind: processes, socket files, shared memory, actors, threads."""
+"""The resources that this process has left behind: processes, socket files, shared memory, actors, threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _children(pid: int) -> list[int]:
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/children") as f:
                 found += [int(child) for child in f.read().split()]
-    except OSError:  # ended meanwhile
+    except OSError:  # the process has ended meanwhile
         return found
     return found
 
@@ -46,7 +46,9 @@ def _command(pid: int) -> str:
 
 
 def _sockets() -> list[str]:
-    """Files of unix sockets that this process has open; abstract ones end with it, and a client that runs has its control socket."""
+    """The files of this process's unix sockets. Abstract sockets end with the process, and the control socket of a running client is left
+    out.
+    """
     from monarch._core._native import control_directory
     from monarch._core.process.current import has_exited, known_process
 
@@ -72,13 +74,13 @@ def _open_files() -> list[str]:
     for fd in os.listdir("/proc/self/fd"):
         try:
             found.append(os.readlink(f"/proc/self/fd/{fd}"))
-        except OSError:  # the one that listed them
+        except OSError:  # the descriptor was the one that listed them
             continue
     return found
 
 
 def _threads() -> list[str]:
-    """Threads of actors, and those of the user that would keep the process from ending."""
+    """Threads of actors, and threads of the user that would keep the process from ending."""
     import threading
 
     from monarch._core.process.actor_thread import ActorThread

@@ -1,4 +1,4 @@
-"""Classes that a test has put in the place of others: what `spawn` builds, and what `activate` gives.
+"""Classes by which a test has replaced others: in `spawn`, and in `activate`.
 
 A process that was never patched does not import this module; the runtime looks for it in `sys.modules`.
 """
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
     Factory = Callable[[ProcMesh], Any]
 
-# What is in force now, by class.
+# The replacements in force, by class.
 _actors: dict[type[Actor], type[Actor]] = {}
 _engines: dict[type[Actor], Factory] = {}
 
 
 class _Patch:
-    """Puts a value into a registry for a while: a context manager, sync and async, and a decorator."""
+    """A temporary entry of a registry: a context manager, sync and async, and a decorator."""
 
     _registry: dict[Any, Any]
-    # What was there without patches, and the patches in force, oldest first: they may end in any order.
+    # The entries without patches, and the patches in force, oldest first: they may end in any order.
     _base: dict[Any, Any]
     _entries: list[_Patch]
 
@@ -53,7 +53,7 @@ class _Patch:
         return self._value
 
     def __exit__(self, *_: object) -> None:
-        # The last one, if it is in force more than once.
+        # A patch may be in force more than once: its last entry is removed.
         at = max(i for i, patch in enumerate(self._entries) if patch is self)
         del self._entries[at]
         self._apply()
@@ -87,7 +87,7 @@ class _Patch:
 class patch_actor(_Patch):
     """While in force, every `spawn` of `original` builds `mock`; gives `mock`.
 
-    Reaches processes that are spawned meanwhile, and what they spawn; not those that are there already. `TypeError` unless both are actors.
+    Applies to processes that are spawned meanwhile, and to their spawns; not to existing processes. `TypeError` unless both are actors.
     """
 
     _registry = _actors
@@ -105,7 +105,7 @@ class patch_actor(_Patch):
 class patch_tensor_engine(_Patch):
     """While in force, `activate()` of a proc mesh inside `actor_class` gives `factory(proc_mesh)`; by default a simulator.
 
-    Gives the factory. The default needs monarch-tensor, and raises an error that names it when it is called.
+    Gives the factory. The default needs monarch-tensor. Without it, the factory raises an error that names the wheel.
     """
 
     _registry = _engines
@@ -127,40 +127,40 @@ def simulated(proc_mesh: ProcMesh) -> Any:
 
 
 def get_actor_class(cls: type[Actor]) -> type[Actor]:
-    """The class that `spawn` builds for this one: itself, or what it is patched with."""
+    """The class that `spawn` builds for this one: itself, or its replacement."""
     return _actors.get(cls, cls)
 
 
 def get_tensor_engine_factory(cls: type[Actor]) -> Factory | None:
-    """What `activate()` calls inside this actor class; none if it is not patched."""
+    """The factory that `activate()` calls inside this actor class; None if the class is not patched."""
     return _engines.get(cls)
 
 
 def get_actor_mock_registry_state() -> dict[type[Actor], type[Actor]]:
-    """A copy: original class to the one in its place."""
+    """A copy of the registry: original class to its replacement."""
     return dict(_actors)
 
 
 def set_actor_mock_registry_state(state: dict[type[Actor], type[Actor]]) -> None:
-    """Replaces what is registered in this process; patches in force stay on top."""
+    """Replaces the registry of this process; patches in force have precedence."""
     patch_actor._set_base(state)
 
 
 def get_tensor_engine_mock_registry_state() -> dict[type[Actor], Factory]:
-    """A copy: actor class to factory."""
+    """A copy of the registry: actor class to factory."""
     return dict(_engines)
 
 
 def set_tensor_engine_mock_registry_state(state: dict[type[Actor], Factory]) -> None:
-    """Replaces what is registered in this process; patches in force stay on top."""
+    """Replaces the registry of this process; patches in force have precedence."""
     patch_tensor_engine._set_base(state)
 
 
-# ---- the way to new processes
+# ---- passing patches to new processes
 
 
 def pushed() -> tuple[Any, ...] | None:
-    """The patches for a process that is spawned now; none if nothing is patched."""
+    """The patches for a process that is spawned now; None if no class is patched."""
     if not _actors and not _engines:
         return None
     from monarch._core.pickle.actor_class import dumps_class

@@ -1,4 +1,4 @@
-"""Simulated processes: nodes of this process that stand for a client or for procs, with threads that simulated time waits for."""
+"""Simulated processes: nodes of this process that represent a client or procs, with threads for which simulated time waits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class _Owned(dict[int, "OwnedMesh"]):
-    """Remembers what was in it."""
+    """A dictionary of owned meshes that also records former entries."""
 
     def __init__(self) -> None:
         self.ever: set[int] = set()
@@ -49,7 +49,7 @@ class SimulatedProcess(LocalProcess):
         self.group = group
         self.pid = pid
         self.owned = self.spawned = _Owned()
-        # The simulated machine that it is on.
+        # The index of its simulated machine.
         self.host_index = 0
         self.threads: WeakSet[ActorThread] = WeakSet()
 
@@ -70,8 +70,8 @@ class SimulatedProcess(LocalProcess):
         self._start("monarch", body, *args)
 
     def _start(self, name: str, body: Callable[..., Any], *args: Any) -> None:
-        # In a context of its own, which ends with the last frame. The interpreter clears the one that a thread has by itself when
-        # `join` may already have missed the thread, and until then it would hold the process and its sockets.
+        # The thread has a context of its own, which ends with the last frame. The interpreter clears a thread's own context when `join` may
+        # already have returned, and until then it would hold the process and its sockets.
         thread = ActorThread(target=Context().run, args=(self._run, body, *args), name=name, daemon=True)
         self.threads.add(thread)
         self.timeline.enroll(self.group)
@@ -94,7 +94,7 @@ class SimulatedProcess(LocalProcess):
 
 
 class Event:
-    """As `threading.Event`, for threads of a universe."""
+    """Like `threading.Event`, for threads of a universe."""
 
     __slots__ = ("_cell",)
 
@@ -114,7 +114,7 @@ class Event:
 
 
 def keep(process: SimulatedProcess) -> None:
-    """The housekeeping thread of the simulated client."""
+    """Runs the housekeeping thread of the simulated client."""
     from monarch._core._native import set_runtime_thread
 
     set_runtime_thread()
@@ -123,17 +123,17 @@ def keep(process: SimulatedProcess) -> None:
         try:
             keeper.run()
             return
-        except Exception:  # a bug of ours must not silence the rest: show it and go on
+        except Exception:  # a bug of the runtime must not silence the other events: the thread prints it and continues
             import traceback
 
             traceback.print_exc()
 
 
 def launch(client: Any, uid: int, body: bytes) -> None:
-    """Starts a proc that the agent has asked for. On the client's housekeeping thread."""
+    """Starts a proc at the request of the agent. Called on the client's housekeeping thread."""
     universe: Universe = client.universe
     parts = marshal.loads(body)
-    if len(parts) != 5:  # by a command, which has nothing to run here
+    if len(parts) != 5:  # the set-up is for a command, which a simulated world cannot run
         parts = marshal.loads(parts[-1])
     group = universe._timeline.new_group()
     pid = universe._next_pid()
@@ -160,7 +160,7 @@ def launch(client: Any, uid: int, body: bytes) -> None:
 
 
 def settle_host(process: SimulatedProcess) -> None:
-    """`this_host()` in the process: the simulated machine it is on."""
+    """Sets `this_host()` in the process to its simulated machine."""
     from monarch._core.hosts import host_mesh
 
     shape = Shape((), Slice(offset=process.host_index, sizes=(), strides=()))
@@ -168,7 +168,7 @@ def settle_host(process: SimulatedProcess) -> None:
 
 
 def _live(process: SimulatedProcess, setup: dict[str, Any], rank: int) -> None:
-    """The life of a simulated proc on its housekeeping thread."""
+    """Runs a simulated proc from its start to its end, on its housekeeping thread."""
     from monarch._core._native import set_runtime_thread
 
     set_runtime_thread()

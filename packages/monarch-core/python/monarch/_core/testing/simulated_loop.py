@@ -26,7 +26,7 @@ def group_of(process: LocalProcess) -> int:
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """Its time jumps when the whole universe waits. What runs in its executors counts as work."""
+    """An event loop whose time jumps when the whole universe waits. Work in its executors counts as work of the universe."""
 
     def __init__(self, process: LocalProcess, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -48,7 +48,7 @@ def _in_executor(timeline: Timeline, group: int, submit: Callable[..., Any], exe
         finally:
             timeline.step_out()
 
-    # From here until the loop has the result, so that there is no moment at which nobody seems to be at it.
+    # The work is enrolled from here until the loop has the result, so that the universe seems idle at no moment.
     timeline.enroll(group)
     try:
         future = submit(executor, run)
@@ -64,7 +64,7 @@ def _in_executor(timeline: Timeline, group: int, submit: Callable[..., Any], exe
 
 
 def run(process: LocalProcess, main: Coroutine[Any, Any, R]) -> R:
-    """`asyncio.run` on simulated time."""
+    """Like `asyncio.run`, on simulated time."""
     assert process.universe is not None
     timeline = process.universe._timeline
     with asyncio.Runner(loop_factory=lambda: SimulatedLoop(process, timeline)) as runner:
@@ -72,7 +72,7 @@ def run(process: LocalProcess, main: Coroutine[Any, Any, R]) -> R:
 
 
 class Adopted:
-    """A loop that runs already, and is on simulated time until `give_back`."""
+    """A running loop that is on simulated time until `give_back`."""
 
     __slots__ = ("loop", "sleeper")
 
@@ -107,7 +107,7 @@ class Adopted:
 
 
 def abandon(loop: Any) -> None:
-    """Closes a loop whose process has been killed: nothing on it runs any more."""
+    """Closes a loop whose process has been killed: no task on it runs any more."""
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # pyright: ignore
     asyncio._set_running_loop(None)

@@ -1,4 +1,4 @@
-"""A world of its own for a test: client, hosts, procs and actors in this process, on a clock that jumps when all of them wait."""
+"""A separate world for a test: client, hosts, procs and actors in this process, on a clock that jumps when all of them wait."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     R = TypeVar("R")
 
-# How long threads that should have ended may take, of real time: they have nothing to wait for but the interpreter.
+# Seconds of real time for the end of threads that should have ended: they wait for nothing but the interpreter.
 _THREADS_TIMEOUT = 10.0
 
-# The same when the interpreter ends, and may keep them already.
+# Seconds for the same when the interpreter ends, which may already block these threads.
 _EXIT_TIMEOUT = 0.5
 
 _open: set[Universe] = set()
@@ -52,10 +52,11 @@ class Universe:
     Inside the block `this_host()`, `this_proc()` and `context()` are the universe's, in the thread or task that entered it and in the
     actors spawned there; elsewhere, and afterwards, nothing has changed. Procs are simulated: actors run on threads of this process,
     messages are pickled and travel through sockets. Time-outs, `asyncio.sleep` in actors, stop and clean-up bounds are of simulated
-    time, which stands while anything can be done and jumps to what is due next when every thread waits; hours pass in microseconds.
+    time, which stands while any thread can work and jumps to the next due time when every thread waits; hours pass in microseconds.
 
-    A failure that no owner handles is raised as `SupervisionError` at the end of the block. `seed` chooses another order of what is due at
-    the same time; 0 is the order of waiting.
+    A failure that no owner handles is raised as `SupervisionError` at the end of the block. `seed` selects another order of tasks that are
+    due
+    at the same time; 0 is the order of waiting.
     """
 
     clock: UniverseClock
@@ -71,14 +72,14 @@ class Universe:
         self._outside: Any = None
         self._adopted: Adopted | None = None
         self._everybody: list[SimulatedProcess] = []
-        # Failures at the root: those that the script may still see by itself, by mesh and rank, and those that the hook did not let pass.
+        # Failures at the root: those that the script may still see by itself, by mesh and rank, and those that the hook has not dropped.
         self._held: dict[tuple[int, int], MeshFailure] = {}
         self._faults: list[MeshFailure] = []
         self._final: set[tuple[int, int]] = set()
-        # One for each call of the hook.
+        # One event for each call of the hook.
         self._hooks: list[Event] = []
 
-    # ---- what is in it
+    # ---- its members
 
     @property
     def _root(self) -> SimulatedProcess:
@@ -94,11 +95,11 @@ class Universe:
         return local_host(self._root)
 
     def this_host(self) -> HostMesh:
-        """The same, as a function."""
+        """The client's machine, as a function."""
         return self.host
 
     def hosts(self, count: int, *, label: str = "hosts") -> HostMesh:
-        """So many simulated machines, as a mesh with one dimension."""
+        """Simulated machines, as a mesh with one dimension."""
         from monarch._core.hosts.host_mesh import HostMesh
         from monarch._core.shape.shape import Shape
         from monarch._core.shape.slice import Slice
@@ -108,9 +109,9 @@ class Universe:
         return HostMesh((self._root.uid,) * count, Shape((label,), Slice.new_row_major((count,))), True)
 
     def kill(self, target: object) -> None:
-        """Kills the procs of a slice, or those that its actors or hosts have, as SIGKILL would; returns when they are gone.
+        """Kills the procs of a slice, or the procs of its actors or hosts, as SIGKILL would; returns when they are gone.
 
-        No `__cleanup__` runs. A thread that is busy in Python goes on until it waits or calls next; its calls and messages after that reach
+        No `__cleanup__` runs. A thread that is busy in Python continues until its next wait or call; its later calls and messages reach
         no process.
         """
         from monarch._core._native.protocol import GATHER
@@ -141,23 +142,23 @@ class Universe:
     # ---- time
 
     def later(self, delay: float, function: Callable[[], object]) -> None:
-        """Runs `function()` when `delay` seconds have passed; `ValueError` if that is negative, NaN or infinite.
+        """Runs `function()` when `delay` seconds have passed; `ValueError` if `delay` is negative, NaN or infinite.
 
-        It runs in `run_until_idle`, `run_for`, or at the end of the block, on the thread that asks.
+        It runs in `run_until_idle`, `run_for`, or at the end of the block, on the thread that calls these.
         """
         self._timeline.check(delay)
         self._count += 1
         heapq.heappush(self._due, (self.clock.now() + delay, self._count, function))
 
     def run_until_idle(self) -> None:
-        """Runs until nothing is left to do; then raises the first error that a function has raised.
+        """Runs until no work is left; then raises the first error of a function of `later`.
 
-        An actor that sleeps again and again always has something left to do: see `run_for`.
+        An actor that sleeps again and again always has work left: see `run_for`.
         """
         self._run_due(None)
 
     def run_for(self, seconds: float) -> None:
-        """Runs what is due within so many seconds, which then have passed; errors as in `run_until_idle`."""
+        """Runs all work that is due within `seconds`, which then have passed; errors as in `run_until_idle`."""
         self._timeline.check(seconds)
         self._run_due(self.clock.now() + seconds)
 
@@ -187,12 +188,12 @@ class Universe:
             self._timeline.sleep(seconds)
 
     def sleep(self, seconds: float) -> None:
-        """As `time.sleep`, of simulated time: for the test itself and for sync endpoints."""
+        """Like `time.sleep`, on simulated time: for the test itself and for sync endpoints."""
         self._timeline.check(seconds)
         self._pass(seconds)
 
     def busy(self) -> AbstractContextManager[None]:
-        """While the block runs time stands: something is under way that the universe cannot see, in a thread of your own for example."""
+        """Stops time while the block runs, for work that the universe cannot see, such as that of a thread of your own."""
         from contextlib import contextmanager
 
         @contextmanager
@@ -207,12 +208,12 @@ class Universe:
         return held()
 
     def run(self, main: Coroutine[Any, Any, R]) -> R:
-        """As `asyncio.run`, on simulated time."""
+        """Like `asyncio.run`, on simulated time."""
         from monarch._core.testing.simulated_loop import run
 
         return run(self._root, main)
 
-    # ---- what its processes do on simulated time
+    # ---- services for its processes on simulated time
 
     def _new_loop(self, process: LocalProcess) -> AbstractEventLoop:
         from monarch._core.testing.simulated_loop import SimulatedLoop
@@ -308,7 +309,7 @@ class Universe:
         client.start_variables = start_variables()
         settle_host(client)
         self._everybody.append(client)
-        # The root's thread is in a group of its own: it goes on when the client ends.
+        # The root's thread is in a group of its own: it continues when the client ends.
         own = timeline.new_group()
         timeline.enroll(own)
         timeline.enter(own, True)
@@ -319,12 +320,12 @@ class Universe:
         client.start_thread(keep, client)
 
     def _run_late(self) -> None:
-        """What was put off, but without waiting for actors that never come to rest."""
+        """Runs postponed work, but without waiting for actors that never become idle."""
         while self._due:
             self._run_due(self._due[0][0])
 
     async def _stop_everything(self) -> None:
-        """Stops what the root owns, which stops what it owns; what is left then is killed."""
+        """Stops the meshes that the root owns, whose actors stop their own; the remaining processes are killed."""
         client = self._root
         client.closed = True
         first: BaseException | None = None
@@ -339,7 +340,7 @@ class Universe:
             raise first
 
     async def _settled(self) -> None:
-        """Returns when the client's housekeeping thread has handled what has arrived."""
+        """Returns when the client's housekeeping thread has handled all events that have arrived."""
         from monarch._core._native.protocol import GATHER
         from monarch._core.call.future import Future
         from monarch._core.process.process import PING
@@ -376,7 +377,7 @@ class Universe:
             raise RuntimeError(f"threads of the universe do not end: {', '.join(left)}")
 
     def _dismantle(self, bound: float = _THREADS_TIMEOUT) -> list[str]:
-        """Ends every process, thread and socket; gives the names of threads that would not go."""
+        """Ends every process, thread and socket; gives the names of threads that did not end."""
         from monarch._core.hosts import host_mesh
         from monarch._core.process import root_fault
 
@@ -412,8 +413,8 @@ class Universe:
         end = monotonic() + bound
         left: list[str] = []
         for process in self._everybody:
-            # One that ends may have started another one since.
-            while threads := list(process.threads):  # polls: no, each pass takes those that are there
+            # A thread that ends may have started another one meanwhile.
+            while threads := list(process.threads):  # polls: no, each pass takes the threads that are there
                 for thread in threads:
                     process.threads.discard(thread)
                     thread._started.wait(max(0.0, end - monotonic()))  # pyright: ignore
@@ -422,26 +423,26 @@ class Universe:
                         left.append(thread.name)
         return left
 
-    # ---- what its processes tell
+    # ---- reports of its processes
 
     def _next_pid(self) -> int:
         self._pids += 1
         return self._pids
 
     def _joined(self, process: SimulatedProcess) -> None:
-        """A proc has been started."""
+        """Records that a proc has been started."""
         self._procs[process.uid] = process
         self._everybody.append(process)
 
     def _ended(self, process: SimulatedProcess, status: int) -> None:
-        """A proc has ended by itself. On its housekeeping thread."""
+        """Records that a proc has ended by itself. Called on its housekeeping thread."""
         self._procs.pop(process.uid, None)
         client = self._client
         if client is not None:
             client.native.simulated_exit(process.uid, status)
 
     def _root_failed(self, failure: MeshFailure) -> None:
-        """A failure of something that the root owns. On the client's housekeeping thread."""
+        """Handles a failure of a mesh that the root owns. Called on the client's housekeeping thread."""
         from monarch._core.process import root_fault
 
         hook = root_fault._hook()
@@ -469,14 +470,14 @@ class Universe:
         return [*self._faults, *held]
 
     def _shutdown(self) -> Future[None]:
-        """What `shutdown_context` is inside the block."""
+        """The implementation of `shutdown_context` inside the block."""
         from monarch._core.call.lazy_future import returns_future
 
         return returns_future(self._stop_everything)()
 
 
 def current_universe() -> Universe:
-    """The universe that this code runs in."""
+    """The universe of this code."""
     process = simulated_process()
     if process is None or process.universe is None:
         raise RuntimeError("this code does not run in a Universe")
@@ -495,7 +496,7 @@ def _register() -> None:
 
 
 def _end_open() -> None:
-    """Threads must not be in the middle of something when the interpreter ends."""
+    """Ends open universes: no thread may be at work when the interpreter ends."""
     from monarch._core.process.forked_child import is_child
 
     if is_child():
