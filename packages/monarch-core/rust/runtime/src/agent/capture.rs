@@ -38,6 +38,7 @@ pub struct CaptureFile {
     skipped: Mutex<(u64, String)>,
 }
 
+/// The state of the file that is written at the moment.
 #[derive(Default)]
 struct State {
     /// The current file, once it is open.
@@ -155,6 +156,7 @@ impl CaptureFile {
     }
 }
 
+/// Opens the file for appending, and makes its private directories.
 fn open(path: &Path) -> io::Result<File> {
     let folders: Vec<&Path> = path.ancestors().skip(1).take(FOLDERS).filter(|p| !p.as_os_str().is_empty()).collect();
     // The outer folder is checked first, so no folder is made inside one of another user.
@@ -204,6 +206,7 @@ pub struct Capture {
     queue: Mutex<Queue>,
     filled: Condvar,
     emptied: Condvar,
+    /// Shows a warning to the user.
     tell: Box<dyn Fn(String) + Send + Sync>,
 }
 

@@ -113,6 +113,7 @@ struct Open {
 #[derive(Default)]
 pub struct Census {
     open: Mutex<HashMap<u64, Open>>,
+    /// The number of the next inspection.
     next: std::sync::atomic::AtomicU64,
     /// The notes of the answer, by the name of the service.
     pub(crate) notes: Mutex<BTreeMap<String, String>>,
@@ -134,6 +135,7 @@ impl Agent {
         self.ask(asker, what, procs, only, hosts);
     }
 
+    /// Begins an inspection of these processes and hosts. Its answer is complete when all have answered, or when the time is over.
     pub fn ask(&self, asker: Asker, what: u8, procs: Vec<ProcUid>, only: Option<ProcUid>, hosts: Vec<Member>) {
         let Some(node) = self.node() else { return };
         let id = self.census.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -162,6 +164,7 @@ impl Agent {
         }
     }
 
+    /// Handles the answer of a process or host to an inspection.
     pub fn inspected(&self, from: ProcUid, id: u64, body: Vec<u8>) {
         let complete = {
             let mut open = lock(&self.census.open);
@@ -275,6 +278,7 @@ fn stat(pid: u32) -> Option<String> {
     Some(stat.rsplit_once(')')?.1.trim_start().to_owned())
 }
 
+/// Resident memory of a process in bytes.
 fn resident(pid: u32) -> Option<u64> {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;

@@ -107,6 +107,7 @@ impl Limit {
 /// The kernel's counters of one cgroup.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
+    /// The kills in the cgroup for lack of memory.
     pub kills: u64,
     /// The limits of the cgroup and of its ancestors, innermost first.
     pub limits: Vec<Limit>,
@@ -208,6 +209,7 @@ fn kills(mount: &Mount, cgroup: &str) -> Option<u64> {
     read(&mount.folders(cgroup).first()?.1, file, "oom_kill")
 }
 
+/// The kernel's counters of this cgroup.
 fn counts(mount: &Mount, cgroup: &str) -> Option<Counts> {
     let limit: &dyn Fn(&Path) -> Limit = match mount.version {
         // The file `memory.failcnt` is not used: current kernels leave it at 0.

@@ -16,6 +16,7 @@ pub(crate) struct Cleanups {
 }
 
 impl Cleanups {
+    /// Handles the report of a proc that the clean-up of an actor begins or ends.
     pub fn note(&mut self, mesh: MailboxId, begins: bool) {
         self.running.retain(|m| *m != mesh);
         if begins {

@@ -73,6 +73,7 @@ impl Agent {
         }
     }
 
+    /// The file with the output of a stream; none if the plan does not request it.
     pub(crate) fn file(&self, plan: &ProcPlan, stream: &str) -> Option<CaptureFile> {
         let folder = lock(&self.log_dir);
         (!plan.capture.is_empty()).then(|| CaptureFile::new(folder.join(format!("{}.{stream}", plan.capture))))
@@ -139,11 +140,12 @@ pub(crate) const LINES: u16 = 41;
 pub(crate) const UNSHOWN: u16 = 42;
 /// Bytes of a console's identity: device and inode.
 const IDENTITY: usize = 16;
-/// Limit of unacknowledged bytes to a viewer: beyond it, the output thread waits, and so do the procs that print.
+/// Limit of unsent bytes to a viewer: beyond it, the output thread waits, and so do the procs that print.
 const BEHIND: usize = 4 << 20;
 /// Limit of one such wait, so a viewer that does not read cannot stop the procs.
 const HELD: Duration = Duration::from_secs(3);
 
+/// The function that sends lines to the client `viewer`.
 fn to_viewer(node: &Arc<Node>, viewer: ProcUid) -> crate::agent::viewer::Send {
     let node = Arc::downgrade(node);
     Arc::new(move |stream, lines, may_wait| {

@@ -26,11 +26,13 @@ const BACKLOG: usize = 256 << 10;
 const PIPE: usize = 1 << 20;
 /// Limit of a line; longer lines are cut (contract 13.1).
 const LINE: usize = 4096;
+/// Mark at the end of a cut line.
 const TRUNCATED: &[u8] = b"[TRUNCATED]";
 
 /// The last lines of a proc, of both streams.
 pub struct Tail {
     lines: Mutex<VecDeque<String>>,
+    /// The number of lines that are kept.
     keep: usize,
 }
 
@@ -85,6 +87,7 @@ struct Group {
     me: Weak<Group>,
 }
 
+/// The counts of a group's window.
 struct Counted {
     aggregation: Aggregation,
     /// A check at the end of the window is scheduled.
@@ -154,6 +157,7 @@ impl Group {
     }
 }
 
+/// Writes the counts to their consoles, and sends them to the viewer.
 fn write_reports(reports: Vec<Report>, viewer: Option<&viewer::Send>) {
     for (console, text) in reports {
         write_all(console, &text);
@@ -318,6 +322,7 @@ impl Stream {
     }
 }
 
+/// The reading end of a stream, as the poller of the output thread holds it.
 struct StreamSource(Arc<Stream>, Weak<Poller>);
 
 impl Source for StreamSource {

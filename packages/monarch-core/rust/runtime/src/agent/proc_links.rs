@@ -17,6 +17,7 @@ const UNREPORTED: Duration = Duration::from_millis(250);
 const SHORTAGE: Duration = Duration::from_millis(10);
 
 impl Agent {
+    /// Handles a proc's request for a link to `target`: makes the link, waits for the start of `target`, or answers with its end.
     pub(crate) fn connect(&self, from: ProcUid, target: ProcUid) {
         let Some(node) = self.node() else { return };
         let mut state = lock(&self.state);

@@ -33,6 +33,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
+    /// Makes a check, and returns its action.
     pub fn tick(&mut self, now: Instant) -> Beat {
         match self.asked {
             None => {

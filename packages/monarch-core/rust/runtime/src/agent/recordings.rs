@@ -48,6 +48,7 @@ pub struct RecordingRow {
     proc: String,
     pid: u32,
     name: String,
+    /// The path by which another process of the same user can open the ring.
     file: String,
     ended: bool,
     kind: &'static str,
@@ -63,6 +64,7 @@ pub struct Recordings {
     rings: Mutex<Rings>,
 }
 
+/// The descriptors of the rings.
 #[derive(Default)]
 struct Rings {
     /// The rings of the processes that run.
@@ -72,6 +74,7 @@ struct Rings {
 }
 
 impl Recordings {
+    /// Adds the ring that a process has sent.
     pub fn add(&self, proc: ProcUid, fd: OwnedFd) {
         lock(&self.rings).live.insert(proc, fd);
         events::change();
@@ -101,6 +104,7 @@ impl Recordings {
     }
 }
 
+/// The last events in a ring.
 fn last(fd: &OwnedFd) -> io::Result<Vec<Record>> {
     let mut reader = Reader::open(fd.as_raw_fd())?;
     reader.skip_to_last(RECENT);

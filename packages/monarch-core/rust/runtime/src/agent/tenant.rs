@@ -25,12 +25,14 @@ impl Agent {
         local.or_else(|| node.routes.place(asks).map(|p| p.here))
     }
 
+    /// True if the process is in the job in which this host has the id `here`, or is a service that answers this job.
     pub(crate) fn is_in_job(&self, proc: ProcUid, here: ProcUid) -> bool {
         let state = lock(&self.state);
         let is_guest = || self.node().is_some_and(|node| node.uid == here) && state.guests.contains_key(&proc);
         state.procs.get(&proc).map_or_else(is_guest, |p| p.here == here || p.serves.contains(&here))
     }
 
+    /// True if the proc is in the table, or may be among the spawn requests that are not handled yet.
     pub(crate) fn has_proc(&self, uid: ProcUid) -> bool {
         let state = lock(&self.state);
         state.procs.contains_key(&uid) || state.starting > 0
@@ -76,6 +78,7 @@ impl Agent {
         }
     }
 
+    /// The end of a process; none if it is not known to have ended.
     pub(crate) fn end_of(&self, proc: ProcUid) -> Option<ProcEnd> {
         Some(self.node()?.end_of(proc)?.end.clone())
     }

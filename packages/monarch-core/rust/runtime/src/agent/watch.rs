@@ -110,6 +110,7 @@ impl Agent {
         node.system.push(SystemEvent::Unresponsive { uid, evidence, stacks });
     }
 
+    /// Handles the answer to a ping. If the process was unresponsive, this is reported as over.
     pub fn ponged(&self, from: ProcUid) {
         let Some(node) = self.node() else { return };
         let mut state = lock(&self.state);
@@ -126,6 +127,7 @@ impl Agent {
         }
     }
 
+    /// The time for which this process has been unresponsive, in seconds, and the probable reason.
     pub(crate) fn own_silence(&self) -> (Option<f64>, Option<&'static str>) {
         let silent = lock(&self.state).pulse.lost_since().map(census::seconds);
         (silent, silent.map(|_| census::why_silent(std::process::id())))
@@ -185,6 +187,7 @@ impl Agent {
         census::seconds(self.born)
     }
 
+    /// The procs in the table, with their pids.
     pub fn alive(&self) -> Vec<(ProcUid, u32)> {
         lock(&self.state).procs.iter().map(|(u, p)| (*u, p.pid)).collect()
     }

@@ -110,6 +110,7 @@ impl Zygote {
     }
 }
 
+/// The agent's end of the link to the zygote.
 struct Reports(Weak<Agent>);
 
 impl LinkHandler for Reports {

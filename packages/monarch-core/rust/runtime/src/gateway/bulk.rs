@@ -18,6 +18,7 @@ use crate::node::bulk_streams::{Handed, UNKNOWN};
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// The pause between checks whether a test still pauses the host's session.
 const LOOK: Duration = Duration::from_millis(20);
+/// Reason of a refusal: the process to be reached does not exist any more.
 const GONE: &str = "the process is not there any more";
 
 /// The two processes of a stream, and the number of the request that the stream answers.
@@ -26,6 +27,7 @@ pub(super) struct Pair {
     pub number: u64,
     /// The process on this host.
     pub ours: ProcUid,
+    /// The process on the other host.
     pub theirs: ProcUid,
     /// True if the process on this host serves the other one's request; false if it has made the request.
     pub serves: bool,

@@ -130,6 +130,7 @@ impl Gateway {
         }
     }
 
+    /// Carries out the effects of casts of this process.
     pub(crate) fn send_casts(&self) {
         let Some(node) = self.node() else { return };
         if let Some(job) = self.job_here(node.uid) {
@@ -219,6 +220,7 @@ impl Gateway {
         Some(())
     }
 
+    /// Handles the answer of a process of this host whose parts are inline; `bytes` are the encoded parts.
     pub(crate) fn cast_answer(&self, proc: ProcUid, slot: SlotId, status: Status, bytes: Vec<u8>) {
         let (token, index) = tree_place(slot);
         let Some(job) = self.job_of_cast(proc, token) else { return };
@@ -243,6 +245,7 @@ impl Gateway {
         }
     }
 
+    /// Handles the loss of a host: frees the held frames of its processes, and notifies the relay.
     pub(super) fn cast_host_ended(&self, job: &Arc<Job>, host: ProcUid) {
         let there = self.node().map_or(vec![], |n| n.routes.on(host));
         {

@@ -27,8 +27,8 @@ pub struct Via {
 }
 
 impl Via {
-    /// Sends frames in their order, and the large parts of the first frames before them. Without frames it sends the parts alone; without
-    /// frames and parts, a frame that has only the route.
+    /// Sends whole frames in order, and before them their large parts: `blocks`, numbered from `first` on. Without frames it sends the parts
+    /// alone; without frames and parts, a frame that has only the route.
     pub(crate) fn carry_now(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
         let node = self.node.upgrade().ok_or(LinkDown)?;
         // An agent sends no casts, so its frames need no numbers. Each fragment of a long frame has a number of its own; large parts are
@@ -119,6 +119,8 @@ impl Gateway {
         }
     }
 
+    /// True if the proc may send with this route: it is the sender, and it belongs to the job of the route. Notes the pair, so that each of
+    /// the two processes is notified of the other one's end.
     pub(super) fn may_send(&self, proc: ProcUid, head: &Route) -> bool {
         let Some(node) = self.node() else { return false };
         let Some(agent) = node.agent() else { return false };

@@ -17,8 +17,9 @@ use super::{Gateway, Host, Job};
 use crate::detector::{Action, LinkEnd};
 use crate::node::routes::Place;
 
-/// An agent ends the work of a silent client so long before the lease is over: the clean-up is then finished at the end of the lease.
+/// An agent ends the work of a silent client this long before the lease is over, so the clean-up is finished at the end of the lease.
 const CLEAN_UP: Duration = Duration::from_secs(2);
+/// Reason for the end of a job whose client has announced its end.
 const CLIENT_ENDED: &str = "its client has ended";
 
 impl Gateway {
@@ -28,6 +29,7 @@ impl Gateway {
         self.tick_later(job);
     }
 
+    /// Handles the arrival of bytes from a host: they count as a heartbeat.
     pub(super) fn heard(&self, job: &Arc<Job>, host: ProcUid) {
         let now = self.poller.now();
         let mut detector = lock(&job.detector);
@@ -116,6 +118,7 @@ impl Gateway {
         (!job.is_clients() && !lease.is_zero()).then(|| heard + lease - CLEAN_UP.min(lease / 5))
     }
 
+    /// Handles a message of the heartbeat connection, or one that relays have forwarded.
     pub(super) fn on_beat(&self, job: &Arc<Job>, host: &Arc<Host>, beat: Beat) {
         match beat {
             Beat::Ping { received } => {
@@ -141,6 +144,7 @@ impl Gateway {
         }
     }
 
+    /// Handles the end of one connection of a session. The detector is notified when the session has no connection left.
     pub(super) fn stream_broken(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8, end: StreamEnd) {
         if self.is_closing() {
             // The other sides close their connections in answer to the notice of this process.
@@ -345,7 +349,7 @@ impl Gateway {
         for job in self.jobs() {
             for host in job.hosts().into_iter().filter(|h| h.lost().is_none() && h.trunk.is_up()) {
                 if host.trunk.is_routed() {
-                    // The notice is passed on by the relay, or by the relays of the client.
+                    // The relay between this process and the host passes the notice on.
                     continue;
                 }
                 let word = if job.is_clients() { Control::JobOver } else { Control::Leaving };
@@ -386,8 +390,8 @@ impl Gateway {
         joining
     }
 
-    /// Waits at most `bound` until the client has acknowledged the frames that relays forward to it: the relays drop them once this agent
-    /// leaves.
+    /// Waits at most `bound` until the client has acknowledged the frames that relays forward to it. The relays are notified only then that
+    /// this agent leaves.
     fn wait_for_carriers(&self, bound: Duration) {
         let clients = self.jobs().into_iter().filter(|j| !j.is_clients()).filter_map(|j| j.host(j.id));
         let carried: Vec<Arc<Host>> = clients.filter(|c| c.trunk.is_routed()).collect();

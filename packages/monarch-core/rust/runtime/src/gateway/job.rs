@@ -73,6 +73,7 @@ impl Job {
         })
     }
 
+    /// True in the client of the job.
     pub fn is_clients(&self) -> bool {
         self.id == self.here
     }
@@ -105,6 +106,7 @@ pub struct Place {
     /// The socket addresses to which the name in `address` was resolved.
     pub resolved: Vec<SocketAddr>,
     pub name: String,
+    /// The release of Monarch on the host.
     pub release: String,
     pub pid: u32,
     /// The uid of the agent's process.
@@ -146,6 +148,7 @@ pub(super) struct State {
 /// A host of a job, with the session between it and this process. The job owns it.
 pub struct Host {
     pub id: ProcUid,
+    /// The session with the agent of the host.
     pub trunk: Arc<Trunk>,
     pub(super) place: Mutex<Place>,
     /// The large parts from this host of which fragments are missing, by the sending and the receiving process.
@@ -168,6 +171,7 @@ impl Host {
         lock(&self.place).name.clone()
     }
 
+    /// The reason why the host is lost; none while it is not.
     pub fn lost(&self) -> Option<String> {
         lock(&self.state).lost.clone()
     }
@@ -234,6 +238,7 @@ impl Host {
         lock(&self.state).joined = true;
     }
 
+    /// Takes over the address of the host only: the host may not have joined yet.
     pub(super) fn learn_place(&self, entry: HostEntry) {
         let mut place = lock(&self.place);
         place.name = entry.name;

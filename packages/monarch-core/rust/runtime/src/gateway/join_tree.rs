@@ -243,6 +243,7 @@ impl Gateway {
         }
     }
 
+    /// Forwards a heartbeat message of a session that has no connection.
     pub(super) fn carry_beat(&self, job: &Job, to: ProcUid, beat: &Beat) {
         self.say(job, to, &Word::Beat(beat.clone()));
     }

@@ -42,7 +42,9 @@ pub(super) struct Run {
     workers: HashMap<u32, (ProcUid, u64)>,
     /// The outcomes that are not reported yet, by rank.
     said: HashMap<u32, Result<Said, String>>,
+    /// When the list was received. The times in `join` are relative to it.
     born: Instant,
+    /// When the remaining workers of the list are given up.
     deadline: Instant,
     /// The number of workers that each agent joins, which is sent with each part.
     fan_out: u32,
@@ -293,6 +295,7 @@ impl Gateway {
 
     // ---- in an agent
 
+    /// Handles a part of a list that a relay or the client has sent to this agent.
     pub(super) fn part_given(&self, job: &Arc<Job>, id: u64, within_ms: u64, fan_out: u32, workers: Vec<(u32, Worker)>) {
         let Some(node) = self.node() else { return };
         let now = self.poller.now();
@@ -426,6 +429,7 @@ impl Gateway {
         }
     }
 
+    /// Records that a worker of a list, which this process has dialled, has not joined.
     pub(super) fn run_failed(&self, job: &Arc<Job>, (number, rank): (u64, u32), why: &str) {
         if let Some(run) = lock(&job.tree).runs.iter_mut().find(|r| r.number == number) {
             run.said.insert(rank, Err(why.to_owned()));
@@ -448,6 +452,7 @@ impl Gateway {
         }
     }
 
+    /// Answers the call of a join with the agent's description of itself.
     pub(super) fn answer_joined(&self, host: &Host, ticket: Ticket) {
         let Some((slot, rank)) = ticket.cell else { return };
         let place = host.place();

@@ -157,7 +157,7 @@ impl Gateway {
         self.jobs.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// The id of this host in the job of that client; none if the client's own process is this one.
+    /// The id of this host in the job of that client; none in the client itself, and for a client without a job here.
     pub(crate) fn here_in(&self, client: ProcUid) -> Option<ProcUid> {
         self.job(client).filter(|j| !j.is_clients()).map(|j| j.here)
     }
@@ -228,6 +228,7 @@ impl Gateway {
         *lock(&self.closing)
     }
 
+    /// Adds an event to the audit log.
     pub(crate) fn audit(&self, what: &'static str, peer: &str, detail: String) {
         if let Some(node) = self.node() {
             node.system.push(crate::SystemEvent::Audit(Audit { what, peer: peer.to_owned(), detail, count: 1 }));

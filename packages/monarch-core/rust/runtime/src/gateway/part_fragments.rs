@@ -37,6 +37,7 @@ pub(super) struct Arriving {
     len: usize,
 }
 
+/// The memory in which the fragments are put together.
 enum Memory {
     Shared(Block),
     /// Memory of this process, if the arena has no block, probably because of the limit of open files.

@@ -22,13 +22,18 @@ pub(super) enum Report {
 #[derive(Default)]
 /// The refused connections of the present window.
 pub(super) struct Refusals {
+    /// The start of the window.
     begun: Option<Instant>,
+    /// Refusals of the window that were reported one by one.
     reported: u32,
+    /// Refusals of the window that were counted.
     counted: u64,
+    /// Peer and reason of the last counted refusal.
     last: (String, String),
 }
 
 impl Refusals {
+    /// Handles a refusal, and returns what the caller has to do.
     pub fn refused(&mut self, peer: &str, why: &str, now: Instant) -> Report {
         let begun = *self.begun.get_or_insert(now);
         let passed = now.saturating_duration_since(begun);

@@ -78,6 +78,7 @@ impl Gateway {
         }
     }
 
+    /// True for the job that has only the gateway as a host.
     pub(super) fn is_way(&self, job: &Job) -> bool {
         self.way().is_some_and(|w| w.job.id == job.id)
     }
@@ -87,6 +88,8 @@ impl Gateway {
         self.way().filter(|w| w.job.id != job.id && job.is_clients())
     }
 
+    /// Dials a host through the gateway: opens a connection to the gateway, requests a tunnel to the host, and begins the handshake with
+    /// the host.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn dial_behind(
         &self,
@@ -162,10 +165,11 @@ impl Gateway {
 
     // ---- in the gateway's agent
 
+    /// Handles a client's request for a tunnel to the host `name` and `port`.
     pub(super) fn tunnel_asked(&self, peer: &str, mut opened: Opened, name: String, port: u16, places: Vec<SocketAddr>, within: Duration) {
         let (job, to) = (ProcUid(opened.job.0), format!("tcp://{name}:{port}"));
-        // Agents dial each other without a gateway. With certificates of the site or with sockets, a peer is not known to be the client or
-        // an agent.
+        // Agents dial each other without a gateway. A certificate of the site or a socket does not show whether its owner is the client, so
+        // these requests are served too.
         let may = matches!(opened.who, Who::Client | Who::Site(_) | Who::Unnamed) && self.job(job).is_some();
         if !may || self.is_closing() {
             self.refused(peer, format!("it asks for a tunnel to {to}"));
