@@ -1,4 +1,7 @@
 //! The mailbox of an actor as a Python object, and the receive loop of sync actors.
+//!
+//! An async actor takes its deliveries by `watch` and `pop` on its event loop; a sync actor runs `run` on its thread. Before each delivery
+//! the thread waits until all failures that have arrived are delivered.
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;

@@ -1,4 +1,5 @@
-//! The conversion of Python objects to the parts of a message, and back.
+//! The conversion of Python objects to the parts of a message, and back. The first part is the pickle stream; the others are its
+//! out-of-band buffers.
 
 use net::{Mapping, RecvPart};
 use pyo3::exceptions::{PyBufferError, PyOSError};

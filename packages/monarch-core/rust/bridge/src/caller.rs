@@ -1,4 +1,7 @@
 //! The sending of messages: all adverbs use this module.
+//!
+//! The arguments are pickled once for all targets. A message to several targets on other hosts is sent as a cast; other messages are sent
+//! one by one. A thread without credit waits, but not on an event loop and not while its actor has messages.
 
 use std::sync::{Arc, OnceLock};
 

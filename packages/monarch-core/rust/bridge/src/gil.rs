@@ -1,4 +1,7 @@
 //! Blocking without the GIL, and the two events after which threads must not continue as before: the exit of the process, and a fork.
+//!
+//! Every blocking call of the bridge goes through `blocking` or `wait`. After the exit has begun, threads that return from it are blocked
+//! for ever, because the interpreter would end them. A forked child has none of the runtime's threads: calls raise an error in it.
 
 use std::cell::Cell as StdCell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};

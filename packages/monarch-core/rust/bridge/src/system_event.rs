@@ -1,4 +1,5 @@
-//! Events for the housekeeping thread as Python objects: one class for each kind.
+//! Events for the housekeeping thread as Python objects: one class for each kind. Events about failures contain the decisions of
+//! `Supervision`, which are made here.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

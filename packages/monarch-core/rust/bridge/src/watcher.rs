@@ -1,4 +1,6 @@
 //! The notification of event loops about answers: a descriptor becomes readable, without the GIL.
+//!
+//! The thread that completes a call adds the token of the call to a list. The loop watches the descriptor, and takes all tokens at once.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -10,7 +10,8 @@ use wire::{ProcUid, Span};
 /// The number of children of a node; the module's documentation has the reason for 16.
 pub const FAN_OUT: u32 = 16;
 
-/// Divides a span without the position `own` into at most `k` parts of nearly equal length. No part is empty.
+/// Divides a span without the position `own` into at most `k` parts of nearly equal length (at most 3 if `k` is smaller and `own` lies
+/// within the span). No part is empty.
 pub fn divide(span: Span, own: Option<u32>, k: u32) -> Vec<Span> {
     let segments = match own.filter(|p| span.contains(*p)) {
         Some(p) => [Span::new(span.start, p), Span::new(p + 1, span.end)],

@@ -1,4 +1,7 @@
-//! The members of a group at a relay, and the unfinished casts to this group.
+//! A group at a relay: the processes that a source casts to, and the unfinished casts to them.
+//!
+//! The relay makes a group when a cast brings its members. The casts of a group have consecutive numbers, and all casts below `finished`
+//! are removed. This module also takes the answers of other hosts to a cast, and asks hosts again that a child has passed over.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

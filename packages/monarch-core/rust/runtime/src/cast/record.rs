@@ -1,4 +1,8 @@
-//! The state of one cast at one host: the answers of its own procs, the hosts that asked for answers, and the hosts that were asked.
+//! One cast at one host: its frame, the outcomes of the host's own targets, and the tasks, each of which is a request for answers by
+//! another host or by the source.
+//!
+//! A task is complete when all own targets and all children of the task have outcomes. Its answers are then merged into runs of equal
+//! answers.
 
 use std::sync::Arc;
 

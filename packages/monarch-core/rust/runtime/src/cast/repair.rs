@@ -1,4 +1,7 @@
-//! A relay after the end of other hosts: their part of a cast is requested from the hosts that replace them.
+//! The repair of a relay's trees after the end of processes and hosts.
+//!
+//! A target whose proc has ended gets the outcome "gone". The part of a lost host is requested from the next live host of its span. A group
+//! whose source or root has ended is removed.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,4 +1,7 @@
-//! The source of casts: the groups of this process, the sequence numbers of its frames, and the removal of groups.
+//! The source of casts: the groups of one process, the sequence numbers of its frames, and the removal of groups.
+//!
+//! The first cast to a group contains all members; later casts contain only the group's id. Each cast takes the next sequence number of
+//! every host in the group, so casts and other frames to a host are in one order.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,7 @@
 //! The delivery of messages to mailboxes, and the answers to messages whose mailbox is closed.
+//!
+//! The first message to an actor makes its mailbox. A message to an actor with a tombstone is refused with the reason in the tombstone. The
+//! tombstone is inserted before the mailbox is removed, so no message is delivered to a new mailbox of an ended actor.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

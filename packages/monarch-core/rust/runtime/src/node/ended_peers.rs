@@ -1,4 +1,7 @@
-//! Processes and meshes that have ended: calls to them fail with the exit reason.
+//! The end of processes and meshes: calls to them fail with the exit reason.
+//!
+//! The tombstone of a process is inserted first; then the housekeeping thread is notified, and only then the calls fail. So a thread that
+//! sees a failed call finds the end of the process. Reports of one end may arrive from several sources; only the first counts.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

@@ -1,4 +1,4 @@
-//! Tombstones of actors that have ended.
+//! The tombstones of actors. A message to an actor with a tombstone fails with the reason in the tombstone.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

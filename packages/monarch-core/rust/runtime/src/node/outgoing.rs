@@ -1,4 +1,5 @@
-//! The sending of messages and answers, to this process or to another one.
+//! The sending of messages and answers, to this process or to another one. A message to this process is copied once and delivered directly;
+//! it counts against the same credit as a message to another process.
 
 use std::sync::Arc;
 

@@ -1,4 +1,8 @@
 //! A peer: another process, with the link to it, the credit of its mailboxes, and the messages that wait for credit.
+//!
+//! A message that exceeds the credit of its mailbox waits in this process, in order. The end of the process is set once; from then on no
+//! message is sent or queued, and the queued messages are returned or dropped. Frames of a process on another host also wait here for their
+//! large parts.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! The recording of this process's events, in a ring that its agent keeps.
+//! The recording of this process's events, in a ring of shared memory. The agent holds the ring too, so it can be read when this process
+//! has ended.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,8 @@
-//! The host of each remote process.
+//! The routes of a node: the host of each remote process.
+//!
+//! A place is the host of a process together with the uid that this host has in the job. Frames to a process with a place go through the
+//! agent of this process, or through the client of another job. A lost place is never used again; a host that joins again has another
+//! place.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};

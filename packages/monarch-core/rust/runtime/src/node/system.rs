@@ -1,4 +1,8 @@
-//! Events for the housekeeping thread of this process, on the Python side.
+//! The queue of events for the housekeeping thread of this process, on the Python side.
+//!
+//! Any thread pushes events; the housekeeping thread takes them in order. Failures are counted until they have reached the actors
+//! concerned, and an actor takes its next message only when this count is zero. So a message never overtakes a failure that arrived before
+//! it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

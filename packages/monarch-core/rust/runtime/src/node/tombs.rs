@@ -1,4 +1,7 @@
-//! Tombstones of processes that have ended.
+//! The tombstones of processes.
+//!
+//! A process is never forgotten after its end: a call to it must fail at once, and not wait. Only a process that was lost with its host,
+//! and may still live, can lose its tombstone.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
