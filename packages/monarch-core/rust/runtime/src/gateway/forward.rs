@@ -27,8 +27,8 @@ pub struct Via {
 }
 
 impl Via {
-    /// Sends whole frames in order, and before them their large parts: `blocks`, numbered from `first` on. Without frames it sends the parts
-    /// alone; without frames and parts, a frame that has only the route.
+    /// Sends whole frames in order, and before them their large parts: `blocks`, numbered from `first` on. Without frames it sends the
+    /// parts alone; without frames and parts, a frame that has only the route.
     pub(crate) fn carry_now(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
         let node = self.node.upgrade().ok_or(LinkDown)?;
         // An agent sends no casts, so its frames need no numbers. Each fragment of a long frame has a number of its own; large parts are
