@@ -22,6 +22,7 @@ const OWN: usize = 1 << 20;
 /// Size of a segment that small allocations share; sparse until it is used.
 const COMMON: usize = 16 << 20;
 
+/// A memfd with its mapping: the memory of one large block, or of many small ones.
 struct Segment {
     id: u64,
     fd: OwnedFd,
@@ -118,6 +119,7 @@ impl Drop for Block {
     }
 }
 
+/// The memory of one process that others can map. Blocks hold their segment, and the arena finds a block by an address.
 #[derive(Default)]
 pub struct Arena {
     common: Mutex<Vec<Arc<Segment>>>,

@@ -42,6 +42,7 @@ pub fn width() -> usize {
     (cores / 2).clamp(1, WIDEST)
 }
 
+/// The bulk copies of one process: its registered memory, and its connections to owners. A process has one.
 pub struct Bulk {
     pub me: Identity,
     pub registry: Arc<Registry>,

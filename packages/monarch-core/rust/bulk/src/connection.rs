@@ -274,6 +274,7 @@ impl Drop for View {
     }
 }
 
+/// An open connection to an owner of this host, shared by all buffers of that owner.
 pub struct Connection {
     pub owner: u64,
     me: Identity,

@@ -13,6 +13,7 @@ use net::sys as base;
 
 use crate::registry::{Id, Pin};
 
+/// The exports, and the ends that the driver has not taken yet.
 #[derive(Default)]
 struct State {
     held: HashMap<Id, Pin>,
@@ -20,6 +21,7 @@ struct State {
     freed: Vec<(usize, usize)>,
 }
 
+/// The registrations that devices can reach. Owned by the registry; the driver of the devices takes the ends.
 pub struct Exports {
     state: Mutex<State>,
     event: OwnedFd,

@@ -6,12 +6,19 @@ use std::io;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
+    /// The buffer has ended.
     Released = 1,
+    /// The owner's process has died, or its host is lost.
     PeerLost = 2,
+    /// The handle does not permit the operation, or the owner refuses the process.
     Access = 3,
+    /// The deadline has passed.
     TimedOut = 4,
+    /// The transport has failed.
     Transfer = 5,
+    /// The operation is impossible for this memory or this process.
     Unsupported = 6,
+    /// This process cannot set up its side.
     Init = 7,
 }
 
@@ -21,11 +28,17 @@ pub enum Kind {
 pub enum Path {
     /// Not decided yet.
     None = 0,
+    /// Memory of this process.
     Local = 1,
+    /// Shared memory that this process has mapped.
     Shm = 2,
+    /// Direct copies by the kernel (`process_vm_readv`, cross-memory attach).
     Cma = 3,
+    /// A ring in shared memory.
     Staged = 4,
+    /// A stream to another host.
     Tcp = 5,
+    /// A bulk pipe: messages through the agents.
     Routed = 6,
 }
 
@@ -43,6 +56,7 @@ impl Path {
     }
 }
 
+/// A failed operation, with the facts for its error text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     pub kind: Kind,
@@ -87,4 +101,5 @@ impl Failure {
     }
 }
 
+/// The result of an operation on a buffer.
 pub type Outcome<T> = Result<T, Failure>;

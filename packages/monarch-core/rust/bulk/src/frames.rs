@@ -13,6 +13,7 @@ pub const VERSION: u32 = 4;
 /// Most jobs in one message: each takes up to ten bytes of `sys::LONGEST`.
 pub const MOST_JOBS: usize = 128;
 
+/// A request to an owner about its memory.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// The first request.
@@ -57,6 +58,7 @@ pub enum Request {
         offset: u64,
         add: u64,
     },
+    /// Replaces a word that has the expected value atomically.
     CompareSwap {
         id: Id,
         offset: u64,
@@ -87,6 +89,7 @@ pub enum Request {
     },
 }
 
+/// The answer of an owner.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// With descriptors of the epochs and of this side's hazards. The bytes of `nonce` are at the address `canary`.
@@ -96,6 +99,7 @@ pub enum Reply {
         canary: u64,
         nonce: [u8; 16],
     },
+    /// The answer to `Open`. `address` and `segment` are empty for processes of other hosts.
     Opened {
         slot: u32,
         epoch: u64,
@@ -106,14 +110,17 @@ pub enum Reply {
     },
     /// With the descriptor of the segment.
     Segment,
+    /// The answer to `Restrict`: the id and the epoch of the part.
     Restricted {
         id: Id,
         epoch: u64,
     },
+    /// The previous value of a word; on a ring, the length of a piece that was filled or emptied.
     Value(u64),
     /// With the descriptor of the ring.
     Ring,
     Done,
+    /// The request was refused.
     Refused {
         kind: u8,
         detail: String,

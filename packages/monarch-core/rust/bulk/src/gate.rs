@@ -5,12 +5,14 @@ use std::time::Instant;
 
 use net::lock::lock;
 
+/// The lock. A thread waits for it only until its deadline.
 #[derive(Default)]
 pub struct Gate {
     taken: Mutex<bool>,
     freed: Condvar,
 }
 
+/// The guard of the lock, which releases it on drop.
 pub struct Passed<'a>(&'a Gate);
 
 impl Gate {

@@ -17,8 +17,10 @@ const MOST: usize = 64;
 /// How long an idle thread stays.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// A piece of work for a thread of the pool.
 type Task = Box<dyn FnOnce() + Send>;
 
+/// The waiting tasks, and the threads: all, idle ones, and those that wait for an owner.
 #[derive(Default)]
 struct State {
     tasks: VecDeque<Task>,
@@ -27,6 +29,7 @@ struct State {
     waiting: usize,
 }
 
+/// The threads of one process that copy.
 pub struct Pool {
     state: Mutex<State>,
     more: Condvar,

@@ -21,6 +21,7 @@ use crate::sys;
 
 /// A random id: each process that has it may use the memory behind it.
 pub type Id = [u8; 16];
+/// Receives the outcome of an operation, on any thread.
 pub type Completion = Box<dyn FnOnce(Outcome<()>) + Send>;
 /// Ended registrations whose reason is kept, for the texts of errors.
 const TOMBS: usize = 1024;
@@ -49,6 +50,7 @@ impl Memory {
     }
 }
 
+/// A registration: its slot in the table of epochs, its memory, and the parts of it.
 struct Entry {
     slot: u32,
     epoch: u64,
@@ -84,6 +86,7 @@ struct Draining {
     waiting: Vec<Completion>,
 }
 
+/// All registrations of this process, and the state of ended ones that are still in use.
 #[derive(Default)]
 struct State {
     entries: HashMap<Id, Entry>,
@@ -97,6 +100,7 @@ struct State {
     tombs: VecDeque<(Id, Instant, String)>,
 }
 
+/// The registered memory of this process.
 pub struct Registry {
     epochs: Words,
     state: Mutex<State>,

@@ -43,10 +43,13 @@ pub struct Theirs {
     view: Option<(Arc<View>, u64)>,
 }
 
+/// The location of a buffer, as its owner has reported it.
 pub enum Target {
     /// Memory of this process, at this address.
     Own(usize),
+    /// Memory of another process of this host.
     Theirs(Theirs),
+    /// Memory of a process of another host.
     Far(Arc<Far>),
 }
 
@@ -63,7 +66,9 @@ pub struct Span {
 
 /// Keeps a buffer in place while bytes move.
 pub enum Hold {
+    /// Memory of this process is pinned.
     Own(Pin),
+    /// A hazard names the memory of another process of this host.
     Theirs(Hazard),
     /// The owner checks the buffer itself.
     Far,

@@ -22,7 +22,9 @@ use crate::shared::{HAZARDS, Words};
 use crate::staging;
 use crate::sys;
 
+/// The epoll token of the listening socket.
 const LISTENER: u64 = 0;
+/// The epoll token of the wake-up descriptor. Connections have higher tokens.
 const WAKE: u64 = 1;
 /// Most connections at a time. A process has one to each owner, and some for rings.
 const CONNECTIONS: usize = 8192;
@@ -73,6 +75,7 @@ impl Identity {
     }
 }
 
+/// A connected process: its pid, its uid, and whether its first request was accepted.
 struct Connection {
     fd: OwnedFd,
     pid: i32,
@@ -128,6 +131,7 @@ impl Server {
     }
 }
 
+/// The state of the owner's thread, which only that thread uses.
 struct Thread {
     server: Arc<Server>,
     me: Identity,

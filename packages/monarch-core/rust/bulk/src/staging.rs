@@ -18,9 +18,12 @@ use crate::frames::{self, Reply, Request};
 use crate::registry::{Pin, Registry};
 use crate::sys;
 
+/// Bytes of a piece of the ring.
 const PIECE: usize = 1 << 20;
+/// Pieces of the ring: enough that both sides copy at the same time.
 const PIECES: usize = 4;
 
+/// The shared memory of one ring, as either side maps it.
 pub struct Ring {
     fd: OwnedFd,
     base: *mut u8,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use net::sys as base;
 
+/// The size of a huge page of the memory file system.
 pub const HUGE_PAGE: usize = 2 << 20;
 
 fn check(r: libc::c_int) -> io::Result<libc::c_int> {
@@ -57,6 +58,7 @@ struct RobustList {
     entry: RobustEntry,
 }
 
+/// An entry of the list; its futex lies at the list's offset from it.
 #[repr(C)]
 struct RobustEntry {
     next: *const RobustEntry,

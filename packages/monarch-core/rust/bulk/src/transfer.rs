@@ -25,6 +25,7 @@ const AT_ONCE: u64 = 1 << 20;
 const SMALL: u64 = 256 << 10;
 const TOGETHER: usize = 64;
 
+/// The kind of an operation. A write goes from local memory to the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// From the buffer to local memory.
@@ -34,6 +35,7 @@ pub enum Operation {
     FetchAdd {
         add: u64,
     },
+    /// Replaces a word of the buffer that has the expected value. The previous value goes to local memory.
     CompareSwap {
         compare: u64,
         swap: u64,
@@ -50,6 +52,7 @@ pub struct Op {
     pub offset: u64,
 }
 
+/// A section of one operation, or several small operations that are executed together.
 struct Slice {
     op: usize,
     start: u64,
@@ -298,6 +301,7 @@ pub unsafe fn at_once(op: &Op) -> Option<Outcome<()>> {
     }))
 }
 
+/// A submit that waits: its deadline, its largest slice, the keeper of its memory, and its callback.
 type Submission = (Instant, u64, Box<dyn Any + Send>, Completion);
 
 /// Operations that can be submitted repeatedly; one submit runs after the other.

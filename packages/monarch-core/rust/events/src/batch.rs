@@ -51,6 +51,7 @@ impl Texts {
     }
 }
 
+/// Events in the order of the ring, with the texts to which they refer.
 #[derive(Default)]
 pub struct Batch {
     /// Slots with three changes: the number of the event replaces the sequence number, the time is in nanoseconds since the epoch, and the

@@ -14,6 +14,7 @@ const ALIGNMENT: usize = 64;
 /// Bytes of a trace context.
 const CONTEXT: usize = (FIELDS - TRACE) * 8;
 
+/// The name, the format and the place of one column.
 pub struct Column {
     pub name: &'static str,
     pub format: char,
@@ -22,6 +23,7 @@ pub struct Column {
     pub bytes: usize,
 }
 
+/// All events of one type of a batch.
 pub struct Columns {
     pub kind: u16,
     pub rows: usize,

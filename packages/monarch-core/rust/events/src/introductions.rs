@@ -9,12 +9,14 @@ use std::sync::{Mutex, PoisonError};
 use crate::recorder::now;
 use crate::table::{actor_start, mesh_made, proc_start};
 
+/// A fact about this process, with the fields of its event.
 enum Kept {
     Proc { name: Box<[u8]>, rank: u64 },
     Actor { display: Box<[u8]> },
     Mesh { parent: u64, class: Box<[u8]>, name: Box<[u8]>, creator: Box<[u8]>, shape: Box<[u8]> },
 }
 
+/// The kind of a fact; the order is the order of recording.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Proc,

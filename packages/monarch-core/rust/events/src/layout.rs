@@ -7,10 +7,13 @@ use std::sync::atomic::AtomicU64;
 /// Identifies the layout and the meaning of records; a reader refuses any other value.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"monevt01");
 
+/// Bytes of the page of words at the start.
 pub const HEADER: usize = 4096;
 /// Entries of the index of names. A name without a free entry near its own place is stored as a text.
 pub const INDEX: usize = 4096;
+/// Bytes for names.
 pub const NAMES: usize = 128 << 10;
+/// Bytes for texts, which the newest texts overwrite.
 pub const TEXTS: usize = 256 << 10;
 
 /// The words of a slot: sequence number, time, kind and thread, trace context, fields.
@@ -36,7 +39,9 @@ pub const H_CHANGES: usize = 64;
 
 /// The number of events that the flight recorder of a proc keeps.
 pub const DEFAULT_CAPACITY: usize = 1 << 14;
+/// Least number of slots of a ring.
 const LEAST: usize = 1 << 8;
+/// Largest number of slots of a ring, 512 MiB.
 const MOST: usize = 1 << 22;
 
 /// The number of slots for at least `events` events: a power of two, within bounds.

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use crate::layout::Words;
 
+/// A mapped ring, for writing in its own process or for reading in any other one.
 pub struct Memory {
     base: *mut AtomicU64,
     words: usize,

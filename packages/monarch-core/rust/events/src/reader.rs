@@ -40,6 +40,7 @@ const PATIENCE: u64 = 1_000_000_000;
 /// Least time between two events of a process in nanoseconds: all its threads share one counter.
 const EVENT: u64 = 10;
 
+/// One reader of a ring. Each reader has its own position and its own count of lost events.
 pub struct Reader {
     memory: Memory,
     capacity: u64,
@@ -51,6 +52,7 @@ pub struct Reader {
     unfinished: Option<(u64, u64)>,
 }
 
+/// The state of the slot of an event.
 enum Slot {
     Whole([u64; SLOT]),
     Unfinished,

@@ -15,6 +15,7 @@ use crate::recorder::now;
 use crate::text;
 use crate::trace::trace;
 
+/// The ring of one process, into which all its threads write.
 pub struct Ring {
     memory: Memory,
     mask: u64,

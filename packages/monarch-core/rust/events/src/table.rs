@@ -32,12 +32,14 @@ impl Unit {
     }
 }
 
+/// A field of an event: its name, its unit, and a description for docs/events.md.
 pub struct Field {
     pub name: &'static str,
     pub unit: Unit,
     pub about: &'static str,
 }
 
+/// A type of events.
 pub struct EventType {
     pub number: u16,
     pub name: &'static str,

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::layout::{H_NAMES, H_TEXT, INDEX, NAMES, TEXTS, Words, index_at, names_at, texts_at};
 
+/// The mark of a reference to a text.
 const TEXT: u64 = 1 << 63;
 /// Longer texts are cut.
 const LONGEST: usize = 4096;

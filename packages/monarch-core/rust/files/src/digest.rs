@@ -17,6 +17,7 @@ use crate::listing::{RECORD, attributes, open, record};
 pub const DIGEST: usize = blake3::OUT_LEN;
 /// Bytes of one read. They stay in the processor's cache between the read and the digest.
 const STEP: usize = 256 << 10;
+/// Least size of the buffer for a file, whatever the file's size.
 const SMALLEST: usize = 4 << 10;
 /// Most reads of a file that keeps changing.
 const TRIES: usize = 3;

@@ -16,6 +16,7 @@ use crate::crew;
 
 /// Bytes of a record.
 pub const RECORD: usize = 64;
+/// Bytes of directory entries that one system call may return.
 const BUFFER: usize = 64 << 10;
 
 /// The listings of directories, in their order. An error for a path whose last component is a symbolic link.

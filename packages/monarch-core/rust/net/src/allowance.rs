@@ -12,6 +12,7 @@ const SHARE: u32 = 5;
 /// A pause lasts until this much processor time is available again, enough for one handshake.
 const ENOUGH: Duration = Duration::from_millis(1);
 
+/// The bucket. The poller owns one for all unauthenticated peers together.
 #[derive(Default)]
 pub struct Allowance {
     /// The fill of the bucket at the time `counted`: time that was spent and has not been refilled.

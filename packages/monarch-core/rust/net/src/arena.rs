@@ -20,12 +20,14 @@ use crate::forked_child;
 use crate::lock::lock;
 use crate::sys::{self, PAGE};
 
+/// Size of an ordinary segment; a larger block gets a segment of its own size.
 pub const SEGMENT: u64 = 64 << 20;
 /// Total size of the segments above which an empty segment is returned to the kernel at once. 1 GiB holds two successive arguments of 256
 /// MiB, which overlap in time, and the two results.
 pub const KEEP: u64 = 1 << 30;
 /// Total size of the segments that remain when no block has been allocated for `IDLE`.
 pub const IDLE_KEEP: u64 = SEGMENT;
+/// The time without an allocation after which the arena counts as idle.
 pub const IDLE: Duration = Duration::from_secs(1);
 
 /// Runs a task after a delay.
@@ -70,6 +72,7 @@ impl FreeList {
     }
 }
 
+/// A memfd, its mapping and its free ranges. Blocks and the arena hold it.
 pub struct Segment {
     pub id: u32,
     pub len: u64,
@@ -107,12 +110,14 @@ impl Drop for Segment {
     }
 }
 
+/// The segments of an arena, and the id of the next one.
 #[derive(Default)]
 struct Segments {
     all: Vec<Arc<Segment>>,
     next: u32,
 }
 
+/// The shared memory of one process for large parts that it sends.
 #[derive(Default)]
 pub struct Arena {
     segments: Mutex<Segments>,

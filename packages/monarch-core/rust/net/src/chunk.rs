@@ -27,6 +27,7 @@ impl AsRawFd for Passed {
     }
 }
 
+/// Bytes in the queue of a link, with the descriptors that are sent with their first byte.
 #[derive(Default)]
 pub(crate) struct Chunk {
     pub bytes: Vec<u8>,

@@ -14,6 +14,7 @@ use crate::poller::{Poller, Source};
 /// Receives the connection and the address that accepted it, or the error of the last address.
 pub type Connected = Box<dyn FnOnce(io::Result<(OwnedFd, SocketAddr)>) + Send>;
 
+/// The current attempt and the addresses after it.
 struct Waits {
     fd: OwnedFd,
     place: SocketAddr,
@@ -22,6 +23,7 @@ struct Waits {
     done: Connected,
 }
 
+/// A connection in progress, as a source of the poller.
 struct Attempt {
     poller: Arc<Poller>,
     token: u64,

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::sys;
 
-/// Connections that the kernel keeps until they are accepted.
+/// Connections that the kernel keeps until they are accepted. More processes of one host seldom connect at the same time.
 const BACKLOG: libc::c_int = 1024;
 /// Attempts to bind while other processes remove the directory because it is empty.
 const ATTEMPTS: usize = 16;
@@ -236,6 +236,7 @@ fn bound_names() -> Vec<String> {
         .collect()
 }
 
+/// The name of a unix socket.
 enum Name<'a> {
     File(&'a Path),
     Abstract(&'a str),
@@ -274,7 +275,7 @@ fn socket(kind: Kind) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
     check(fd)?;
-    // SAFETY: the kernel has just handed us this descriptor.
+    // SAFETY: the kernel has just returned this descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -300,7 +301,7 @@ pub fn accept(listener: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: null pointers mean that the address is not wanted.
     let fd = unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) };
     check(fd)?;
-    // SAFETY: the kernel has just handed us this descriptor.
+    // SAFETY: the kernel has just returned this descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// The delay in nanoseconds. The poller owns one for all links of its process.
 #[derive(Default)]
 pub struct Delay(AtomicU64);
 

@@ -33,7 +33,9 @@ pub enum NoStream {
     Refused(Refused),
 }
 
+/// The error text for a missing answer.
 const SILENCE: &str = "no answer";
+/// The error text of the system for a missing socket file.
 const NO_FILE: &str = "no such file or directory";
 
 impl NoStream {
@@ -96,11 +98,13 @@ pub struct Ready {
     pub early: Vec<u8>,
 }
 
+/// Receives the outcome of a handshake.
 pub type Done = Box<dyn FnOnce(Result<Ready, NoStream>) + Send>;
 
 /// Requests a certificate for a public key. The receiver of the request answers with `Handshake::certified`.
 pub type Certify = Box<dyn FnOnce(Vec<u8>, Weak<Handshake>) + Send>;
 
+/// The progress of a handshake.
 enum Phase {
     Connecting(OwnedFd, Box<dyn FnOnce(OwnedFd) -> io::Result<Opening> + Send>),
     Opening(Opening),
@@ -109,6 +113,7 @@ enum Phase {
     Over,
 }
 
+/// The mutable state of a handshake, under its lock.
 struct State {
     phase: Phase,
     done: Option<Done>,
@@ -357,6 +362,7 @@ fn read_answer(opened: &mut Opened, buf: &mut Vec<u8>) -> Result<Option<usize>, 
     }
 }
 
+/// The handshake as a source of the poller.
 struct Opens(Arc<Handshake>);
 
 impl Source for Opens {

@@ -9,6 +9,7 @@ use crate::trunk::StreamEnd;
 
 /// Most bytes that wait to be written. Beyond them the other side does not read, and a further heartbeat has no new information.
 const MOST_WAITING: usize = 16 << 10;
+/// Most bytes of one read; heartbeats are short.
 const READ: usize = 4 << 10;
 
 /// One stream with its partly read and partly written messages.

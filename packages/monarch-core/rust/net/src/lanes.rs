@@ -16,11 +16,13 @@ use wire::{ProcUid, Route, part_fragment};
 use crate::channel::{Held, Outbox};
 use crate::segment::RecvPart;
 
+/// An entry of a send queue. `at` is the number of bytes of the part that have entered the channel.
 enum Item {
     Frame(Box<[u8]>),
     Part { route: Route, number: u64, part: Arc<RecvPart>, at: usize },
 }
 
+/// A send queue.
 struct Lane {
     from: ProcUid,
     /// The receiving process; `None` if the queue has the items to all receivers.
@@ -33,6 +35,7 @@ fn is_for_agent(route: &Route, body: &[u8]) -> bool {
     route.to == route.to_host && !Frames::of(body).all(|f| matches!(f.first(), Some(&(MESSAGE | REPLY | CREDIT))))
 }
 
+/// All send queues of a session.
 #[derive(Default)]
 pub struct Lanes {
     lanes: VecDeque<Lane>,

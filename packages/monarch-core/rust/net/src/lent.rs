@@ -7,6 +7,7 @@ use wire::BlockId;
 
 use crate::arena::{Block, Segment};
 
+/// Blocks with the number of uses by the peer, and the segments that were announced to the peer.
 #[derive(Default)]
 pub struct Lent {
     blocks: HashMap<BlockId, (Arc<Block>, u32)>,

@@ -28,6 +28,7 @@ use crate::sys::{self, Descriptors};
 
 /// Requested size of the socket's buffers; the kernel limits it.
 const SOCKET_BUFFER: libc::c_int = 1 << 20;
+/// Least bytes for which a read of the socket has room.
 const READ_CHUNK: usize = 64 << 10;
 /// A larger read buffer shrinks when it is empty. Fragments of large parts from other hosts fit into this size.
 const KEEP: usize = 1 << 20;
@@ -43,6 +44,7 @@ const SHORTAGE: Duration = Duration::from_millis(10);
 /// Delayed messages of this total size are written at once.
 const HOLD: usize = 32 << 10;
 
+/// Receives the frames and the end of a link. The node of a process implements it, and the agent for its zygote.
 pub trait LinkHandler: Send + Sync {
     /// Handles one complete frame. Descriptors that arrived with it are at the front of `fds`; a lost descriptor is `None` there.
     fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut Descriptors);
@@ -54,6 +56,7 @@ pub trait LinkHandler: Send + Sync {
     fn down(&self, link: &Arc<Link>);
 }
 
+/// The sending side of a link, under its lock.
 #[derive(Default)]
 struct Out {
     /// Set from `attach` to `close`. A reading thread holds its own reference, so `close` cannot end the descriptor under it.
@@ -71,6 +74,7 @@ struct Out {
     released_bytes: usize,
 }
 
+/// The receiving side of a link, under its lock.
 #[derive(Default)]
 struct In {
     buf: Vec<u8>,
@@ -79,6 +83,7 @@ struct In {
     delayed: VecDeque<(Instant, Frame)>,
 }
 
+/// The connection to one process, by a socket or by a carrier. The node holds it as long as it remembers the process.
 pub struct Link {
     me: Weak<Link>,
     pub peer: ProcUid,
@@ -93,6 +98,7 @@ pub struct Link {
     is_down: AtomicBool,
     /// Set if the process is on another host: sends frames in place of a socket.
     carrier: OnceLock<Arc<dyn Carrier>>,
+    /// The number of sent frames.
     pub sent: AtomicU64,
     /// Bytes through the socket; each counter is written under the lock of its direction.
     written: AtomicU64,
@@ -568,6 +574,7 @@ impl Pending for Link {
     }
 }
 
+/// The socket of a link as a source of the poller.
 struct LinkSource(Arc<Link>, Arc<OwnedFd>);
 
 impl Source for LinkSource {

@@ -26,6 +26,7 @@ const BATCH: usize = 16;
 /// Receives each connection: the name of its peer, and the stream or the reason why there is none.
 pub type Arrived = Arc<dyn Fn(String, Result<Opened, NoStream>) + Send + Sync>;
 
+/// A listening socket with its unauthenticated connections. The gateway of an agent owns it.
 pub struct Listener {
     fd: OwnedFd,
     token: u64,
@@ -96,6 +97,7 @@ impl Listener {
     }
 }
 
+/// The listening socket as a source of the poller.
 struct Comes(Arc<Listener>);
 
 impl Source for Comes {

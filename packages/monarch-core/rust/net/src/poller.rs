@@ -45,7 +45,9 @@ pub trait Pending: Send + Sync {
 /// The outcome of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitEnd {
+    /// The condition is true.
     Ready,
+    /// The deadline has passed.
     TimedOut,
     /// A signal handler ran in this thread.
     Interrupted,
@@ -57,6 +59,7 @@ pub enum WaitEnd {
     Killed,
 }
 
+/// The thread that reads the sockets, if any.
 #[derive(PartialEq, Eq)]
 enum Mode {
     /// The outer set is armed: an event wakes the I/O thread.
@@ -74,8 +77,10 @@ const SOON: Duration = Duration::from_micros(500);
 const LOOK: Duration = Duration::from_secs(5);
 /// The time that a notification may take once its condition is true. After it the notification counts as lost.
 const UNDER_WAY: Duration = Duration::from_millis(10);
+/// The event token, in the inner set, of the eventfd that wakes a leader.
 const KICK: u64 = 0;
 const WAKE: u64 = 0;
+/// The event token, in the outer set, of the inner set.
 const INNER: u64 = 1;
 /// The event token of the set of strangers in the inner set.
 const STRANGERS: u64 = u64::MAX;
@@ -89,6 +94,7 @@ const BATCH: usize = 64;
 /// A source of the inner set, with its descriptor if a forked child has to close it.
 type Entry = (Option<RawFd>, Arc<dyn Source>);
 
+/// The sources of the inner set.
 #[derive(Default)]
 struct Sources {
     by_token: HashMap<u64, Entry>,
@@ -102,6 +108,7 @@ impl Sources {
     }
 }
 
+/// The epoll loop of one process. All links, sessions and timers of the process use it.
 pub struct Poller {
     inner: OwnedFd,
     strangers: OwnedFd,
@@ -576,6 +583,7 @@ impl Drop for Reading<'_> {
     }
 }
 
+/// The events of a one-shot interest in reading.
 const ARMED: u32 = libc::EPOLLIN as u32 | libc::EPOLLONESHOT as u32;
 
 fn follow(state: &AtomicU32, left: Option<Duration>) -> bool {

@@ -18,7 +18,9 @@ const LONGEST: usize = HEAD + MOST + 256;
 /// section 5.5).
 const TIRED: u64 = 1 << 23;
 const SPENT: u64 = 1 << 24;
+/// The record type of application data.
 const DATA: u8 = 23;
+/// Bytes of the initialisation vector, from which the nonces are made.
 const IV: usize = 12;
 
 /// A record violates the protocol, or its bytes were changed on the way.
@@ -105,6 +107,7 @@ impl Keys {
     }
 }
 
+/// The cipher of one direction, ready for use.
 struct Cipher {
     key: LessSafeKey,
     iv: [u8; IV],
@@ -123,6 +126,7 @@ impl Cipher {
     }
 }
 
+/// Encrypts the records of one direction.
 pub struct Sealer(Cipher);
 
 impl Sealer {
@@ -147,6 +151,7 @@ impl Sealer {
     }
 }
 
+/// Decrypts the records of one direction.
 pub struct Opener(Cipher);
 
 /// The length of the record at the start of `bytes`; `None` while its head is incomplete.

@@ -14,12 +14,14 @@ use crate::forked_child;
 use crate::link::Link;
 use crate::sys::{self, PAGE};
 
+/// A segment of the peer's arena, which is mapped on the first read.
 pub struct RecvSegment {
     fd: OwnedFd,
     len: u64,
     view: OnceLock<View>,
 }
 
+/// The read-only mapping of a segment.
 struct View(*const u8, usize);
 
 // SAFETY: a read-only mapping.
@@ -74,6 +76,7 @@ pub enum RecvPart {
         data: Bytes,
         readonly: bool,
     },
+    /// A block of the peer's arena.
     Shared {
         lease: Arc<Lease>,
         readonly: bool,

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::sys;
 
+/// A connected socket, its first error, and its low-water mark.
 pub struct Socket {
     fd: OwnedFd,
     /// The error number of the first failure.

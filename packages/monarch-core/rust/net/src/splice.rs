@@ -18,6 +18,7 @@ const CHUNK: usize = 64 << 10;
 /// Reads in a row before the poller serves other sockets.
 const IN_A_ROW: usize = 8;
 
+/// One end of a splice, with the bytes that wait to be written to it.
 struct End {
     stream: Stream,
     token: u64,
@@ -32,6 +33,7 @@ struct End {
     at: usize,
 }
 
+/// The middle of a tunnel. It registers itself with the poller and ends itself.
 pub struct Splice {
     poller: Arc<Poller>,
     ends: Mutex<Option<[End; 2]>>,
@@ -159,6 +161,7 @@ fn pass(from: &mut End, to: &mut End) -> io::Result<bool> {
     Ok(true)
 }
 
+/// One end of a splice as a source of the poller.
 struct Ready {
     splice: Arc<Splice>,
     side: usize,

@@ -7,6 +7,7 @@ use crate::lock::lock;
 use crate::stream::Stream;
 use crate::sys;
 
+/// The pause of a session.
 #[derive(Default)]
 pub(crate) struct Still {
     on: AtomicBool,

@@ -29,6 +29,7 @@ pub struct Below<'a> {
     gateway: Option<&'a mut Outer>,
 }
 
+/// The stream to a gateway, which contains the stream to the host.
 struct Outer {
     /// `None` where streams are not encrypted.
     tls: Option<Tls>,
@@ -65,6 +66,7 @@ impl Below<'_> {
     }
 }
 
+/// A connection to another host: its socket, and the encryption for a gateway and for the host.
 pub struct Stream {
     socket: Socket,
     gateway: Option<Box<Outer>>,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::forked_child;
 
+/// The page size that offsets and sizes of mappings assume.
 pub const PAGE: usize = 4096;
 
 /// Most descriptors of one message; the protocol sends one.
@@ -116,14 +117,14 @@ pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 fn pair(kind: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
-    // SAFETY: two writable ints, owned by us on success.
+    // SAFETY: two writable ints; on success their owner is this function.
     check(unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr()) })?;
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
-    // SAFETY: as for socketpair.
+    // SAFETY: as for `socketpair`.
     check(unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) })?;
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
@@ -236,6 +237,7 @@ pub fn is_short(e: &io::Error) -> bool {
 /// One gather write with descriptors attached to its first byte.
 pub fn send(fd: RawFd, bufs: &[&[u8]], fds: &[RawFd]) -> io::Result<usize> {
     forked_child::check()?;
+    /// Most slices of one write.
     const MAX_IOV: usize = 16;
     let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_IOV];
     let count = bufs.len().min(MAX_IOV);
@@ -265,6 +267,7 @@ pub fn send(fd: RawFd, bufs: &[&[u8]], fds: &[RawFd]) -> io::Result<usize> {
     check_len(unsafe { libc::sendmsg(fd, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
 }
 
+/// The buffer for the descriptors of one message, aligned as the kernel requires.
 #[repr(align(8))]
 struct ControlBuffer([u8; 64]);
 
@@ -383,6 +386,7 @@ pub fn discard(fd: RawFd, len: u64) {
     unsafe { libc::fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, len as libc::off_t) };
 }
 
+/// The sharing of a mapping.
 pub enum Share {
     /// Changes are visible in all mappings of the memory.
     Shared,

@@ -26,6 +26,7 @@ struct Group {
     dead: Arc<AtomicBool>,
 }
 
+/// The wait of one thread.
 struct Wait {
     /// The waiter of the sleeping thread, which removes this entry before it continues.
     waiter: *const Waiter,
@@ -49,6 +50,7 @@ impl Wait {
     }
 }
 
+/// The groups and the waits of a timeline.
 #[derive(Default)]
 struct State {
     groups: HashMap<u64, Group>,
@@ -68,6 +70,7 @@ impl State {
     }
 }
 
+/// The calling thread as a member of a group. A thread may be in several timelines.
 struct Membership {
     timeline: u64,
     group: u64,
@@ -76,11 +79,14 @@ struct Membership {
 }
 
 thread_local! {
+    /// The memberships of this thread, the latest last.
     static MEMBERSHIPS: RefCell<Vec<Membership>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The id of the next timeline.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
+/// The clock of one simulated world. All its processes share it.
 pub struct Timeline {
     id: u64,
     /// Time zero as an `Instant`; only differences to it are used.

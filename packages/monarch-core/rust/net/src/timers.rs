@@ -4,8 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
+/// A function that runs once.
 pub type Task = Box<dyn FnOnce() + Send>;
 
+/// The tasks by their due times. The poller owns them.
 #[derive(Default)]
 pub struct Timers {
     heap: BinaryHeap<Reverse<(Instant, u64)>>,

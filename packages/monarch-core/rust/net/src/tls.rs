@@ -17,6 +17,7 @@ const IN_LARGE: usize = 16 * IN_SMALL;
 /// Plaintext that is buffered before the socket has room: as much as a socket buffer usually holds.
 const OUT_LIMIT: usize = 256 * 1024;
 
+/// The TLS connection of a stream and its read buffer.
 pub struct Tls {
     connection: Connection,
     incoming: Vec<u8>,

@@ -1,7 +1,8 @@
 //! A session between two agents, or between a client and an agent: a channel for frames, and a heartbeat stream.
 //!
 //! The session outlives its connections. It exists before the first one is open, and frames that are sent meanwhile wait; when a connection
-//! breaks, the dialling side opens another, and frames that were under way are sent again. The sending thread writes the connection itself.
+//! breaks, the dialling side opens another, and frames that were in flight are sent again. The sending thread writes to the connection
+//! itself.
 //!
 //! A connection that is replaced is reset. A process that ends closes all of its connections in the usual way, and so does a proxy in
 //! between that ends: the other side dials again to learn which of them ended.
@@ -32,10 +33,12 @@ use crate::traffic::Traffic;
 
 /// The numbers of a session's channel for frames, and of its heartbeat stream.
 pub const FRAMES: u8 = 0;
+/// The number of the heartbeat stream.
 pub const HEART: u8 = 255;
 
 /// Bytes of one read: at most one fragment of a large part with its head, or the rest of a fragment. No received byte has to be moved then.
 const READ: usize = part_fragment::SIZE + READ_LEAST;
+/// Least bytes of one read.
 const READ_LEAST: usize = 4 << 10;
 /// A larger read buffer is freed when it is empty.
 const KEEP: usize = 1 << 20;
@@ -43,6 +46,7 @@ const KEEP: usize = 1 << 20;
 const READS_IN_A_ROW: usize = 4;
 /// Frames with a shorter gap are sent together, up to `HOLD` bytes; the values are those of links.
 const BURST: Duration = Duration::from_micros(8);
+/// Most bytes of frames that are held to be sent together.
 const HOLD: usize = 32 << 10;
 /// Most slices of one gather write.
 const PIECES: usize = 16;
@@ -82,9 +86,11 @@ impl StreamEnd {
     }
 }
 
+/// Receives the frames, the heartbeats and the ends of streams of a session. The gateway implements it.
 pub trait TrunkHandler: Send + Sync {
     /// Handles a whole frame, its kind and its body. Frames arrive in order and once each.
     fn frame(&self, trunk: &Arc<Trunk>, frame: &[u8]);
+    /// Handles a heartbeat message.
     fn beat(&self, trunk: &Arc<Trunk>, beat: Beat);
     /// Reports that bytes have arrived, whatever they are: the other side is alive.
     fn heard(&self, trunk: &Arc<Trunk>);
@@ -93,28 +99,35 @@ pub trait TrunkHandler: Send + Sync {
     /// Sends bytes of a routed session to the other side. Other sessions forward them and keep their order. Called under the session's
     /// lock.
     fn carry(&self, _trunk: &Trunk, _bytes: Vec<u8>) {}
+    /// Sends a heartbeat message of a routed session, as `carry`.
     fn carry_beat(&self, _trunk: &Trunk, _beat: &Beat) {}
 }
 
+/// The sending side of a session, under its lock.
 #[derive(Default)]
 struct Pipe {
+    /// The stream for frames and its token.
     stream: Option<(Stream, u64)>,
     /// The session is routed: other sessions forward its bytes.
     routed: bool,
     outbox: Outbox,
     lanes: Lanes,
     want_write: bool,
+    /// The poller is to flush the session before its thread waits.
     held: bool,
+    /// The time of the last frame.
     last: Option<Instant>,
     closed: bool,
 }
 
+/// The receiving side of a session, under its lock.
 #[derive(Default)]
 struct In {
     buf: Vec<u8>,
     inbox: Inbox,
 }
 
+/// A session with another host. The gateway holds it as long as the host is in the job.
 pub struct Trunk {
     me: Weak<Trunk>,
     /// The other side, this side, and the job, by the ids of hosts in that job.
@@ -512,6 +525,7 @@ impl Pending for Trunk {
     }
 }
 
+/// The stream for frames as a source of the poller; the number is the token of the stream.
 struct Frames(Arc<Trunk>, u64);
 
 impl Source for Frames {

@@ -9,9 +9,13 @@ use std::time::{Duration, Instant};
 
 use crate::sys;
 
+/// The thread is awake, and no notification is pending.
 pub(crate) const IDLE: u32 = 0;
+/// A notification is pending.
 pub(crate) const NOTIFIED: u32 = 1;
+/// The thread sleeps on its futex.
 pub(crate) const SLEEPING: u32 = 2;
+/// The thread leads: it sleeps in `epoll_wait`.
 pub(crate) const LEADING: u32 = 3;
 
 thread_local! {
@@ -21,6 +25,7 @@ thread_local! {
     pub(crate) static WOKEN: Cell<u32> = const { Cell::new(0) };
 }
 
+/// The state of one waiting thread: `IDLE`, `NOTIFIED`, `SLEEPING` or `LEADING`.
 pub struct Waiter {
     pub(crate) state: AtomicU32,
     /// The eventfd that ends the `epoll_wait` of a leader.

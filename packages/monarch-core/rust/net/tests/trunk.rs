@@ -117,7 +117,7 @@ fn stream_whose_claim_is_outdated_is_not_taken() {
     assert!(a.got.try_recv().is_err());
 }
 
-/// The same on the side that answers.
+/// The same check on the side that answers.
 #[test]
 fn answer_that_is_outdated_is_not_given() {
     let (a, b) = (End::new(1, 2), End::new(2, 1));

@@ -211,6 +211,7 @@ pub struct Taken {
     pub passed_over: Vec<u32>,
 }
 
+/// A frame of casts or notices. Agents exchange it along a tree of hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CastFrame {
     Cast(Cast),

@@ -46,6 +46,7 @@ pub enum PipeWord {
     Close,
 }
 
+/// A control message between two processes of a job, or between a process and its agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Control {
     /// The first frame on a link: identifies the sender.

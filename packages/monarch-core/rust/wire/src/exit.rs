@@ -4,11 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::MailboxId;
 
+/// The reason for the end of a proc.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ExitReason {
     /// The process ended with code 0.
     Returned,
     ExitCode(i32),
+    /// A signal has killed the process.
     Signal {
         signal: i32,
         core_dumped: bool,

@@ -12,9 +12,13 @@ use crate::part::Part;
 use crate::routed::Routed;
 use crate::trace::Trace;
 
+/// A `Message`.
 pub const MESSAGE: u8 = 1;
+/// A `Reply`.
 pub const REPLY: u8 = 2;
+/// Credit for the sender of messages to a mailbox.
 pub const CREDIT: u8 = 3;
+/// A `Control` message.
 pub const CONTROL: u8 = 4;
 /// Bytes for a peer that is not a process of the job: the zygote.
 pub const RAW: u8 = 5;
@@ -24,6 +28,7 @@ pub const ROUTED: u8 = 6;
 pub const CAST: u8 = 7;
 /// Frames along the join tree: a `join_tree::Word`, and bytes of a session without a connection. Both begin with `join_tree::Along`.
 pub const TREE: u8 = 8;
+/// Bytes of a session without a connection, along the join tree.
 pub const CARRIED: u8 = 9;
 /// A fragment of a long run of routed frames.
 pub const PIECE: u8 = 16;
@@ -129,6 +134,7 @@ impl Message {
     }
 }
 
+/// The kind of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Status {
@@ -159,6 +165,7 @@ impl Status {
     }
 }
 
+/// The answer of one rank to a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reply {
     pub slot: SlotId,
@@ -167,6 +174,7 @@ pub struct Reply {
     pub parts: Vec<Part>,
 }
 
+/// A decoded frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Frame {
     Message(Message),

@@ -63,12 +63,14 @@ pub enum No {
 /// The answer to a greeting.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Welcome {
+    /// The host has joined: its agent, its name, its pid and its release.
     Joined {
         agent: u64,
         host: String,
         pid: u32,
         release: String,
     },
+    /// The stream is accepted, with the number of frames that this side has received.
     Channel {
         received: u64,
     },

@@ -55,12 +55,17 @@ pub struct Said {
 /// The end of a relayed host, as its relay observed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ending {
+    /// The host sent a goodbye, or another agent answers at its address.
     Exited,
+    /// The streams have ended, and no process listens at its address any more.
     Killed,
+    /// All streams were reset.
     Reset,
+    /// A local error of the network: timed out, no route, unreachable.
     Cut,
 }
 
+/// A message along the join tree.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Word {
     /// Down: assigns workers that the receiver joins within this time. Each has its place in the list `run`.
@@ -81,6 +86,7 @@ pub enum Word {
         host: ProcUid,
         key: Vec<u8>,
     },
+    /// The certificate that the client has issued for a worker.
     Certified {
         host: ProcUid,
         certificate: Option<Vec<u8>>,
@@ -98,6 +104,7 @@ pub enum Word {
     Hosts {
         hosts: Vec<HostEntry>,
     },
+    /// Down: these hosts are lost, with the reasons.
     HostsLost {
         hosts: Vec<(ProcUid, String)>,
     },

@@ -9,10 +9,15 @@ use std::sync::Arc;
 use crate::cursor::{Cursor, DecodeError};
 use crate::ids::BlockId;
 
+/// The part is in the frame.
 const INLINE: u8 = 0;
+/// The part is a block of the sender's arena.
 const SHARED: u8 = 1;
+/// The part is sent out-of-band, ahead of the frame.
 const AHEAD: u8 = 2;
+/// The part is offered: the receiver pulls it.
 const LENT: u8 = 3;
+/// The flag of a part that the receiver gets read-only.
 const READONLY: u8 = 0x80;
 
 /// Owned bytes, or a range of a received buffer.
@@ -60,6 +65,7 @@ pub enum Part {
         data: Bytes,
         readonly: bool,
     },
+    /// A block of the sender's arena, for a receiver on the same host.
     Shared {
         block: BlockId,
         len: u64,

@@ -12,6 +12,7 @@ use crate::routed::Route;
 /// Bytes of a fragment: small enough to stay in the processor's cache from the read to the write.
 pub const SIZE: usize = 256 << 10;
 
+/// A fragment: the number of its part, the bytes in later fragments, and its own bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch<'a> {
     pub number: u64,

@@ -37,6 +37,7 @@ impl Route {
     }
 }
 
+/// Frames between two processes of different hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Routed {
     pub head: Route,

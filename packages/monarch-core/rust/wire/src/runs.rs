@@ -24,6 +24,7 @@ pub struct Run<'a> {
     pub bytes: &'a [u8],
 }
 
+/// The answers of consecutive targets.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Runs {
     bytes: Vec<u8>,

@@ -20,14 +20,19 @@ pub struct Opened {
     pub still: Arc<AtomicBool>,
 }
 
+/// The reason for which no stream could be opened.
 pub enum NoStream {
+    /// The process has ended.
     Ended,
+    /// The deadline has passed.
     TimedOut,
+    /// The network has refused, for this reason.
     Unreachable(String),
     /// Another attempt is useless.
     NoWay(String),
 }
 
+/// Opens streams to other processes and knows which of them have ended. The bridge implements it on the node of the process.
 pub trait Fabric: Send + Sync {
     /// Opens a new stream to a process of another host, which answers requests.
     fn open(&self, owner: u64, until: Instant) -> Result<Opened, NoStream>;

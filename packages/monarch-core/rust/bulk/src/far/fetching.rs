@@ -19,14 +19,18 @@ use crate::failure::{Failure, Kind};
 const SLICE: usize = 4 << 20;
 /// Bytes of memory whose pages are made ahead of the arriving bytes.
 const AHEAD: usize = 8 << 20;
+/// How long an idle thread waits for another part.
 const IDLE: Duration = Duration::from_secs(5);
 /// Time limit of a pull, in addition to the time that a network of `SLOW` bytes per second needs. After it the part is sent by another
 /// transport.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Bytes per second of the slowest network that a pull still waits for.
 const SLOW: u64 = 4 << 20;
 
+/// Receives the outcome of a pull.
 pub type Done = Box<dyn FnOnce(Result<(), Failure>) + Send>;
 
+/// A part that is being pulled or waits for it: the next byte to request, and the sections in progress.
 struct Part {
     loan: Loan,
     block: Arc<Block>,
@@ -37,6 +41,7 @@ struct Part {
     done: Option<Done>,
 }
 
+/// The parts of one owner, in the order of their requests.
 #[derive(Default)]
 struct Queue {
     /// Only the first parts are being pulled.
@@ -46,6 +51,7 @@ struct Queue {
     threads: usize,
 }
 
+/// One owner with its streams and the queue of its parts.
 struct Owner {
     far: Arc<Far>,
     queue: Mutex<Queue>,
@@ -62,6 +68,7 @@ struct Slice {
     len: usize,
 }
 
+/// The pulls of one process, from any number of owners.
 pub struct Fetching {
     fabric: Arc<dyn Fabric>,
     width: usize,

@@ -23,6 +23,7 @@ const LONGEST: Duration = Duration::from_secs(12);
 /// The counters of both ends: bytes that the owner has sent and received, and bytes that this process has.
 type Seen = ((u64, u64), (u64, u64));
 
+/// The progress of the questions.
 #[derive(Default)]
 struct State {
     /// The time without traffic at the last question, and at the next one.

@@ -15,6 +15,7 @@ use crate::sys;
 
 /// Records that are read or written by one system call.
 const RECORDS: usize = 16;
+/// Bytes of the buffers for sealed records, in both directions.
 const BUFFER: usize = RECORDS * (HEAD + MOST + TAIL);
 /// Most bytes of one write. A write of 64 MiB more than halves the throughput, because the socket is locked during the write.
 const AT_ONCE: usize = 512 << 10;
@@ -33,6 +34,7 @@ const LONGEST: usize = 16 << 10;
 /// The reason for which a connection is unusable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Broken {
+    /// The deadline has passed.
     TimedOut,
     /// The waiting thread was asked to stop.
     Stopped,
@@ -75,6 +77,7 @@ impl<'a> Wait<'a> {
     }
 }
 
+/// The encryption of a connection, with its buffers.
 struct Protection {
     seal: Sealer,
     open: Opener,
@@ -86,6 +89,7 @@ struct Protection {
     plain: Range<usize>,
 }
 
+/// One connection between two processes: a stream, its encryption and its counters.
 pub struct Line {
     fd: OwnedFd,
     protection: Option<Box<Protection>>,

@@ -5,6 +5,7 @@ use crate::registry::Id;
 /// The kind for registered memory that is read over a stream.
 const REGISTERED: u8 = 1;
 
+/// An offer: a registered block of the sender, which the receiver pulls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Loan {
     pub id: Id,

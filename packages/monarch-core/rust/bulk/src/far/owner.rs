@@ -20,10 +20,12 @@ use crate::registry::Id;
 
 /// The pauses before further attempts. They also give the report of the owner's end time to arrive.
 const PAUSES: [Duration; 3] = [Duration::from_millis(3), Duration::from_millis(15), Duration::from_millis(40)];
+/// The failure of a stream that the other side has closed.
 const CLOSED: &str = "the stream was closed";
 /// How long to wait for the report of the owner's end: a killed owner closes its streams at once, and the report may be late on a busy
 /// machine.
 const NEWS: Duration = Duration::from_secs(2);
+/// Interval of checks for the report of the owner's end.
 const LOOK: Duration = Duration::from_millis(5);
 /// Most pending requests on one stream.
 const WINDOW: usize = 64;
@@ -60,6 +62,7 @@ impl Piece {
     }
 }
 
+/// The streams to one owner.
 #[derive(Default)]
 struct Lines {
     idle: Vec<Line>,
@@ -70,6 +73,7 @@ struct Lines {
     given_up: Vec<u64>,
 }
 
+/// An owner on another host, with the streams to it.
 pub struct Far {
     pub owner: u64,
     fabric: Arc<dyn Fabric>,

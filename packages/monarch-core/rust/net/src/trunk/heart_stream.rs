@@ -84,6 +84,7 @@ impl Trunk {
     }
 }
 
+/// The heartbeat stream as a source of the poller; the number is the token of the stream.
 pub(super) struct Beats(pub(super) Arc<Trunk>, pub(super) u64);
 
 impl Source for Beats {

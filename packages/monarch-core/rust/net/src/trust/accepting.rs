@@ -20,6 +20,7 @@ use crate::trust::refused::Refused;
 /// Bytes read at once before the peer is known.
 const CHUNK: usize = 4096;
 
+/// The message that the handshake waits for.
 enum Step {
     /// Selects the own certificate and the issuers of acceptable peer certificates, from the ClientHello.
     ClientHello(Box<Acceptor>),
@@ -32,6 +33,7 @@ enum Step {
     Flush,
 }
 
+/// The state of the listening end of one handshake.
 pub(crate) struct Accepting {
     trust: Arc<HostTrust>,
     pub peer: String,

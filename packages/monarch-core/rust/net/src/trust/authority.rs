@@ -35,6 +35,7 @@ impl Lifetime {
     }
 }
 
+/// The signing key of one job, with its certificate. The client's `DialTrust` owns it.
 pub struct Authority {
     job: JobId,
     issuer: Issuer<'static, KeyPair>,
@@ -99,6 +100,7 @@ pub fn params(name: &str, lifetime: Lifetime) -> CertificateParams {
     params
 }
 
+/// A public key of P-256 that another process has made.
 struct PublicKey<'a>(&'a [u8]);
 
 impl PublicKeyData for PublicKey<'_> {

@@ -30,6 +30,7 @@ pub struct Target {
     pub name: String,
 }
 
+/// The credentials for connections of one job to other hosts.
 pub struct DialTrust {
     job: JobId,
     /// Set when the job is forgotten; shared with the `HostTrust` that made this value.
@@ -37,14 +38,19 @@ pub struct DialTrust {
     holds: Holds,
 }
 
+/// The kind of the credentials.
 pub(crate) enum Holds {
+    /// The credentials of the client of a job with a secret.
     Authority(Box<Client>),
     /// A host's certificate, issued by the job's authority.
     Member(Arc<ClientConfig>),
     /// The credentials of a host that joins other hosts on behalf of the client, which certifies them.
     Relay(Box<Relay>),
+    /// Certificates of the site.
     Site(Arc<ClientConfig>),
+    /// No credentials.
     Insecure,
+    /// No credentials; the kernel names the user at the other end of a unix socket.
     SameUser,
 }
 

@@ -19,6 +19,7 @@ use crate::trust::policy::{JobId, Kind};
 use crate::trust::proof::{Claim, PROOF, Role, digest};
 use crate::trust::refused::Refused;
 
+/// The message that the handshake waits for.
 enum Step {
     Handshake,
     /// Waits for the worker's proof and its public key, and checks the proof.
@@ -31,6 +32,7 @@ enum Step {
     Welcome,
 }
 
+/// The state of the dialling end of one handshake.
 pub(crate) struct Dialling {
     trust: Arc<DialTrust>,
     pub target: Target,

@@ -11,12 +11,14 @@ use crate::trust::refused::Refused;
 
 /// Most bytes of a hello: the longest greeting, `wire::greeting::LIMIT`.
 pub const MAX_HELLO: usize = 16 * 1024;
+/// Bytes before the body: length and tag.
 const HEADER: usize = 3;
 /// The first byte of a TLS handshake.
 const HANDSHAKE: u8 = 22;
 /// The refusal of a ClientHello: an unencrypted alert, fatal, access_denied.
 const ACCESS_DENIED: &[u8] = &[21, 3, 3, 0, 2, 2, 49];
 
+/// The kind of a frame of the handshake.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Tag {
@@ -47,6 +49,7 @@ impl Tag {
     }
 }
 
+/// The stream of a handshake with its unread and unwritten bytes.
 pub struct Exchange {
     pub stream: Stream,
     inbox: Vec<u8>,

@@ -21,6 +21,7 @@ use crate::trust::provider::{CHANNEL, JOIN, client_config, failed, server_config
 use crate::trust::refused::Refused;
 use crate::trust::verifier;
 
+/// The credentials of one listening process, for all its jobs.
 pub struct HostTrust {
     policy: Policy,
     /// With a secret: the TLS settings for joins, with a certificate that proves nothing.

@@ -19,6 +19,7 @@ use crate::trust::identity::Who;
 use crate::trust::policy::{JobId, Kind};
 use crate::trust::refused::Refused;
 
+/// The number of completed TLS handshakes.
 static HANDSHAKES: AtomicU64 = AtomicU64::new(0);
 
 /// TLS handshakes that this process has completed, at either end.
@@ -32,6 +33,7 @@ pub(crate) fn count(exchange: &Exchange) {
     }
 }
 
+/// The outcome of `drive`, if it is no error.
 pub enum Progress {
     Pending,
     Done(Opened),
@@ -50,17 +52,20 @@ pub struct Opened {
     pub peer: String,
 }
 
+/// The outcome of one step: continue, wait for the descriptor, or complete.
 pub(crate) enum Stepped {
     Next,
     Blocked,
     Done,
 }
 
+/// The state of the own end.
 enum End {
     Dialling(Dialling),
     Accepting(Box<Accepting>),
 }
 
+/// One handshake; `None` after its end.
 pub struct Opening(Option<(Exchange, End)>);
 
 impl Opening {

@@ -25,6 +25,7 @@ pub enum Kind {
     Channel = 2,
 }
 
+/// How the two ends of a connection authenticate each other.
 #[derive(Clone, Debug)]
 pub enum Policy {
     /// Both ends prove that they know a job secret.

@@ -19,6 +19,7 @@ pub const FIXED: usize = MAGIC.len() + 5;
 /// The separator between the release and the minor version of Python.
 const ON_PYTHON: &str = "+python";
 
+/// The minor version of Python in this process.
 static PYTHON: OnceLock<String> = OnceLock::new();
 
 /// Sets the minor version of Python that this process runs, `3.11`. Without it, only peers without Python are accepted.

@@ -12,14 +12,19 @@ use rustls::Connection;
 use crate::trust::policy::JobId;
 use crate::trust::secret::Secret;
 
+/// Bytes of a proof, an HMAC-SHA256.
 pub const PROOF: usize = 32;
 /// The length of the SHA-256 digest of the authority's certificate.
 pub const DIGEST: usize = 32;
+/// The exporter label of the key material (RFC 8446, section 7.5).
 const LABEL: &[u8] = b"EXPORTER-monarch-join";
 
+/// The end that makes a proof.
 #[derive(Clone, Copy)]
 pub enum Role {
+    /// The client, or a relay on its behalf.
     Dialler,
+    /// The worker that joins.
     Worker,
 }
 

@@ -9,16 +9,19 @@ use crate::trust::policy::JobId;
 use crate::trust::preface::Release;
 use crate::trust::verifier::Untrusted;
 
+/// The reason for which a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// The other end is not a Monarch process, or not one of the expected kind.
     #[error("not the expected protocol: {0}")]
     Protocol(String),
+    /// The versions of the two ends are incompatible.
     #[error("version {theirs} at the other end, {ours} here")]
     Version { ours: Release, theirs: Release },
     /// The other end does not know the job secret.
     #[error("wrong job secret")]
     Secret,
+    /// The certificate of the other end is invalid.
     #[error("certificate: {0}")]
     Certificate(String),
     /// The job is unknown here or was forgotten.
@@ -27,13 +30,16 @@ pub enum Refused {
     /// The job has the authority of another client.
     #[error("job {0} belongs to another client")]
     Authority(JobId),
+    /// The other end of a unix socket belongs to another user.
     #[error("the process at the other end belongs to user {0}")]
     User(u32),
     /// The other end has refused; its log has the reason. The text names the TLS alert, if it is not the usual one.
     #[error("refused by the other end{0}")]
     Denied(String),
+    /// The other end has closed the connection during the handshake.
     #[error("closed by the other end before it was open")]
     Closed,
+    /// Another error of the network.
     #[error("{0}")]
     Io(io::Error),
 }

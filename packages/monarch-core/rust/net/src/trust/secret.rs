@@ -19,6 +19,7 @@ const SHORTEST: usize = 16;
 /// Most bytes of a secret file. A longer file was most likely named by mistake.
 const LONGEST: u64 = 4096;
 
+/// The bytes of a secret, which are overwritten with zeros on drop.
 #[derive(Clone)]
 pub struct Secret(Vec<u8>);
 

@@ -11,6 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use crate::trust::identity::Identity;
 use crate::trust::provider::failed;
 
+/// The own key with its certificate, and the authorities that are trusted.
 #[derive(Clone)]
 pub struct SitePki {
     pub(crate) identity: Identity,

@@ -111,6 +111,7 @@ macro_rules! tls13_signatures {
     };
 }
 
+/// Checks the certificates of listening ends.
 #[derive(Debug)]
 struct Servers(Arc<WebPkiServerVerifier>);
 
@@ -129,6 +130,7 @@ impl ServerCertVerifier for Servers {
     tls13_signatures!();
 }
 
+/// Checks the certificates of dialling ends.
 #[derive(Debug)]
 struct Clients(Arc<dyn ClientCertVerifier>);
 
@@ -149,6 +151,7 @@ impl ClientCertVerifier for Clients {
     tls13_signatures!();
 }
 
+/// Checks nothing: the verifier of a join.
 #[derive(Debug)]
 struct Nobody;
 
