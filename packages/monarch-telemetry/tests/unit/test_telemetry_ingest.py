@@ -16,7 +16,7 @@ from monarch.telemetry._ingest.activity import Logs, event_batch, span_batches, 
 from monarch.telemetry._ingest.broadcasts import Broadcasts
 from monarch.telemetry._ingest.endpoints import WINDOW_US, EndpointStats
 from monarch.telemetry._ingest.entities import Facts, rank_of
-from monarch.telemetry._ingest.ids import FAILURE, actor_id, actor_ids, mixed, mixed_columns
+from monarch.telemetry._ingest.ids import EVENT, FAILURE, actor_id, actor_ids, event_id, event_ids, mixed, mixed_columns
 from monarch.telemetry._ingest.ingest import Ingest
 from monarch.telemetry._ingest.messages import Messages
 from monarch.telemetry._ingest.metrics import BOUNDS, Metrics
@@ -72,12 +72,32 @@ def test_ids_of_columns_are_those_of_rows(pairs: list[tuple[int, int]]) -> None:
     left, right = (pa.array(column, pa.uint64()) for column in zip(*pairs, strict=True))
     assert mixed_columns(3, left, right).to_pylist() == [mixed(3, *pair) for pair in pairs]
     assert actor_ids(left, right).to_pylist() == [actor_id(*pair) for pair in pairs]
+    assert event_ids(EVENT, left, right).to_pylist() == [event_id(EVENT, *pair) for pair in pairs]
 
 
 def test_ids_of_different_things_differ() -> None:
     parts = [(a, b) for a in range(300) for b in range(300)]
     assert len({mixed(*pair) for pair in parts}) == len(parts)
     assert mixed(1, 2) != mixed(2, 1) and mixed(0) != mixed(0, 0)
+
+
+def test_ids_of_events_have_their_order() -> None:
+    for proc in range(100):
+        ids = [event_id(EVENT, proc, number) for number in range(1000)]
+        assert ids == sorted(set(ids))
+    of_procs = {event_id(EVENT, proc, block << 20) for proc in range(300) for block in range(300)}
+    assert len(of_procs) == 300 * 300 and event_id(1, 2, 3) != event_id(2, 2, 3)
+
+
+def test_states_of_one_microsecond_have_their_order() -> None:
+    same = [dict(message(call, parent=0), us=7) for call in range(20)]
+    ends = [dict(message(call, duration=1, failed=0), us=7) for call in range(20)]
+    for at, pair in enumerate(zip(same, ends, strict=True)):
+        for more, row in enumerate(pair):
+            row["number"] = 2 * at + more
+    found = Messages(Sampling()).batches({"message.begun": rows(*same), "message.handled": rows(*ends)}, {})
+    states = sorted(values(found["actor_status_events"], "timestamp_us", "id", "new_status"))
+    assert [state for _, _, state in states] == ["Processing", "Idle"] * 20
 
 
 def test_states_of_a_message_have_its_id() -> None:

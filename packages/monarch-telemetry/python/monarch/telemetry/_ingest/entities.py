@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from monarch.telemetry._arrow import pa, pc
 from monarch.telemetry._ingest.gaps import UNKNOWN
-from monarch.telemetry._ingest.ids import ACTOR_EVENT, FAILURE, LINK, U64, actor_id, mixed
+from monarch.telemetry._ingest.ids import ACTOR_EVENT, FAILURE, LINK, U64, actor_id, event_id, mixed
 from monarch.telemetry._ingest.meshes import Meshes
 from monarch.telemetry._ingest.places import AGENT, Place, Places
 from monarch.telemetry._ingest.regions import WITHOUT_DIMENSIONS, region_of, sizes_of
@@ -212,7 +212,7 @@ class Facts:
 
     def _status(self, proc: int, mesh: int, number: int, us: int, status: str, reason: str | None) -> None:
         row = {
-            "id": mixed(ACTOR_EVENT, proc, number),
+            "id": event_id(ACTOR_EVENT, proc, number),
             "timestamp_us": us,
             "actor_id": actor_id(proc, mesh),
             "new_status": status,

@@ -12,6 +12,10 @@ from monarch.telemetry._arrow import pa, pc
 
 _MASK = (1 << 64) - 1
 _START, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+# The last bits of the number of an event stay as they are in its id: an actor ends one message and begins the next within a microsecond, and
+# the id decides their order. So many bits leave enough of others: with 10,000 processes, two ids are equal with 3 in a million.
+_COUNTED = 20
+_LAST = (1 << _COUNTED) - 1
 # Numbers to compare columns of ids with: a plain one would make Arrow take them for signed numbers, which they do not fit.
 U64 = (pa.scalar(0, pa.uint64()), pa.scalar(1, pa.uint64()))
 # What an id is of, where the same numbers may identify two things.
@@ -38,6 +42,17 @@ def mixed_columns(*parts: Any) -> Any:
         found = pc.multiply(pc.bit_wise_xor(found, pc.shift_right(found, _u64(27))), _u64(_SECOND))
         found = pc.bit_wise_xor(found, pc.shift_right(found, _u64(31)))
     return found
+
+
+def event_id(kind: int, proc: int, number: int) -> int:
+    """An event of a process, by the number that its recording gives it; those of events one after another have this order too."""
+    return (mixed(kind, proc, number >> _COUNTED) & ~_LAST) | (number & _LAST)
+
+
+def event_ids(kind: int, procs: Any, numbers: Any) -> Any:
+    """`event_id` of rows."""
+    blocks = mixed_columns(kind, procs, pc.shift_right(numbers, _u64(_COUNTED)))
+    return pc.bit_wise_or(pc.bit_wise_and(blocks, _u64(_MASK ^ _LAST)), pc.bit_wise_and(numbers, _u64(_LAST)))
 
 
 def actor_id(proc: int, mesh: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from monarch.telemetry._arrow import pa, pc
 from monarch.telemetry._ingest.broadcasts import FIRST
-from monarch.telemetry._ingest.ids import ACTOR_EVENT, BROADCAST, EVENT, MESSAGE, U64, actor_ids, mixed, mixed_columns
+from monarch.telemetry._ingest.ids import ACTOR_EVENT, BROADCAST, EVENT, MESSAGE, U64, actor_ids, event_ids, mixed, mixed_columns
 from monarch.telemetry._ingest.regions import WITHOUT_DIMENSIONS
 from monarch.telemetry._ingest.rows import Rows, repeated, text
 from monarch.telemetry._ingest.running import Running
@@ -191,7 +191,7 @@ def _messages(rows: Rows, ids: Any) -> Any:
 
 def _states(rows: Rows, ids: Any, state: Any) -> Any:
     states = repeated(state, pa.string(), rows.count) if isinstance(state, str) else state
-    return _batch(MESSAGE_STATUS_EVENTS, mixed_columns(EVENT, rows["proc"], rows["number"]), rows["us"], ids, states)
+    return _batch(MESSAGE_STATUS_EVENTS, event_ids(EVENT, rows["proc"], rows["number"]), rows["us"], ids, states)
 
 
 def _begun_state(methods: Any) -> Any:
@@ -201,7 +201,7 @@ def _begun_state(methods: Any) -> Any:
 
 
 def _actor_states(rows: Rows, state: Any) -> Any:
-    ids = mixed_columns(ACTOR_EVENT, rows["proc"], rows["number"])
+    ids = event_ids(ACTOR_EVENT, rows["proc"], rows["number"])
     actors = actor_ids(rows["proc"], rows["mesh"])
     return _batch(
         ACTOR_STATUS_EVENTS,

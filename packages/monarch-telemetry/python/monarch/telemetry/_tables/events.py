@@ -37,7 +37,7 @@ MESHES = Table(
 ACTOR_STATUS_EVENTS = Table(
     "actor_status_events",
     (
-        Column("id", "u64", "the event"),
+        Column("id", "u64", "the event; within a microsecond, later ones of a process have larger numbers"),
         time("timestamp_us", "when the status changed"),
         Column("actor_id", "u64", "the actor (actors.id)"),
         Column("new_status", "text", "Created, Client, Initializing, Idle, Processing, Stopping, Stopped, Failed and others"),
@@ -80,7 +80,7 @@ MESSAGES = Table(
 MESSAGE_STATUS_EVENTS = Table(
     "message_status_events",
     (
-        Column("id", "u64", "the event"),
+        Column("id", "u64", "the event; within a microsecond, later ones of a process have larger numbers"),
         time("timestamp_us", "when the status changed"),
         Column("message_id", "u64", "the message (messages.id)"),
         Column("status", "text", "queued, active, complete or failed"),
