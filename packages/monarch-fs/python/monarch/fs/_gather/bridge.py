@@ -30,7 +30,7 @@ from monarch.extension import Request, python_command, serve
 from monarch.fs._daemon.socket_messages import Channel, ChannelError
 from monarch.fs._gather.bridge_request import MOUNT_NAME, BridgeRequest, Point
 from monarch.fs._gather.host_health import TICK_SECONDS, Action, HostHealth
-from monarch.fs._gather.host_request import REQUESTS, Answer, decode, encode, peer_from
+from monarch.fs._gather.host_request import LARGEST_ANSWER, REQUESTS, Answer, attr_from, decode, encode, peer_from
 from monarch.fs._gather.slots import SLOTS, SMALLEST, read_slot
 from monarch.fs._kernel import connection
 from monarch.fs._kernel.mount_table import mount_row
@@ -100,11 +100,11 @@ def _with_handle(found: bytes) -> Answer | None:
     if len(found) >= SMALLEST:
         return None
     try:
-        answer = decode(found)
-    except ValueError:
-        # The server of the mount refuses it.
+        body, handle = decode(found)
+        return Answer({"attr": attr_from(body["attr"]), "size": body["size"]}, handle)
+    except (KeyError, TypeError, ValueError):
+        # The server of the mount takes it, or refuses it.
         return None
-    return answer if "size" in answer.body else None
 
 
 def _reported(bridge: weakref.ref[Bridge], number: int, request: Request) -> bytes:
@@ -360,6 +360,9 @@ class Bridge:
             return
         if isinstance(found, Exception):
             found = encode({"errno": errno.EIO, "reason": str(found)})
+        elif len(found) > LARGEST_ANSWER:
+            _log.warning("%s: %s: an answer of %d bytes is refused", self.target, host.point.directory or "the host", len(found))
+            found = encode({"errno": errno.EIO, "reason": f"an answer of {len(found)} bytes"})
         host.health.heard(time.monotonic())
         _, asked = host.pending.pop(call)
         self.counts["bytes"] += len(found)

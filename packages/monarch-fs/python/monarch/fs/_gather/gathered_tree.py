@@ -10,23 +10,27 @@ threads only hand answers and reports to.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from contextlib import suppress
+from typing import Protocol, TypeVar
 
 from monarch.fs._gather.block_cache import BLOCK, BlockCache, Version
 from monarch.fs._gather.confined_root import LONGEST_LISTING
-from monarch.fs._gather.file_server import LARGEST_READ
-from monarch.fs._gather.host_request import Answer, Body, attr_from, path_bytes, path_text
+from monarch.fs._gather.file_server import LARGEST_READ, PAGE
+from monarch.fs._gather.host_request import Answer, Body, attr_from, name_from, path_bytes, path_text
 from monarch.fs._gather.live_node import VALID, LiveNode
 from monarch.fs._gather.remote_attr import RemoteAttr
 from monarch.fs._gather.watcher import Changed
 from monarch.fs._kernel.poll_loop import Waiter
 from monarch.fs._tree.operations import ROOT, Attr, Entry, StatFs
 
+T = TypeVar("T")
+_log = logging.getLogger("monarch.fs")
 _BLOCKS_OF_READ = LARGEST_READ // BLOCK
 # Names that are asked for at once where names are looked up in order.
 _NAMES_AHEAD = 256
@@ -55,7 +59,9 @@ class GatheredTree:
         *,
         is_file: bool = False,
     ) -> None:
-        self._hosts, self._invalidate = hosts, invalidate
+        self._hosts, self._invalidate, self._directories = hosts, invalidate, points
+        # Hosts whose malformed answers are in the log.
+        self._malformed: set[int] = set()
         self.cache = BlockCache(cache_bytes)
         self._nodes: dict[int, LiveNode] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
@@ -115,12 +121,25 @@ class GatheredTree:
             raise OSError(errno.ESTALE, "no such inode")
         return found
 
-    async def _ask(self, host: int, body: Body) -> Answer:
+    async def _ask(self, host: int, body: Body, read: Callable[[Body], T]) -> T:
         done: Waiter[Answer] = Waiter()
         self._hosts.ask(host, body, done.set_result)
-        answer = await done
-        _body(answer)
-        return answer
+        return self._content(host, await done, read)
+
+    def _content(self, host: int, answer: Answer, read: Callable[[Body], T]) -> T:
+        """What `read` finds in an answer; `OSError` where the host has refused, is lost, or has answered something malformed."""
+        try:
+            if "errno" not in answer.body:
+                return read(answer.body)
+            number, reason = answer.body["errno"], answer.body.get("reason")
+            if not isinstance(number, int) or number not in errno.errorcode:
+                raise ValueError(f"errno {number!r}")
+        except (KeyError, TypeError, ValueError) as e:
+            if host not in self._malformed:
+                self._malformed.add(host)
+                _log.warning("%s: malformed answer: %s", self._directories[host] or "the host", f"{e!r}"[:200])
+            raise OSError(errno.EIO, "malformed answer of the host") from None
+        raise OSError(number, str(reason))
 
     # What the kernel asks.
 
@@ -153,15 +172,16 @@ class GatheredTree:
         if goes_on:
             names = [found for found, _ in directory.listing[place : place + _NAMES_AHEAD]]
             body: Body = {"op": "attrs", "path": path_text(directory.path), "names": [path_text(found) for found in names]}
-            attrs = (await self._ask(directory.host, body)).body["attrs"]
-            found = {one: (attr_from(values), asked) for one, values in zip(names, attrs, strict=True) if values is not None}
+            attrs = await self._ask(directory.host, body, lambda found: [found and attr_from(found) for found in found["attrs"]])
+            if len(attrs) != len(names):
+                raise OSError(errno.EIO, f"attributes of {len(attrs)} names, not {len(names)}")
+            found = {one: (attr, asked) for one, attr in zip(names, attrs, strict=True) if attr is not None}
             own = found.pop(name, None)
             # What was reported meanwhile may be of a later time than the answer.
             directory.ahead = found if asked > directory.reported else {}
             if own is not None:
                 return own
-        answer = await self._ask(directory.host, {"op": "attr", "path": path_text(_joined(directory.path, name))})
-        return attr_from(answer.body["attr"]), asked
+        return await self._ask(directory.host, {"op": "attr", "path": path_text(_joined(directory.path, name))}, _attr), asked
 
     def _taken(self, name: bytes, node: LiveNode, attr: Attr, valid: float = float("inf")) -> Entry:
         node.references += 1
@@ -194,7 +214,7 @@ class GatheredTree:
         body: Body = {"op": "attr", "path": path_text(node.path)}
         if node.attr is not None and not node.attr.is_directory and node.path:
             body["file"] = node.attr.identity
-        attr = attr_from((await self._ask(node.host, body)).body["attr"])
+        attr = await self._ask(node.host, body, _attr)
         # The root of the mount keeps its kind, since the kernel has no other inode for it; that of a host may become another one.
         keeps_kind = node.inode == ROOT or (node.attr is not None and node.path)
         if keeps_kind and stat.S_IFMT(attr.mode) != stat.S_IFMT(node.shown().mode):
@@ -205,7 +225,7 @@ class GatheredTree:
         node = self._node(inode)
         if node.host < 0:
             raise OSError(errno.EINVAL, "no link")
-        return path_bytes((await self._ask(node.host, {"op": "link", "path": path_text(node.path)})).body["link"])
+        return await self._ask(node.host, {"op": "link", "path": path_text(node.path)}, lambda body: path_bytes(body["link"]))
 
     async def readdir(self, inode: int, after: int) -> Iterator[Entry]:
         node = self._node(inode)
@@ -228,21 +248,23 @@ class GatheredTree:
                 self._hosts.ask(child.host, {"op": "attr", "path": ""}, answers[-1][1].set_result)
         for child, waiter in answers:
             answer = await waiter
-            if "attr" in answer.body:
-                child.take(attr_from(answer.body["attr"]), asked)
+            with suppress(OSError):
+                child.take(self._content(child.host, answer, _attr), asked)
 
     async def _list(self, node: LiveNode) -> list[tuple[bytes, RemoteAttr]]:
         found: list[tuple[bytes, RemoteAttr]] = []
         position = ""
-        while True:
-            answer = (await self._ask(node.host, {"op": "list", "path": path_text(node.path), "after": position})).body
-            found += [(path_bytes(text), attr_from(values)) for text, values in answer["entries"]]
-            if answer["last"]:
+        # A host that never comes to an end takes neither all memory here nor all time.
+        for _ in range(LONGEST_LISTING // PAGE + 1):
+            body: Body = {"op": "list", "path": path_text(node.path), "after": position}
+            entries, last, after = await self._ask(node.host, body, _page)
+            found += entries
+            if last:
                 return found
-            # A host that never comes to an end does not take all memory here either.
-            if len(found) > LONGEST_LISTING or not answer["entries"] and answer["after"] == position:
-                raise OSError(errno.EOVERFLOW, f"more than {LONGEST_LISTING} names", node.path)
-            position = answer["after"]
+            if len(found) > LONGEST_LISTING or not entries and after == position:
+                break
+            position = after
+        raise OSError(errno.EOVERFLOW, f"more than {LONGEST_LISTING} names", node.path)
 
     def _points(self, node: LiveNode, after: int) -> Iterator[Entry]:
         for number, (name, child) in enumerate(sorted(node.children.items())[after:], after + 1):
@@ -270,8 +292,8 @@ class GatheredTree:
             # A root that is a file is whatever file has its name now.
             await self._refresh(node)
         asked = time.monotonic()
-        answer = await self._ask(node.host, {"op": "hold", "path": path_text(node.path), "file": node.attr.identity})
-        node.take(attr_from(answer.body["attr"]), asked)
+        body: Body = {"op": "hold", "path": path_text(node.path), "file": node.attr.identity}
+        node.take(await self._ask(node.host, body, _attr), asked)
 
     async def read(self, inode: int, offset: int, size: int) -> bytes:
         node = self._node(inode)
@@ -327,8 +349,8 @@ class GatheredTree:
             for number in run:
                 del self._coming[inode, number, version]
             try:
-                attr = attr_from(_body(answer)["attr"])
-            except (OSError, KeyError, TypeError) as e:
+                attr = self._content(node.host, answer, _attr)
+            except OSError as e:
                 for waiter in waiters:
                     waiter.set_exception(e)
                 return
@@ -397,11 +419,14 @@ class GatheredTree:
         self._invalidate(names, sorted(inodes))
 
 
-def _body(answer: Answer) -> Body:
-    """The content of an answer; `OSError` where the host has refused or is lost."""
-    if "errno" in answer.body:
-        raise OSError(answer.body["errno"], answer.body.get("reason", ""))
-    return answer.body
+def _attr(body: Body) -> RemoteAttr:
+    return attr_from(body["attr"])
+
+
+def _page(body: Body) -> tuple[list[tuple[bytes, RemoteAttr]], bool, str]:
+    """Names of a directory that are shown, whether there are no more, and the last name of the page."""
+    entries = [(name_from(text), attr_from(values)) for text, values in body["entries"]]
+    return [(name, attr) for name, attr in entries if attr.is_shown], bool(body["last"]), body["after"]
 
 
 def _joined(directory: bytes, name: bytes) -> bytes:

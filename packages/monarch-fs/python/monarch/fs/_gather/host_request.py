@@ -19,6 +19,11 @@ from monarch.fs._relay.peer import Peer
 # Requests for files of a root, by the token of their subscription, are asked under this name; the changes of it under the token.
 REQUESTS = "monarch.fs.gather"
 Body = dict[str, Any]
+# Bytes of an answer: a page of the longest names, with escapes, is larger than the bytes of a read.
+LARGEST_ANSWER = 16 << 20
+_LONGEST_NAME = 255
+# Of the fields of `RemoteAttr`: what the kernel takes.
+_BOUNDS = ((0, 0o177777), (0, 2**63 - 1), *((-(2**63), 2**63 - 1),) * 2, (0, 2**63 - 1), *((0, 2**64 - 1),) * 2)
 
 
 class Answer(NamedTuple):
@@ -107,5 +112,19 @@ def decode_changes(body: Body) -> list[Changed] | None:
         return None
 
 
-def attr_from(found: list[int]) -> RemoteAttr:
-    return RemoteAttr(*found)
+def attr_from(found: Any) -> RemoteAttr:
+    """`ValueError` or `TypeError` for values that no file has."""
+    attr = RemoteAttr(*found)
+    if any(type(value) is not int for value in attr) or not all(
+        low <= value <= high for value, (low, high) in zip(attr, _BOUNDS, strict=True)
+    ):
+        raise ValueError(f"attributes {found!r}")
+    return attr
+
+
+def name_from(text: Any) -> bytes:
+    """`ValueError` or `TypeError` for what names no file of a directory."""
+    name = path_bytes(text)
+    if not 0 < len(name) <= _LONGEST_NAME or name in (b".", b"..") or b"/" in name or b"\0" in name:
+        raise ValueError(f"a name {text!r}")
+    return name

@@ -14,7 +14,8 @@ def answer_errno(what: str, e: Exception) -> int:
         return errno.EINTR
     if isinstance(e, TimeoutError):
         return errno.EIO
-    if isinstance(e, OSError) and e.errno:
+    # The kernel takes no other numbers: the reader would wait for ever.
+    if isinstance(e, OSError) and e.errno in errno.errorcode:
         return e.errno
     _log.error("%s failed", what, exc_info=e)
     return errno.EIO
