@@ -74,7 +74,7 @@ impl ActorMailbox {
         self.inner.set_doing(name);
     }
 
-    /// The number of deliveries taken so far.
+    /// The number of messages taken so far.
     #[getter]
     fn taken(&self) -> u64 {
         self.inner.taken()

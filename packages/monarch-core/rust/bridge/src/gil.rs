@@ -174,7 +174,7 @@ fn must_stay() -> bool {
     (EXITING.load(Ordering::Acquire) || LEAVING.load(Ordering::Acquire) && !STAYS.get()) && !IS_MAIN.with(|m| *m)
 }
 
-/// Calls `park_if_exiting` without the GIL. The caller holds the GIL.
+/// Blocks this thread as `park_if_exiting` does. The caller holds the GIL, which is released.
 #[pyfunction]
 pub fn stay_if_leaving(py: Python<'_>) {
     if must_stay() {

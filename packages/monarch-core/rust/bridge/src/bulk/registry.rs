@@ -28,8 +28,7 @@ pub struct Bulk {
 #[pymethods]
 impl Bulk {
     /// `tracer` is the process that Yama is given as the tracer, an ancestor of the other processes; 0 if there is none. `opening` bounds
-    /// the seconds for opening a connection. `streams` is the number of streams to each process of another host; 1 means as many as improve
-    /// the speed.
+    /// the seconds for opening a connection. `streams` is the number of streams to each process of another host; 1 chooses it by the cores.
     #[new]
     fn new(process: &Process, job: u64, tracer: i32, opening: f64, streams: usize) -> PyResult<Self> {
         gil::check_not_forked()?;

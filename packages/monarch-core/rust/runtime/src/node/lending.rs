@@ -30,8 +30,8 @@ pub const NEVER: usize = usize::MAX;
 /// How long a process that could not connect to this one gets no offers. Its parts go through the agents in this time.
 const REST: Duration = Duration::from_secs(60);
 
-/// STALL_TIMEOUT: a receiver that pulls no byte for 4 s loses its offers, so the frames that wait for it are sent. A stop of a frozen
-/// receiver is often among them.
+/// A receiver that pulls no byte for this time no longer delays frames: the frames that wait for its offers are sent, and its stop may be
+/// among them. Its offers stay valid. 4 s is long for a live receiver, and short for a user who stops a frozen one.
 const STALLED: Duration = Duration::from_secs(4);
 /// The interval of checks for receivers without progress; short against `STALLED`.
 const LOOK: Duration = Duration::from_millis(500);

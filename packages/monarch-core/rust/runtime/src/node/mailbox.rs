@@ -183,7 +183,7 @@ impl LostAt {
 /// A sleep during which a check has found work.
 struct Overslept {
     since: Instant,
-    /// The number of deliveries taken before the sleep, and the number of sleeps.
+    /// The number of messages taken before the sleep, and the number of sleeps.
     progress: (u64, u64),
 }
 
@@ -250,7 +250,7 @@ pub struct Mailbox {
     consumer: std::sync::RwLock<Option<std::sync::Arc<Consumer>>>,
     /// For an actor: its display name and its thread.
     label: OnceLock<(String, u64)>,
-    /// The number of deliveries taken so far: it shows a stop whether the actor makes progress.
+    /// The number of messages taken so far. A stop reads it to see whether the actor makes progress.
     taken: AtomicU64,
 }
 

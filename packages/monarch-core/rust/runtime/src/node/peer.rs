@@ -137,7 +137,7 @@ impl Peer {
             return Some(frame);
         }
         let mut assembly = lock(&self.assembly);
-        // No more parts of an ended process arrive. The lock order is that of `set_ended`.
+        // No more parts of an ended process arrive. `set_ended` sets the end before it empties the assembly, so no frame is left in it.
         if self.ended.get().is_some() {
             return Some(frame);
         }
