@@ -16,7 +16,7 @@ use crate::lock::lock;
 use crate::poller::{Poller, Source};
 use crate::trust::{HostTrust, Opened, Opening};
 
-/// Most connections that are not authenticated yet. The bound is on their descriptors and memory.
+/// Most connections that are not authenticated yet: a flood uses no more descriptors and memory than these.
 const HALF_OPEN: usize = 256;
 /// Time limit of a handshake.
 const PATIENCE: Duration = Duration::from_secs(5);

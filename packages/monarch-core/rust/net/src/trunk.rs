@@ -245,7 +245,7 @@ impl Trunk {
         pipe.outbox.prologue(prologue);
         (pipe.stream, pipe.routed) = (Some((stream, token)), false);
         pipe.want_write = false;
-        // The call fails only at the descriptor limit. The stream is then silent, and the missing heartbeats end it.
+        // The call fails only if the kernel lacks memory or epoll watches, or in a forked child. The stream is then not read.
         let _ = self.poller.add(token, fd, Arc::new(Frames(self.clone(), token)));
         self.flush(&mut pipe);
         drop(pipe);

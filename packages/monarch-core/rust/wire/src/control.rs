@@ -90,7 +90,7 @@ pub enum Control {
         mailbox: MailboxId,
         spec: Vec<u8>,
     },
-    /// Requests the end of a proc, gracefully within `grace_ms` and then by SIGKILL. Sent to the proc itself, it contains no kill.
+    /// Requests the end of a proc, gracefully within `grace_ms` and then by SIGKILL. If it is sent to the proc itself, no kill follows.
     StopProc {
         uid: ProcUid,
         grace_ms: u64,

@@ -81,8 +81,8 @@ impl Fetching {
         Fetching { fabric, width: width.max(1), owners: Mutex::default() }
     }
 
-    /// Fills the block with the part that the owner offers. No other thread reads the block meanwhile. `done` is called on a thread of this
-    /// type.
+    /// Fills the block with the part that the owner offers. No other thread reads the block meanwhile. `done` is called on a pulling thread
+    /// or, if no thread can be started, on the calling one.
     pub fn fetch(&self, owner: u64, loan: Loan, block: Arc<Block>, done: Done) {
         let mut owners = lock(&self.owners);
         let far = || Far::new(owner, self.fabric.clone(), self.width);
