@@ -12,8 +12,8 @@ from monarch.telemetry._arrow import pa, pc
 
 _MASK = (1 << 64) - 1
 _START, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-# The last bits of the number of an event stay as they are in its id: an actor ends one message and begins the next within a microsecond, and
-# the id decides their order. So many bits leave enough of others: with 10,000 processes, two ids are equal with 3 in a million.
+# The last bits of the number of an event are those of its id: an actor ends one message and begins the next within a microsecond, and ids
+# decide the order of both. So many bits leave enough others: of 10,000 processes, two have equal ids with a probability of 3 in a million.
 _COUNTED = 20
 _LAST = (1 << _COUNTED) - 1
 # Numbers to compare columns of ids with: a plain one would make Arrow take them for signed numbers, which they do not fit.
