@@ -1,6 +1,6 @@
-"""What the script of a client does here when a test tells it to."""
+"""The client's script: its commands, which a test sends."""
 
-# Commands come as lines, each is answered by one line. On each host there are two procs with two actors each.
+# Commands arrive as lines; one line answers each. Each host has two procs with two actors each.
 PRELUDE = """
 import asyncio, json, os, queue, random, signal, sys, threading, time, zlib
 import monarch.actor

@@ -1,4 +1,4 @@
-"""Hosts in network namespaces; where there can be none these tests are left out, but not in CI."""
+"""Hosts in network namespaces. Without permission for namespaces these tests are left out, but not in CI."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(params=["sent", "fetched"])
 def moved(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> str:
-    """Large messages between hosts go through the agents, or are fetched by their receivers."""
+    """Large messages between hosts go through the agents, or their receivers pull them."""
     site = tmp_path / "site"
     site.mkdir()
     movers.install(site, movers.LEAST if request.param == "fetched" else None)

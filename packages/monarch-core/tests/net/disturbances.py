@@ -1,4 +1,4 @@
-"""What is done to the second of three hosts, and what is to hold then."""
+"""Disturbances of the second of three hosts, and the conditions that must hold afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def pause(seconds: float) -> None:
 
 
 def assert_lost(cluster: Cluster, why: str) -> None:
-    """The second of three hosts is lost, and told once for each mesh and rank there; the others go on."""
+    """The second of three hosts is lost, the client's owners are notified once for each mesh and rank there, and the others continue."""
     client = cluster.clients[-1]
     said = client.say("lost", 1)
     assert said.startswith(f"host_lost {cluster.hosts[1].name}: {why}"), said
@@ -24,7 +24,7 @@ def assert_lost(cluster: Cluster, why: str) -> None:
 
 
 def is_free_again(cluster: Cluster, client: Client) -> None:
-    """It is back, has cleaned up what it had for this client, and is a host like others for the next."""
+    """The host is back, has removed this client's processes, and is usable for the next client."""
     cluster.hosts[1].heal()
     cluster.ended(cluster.hosts[1], client.pids["h3"])
     assert client.end() == 0
@@ -33,7 +33,9 @@ def is_free_again(cluster: Cluster, client: Client) -> None:
 
 @contextlib.contextmanager
 def nothing_lost(cluster: Cluster, begin: str, end: str, *arguments: object) -> Iterator[None]:
-    """While it is disturbed a client does `begin`, with these arguments; `end` says whether all has come, once and in order."""
+    """A client runs the command `begin` with these arguments during a disturbance. `end` checks that all messages have arrived, once and in
+    order.
+    """
     client = cluster.client()
     assert client.say(begin, *arguments) == "on"
     yield

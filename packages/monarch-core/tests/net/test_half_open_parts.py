@@ -1,4 +1,4 @@
-"""Large arguments and results whose connections die without a word: they come over others."""
+"""Large arguments and results whose connections die silently: they arrive over others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.netns.cluster import Cluster
 
 @pytest.fixture
 def fetching(cluster: Cluster, tmp_path: Path) -> Cluster:
-    """Large messages between hosts are fetched by their receivers."""
+    """The receivers of large messages between hosts pull them."""
     site = tmp_path / "site"
     site.mkdir()
     movers.install(site, movers.LEAST)
@@ -24,7 +24,7 @@ def fetching(cluster: Cluster, tmp_path: Path) -> Cluster:
 @pytest.mark.parametrize(("begin", "end"), [("give", "given"), ("fetch", "fetched")], ids=["argument", "result"])
 def test_large_part_comes_when_its_stream_dies_silently(fetching: Cluster, begin: str, end: str, how: str) -> None:
     client = fetching.client()
-    # 52 s would be its time, after which the agents would carry it.
+    # The limit of this part is 52 s, after which the agents would transfer it.
     assert client.say(begin, 0, 128) == "on"
     found = fetching.streams(0)
     if how == "flow":

@@ -1,4 +1,4 @@
-"""Hosts and clients that die, freeze, or are cut off: who is lost, when, and what is left."""
+"""Hosts and clients that die, freeze, or are cut off: which are lost, when, and what is left."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_agent_frozen_is_lost_and_refused_when_it_runs_again(cluster: Cluster) -
     cluster.ended(cluster.hosts[1], client.pids["h3"])
     assert [client.say("alive", n) for n in (0, 2)] == ["True", "True"]
     assert client.end() == 0
-    # For the next client it is a host like others.
+    # The host is usable for the next client.
     assert cluster.client().end() == 0
 
 
@@ -103,7 +103,7 @@ def test_agent_killed_with_large_parts_on_the_way(cluster: Cluster) -> None:
 @pytest.mark.parametrize("back", [True, False], ids=["both ways", "one way"])
 def test_link_that_third_hosts_see_around_loses_nothing(cluster: Cluster, back: bool) -> None:
     client = cluster.client()
-    # The link is there before it breaks.
+    # The link exists before it breaks.
     assert client.say("ready", 0, 1) == "True"
     cluster.network.cut_link(cluster.hosts[0], cluster.hosts[1], back=back)
     assert client.say("relay", 0, 1, 100) == "on"
@@ -125,7 +125,7 @@ def test_link_that_does_not_come_back_is_lost(cluster: Cluster) -> None:
 
 
 def test_cast_reaches_those_that_a_host_on_its_way_cannot_reach(cluster: Cluster) -> None:
-    # From each host to the next one.
+    # The tree is a chain: each host forwards to the next one.
     cluster.env["MONARCH_CAST_FAN_OUT"] = "1"
     client = cluster.client(MONARCH_CHANNEL_RECONNECT_TIMEOUT="2s")
     assert client.say("ready", 0, 1) == "True"
@@ -145,7 +145,7 @@ def test_client_killed_leaves_nothing(cluster: Cluster) -> None:
     for host in cluster.hosts:
         cluster.ended(host, client.pids[host.name])
         assert len(cluster.cleanups(host, client.pids[host.name])) == 2
-    # The agents wait for the next one.
+    # The agents wait for the next client.
     assert cluster.client().end() == 0
 
 

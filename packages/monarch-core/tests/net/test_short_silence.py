@@ -9,9 +9,9 @@ from disturbances import nothing_lost, pause
 
 from tools.netns.cluster import Cluster
 
-# The limit, and two thirds of it.
+# The limit, and the silence of two thirds of it.
 SILENCES = [("3s", 2.0), ("12s", 8.0)]
-# A host that does not hear its client keeps its work for longer.
+# The time for which a host without a heartbeat of its client keeps the client's work.
 LEASE = "1m"
 
 
@@ -36,7 +36,7 @@ def test_agent_frozen_for_two_thirds_of_the_limit(cluster: Cluster, limit: str, 
 
 @pytest.mark.parametrize("host", [0, 2])
 def test_hosts_cut_off_one_after_the_other_lose_nothing(cluster: Cluster, host: int) -> None:
-    """What others have heard last does not shorten the limit."""
+    """The last indirect heartbeat does not shorten the limit."""
     cluster.env["MONARCH_HOST_LOSS_TIMEOUT"] = "6s"
     with nothing_lost(cluster, "stream", "streamed"):
         for cut in (1, host):

@@ -1,4 +1,6 @@
-"""Faults where hosts have joined by way of others: here in a row, the client with the first, that with the second, that with the third."""
+"""Faults of hosts that have joined through relays: here a chain, the client with the first host, that with the second, and that with the
+third.
+"""
 
 from __future__ import annotations
 

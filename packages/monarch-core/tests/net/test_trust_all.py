@@ -1,4 +1,4 @@
-"""A worker and a client as they were written for torchmonarch 0.7, on two machines: without an edit, by one setting of both."""
+"""An unedited worker and client of torchmonarch 0.7 on two machines: one setting on both makes them work."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def network() -> Iterator[Network]:
 
 
 def ended(network: Network, worker: dict[str, str], client: dict[str, str]) -> tuple[tuple[int, str], tuple[int, str, str]]:
-    """Exit code and stderr of the worker, and those of the client with its output; each has these variables besides."""
+    """Exit code and stderr of the worker, and those of the client with its output. Each runs with the given additional variables."""
     env = {name: value for name, value in os.environ.items() if name not in ("MONARCH_TRUST_ALL", "MONARCH_JOB_SECRET_FILE")}
     here, there = network.hosts
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     serving = there.popen(sys.executable, "-c", WORKER, env={**env, **worker}, **pipes)
     assert serving.stdout is not None and serving.stdout.readline() == "started\n"
-    # A listener that is not there yet is dialled again.
+    # The client dials again until the listener is there.
     script = here.popen(sys.executable, "-c", CLIENT, f"tcp://{there.name}:{PORT}", env={**env, **client}, **pipes)
     output, error = script.communicate()
     if worker and script.returncode:

@@ -1,4 +1,4 @@
-"""What all tests share that are clients themselves: pytest's process is the root of everything that they spawn."""
+"""Fixtures of the tests that are clients themselves: pytest's process is the root of all meshes that they spawn."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from monarch.actor import Actor, debug_controller, endpoint, this_proc
 
 @pytest.fixture(scope="session", autouse=True)
 def failures_do_not_end_pytest() -> None:
-    """A failure may reach the root after the test that wanted it is over, and the usual hook would end the run in another one.
+    """Replaces the fault hook: a failure may reach the root after its test is over, and the usual hook would end the run in another test.
 
-    Tests that are about the hook put their own in its place, or run a script of their own.
+    Tests of the hook set a hook of their own, or run a script of their own.
     """
-    # For good: that of the last test may come when pytest is done.
+    # The hook is never restored: the last test's failure may come when pytest is done.
     monarch.actor.unhandled_fault_hook = lambda failure: None
 
 
@@ -44,7 +44,9 @@ def faults():
 
 @pytest.fixture
 def fresh(faults):
-    """Takes what a test leaves: failures come in order, so one of our own tells that no more are to come."""
+    """Takes the failures that a test leaves. Failures come in order, so the arrival of a failure of this fixture marks the end of the
+    others.
+    """
     yield
     this_proc().spawn("last", Last).fail.broadcast()
     while faults.get().name != "last":  # polls: the queue waits
@@ -53,7 +55,7 @@ def fresh(faults):
 
 @pytest.fixture(params=["sent", "fetched"])
 def moved(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Large messages between hosts go through the agents, or are fetched by their receivers."""
+    """Large messages between hosts go through the agents, or their receivers pull them."""
     from monarch._core.process.current import current_process
     from tools import movers
 
@@ -64,7 +66,7 @@ def moved(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture(scope="module")
 def debug_server() -> Iterator[tuple[str, int]]:
-    """Its address; whatever port is free."""
+    """The address of the debug server, on any free port."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MONARCH_DEBUG_SERVER_PORT", "0")
         yield debug_controller().serve.call_one().get()

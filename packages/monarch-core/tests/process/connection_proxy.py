@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a port of this machine, which ends, halves, resets, refuses or pauses connections at command."""
+"""A TCP proxy in front of a port of this machine. On command it ends, half-closes, resets, refuses or pauses connections."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import struct
 import threading
 from collections.abc import Callable
 
-# Bytes that are read at once, and that wait for a peer that does not read.
+# Bytes of one read, and the most bytes that wait for a peer that does not read.
 CHUNK = 256 << 10
 
 
 class Direction:
-    """What is read from one end and sent to the other."""
+    """The bytes of one direction of a connection."""
 
     def __init__(self, source: socket.socket, sink: socket.socket) -> None:
         self.source = source
         self.sink = sink
         self.waiting = b""
-        # The sink has got its FIN: what comes after that is thrown away.
+        # The sink has got its FIN: later bytes are dropped.
         self.ended = False
         # The source has sent its FIN.
         self.over = False
 
 
 class Pair:
-    """The two connections of one client: `near` is of the dialler, `far` leads to the port."""
+    """The two connections of one client: `near` is the dialler's, `far` leads to the port."""
 
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.near = near
         self.far = far
         self.directions = (Direction(near, far), Direction(far, near))
-        # What the dialler sends first is kept back, or was: nothing else is forwarded then.
+        # Whether the dialler's bytes are held back now, and whether they ever were: nothing else is forwarded then.
         self.held = False
         self.late = False
 
@@ -42,7 +42,7 @@ class Pair:
 
 
 class ConnectionProxy:
-    """Forwards to `address` until the block is left. Commands take effect when they return; connections may be made at any time."""
+    """Forwards to `address` until the block is left. Commands have taken effect when they return; connections may be made at any time."""
 
     def __init__(self, address: str) -> None:
         self.lead_to(address)
@@ -55,7 +55,7 @@ class ConnectionProxy:
         self._threshold: int | None = None
         self._action: Callable[[], None] | None = None
         self.acted = threading.Event()
-        # Connections that were forwarded, and bytes.
+        # The number of forwarded connections, and of bytes.
         self.count = 0
         self.passed = 0
         self._selector = selectors.DefaultSelector()
@@ -73,66 +73,66 @@ class ConnectionProxy:
         return f"tcp://127.0.0.1:{self.port}"
 
     def lead_to(self, address: str) -> None:
-        """New connections are forwarded to this address."""
+        """Forwards new connections to this address."""
         host, _, port = address.removeprefix("tcp://").rpartition(":")
         self._to = (host, int(port))
 
     # ---- commands
 
     def finish(self) -> None:
-        """Both ends of each connection get a FIN; what they still send is thrown away."""
+        """Sends a FIN to both ends of each connection; later bytes from them are dropped."""
         self._do(self._finish)
 
     def finish_near(self) -> None:
-        """The dialler of each connection gets a FIN; what it sends is forwarded as before."""
+        """Sends a FIN to the dialler of each connection; its bytes are still forwarded."""
         self._do(lambda: self._end([p.directions[1] for p in self._pairs]))
 
     def finish_far(self) -> None:
-        """The listener of each connection gets a FIN; what it sends is forwarded as before."""
+        """Sends a FIN to the listener of each connection; its bytes are still forwarded."""
         self._do(lambda: self._end([p.directions[0] for p in self._pairs]))
 
     def reset(self) -> None:
-        """Both ends of each connection get a reset."""
+        """Sends a reset to both ends of each connection."""
         self._do(self._reset)
 
     def pause(self) -> None:
-        """Connections stay open, and nothing is forwarded until `resume`."""
+        """Forwards nothing until `resume`; connections stay open."""
         self._do(lambda: self._set_paused(True))
 
     def resume(self) -> None:
         self._do(lambda: self._set_paused(False))
 
     def hold_new(self, holds: bool = True) -> None:
-        """What the dialler of a new connection sends is kept back until `release`; `hold_new(False)` ends this for later connections."""
+        """Holds the bytes of the diallers of new connections back until `release`; `hold_new(False)` ends this for later connections."""
         self._do(lambda: setattr(self, "_holds", holds))
 
     def abandon(self) -> None:
-        """The dialler of each connection of which something is kept back gets a reset."""
+        """Sends a reset to the dialler of each connection with bytes held back."""
         self._do(self._abandon)
 
     def release(self) -> None:
-        """What was kept back is forwarded, though the dialler may have gone."""
+        """Forwards the bytes held back, though their diallers may have gone."""
         self._do(self._release)
 
     def held(self) -> int:
-        """Connections of which something is kept back."""
+        """The number of connections with bytes held back."""
         return sum(pair.held and bool(pair.directions[0].waiting) for pair in list(self._pairs))
 
     def refuse(self) -> None:
-        """New connections are refused by the kernel."""
+        """Makes the kernel refuse new connections."""
         self._do(self._close_listener)
 
     def admit(self) -> None:
         self._do(self._listen)
 
     def redirect(self, address: str) -> None:
-        """New connections lead to another port."""
+        """Leads new connections to another port."""
         host, _, port = address.removeprefix("tcp://").rpartition(":")
         to = (host, int(port))
         self._do(lambda: setattr(self, "_to", to))
 
     def when(self, nbytes: int, action: Callable[[], None]) -> None:
-        """Does `action`, a command, when so many more bytes have been forwarded; `acted` is set then."""
+        """Runs `action`, a command, when `nbytes` more bytes have been forwarded, and then sets `acted`."""
 
         def set_it() -> None:
             self._threshold, self._action = self.passed + nbytes, action
@@ -172,7 +172,7 @@ class ConnectionProxy:
             self._watch()
 
     def _watch(self) -> None:
-        """Has the selector look at what can go on."""
+        """Registers the sockets that can make progress with the selector."""
         for pair in [p for p in self._pairs if p.is_over()]:
             self._drop(pair)
         for pair in self._pairs:
@@ -205,7 +205,7 @@ class ConnectionProxy:
         try:
             far = socket.create_connection(self._to)
         except OSError:
-            # As a proxy does whose server is gone: it has accepted before it knows.
+            # A proxy whose server is gone behaves like this: it has accepted before it knows.
             near.close()
             return
         for end in (near, far):
@@ -232,7 +232,7 @@ class ConnectionProxy:
             except BlockingIOError:
                 continue
             except OSError:
-                # One end was reset: so is the other.
+                # A reset of one end resets the other end too.
                 return self._drop(pair, reset=True)
 
     def _move_one(self, d: Direction) -> None:

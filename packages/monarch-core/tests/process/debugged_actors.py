@@ -136,7 +136,7 @@ class Initial(Actor):
 
 
 class Plain(Actor):
-    """Never stops."""
+    """Has no breakpoint."""
 
     @endpoint
     def answer(self):
@@ -144,7 +144,7 @@ class Plain(Actor):
 
 
 class DebugLine:
-    """What `nc` is to the debug server: sends lines, reads up to a prompt."""
+    """A plain line client of the debug server, like `nc`: sends lines, reads up to a prompt."""
 
     def __init__(self, address):
         self.socket = socket.create_connection(address, 20)
@@ -152,7 +152,7 @@ class DebugLine:
         self.greeting = self.until(PROMPT)
 
     def until(self, end):
-        """Everything up to and without `end`, which must come."""
+        """The output up to and without `end`, which must come."""
         while end not in self.seen:
             data = self.socket.recv(1 << 16)
             assert data, f"ended before {end!r}: {self.seen}"
@@ -168,7 +168,7 @@ class DebugLine:
         return self.until(prompt)
 
     def rest(self):
-        """What comes until the server closes."""
+        """The output until the server closes the connection."""
         while data := self.socket.recv(1 << 16):
             self.seen += data.decode()
         return self.seen
@@ -184,11 +184,11 @@ class DebugLine:
 
 
 def sessions(count=1):
-    """Waits until so many sessions stand, and lists them."""
+    """Waits until `count` sessions stand, and lists them."""
     debug_controller().wait_pending_sessions.call_one(count).get()
     return debug_controller().list.call_one(print_output=False).get()
 
 
 def ranks_of(text):
-    """Of a table."""
+    """The ranks in a table."""
     return [int(row.split()[1]) for row in text.splitlines()[2:]]

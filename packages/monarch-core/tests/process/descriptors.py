@@ -1,4 +1,4 @@
-"""A process that has few descriptors left, for a while."""
+"""A process that temporarily has few descriptors left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def few_descriptors(free: int) -> Iterator[None]:
-    """So many more can be opened, until the block is left."""
+    """Allows `free` more descriptors, until the block is left."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 2 + free, hard))
     held: list[int] = []

@@ -1,4 +1,6 @@
-"""Actors that end, wait or are cut off, for tests of deaths. Free of imports of the test framework, which every process would pay for."""
+"""Actors that end, wait or are cut off, for tests of deaths. This module imports nothing of the test framework, for which every process
+would pay.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class Worker(Actor):
 
     @endpoint
     def cut_off(self) -> int:
-        """Closes every socket of this process, as a broken program may, and lives on."""
+        """Closes every socket of this process, as a broken program may, and continues."""
         threading.Thread(target=_close_sockets, daemon=True).start()
         threading.Event().wait()
         return 0

@@ -1,4 +1,4 @@
-"""Waits for what no event tells of."""
+"""Waits for conditions that no event announces."""
 
 import inspect
 import time
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def eventually(what: str, look: "Callable[[], Any]", holds: "Callable[[Any], object]" = bool, seconds: float = 60.0) -> "Any":
-    """The first result of `look` that `holds`; fails with `what` was waited for and the last result, also where pytest's limit is first."""
+    """The first result of `look` that `holds`. The failure names `what` and the last result, even if pytest's own limit comes first."""
     seen, end = None, time.monotonic() + seconds
     try:
         while not holds(seen := look()):
@@ -25,5 +25,5 @@ def eventually(what: str, look: "Callable[[], Any]", holds: "Callable[[Any], obj
     return seen
 
 
-# For the scripts of fresh processes, which import nothing of tests.
+# The source for scripts of fresh processes, which import no module of the tests.
 SOURCE = f"import time\n\n{inspect.getsource(eventually)}\n"

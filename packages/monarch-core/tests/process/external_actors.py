@@ -74,10 +74,10 @@ given = pickle.load(open(sys.argv[1], "rb"))
 
 
 class External:
-    """A process of no job that runs `code` with what `given` is unpickled to; ended when the block is left."""
+    """A process of no job that runs `code` with the unpickled `given`; ended when the block is left."""
 
     def __init__(self, code: str, given: object, variables: dict[str, str] | None = None) -> None:
-        # As late as in the process itself, so that a handle may be used after its client has gone.
+        # The pickle is loaded as late as possible, so that a handle may be used after its client has gone.
         with tempfile.NamedTemporaryFile(delete=False) as f:
             f.write(given if isinstance(given, bytes) else pickle.dumps(given))
         self.file = f.name
@@ -90,7 +90,7 @@ class External:
         return self.process.stdout.readline().rstrip("\n")
 
     def go_on(self) -> None:
-        """Answers its `input()`."""
+        """Answers the `input()` of the process."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -109,7 +109,7 @@ class External:
 
 
 def outcome(code: str, given: object) -> list[str]:
-    """The lines of a program that ends without an error."""
+    """The output lines of a program that ends without an error."""
     with External(code, given) as process:
         found, out, err = process.end()
     assert (found, err) == (0, ""), (found, out, err)

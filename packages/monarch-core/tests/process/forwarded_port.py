@@ -1,4 +1,4 @@
-"""A port that leads to another one, as ssh forwards it: connections through it can be cut."""
+"""A port that leads to another one, like a port forwarded by ssh: its connections can be cut."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import socket
 import struct
 import threading
 
-# Bytes of each connection.
+# Bytes kept of each connection.
 KEPT = 1 << 20
 
 
 class ForwardedPort:
-    """Leads to an address of this machine until the block is left; `heard` is what was said to it, by connections."""
+    """Leads to an address of this machine until the block is left; `heard` has the received bytes, by connection."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.removeprefix("tcp://").rpartition(":")
@@ -61,7 +61,7 @@ class ForwardedPort:
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
         except OSError:
-            # One end was reset: so is the other.
+            # A reset of one end resets the other end too.
             self._reset(source, sink)
 
     @staticmethod
@@ -69,7 +69,7 @@ class ForwardedPort:
         for end in ends:
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                # The thread that reads it sees an end, and the other side a reset when the last holder lets go.
+                # The thread that reads the socket sees an end, and the other side gets a reset when the last reference closes.
                 end.shutdown(socket.SHUT_RD)
             end.close()
 

@@ -1,4 +1,4 @@
-"""Runs a script in a fresh interpreter and tells how it ended, what it printed, and what it left on the machine."""
+"""Runs a script in a fresh interpreter and reports its exit, its output, and the processes and files that it left on the machine."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tools.marked_processes import marked_processes
 
 VARIABLE = "MONARCH_TEST_RUN"
 
-# The interpreter itself loses a Ctrl-C that falls into a weak reference's callback of its import system; it says so, and the user
-# presses the keys again.
+# The interpreter loses a Ctrl-C that arrives in a weak-reference callback of its import system. It prints a message, and the user presses
+# the keys again.
 SWALLOWED = re.compile(r"Exception ignored in: <function _get_module_lock.*\n(?:Traceback.*\n(?:  .*\n)*)?KeyboardInterrupt.*\n")
 
-# The workers of these tests write to files of their own: the client says once where lines of their procs go.
+# The workers of these tests write to files of their own: the client prints once where lines of their procs go.
 ELSEWHERE = re.compile(r"^monarch: host\.output: .*\n", re.MULTILINE)
 
 PYTHONS_HELPER = re.compile(r"from multiprocessing\.(resource_tracker|forkserver) import main")
 
-# Every script may use these.
+# The preamble of every script.
 PRELUDE = f"""
 import os, signal, sys, threading, time
 from monarch.actor import Actor, concurrent_endpoint, context, endpoint, this_host, this_proc
@@ -59,7 +59,7 @@ class Done:
         assert found == wanted, f"{self.code} {self.left}\n{self.out}\n{self.err}"
 
     def assert_interrupted(self) -> None:
-        """Ended by Ctrl-C; nothing on stderr but Python's own traceback."""
+        """The script ended by Ctrl-C, with nothing on stderr but Python's own traceback."""
         assert self.code in (130, -signal.SIGINT), self
         assert self.left == []
         if self.err:
@@ -70,7 +70,7 @@ class Done:
 
 
 class Script:
-    """A running script; `send` signals it, `until` waits for a word on its stdout, `end` for its end."""
+    """A running script; `send` signals it, `until` waits for a word on its stdout, `end` waits for its end."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Script:
             env={**os.environ, **places, **(env or {})},
             stdin=stdin,
             stdout=subprocess.PIPE,
-            # Not a pipe: what was left behind would hold it open, and reading it would not end.
+            # stderr is no pipe: a process left behind would hold a pipe open, and reading it would not end.
             stderr=self.err,
             start_new_session=True,
         )
@@ -113,7 +113,7 @@ class Script:
                 return line.decode().strip()
 
     def ask(self, *words: object) -> str:
-        """Gives the script a line on its stdin, which is a pipe, and reads the line that it answers."""
+        """Gives the script a line on its stdin, which is a pipe, and reads the answered line."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(" ".join(map(str, words)).encode() + b"\n")
         self.process.stdin.flush()
@@ -123,7 +123,7 @@ class Script:
         self.process.send_signal(number)
 
     def wait_for_all(self) -> int:
-        """The script's exit code, when all processes that it has started have ended too, which nobody may have waited for."""
+        """The script's exit code, once all processes that it has started have ended too, including those that it has not awaited."""
         code = self.process.wait()
         while found := self.processes():
             assert all(wait_for_end(pid) for pid, _ in found), found
@@ -157,7 +157,7 @@ class Script:
         return self.process.wait(0.5)
 
     def close(self) -> None:
-        """Ends what is still there."""
+        """Ends the remaining processes."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -171,8 +171,8 @@ class Script:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def left(self) -> list[str]:
-        # The kernel may need a moment to end what it has killed, and Python's own helpers end after their parent, when their pipe
-        # closes: their descriptors tell when.
+        # The kernel may need a moment to end killed processes, and Python's own helpers end after their parent, when their pipe closes:
+        # their descriptors show when.
         for pid, command in self.processes():
             if self.process.returncode < 0 or PYTHONS_HELPER.search(command):
                 wait_for_end(pid)
@@ -210,8 +210,8 @@ def run(code: str, **options: object) -> Done:
 
 
 def interrupt(code: str, word: str, number: int = signal.SIGINT) -> Done:
-    """Signals a script when it says `word`."""
-    # An interrupt in the middle of an import leaves that module's file to the collector, which is not ours to complain about.
+    """Signals a script when it prints `word`."""
+    # An interrupt in the middle of an import leaves that module's file to the collector, which is no error of Monarch.
     script = Script(code, warnings=("-W", "error", "-W", "ignore::ResourceWarning"))
     try:
         script.until(word)

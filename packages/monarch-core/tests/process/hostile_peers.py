@@ -1,4 +1,4 @@
-"""Peers that do not keep to the rules: the wire protocol by hand, and servers that are no workers."""
+"""Peers that violate the protocol: handmade frames of the wire protocol, and servers that are no workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def varint(n: int) -> bytes:
 
 
 def opening(kind: int, job: int, greeting: bytes) -> bytes:
-    """All that a dialler says to a worker without encryption."""
+    """All bytes that a dialler sends to a worker without encryption."""
     return release() + frame(REQUEST, struct.pack("<BQ", kind, job)) + frame(HELLO, greeting)
 
 
@@ -61,7 +61,7 @@ def connect(address: str) -> socket.socket:
 
 
 def rest(connection: socket.socket) -> bytes:
-    """What comes until the other side is through with it."""
+    """The bytes that arrive until the other side closes the connection."""
     got = b""
     try:
         while piece := connection.recv(65536):
@@ -79,19 +79,19 @@ def said(connection: socket.socket, n: int) -> bytes:
 
 
 def ask(address: str, what: bytes) -> bytes:
-    """Says something and nothing more; all that is answered."""
+    """Sends bytes and nothing more; returns all bytes of the answer."""
     with connect(address) as connection:
         try:
             connection.sendall(what)
             connection.shutdown(socket.SHUT_WR)
-        except OSError:  # it has refused already
+        except OSError:  # the worker has refused already
             pass
         return rest(connection)
 
 
 @contextmanager
 def server(handle: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Takes connections and gives each to `handle`, one after the other; its address."""
+    """Takes connections and gives each to `handle`, one after the other; yields its address."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -117,7 +117,7 @@ def descriptors(pid: int) -> int:
 
 
 def memory(pid: int) -> int:
-    """Bytes that the process has in memory, files left out."""
+    """Bytes of the process's memory without files."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
@@ -127,7 +127,7 @@ def other_version(connection: socket.socket) -> None:
 
 
 def speaks(preface: bytes, more: bytes = b"") -> Callable[[socket.socket], None]:
-    """A server that begins like this."""
+    """A server that begins with these bytes."""
 
     def handle(connection: socket.socket) -> None:
         said(connection, len(release()))

@@ -2,10 +2,10 @@
 
     python -IS listener_flood.py KIND ADDRESS [--uid N] [--count N]
 
-`KIND` is `churn` (connect and close in a loop), `silent` (connections that say nothing), `garbage` (random bytes, then close), `deaf`
-(random bytes without end, nothing is read) or `one` (one connection that says nothing, whose end is printed as `ended`). `ADDRESS` is
-`unix:@name`, `unix:/path` or `tcp:host:port`. The program prints `on` after the first attempt, or `shut out` where the file system does
-not let this user in, ends with its standard input, and prints its counts then.
+`KIND` is `churn` (connect and close in a loop), `silent` (connections without data), `garbage` (random bytes, then close), `deaf`
+(random bytes without end, nothing is read) or `one` (one connection without data, whose end is printed as `ended`). `ADDRESS` is
+`unix:@name`, `unix:/path` or `tcp:host:port`. The program prints `on` after the first attempt, or `shut out` if the file system does
+not permit this user to connect. It ends with its standard input, and then prints its counts.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("churn", "silent", "garbage", "deaf")
-# A user that has no processes of its own elsewhere.
+# A user without processes of its own elsewhere.
 STRANGER = 65534
-# Between two attempts while the backlog of the listener is full.
+# Seconds between two attempts while the backlog of the listener is full.
 FULL_S = 0.001
-# Connections between two looks at the standard input.
+# Connections between two checks of the standard input.
 BATCH = 64
 
 
 def listening_sockets(pid: int) -> list[str]:
-    """The addresses at which a process listens, as `listener_flood` takes them: by its descriptors, so whatever the names are."""
+    """The addresses at which a process listens, in the form for `listener_flood`, found by its descriptors, whatever their names."""
     inodes: set[str] = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
             inodes.add(os.readlink(entry).removeprefix("socket:[").removesuffix("]"))
     found: list[str] = []
     for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
-        # Flags of a socket that listens, and the type of a stream or of packets.
+        # The flags of a listening socket, and the type of a stream or packet socket.
         fields = line.split(maxsplit=7)
         if len(fields) == 8 and fields[3] == "00010000" and fields[6] in inodes:
             found.append(f"unix:{fields[7]}")
@@ -68,7 +68,7 @@ class ListenerFlood:
             [sys.executable, "-IS", __file__, kind, address, "--count", str(count), *who],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # So that a select sees all that has not been read.
+            # Unbuffered, so that a select sees all unread data.
             bufsize=0,
         )
         assert self.process.stdout is not None
@@ -100,7 +100,7 @@ class ListenerFlood:
 
 
 class Target:
-    """The listener, as the flood sees it."""
+    """The address of the listener and how the flood connects to it."""
 
     def __init__(self, address: str) -> None:
         kind, _, rest = address.partition(":")
@@ -114,13 +114,13 @@ class Target:
         self.counts = {"connections": 0, "full": 0, "refused": 0}
 
     def connect(self) -> socket.socket | None:
-        """None while no connection can be had."""
+        """A connection; None while the listener accepts none."""
         made = socket.socket(socket.AF_UNIX if self.is_unix else socket.AF_INET, self.kinds[0])
         try:
             if self.is_unix:
                 made.setblocking(False)
             elif self.place[0].startswith("127."):
-                # Source ports of its own, and none left behind: other programs of this machine need theirs.
+                # The source addresses and ports are separate, and closed at once: other programs of this machine need ports too.
                 made.bind((f"127.77.{random.randrange(256)}.{random.randrange(1, 255)}", 0))
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             made.connect(self.place)
@@ -158,7 +158,7 @@ def silent(target: Target, held: list[socket.socket], count: int) -> None:
         if made is not None:
             held.append(made)
         return
-    # Those that have been ended are opened again.
+    # Ended connections are opened again.
     for done in select.select(held, [], [], 0.05)[0]:
         with contextlib.suppress(BlockingIOError):
             try:
@@ -189,12 +189,12 @@ def deaf(target: Target, held: list[socket.socket], count: int) -> None:
 
 
 def one(target: Target, held: list[socket.socket], _: int) -> None:
-    """What the flood is compared with: not one of its kinds."""
+    """A single connection, with which the kinds of floods are compared."""
     if not target.counts["connections"]:
         made = target.connect()
         if made is not None:
             held.append(made)
-        # `on` is printed before `ended`.
+        # `on` must be printed before `ended`.
         return
     for done in select.select(held, [], [], 0.01)[0]:
         if not done.recv(4096):
@@ -214,7 +214,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=64)
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # After this file and the interpreter have been read, which the other user may not be allowed to.
+    # The user changes after this file and the interpreter have been read, which the other user may not be allowed to.
     if options.uid is not None:
         os.setgroups([])
         os.setgid(options.uid)

@@ -1,4 +1,4 @@
-"""A memory cgroup with a limit, in which the kernel kills."""
+"""A memory cgroup with a limit, at which the kernel kills."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from monarch.actor import BootstrapCommand
 
 
 class Cgroup:
-    """A memory cgroup of our own, with a limit; `OSError` if there can be none."""
+    """A memory cgroup with a limit; `OSError` if none can be made."""
 
     def __init__(self, megabytes: int) -> None:
         first = next((m for m in map(self._mount, _mounts()) if m is not None), None)
         if first is None:
             raise OSError("no memory controller is mounted")
         folder, root, two = first
-        # Beside us where cgroups with processes have no children with limits, else inside of ours.
+        # The group is beside this process's group if groups with processes cannot have children with limits, else inside of it.
         ours = "/" if two else _own_memory_cgroup()
         self.name = f"{ours.rstrip('/')}/monarch-test-{os.getpid()}"
         self.folder = folder / os.path.relpath(self.name, root)
@@ -50,15 +50,15 @@ class Cgroup:
         return None
 
     def pids(self) -> list[int]:
-        """The processes in it."""
+        """The processes in the group."""
         return [int(word) for word in (self.folder / "cgroup.procs").read_text().split()]
 
     def take(self, pid: int) -> None:
-        """Puts a process here; its children come along."""
+        """Moves a process into the group; its later children belong to it too."""
         (self.folder / "cgroup.procs").write_text(str(pid))
 
     def enter_by(self, script: Path) -> BootstrapCommand:
-        """The command of a proc that puts itself in here."""
+        """The command of a proc that moves itself into the group."""
         script.write_text(f'#!/bin/sh\necho $$ > {self.folder}/cgroup.procs\nexec {sys.executable} "$@"\n')
         script.chmod(0o755)
         return BootstrapCommand(str(script))
@@ -75,7 +75,7 @@ def _own_memory_cgroup() -> str:
 
 @contextlib.contextmanager
 def memory_cgroup(megabytes: int) -> Generator[Cgroup]:
-    """One that ends with the block, and its processes with it; skips where there can be none."""
+    """A group that ends with the block, with all its processes. Skips the test if none can be made."""
     try:
         made = Cgroup(megabytes)
     except OSError as e:

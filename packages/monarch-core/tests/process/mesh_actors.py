@@ -1,4 +1,4 @@
-"""Actors that the tests of meshes spawn. Free of imports of the test framework, which every process would pay for."""
+"""Actors that the tests of meshes spawn. This module imports nothing of the test framework, for which every process would pay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monarch.actor import Actor, Channel, SupervisionError, context, current_ran
 
 
 class Probe(Actor):
-    """Looks at the process it is in."""
+    """Inspects its own process."""
 
     def __init__(self, *kept):
         self.kept = kept
@@ -84,7 +84,7 @@ class Probe(Actor):
 
     @endpoint
     def try_on_references(self, mesh):
-        """What stop, shutdown and sync say to somebody who only got a handle."""
+        """The errors of stop, shutdown and sync on a handle that is a reference."""
         import asyncio
 
         found = []
@@ -102,7 +102,7 @@ class Probe(Actor):
 
     @endpoint
     def spawn_there(self, procs, *args):
-        """Spawns on a mesh that somebody else owns, and says who it thinks the owner is."""
+        """Spawns on a mesh that another process owns, and returns the owner that it sees."""
         self.mine = procs.spawn("grandchild", Probe, *args)
         return self.mine, self.mine.pid.call().get()
 

@@ -1,4 +1,4 @@
-"""A real kernel of notebooks, whose cells a test runs."""
+"""A real kernel of notebooks, in which a test runs cells."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jupyter_client import KernelManager
 
-# Kernels take seconds to start, many on a busy machine.
+# Seconds: a kernel takes a few to start, many on a busy machine.
 TIMEOUT = 100
 
 
@@ -33,7 +33,7 @@ class Kernel:
         return self.client.execute(code)
 
     def events(self, cell: str) -> Iterator[tuple[str, str]]:
-        """What a cell shows: (stream, text), ("result", text), ("error", name and value), until it has ended."""
+        """The output of a cell until its end: (stream, text), ("result", text), ("error", name and value)."""
         while True:
             message = self.client.get_iopub_msg(timeout=TIMEOUT)
             assert message["parent_header"].get("msg_id") == cell or message["msg_type"] == "status", message

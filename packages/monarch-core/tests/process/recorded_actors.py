@@ -1,10 +1,10 @@
-"""The beginning of scripts whose processes record events: what they import, and an actor that emits some."""
+"""The begin of scripts whose processes record events: their imports, and an actor that emits events."""
 
 from __future__ import annotations
 
 
 def recorder(events: int) -> dict[str, str]:
-    """The environment of a script whose processes keep so many events each."""
+    """The environment of a script whose processes keep `events` events each."""
     return {"MONARCH_FLIGHT_RECORDER": "1", "MONARCH_FLIGHT_RECORDER_EVENTS": str(events)}
 
 

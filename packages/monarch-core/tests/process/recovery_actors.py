@@ -11,7 +11,7 @@ from monarch.actor.recovery import Replicas
 
 
 class Replica(Actor):
-    """Knows its rank, and a value that is lost with it."""
+    """Has its rank, and a value that is lost with it."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -39,7 +39,7 @@ class Replica(Actor):
 
     @endpoint(explicit_response_port=True)
     def never(self, answer: Port[None]) -> None:
-        """Who calls it waits until this actor ends."""
+        """Keeps its caller waiting until this actor ends."""
         self.answer = answer
 
     @endpoint
@@ -60,7 +60,7 @@ class Helper(Actor):
 
 
 class Keeper(Actor):
-    """Owns replicas; what is called with a rank waits until the failure has been seen, and then heals."""
+    """Owns replicas. Its endpoints with a rank wait until the failure has been seen, and then heal."""
 
     def __init__(self, count: int, options: dict[str, Any], helper: bool = False) -> None:
         self.helpers: dict[int, Helper] = {}
@@ -181,7 +181,7 @@ class SyncKeeper(Actor):
 
 
 class Impatient(SyncKeeper):
-    """Tolerates nothing."""
+    """Permits no restart."""
 
     def __init__(self) -> None:
         self.told = 0
@@ -198,7 +198,7 @@ class Impatient(SyncKeeper):
 
 
 class Endless(Keeper):
-    """Calls its replicas for ever, whatever happens to them."""
+    """Calls its replicas for ever, even after failures."""
 
     def __init__(self) -> None:
         super().__init__(2, {})

@@ -1,4 +1,4 @@
-"""A service for tests: an actor of a module that workers import, and its declaration as a wheel would have it."""
+"""A service for tests: an actor of a module that workers import, and its declaration in the form of a wheel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Perch(Actor):
 
     @staticmethod
     def place(name: str) -> str:
-        """A pipe that is opened by both of its ends."""
+        """The path of a pipe that both of its ends open."""
         path = f"{tempfile.gettempdir()}/monarch-perch-{os.getuid()}-{name}"
         with suppress(FileExistsError):
             os.mkfifo(path)
@@ -58,7 +58,7 @@ class Perch(Actor):
 
     @endpoint
     def forward(self, other: Any, bird: str) -> list[str]:
-        """Calls an actor of the job that asks."""
+        """Calls an actor of the job that requests it."""
         return list(other.sit.call(bird).get().values())[0]
 
     @endpoint
@@ -85,7 +85,7 @@ class Perch(Actor):
 
 
 class Asker(Perch):
-    """A service, or an actor of a proc, that others ask."""
+    """A service, or an actor of a proc, that other processes call."""
 
     def __init__(self, color: str = "green") -> None:
         super().__init__(color)
@@ -98,7 +98,7 @@ class Asker(Perch):
 
     @endpoint
     def ask(self, proc: int, there: list[tuple[int, int]]) -> bytes:
-        """Asks a process that it has no handle of."""
+        """Sends a request to a process of which it has no handle."""
         mine = dict(places())
         job, host = next(place for place in there if place[0] in mine)
         reach(proc, host, job)
@@ -110,7 +110,7 @@ class Asker(Perch):
 
     @endpoint
     def wait_for(self, proc: int, there: list[tuple[int, int]]) -> None:
-        """Asks what is never answered, by way of the job that both serve since last."""
+        """Sends a request that is never answered, through the job that both have served last."""
         mine = dict(places())
         job, host = next(place for place in reversed(there) if place[0] in mine)
         reach(proc, host, job)
@@ -130,7 +130,7 @@ class Asker(Perch):
 
 
 def declare(name: str, service: Any = None, **options: Any) -> str:
-    """As an entry point of an installed wheel would; `service`: a class other than `Perch`, or what is there in its place."""
+    """Declares a service like the entry point of an installed wheel. `service`: a class other than `Perch`, or an invalid object."""
     cls = service if isinstance(service, type) else Perch
     value = Service(cls, **options) if service in (None, cls) else service
     entry_points._known[("monarch.service", name)] = entry_points.LoadedEntry("monarch.service", name, "wheel 1.0", "wheel:x", value)

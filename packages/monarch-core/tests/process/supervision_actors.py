@@ -1,4 +1,4 @@
-"""Actors that fail, and actors that own them, for the tests of supervision."""
+"""Actors that fail, and their owners, for the tests of supervision."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Child(Actor):
 
 
 class Owner(Actor):
-    """Owns children on other procs and keeps what it hears of them. `answer` is what it says to a failure."""
+    """Owns children on other procs and keeps the failures that it receives. Its hook returns `answer`."""
 
     def __init__(self, procs: Any, answer: Any = True, report: Port[Any] | None = None) -> None:
         self.children = procs.spawn("child", Child, report)
@@ -96,7 +96,7 @@ class Owner(Actor):
 
     @endpoint
     def hold(self, port: Port[Any]) -> list[Any]:
-        """Is busy until it is fed."""
+        """Stays busy until a message arrives at the port."""
         mine, inbox = Channel.open()
         port.send(mine)
         before = list(self.seen)
@@ -209,7 +209,7 @@ class AsyncOwner(Actor):
 
 
 class MixedOwner(AsyncOwner):
-    """Async endpoints with a sync hook, which may block quietly."""
+    """Async endpoints with a sync hook, which may block without a warning."""
 
     def __supervise__(self, failure: MeshFailure) -> Any:
         self.noticed.set()

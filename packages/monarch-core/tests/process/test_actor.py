@@ -1,4 +1,4 @@
-"""Actor classes: what is checked at spawn, where and on which thread an instance lives, what a handle offers."""
+"""Actor classes: the checks at spawn, the process and thread of an instance, the attributes of a handle."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Sync(Actor):
 
     @endpoint
     def misused(self) -> list[str]:
-        """Which members of handles an instance refuses."""
+        """The members of handles that an instance refuses."""
         refused = []
         for name in ("slice", "split", "flatten", "rename", "size", "stop", "sizes", "extent", "initialized"):
             try:
@@ -410,7 +410,7 @@ def test_nested_spawn_in_init(procs):
 
 
 class Stuck(Actor):
-    """Hands out a port and a child, then blocks until its process goes or somebody feeds it."""
+    """Passes a port and a child out, then blocks until its process ends or the port is fed."""
 
     def __init__(self, port: Port[Any]) -> None:
         mine, inbox = Channel.open()

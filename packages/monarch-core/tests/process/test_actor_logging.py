@@ -16,7 +16,7 @@ from monarch.actor import Actor, endpoint, this_host, this_proc
 
 
 class Logging(Actor):
-    """Logs through a handler of its own and gives what it wrote."""
+    """Logs through a handler of its own and returns its output."""
 
     def __init__(self):
         self.stream = io.StringIO()
@@ -84,7 +84,7 @@ class Logging(Actor):
 
     @endpoint
     def write_in_a_task_of_a_thread(self, message):
-        """With the context copied, as `asyncio.to_thread` does."""
+        """Writes with a copied context, as `asyncio.to_thread` does."""
         import contextvars
         import threading
 
@@ -197,7 +197,7 @@ def test_threads_that_take_the_context_along_are_the_actor(procs):
 
 
 def test_own_thread_of_the_only_actor_of_a_proc():
-    """As for `context()`: there is nobody else whose thread it could be."""
+    """As for `context()`: the thread can only belong to this actor."""
     with this_host().spawn_procs({"gpus": 2}) as mesh:
         actor = mesh.spawn("only", Logging).slice(gpus=1)
         assert actor.write_in_a_thread.call_one("x").get() == f"{prefix('only')}x\n"

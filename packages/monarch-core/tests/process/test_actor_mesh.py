@@ -1,4 +1,4 @@
-"""Handles of actors: what their attributes are, who may stop them, names."""
+"""Handles of actors: their attributes, the right to stop them, names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Mixed(Actor):
 
 
 class NeverReady(Actor):
-    """Its `__init__` waits for a word from outside."""
+    """Its `__init__` waits for a message from outside."""
 
     def __init__(self, port):
         from monarch.actor import Channel
@@ -64,11 +64,11 @@ def test_attributes(procs):
 
 
 def test_dir_lists_the_endpoints(procs):
-    """For the completion of interactive shells."""
+    """The completion of interactive shells needs this."""
     handle = procs.spawn("mixed", Mixed)
     for some in (handle, handle.slice(hosts=0)):
         assert {"one", "slice", "size", "stop", "initialized"} <= set(dir(some))
-        # Not what the handle would refuse.
+        # The names that the handle would refuse are missing.
         assert not {"plain", "prop", "CONSTANT"} & set(dir(some))
 
 

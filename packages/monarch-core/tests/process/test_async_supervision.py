@@ -30,11 +30,11 @@ class Parent(Actor):
 
     @endpoint
     async def lose(self, turns: int) -> None:
-        """Returns so many turns of the loop after the failure is there to be seen."""
+        """Returns `turns` turns of the loop after the failure is visible."""
         os.kill(self.pid, signal.SIGKILL)
-        # Without a turn of the loop, so that it sees the failure together with the end of this endpoint.
+        # No turn of the loop passes, so that the loop sees the failure together with the end of this endpoint.
         eventually("the failure of the child is known", lambda: self.child._info.failed)
-        time.sleep(0.2)  # sleeps: the event comes right behind, and nothing tells when it is there
+        time.sleep(0.2)  # sleeps: the event follows at once, and no notice announces it
         for _ in range(turns):
             await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""A host that has ended the job of a client that lives: the client attaches the host anew, from the same process."""
+"""A host that has ended the job of a living client: the client attaches the host anew, from the same process."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_host_that_was_lost_is_attached_again(workers: Workers, script: Script) 
     script.until("up")
     workers.processes[1].send_signal(signal.SIGSTOP)
     assert script.ask(1) == "lost"
-    # It may learn that it was lost after it is asked to join.
+    # The host may learn of its loss after the request to join.
     workers.processes[1].send_signal(signal.SIGCONT)
     assert script.ask() == "stopped"
     script.end().assert_clean()

@@ -1,4 +1,4 @@
-"""Many hosts that join by a tree: some have others join, and pass on what these and the client have to say to each other."""
+"""Hosts that join by a join tree: relays join some of the hosts, and forward the frames between these and the client."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Echo(Actor):
 
 @pytest.fixture(autouse=True)
 def two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody has two others join, so seven hosts are a tree of three levels."""
+    """Every relay joins two others, so seven hosts are a tree of three levels."""
     monkeypatch.setenv("MONARCH_ATTACH_FAN_OUT", "2")
 
 
@@ -59,17 +59,17 @@ def hosts_of_client() -> Hosts:
 
 
 def below(mesh: HostMesh) -> list[int]:
-    """Places of the hosts of a mesh that this client has no connection to."""
+    """The ranks of the hosts of a mesh to which this client has no direct connection."""
     found = set(hosts_of_client().below())
     return [rank for rank, id in enumerate(mesh._agents) if id in found]
 
 
 def wait_until_adopted(mesh: HostMesh, rank: int) -> None:
-    """Until the client has a connection of its own."""
+    """Waits until the client has a direct connection to the host."""
     eventually(f"a connection to host {rank}", lambda: below(mesh), lambda found: rank not in found)
 
 
-# Of 8 hosts the client has the first of each half join, 0 has 1 and 2 join, and 2 has 3; so in the other half.
+# Of 8 hosts the client joins the first of each half, 0 joins 1 and 2, and 2 joins 3. The other half has the same form.
 TOP = {0, 4}
 
 
@@ -79,14 +79,14 @@ def test_hosts_join_by_a_tree(kind: str):
     with Workers(8, kind) as workers, workers.attach() as hosts:
         assert hosts.initialized.get() is True
         assert set(range(8)) - set(below(hosts)) == TOP
-        # With two hosts, three each.
+        # The client has three handshakes with each of two hosts.
         assert Hosts.handshakes() - before == (6 if kind == "tls" else 0)
         echoes = hosts.spawn_procs({"gpus": 1}).spawn("echo", Echo)
         assert len(set(echoes.agent.call().get().values())) == 8
         assert list(echoes.echo.call(1).get().values()) == [1] * 8
         for rank in range(8):
             assert echoes.slice(hosts=rank, gpus=0).echo.call_one(rank).get() == rank
-        # From a host below to all others and back.
+        # Calls from a relayed host to all others and back.
         assert echoes.slice(hosts=7, gpus=0).call.call_one(echoes.slice(hosts=slice(0, 7)), 3).get() == [3] * 7
         assert len(below(hosts)) == 6
         described = hosts._attachment.described()
@@ -113,7 +113,7 @@ def test_a_host_that_has_others_join_is_killed():
         workers.processes[0].kill()
         with pytest.raises(SupervisionError, match="agent killed"):
             waiting.get()
-        # All others live, those below it too.
+        # All others live, the relayed hosts too.
         assert [echoes.slice(hosts=rank).all_seen.call_one().get() for rank in range(1, 8)] == [[1]] * 7
         wait_until_adopted(hosts, 1)
         spawned = hosts.slice(hosts=slice(1, 8)).spawn_procs(name="more").spawn("more", Echo)
@@ -139,7 +139,7 @@ def test_a_host_on_the_way_is_frozen():
         assert list(echoes.echo.call(1).get().values()) == [1] * 8
         lost = echoes.slice(hosts=0).wait.call_one()
         workers.processes[0].send_signal(signal.SIGSTOP)
-        # What those below have to say waits until the client has asked them itself.
+        # The frames of its relayed hosts wait until the client has connected to them directly.
         assert echoes.slice(hosts=1).echo.call_one(2).get() == 2
         with pytest.raises(SupervisionError, match="silent"):
             lost.get()
@@ -162,14 +162,14 @@ def test_hosts_that_do_not_join():
         assert reasons[missing] == "connection refused"
         why = "this host is in the job already, by another address"
         assert {a: w for a, w in reasons.items() if a not in (refused, missing)} in ({twice: why}, {addresses[5]: why})
-        # Those that had joined can be attached again without the others.
+        # The hosts that had joined can be attached again without the others.
         with workers.attach() as hosts:
             assert hosts.initialized.get() is True
 
 
 def test_a_worker_below_has_another_version():
     with Workers(7, "insecure") as workers, server(other_version) as other, configured(mesh_attach_config_timeout="5s"):
-        # The third that another one has join.
+        # The other host is the third that a relay joins.
         every = [*workers.addresses[:3], other, *workers.addresses[3:]]
         with pytest.raises(VersionMismatch) as failed:
             attach_to_workers(workers=every, insecure=True).initialized.get()
@@ -180,7 +180,7 @@ def test_the_first_of_a_part_does_not_answer():
     with Workers(8, "tls") as workers:
         workers.processes[0].send_signal(signal.SIGSTOP)
         with workers.attach() as hosts:
-            # Its part is joined without it.
+            # Its part of the tree is joined without it.
             eventually("seven hosts joined", lambda: [name for _, name, _, _ in hosts_of_client().hosts() if name], lambda n: len(n) >= 7)
             workers.processes[0].send_signal(signal.SIGCONT)
             assert hosts.initialized.get() is True
@@ -189,7 +189,7 @@ def test_the_first_of_a_part_does_not_answer():
 
 
 def test_the_client_ends():
-    """Hosts below hear it too, and are free for the next."""
+    """Relayed hosts are notified too, and are free for the next client."""
     with Workers(8, "tls") as workers:
         for _ in range(2):
             run(WORK, env=_env(workers)).assert_clean()

@@ -1,4 +1,4 @@
-"""Memory for undelivered messages is bounded, and nobody deadlocks over it."""
+"""Memory for undelivered messages is bounded, and the bound causes no deadlock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class Slow(Actor):
-    """Takes nothing until it is told to."""
+    """Takes no message until `open` is called."""
 
     def __init__(self, port):
         mine, self.gate = Channel.open()
@@ -108,7 +108,7 @@ def test_a_thread_that_is_ahead_waits_inside_the_adverb(procs):
 
     thread = threading.Thread(target=send)
     thread.start()
-    # 24 MB do not fit: the thread is stuck in an adverb, in whose stack it can be seen, while it is not done.
+    # 24 MB do not fit: the thread is blocked in an adverb, which its stack shows while the message is not sent.
     import sys
 
     def is_in_adverb():
@@ -153,7 +153,7 @@ def test_actors_that_flood_each_other(procs, kind, count, size):
     actors = procs.spawn("flooding", kind)
     one, two = actors.slice(gpus=0), actors.slice(gpus=1)
     futures = [one.flood.call_one(two, count, size), two.flood.call_one(one, count, size)]
-    # The next message of each is behind the flood it sent only for itself; ask until all have come.
+    # The next message of each actor is behind the flood that it sent, and only in its own order. The test asks until all have arrived.
     [f.get() for f in futures]
     eventually("both have all messages", lambda: list(actors.taken.call().get().values()), lambda taken: taken == [count, count])
 
@@ -174,7 +174,7 @@ def test_memory_of_the_receiver_is_bounded(procs):
     gate.send("go")
     thread.join()
     assert slow.taken.call_one().get() == 4000
-    # 240 MB went through a window of a few.
+    # 240 MB have passed a window of a few.
     assert slow.memory.call_one().get() < 200 * MIB
     assert current_process().native.stats()[1] < 700 * MIB
 

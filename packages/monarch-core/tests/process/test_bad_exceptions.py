@@ -1,4 +1,4 @@
-"""Exceptions that nobody would throw on purpose: told to who waits, reported if nobody does, and never the end of anything else."""
+"""Badly written exceptions: waiting callers get them, others are reported, and no unrelated actor or process ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Unpicklable(Exception):
 
 
 class Unloadable(Exception):
-    """Pickles, and cannot be made again."""
+    """Can be pickled, and not unpickled."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
@@ -54,7 +54,7 @@ class Nameless(Exception):
 
 
 class Vain(Exception):
-    """Lies about what it is chained to."""
+    """Gives false information about its chained exceptions."""
 
     @property
     def __notes__(self) -> Any:
@@ -124,7 +124,7 @@ def _syntax_error() -> Exception:
     raise AssertionError
 
 
-# What the first line shows of each.
+# The first line that reports show of each.
 SHOWN = {
     "unpicklable": "test_bad_exceptions.Unpicklable: with a lock",
     "unloadable": "test_bad_exceptions.Unloadable: 1 and 2",

@@ -1,4 +1,4 @@
-"""Fault hooks that are no hooks, and what the end of the program makes of them; exits that are disturbed."""
+"""Fault hooks with wrong types and results at the end of the program; exits that are disturbed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ threading.Event().wait()
     script.until("ready")
     code = script.wait_for_all()
     done = script.end()
-    # No exit handler runs, by its own wish; the kernel ends what it leaves.
+    # The script itself skips all exit handlers; the kernel ends its processes.
     assert code == 6 and done.out == "ready\n"
     done.assert_clean(6)
 
@@ -139,7 +139,7 @@ finally:
 """
     )
     assert (done.code, done.left) == (1, []), done
-    # What the interpreter itself tries to write there is its own business.
+    # The interpreter's own output there is not tested.
     assert done.out.startswith("finally\natexit before\n") and done.out.count("\n") == 2
 
 
@@ -224,7 +224,7 @@ def test_interrupted_exit_runs_the_other_handlers():
 
 
 def test_exit_interrupted_twice():
-    # The second one comes while a handler of the user runs, which the interpreter ends for it.
+    # The second interrupt arrives in a handler of the user, which the interpreter ends for it.
     script = Script(
         """
 import atexit
@@ -243,7 +243,7 @@ atexit.register(slow)
     assert done.code in (130, -signal.SIGINT) and done.left == []
 
 
-# ---- destructors, and threads that call while the exit is on
+# ---- destructors, and threads that call during the exit
 
 
 def test_destructors_that_call():

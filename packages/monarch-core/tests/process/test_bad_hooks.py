@@ -1,4 +1,4 @@
-"""Hooks of the user that raise, answer nonsense, or do not return: `__supervise__` and `__cleanup__`."""
+"""Hooks of the user that raise, return invalid results, or do not return: `__supervise__` and `__cleanup__`."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ say("stopped")
 
 
 class Messy(Actor):
-    """Does not come out of its clean-up before it is told to."""
+    """Does not return from its clean-up before a message permits it."""
 
     def __init__(self, port: Port[Any]) -> None:
         self.port = port
@@ -265,7 +265,7 @@ class AsyncMessy(Actor):
 
 
 class Stubborn(AsyncMessy):
-    """Does not take its cancellation."""
+    """Ignores its cancellation."""
 
     async def __cleanup__(self, exc: Exception | None) -> None:
         mine, gate = Channel.open()
@@ -293,7 +293,7 @@ def test_cleanup_that_does_not_return(procs, faults, cls, where):
         assert caught.value.failure.reason.detail == "TimeoutError: __cleanup__ took longer than 0.05 s"
         failure = faults.get()
         assert (failure.name, failure.reason) == ("messy", caught.value.failure.reason)
-        # It goes on, and nobody minds.
+        # The clean-up continues without harm.
         receiver.recv().get().send("now")
         assert receiver.recv().get() == "returned after all"
 
@@ -304,7 +304,7 @@ def _hurry() -> None:
     configure(cleanup_timeout="50ms")
 
 
-# However slow the machine is, the drain is over before its time.
+# Even on a slow machine, the drain is over before its time.
 PATIENT = configured(cleanup_timeout="50ms", stop_grace_period="20s", stop_actor_timeout="25s")
 
 
@@ -351,7 +351,7 @@ where.spawn("messy", {cls}).ready.call_one().get()
 where.spawn("tidy", Tidy).ready.call_one().get()
 """
     )
-    # Nobody else is told: the program says it, and its code shows it. Others are cleaned up.
+    # No other owner exists: the program prints the failure and exits with 1. Other actors are cleaned up.
     assert (done.code, done.left) == (1, []), done
     text = r"Unhandled monarch error .*\nThe actor <root>\.<__main__\.\w+ messy> and all its descendants have failed: "
     assert re.match(text + r"TimeoutError: __cleanup__ took longer than 0\.1 s \(pid", done.err), done.err

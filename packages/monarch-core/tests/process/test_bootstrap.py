@@ -1,4 +1,4 @@
-"""What runs in a proc before its actors, and the commands that start procs."""
+"""Functions that run in a proc before its actors, and the commands that start procs."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_variables_that_count_before_the_start():
     with this_host().spawn_procs(bootstrap_command=BootstrapCommand(sys.executable, env={"PYTHONDEVMODE": "1"})) as mesh:
         probe = mesh.spawn("probe", Probe)
         assert probe.evaluate.call_one("sys.flags.dev_mode").get()
-        # What is spawned from in there has a different environment than the zygote: it gets an interpreter of its own.
+        # A spawn from the actor has a different environment than the zygote: it uses an interpreter of its own.
         hosts = probe.evaluate.call_one("__import__('monarch.actor').actor.this_host().spawn_procs(name='inner')").get()
         assert hosts.spawn("inner", Probe).evaluate.call_one("sys.flags.dev_mode").get()
 
@@ -202,7 +202,7 @@ def test_program_that_is_not_our_bootstrap():
 def test_proc_that_is_not_ready_in_time():
     with configured(host_spawn_ready_timeout="200ms"):
         mesh = this_host().spawn_procs(bootstrap_command=BootstrapCommand("/bin/sh", args=["-c", "echo waiting; read never"]))
-    # A program that neither links up nor ends.
+    # The program neither connects nor ends.
     assert isinstance(mesh.initialized.exception(), SpawnError)
     with configured(host_spawn_ready_timeout="200ms"):
         mesh = this_host().spawn_procs(bootstrap_command=BootstrapCommand("/bin/sleep", args=["1000"]))

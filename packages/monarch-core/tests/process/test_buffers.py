@@ -1,4 +1,4 @@
-"""Large arguments and results: snapshots, private copies, shared memory that is given back."""
+"""Large arguments and results: snapshots, private copies, shared memory that is freed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Holder(Actor):
 
     @endpoint
     def change(self, value):
-        """Writes into what came, and gives what is in it then."""
+        """Writes into its argument, and returns the new content."""
         before = bytes(value[:4])
         value[:4] = b"mine"
         self.held.append(value)
@@ -155,7 +155,7 @@ def test_arguments_are_a_snapshot(one, size):
     futures = []
     for _ in range(5):
         futures.append(one.checksum.call_one(data))
-        # May be changed as soon as the adverb has returned.
+        # The data may be changed as soon as the adverb has returned.
         data[:] = bytes(size)
         data[:] = data
         futures.append(one.checksum.call_one(data))
@@ -229,7 +229,7 @@ def state(pid):
 
 
 def kill_during(mesh, pid, call):
-    """Kills a process of which a call is waited for, so that the failure has somebody to tell."""
+    """Kills a process during a call to it, so that the call raises the failure."""
     os.kill(pid, signal.SIGSTOP)
     eventually(f"process {pid} is stopped", lambda: state(pid), lambda seen: seen == "T")
     future = call()
@@ -246,12 +246,12 @@ def test_what_a_killed_receiver_held_is_reclaimed():
         actor = mesh.spawn("holder", Holder)
         assert actor.hold.call_one(bytearray(data)).get() == len(data)
         kill_during(mesh, actor.pid.call_one().get(), actor.pid.call_one)
-        # Eight times as much as one of them, were it kept.
+        # Kept buffers would take eight times as much as one of them.
         assert reserved() <= 3 * len(data) + 128 * MIB
 
 
 def test_what_nobody_received_is_reclaimed():
-    """Messages that were under way to a receiver that never took them."""
+    """Messages in flight to a receiver that never took them."""
     data = bytearray(72 * MIB)
     for _ in range(8):
         mesh = this_host().spawn_procs()

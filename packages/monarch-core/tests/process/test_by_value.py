@@ -1,4 +1,4 @@
-"""Code that goes by value, between fresh interpreters that share nothing but the message."""
+"""Code that is sent by value, between fresh interpreters that share nothing but the message."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(arguments, data=b"", **options):
 
 @pytest.fixture
 def send(tmp_path):
-    """Runs a script as `__main__` and gives what it sent; the script is gone when this returns."""
+    """Runs a script as `__main__` and returns its message; the script is gone when this returns."""
 
     def send(source):
         script = tmp_path / "script.py"
@@ -154,7 +154,7 @@ def test_source_is_sent_once_per_message(send):
 
 
 def test_source_of_a_cell(send):
-    """What a notebook does: code whose file exists only in `linecache`."""
+    """A notebook works like this: the code's file exists only in `linecache`."""
     message = send("""
         import linecache
         cell = "def in_cell():\\n    return 1 / 0  # in the cell\\n"
@@ -210,7 +210,7 @@ def test_code_without_source(send):
 
 
 def test_class_comes_back_to_where_it_was_defined(tmp_path):
-    """The sender's class stays the sender's, with its own globals, when an instance or an error comes back."""
+    """The sender's class stays the sender's, with its own globals, when an instance or an error returns."""
     script = tmp_path / "script.py"
     script.write_text(
         SEND
@@ -280,7 +280,7 @@ assert pickling.loads(*pickling.dumps(((1, [b"x" * 300], object), {})))[0][0] ==
 heavy = {"cloudpickle", "pickle", "inspect", "dataclasses", "asyncio", "logging", "traceback", "linecache", "torch", "numpy"}
 print(sorted(heavy & (set(sys.modules) - before)), sum(name.startswith("monarch._core.") for name in sys.modules))
 """
-    # The three modules, what they decide by, import with and note down, and their two packages.
+    # The three modules, those for their decisions, imports and notes, and their two packages.
     assert run(["-c", code]).decode() == "[] 8\n"
 
 
@@ -290,7 +290,7 @@ def test_message_survives_a_plain_pickle_of_its_parts(send):
 
 
 def test_known_class_takes_new_state_only_if_it_changed(tmp_path):
-    """What a receiver has of a class, with the globals of its methods, lives on while the sender's class stays as it is."""
+    """A receiver keeps its class, with the globals of its methods, as long as the sender's class does not change."""
     script = tmp_path / "script.py"
     script.write_text(
         "import pickle, sys\nfrom monarch._core.pickle import pickling\n"

@@ -1,4 +1,4 @@
-"""Calls and broadcasts to meshes on several hosts go down a tree: here one with few children, so that hosts pass on to others."""
+"""Calls and broadcasts to meshes on several hosts use a cast tree: here one with few children, so that hosts forward to others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Source(Actor):
 
     @endpoint
     async def failure(self, broadcasts: int) -> str:
-        """What a call to the members fails with, after so many broadcasts to them."""
+        """The failure of a call to the members, after `broadcasts` broadcasts to them."""
         for n in range(broadcasts):
             self.members.note.broadcast(n)
         try:
@@ -96,14 +96,14 @@ def children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def frames() -> int:
-    """How many frames this client has sent into trees."""
+    """The number of frames that this client has sent into trees."""
     hosts = current_process().hosts
     assert hosts is not None
     return hosts.sent()[0]
 
 
 def kept(workers: Workers) -> list[Any]:
-    """What the agents of the workers keep of casts, and this client."""
+    """The cast state of the agents of the workers, and of this client."""
     pids = {p.pid for p in workers.processes if p.poll() is None}
     found = [one.answer["procs"][0]["answer"]["casts"] for one in look(STATE) if one.answer and one.answer["agent_pid"] in pids]
     assert len(found) == len(pids)
@@ -111,7 +111,7 @@ def kept(workers: Workers) -> list[Any]:
 
 
 def wait_until_forgotten(workers: Workers) -> None:
-    """Until nothing is kept of any cast, and nothing waits for one."""
+    """Waits until no state of any cast is left, and nothing waits for one."""
 
     def nothing(found: list[Any]) -> bool:
         return not any(one["records"] or one["held"] or one["calls"] for one in found)
@@ -120,7 +120,7 @@ def wait_until_forgotten(workers: Workers) -> None:
 
 
 def wait_for_groups(workers: Workers, there: int, here: int) -> None:
-    """Until all workers know so many groups, and this client."""
+    """Waits until all workers know `there` groups, and this client `here`."""
 
     def groups() -> list[int]:
         gc.collect()
@@ -136,9 +136,9 @@ def test_calls_go_through_a_tree(children: int):
         assert list(members.rank.call().get().values()) == list(range(12))
         before = frames()
         assert list(members.note.call("x").get().values()) == ["x"] * 12
-        # To the heads of the root's spans, at most one for each host.
+        # The frames go to the heads of the root's spans, at most one for each host.
         assert 1 <= frames() - before <= 3
-        # Ranks in another order than that of their hosts.
+        # The ranks are in another order than their hosts.
         flipped = members.slice(gpus=slice(0, 4, 3))
         assert list(flipped.rank.call().get().values()) == list(range(6))
         assert [v[:1] for v in members.large.call(100_000).get().values()] == [bytes([n]) for n in range(12)]
@@ -245,7 +245,7 @@ def test_groups_of_a_source_that_is_killed_are_forgotten():
         members = hosts.spawn_procs({"gpus": 2}).spawn("members", Member)
         sources = hosts.slice(hosts=1).spawn_procs(name="sources").spawn("sources", Source)
         assert sources.call.call_one(members, 3).get() == [list(range(3))] * 6
-        # The client's own, of the procs that it keeps the actors on, and that of the source.
+        # The client has two groups: the procs under the actors, and the source.
         wait_for_groups(workers, 2, 1)
         with pytest.raises(SupervisionError):
             sources.end.call_one().get()
@@ -264,6 +264,6 @@ def test_call_to_stopped_procs_names_their_end(broadcasts: int):
         sources.keep.call(members).get()
         procs.stop("for the test").get()
         said = sources.failure.call_one(broadcasts).get()
-        # The end that the host of the members knows, not that the host is out of reach.
+        # The error has the end that the host of the members knows, and not that the host is unreachable.
         assert "for the test" in said, said
         assert "lost" not in said

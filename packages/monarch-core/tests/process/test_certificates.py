@@ -1,4 +1,4 @@
-"""Certificates of a job that takes longer than they are good for."""
+"""Certificates of a job that outlives their validity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Echo(Actor):
 
 
 def shown(address: str, host: int) -> bytes:
-    """The certificate that a host shows to members of this client's job."""
+    """The certificate that a host presents to members of this client's job."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["monarch/1"])
@@ -47,14 +47,14 @@ def test_hosts_get_other_certificates_while_the_job_goes_on():
         before = [shown(*place) for place in places]
         assert before == [shown(*place) for place in places] and len(set(before)) == 3
         native.renew("a test")
-        # Nothing tells the client, whose streams stay as they are.
+        # No event notifies the client, whose streams stay as they are.
         eventually(
             "every agent shows a new certificate",
             lambda: [shown(*place) for place in places],
             lambda now: all(new != old for new, old in zip(now, before, strict=True)),
         )
         answers = [callers.slice(hosts=n).call.call_one(echoes, n) for n in range(3)]
-        # Streams that are opened now show the new ones, to this client and among the hosts.
+        # New streams present the new certificates, to this client and among the hosts.
         for agent in hosts._agents:
             native.cut(agent)
         assert [answer.get() for answer in answers] == [[n] * 3 for n in range(3)]

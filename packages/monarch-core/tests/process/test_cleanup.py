@@ -1,4 +1,4 @@
-"""`__cleanup__`: when it runs, for how long, and what becomes of its errors."""
+"""`__cleanup__`: its time, its bound, and the outcome of its errors."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ m.own.call_one().get()
 
 
 def test_gets_its_time_at_exit():
-    # Longer than the grace of the exit; the process is not killed meanwhile.
+    # The clean-up takes longer than the grace of the exit; the process is not killed meanwhile.
     done = run(
         """
         class Slow(Actor):
@@ -147,7 +147,7 @@ def test_raises_at_exit():
         this_host().spawn_procs().spawn("bad", Bad).ready.call_one().get()
         """
     )
-    # Something failed, and nobody has been told: the program says so.
+    # No owner was notified of the failure, so the program prints it.
     assert (done.code, done.left) == (1, [])
     assert "ValueError: not clean" in done.err
     assert "Exception ignored" not in done.err
@@ -238,7 +238,7 @@ class Child(Actor):
 
 
 class FailsEarly(Actor):
-    """What it owns fails while it is being made, which is its own failure."""
+    """Its child fails during `__init__`, which is its own failure."""
 
     def __init__(self, port):
         self.port = port
@@ -298,7 +298,7 @@ def test_owned_meshes_are_gone(procs):
     m = procs.slice(procs=0).spawn("c", Cleaned, port, "use owner's")
     m.own.call_one().get()
     m.stop().get()
-    # First what is owned, then its owner.
+    # The children are cleaned up first, then their owner.
     assert [receiver.recv().get() for _ in range(2)] == [(None, "None", True), "SupervisionError"]
 
 
@@ -501,7 +501,7 @@ class Leaving(Actor):
 
 
 class Said:
-    """The texts of this process, which an actor of it gets by reference."""
+    """The texts of this process, which an actor of it receives by reference."""
 
     texts: list[str] = []
 

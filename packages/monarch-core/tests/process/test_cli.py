@@ -1,4 +1,4 @@
-"""The `monarch` command: verbs of core and of other wheels, exit codes, what the doctor finds."""
+"""The `monarch` command: verbs of core and of other wheels, exit codes, findings of the doctor."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_doctor_looks_at_everything() -> None:
     done = monarch("doctor", "--json")
     assert done.stderr == ""
     lines = json.loads(done.stdout)
-    # Whether this machine has findings is its own business; that each says what to do, and decides on the exit code, is not.
+    # The findings depend on this machine. The test checks that each has a remedy, and that findings decide the exit code.
     assert all((line["todo"] or not line["finding"]) and line["text"] for line in lines)
     assert done.returncode == int(any(line["finding"] for line in lines))
     subjects = [line["subject"] for line in lines]
     assert {"open files", "processes", "locked memory", "memfd", "/dev/shm", "/dev/fuse", "clock", "Python", "packages"} <= set(subjects)
-    # Other wheels may add theirs.
+    # Other wheels may add lines.
     a_proc = lines[subjects.index("a proc")]
     assert not a_proc["finding"], a_proc
 
@@ -171,7 +171,7 @@ def test_killed_doctor_leaves_no_hung_wheel(tmp_path: Path) -> None:
     )
     assert doctor.stderr is not None and "hung\n" in iter(doctor.stderr.readline, "")
     doctor.kill()
-    # The end of stderr is that of the process that hangs in the wheel.
+    # stderr ends when the process that hangs in the wheel ends.
     assert doctor.communicate(timeout=30)[1] == ""
 
 
@@ -197,7 +197,7 @@ def test_help_lists_all_verbs(other_wheel: Path) -> None:
     done = monarch("--help", folders=(other_wheel,))
     assert (done.returncode, done.stderr) == (0, "")
     listed = {line.split()[0]: line for line in done.stdout.partition("Commands:")[2].splitlines() if line}
-    # Beside those of wheels that are installed here.
+    # The list also has the verbs of wheels that are installed here.
     assert {"debug", "doctor", "ps", "stack", "version", "worker", "leave", "text", "wait", "broken", "plain"} <= set(listed)
     assert "cannot be loaded" in listed["broken"]
 

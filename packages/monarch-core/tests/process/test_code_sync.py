@@ -141,7 +141,7 @@ def test_a_file_that_never_stays_is_an_error(source, hosts, monkeypatch):
 
 
 def test_two_at_once(source, tmp_path, hosts):
-    """From two directories to the same place: each host ends up with one of them, whole."""
+    """Two directories go to the same place: each host ends up with one of them, complete."""
     other = tmp_path / "other"
     other.mkdir()
     for i in range(30):
@@ -256,7 +256,7 @@ def test_disk_that_is_full_at_the_switch(source, small_disk):
 
 
 def test_new_code_is_importable_at_once(source, hosts, monkeypatch):
-    """In procs that were there before the sync, and in those that come later; in the place that the directory has here."""
+    """The code is importable in existing procs and in later ones, at the position of the directory in `sys.path` here."""
     write(source, code_sync_a="def f():\n    return 1, __file__")
     write(source / "lib", code_sync_b="def f():\n    return 2, __file__")
     monkeypatch.syspath_prepend(str(source / "lib"))
@@ -267,7 +267,7 @@ def test_new_code_is_importable_at_once(source, hosts, monkeypatch):
         top = hosts.directories[i] / "code"
         assert directory == str(hosts.directories[i])
         assert path.index(str(top / "lib")) == old.index(str(source / "lib")) and str(source / "lib") not in path
-    # Not on `sys.path` here, so before what is installed. A proc that is spawned later is told when it starts.
+    # The directory is not on `sys.path` here, so it comes before installed packages. A later proc gets it with its set-up.
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(source / "lib")])
     monkeypatch.setitem(workspace_path._mirrored, current_process().agent_uid, [(str(source), "code", False)])
     later = hosts.spawn_procs("later", by_command=True).spawn("reader", Reader)
@@ -305,7 +305,9 @@ class Spawner(Reader):
 
 @pytest.mark.parametrize("kind", ["unix", "tls"])
 def test_reload_in_procs_that_others_have_spawned(source, tmp_path, kind):
-    """Every proc of the hosts: of another mesh of the same hosts, and what actors there have spawned; but not those of other hosts."""
+    """Every proc of the hosts reloads: also procs of another mesh of the same hosts, and those spawned by actors there; but not those of
+    other hosts.
+    """
     write(source, code_sync_far="def f():\n    return 1")
     workspace = Workspace({source: "code"}, env=None)
     with Workers(3, kind, env={**os.environ, "MONARCH_HOME": str(tmp_path / "home")}) as workers, workers.attach() as hosts:
@@ -320,7 +322,7 @@ def test_reload_in_procs_that_others_have_spawned(source, tmp_path, kind):
         asyncio.run(some.sync_workspace(workspace, auto_reload=True))
         found = [list(reader.call.call("code_sync_far", "f").get().values()) for reader in readers]
         assert found == [[222, 222], [222, 222, 1], [222], [222], [1]]
-        # One that does not live any more is not waited for.
+        # The sync does not wait for an ended proc.
         with pytest.raises(SupervisionError):
             own.slice(hosts=0).die.call_one().get()
         write(source, code_sync_far="def f():\n    return 3")
@@ -363,7 +365,7 @@ def test_reload_here(source, local):
     assert local.call.call_one("code_sync_m", "f").get() == ("old", 1)
     assert local.call.call_one("code_sync_n", "f").get() == 1
     local.keep.call_one("code_sync_m", "Thing").get()
-    # The same size, maybe within the same second.
+    # The new text has the same size, and may have the same second.
     text = (source / "code_sync_m.py").read_text()
     (source / "code_sync_m.py").write_text(text.replace("old", "new"))
     assert local.call.call_one("code_sync_m", "f").get() == ("old", 1)
@@ -383,7 +385,7 @@ def test_a_module_that_cannot_be_reloaded(source, local):
     for module in ("code_sync_bad", "code_sync_good"):
         assert local.call.call_one(module, "f").get() == 1
     write(source, code_sync_bad="def f():\n    return 22\nraise ValueError('on purpose')", code_sync_good="def f():\n    return 22")
-    for _ in range(2):  # it is tried again
+    for _ in range(2):  # the reload is tried again
         with pytest.raises(ActorError) as caught:
             reload(source)
         text = str(caught.value)
@@ -414,7 +416,7 @@ def environment(tmp_path):
 
 
 def provide(monkeypatch, value):
-    """Stands for the entry point of a wheel; None: no wheel has it."""
+    """Replaces the entry point of a wheel; None: no wheel has it."""
     found = value and entry_points.LoadedEntry("monarch.mesh", "push_environment", "files 1.0", "files:push", value)
     monkeypatch.setitem(entry_points._known, ("monarch.mesh", "push_environment"), found)
 
@@ -473,7 +475,7 @@ def test_environment_misuse(source, environment, monkeypatch):
     provide(monkeypatch, pytest.fail)
     with pytest.raises(ValueError, match="is no environment"):
         asyncio.run(this_host().sync_workspace(Workspace(None, env=source), conda=True))
-    # Nothing to copy on the client's own host.
+    # Nothing is copied on the client's own host.
     asyncio.run(this_host().sync_workspace(workspace, conda=True))
     with pytest.raises(ValueError, match="the client's own host has no workspace"):
         this_host().with_python_executable("$WORKSPACE_DIR/.environment/bin/python").spawn_procs()

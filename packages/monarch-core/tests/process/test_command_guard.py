@@ -1,4 +1,4 @@
-"""A command that kills or stops its guard, the watchdog of the guard, or both: the caller goes on, and nothing is left."""
+"""A command that kills or stops its guard, the watchdog of the guard, or both: the caller continues, and no process is left."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_stopped_guard_of_a_killed_caller_leaves_nothing(target: str) -> None:
 def test_killed_guard_leaves_nothing(killed: tuple[str, ...], tmp_path: Path) -> None:
     fifo = tmp_path / "pids"
     os.mkfifo(fifo)
-    # What has neither a parent nor its environment is found as long as one of the two lives.
+    # A process with neither a parent nor its environment is found as long as the guard or the watchdog lives.
     family = FAMILY if len(killed) == 1 else "setsid sleep 1000 & "
     text = f"{family} sleep 1000 & echo $$ $(cat /proc/$$/task/$$/children) > $FIFO; while :; do sleep 1000; done"
 
@@ -110,7 +110,7 @@ def test_killed_guard_of_a_killed_caller_leaves_nothing() -> None:
     """)
     try:
         pid = int(script.until("pid").split()[1])
-        # The caller sees nothing of it.
+        # The caller notices no difference.
         script.send(signal.SIGSTOP)
         os.kill(parent(pid), signal.SIGKILL)
         script.send(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Commands whose loop is closed, that are started twice, that end just before their time is over, or for which there is no room."""
+"""Commands on a closed loop, commands started twice, commands that end just before their time, and commands without room."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ assert not logged
 
 
 def test_code_of_a_command_that_ended_counts() -> None:
-    # The child holds the streams, so that the command's end is reported after the time.
+    # The child holds the streams, so the command's end is reported after the time.
     done = asyncio.run(run_command(line("sh", "-c", "sleep 1000 & echo $!; exit 3"), timeout=0.5))
     assert done.code == 3
     assert wait_for_end(int(done.stdout))
@@ -181,7 +181,7 @@ def test_too_few_descriptors_leave_none_behind() -> None:
 
 
 def test_script_that_does_not_fit_is_named() -> None:
-    # A full disk in small: the largest file is smaller than the script.
+    # A small version of a full disk: the largest file is smaller than the script.
     run_script("""
     import asyncio, errno, resource
     from monarch.extension.command import CannotStart, CommandLine, run_command
@@ -255,7 +255,7 @@ def test_start_after_close_is_refused(make: Callable[[], tuple[Any, Any, Any]]) 
 def test_close_ends_a_start_that_waits(size: int) -> None:
     async def main() -> None:
         process = GuardedProcess()
-        # A specification that the guard has not read yet, and one that does not fit into its socket.
+        # One specification that the guard has not read yet, and one that does not fit into its socket.
         words = line("sleep", "1000")._replace(env={**os.environ, **{f"X{n}": "x" * 100_000 for n in range(size // 100_000)}})
         start = asyncio.ensure_future(process.start(words, (0, 1, 2)))
         await asyncio.sleep(0)
@@ -289,7 +289,7 @@ def test_closed_terminal_takes_and_gives_nothing() -> None:
         await refused(terminal.write(b"x"), "write: the command in the terminal has not been started")
         await start()
         waiting = asyncio.ensure_future(terminal.read())
-        # More than the terminal keeps: `sleep` reads nothing.
+        # The data exceeds the terminal's buffer: `sleep` reads nothing.
         filling = asyncio.ensure_future(terminal.write(b"x" * (1 << 20)))
         await asyncio.sleep(0)
         await close()

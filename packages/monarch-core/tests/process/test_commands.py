@@ -1,4 +1,4 @@
-"""Commands in child processes, by their public names: output, exit codes, signals, terminals, and what is left behind."""
+"""Commands in child processes, by their public names: output, exit codes, signals, terminals, and leftovers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_command_that_hangs_ends_after_its_time() -> None:
     script = "trap : INT TERM; sleep 1000 & echo $!; while :; do sleep 1000; done"
     found = run(run_command(sh(script), timeout=0.5, grace=0.1))
     assert found.code == 124
-    # All that descends from it, too.
+    # All descendants end, too.
     assert wait_for_end(int(found.stdout))
 
 

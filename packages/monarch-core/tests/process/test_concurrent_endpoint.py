@@ -1,4 +1,4 @@
-"""Concurrent endpoints: their bodies run as tasks while the actor goes on."""
+"""Concurrent endpoints: their bodies run as tasks while the actor handles further messages."""
 
 from __future__ import annotations
 
@@ -251,5 +251,5 @@ def test_stop_cancels_and_awaits_bodies_before_cleanup(procs, faults):
 def test_cycle_through_a_concurrent_endpoint_of_a_waiting_actor(procs):
     a, b = procs.slice(gpus=0).spawn("a", Work), procs.slice(gpus=1).spawn("b", Work)
     b.set_peer.call_one(a).get()
-    # `ask` runs beside the dispatcher, so that `answer` of the same actor can be called back.
+    # `ask` runs beside the dispatcher, so the actor can handle the call back of `answer`.
     assert a.ask.call_one(b).get() == "from a cycle"

@@ -1,4 +1,4 @@
-"""Configuration in a new interpreter: what importing it costs, and that it reads the environment by itself."""
+"""Configuration in a new interpreter: the cost of the import, and the reading of the environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEAVY = {"asyncio", "contextlib", "dataclasses", "enum", "inspect", "logging", "
 
 
 def fresh(code: str, **environment: str) -> str:
-    """What a new interpreter prints."""
+    """The output of a new interpreter."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment}
     argv = [sys.executable, "-S", "-c", code]
     return subprocess.run(argv, env=environ, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()

@@ -31,7 +31,7 @@ def test_values_reach_procs(method, name, value, back):
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an ignored setting says so once
+        warnings.simplefilter("ignore")  # an ignored setting warns once
         with configured(**{name: value, "spawn_method": method}):
             assert value_in_proc(name) == back
 

@@ -1,4 +1,4 @@
-"""Who runs here: identities, ranks, creators, in actors, tasks and threads."""
+"""The context: identities, ranks, creators, in actors, tasks and threads."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_threads_in_a_proc_never_start_a_client():
         assert display == f"<root>.<{__name__}.Member only>"
         second = mesh.spawn("second", Member)
         second.init.call_one().get()
-        # With several actors it is the proc itself.
+        # With several actors the context is that of the proc itself.
         display, _ = only.in_a_thread.call_one().get()
         assert display not in ("<root>", f"<root>.<{__name__}.Member only>")
         assert only.call_from_a_thread.call_one(second).get() == 1

@@ -1,4 +1,4 @@
-"""Where the control socket of a client lies, and when it goes."""
+"""The place of a client's control socket, and its removal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fresh_script import Script, run
 from monarch._core._native import control_directory
 from monarch._core.observe import inspection
 
-# Older than a socket may be that is bound and does not listen yet.
+# Seconds: older than any socket that is bound and does not listen yet.
 OLD_S = 60
 
 CLIENT = """

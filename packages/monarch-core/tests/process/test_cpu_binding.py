@@ -64,7 +64,7 @@ def test_empty_dict_binds_nothing():
 
 
 class Calls:
-    """Takes the place of the system calls of a machine with two nodes."""
+    """Replaces the system calls by those of a machine with two nodes."""
 
     def __init__(self, monkeypatch, nodes):
         self.affinity = None

@@ -1,4 +1,4 @@
-"""`monarch doctor --crash`: the last events of killed processes, or why there are none."""
+"""`monarch doctor --crash`: the last events of killed processes, or the reason why there are none."""
 
 from __future__ import annotations
 

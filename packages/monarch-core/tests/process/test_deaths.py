@@ -1,6 +1,6 @@
-"""Each part of a job on one machine that ends, hangs, or is cut off: what notices it, what owners receive, and what is cleaned up.
+"""Each part of a job on one machine that ends, hangs, or is cut off: the detection, the notice to owners, and the clean-up.
 
-The rows of docs/failures.md that have no test of their own elsewhere.
+These are the rows of docs/failures.md that have no test of their own elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def freeze(pid: int) -> None:
-    """Returns when it stands still."""
+    """Stops the process, and returns when it has stopped."""
     os.kill(pid, signal.SIGSTOP)
     eventually(f"process {pid} is stopped", lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0], lambda s: s == "T")
 
@@ -88,7 +88,7 @@ def test_zygote_that_is_killed(faults, number):
     os.kill(zygote, number)
     with pytest.raises(SupervisionError, match=r"failed: Killed\(sig=9\) \(pid \d+ on \S+\) SIGKILL"):
         held.get()
-    # Once per mesh and rank.
+    # The hook is called once per mesh and rank.
     told = [faults.get() for _ in range(3)]
     assert sorted((f.name, f.crashed_ranks[0], f.reason.kind) for f in told) == [
         ("other", 0, "signal"),
@@ -98,7 +98,7 @@ def test_zygote_that_is_killed(faults, number):
     assert all(wait_for_end(pid) for pid in pids)
     with pytest.raises(SpawnError):
         one.spawn("late", Worker).initialized.get()
-    # The next spawn starts another one, and nothing of the first is left.
+    # The next spawn starts another zygote, and nothing of the first is left.
     with this_host().spawn_procs() as again:
         pid = again.spawn("worker", Worker).pid.call_one().get()
         assert parent_of(pid) == current_process().native.zygote_pid() != zygote
@@ -109,7 +109,7 @@ def test_zygote_that_is_killed(faults, number):
 
 
 def test_zygote_that_is_frozen_starts_nothing(faults):
-    # A proc that does not come up in time is given up, also if nobody can be asked to end it.
+    # A proc that does not start in time is given up, even if no process can be asked to end it.
     done = run(
         """
         from monarch._core.process.current import current_process
@@ -152,7 +152,7 @@ def test_exit_while_the_zygote_is_frozen():
 
 
 def test_root_that_is_frozen():
-    # Its procs wait for it, and go on with it.
+    # Its procs wait for the root, and continue with it.
     script = Script(
         """
         class Clock(Actor):
@@ -184,7 +184,7 @@ def test_root_that_is_frozen():
 
 
 def test_root_that_closes_its_links():
-    # Whoever lost it ends itself; the root hears of its procs' ends, and ends.
+    # Each process that has lost its agent ends itself; the root is notified of its procs' ends, and ends.
     script = Script(
         """
         import monarch.actor

@@ -1,4 +1,4 @@
-"""Scripts with breakpoints from outside: `monarch debug`, the end of the script, hooks, who may connect."""
+"""Scripts with breakpoints from outside: `monarch debug`, the end of the script, hooks, the permitted users."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TWO = STOP + "result = this_host().spawn_procs({'gpus': 2}).spawn('two', Stop).s
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., tuple[Script, int]]]:
-    """Starts a script that stands; gives it and the port of its debugger."""
+    """Starts a script that stands at a breakpoint; returns it and the port of its debugger."""
     started: list[Script] = []
 
     def run(code: str, **options: Any) -> tuple[Script, int]:
@@ -122,7 +122,7 @@ def test_the_end_of_piped_input_leaves_the_session(start: Start) -> None:
 def test_finds_the_job_without_a_port(start: Start) -> None:
     script, port = start(TWO + "result.get()")
     done = debug(lines="list\nc\n")
-    if done.returncode:  # others of this user are being debugged on this machine right now
+    if done.returncode:  # other scripts of this user are being debugged on this machine right now
         assert "several jobs of yours are being debugged; choose one:" in done.stderr
         assert f"\n  --port {port}  process {script.process.pid}: " in done.stderr
         done = debug("--port", str(port), lines="list\nc\n")
@@ -161,7 +161,7 @@ def test_actors_on_other_hosts(start: Start) -> None:
         assert "(Pdb) p y\n2\n" in done.stdout
         assert "[0] 20\n[1] 20\n" in done.stdout
         script.until("[2, 2]")
-        # A host that is lost takes its sessions along, the other one's stay.
+        # A lost host loses its sessions; those of the other host stay.
         script.until("port")
         workers.processes[0].kill()
         workers.processes[0].wait()
@@ -263,7 +263,7 @@ def test_the_script_ends_with_sessions(start: Start, actor: str, how: str) -> No
     done = script.end()
     assert (done.code, done.left) == (0, []), done
     said = [text for text in done.err.splitlines() if "monarch: breakpoint in " not in text]
-    # Who shuts down in the middle of a script is told of what did not end in time.
+    # A script that shuts down in its middle gets a report of the calls that did not end in time.
     assert said == [] or how == "shut down", done.err
 
 
@@ -273,12 +273,12 @@ def test_ctrl_c_while_a_call_stands(start: Start) -> None:
     done = script.end()
     assert done.code in (130, -signal.SIGINT)
     assert done.left == []
-    # The lines of the procs come at any moment.
+    # The lines of the procs may come at any moment.
     said = [text for text in done.err.splitlines() if "monarch: breakpoint in " not in text]
     assert said[-1] == "KeyboardInterrupt"
 
 
-# ---- where it listens, and for whom
+# ---- the address of the server, and its users
 
 
 def test_no_port_is_open_before_a_breakpoint(start: Start) -> None:
@@ -349,7 +349,7 @@ print(s.recv(1000).decode(), s.recv(10))
 def test_where_only_a_worker_of_the_job_is_the_clients_machine_is_told() -> None:
     with Workers(1) as workers, workers.attach() as hosts:
         hosts.spawn_procs().initialized.get()
-        # As the command does where it finds no server: another job on this machine may have one just now.
+        # The command does the same if it finds no server: another job on this machine may have one just now.
         told = nothing_here().splitlines()
     assert told[0].startswith("no job of yours on this machine is at a breakpoint; jobs with processes here are debugged")
     assert f"  on {socket.gethostname()}, process {os.getpid()}" in told[1:-1]

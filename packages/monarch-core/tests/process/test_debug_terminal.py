@@ -38,7 +38,7 @@ signal.sigwait([signal.SIGUSR1])
 
 
 class Terminal:
-    """A terminal that runs `monarch debug`; what appears in it arrives through a pipe."""
+    """A terminal that runs `monarch debug`; its output arrives through a pipe."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class Terminal:
         os.mkfifo(pipe)
         self.screen = os.open(pipe, os.O_RDWR)
         debug = shlex.join([sys.executable, "-c", MAIN, "debug", "--port", str(port)])
-        # It begins when the pipe is there, and stays until it is killed.
+        # The command begins when the pipe is there, and the terminal stays until it is killed.
         self.tmux("-f", "/dev/null", "new-session", "-d", "-x", "150", "-y", "50", f"read go; {debug}; echo exit=$?; read stay")
         self.tmux("pipe-pane", "-o", f"exec cat > {shlex.quote(str(pipe))}")
         self.keys("Enter")
@@ -68,7 +68,7 @@ class Terminal:
         self.keys("Enter")
 
     def until(self, text: str) -> str:
-        """Everything that appears up to and without `text`, which must come."""
+        """The output up to and without `text`, which must come."""
         while text not in self.seen:
             assert select.select([self.screen], [], [], 20)[0], f"{text!r} did not appear: {self.seen!r}"
             self.seen += os.read(self.screen, 1 << 16).decode(errors="replace")
@@ -108,7 +108,7 @@ def test_a_session_by_hand(script: Script, terminal: Terminal) -> None:
     terminal.line("p y * 1000")
     terminal.until("2000")
     terminal.until("(Pdb) ")
-    # The line before, edited: its last two digits are taken back.
+    # The previous line, edited: its last two digits are deleted.
     terminal.keys("Up", "BSpace", "BSpace", "Enter")
     assert "20\r\n" in terminal.until("(Pdb) ")
     terminal.line("detach")

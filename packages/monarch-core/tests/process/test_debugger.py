@@ -26,7 +26,7 @@ def procs(debug_server):
 
 @pytest.fixture(autouse=True)
 def nothing_stands_afterwards(debug_server):
-    """One test that fails must not be the end of those that count sessions."""
+    """A failing test must not affect the tests that count sessions."""
     yield
     while debug_controller().list.call_one(print_output=False).get():
         with DebugLine(debug_server) as made:
@@ -38,7 +38,7 @@ def line_of(method, text):
     return first + next(i for i, found in enumerate(lines) if text in found)
 
 
-# ---- what is there
+# ---- the list of sessions
 
 
 def test_list_of_several_ranks(procs, debug_line):
@@ -92,11 +92,11 @@ def test_steps_and_looks_around(procs, debug_line):
     assert debug_line.ask("p x, y", PDB) == "(10, 12)\n"
     assert debug_line.ask("print('a'); print('b')", PDB) == "a\nb\n"
     assert "y = self.double(y)" in debug_line.ask("list", PDB)
-    # Nothing of the runtime in the stack.
+    # The stack has no frame of the runtime.
     assert debug_line.ask("where", PDB).count("()\n") == 1
     assert debug_line.ask("up", PDB) == "*** Oldest frame\n"
     debug_line.ask("b self.double", PDB)
-    # Last: showing a stack makes pdb of Python 3.11 forget what has been assigned.
+    # This comes last: showing a stack makes pdb of Python 3.11 forget assignments.
     assert debug_line.ask("!y = 100", PDB) == ""
     assert "double()" in debug_line.ask("c", PDB)
     assert debug_line.ask("args", PDB).splitlines()[-1] == "y = 100"
@@ -170,7 +170,7 @@ def test_stepping_past_the_end_ends_the_session(procs, debug_line):
     debug_line.send("s")
     assert "is over" in debug_line.until(PROMPT)
     assert result.get() == 6
-    # Its breakpoints are gone with it.
+    # Its breakpoints are removed with the session.
     assert isinstance(worker.pid.call_one().get(), int)
 
 
@@ -214,7 +214,7 @@ def test_interact_and_commands(procs, debug_line):
     debug_line.ask("end", PDB)
     assert "'at the breakpoint'" in debug_line.ask("c", PDB)
     assert "cannot be run again" in debug_line.ask("run", PDB)
-    # With its breakpoint cleared.
+    # The actor continues with its breakpoint cleared.
     debug_line.ask("detach")
     assert debug_line.ask("continue") == "1 session goes on.\n"
     assert result.get() == 6
@@ -301,7 +301,7 @@ def test_concurrent_endpoint(procs, debug_line):
     assert "beside()" in debug_line.ask("attach concurrent 0", PDB)
     eventually("the prompt of the endpoint", lambda: debug_line.ask("p fail, 'beside'", PDB), lambda text: "beside" in text)
     debug_line.ask("c")
-    # The other one; the order of tasks is the loop's.
+    # The other session continues; the order of tasks is the loop's.
     sessions()
     debug_line.ask("continue")
     (info,) = sessions()
@@ -407,7 +407,7 @@ def test_second_actor_of_the_same_name_and_rank(procs, debug_line, capfd):
     assert int(debug_line.ask("p x", PDB)) == 3 - x
     debug_line.ask("c")
     assert [result.get() for result in results] == [2, 4]
-    # What a proc prints comes by its own way.
+    # The output of a proc arrives by another route.
     said: list[str] = []
 
     def printed() -> str:
@@ -418,7 +418,7 @@ def test_second_actor_of_the_same_name_and_rank(procs, debug_line, capfd):
     assert "Debug session for rank 0 already exists for actor same" in text
 
 
-# ---- the rest of the process lives
+# ---- the rest of the process continues
 
 
 def test_the_process_of_a_session_stays_responsive(procs, debug_line):

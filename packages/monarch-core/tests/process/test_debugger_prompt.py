@@ -18,7 +18,7 @@ def procs(debug_server):
 
 @pytest.fixture(scope="module")
 def stopped(procs, debug_server):
-    """Four ranks that stand for all tests."""
+    """Four ranks at a breakpoint, for all tests."""
     result = procs.spawn("stopped", Worker).step.call(0)
     sessions(4)
     yield

@@ -1,4 +1,4 @@
-"""Messages that cannot be sent: they fail the call they belong to, and nothing else."""
+"""Messages that cannot be sent: they fail their own call, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ TOO_LARGE = 4 << 30
 
 
 def too_large() -> PickleBuffer:
-    """The kernel makes its pages when they are touched, which nobody does."""
+    """The kernel makes its pages when they are touched, and no code touches them."""
     return PickleBuffer(mmap.mmap(-1, TOO_LARGE))
 
 
 @contextlib.contextmanager
 def no_descriptors() -> Iterator[None]:
-    """This process has as many files open as it may: there is no shared memory to be had."""
+    """This process has reached its limit of open files: it can make no shared memory."""
     import resource
 
-    # Our own modules for errors are in files too.
+    # Monarch's modules for errors are in files too: they are loaded before.
     str(SupervisionError(undeliverable("", "", "", "")))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[0], 512), limits[1]))
@@ -82,7 +82,7 @@ class Holder(Actor):
         import resource
 
         self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # Until `restore`, for the answer is sent when this has returned.
+        # The limit lasts until `restore`, because the answer is sent after this method has returned.
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, self.limits[1]))
         return bytes(size)
 
@@ -118,7 +118,7 @@ def test_without_memory_for_the_message():
         for cast in (lambda: holders.take.broadcast(large), lambda: send(holders.take, (large,), {})):
             with pytest.raises(DeliveryError, match="no shared memory"):
                 cast()
-        # What is small needs none.
+        # A small message needs no shared memory.
         assert list(holders.take.call(b"small").get().values()) == [5, 5]
     assert list(holders.take.call(large).get().values()) == [len(large)] * 2
     assert list(holders.all_seen.call().get().values()) == [[5, 5, len(large)]] * 2
@@ -134,14 +134,14 @@ def test_what_is_there_can_be_lent_without_another_descriptor():
     assert one.take.call_one(large).get() == len(large)
     with no_descriptors():
         assert one.take.call_one(large).get() == len(large)
-        # This one has not seen the memory that it is in.
+        # This actor has not mapped that memory yet.
         assert other.take.call_one(large).get() == len(large)
     procs.stop().get()
 
 
 @contextlib.contextmanager
 def no_memory(pid: int, spare: int) -> Iterator[None]:
-    """The process gets so many bytes more, and no others."""
+    """Limits the process to `spare` more bytes of memory."""
     import resource
 
     limits = resource.prlimit(pid, resource.RLIMIT_AS)
@@ -198,7 +198,7 @@ class Boom(Actor):
 
 @pytest.mark.parametrize("method", ["auto", "exec"])
 def test_failures_of_actors_without_descriptors(method: str):
-    # The first thing that happens in its process.
+    # The failure is the first event in its process.
     with configured(spawn_method=method):
         procs = this_host().spawn_procs()
         holder = procs.spawn("holder", Holder)
@@ -226,7 +226,7 @@ def test_too_large_for_another_host():
             holders.slice(hosts=1).take.call_one(large).get()
         with pytest.raises(DeliveryError):
             holders.take.broadcast(large)
-        # From an actor, which lives on; and an answer.
+        # An actor that continues afterwards sends; and an answer fails.
         said = here.call_with_too_large.call_one(holders).get()
         assert "from <root>.<test_delivery.Holder here> to holder (2 ranks): a message of" in said
         with pytest.raises(ActorError, match="is too large for another host") as caught:

@@ -1,4 +1,4 @@
-"""Calls: the adverbs, what their messages hold, ports of explicit-port endpoints, and calls to what has failed or stopped."""
+"""Calls: the adverbs, the content of their messages, ports of explicit-port endpoints, and calls to failed or stopped actors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def procs(faults):
 
 
 class Unloadable:
-    """Pickles, and raises when it is unpickled."""
+    """Can be pickled, and raises when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return _refuse, ()
@@ -397,7 +397,7 @@ def test_call_does_not_wait_for_the_rest_after_an_error(procs, cls):
     assert handle.rank.call().get().values() == [0, 1, 2]
 
 
-# ---- calls to what has failed or stopped
+# ---- calls to failed or stopped actors
 
 
 @BOTH
@@ -422,7 +422,7 @@ def test_failed_mesh_refuses_at_once(procs, cls, faults):
         handle.rank.broadcast()
     with pytest.raises(SupervisionError, match="SystemExit: 3"):
         send(handle.rank, (), {})
-    # Misuse is still told first, and other ranks work.
+    # Misuse is still reported first, and other ranks work.
     with pytest.raises(TypeError):
         handle.rank.call(1)
     assert handle.slice(gpus=slice(0, 2)).rank.call().get().values() == [0, 1]
@@ -484,7 +484,7 @@ def test_as_endpoint_takes_adverbs(procs):
 
 
 class SelfNamed(Actor):
-    """A parameter that is called `self`, behind one with another name."""
+    """Its endpoint has a parameter called `self` behind one with another name."""
 
     def __init__(this, self: int = 0) -> None:
         this.start = self

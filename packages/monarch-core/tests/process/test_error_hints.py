@@ -1,4 +1,4 @@
-"""Texts that say what to write instead, and which wheel is missing."""
+"""Error texts with the right spelling, or with the missing wheel."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Sync(Actor):
 
 
 class Owner(Actor):
-    """Has a hook that does not handle the failure."""
+    """Its hook does not handle the failure."""
 
     @endpoint
     async def own(self) -> None:
         self.inner = this_host().spawn_procs().spawn("inner", Raiser)
         with contextlib.suppress(SupervisionError):
             await self.inner.raises.call_one()
-        # Until the hook has answered, and the owner has failed.
+        # This waits until the hook has answered, and the owner has failed.
         await asyncio.Event().wait()
 
     async def __supervise__(self, failure: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What becomes of an error in a handler, case by case, and the texts that tell of it."""
+"""The outcome of an error in a handler, case by case, and the texts that report it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OddError(Exception):
 
 
 def act(self: Any, what: str) -> Any:
-    """What both kinds of actors do."""
+    """The common body of both kinds of actors."""
     if what == "value":
         return "alive"
     if what == "error":
@@ -315,7 +315,7 @@ def test_end_of_the_process_fails_all_calls_pending_there(cls, faults, what, kin
     with pytest.raises(SupervisionError, match=text):
         other.do.call("value").get()
     assert other.slice(gpus=0).do.call_one("value").get() == "alive"
-    # Nothing can be spawned there any more.
+    # No actor can be spawned there any more.
     late = pid.spawn("late", cls)
     with pytest.raises(SpawnError, match="error spawning actor mesh late: the process this actor was running on"):
         late.initialized.get()

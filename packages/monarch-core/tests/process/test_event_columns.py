@@ -1,4 +1,4 @@
-"""Events column by column, as collectors take them, and observers that end without a word."""
+"""Events as columns for collectors, and observers that end without a notice."""
 
 from __future__ import annotations
 

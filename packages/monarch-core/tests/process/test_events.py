@@ -1,4 +1,4 @@
-"""Events of processes: the flight recorder of a killed proc, full rings, forks, observers, and that nothing is left behind."""
+"""Events of processes: the flight recorder of a killed proc, full rings, forks, observers, and no leftovers."""
 
 from __future__ import annotations
 
@@ -368,7 +368,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         env={**RECORDER, "TMPDIR": str(tmp_path), "MONARCH_LOG_DIR": str(tmp_path)},
         check=False,
     )
-    # Files without a name: they end with the last process that has them.
+    # The files have no name: they end with the last process that has them.
     assert (done.returncode, done.stdout.strip()) == (-9, " ".join(["/memfd:monarch-events (deleted)"] * 2))
     assert list(tmp_path.iterdir()) == []
 
@@ -525,7 +525,7 @@ os._exit(0)
     assert shown == [
         "printed [('stderr', 'to stderr'), ('stdout', 'to stdout')]",
         "record 40 no way True",
-        # From the first message on, as the proc was spawned below an observer.
+        # The proc records from the first message on, as it was spawned during an observation.
         "received ['__init__', 'talk']",
     ]
 

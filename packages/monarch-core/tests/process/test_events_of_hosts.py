@@ -1,4 +1,4 @@
-"""Observers in processes of other hosts, where the agent has a number that its jobs do not know."""
+"""Observers in processes of other hosts, whose agent's own id is unknown to its jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monarch.extension.events import Batch, observe
 class Observers(Actor):
     @endpoint
     def agents(self) -> list[tuple[bool, bool]]:
-        """Whether an observer knows the agent, and whether it reads the agent's events: of all jobs, and of this one."""
+        """Whether an observer knows the agent, and whether it reads the agent's events: for all jobs, and for this one."""
         found: list[tuple[bool, bool]] = []
         for job in (None, member().job):
             observation = observe(_ignore, every=1000.0, job=job)
@@ -28,7 +28,7 @@ def _ignore(batch: Batch) -> None:
 
 
 def test_an_observer_on_a_worker_finds_its_agent() -> None:
-    """Its events are read first; it belongs to no job."""
+    """The agent's events are read first; it belongs to no job."""
     with Workers(1) as workers:
         procs = workers.attach().spawn_procs()
         assert procs.spawn("observers", Observers).agents.call_one().get(25) == [(True, True), (True, False)]

@@ -1,4 +1,4 @@
-"""What tests wait for is named where it does not come."""
+"""A failure of `eventually` names the awaited condition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_what_did_not_come_is_named():
 
 
 def test_limit_of_pytest_is_named_too():
-    """Its exception is no `Exception`, and comes from a signal handler at any place."""
+    """The exception of pytest's limit is no `Exception`, and comes from a signal handler at any place."""
 
     def look() -> None:
         pytest.fail("Timeout (>30.0s) from pytest-timeout")

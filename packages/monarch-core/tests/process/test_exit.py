@@ -1,4 +1,4 @@
-"""The end of a script: silent, complete, with the right exit code, whatever was going on."""
+"""The end of a script: silent, complete, with the right exit code, in every state of the script."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class BusyLoop(Actor):
 
 
 def test_script_that_leaves_threading_to_us():
-    """Python waits at exit for the thread that imported `threading` first, which must not be one of ours."""
+    """At exit Python waits for the thread that imported `threading` first, which must not be a runtime thread."""
     run(IMPORTED.format(folder=str(Path(__file__).parent)), prelude="").assert_clean()
 
 
@@ -131,7 +131,7 @@ def test_code_as_argument():
 
 
 def test_os_exit():
-    # Nobody cleans up: the kernel does.
+    # No code cleans up: the kernel does.
     script = Script(FOUR + "say('called')\nos._exit(5)")
     script.until("called")
     code = script.wait_for_all()
@@ -142,7 +142,7 @@ def test_os_exit():
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT, signal.SIGHUP])
 def test_killed(number):
-    # Who runs the tests may ignore a signal, and its children inherit that.
+    # The process that runs the tests may ignore a signal, and its children inherit that.
     usual = "" if number == signal.SIGKILL else f"import signal\nsignal.signal({int(number)}, signal.SIG_DFL)\n"
     done = interrupt(usual + FOUR + "say('called')\nwhile True: mesh.echo.call(1).get()", "called", number)
     assert (done.code, done.left) == (-number, [])
@@ -220,7 +220,7 @@ except KeyboardInterrupt:
 
 
 def test_interrupted_during_exit():
-    # Said by the clean-up, so the exit has begun. The interrupt hurries it up and decides the exit code; nothing stays.
+    # The clean-up prints this word, so the exit has begun. The interrupt shortens it and decides the exit code; nothing stays.
     code = """
 class Last(Actor):
     @endpoint
@@ -276,7 +276,7 @@ except KeyboardInterrupt:
     script.end().assert_clean()
 
 
-# ---- what runs while the script ends
+# ---- activity during the end of the script
 
 
 @pytest.mark.parametrize("method", ["spin", "sleep", "hold_gil", "wait_for_ever", "ignore_signals", "leave_thread"])
@@ -395,7 +395,7 @@ threads = [threading.Thread(target=body, daemon={daemon}) for _ in range(4)]
 [t.start() for t in threads]
 """
     done = run(FOUR + code)
-    # What a daemon thread is told after the end is nobody's business; a crash, or a word of it, would be.
+    # The exceptions of a daemon thread after the end do not matter; a crash, or output of it, would.
     done.assert_clean()
 
 

@@ -1,4 +1,4 @@
-"""Why a process ended, as the kernel tells it: exit code, signal, core dump, out of memory, and what the owner gets of it."""
+"""The reason of a process's end from the kernel: exit code, signal, core dump, out of memory, and the failure that the owner gets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Mortal(Actor):
 
     @endpoint
     def crash(self, folder: str) -> None:
-        """In native code, with a core dump where the kernel writes any."""
+        """Crashes in native code, with a core dump if the kernel writes any."""
         import ctypes
         import resource
 
@@ -59,7 +59,7 @@ class Mortal(Actor):
 
 
 def end_of(handle: Any, faults: Any, call: Callable[[], Any]) -> tuple[MeshFailure, str]:
-    """What the caller and the owner get, which is the same."""
+    """The failure that the caller and the owner get, which must be equal."""
     with pytest.raises(SupervisionError) as caught:
         call()
     failure = faults.get()
@@ -97,7 +97,7 @@ def test_fields_of_a_failure(faults, method, argument, reason, cause):
 
 
 def core_is_dumped(folder: Path) -> bool:
-    """What the kernel here does with a process that does the same."""
+    """Whether the kernel here dumps the core of such a process."""
     pid = os.fork()
     if pid == 0:
         import resource
@@ -157,14 +157,14 @@ def test_out_of_memory(cgroup, faults, tmp_path):
         f"out of memory in cgroup {cgroup.name} (pid {pids[0]} on {HOST}) SIGKILL",
         "  hint: raise the memory limit of that cgroup, or put fewer procs on a host",
     ]
-    # A kill by somebody else, in the same cgroup, is not taken for one more.
+    # A kill by another process, in the same cgroup, does not count as out of memory.
     failure, text = end_of(handle, faults, lambda: handle.slice(gpus=1).kill.call_one(signal.SIGKILL).get())
     assert failure.reason == ExitReason("signal", signal=9) and "out of memory" not in text
     mesh.stop().get()
 
 
 def _cgroup_as_seen(pid: int) -> str | None:
-    """The memory cgroup in which the agent has seen a proc last."""
+    """The memory cgroup in which the agent has last seen a proc."""
     native = current_process().native
     cell = native.inspect(STATE)
     cell.wait(0, 10.0)
@@ -178,7 +178,7 @@ def test_out_of_memory_after_a_move(cgroup, faults):
     pids = list(handle.pid.call().get().values())
     for pid in pids:
         (cgroup.folder / "cgroup.procs").write_text(str(pid))
-    # The agent looks after its procs at intervals.
+    # The agent checks its procs at intervals.
     eventually("the agent has seen the move", lambda: {_cgroup_as_seen(pid) for pid in pids}, lambda seen: seen == {cgroup.name})
     failure, text = end_of(handle, faults, lambda: handle.slice(gpus=0).grow.call_one().get())
     assert failure.reason == ExitReason("oom", signal=9, detail=cgroup.name)

@@ -1,4 +1,4 @@
-"""Endpoints that answer through a port: kept, passed on, used from threads, and what becomes of callers if it is not used."""
+"""Endpoints that answer through a port: kept, passed on, used from threads, and the outcome for callers if it is not used."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_port_is_passed_on(procs, handle):
 
 @BOTH
 def test_exception_through_the_port(handle):
-    """As it is, and not in an `ActorError`: the endpoint has chosen it for its caller."""
+    """The caller gets the exception itself, not in an `ActorError`: the endpoint has chosen it for its caller."""
     one = handle.slice(gpus=1)
     through_port, receiver = Channel[Any].open_ranked()
     send(handle.fail_through_port, (), {}, through_port)
@@ -187,7 +187,7 @@ def test_exception_through_the_port(handle):
         assert type(caught.value) is KeyError and caught.value is future.exception()
     with pytest.raises(KeyError):
         Accumulator(handle.fail_through_port, 0, lambda a, b: a).accumulate().get()
-    # Its class may be unknown to the caller: the text travels.
+    # The caller may lack the class: the text is sent.
     with pytest.raises(Exception, match="only here") as caught:
         one.fail_with_own_class.call_one().get()
     assert type(caught.value) is Exception

@@ -288,7 +288,7 @@ def test_end_of_a_killed_process_is_watched() -> None:
     assert end.proc == proc and end.pid == pid and end.reason.kind == "signal" and "Killed" in end.describe()
     again = extension.end_of(proc)
     assert again is not None and again.reason == end.reason
-    # One who asks afterwards is told at once.
+    # A later watch is done at once.
     assert extension.watch(proc).get().reason == end.reason
     with pytest.raises(MonarchError):
         peer.handlers.call_one().get()
@@ -338,7 +338,7 @@ def test_failed_request_says_why(peers: Any, name: str, text: str, body: bytes |
         extension.ask(proc_of(peers, 0), name, b"abc").get()
     assert caught.value.code == "request_failed" and (body is None or caught.value.body == body)
     assert pickle.loads(pickle.dumps(caught.value)).body == caught.value.body
-    # The handlers go on.
+    # The handlers continue.
     assert extension.ask(proc_of(peers, 0), "test.echo", b"ab").get() == b"ba"
 
 
@@ -396,7 +396,7 @@ def test_watch_of_an_identity_of_no_process_fails(peers: Any) -> None:
             extension.watch(UNKNOWN).get()
         assert caught.value.code == "proc_unknown"
         assert text in peers.slice(procs=0).end_of.call_one(UNKNOWN).get()
-        # A host that there is, and one that there is not.
+        # An existing host, and one that does not exist.
         for host in (int(extension.member().host), UNKNOWN - 2):
             assert text in peers.slice(procs=1).end_of.call_one(UNKNOWN, host).get()
 
@@ -404,7 +404,7 @@ def test_watch_of_an_identity_of_no_process_fails(peers: Any) -> None:
 def test_proc_that_its_asker_knows_by_a_number_only_is_asked(peers: Any) -> None:
     mesh = this_host().spawn_procs({"procs": 2}, name="strangers")
     first, second = (int(proc) for proc in mesh_view(mesh).procs)
-    # Before they are up, and by a process that has no handle of them.
+    # The watch begins before the procs are ready, in a process without a handle of them.
     watched = extension.watch(first)
     mesh.initialized.get()
     other = peers.slice(procs=0)

@@ -158,7 +158,7 @@ for call in (hosts.stop, hosts.shutdown, procs.stop, adder.stop, lambda: hosts.s
 
 
 def test_procs_of_an_external_process_stay_its_own(procs: ProcMesh) -> None:
-    # Between hosts, the job's client forwards frames for the external process, and not for the procs of that.
+    # Between hosts, the job's client forwards frames for the external process, but not for the procs of the external process.
     code = """
 mine = this_host().spawn_procs().spawn("mine", Adder)
 values(given.add.call(1))
@@ -226,7 +226,7 @@ say(failure(lambda: host.spawn_procs().initialized.get(timeout=25)).partition(":
 
 
 class Client:
-    """A client of two workers in a process of its own, and what it has pickled."""
+    """A client of two workers in a process of its own, and its pickled handles."""
 
     def __init__(self, workers: Workers, file: str) -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}

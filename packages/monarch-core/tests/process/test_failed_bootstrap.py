@@ -1,4 +1,4 @@
-"""A `bootstrap` that fails: no actor runs where it did, and whoever spawns or calls there gets its error."""
+"""A `bootstrap` that fails: no actor runs in its proc, and spawns and calls there get its error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAUSE = "bootstrap failed: RuntimeError: no GPU here"
 
 
 class Leaves(Actor):
-    """Leaves a file where it is made."""
+    """Leaves a file in the process in which it is made."""
 
     def __init__(self, folder: str) -> None:
         (Path(folder) / str(os.getpid())).touch()
@@ -71,7 +71,7 @@ def test_no_actor_runs_where_bootstrap_failed(setup: Any, faults: Any, tmp_path:
     assert caught.value.failure is not None and caught.value.failure.reason.kind == "raised"
     assert "in fail" in str(caught.value)
     assert sorted(faults.get().crashed_ranks[0] for _ in range(2)) == [0, 1]
-    # After the error of the mesh itself, too.
+    # The spawn comes after the error of the mesh itself, too.
     with pytest.raises(ActorError, match="no GPU here"):
         mesh.initialized.get()
     second = mesh.spawn("second", Leaves, str(tmp_path))
@@ -103,7 +103,7 @@ def test_failed_bootstrap_of_one_rank_spares_the_others(faults: Any, tmp_path: P
         with pytest.raises(SupervisionError, match=CAUSE):
             part.pid.call().get()
     assert sorted(os.listdir(tmp_path)) == sorted(map(str, pids))
-    # What is spawned on the others only is as ever.
+    # A spawn on the other procs works as usual.
     assert mesh.slice(gpus=2).spawn("alone", Leaves, str(tmp_path)).pid.call_one().get() == pids[1]
     with pytest.raises(SpawnError, match=CAUSE):
         mesh.slice(gpus=slice(1, 3)).spawn("some", Leaves, str(tmp_path)).initialized.get()
@@ -154,7 +154,7 @@ def test_script_that_sees_the_error_goes_on():
 
 
 def test_script_that_does_not_look_ends_with_1():
-    # Not an import at the end: the interpreter drops an interrupt that arrives in a callback of its import system.
+    # The script must not wait in an import: the interpreter drops an interrupt that arrives in a callback of its import system.
     done = run("import threading\n" + SCRIPT + "threading.Event().wait()", check=False)
     assert done.returncode == 1 and done.stdout == ""
     assert "Unhandled monarch error on the root actor" in done.stderr and CAUSE in done.stderr

@@ -1,4 +1,4 @@
-"""Large arguments of calls that failed are free as soon as nobody uses them: no error holds them, and no cycle of references."""
+"""Large arguments of failed calls are freed as soon as no code uses them: no error holds them, and no cycle of references."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE = 4 << 20
 
 
 class Memory(bytearray):
-    """Bytes that can be referred to weakly."""
+    """Bytes with weak references."""
 
 
 class Failing(Actor):
@@ -129,6 +129,6 @@ def test_failed_endpoint_frees_its_arguments(actor: Any) -> None:
 def test_call_that_is_not_awaited_frees_its_arguments() -> None:
     procs = this_host().spawn_procs()
     mesh = procs.spawn("failing", Failing)
-    kinds = (TimeoutError, ActorError)  # it may have been fast
+    kinds = (TimeoutError, ActorError)  # the call may have been fast
     assert attempt(lambda mesh, memory: mesh.take.call_one(memory).get(timeout=0), mesh, kinds)() is None
     procs.stop().get()

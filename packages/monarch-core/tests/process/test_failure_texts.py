@@ -1,4 +1,4 @@
-"""Every text of a failure in full: the culprit first, then who passed it on, its traceback, its last output, and a hint."""
+"""Every text of a failure in full: the culprit first, then the owners that passed it on, its traceback, its last output, and a hint."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def hint(code: str) -> str:
     return f"  hint: {ROWS[code].hint}"
 
 
-# Of what the script itself owns, and of a process that was killed.
+# The hints for meshes that the script itself owns, and for a process that was killed.
 BY_ROOT = f"  hint: {error_table.UNHANDLED_BY_ROOT}"
 KILLED = f"  hint: {error_table.KILLED}"
 EXITED = f"  hint: {error_table.EXITED}"
 
 
 def traceback(function: str, line: str, error: str) -> list[str]:
-    """Of one frame, which is the user's."""
+    """The lines of one frame, which is the user's."""
     return [
         "  Traceback of where the remote call failed (most recent call last):",
         f'    File "{HERE}", line N, in {function}',
@@ -193,7 +193,7 @@ def test_killed_process_and_its_last_output(faults):
         *[f"    line {i}" for i in range(5, 25)],
         KILLED,
     ]
-    # Where one of these is needed now.
+    # The failure of a call that needs one of these procs now.
     late = mesh.spawn("late", Error)
     cause = f"error spawning actor mesh late: {PROC} exited with non-zero code 7 (pid {pids[0]} on {HOST})"
     assert said(lambda: late.initialized.get()) == [cause]
@@ -440,7 +440,7 @@ def test_program_that_is_not_there():
 
 
 def test_interpreter_that_is_not_there(faults):
-    """Nothing of the user's has run, so no hint names `os._exit`."""
+    """No user code has run, so no hint names `os._exit`."""
     actor = this_host().with_python_executable("/no/such/python").spawn_procs().spawn("error", Error)
     text = said(lambda: actor.leave.call_one().get())
     assert text[-3:] == [

@@ -1,4 +1,4 @@
-"""A process without a free descriptor reports failures and receives reports as any other: no file has to be read for that."""
+"""A process without a free descriptor reports and receives failures like any other: it need not open a file."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class TestDelay:
             for block in blocks:
                 mesh.put.broadcast(block)
             assert mesh.taken.call_one().get() == [*range(200), *blocks]
-        # What was held and what is not: still in order.
+        # Held frames and later frames stay in order.
         for i in range(200):
             mesh.put.broadcast(i)
         assert mesh.taken.call_one().get() == list(range(200))
@@ -146,7 +146,7 @@ class TestDelay:
             mesh.slice(procs=1).pid.call_one().get()
             with pytest.raises(TimeoutError):
                 late.get(timeout=0.05)
-            # Answers that wait do not keep it alive, and a kill is not delayed.
+            # Waiting answers do not keep the process alive, and a kill is not delayed.
             fault(procs.slice(procs=0), "kill")
             with pytest.raises(SupervisionError):
                 late.get()

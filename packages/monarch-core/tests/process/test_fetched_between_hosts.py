@@ -1,4 +1,4 @@
-"""Large parts of messages that their receiver fetches from the sender, on another host: without agents, and as reliably as with them."""
+"""Large parts of messages that their receiver pulls from the sender on another host: without agents, and as reliably as with them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Keeper(Actor):
 
     @endpoint
     def stop_there(self, host: Any, folder: str, size: int) -> None:
-        """Starts one on the other host, sends to it, and stops it."""
+        """Starts an actor on the other host, sends to it, and stops it."""
         procs = host.spawn_procs()
         keeper = procs.spawn("kept", Keeper, folder)
         keeper.note.broadcast(np.ones(size, np.uint8))
@@ -104,7 +104,7 @@ def test_a_stop_is_behind_what_was_sent(tmp_path: Path):
             procs = hosts.spawn_procs()
             keepers = procs.spawn("keeper", Keeper, str(tmp_path))
             for n in range(2):
-                # To one process, to the other, and past the window of credit.
+                # The parts go to one process, to the other, and beyond the window of credit.
                 keepers.slice(hosts=n).note.broadcast(np.ones(20 * MIB, np.uint8))
                 keepers.slice(hosts=n).note.broadcast(np.ones(10 * MIB, np.uint8))
             procs.stop().get()
@@ -130,11 +130,11 @@ def test_who_is_frozen_and_fetches_nothing_can_be_stopped_all_the_same():
         assert keepers.noted.call().get() is not None
         handle = fault(procs.slice(procs=0), "freeze")
         frozen.note.broadcast(np.ones(30 * MIB, np.uint8))
-        # What is sent to others there is not held up, and their agent hears of a stop.
+        # Messages to other procs there are not delayed, and their agent receives the stop.
         other.note.broadcast(np.ones(30 * MIB, np.uint8))
         assert other.noted.call_one().get() == [(30 * MIB, 30 * MIB)]
         assert lent() == 1
-        # Under its bounds it is killed.
+        # The proc exceeds its bounds and is killed.
         with configured(stop_grace_period="100ms", stop_actor_timeout="200ms", cleanup_timeout="100ms"):
             procs.stop().get()
         assert lent() == 0
@@ -154,7 +154,7 @@ def test_a_proc_that_ends_stays_until_what_it_sent_is_fetched():
 def test_many_at_the_same_time():
     with Workers(2, "tls") as workers, workers.attach() as hosts:
         procs = hosts.spawn_procs({"procs": 3})
-        # Those that ask do not wait for each other.
+        # The calling actors do not wait for each other.
         keepers, givers = procs.spawn("keeper", Keeper), procs.spawn("giver", Keeper)
         sums: list[int] = []
 
@@ -192,7 +192,7 @@ def test_memory_is_flat_after_many_calls():
                 if n % 50 == 0:
                     assert one.fetch.call_one(other, size).get() == 3 * size
             other.noted.call_one().get()
-            # The last loan is given back when its receiver has reported that it has the bytes.
+            # The last offer ends when its receiver has reported that it has the bytes.
             eventually("every loan is given back", lent, lambda left: not left)
             return list(keepers.usage.call().get().values())
 
@@ -249,6 +249,6 @@ def test_a_mover_that_cannot_be_loaded_is_named_once_and_they_are_sent(tmp_path:
         done = run_with(workers)
     assert (done.code, done.out) == (0, "done\n")
     said = [line for line in done.err.splitlines() if "moving_nowhere:mover" in line]
-    # Its procs say so at their workers.
+    # Its procs print the line at their workers.
     assert len(said) == 1, done.err
     assert all("large messages to other hosts go through their agents" in line and "No module named" in line for line in said)

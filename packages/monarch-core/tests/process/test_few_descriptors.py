@@ -1,4 +1,4 @@
-"""Few descriptors: a client starts or says that it cannot, and a moment without any fails what needs one, and nothing else."""
+"""Few descriptors: a client starts or reports that it cannot. A moment without any fails only the operation that needs one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_client_with_few_descriptors_starts_or_says_why_not(count: int) -> None:
 
 
 def test_client_without_a_descriptor_for_an_extension_module_says_why_not() -> None:
-    """The loader's `ImportError`, whose text is all that it has of the reason, at the import of the first such module."""
+    """The loader raises an `ImportError` at the first such module. Its text is the only source of the reason."""
     source = """
     import sys
     from monarch.actor import this_host
@@ -51,7 +51,7 @@ def test_client_without_a_descriptor_for_an_extension_module_says_why_not() -> N
     assert (done.returncode, last) == (1, "OSError: [Errno 24] cannot start the runtime: Too many open files: '/x/_pickle.so'"), done
 
 
-# Of all numbers of descriptors, those with which another step fails.
+# Numbers of free descriptors, at each of which another step fails.
 @pytest.mark.parametrize("free", range(10))
 def test_moment_without_descriptors_fails_one_use_of_a_service(free: int) -> None:
     source = """
@@ -83,7 +83,7 @@ def test_moment_without_descriptors_fails_one_use_of_a_service(free: int) -> Non
 
 
 def test_link_outlives_a_descriptor_that_is_lost() -> None:
-    # The first large answer of a proc comes with the descriptor of the memory that it lies in.
+    # The first large answer of a proc comes with the descriptor of the memory that holds it.
     source = """
     from descriptors import few_descriptors
     from threading import Event

@@ -1,4 +1,4 @@
-"""What procs print, kept in files: as it was, and whatever the disk does."""
+"""The output of procs in files: complete, in every state of the disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def script(body, folder, **options):
 
 
 def files(folder):
-    """Name below the job's directory, to what is in the file."""
+    """The content of the files, by their names below the job's directory."""
     jobs = list(folder.iterdir())
     assert len(jobs) == 1
     found = {}
@@ -125,7 +125,7 @@ def test_nothing_is_written_unless_asked(tmp_path):
 
 
 def test_log_dir_that_cannot_be(tmp_path):
-    """One warning that says what and why; the job goes on, and so do the files when the reason is gone."""
+    """One warning has the folder and the reason; the job continues, and so do the files when the reason is gone."""
     blocked = tmp_path / "logs"
     blocked.write_text("in the way")
     done = script(
@@ -147,7 +147,7 @@ def test_log_dir_that_cannot_be(tmp_path):
 
 
 def test_full_disk(small_disk):
-    """The job does not notice; one warning; the same file goes on when there is room, and says what is missing."""
+    """The job is not affected and gives one warning. The file continues when there is room, and contains a note of the missing bytes."""
     filler = small_disk / "filler"
     done = script(
         f"""
@@ -188,12 +188,12 @@ def test_full_disk(small_disk):
     number, _, after = rest.partition(" bytes are missing here: No space left on device (os error 28)]\n")
     assert before.startswith("before\n" * 10 + "end of before\n")
     assert after == "after\n" * 10 + "end of after\n"
-    # What is missing is what is not there; a line that was cut got an end.
+    # The noted number is that of the missing bytes; a line that was cut has got an end.
     printed = sum(len(f"{word}\n") * times + len(f"end of {word}\n") for word, times in (("before", 10), ("x" * 99, 100), ("y" * 99, 100)))
     assert len(before) + int(number) - printed in (0, 1)
 
 
-# The directory of the job, before anything is written there.
+# Prints the directory of the job, before any file is written there.
 _EARLY = """
 from monarch._core.process.current import current_process
 this_host()
@@ -210,14 +210,14 @@ print("files:", *found)
 
 @pytest.fixture
 def public():
-    """A directory where every user may write, outside of the private one of the tests."""
+    """A directory in which every user may write, outside of the private one of the tests."""
     with tempfile.TemporaryDirectory() as path:
         os.chmod(path, 0o1777)
         yield Path(path)
 
 
 def warnings_named(stderr, reason):
-    """The files, without their endings, of which a line says that they cannot be written, for this reason."""
+    """The files, without their endings, that a warning with this reason names."""
     found = re.findall(r"^(?:\[0\] )?monarch: cannot write \S+/(\S+): .*" + re.escape(reason), stderr, re.M)
     assert len(found) == len(lines(stderr)), stderr
     return {name.split(".")[0] for name in found}

@@ -1,4 +1,4 @@
-"""Large arguments and answers under a limit of file sizes (`ulimit -f`), which holds for shared memory too."""
+"""Large arguments and answers under a limit of file sizes (`ulimit -f`), which applies to shared memory too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a newcomer writes wrong, and what the error names."""
+"""Mistakes of newcomers, and the errors that name them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Greeter(Actor):
         port.send(word)
 
     def plain(self) -> None:
-        """No endpoint."""
+        """A method that is no endpoint."""
 
 
 class Empty(Actor):

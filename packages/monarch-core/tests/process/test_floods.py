@@ -25,14 +25,14 @@ from worker_processes import COMMAND, Workers
 from monarch._core._native import control_directory
 from monarch._core.observe import inspection
 
-# For longer than a host may be silent: `host_loss_timeout` is 3 s.
+# Seconds: longer than a host may be silent, as `host_loss_timeout` is 3 s.
 FLOOD_S = 4.5
-# Silent connections of the same user that shut nothing.
+# The number of silent connections of the same user that block no listener.
 SILENT = 64
 # Two processes that connect and close, and one of each other kind.
 FLOOD = (*KINDS, "churn")
 REFUSED = 2000
-# Lines about refused connections, for so many of them.
+# The most log lines about refused connections, for this number of them.
 FEW_LINES = 100
 
 JOB = """
@@ -66,7 +66,7 @@ say("over")
 
 
 class Job:
-    """A script that calls actors of its own host and of two others until it is told to end."""
+    """A script that calls actors of its own host and of two others until it is ended."""
 
     def __init__(self, workers: Workers, **env: str) -> None:
         self.workers = workers
@@ -76,14 +76,14 @@ class Job:
         self.goes_on()
 
     def goes_on(self, seconds: float = 0.0) -> None:
-        """Calls are answered, for so long."""
+        """Calls are answered, for `seconds`."""
         end = time.monotonic() + seconds
         self.script.until("round")
         while time.monotonic() < end:
             self.script.until("round")
 
     def is_listed(self) -> None:
-        """`monarch ps` shows the job with its actors, on all hosts, and agents answer for themselves."""
+        """`monarch ps` shows the job with its actors, on all hosts, and agents answer their own queries."""
         pid = str(self.script.process.pid)
         done = subprocess.run([sys.executable, "-c", COMMAND, "ps", pid], capture_output=True, text=True)
         assert done.returncode == 0 and pid in done.stdout, done
@@ -163,7 +163,7 @@ def uid(request: pytest.FixtureRequest) -> int | None:
 
 
 def told(events: list[dict[str, Any]]) -> int:
-    """Refused connections by the events, each of which may stand for several."""
+    """The number of refused connections in the events, each of which may stand for several."""
     return sum(event.get("count", 1) for event in events)
 
 
@@ -217,7 +217,7 @@ def test_refused_connections_are_counted_in_few_lines(agent: Agent):
 
 
 def ends_before(stranger: subprocess.Popen[bytes], own: socket.socket) -> bool:
-    """The connection of the stranger's process ends, while the own one goes on."""
+    """The stranger's connection ends, while the own one continues."""
     assert stranger.stdout is not None
     while True:
         ready, _, _ = select.select([stranger.stdout, own], [], [])
@@ -232,7 +232,7 @@ def ends_before(stranger: subprocess.Popen[bytes], own: socket.socket) -> bool:
 def test_another_user_is_refused_at_once(agent: Agent):
     for address in [a for a in listening_sockets(agent.pid) if a.startswith("unix:")]:
         name = address.removeprefix("unix:").replace("@", "\0", 1)
-        # A connection of the same user that says nothing, and after it one of another user: the later one ends first.
+        # A silent connection of the same user, and after it one of another user: the later one ends first.
         with socket.socket(socket.AF_UNIX) as own:
             own.connect(name)
             with ListenerFlood("one", address, STRANGER) as stranger:
@@ -265,7 +265,9 @@ if os.fork() == 0:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
 def test_full_listener_of_another_user_blocks_no_ps():
-    """Named as an agent's control socket. With a network and a directory of control sockets of its own: no other job is seen."""
+    """The listener has the name of an agent's control socket. The test has its own network and directory of control sockets, so that no
+    other job is visible.
+    """
     folder = control_directory()
     mount = ["mount", "-t", "tmpfs", "-o", "mode=700", "none", folder]
     hide = f"os.makedirs({folder!r}, 0o700, exist_ok=True)\nsubprocess.run({mount!r}, check=True)\n"

@@ -1,4 +1,4 @@
-"""A handle to a mesh that its owner has stopped and let go of, and that comes back in a message."""
+"""A handle to a mesh that its owner has stopped and forgotten, and that returns in a message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from monarch.actor import Actor, SupervisionError, endpoint, this_host
 
 
 class Former(Actor):
-    """Owns a child that fails, and is given the handle again when it has forgotten it."""
+    """Owns a child that fails, and gets the handle again after it has forgotten it."""
 
     def __init__(self, procs: Any) -> None:
         self.child = procs.spawn("child", Child)

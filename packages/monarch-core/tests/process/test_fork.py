@@ -1,4 +1,4 @@
-"""A fork of a process that uses Monarch: inert, told so, and no trouble for its parent."""
+"""A fork of a process that uses Monarch: the child is inert, gets an error, and does not harm its parent."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ parent_is_well()
 
 @pytest.mark.parametrize("end", ["pass", "sys.exit(0)", "os._exit(0)"])
 def test_child_ends_and_the_parent_goes_on(end):
-    # Falling off the end of the child runs its exit handlers and destructors, which concern nothing of the parent's.
+    # A normal end of the child runs its exit handlers and destructors, which affect nothing of the parent's.
     done = run(
         FORK
         + f"""
@@ -170,7 +170,7 @@ def test_multiprocessing_in_the_client(method):
             assert mesh.echo.call_one(1).get() == 1
         """
     )
-    # The servers of multiprocessing end when they see that the script has.
+    # The servers of multiprocessing end when they notice that the script has ended.
     assert (done.code, done.err) == (0, "")
 
 
@@ -242,7 +242,9 @@ def test_start_method_in_processes_started_by_a_command():
 
 
 def test_a_fork_while_the_first_wait_begins():
-    """What the fork finds half made is never made by a child: another thread forks while the main thread prepares its first wait."""
+    """A fork at any moment finds no half-made state that only the parent would complete: another thread forks while the main thread
+    prepares its first wait.
+    """
     done = run(
         """
         import types

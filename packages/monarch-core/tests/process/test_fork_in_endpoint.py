@@ -1,4 +1,4 @@
-"""A fork inside an endpoint, a hook or a bootstrap: the child ends where it comes back to Monarch, the parent goes on as if alone."""
+"""A fork inside an endpoint, a hook or a bootstrap: the child ends when it returns to Monarch, and the parent is not affected."""
 
 from __future__ import annotations
 

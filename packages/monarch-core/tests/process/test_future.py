@@ -88,7 +88,7 @@ def slow(faults):
 
 @pytest.fixture
 def pending(slow):
-    """A future and what gives it a value."""
+    """A future and the function that gives it a value."""
     return slow.later.call_one(), lambda value: slow.open.call_one(value).get()
 
 
@@ -225,13 +225,13 @@ def test_get_on_a_running_loop_warns_once(pending):
         assert len(texts) == 1 and texts[0][0] is UserWarning and "active event loop" in texts[0][1] and "as_asyncio" in texts[0][1]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert future.get() == 1  # the result is there: silent
+            assert future.get() == 1  # the result is there: no warning
 
     asyncio.run(main())
 
 
 def test_own_code_that_waits_does_not_warn():
-    """A `with` blocks, and says so in its documentation."""
+    """A `with` blocks, which its documentation states."""
 
     async def main() -> None:
         with warnings.catch_warnings():
@@ -378,7 +378,7 @@ def test_receivers_give_futures():
 
 
 class Interrupted:
-    """Raises KeyboardInterrupt the first time that it is unpickled in a process, as Ctrl-C does that comes then."""
+    """Raises KeyboardInterrupt the first time that it is unpickled in a process, like a Ctrl-C at that moment."""
 
     arrived = 0
 

@@ -75,7 +75,7 @@ def hosts(workers: Workers, gateway: str, trust: dict[str, Any] | None = None) -
 
 
 def run(code: str, options: dict[str, Any] | None = None) -> str:
-    """What the script says that ends well, with nothing on stderr and nothing left."""
+    """The output of a script that ends with 0, with nothing on stderr and nothing left."""
     done: Done = run_script(code, **(options or {"prelude": PRELUDE}))
     done.assert_clean()
     return done.out
@@ -145,7 +145,7 @@ say("all there")
 
 
 def lost(workers: Workers, port: ForwardedPort, victim: int, how: int = signal.SIGKILL) -> dict[str, Any]:
-    """What a client says when the agent of a host is killed, or stopped."""
+    """The report of a client after the agent of a host is killed or stopped."""
     options = hosts(workers, port.address)
     options["env"]["TEST_VICTIM"] = str(victim)
     script = Script(
@@ -248,11 +248,11 @@ print(json.dumps(hosts))
 
 
 def test_so_many_tunnels_and_no_more():
-    """A client cannot use up the gateway, whose other clients go on; what it does not need any more is free again."""
+    """A client cannot use up the gateway, whose other clients continue; ended tunnels are free again."""
     with Workers(2, "tls") as workers, contextlib.ExitStack() as stack:
-        # A quarter of its descriptors may be tunnels of one client.
+        # Tunnels of one client may take a quarter of the gateway's descriptors.
         resource.prlimit(workers.processes[0].pid, resource.RLIMIT_NOFILE, (80, 80))
-        # They are connected to, and say nothing.
+        # Servers that accept connections, and send nothing.
         mute = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(24)]
         options = hosts(workers, workers.addresses[0])
         options["env"]["TEST_MUTE"] = json.dumps([f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in mute])
@@ -272,7 +272,7 @@ print(echo.echo.call_one(3).get())
         why, answer = said.splitlines()
         found = json.loads(why)
         refused = [text for text in found if "the gateway has 20 tunnels for this client already" in text]
-        # Who is refused tries again, and what he is told counts, even if his last attempt is cut short.
+        # A refused client tries again, and its error has the refusal, even if its last attempt is cut short.
         assert len(found) == 24 and len(refused) == 4 and found.count("no answer") == 20, why
         assert answer == "3"
 

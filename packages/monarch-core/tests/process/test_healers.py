@@ -1,4 +1,4 @@
-"""How lost hosts of a mesh are replaced: set by what has the hosts, asked for by what needs them."""
+"""The replacement of lost hosts of a mesh: the job of the hosts sets it, and code that needs the hosts calls it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_slices_and_copies_are_healed_to_the_same_slices(meshes: Any) -> None:
     for mesh in (before, hosts.slice(hosts=slice(1, 3))):
         assert healed(mesh) == HealedHosts(others.slice(hosts=slice(1, 3)), frozenset({1}))
     assert healed(before.slice(hosts=0)) == HealedHosts(others.slice(hosts=1), frozenset())
-    # What the caller has chosen for its mesh is not the job's to know.
+    # The job does not know the options that the caller has chosen for its mesh.
     found = healed(hosts.with_python_executable(sys.executable)).hosts
     assert pickle.loads(pickle.dumps(found))._executable == sys.executable
     set_healer(hosts, lambda seconds: HealedHosts(hosts))
@@ -68,10 +68,10 @@ def test_slices_have_healers_of_their_own(meshes: Any) -> None:
     assert healed(hosts.slice(hosts=0)) == HealedHosts(others.slice(hosts=2))
     found = healed(hosts.slice(hosts=slice(2, 3)))
     assert found == HealedHosts(others.slice(hosts=slice(1, 2)), frozenset({0}))
-    # A healed mesh is a mesh like any other: the healer of its own hosts is found.
+    # A healed mesh is a mesh like any other: it has the healer of its own hosts.
     set_healer(others, lambda seconds: HealedHosts(hosts))
     assert healed(found.hosts).hosts == hosts.slice(hosts=slice(1, 2))
-    # The one that was set last.
+    # The last function that was set counts.
     set_healer(hosts, lambda seconds: HealedHosts(others))
     assert healed(rest).hosts == others.slice(hosts=slice(1, 3))
 

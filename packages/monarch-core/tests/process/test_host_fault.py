@@ -1,4 +1,4 @@
-"""Faults of whole hosts, and of processes on them: agents of their own, real connections."""
+"""Faults of whole hosts, and of processes on them: each host has an agent of its own, and connections are real."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from monarch.actor import Actor, SupervisionError, endpoint
 from monarch.actor.testing import fault, isolated, local_hosts
 from monarch.config import configured
 
-# Each in a client of its own: how long silence is tolerated is settled when the first host joins.
+# Each test has a client of its own: the first join of a client fixes the limit of silence.
 
 
 def waiting(future: Any) -> bool:
@@ -51,7 +51,7 @@ def test_cut_off_until_healed():
             large = bytes(3 << 20)
             late = [there.echo.call(n), probes.echo.call(n), there.echo.call(large)]
             asked = callers.slice(hosts=0, gpus=1).ask.call_one(probes.slice(hosts=1, gpus=1), n)
-            # All others go on, also with each other.
+            # All other hosts continue, also with each other.
             assert list(here.echo.call(n).get().values()) == [n] * 4
             assert callers.slice(hosts=2, gpus=0).ask.call_one(probes.slice(hosts=0, gpus=0), n).get() == n
             assert all(waiting(f) for f in (*late, asked))
@@ -69,7 +69,7 @@ def test_two_cuts_of_one_host_and_a_duration():
         first, _ = fault(hosts.slice(hosts=0), "cut"), fault(hosts, "cut", duration="300ms")
         late = probes.slice(hosts=1).echo.call_one(1)
         assert late.get() == 1
-        # The other one lasts.
+        # The other cut lasts.
         still = probes.slice(hosts=0).echo.call_one(2)
         assert probes.slice(hosts=1).echo.call_one(3).get() == 3
         assert waiting(still)
@@ -89,7 +89,7 @@ def test_cuts_that_overlap():
             assert waiting(late)
             cut.heal()
         assert list(late.get().values()) == [1] * 3
-        # Those of one slice too, which another one has cut off from each other.
+        # Hosts of one slice that another cut had separated reach each other, too.
         assert callers.slice(hosts=0).ask.call_one(probes.slice(hosts=1), 2).get() == 2
 
 
@@ -103,7 +103,7 @@ def test_cut_off_for_longer_than_is_tolerated():
             with pytest.raises(SupervisionError, match="lost: silent for"):
                 probes.slice(hosts=2).echo.call_one(1).get()
             assert list(probes.slice(hosts=slice(0, 2)).echo.call(2).get().values()) == [2, 2]
-        # It is back, and nobody takes it for what it was.
+        # The host is back, but counts as lost.
         with pytest.raises(SupervisionError, match="lost: silent for"):
             probes.slice(hosts=2).echo.call_one(3).get()
         assert list(probes.slice(hosts=slice(0, 2)).echo.call(4).get().values()) == [4, 4]

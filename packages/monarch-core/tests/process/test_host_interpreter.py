@@ -1,4 +1,4 @@
-"""An interpreter of a host that has modules of its own, as one of a mounted environment."""
+"""An interpreter of a host with modules of its own, like that of a mounted environment."""
 
 from __future__ import annotations
 

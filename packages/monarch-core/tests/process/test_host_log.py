@@ -1,4 +1,4 @@
-"""What agents of hosts write down: their procs' events, who joined, and how jobs end."""
+"""The logs of agents of hosts: their procs' events, joined clients, and the ends of jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from monarch.config import configured
 
 
 class Logged:
-    """Workers whose logs are looked at."""
+    """Workers with their logs."""
 
     def __init__(self, folder: Path, count: int, **variables: str) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ def test_procs_log_where_their_agent_does(start: Callable[..., Logged], tmp_path
         assert [event["event"] for event in found] == ["proc.start", "actor.start"]
         assert found[0]["mesh"].startswith("logged-") and found[0]["pid"] != hosts.workers.processes[0].pid
         assert not os.path.exists(os.path.join(there, "runtime.jsonl"))
-        # What they print goes where the client wants it.
+        # Their output goes to the place that the client has set.
         folder = tmp_path / "client"
         hosts.until(
             "the line", lambda: [p.read_text() for p in folder.glob("*/logged-*/0.stdout")], lambda texts: texts == ["on the host\n"]
@@ -98,7 +98,7 @@ def test_captured_files_are_beside_the_log_of_the_host(start: Callable[..., Logg
 
 
 def test_the_end_of_a_job_is_no_loss_of_hosts(start: Callable[..., Logged]):
-    """Agents hear of it one after the other, and one has closed its connections to the next before that has heard."""
+    """Agents are notified one after the other, and one has closed its connections to the next before that is notified."""
     hosts = start(3, MONARCH_FILE_LOG="info")
     code = """
 from monarch.actor import attach_to_workers
@@ -121,7 +121,7 @@ signal.sigwait({signal.SIGUSR1})
     variables = {"TEST_HOSTS": " ".join(hosts.workers.addresses), "TEST_SECRET": str(hosts.workers.secret)}
     script = Script("signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\n" + code, env=variables)
     script.until("ready")
-    # This one hears of everything at once, when the others are through.
+    # This agent receives everything at once, when the others have ended.
     frozen = hosts.workers.processes[1]
     frozen.send_signal(signal.SIGSTOP)
     script.send(signal.SIGUSR1)
@@ -139,7 +139,7 @@ signal.sigwait({signal.SIGUSR1})
 
 
 def test_who_was_attached_and_who_was_not(start: Callable[..., Logged], tmp_path: Path):
-    """At both ends."""
+    """Both ends log the outcome."""
     hosts = start(1, MONARCH_FILE_LOG="info")
     (address,) = hosts.workers.addresses
     other = tmp_path / "other"

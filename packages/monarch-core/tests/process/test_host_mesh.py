@@ -1,4 +1,4 @@
-"""Hosts: shapes of what is spawned on them, who may stop them, which interpreter they use."""
+"""Hosts: shapes of spawned meshes, the right to stop them, their interpreter."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_python_executable_is_inherited_by_hosts_inside(tmp_path):
     with this_host().with_python_executable(str(link)).spawn_procs() as mesh:
         actor = mesh.spawn("probe", Probe)
         assert actor.environment.call_one("THROUGH_WRAPPER").get() == ["yes"]
-        # What an actor in there spawns uses it too.
+        # A spawn of an actor there uses it too.
         nested = actor.evaluate.call_one("__import__('monarch.actor').actor.this_host()").get()
         assert isinstance(nested, HostMesh)
         inner = nested.spawn_procs().spawn("probe", Probe)

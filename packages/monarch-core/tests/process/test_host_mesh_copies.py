@@ -16,7 +16,7 @@ from monarch.actor import HostMesh, SupervisionError, this_host
 
 THIS_HOST = "__import__('monarch.actor').actor.this_host()"
 
-# The failure of a proc that an agent took along would end the script with 1, now or at its end.
+# Lets the script end with 0: the failure of a proc that ends with its agent would end it with 1, now or at its end.
 ENDS = """
 from monarch.actor import SupervisionError, attach_to_workers
 hosts = attach_to_workers(workers={workers})
@@ -119,5 +119,5 @@ def test_this_host_of_an_actor_equals_its_slice():
             assert host == same and hash(host) == hash(same)
             assert host != other and host != this_host()
         assert set(found.values()) == {hosts.slice(hosts=n) for n in range(2)}
-        # Dimensions are part of what a mesh is.
+        # Dimensions are part of the identity of a mesh.
         assert hosts.slice(hosts=slice(0, 1)) != hosts.slice(hosts=0)

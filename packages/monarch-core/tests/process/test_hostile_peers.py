@@ -46,7 +46,7 @@ from monarch.config import configured
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*without encryption")
 
-# Connections that have not shown who they are: so many an agent has at most.
+# The most connections without authentication that an agent holds.
 HALF_OPEN = 256
 MIB = 1 << 20
 
@@ -65,7 +65,7 @@ class Agent:
         self.pid = self.workers.processes[0].pid
 
     def serves(self, address: str | None = None) -> None:
-        """Somebody who belongs here gets in, and can work."""
+        """A legitimate client can join, and can work."""
         client = f"""
             from monarch.actor import attach_to_workers
             hosts = attach_to_workers(workers=[{address or self.address!r}], **{self.workers.trust()!r})
@@ -77,7 +77,7 @@ class Agent:
         return self.err.read_text()
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What it has written down, in order."""
+        """The logged events of this name, in order."""
         found: list[dict[str, Any]] = []
         for path in self.logs.rglob("runtime.jsonl"):
             # The last line may be half written.
@@ -85,7 +85,7 @@ class Agent:
         return [event for event in found if event["event"] == name]
 
     def until(self, what: str, look: Callable[[], object], holds: Callable[[Any], object] = bool) -> None:
-        """Waits for what the agent does by itself."""
+        """Waits for an action of the agent."""
 
         def alive() -> object:
             assert self.workers.processes[0].poll() is None, self.log()
@@ -128,7 +128,7 @@ def test_strangers_are_refused_and_written_down(tmp_path: Path, kind: str, words
         agent.until("a refusal", lambda: agent.events("host.refused"))
         (event,) = agent.events("host.refused")
         assert event["level"] == "warn" and event["peer"].startswith("127.0.0.1:") and why in event["detail"]
-        # Operators see it, too.
+        # Operators see the refusal, too.
         assert f"monarch: host.refused: {event['detail']}" in agent.log()
         agent.serves()
         assert len(agent.events("host.joined")) == 1
@@ -149,7 +149,7 @@ def test_thousands_of_connections_that_say_nothing(secured: Agent):
         secured.serves()
         assert descriptors(secured.pid) <= before + HALF_OPEN + 16
         assert memory(secured.pid) < used + 32 * MIB
-        # And while others come all the time.
+        # The garbage also arrives while others connect all the time.
         thread = threading.Thread(target=flood)
         thread.start()
         try:
@@ -176,7 +176,7 @@ def test_frames_that_are_said_to_be_huge(insecure: Agent):
     insecure.serves()
     used = memory(insecure.pid)
     job, host = 11, 12
-    # Before it is known who it is, and behind that.
+    # The garbage comes before the authentication, and after it.
     assert rest_of(insecure, release() + b"\xff\xff\xff" + bytes(1000)) == b""
     assert said_to(insecure, join(job, host))
     with connect(insecure.address) as connection:
@@ -206,7 +206,7 @@ def test_frames_that_have_changed(insecure: Agent):
         ask(insecure.address, changed(chance, join(job, host + n)))
         if n % 3:
             continue
-        # And from one who is in the job.
+        # The garbage also comes from a member of the job.
         job = 1 + chance.getrandbits(62)
         assert said_to(insecure, join(job, host + n))
         body = bytes([chance.choice((1, 2, 3, 4, 5, 6))]) + chance.randbytes(chance.randrange(200))
@@ -297,7 +297,7 @@ def at_once(connection: socket.socket) -> None:
 
 
 def nonsense(connection: socket.socket) -> None:
-    # All is well until the answer to the greeting.
+    # The peer follows the protocol until the answer to the greeting.
     connection.recv(65536)
     connection.sendall(release() + b"\1\0\6" + struct.pack("<I", 5) + b"\xee" * 5)
     rest(connection)
@@ -318,7 +318,7 @@ def test_servers_that_are_no_workers(kind: str, handle: Callable[[socket.socket]
     if kind == "tls" and handle in (other_version, nonsense):
         why = "not the expected protocol"
     trust: dict[str, Any] = {"insecure": True} if kind == "insecure" else {"secret": b"x" * 32}
-    # Whatever is made once, for all.
+    # Objects that are made once per process exist before the count.
     with pytest.raises(AttachError), configured(mesh_attach_config_timeout="100ms"):
         attach_to_workers(workers=["tcp://127.0.0.1:1"], **trust).initialized.get()
     before = sockets(), threads()
@@ -326,7 +326,7 @@ def test_servers_that_are_no_workers(kind: str, handle: Callable[[socket.socket]
         with pytest.raises(AttachError, match=f"1 of 1 hosts did not join: {address}: .*{why}") as caught:
             attach_to_workers(workers=[address], **trust).initialized.get()
         assert isinstance(caught.value, VersionMismatch) == why.startswith("version")
-    # Both are closed by another thread, which has told us before.
+    # Another thread closes both, after it has reported to this one.
     eventually("socket and thread are closed", lambda: (sockets(), threads()), lambda now: now <= before)
 
 

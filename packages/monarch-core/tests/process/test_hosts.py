@@ -109,7 +109,7 @@ def test_calls_over_hosts(kind: str):
         assert list(echoes.slice(hosts=1).echo.call(7).get().values()) == [7, 7]
         large = os.urandom(3 << 20)
         assert echoes.slice(hosts=2, gpus=1).echo.call_one(large).get() == large
-        # From here to there, from there to there, and back here.
+        # A call from here to there, from there to there, and back here.
         assert this_host().spawn_procs().spawn("here", Caller).call.call_one(echoes, 1).get() == [1] * 6
         there = procs.spawn("there", Caller)
         assert there.slice(hosts=0, gpus=0).call.call_one(echoes, 2).get() == [2] * 6
@@ -135,7 +135,7 @@ def test_actors_of_a_host_that_has_not_joined_can_be_called_by_others():
         caller = hosts.spawn_procs().spawn("caller", Caller)
         later = attach_to_workers(workers=[f"ipc://{workers.folder}/1"])
         echo = later.spawn_procs().spawn("echo", Echo)
-        # Its agent has heard of the other host by then, and not where it is.
+        # Its agent knows of the other host by then, but not its address.
         caller.tell.call_one(echo, "early").get()
         workers.start()
         assert caller.call.call_one(echo, "later").get() == ["later"]
@@ -153,7 +153,7 @@ def test_callers_of_a_host_that_does_not_join_are_told(faults):
             echo = nobody.spawn_procs().spawn("echo", Echo)
             with pytest.raises(ActorError, match="it did not join"):
                 caller.slice(hosts=0).call.call_one(echo, 1).get()
-        # A host that joins afterwards hears of it too.
+        # A host that joins later is notified of it too.
         workers.start()
         with attach_to_workers(workers=workers.addresses[2:]) as third:
             late = third.spawn_procs().spawn("caller", Caller)
@@ -278,7 +278,7 @@ def test_nothing_listens_but_one_port_per_host():
     with Workers(2, "tls") as workers, workers.attach() as hosts:
         procs = hosts.spawn_procs({"gpus": 2})
         procs.spawn("there", Caller).slice(hosts=0, gpus=0).call.call_one(procs.spawn("echo", Echo), 1).get()
-        # Of this process other tests may have made a debugger's server.
+        # Other tests may have started a debug server in this process.
         ours = {*(p.pid for p in workers.processes), *workers.procs_of(0), *workers.procs_of(1)}
         listening = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
         found = [line for line in listening.splitlines() if any(f"pid={pid}," in line for pid in ours)]
@@ -369,7 +369,7 @@ def test_secret_that_others_may_read(tmp_path: Any):
 
 
 def test_secret_in_a_pipe(tmp_path: Any):
-    """From who starts the worker: it is in no file then. A pipe that has a name may be anybody's."""
+    """The secret comes from the process that starts the worker, and so is in no file. Any process may open a named pipe."""
     with Workers(1, "tls") as workers:
         read, write = os.pipe()
         os.write(write, workers.secret.read_bytes())
@@ -380,10 +380,10 @@ def test_secret_in_a_pipe(tmp_path: Any):
         os.close(read)
         with workers.attach() as hosts:
             hosts.initialized.get()
-            # It has closed it, and so has nothing to pass on.
+            # The worker has closed the pipe, and so passes nothing on.
             held: list[str] = []
             for fd in os.listdir(f"/proc/{workers.processes[number].pid}/fd"):
-                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                with contextlib.suppress(FileNotFoundError):  # the descriptor was closed meanwhile
                     held.append(os.readlink(f"/proc/{workers.processes[number].pid}/fd/{fd}"))
             assert held and pipe not in held
     os.mkfifo(tmp_path / "pipe", 0o600)
@@ -413,7 +413,7 @@ def test_worker_with_an_identity_that_is_known_before():
         with pytest.raises(AttachError, match="another agent answers"):
             attach_to_workers(workers=[f"{ids[0]}@{address}"], **workers.trust()).initialized.get()
         with attach_to_workers(workers=[f"{ids[1]}@{address}"], **workers.trust()) as hosts:
-            # It is the worker's own: who is started there, even as a worker, is somebody else.
+            # The variables are the worker's own: its child processes, even workers, have other identities.
             assert hosts.spawn_procs().spawn("echo", Echo).variables.call_one("MONARCH_SERVICE_PROC").get() == []
 
 
@@ -451,14 +451,14 @@ def test_worker_ends_on_sigterm():
 
 def test_worker_that_nobody_needs_ends():
     with Workers(0, "tls") as workers:
-        # Nobody has come yet.
+        # No client has come yet.
         number = workers.start("--idle-timeout", "0.2")
         assert workers.processes[number].wait() == 0
 
 
 def test_worker_ends_when_its_last_client_has_gone():
     with Workers(0) as workers:
-        # Long enough for a client to come, on a busy machine too.
+        # Seconds, enough for a client to come, on a busy machine too.
         workers.start("--idle-timeout", "8")
         done = run(ATTACH + CLIENT.replace("sys.argv[1:]", repr(workers.addresses)))
         assert (done.code, done.err, done.left) == (0, "", [])

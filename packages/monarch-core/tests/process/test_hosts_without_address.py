@@ -1,4 +1,4 @@
-"""Hosts that never join because their addresses do not come, and procs that are asked for on hosts that are lost."""
+"""Hosts that never join because their addresses do not arrive, and spawns of procs on lost hosts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NoAddress(MonarchError):
 
 
 class Pending:
-    """Two hosts whose addresses are to come."""
+    """Two hosts whose addresses have not arrived."""
 
     def __init__(self) -> None:
         self.channels = [Channel[str].open(once=True) for _ in range(2)]
@@ -49,7 +49,7 @@ class Pending:
 
 @pytest.fixture
 def pending(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pending]:
-    # What is not seen reaches the root, which would end this process.
+    # Unseen failures reach the root, which would end this process.
     told: list[MeshFailure] = []
     monkeypatch.setattr("monarch.actor.unhandled_fault_hook", told.append)
     yield Pending()
@@ -72,7 +72,7 @@ def test_procs_of_hosts_that_never_join_fail(pending: Pending) -> None:
 
 @pytest.mark.parametrize("use", ["hosts", "spawn", "procs", "call"])
 def test_error_of_an_address_reaches_its_users(pending: Pending, use: str) -> None:
-    """It is raised as it is: `except` finds its type."""
+    """The error is raised unchanged: `except` finds its type."""
     procs = pending.hosts.spawn_procs()
     call = procs.spawn("echo", Echo).echo.call(1)
     pending.fail(NoAddress("the job has ended"))
@@ -88,7 +88,7 @@ def test_error_of_an_address_reaches_its_users(pending: Pending, use: str) -> No
 
 
 def test_exit_does_not_wait_for_hosts_that_have_not_joined() -> None:
-    """They have no procs that could stop."""
+    """They have no procs to stop."""
     done = run("""
         from monarch.actor import Channel, attach_to_workers, shutdown_context
         from monarch.config import configure
@@ -104,7 +104,7 @@ def test_exit_does_not_wait_for_hosts_that_have_not_joined() -> None:
 
 
 def test_exit_waits_for_hosts_that_are_attached_again() -> None:
-    """With one that has not joined: what is cleaned up on the others is part of the exit."""
+    """One host has not joined: the clean-up on the others is part of the exit."""
     with Workers(1) as workers:
         done = run(f"""
             from monarch.actor import Channel, attach_to_workers, shutdown_context

@@ -13,7 +13,7 @@ from eventually import eventually
 
 from monarch.actor import Actor, endpoint, this_host
 
-# In a proc, its import goes on when another thread waits for the locks of these modules, or for its turn to import them.
+# In a proc, its import continues when another thread waits for the locks of these modules, or for its turn to import them.
 PACKAGE = """
 import sys
 from ring_of_actors.waiting import others_wait

@@ -1,4 +1,4 @@
-"""A client that ignores signals, as under `nohup` or in the background of a script: its procs start with those of a fresh shell."""
+"""A client that ignores signals, as under `nohup` or in the background of a script: its procs start with the signals of a fresh shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking into a job from outside: `monarch ps`, `monarch stack`, and `dump_state` from inside."""
+"""Inspection of a job from outside: `monarch ps`, `monarch stack`; and `dump_state` from inside."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def monarch(*arguments: str, code: int | None = 0) -> str:
 
 
 def look(what: int = inspection.STATE) -> dict[str, dict[str, Any]]:
-    """What is seen of this job's procs, by their names."""
+    """The inspected processes of this job, by their names."""
     mine = [one.answer for one in inspection.look(what) if one.agent == current_process().uid]
     assert len(mine) == 1 and mine[0] is not None
     return {proc["name"]: proc for proc in mine[0]["procs"]}
@@ -122,7 +122,7 @@ def test_a_job_is_one_of_several_and_found_by_its_client(procs: ProcMesh) -> Non
     script = Script("p = this_host().spawn_procs(); p.initialized.get(); say('up'); sys.stdin.read(); time.sleep(1000)")  # sleeps: killed
     script.until("up")
     try:
-        # The exit code is of all jobs of this user, also those that others run: one of them may be unresponsive, or end just now.
+        # The exit code covers all jobs of this user, also those of other runs: one of them may be unresponsive, or end just now.
         found = {one["answer"]["agent_pid"] for one in json.loads(monarch("ps", "--json", code=None)) if one["answer"] is not None}
         assert {os.getpid(), script.process.pid} <= found
         only = json.loads(monarch("ps", "--json", str(script.process.pid)))
@@ -188,7 +188,7 @@ def test_stacks_while_something_holds_the_gil(procs: ProcMesh) -> None:
     text = monarch("stack", str(os.getpid()))
     _, _, rest = text.partition("1 x <root>.<test_inspection.Worker w> in <root>.<looked at>[1] (the GIL is held)\n")
     assert rest.splitlines()[0].endswith("in keep_the_gil")
-    # It is seen to be unresponsive, with its stacks, and is never taken for dead.
+    # The proc is reported as unresponsive, with its stacks, and never as dead.
     eventually("stacks", lambda: look()[name(1)]["stacks"], lambda stacks: stacks is not None)
     seen = look()[name(1)]
     assert (seen["state"], seen["evidence"]) == ("unresponsive", "something keeps the GIL, or the machine is overloaded")
@@ -227,7 +227,7 @@ def test_a_client_that_holds_the_gil_is_looked_into() -> None:
     """)
     script.until("holds")
     try:
-        # It says so an instant before it does it.
+        # The script prints the word an instant before it takes the GIL.
         held = "x a thread without a name in client (the GIL is held)"
         text = eventually("the GIL is held", lambda: monarch("stack", str(script.process.pid)), lambda text: held in text)
         assert text.splitlines()[0].startswith(f"job {script.process.pid} on ")
@@ -239,7 +239,7 @@ def test_a_client_that_holds_the_gil_is_looked_into() -> None:
 
 @pytest.mark.parametrize("way", ["direct", "through a gateway"])
 def test_hosts_of_a_job(way: str) -> None:
-    """All that a client has is seen where the client is, however it reaches its hosts."""
+    """The client's inspection shows all its processes, by whichever route it reaches its hosts."""
     with Workers(3, "tls") as workers:
         variables = {"TEST_HOSTS": " ".join(workers.addresses), "TEST_SECRET": str(workers.secret)}
         code = """
@@ -262,14 +262,14 @@ while True:
     signal.pause()
 """
         script = Script(f"WAY = {way!r}\n" + textwrap.dedent(code), env=variables)
-        # Another client on the same hosts: nobody sees the other's.
+        # Another client uses the same hosts: neither sees the other's processes.
         other = Script("WAY = 'direct'\n" + textwrap.dedent(code).replace("far", "others"), env=variables)
         try:
             script.until("ready")
             other.until("ready")
             pid = str(script.process.pid)
             agents = [process.pid for process in workers.processes]
-            # The message may be on its way.
+            # The message may still be in flight.
             eventually("three wait", lambda: monarch("ps", pid), lambda text: len(re.findall(r"wait_here [\d.]+s", text)) == 3)
             said = monarch("ps", pid)
             assert sorted(int(n) for n in re.findall(r"^  host \S+, worker (\d+)$", said, re.M)) == sorted(agents)
@@ -295,7 +295,7 @@ while True:
 
 
 def sections(*arguments: str) -> dict[str, list[str]]:
-    """What `monarch ps` prints, by kind and pid: other jobs of the machine may be among it."""
+    """The output of `monarch ps`, by kind and pid: it may include other jobs of the machine."""
     found = [part.splitlines() for part in monarch("ps", *arguments, code=None).rstrip().split("\n\n")]
     return {" ".join(lines[0].split()[:2]): lines for lines in found}
 
@@ -317,7 +317,7 @@ def test_agents_are_listed_with_their_job() -> None:
             assert sorted(int(line.split()[-1]) for line in shown) == sorted(process.pid for process in used)
             assert all(line.startswith("  host ") for line in shown)
             assert "  a host: it has not joined yet" in job
-            # An agent is listed once, as an agent, and by itself only if it works for no job of this machine.
+            # An agent is listed once: as an agent, and on its own only if it works for no job of this machine.
             for process in used:
                 assert f"agent {process.pid}" not in found and f"job {process.pid}" not in found
             alone = found[f"agent {idle.pid}"]
@@ -327,7 +327,7 @@ def test_agents_are_listed_with_their_job() -> None:
             assert any(
                 line.startswith(f"  works for {os.uname().nodename} pid {os.getpid()} ") for line in everything[f"agent {used[0].pid}"]
             )
-            # What is asked for is shown.
+            # Processes given by pid are always shown.
             assert list(sections(str(used[0].pid))) == [f"agent {used[0].pid}"]
             workers.processes[0].kill()
             eventually("the host is lost", lambda: is_lost(hosts, 0))
@@ -360,7 +360,7 @@ def test_garbage_at_the_door_disturbs_nobody(procs: ProcMesh) -> None:
             said = dice.randbytes(dice.randrange(64))
             try:
                 guest.sendall(said if n % 2 else greeting + said)
-            except OSError:  # shown the door already
+            except OSError:  # the agent has closed the connection
                 continue
     assert len(list(worker.pid.call().get().values())) == 3
     assert look()[name(0)]["state"] == "running"

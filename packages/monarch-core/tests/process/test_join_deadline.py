@@ -1,4 +1,4 @@
-"""A limit for hosts that are to join, and an error in the place of that of the runtime."""
+"""A limit for hosts that join, and an error in the place of the runtime's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Explained(AttachError):
 @pytest.mark.parametrize("is_explained", [False, True])
 def test_hosts_join_by_the_deadline_or_fail(is_explained: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        # It accepts, and never answers.
+        # The server accepts, and never answers.
         address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         with joined_by(0.0):
             mesh = attach_to_workers(workers=[address], secret=b"x" * 32)

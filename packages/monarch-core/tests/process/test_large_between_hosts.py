@@ -1,4 +1,4 @@
-"""Large arguments and answers between hosts: whole, in order, once, and in bounded memory, whatever becomes of connections."""
+"""Large arguments and answers between hosts: complete, in order, once, and in bounded memory, whatever happens to connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 def pattern(size: int, seed: int) -> np.ndarray:
-    """So many bytes; a stretch in the wrong place is found, because their period divides none."""
+    """Test data of `size` bytes. A fragment in the wrong place is found, because the period divides no fragment size."""
     return np.resize(np.random.default_rng(seed).integers(0, 256, 65521, np.uint8), size)
 
 
@@ -34,7 +34,7 @@ class Store(Actor):
 
     @endpoint
     def check(self, x: np.ndarray, seed: int) -> bool:
-        """Whether all of it came; it is ours to write to."""
+        """Whether all data has arrived; it is writable."""
         same = np.array_equal(x, pattern(len(x), seed))
         x[:] = 0
         return same
@@ -65,7 +65,7 @@ class Store(Actor):
 
     @endpoint
     def send(self, other: Any, size: int, count: int) -> list[bool]:
-        """Large ones to an actor of another host, with small ones in between."""
+        """Sends large messages to an actor of another host, with small ones in between."""
         answers: list[Any] = []
         for n in range(count):
             other.note.broadcast(n)
@@ -82,7 +82,7 @@ class Store(Actor):
 
     @endpoint
     def stop_here(self, other: Any, size: int) -> None:
-        """Sends, and is gone before what it sent can have left."""
+        """Sends, and ends before the messages can have left."""
         other.note.broadcast(pattern(size, 5))
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -116,7 +116,7 @@ def test_sizes_and_kinds(kind: str):
             assert one.check.call_one(pattern(size, size), size).get()
             assert np.array_equal(one.give.call_one(size, 1).get(), pattern(size, 1))
             assert one.fetch.call_one(other, size, 2).get()
-        # Several parts in one message, writable and not, with small ones between them.
+        # One message has several parts, writable and not, with small ones between them.
         large = {f"{i}": pattern(i * 100_000, i) for i in range(1, 5)} | {"bytes": os.urandom(MIB), "small": b"abcdef"}
         want = {key: (type(x).__name__, len(x), bytes(x[:3]), bytes(x[-3:])) for key, x in large.items()}
         assert one.describe.call_one(large).get() == want
@@ -141,7 +141,7 @@ def test_order_across_broken_connections(kind: str):
             if n % 4 == 0:
                 answers.append((n, stores.give.call(5 * MIB, n)))
             if n % 3 == 2:
-                # What is under way at that moment goes again.
+                # Frames in flight at that moment are sent again.
                 cut(hosts)
         for n, answer in answers:
             assert all(np.array_equal(x, pattern(5 * MIB, n)) for x in answer.get().values())
@@ -153,12 +153,12 @@ class Teller(Actor):
 
     @endpoint
     def tell(self, stores: Any, rounds: int) -> bool:
-        # Its own call comes behind what it has sent.
+        # Its own call comes behind its messages.
         return tell(stores, rounds) == list(stores.noted.call().get().values())
 
 
 def tell(stores: Any, rounds: int) -> list[list[Any]]:
-    """Large ones to one of four, and casts to all of them and to some; what each of them is to see."""
+    """Sends large messages to one of four actors, and casts to all and to some; returns the messages that each must receive."""
     wanted: list[list[Any]] = [[], [], [], []]
     for n in range(rounds):
         size = 2 * MIB + n
@@ -194,7 +194,7 @@ def test_several_senders_at_once():
         stores = procs.spawn("store", Store)
         target = stores.slice(hosts=1, procs=0)
         answers = [stores.slice(hosts=0, procs=p).send.call_one(target, 6 * MIB, 4) for p in range(3)]
-        # From this process, too, by several threads, beside small calls.
+        # Several threads of this process send, too, beside small calls.
         checks: list[bool] = []
 
         def send(seed: int) -> None:
@@ -215,7 +215,7 @@ def test_several_senders_at_once():
 
 
 def memory_of(pid: int) -> int:
-    """The most bytes that a process has had, with what it had of shared memory."""
+    """The peak memory of a process in bytes, including shared memory."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
@@ -228,14 +228,14 @@ def test_memory_is_bounded():
         agents = [process.pid for process in workers.processes]
         stores.pid.call().get()
         before = [memory_of(pid) for pid in agents]
-        # All at once: what the other side has not asked for stays where it is.
+        # All calls begin at once: messages that the other side has not requested stay at the sender.
         answer = one.send.call_one(other, size, count)
         assert answer.get() == [True] * count
         assert all(one.fetch.call_one(other, size, n).get() for n in range(4))
         for n in range(4):
             cut(hosts)
             assert one.check.call_one(pattern(size, n), n).get()
-        # Each pair may have one of them in hand and one on the way, on either side of the agent.
+        # Each pair may have one message in the agent and one in flight, on either side of the agent.
         grown = [memory_of(pid) - was for pid, was in zip(agents, before, strict=True)]
         assert max(grown) < 6 * size, grown
 
@@ -247,9 +247,9 @@ def test_a_sender_that_is_killed_and_a_receiver_that_is_killed(faults: Any):
         sender, target = stores.slice(hosts=0, procs=0), stores.slice(hosts=1, procs=0)
         with pytest.raises(SupervisionError):
             sender.stop_here.call_one(target, 12 * MIB).get()
-        # What it had handed over came whole, or not at all; and others go on.
+        # Its sent messages arrive complete, or not at all; and others continue.
         assert stores.slice(hosts=0, procs=1).send.call_one(target, 2 * MIB, 2).get() == [True] * 2
-        # Between those of the other sender, perhaps: there is no order between two.
+        # The messages may be between those of the other sender: two senders have no common order.
         noted = target.noted.call_one().get()
         whole = [one for one in noted if one not in (0, 1)]
         assert [one for one in noted if one in (0, 1)] == [0, 1] and whole in ([], [sum_of(12 * MIB, 5)])
@@ -275,7 +275,7 @@ def test_what_a_sender_that_is_stopped_has_sent_comes_whole_or_not_at_all():
             senders = hosts.slice(hosts=0).spawn_procs()
             senders.spawn("store", Store).tell.call_one(target, 8 * MIB).get()
             senders.stop().get()
-        # Each of them is its own sender: only the last answer is behind all that came.
+        # Each rank is its own sender: only the last answer is behind all messages.
         noted = target.noted.call_one().get()
         assert noted == [sum_of(8 * MIB, 6)] * len(noted)
 
@@ -304,5 +304,5 @@ def test_an_agent_without_shared_memory_passes_parts_on_all_the_same():
         store = hosts.spawn_procs().spawn("store", Store)
         for size in (100_000, 20 * MIB):
             assert store.check.call_one(pattern(size, size), size).get()
-            # Its procs have none either.
+            # Its procs have no shared memory either.
             assert np.array_equal(store.give.call_one(size, 1).get(), pattern(size, 1))

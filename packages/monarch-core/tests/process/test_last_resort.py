@@ -46,7 +46,7 @@ def dies(use, text):
 
 
 def assert_ended(done, what, error):
-    """One line of ours on stderr."""
+    """One line of the runtime on stderr."""
     line = rf"(\[\d+\] )?monarch: process \d+ ends: {what} failed: {error}.*\n"
     assert done.code in (0, 1) and done.left == [], done
     assert re.search(line, done.err), done.err
@@ -118,7 +118,7 @@ os.kill(pid, signal.SIGKILL)
 threading.Event().wait()
 """
     )
-    # It stops nothing: the kernel ends what it has started, in a moment of its own.
+    # The process stops nothing: the kernel ends its children, a moment later.
     script.wait_for_all()
     done = script.end()
     assert assert_ended(done, "housekeeping", "ModuleNotFoundError") == ""

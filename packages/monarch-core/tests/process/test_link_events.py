@@ -1,4 +1,4 @@
-"""Events of links, casts and stalls: what passes between processes and hosts, with bytes and round trips."""
+"""Events of links, casts and stalls: the traffic between processes and hosts, with bytes and round trips."""
 
 from __future__ import annotations
 

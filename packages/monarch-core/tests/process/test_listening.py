@@ -1,4 +1,4 @@
-"""Listeners of membership: who is told what, in which order, and what becomes of a listener that raises or waits."""
+"""Listeners of membership: their events, the order of these, and the outcome of a listener that raises or waits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Peer(Actor):
 
 @pytest.fixture
 def events() -> Any:
-    """What a listener in this process is told."""
+    """The events of a listener in this process."""
     found: queue.Queue[Any] = queue.Queue()
     listening = extension.listen(found.put)
     yield found
@@ -55,7 +55,7 @@ def events() -> Any:
 
 
 def until(events: Any, wanted: Any) -> list[Any]:
-    """The events up to one that `wanted` holds for, which is the last."""
+    """The events up to the first for which `wanted` holds."""
     found = [events.get(timeout=TIMEOUT)]
     while not wanted(found[-1]):
         found.append(events.get(timeout=TIMEOUT))
@@ -131,7 +131,7 @@ def test_hosts_join_and_are_lost(events: Any) -> None:
         found = [event for event in found if isinstance(event, HostEnd) or event.proc in (lost.proc, survivor.proc)]
         assert [(type(event), getattr(event, "proc", None)) for event in found] == [(ProcEnd, lost.proc), (HostEnd, None)]
         assert found[-1].host == lost.host and found[-1].reason.kind == "host_lost" and "lost" in found[-1].describe()
-        # The proc that knew one there hears the same.
+        # The proc that knew a proc there gets the same events.
         theirs = [near.next.call_one().get() for _ in range(2)]
         assert [type(event) for event in theirs] == [ProcEnd, HostEnd] and theirs[0].proc == lost.proc and theirs[1].host == lost.host
         with pytest.raises(MonarchError):
@@ -163,7 +163,7 @@ def test_a_listener_that_raises_is_named_and_left_out(events: Any, caplog: pytes
     mesh = this_host().spawn_procs(name="listened")
     mesh.stop().get()
     found = until(events, lambda event: isinstance(event, ProcEnd))
-    # Each event goes to all listeners before the next one: the last of these is through with the first.
+    # Each event goes to all listeners before the next one: the last listener has handled the first event.
     assert seen == [found[0]] and not broken.is_active() and not gone.is_active()
     assert (
         "left out: the membership listener test_listening.test_a_listener_that_raises_is_named_and_left_out.<locals>.breaks" in caplog.text

@@ -1,4 +1,4 @@
-"""Hosts of tests: there when entered, gone afterwards, and code sync to them."""
+"""Hosts of tests: present in the block, gone afterwards, and code sync to them."""
 
 from __future__ import annotations
 

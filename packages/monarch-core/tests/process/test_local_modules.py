@@ -37,7 +37,7 @@ def test_module_of_the_client_only_has_its_own_hint(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "only_here.py").write_text(MODULE)
     module = importlib.import_module("only_here")
-    # As on a pod, which has none of the client's folders.
+    # A pod, too, has none of the client's folders.
     (tmp_path / "only_here.py").unlink()
     try:
         with Workers(1) as workers:

@@ -1,4 +1,4 @@
-"""`ProcMesh.logging_option`: levels, and lines that are alike counted in windows."""
+"""`ProcMesh.logging_option`: levels, and similar lines that are counted in windows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def script(body, **options):
 
 
 def counted(text):
-    """Sample without its rank, to how many there were; each line of the text must be of this kind."""
+    """The sample lines without their ranks, with their counts; each line of the text must be of this kind."""
     found: dict[str, int] = {}
     for line in lines(text):
         match = re.fullmatch(r"\[(\d+) similar log lines\] (?:\[\d+\] )?(.*)", line)
@@ -72,7 +72,7 @@ async def test_level_is_set_in_the_procs(procs):
     for level in (0, logging.ERROR, 255):
         await procs.logging_option(level=level)
         assert set((await probe.evaluate.call(ask)).values()) == {level}
-    # Of a slice only in its procs, and the default is INFO.
+    # A slice changes only its own procs, and the default is INFO.
     await procs.slice(gpus=1).logging_option()
     assert list((await probe.evaluate.call(ask)).values()) == [255, logging.INFO]
 
@@ -233,7 +233,7 @@ def test_many_flushes_at_once_end():
 
 
 def test_console_that_does_not_read_delays_a_flush_and_the_exit_for_a_bounded_time():
-    """Nobody reads the console at all: everything still ends, by itself, with the right code."""
+    """No process reads the console: everything still ends, by itself, with the right code."""
     done = script(
         """
         read, write = os.pipe()

@@ -1,4 +1,4 @@
-"""Wake-ups of actors that are lost: the runtime finds the thread that sleeps although a message lies there, and wakes it."""
+"""Lost wake-ups of actors: the runtime finds a thread that sleeps although its queue has a message, and wakes it."""
 
 from __future__ import annotations
 

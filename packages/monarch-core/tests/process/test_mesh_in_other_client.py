@@ -52,7 +52,7 @@ def test_multiprocessing_spawn() -> None:
     other.join()
     assert (pid, other.exitcode) == (other.pid, 0)
     assert values == [11, 11]
-    # The end of a guest ends nothing here.
+    # The end of the external process ends nothing here.
     assert [v for _, v in adder.add.call(1).get().items()] == [12, 12]
     procs.stop().get()
 

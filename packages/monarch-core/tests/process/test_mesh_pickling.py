@@ -1,4 +1,4 @@
-"""Handles in messages: references, in order, also of meshes that are not there yet."""
+"""Handles in messages: references, in order, also of meshes that do not exist yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native module and those inside it: importable by name, so that what refers to them can be pickled."""
+"""The native module and its inner modules: importable by name, so that functions that refer to them can be pickled."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from fresh import lines, run
 
-# What a wheel with native code has of docs/extending.md.
+# The excerpt of docs/extending.md for a wheel with native code.
 LIBRARY = """
 #include <pthread.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-"""Notebooks, with a real kernel: awaiting and waiting in cells, output in the cell that runs, restarts and interrupts."""
+"""Notebooks, with a real kernel: awaiting and waiting in cells, output in the running cell, restarts and interrupts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ workers = procs.spawn("workers", Worker)
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the kernels of a test keep their files and sockets; a short path, because those of sockets are limited."""
+    """The folder for the kernels' files and sockets of a test; its path is short, because socket paths are limited."""
     path = Path(tempfile.mkdtemp(prefix="nb-"))
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(path))
@@ -69,7 +69,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_a_notebook(folder):
-    """As people run them without a browser: what is stored with each cell is what was printed while it ran."""
+    """The notebook runs without a browser: each cell stores the output of its run."""
     redefined = WORKER.replace("return 1", "return 2").rpartition("procs =")[0]
     cells = [
         WORKER,
@@ -100,7 +100,7 @@ def test_a_notebook(folder):
     assert shown[6] == {"result": "([1, 1], [2, 2])"}
     printed = lines(shown[7]["stdout"])
     expected = lines("\n".join(f"{number}\n[0] line {number}\n[1] line {number}" for number in range(200)))
-    # The kernel and the processes print at the same time; what they printed was there, and whole, when the cell ended.
+    # The kernel and the processes print at the same time; their output was there, and complete, when the cell ended.
     assert printed == expected
 
 
@@ -129,13 +129,13 @@ def test_interrupt(kernel, wait):
         seen.append((kind, shown))
         if kind == "stdout":
             text += shown
-            # Shown while the cell runs, and both are in the endpoint now.
+            # The lines are shown while the cell runs, and both actors are in the endpoint now.
             if lines(text) == ["[0] blocked", "[1] blocked"]:
                 kernel.manager.interrupt_kernel()
-                # A kernel in an `await` notices when it gets its next message.
+                # A kernel in an `await` notices the interrupt with its next message.
                 kernel.client.kernel_info()
     assert [shown for kind, shown in seen if kind == "error"] in (["KeyboardInterrupt: "], ["CancelledError: "])
-    # Those two are blocked, everything else goes on.
+    # These two actors are blocked, everything else continues.
     others = "others = procs.spawn('others', Worker); (await others.version.call()).values(), others.version.call().get().values()"
     assert kernel.cell(others)["result"] == "([1, 1], [1, 1])"
     assert lines(kernel.cell("await others.say.call('here')")["stdout"]) == ["[0] here", "[1] here"]
@@ -145,7 +145,7 @@ def test_interrupt(kernel, wait):
 
 
 def test_shutdown_context_in_a_kernel(kernel):
-    """The kernel goes on without its client."""
+    """The kernel continues without its client."""
     kernel.cell(WORKER + "await workers.version.call();")
     assert kernel.cell("from monarch.actor import shutdown_context\nawait shutdown_context()\nprint('over')") == {"stdout": "over\n"}
     assert kernel.cell("1 + 1") == {"result": "2"}
@@ -164,7 +164,7 @@ def test_without_a_notebook_ipython_is_not_imported():
 
 
 def test_ipython_without_a_kernel(folder):
-    """In the shell at a terminal, and where IPython is only imported, output goes where it always goes."""
+    """In the shell at a terminal, and if IPython is only imported, output keeps its usual destination."""
     code = """
         import os, sys
         import IPython

@@ -1,4 +1,4 @@
-"""Failures that are not handled, in a kernel and in IPython at a terminal: the shell goes on, and shows them."""
+"""Unhandled failures in a kernel and in IPython at a terminal: the shell continues, and shows them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ good.ping.call().get()
 one, other = bad.slice(gpus=0), worse.slice(gpus=0)
 precious = 42
 {SOURCE}"""
-# Not in a cell: a shell shows nothing of it, and takes no notice.
+# The wait is outside of a cell, so the shell neither shows nor handles a failure.
 WAIT_IDLE = "eventually('a failure waits for a cell', lambda: current_process().cells.waiting)"
 UNHANDLED = "Unhandled monarch error on the root actor"
 INTERRUPTS = ("KeyboardInterrupt: ", "CancelledError: ")
@@ -52,7 +52,7 @@ def silently(kernel: Kernel, code: str) -> None:
 
 
 def survives(kernel: Kernel) -> None:
-    """The values, the other actors, and the failure of the mesh."""
+    """The values, the other actors, and the failed mesh are still there."""
     assert kernel.cell("precious, good.ping.call().get().values()")["result"] == "(42, ['alive', 'alive'])"
     refused = "try: one.ping.call_one().get()\nexcept SupervisionError as e: print('ZeroDivisionError' in str(e))"
     assert kernel.cell(refused) == {"stdout": "True\n"}
@@ -112,7 +112,7 @@ print(interrupts)
     assert later["stdout"] == "next\n"
     texts = shown["stderr"] + later.get("stderr", "")
     assert texts.count(UNHANDLED) == 4
-    # Of the last one only the first line.
+    # The last report is shown with its first line only.
     assert texts.count("in err") == 3
     survives(kernel)
 
@@ -126,7 +126,7 @@ def test_each_cell_is_interrupted_for_its_own_failure(kernel: Kernel):
 
 
 def test_cell_whose_callback_swallows_the_interrupt(kernel: Kernel):
-    """The interpreter drops what a weak reference's callback raises."""
+    """The interpreter drops an exception of a weak reference's callback."""
     kernel.cell(SETUP)
     kernel.cell("""
 import weakref

@@ -1,4 +1,4 @@
-"""How procs open modules: CPython's hook for code."""
+"""The opening of modules by procs: CPython's hook for code."""
 
 import io
 

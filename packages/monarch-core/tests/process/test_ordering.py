@@ -1,4 +1,4 @@
-"""Messages from one sender to one receiver arrive in the order sent, exactly once; one is handled at a time."""
+"""Messages from one sender to one receiver arrive in the order sent, exactly once; an actor handles one at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from monarch.actor import Actor, Channel, endpoint, this_host, this_proc
 class Sender(Actor):
     @endpoint
     def send_mixed(self, recorders, tag, count):
-        """Casts, direct sends, choices of one and calls, through different slices."""
+        """Sends casts, direct messages, choices of one and calls, through different slices."""
         for i in range(count):
             kind = i % 5
             if kind == 0:
@@ -81,7 +81,7 @@ class AsyncOverlap(Actor):
 
 
 class Thread(Actor):
-    """One thread for life."""
+    """Checks that it keeps one thread."""
 
     def __init__(self):
         self.idents = {threading.get_ident()}
@@ -153,7 +153,7 @@ class Turn(Actor):
 
 
 class Ticking(Actor):
-    """A task of its own beside a backlog of messages."""
+    """Runs a task of its own beside a backlog of messages."""
 
     @endpoint
     async def start(self):
@@ -200,7 +200,7 @@ def test_casts_and_direct_sends_from_actors(procs):
     senders = procs.spawn("senders", Sender)
     futures = [senders.slice(gpus=i).send_mixed.call_one(recorders, i, 500) for i in range(2)]
     [f.get() for f in futures]
-    # What they sent may still be under way: a call by the same senders is behind it.
+    # Their messages may still be in flight: a call by the same senders is behind them.
     for i in range(2):
         for rank in range(2):
             senders.slice(gpus=i).forward.call_one(recorders.slice(gpus=rank), []).get()

@@ -13,14 +13,14 @@ from connection_proxy import ConnectionProxy
 from fresh_script import Script
 from worker_processes import Workers
 
-# Of the large message, so many bytes have passed when its connections are disturbed.
+# Bytes of the large message that have passed when its connections are disturbed.
 PART = 24 << 20
-# Shorter than hosts may be silent.
+# Seconds: shorter than the permitted silence of hosts.
 CUT_S = 0.5
 SILENCE = "10s"
-# What joins through a host that is paused is waited for in proportion to this.
+# The limit for a join through a paused host is proportional to this.
 JOINING_SILENCE = "4s"
-# Of hosts that end, of which nothing is proved but their silence.
+# The limit of silence for hosts that end, as only their silence proves the end.
 SHORT_SILENCE = "3s"
 
 SCRIPT = """
@@ -169,7 +169,7 @@ DISTURBANCES: dict[str, Callable[[ConnectionProxy], None]] = {
 
 
 def disturb(proxy: ConnectionProxy, disturbance: str, watched: ConnectionProxy, nbytes: int = 0) -> None:
-    """When so many more bytes have been forwarded by the one that is watched."""
+    """Disturbs the connections once the watched proxy has forwarded `nbytes` more bytes."""
     watched.when(nbytes, lambda: DISTURBANCES[disturbance](proxy))
     assert watched.acted.wait(20)
     if disturbance == "short cut":
@@ -188,7 +188,7 @@ class Proxied:
             published["address"] = proxy.address
         addresses = workers.addresses
         gateway = addresses[0] if topology == "gateway" else ""
-        # Through a gateway one proxy stands before it, and others before the hosts that it dials.
+        # With a gateway, one proxy is in front of it, and others are in front of the hosts that it dials.
         found = [gateway, addresses, workers.trust()]
         env = {"TEST_HOSTS": json.dumps(found), "MONARCH_HOST_LOSS_TIMEOUT": silence}
         if topology == "relayed":
@@ -223,7 +223,7 @@ def proxied(topology: str, early: Callable[[Proxied], None] | None = None, silen
             made.script.close()
 
 
-# The places of a disturbance: the host itself, and the host that its connections go through.
+# The places of a disturbance: the host itself, and the host through which its connections go.
 TOPOLOGIES = {"direct": [2], "relayed": [2, 1], "gateway": [1, 0]}
 cases = pytest.mark.parametrize(("disturbance", "topology"), [(d, t) for t in TOPOLOGIES for d in DISTURBANCES])
 
@@ -231,7 +231,7 @@ cases = pytest.mark.parametrize(("disturbance", "topology"), [(d, t) for t in TO
 @cases
 def test_joining_hosts_survive_a_disturbance(disturbance: str, topology: str):
     def early(made: Proxied) -> None:
-        # In the middle of a handshake, and when much of the joining is over.
+        # One disturbance is in the middle of a handshake, one when most of the joining is over.
         for nbytes in (300,) if disturbance == "short cut" else (300, 2500):
             for place in reversed(TOPOLOGIES[topology]):
                 disturb(made.proxies[place], disturbance, made.proxies[place], nbytes)
@@ -242,26 +242,26 @@ def test_joining_hosts_survive_a_disturbance(disturbance: str, topology: str):
         made.end()
 
 
-@pytest.mark.timeout(60)  # several silences are waited for, one after another
+@pytest.mark.timeout(60)  # the test waits for several silences, one after another
 @cases
 def test_a_disturbance_between_hosts_loses_nothing(disturbance: str, topology: str):
     host, *_ = places = TOPOLOGIES[topology]
     with proxied(topology) as made:
-        # What goes to the host goes through its own proxy, whatever lies before that. The relay is first: later the client may have
-        # connections of its own.
+        # Traffic to the host goes through its own proxy, whatever is before it. The relay comes first: later the client may have direct
+        # connections.
         watched = made.proxies[host]
         for place in reversed(places):
             proxy = made.proxies[place]
-            # Nothing is under way.
+            # Nothing is in flight.
             disturb(proxy, disturbance, watched)
             assert made.script.ask("idle", host) == "on"
             made.nothing_is_lost()
-            # Many small calls, twice in their middle.
+            # Many small calls are in flight; the disturbance comes twice in their middle.
             assert made.script.ask("small", host) == "on"
             for _ in range(2):
                 disturb(proxy, disturbance, watched, 10_000)
             made.nothing_is_lost()
-            # A large message, in its middle.
+            # A large message is in flight; the disturbance comes in its middle.
             assert made.script.ask("large", host) == "on"
             disturb(proxy, disturbance, watched, PART)
             made.nothing_is_lost()
@@ -311,7 +311,7 @@ def test_a_killed_gateway_behind_a_proxy_is_lost(refuses: bool):
 def test_another_worker_behind_the_proxy_proves_a_loss(topology: str):
     host = TOPOLOGIES[topology][0]
     with proxied(topology, silence=SHORT_SILENCE) as made:
-        # Of the same secret, so that it would let the client in.
+        # The other worker has the same secret, so it would admit the client.
         other = made.workers.start()
         made.proxies[host].redirect(made.workers.addresses[other])
         made.workers.processes[host].kill()

@@ -15,13 +15,13 @@ VANISHED = r"timed out reaching controller.*for mesh grandchild"
 
 @pytest.fixture
 def owned():
-    """The mesh of an owner whose messages are on their way so long that it dies before the word to start the actors leaves it."""
+    """The mesh of an owner whose messages are delayed so long that the owner dies before it sends the spawn request."""
     with this_host().spawn_procs({"procs": 1}) as owners, this_host().spawn_procs({"procs": 2}) as procs:
         owner = owners.spawn("owner", Probe)
         owner.rank.call_one().get()
         procs.initialized.get()
         with fault(owners, "delay", by="100ms"):
-            # The answer takes one delay. The word to start takes three: a link must be asked for and given first.
+            # The answer takes one delay. The spawn request takes three: the process must first request a link and receive it.
             yield owners, procs, owner
 
 
@@ -82,7 +82,7 @@ def test_who_waits_for_credit_goes_on(owned):
     mesh = spawn_in(owner, procs)
     first = mesh.echo.call(1)
     with this_host().spawn_procs() as others:
-        # More than the mailbox of an actor that is never there takes.
+        # The data exceeds the mailbox of an actor that never starts.
         flood = others.spawn("other", Probe).flood.call_one(mesh, 1 << 20, 40)
         fault(owners, "kill")
         with pytest.raises(SupervisionError):

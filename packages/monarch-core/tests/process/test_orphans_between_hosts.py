@@ -1,4 +1,4 @@
-"""A reference to a mesh whose owner was on another host: whoever holds it hears of the owner's end."""
+"""A reference to a mesh whose owner was on another host: each process with the reference is notified of the owner's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What procs print: whole lines, with a prefix, in order, nothing lost."""
+"""The output of procs: whole lines, with a prefix, in order, without loss."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_everything_is_there_after_stop():
 
 
 def test_everything_is_there_after_an_exit_without_a_stop():
-    # The procs are still to start when the script ends: on a busy machine that takes longer than the normal grace of an exit.
+    # The procs have not started when the script ends: on a busy machine their start takes longer than the normal grace of an exit.
     done = script("""
         configure(exit_grace="20s")
         mesh, probe = spawn(2)
@@ -235,7 +235,7 @@ CLOSED = [(which, how, "") for which in ("1", "2") for how in HOW] + [("1 2", ho
 
 @pytest.mark.parametrize(("which", "how", "body"), CLOSED)
 def test_closed_streams_of_the_client_change_nothing_else(tmp_path, which, how, body):
-    """The job runs to its end, with the code that it has anyway; what other streams get is complete."""
+    """The job runs to its end, with its own exit code; the output to other streams is complete."""
     source = tmp_path / "script.py"
     report = tmp_path / "report"
     source.write_text(
@@ -252,7 +252,7 @@ def test_closed_streams_of_the_client_change_nothing_else(tmp_path, which, how, 
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **nobody}
     try:
         if "raise" in body:
-            # 120 where the interpreter buffers what it cannot write.
+            # The code is 120 if the interpreter buffers output that it cannot write.
             plain = ["sh", "-c", " ".join(["exec", sys.executable, "-c", f"'{body}'", *closed])]
             code = subprocess.run(plain, check=False, timeout=25, **streams).returncode
         done = subprocess.run(["sh", "-c", command], env=env, text=True, check=False, timeout=25, **streams)
@@ -278,7 +278,7 @@ def test_a_file_that_got_the_number_of_a_closed_stream_stays_the_users(tmp_path)
 
 
 def test_a_proc_whose_reader_is_a_pipe_that_ends():
-    """`script | head -1`: the rest goes nowhere, and the script ends by itself with its own code."""
+    """`script | head -1`: the rest is dropped, and the script ends by itself with its own code."""
     done = script(
         """
         read, write = os.pipe()

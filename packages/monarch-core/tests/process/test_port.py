@@ -29,7 +29,7 @@ from monarch.actor import (
 
 
 class Plain(Actor):
-    """Does not handle what comes back."""
+    """Does not handle returned messages."""
 
     @endpoint
     def send(self, port, value, give_back=True):
@@ -304,7 +304,7 @@ def test_undeliverable_message_comes_back_to_the_sender(users):
     user = users.slice(gpus=0)
     port = port_of_an_ended_process()
 
-    # A message that is sent before the sender has notice of the end is lost.
+    # A message is lost if it is sent before the sender has received the notice of the end.
     def found_after_a_send() -> list[tuple[str, str, str]]:
         user.send.call_one(port, "lost").get()
         return user.came_back.call_one().get()
@@ -362,7 +362,7 @@ def test_receiver_in_a_process_that_ends():
 
 
 class AsyncSender(Actor):
-    """Never waits for credit: what is over it stays queued here."""
+    """Never waits for credit: messages beyond it stay queued here."""
 
     def __init__(self):
         self.returned: list[str] = []
@@ -382,7 +382,7 @@ class AsyncSender(Actor):
 
 
 class Deaf(Actor):
-    """Opens a port and does not listen."""
+    """Opens a port and does not receive from it."""
 
     @endpoint
     def open(self):
@@ -397,7 +397,7 @@ class Deaf(Actor):
 def test_what_waits_for_credit_comes_back_when_its_receiver_dies():
     with this_host().spawn_procs({"gpus": 2}) as mesh:
         deaf, sender = mesh.slice(gpus=0).spawn("deaf", Deaf), mesh.slice(gpus=1).spawn("sender", AsyncSender)
-        # The window holds eight of them.
+        # The window holds eight of the messages.
         sender.flood.call_one(deaf.open.call_one().get(), 12).get()
         assert sender.came_back.call_one().get() == []
         with pytest.raises(SupervisionError, match="Killed"):
@@ -407,7 +407,7 @@ def test_what_waits_for_credit_comes_back_when_its_receiver_dies():
 
 
 class Returns(Actor):
-    """Reports what comes back."""
+    """Reports returned messages."""
 
     @endpoint
     def send(self, port, report, count):
@@ -428,7 +428,7 @@ class Returns(Actor):
 def test_first_message_to_an_ended_process_comes_back():
     gone = this_host().spawn_procs(name="gone")
     port = gone.spawn("deaf", Deaf).open.call_one().get()
-    # A process that has no link to the owner of the port, and gets none.
+    # The sender has no link to the owner of the port, and gets none.
     procs = this_host().spawn_procs()
     sender = procs.spawn("returns", Returns)
     sender.alive.call_one().get()

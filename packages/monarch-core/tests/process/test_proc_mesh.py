@@ -1,4 +1,4 @@
-"""Meshes of processes: what a proc is like, who may stop it, how a stop goes."""
+"""Meshes of processes: the state of a proc, the right to stop it, the course of a stop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def probe(quad):
     return quad.spawn("probe", Probe)
 
 
-# ---- what a proc is like
+# ---- the state of a proc
 
 
 def look(actor, expression):
@@ -335,7 +335,7 @@ def test_logging_option(quad, probe):
     assert 10 not in list(levels.slice(hosts=1).values())
 
 
-# ---- procs that do not come up
+# ---- procs that do not start
 
 
 def test_process_that_cannot_be_started_is_a_spawn_error_and_nothing_else():
@@ -354,7 +354,7 @@ def test_process_that_cannot_be_started_is_a_spawn_error_and_nothing_else():
     assert "last output:" in text
     assert "No such file or directory" in text
     assert "127" in text
-    assert done.stderr.count("\n") == 2  # what the two processes said
+    assert done.stderr.count("\n") == 2  # the output of the two processes
     assert "Unhandled" not in done.stderr
 
 

@@ -108,7 +108,7 @@ def test_owned_mesh_is_stopped_by_its_number():
         mine = {one.name: one for one in owned_meshes() if not one.is_stopping}
         assert (mine["owners"].is_actors, mine["owned"].is_actors) == (False, True)
         assert "does not own" in owner.refused.call_one(mine["owned"].mesh).get()
-        # What an actor has spawned is its own.
+        # The actor owns its own spawns.
         assert ("child", True) in owner.spawn.call_one().get()
         assert "child" not in {one.name for one in owned_meshes()}
         stop_mesh(mine["owned"].mesh, "asked from outside").get()

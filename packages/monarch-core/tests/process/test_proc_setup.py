@@ -1,4 +1,4 @@
-"""Hooks of other wheels for new procs: what they contribute, where they act, and what becomes of those that raise or hang."""
+"""Hooks of other wheels for new procs: their contributions, their places, and the outcome of hooks that raise or hang."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worker_processes import Workers
 
 from tools import installed_wheel
 
-# Notes what it does, by process, in a file that is named to it.
+# Records its calls, by process, in a file whose path is given to it.
 GOOD = """
 import json, os
 from monarch.extension import member
@@ -148,7 +148,7 @@ def test_a_hook_that_fails_is_named_and_left_out(part: str, body: str, text: str
     done = program(code, site_with(tmp_path, bad=bad, good=GOOD))
     assert done.returncode == 0, done.stderr
     output = done.stdout + done.stderr
-    # A proc is another process each time; in the client it is left out for good.
+    # Each proc is another process; in the client the hook is left out for good.
     assert output.count("left out: wheel-bad 1.0: entry point 'bad' of monarch.process (hook_bad): ") == (1 if part == "contribute" else 2)
     assert text.replace("PART", part) in output and "hook_bad.py" in output and f"in {part}" in output
     assert [note["what"] for note in notes(tmp_path)] == ["contribute", "start", "stop"] * 2
@@ -175,7 +175,7 @@ def test_what_a_failed_hook_has_set_does_not_count(source: str, text: str, tmp_p
         procs.stop().get()
     """
     if not text:
-        # It comes first by its name: then the other one fails.
+        # This hook comes first by its name: then the other one fails.
         source, code = source.replace("mine", str(tmp_path / "other").replace("\\", "/")), code.replace('== "3"', "is None")
         text = "ValueError: ProcSetup.set('good.notes', ...): the value is set already"
     done = program(code, site_with(tmp_path, bad=source, good=GOOD))
@@ -230,12 +230,12 @@ def test_procs_of_other_hosts_have_it_and_one_that_is_not_installed_there_is_nam
         hosts.shutdown().get()
     """
     with Workers(1) as workers:
-        # The folder is on the client's path, which procs elsewhere take over where they have it.
+        # The folder is on the client's path, which procs on other hosts take over if they have the folder.
         done = program(code, site, WORKERS=json.dumps(workers.addresses))
     assert done.returncode == 0, done.stderr
     assert [note["what"] for note in notes(site)] == ["contribute", "start", "stop"]
     assert len({note["pid"] for note in notes(site)}) == 2
-    # A proc that does not find the wheel says so.
+    # A proc that does not find the wheel logs that.
     code = "from monarch._core.hosts import spawn\nspawn.own_paths = lambda: []\n" + textwrap.dedent(code)
     with Workers(1) as workers:
         done = program(code, site, WORKERS=json.dumps(workers.addresses))

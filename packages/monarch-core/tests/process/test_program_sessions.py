@@ -15,7 +15,7 @@ from monarch.extension.debug import open_session
 
 
 class Beside(Actor):
-    """Stands in for an actor beside a program: what it is asked, the program asks."""
+    """An actor beside a program: it passes the questions of the test on as the program's."""
 
     @concurrent_endpoint
     async def ask(self, text: str) -> tuple[str | None, bool]:

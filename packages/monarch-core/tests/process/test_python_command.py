@@ -1,4 +1,4 @@
-"""Processes of a program that finds its modules by what it has put into `sys.path`."""
+"""Processes of a program that finds its modules by its changes to `sys.path`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_deleted_working_directory_is_left_out(tmp_path: Path, monkeypatch: pyte
 
 
 def test_path_object_does_not_stop_procs() -> None:
-    """Imports pass over an entry of `sys.path` that is no text."""
+    """Imports skip an entry of `sys.path` that is no text."""
     done = run("""
         import pathlib
         sys.path.append(pathlib.Path("/nowhere"))

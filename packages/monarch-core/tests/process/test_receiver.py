@@ -1,4 +1,4 @@
-"""Receivers of ports: what a receive claims and when, and what becomes of senders whose receiver is dropped."""
+"""Receivers of ports: the claim of a receive, and the outcome for senders whose receiver is dropped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGE = 1 << 20
 
 
 class Producer(Actor):
-    """Sends from its own thread, which waits for credit; does not handle messages that come back."""
+    """Sends from its own thread, which waits for credit; does not handle returned messages."""
 
     @endpoint
     def produce(self, out: Port[Any], count: int, size: int = 0) -> int:
@@ -50,7 +50,7 @@ class AsyncProducer(Actor):
 
 
 class Consumer(Actor):
-    """Opens a port, and drops its receiver when it is asked to."""
+    """Opens a port, and drops its receiver on request."""
 
     @endpoint
     def open(self) -> Port[Any]:
@@ -88,7 +88,7 @@ class Answering(Actor):
 
 
 def dropped() -> int:
-    """Messages to dropped receivers of this process so far."""
+    """The number of messages to dropped receivers of this process so far."""
     return json.loads(current_process().native.state())["dropped_items"]
 
 
@@ -133,7 +133,7 @@ def test_sender_waiting_for_credit_goes_on_after_drop(procs: Any):
     consumer, producer = procs.slice(gpus=1).spawn("consumer", Consumer), procs.slice(gpus=0).spawn("producer", Producer)
     port = consumer.open.call_one().get()
     sent = producer.produce.call_one(port, 40, LARGE)
-    # As many as were let out after two were taken.
+    # The sender could send this many after two were taken.
     assert consumer.take.call_one(2).get() == [LARGE] * 2
     with pytest.raises(TimeoutError):
         sent.get(timeout=0)
@@ -165,7 +165,7 @@ def test_senders_on_other_hosts_go_on():
     with Workers(2) as workers, workers.attach() as hosts:
         mesh = hosts.spawn_procs()
         consumer, producer = mesh.slice(hosts=0).spawn("consumer", Consumer), mesh.slice(hosts=1).spawn("producer", Producer)
-        # To the client, and from host to host.
+        # The messages go to the client, and from host to host.
         got, sent = first(producer, 40, LARGE)
         gc.collect()
         assert len(got) == 2 and sent.get() == 40
@@ -277,7 +277,7 @@ def test_cancelled_receives_give_items_back_in_order():
         await asyncio.sleep(0)
         for number in range(5):
             port.send(number)
-        # The items are there, and the loop has not looked at them.
+        # The items are there, and the loop has not read them.
         for waiting in (tasks[1], futures[0], tasks[2], tasks[0], futures[1]):
             waiting.cancel()
         await asyncio.gather(*tasks, *futures, return_exceptions=True)

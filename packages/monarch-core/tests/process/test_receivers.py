@@ -1,4 +1,4 @@
-"""Objects that ask who gets their message, and endpoint calls with a function around the method."""
+"""Objects that query the receivers of their message, and endpoint calls with a function around the method."""
 
 import copy
 import pickle
@@ -14,7 +14,7 @@ from monarch.extension.pickling import Receivers, dumps, receivers
 
 
 class Addressed:
-    """Becomes the number of its receivers. Takes note of each time it is pickled."""
+    """Is replaced by the number of its receivers. Records each time it is pickled."""
 
     def __init__(self) -> None:
         self.asked: list[Receivers] = []
@@ -33,7 +33,7 @@ class Addressed:
 
 
 class Echo(Actor):
-    """Gives back what it gets."""
+    """Returns its argument."""
 
     def __init__(self, *_: Any) -> None:
         self.state = 1
@@ -96,7 +96,7 @@ def test_async_actors_are_receivers_too(procs: Any) -> None:
 
 def test_notes_last_over_attempts(echo: Any) -> None:
     value = Addressed()
-    # A function of this module's `__main__` or a lambda goes by value: the message is pickled once more.
+    # A function of this module's `__main__` or a lambda is sent by value: the message is pickled once more.
     assert echo.echo.call(value, lambda: 3).get().item(gpus=0)[0][0] == 2
     assert value.asked[-1].notes["times"] == 2 and len({id(found.notes) for found in value.asked}) == 1
 
@@ -118,7 +118,7 @@ def test_an_error_of_the_object_reaches_the_caller(echo: Any) -> None:
 
 
 class Followed:
-    """Has something run in its receivers after the message."""
+    """Runs a function in its receivers after the message."""
 
     def __init__(self) -> None:
         self.futures: list[Any] = []
@@ -192,7 +192,7 @@ def test_there_are_no_receivers_elsewhere(use: Any) -> None:
 
 
 class Constructed(Actor):
-    """Gives what it was constructed with, and what has run after that."""
+    """Returns its constructor's arguments, and the functions that ran after it."""
 
     def __init__(self, *given: Any) -> None:
         _followed.clear()

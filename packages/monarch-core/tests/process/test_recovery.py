@@ -1,4 +1,4 @@
-"""Going on after a failure: spawning again where something died, and replicas that are kept alive."""
+"""Recovery after a failure: a new spawn after a death, and replicas that are kept alive."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def resources(pid):
 """
 
 
-@pytest.mark.timeout(120)  # so many processes one after another are no matter of seconds on a busy machine
+@pytest.mark.timeout(120)  # many processes in sequence take long on a busy machine
 @pytest.mark.parametrize("place", ["this_proc()", "this_host().spawn_procs()"])
 def test_replacing_a_proc_again_and_again_costs_nothing(place):
-    """Memory, threads and descriptors of the owner's process and of the client after so many replacements as after a few."""
+    """Memory, threads and descriptors of the owner's process and of the client do not grow with the number of replacements."""
     done = run(
         REPLACED_BY_HAND
         + textwrap.dedent(f"""
@@ -136,8 +136,8 @@ def test_replacing_a_proc_again_and_again_costs_nothing(place):
     )
     for line in lines(done.stdout):
         threads, files, kib = map(int, line.split())
-        # What is kept of each is how it ended, for those who still hold a handle.
-        # A few may be on their way out; what is lost with each would be thirty.
+        # The reason of each end is kept, for processes that still hold a handle. A few resources may be on their way out; a leak with each
+        # replacement would be thirty.
         assert threads < 5 and files < 15 and kib < 1000, line
     assert done.stderr == ""
 
@@ -184,7 +184,7 @@ def test_any_actor_of_a_replica_counts(keep, faults):
 
 
 def test_supervision_alone_heals(keep, faults):
-    """Nobody calls what died: the owner is told, and that is enough."""
+    """No call to the dead replica is needed: the notice to the owner is enough."""
     keeper = keep(2)
     ((pid,), _) = keeper.pids.call_one().get()
     os.kill(pid, signal.SIGKILL)
@@ -196,7 +196,7 @@ def test_supervision_alone_heals(keep, faults):
 
 
 def test_one_death_is_one_replacement(keep, faults):
-    """Two actor meshes and two ways to hear of it."""
+    """The replica has two actor meshes, and its failure arrives by two routes."""
     keeper = keep(2, helper=True, max_restarts=20)
     for _ in range(20):
         keeper.kill.call_one(0).get()
@@ -222,7 +222,7 @@ def test_sync_owner_heals_in_the_middle_of_a_message(faults):
     keeper = this_proc().spawn("keeper", SyncKeeper)
     for rank in (0, 1, 0):
         assert keeper.lose_and_heal.call_one(rank).get() == ([rank], True)
-    # Each was told afterwards as well, unless the end of the old processes was no news any more, and nothing was replaced twice.
+    # The owner was also notified of each failure, unless it had replaced the replica before, and no replica was replaced twice.
     healed, told = keeper.healed.call_one().get()
     assert healed == [] and told <= 3
     keeper.stop().get()
@@ -248,11 +248,11 @@ def test_gives_up_on_one_that_fails_too_often(keep, faults):
         keeper.kill.call_one(1).get()
         assert keeper.healed.call_one().get() == {1: "signal"}
         keeper.who.call_one(1).get()
-    # The limit is that of each.
+    # Each replica has a limit of its own.
     keeper.kill.call_one(0).get()
     assert keeper.healed.call_one().get() == {0: "signal"}
     with pytest.raises(SupervisionError, match=r"(?s)trainer 1 failed 3 times within 60 s, given up:.*Killed\(sig=9\)"):
-        # Whichever is first: the owner is told and fails, or its endpoint hears of the failure and goes on until it is.
+        # Two orders are possible: the owner is notified and fails, or its endpoint receives the failure and continues until it does.
         keeper.kill.call_one(1).get()
         while True:
             keeper.history.call_one().get()
@@ -299,7 +299,7 @@ def test_exit_while_replicas_work(place):
 
 
 def test_stopped_is_not_failed():
-    """What was stopped with its host is neither replaced nor counted."""
+    """A replica that was stopped with its host is neither replaced nor counted."""
     done = run("""
         from monarch.actor import ActorError, this_host, this_proc
         from recovery_actors import Keeper

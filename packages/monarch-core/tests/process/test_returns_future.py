@@ -124,7 +124,7 @@ def test_thread_keeps_its_loop_until_it_ends():
     def run() -> None:
         loops.extend(body().get() for _ in range(3))
         assert not loops[0].is_closed()
-        # The thread has none of its own for it.
+        # The thread has no loop of its own for this code.
         with pytest.raises(RuntimeError):
             asyncio.get_event_loop_policy().get_event_loop()
 
@@ -242,7 +242,7 @@ print(after().get())
 @pytest.mark.parametrize("then", ["raises", "returns", "passes on"])
 @pytest.mark.parametrize(
     ("where", "handler"),
-    # A loop of asyncio takes the first interrupt for itself: `get()` beside it is interrupted by a handler of the program's own.
+    # A loop of asyncio takes the first interrupt for itself: a handler of the program's own interrupts `get()` beside it.
     [("inside", "own"), ("inside", "default"), ("loop", "own"), ("loop", "default"), ("beside", "own"), ("beside taken", "own")],
 )
 def test_interrupted_get_gives_cancelled_error(where: str, handler: str, then: str):

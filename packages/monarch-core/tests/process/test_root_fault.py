@@ -1,4 +1,4 @@
-"""What the root does with failures that nobody handled: the fault hook, the interrupt, the exit code."""
+"""The root's reaction to unhandled failures: the fault hook, the interrupt, the exit code."""
 
 from __future__ import annotations
 
@@ -383,7 +383,7 @@ def test_spawn_on_procs_whose_end_was_seen_interrupts_nothing(tmp_path: Path) ->
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_interrupt_that_a_callback_swallows(tmp_path, ignored):
-    """The interpreter drops what a weak reference's callback raises: the script ends all the same."""
+    """The interpreter drops an exception of a weak reference's callback: the script ends all the same."""
     body = f"""
         import weakref
         if {ignored}:
@@ -408,7 +408,7 @@ def test_interrupt_that_a_callback_swallows(tmp_path, ignored):
 
 
 def test_ctrl_c_that_a_destructor_swallows(tmp_path):
-    """It comes between any two lines, also in a destructor, where Python reports it and goes on."""
+    """The interrupt comes between any two lines, also in a destructor, where Python reports it and continues."""
     code, out, err = run(
         tmp_path,
         """
@@ -449,7 +449,7 @@ def test_exception_of_the_program_that_a_destructor_swallows_is_gone(tmp_path):
 
 
 def test_interrupt_is_sent_again_after_the_hook_that_reports_the_dropped_one(tmp_path):
-    """An exception in that hook would be dropped too, and a wait that has just begun is not woken by a signal of the moment before."""
+    """An exception in that hook would be dropped too, and a signal just before a wait does not wake the wait."""
     code, out, err = run(
         tmp_path,
         """

@@ -1,4 +1,4 @@
-"""The runtime's own log: events with stable names, in a file if asked for, and nothing on stderr unless something is wrong."""
+"""The runtime's own log: events with stable names, in a file on request, and nothing on stderr without a problem."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_life_of_a_job(tmp_path):
     found = events(tmp_path)
     assert (found[0]["event"], found[-1]["event"]) == ("client.start", "client.exit")
     assert fields(found[-1]) == {"fault": False}
-    # A machine that is busy enough lets procs seem unresponsive for a while.
+    # On a busy machine procs may seem unresponsive for a while.
     names = {one["event"] for one in found} - {"proc.unresponsive", "proc.responsive"}
     assert names == {"client.start", "client.exit", "proc.spawn", "proc.start", "proc.end", "actor.start", "actor.stop"}
     by_proc = [one for one in found if one["event"] == "proc.start"]
@@ -175,7 +175,7 @@ def test_unhandled_failure(tmp_path):
     (unhandled,) = events(tmp_path, "failure.unhandled")
     assert (unhandled["level"], unhandled["actor"], unhandled["owner"]) == ("error", fail["actor"], "<root>")
     assert fields(events(tmp_path, "client.exit")[0]) == {"fault": True}
-    # The report is on stderr, once, and is all there is.
+    # The report is on stderr, once, and nothing else.
     assert done.stderr.startswith("Unhandled monarch error on the root actor")
     assert "monarch: " not in done.stderr
 
@@ -257,7 +257,7 @@ def test_slow_spawn_is_logged_once_with_its_work(tmp_path, hosts, doing):
 def test_filter_of_what_goes_to_stderr(chosen, seen):
     done = script("mesh, probe = spawn()\nprobe.pid.call().get()\nmesh.stop().get()", env={"MONARCH_LOG": chosen})
     mine = [line for line in lines(done.stderr) if not line.startswith("[0] ")]
-    # In the console of the client other processes' lines have their prefix.
+    # In the console of the client the lines of other processes have their prefix.
     assert [line.split()[:2] for line in mine] == [["monarch:", name] for name in seen], done.stderr
 
 
@@ -316,7 +316,7 @@ def test_file_that_cannot_be_written(tmp_path):
 
 
 def test_full_disk(tmp_path):
-    """What does not fit is left out, and the next line that does is whole."""
+    """Lines that do not fit are left out, and the next line that fits is complete."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", disk], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What a process has sent to another host comes there, also when it ends at once: its agent has it, and tells of the end behind it."""
+"""A process's messages to another host arrive, even if it ends at once: its agent has them, and sends the notice of the end after them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_was_sent_before_an_end():
                 senders = hosts.slice(hosts=0).spawn_procs()
                 senders.spawn("sender", Sender).send.call_one(receiver, sizes).get()
                 senders.stop().get()
-            # And where this machine is the one of the sender.
+            # The other case: this machine is the sender's.
             senders = this_host().spawn_procs()
             sender = senders.spawn("sender", Sender)
             os.kill(sender.send.call_one(receiver, sizes).get(), signal.SIGKILL)

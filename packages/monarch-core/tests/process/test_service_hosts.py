@@ -1,4 +1,4 @@
-"""Services of several hosts and jobs: requests between them, and what an end of a job or of an agent does to the others."""
+"""Services of several hosts and jobs: requests between them, and the effect of a job's or an agent's end on the others."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_services_procs_and_the_client_ask_each_other(hosts: HostMesh, shared: b
     for host in range(2):
         members[f"service {host}"], members[f"proc {host}"] = services.slice(hosts=host), far.slice(hosts=host)
     found = {name: one.places.call_one().get() for name, one in members.items()}
-    # Of the service: its own job, and the one that it serves.
+    # A service has two jobs: its own, and the one that it serves.
     assert {name: len(there) for name, (_, there) in found.items()} == {name: 1 + name.startswith("service") for name in members}
     for name, one in members.items():
         for other, (proc, there) in found.items():
             assert one.ask.call_one(proc, there).get(timeout=30) == b"cba", (name, other)
-    # A service finds the job that a host is of.
+    # A service finds the job of a host.
     (_, host) = found["proc 1"][1][0]
     assert services.slice(hosts=0).ask_on.call_one(found["proc 1"][0], host).get(timeout=30) == b"cba"
     with pytest.raises(ActorError, match=r"no job that this service serves has a host of this identity"):
@@ -106,7 +106,7 @@ def test_end_of_a_job_leaves_the_others_their_service(workers: Workers, hosts: H
     first, second = Other(workers), Other(workers)
     assert first.shared == second.shared == pids and len({*first.own, *second.own}) == 4
     first.use()
-    # Under way at its end.
+    # The calls are in flight at its end.
     flood = [mine.double.call(n) for n in range(200)]
     first.end(kill)
     for pid in first.own:
@@ -117,7 +117,7 @@ def test_end_of_a_job_leaves_the_others_their_service(workers: Workers, hosts: H
     for pid in second.own:
         assert wait_for_end(pid)
     assert list(mine.pid.call().get().values()) == pids
-    # The next job, which has names of its own for the same hosts.
+    # The next job has its own ids for the same hosts.
     third = Other(workers)
     assert third.shared == pids
     third.use()
@@ -146,7 +146,7 @@ def test_end_of_the_job_by_which_services_know_each_other_fails_their_requests(h
         command = [sys.executable, "-c", INTRODUCES, how, both.trust().get("secret", ""), *both.addresses]
         subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, timeout=50, check=how == "ends")
         assert services.slice(hosts=0).outcome.call_one().get(timeout=30).startswith("request_proc_ended: ")
-        # Both go on for those that have them.
+        # Both services continue for the remaining clients.
         assert list(services.double.call(2).get().values()) == [4, 4]
 
 

@@ -1,4 +1,4 @@
-"""Services of hosts: one of each on a host, started with the first use, kept running, ended with the agent or with the job."""
+"""Services of hosts: one per host, started with the first use, kept running, ended with the agent or with the job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from monarch.actor import Channel, HostMesh, SupervisionError, endpoint, this_ho
 from monarch.extension import Service, ServiceError, service
 
 HERE = str(Path(__file__).parent)
-# Of another client: attaches to the workers of its arguments, and has their service.
+# The script of another client: it attaches to the workers of its arguments, and uses their service.
 ATTACHED = """
 import sys
 from monarch.actor import attach_to_workers
@@ -116,7 +116,7 @@ def test_service_that_does_not_start(how: str, words: str) -> None:
     with pytest.raises(ServiceError, match=words) as found:
         service(this_host(), name, {"how": how})
     assert found.value.code == "service_failed" and f"service broken by {how} on host" in str(found.value)
-    # The next use starts it anew.
+    # The next use starts it again.
     assert service(this_host(), name, {"how": ""}).sit.call_one("a").get() == ["a"]
     assert service(this_host(), name).sit.call_one("b").get() == ["a", "b"]
 
@@ -169,13 +169,13 @@ def test_service_that_starts_slowly_is_not_waited_for_longer() -> None:
     name = declare("late", start_seconds=30.0)
     with pytest.raises(ServiceError, match=r"service late on host \S+: it has not started within 0\.2 s"):
         service(this_host(), name, {"how": "waits"}, timeout=0.2)
-    # It goes on to start, for those that have the time.
+    # The start continues, for requests with enough time.
     Perch.go_on(name)
     assert service(this_host(), name).sit.call_one("a").get() == ["a"]
 
 
 def test_agent_that_does_not_answer_does_not_hang_the_users_of_a_service() -> None:
-    # The extension thread of the agent is busy with a handler of another wheel.
+    # A handler of another wheel occupies the extension thread of the agent.
     source = """
     import threading
     from monarch.actor import this_host
@@ -238,11 +238,11 @@ def test_service_and_job_send_to_each_other(hosts: HostMesh) -> None:
     port, receiver = Channel[str].open()
     shared.send.call(port).get()
     assert [receiver.recv().get(timeout=20) for _ in range(2)] == ["green", "green"]
-    # A port of the service, used here and by an actor on the other host.
+    # A port of the service is used here and by an actor on the other host.
     there = shared.slice(hosts=0).listen.call_one().get()
     there.send("from the client")
     assert shared.slice(hosts=0).heard.call_one().get() == "from the client"
-    # Actors of this job, on both hosts and here, called by the service; and the service called by them.
+    # The service calls actors of this job, on both hosts and here; and they call the service.
     procs, local = hosts.spawn_procs(), this_host().spawn_procs()
     actors, near = procs.spawn("perch", Perch), local.spawn("perch", Perch)
     assert sorted(shared.forward.call(actors, "a").get().values()) == [["a"], ["a", "a"]]

@@ -1,4 +1,4 @@
-"""`shutdown().get(timeout)` returns at its time, also where a host does not answer."""
+"""`shutdown().get(timeout)` returns at its time, even if a host does not answer."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def test_silent_host_does_not_prolong_a_shutdown(monkeypatch: pytest.MonkeyPatch
             os.kill(stopped, signal.SIGSTOP)
         with pytest.raises(TimeoutError):
             mesh.shutdown().get(0.1)
-        # Its loss takes seconds to be noticed: nothing has waited for that.
+        # The loss takes seconds to be noticed: nothing has waited for that.
         assert mesh._lost_hosts() == {}
         os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Stopping: what has been sent is handled, in order and within bounds; then owned things, clean-up, and the end."""
+"""Stopping: sent messages are handled, in order and within bounds; then owned meshes, clean-up, and the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from monarch.config import configured
 
 
 class Log(Actor):
-    """Keeps what others tell it."""
+    """Keeps the lines that other actors send."""
 
     def __init__(self):
         self.lines = []
@@ -112,7 +112,7 @@ class AsyncWorker(Actor):
 
 @pytest.fixture(autouse=True)
 def patient():
-    """However slow the machine is, what can be drained is; tests of the bounds set their own."""
+    """Even on a slow machine every drain completes; tests of the bounds set their own."""
     with configured(stop_grace_period="20s", stop_actor_timeout="25s"):
         yield
 
@@ -213,9 +213,9 @@ def test_sync_endpoint_that_does_not_end(procs, capfd):
     for call in (waiting, blocked):
         with pytest.raises(SupervisionError, match="stopped"):
             call.get(20)
-    # What never returns is not cleaned up either.
+    # An actor that never returns is not cleaned up either.
     assert log.read.call_one().get() == []
-    # The line of the other process comes when it comes; here it is this process's own.
+    # The line of the other process arrives at any time; here the line is this process's own.
     local = this_proc().spawn("local", Worker, log)
     local.pid.call_one().get()
     with configured(stop_grace_period="50ms"):
@@ -257,7 +257,7 @@ def test_owned_meshes_stop_depth_first(procs, log, on_procs):
     pids = [top.own.call_one("middle", on_procs).get(), top.own_deeper.call_one("bottom").get()]
     top.stop().get()
     assert log.read.call_one().get() == [f"{name} cleaned up: None" for name in ("bottom", "middle", "top")]
-    # Processes that an actor owns go with it.
+    # Processes that an actor owns end with it.
     assert all(wait_for_end(pid) for pid in pids[1 - on_procs :])
 
 
@@ -284,7 +284,7 @@ def test_actor_stops_itself(procs, log):
         def quit(self):
             context().actor_instance.stop("done here")
 
-    # Only the ranks that do so.
+    # Only some ranks do so.
     class Half(Quitter):
         @endpoint
         def quit_one(self):
@@ -343,7 +343,7 @@ def test_host_stop_leaves_the_host_ready():
     other.stop().get()
     assert wait_for_end(mine_pid)
     assert other.stop().get() is None
-    # Spawned through another object, so not stopped by this one.
+    # The procs were spawned through another object, so this one does not stop them.
     assert before.spawn("x", Worker, log).pid.call_one().get() == pid
     again = other.spawn_procs()
     assert again.spawn("w", Worker, log).pid.call_one().get()
@@ -360,10 +360,10 @@ def test_stop_while_spawning():
     log = this_host_log()
     worker = procs.spawn("w", Worker, log)
     worker.add.broadcast(1)
-    # The grace period includes what a busy machine needs to start a process and to import this module there.
+    # The grace period includes the time that a busy machine needs to start a process and to import this module there.
     with configured(stop_grace_period="20s", stop_actor_timeout="20s"):
         procs.stop().get()
-    # Sent before the stop, so handled before it.
+    # The call was sent before the stop, so it is handled before the stop.
     assert sorted(map(str, log.read.call_one().get())) == ["1"] * 4 + ["worker cleaned up: None"] * 4
 
 

@@ -1,4 +1,4 @@
-"""Lines that procs of other hosts print, shown at the client on request."""
+"""Output lines of procs of other hosts, shown at the client on request."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ procs.stop().get()
 say("end")
 """
     lines, done = lines_of(workers, body)
-    # Delivered before the stop is.
+    # The lines are delivered before the stop is answered.
     assert lines[-1] == "end"
     found = sorted(lines[:-1])
     assert len(found) == 2
     for rank, line in enumerate(found):
         assert re.fullmatch(rf"\[\S+ .*p{{'hosts': {rank}/2}}.*\] streamed", line), line
-    # The notice of the line before comes from the host, in any order with lines of the other one.
+    # The notice of the previous line comes from the host, in any order with lines of the other one.
     assert re.search(NOTICE, done.err), done.err
     assert re.fullmatch(r"\[\S+ .*p{'hosts': 1/2}.*\] an error\n", re.sub(NOTICE, "", done.err)), done.err
 
@@ -71,7 +71,7 @@ procs.stop().get()
 """
     lines, done = lines_of(workers, body)
     assert lines == []
-    # Once, though both hosts and several lines are concerned.
+    # The notice appears once, though both hosts and several lines are concerned.
     assert re.fullmatch(NOTICE, done.err), done.err
 
 
@@ -80,7 +80,7 @@ def test_no_notice_of_lines_that_are_shown(workers: Workers):
         addresses=workers.addresses,
         body="asyncio.run(procs.logging_option(stream_to_client=True)); printers.say.call('streamed').get(); procs.stop().get()",
     )
-    # Hosts that have inherited the console of the client.
+    # The hosts have inherited the console of the client.
     shared = """
 import asyncio
 from monarch.actor.testing import local_hosts
@@ -128,7 +128,7 @@ for n in range(2000):
     printers.slice(hosts=0).say.broadcast(f"line {n}")
 """
     lines, _ = lines_of(workers, body)
-    # The last one may be cut short: what is not drained within the grace of an exit is killed.
+    # The last line may be cut short: output that is not drained within the grace of an exit is lost.
     numbers = [int(line.rpartition(" ")[2]) for line in lines[:-1]]
     assert numbers == list(range(len(numbers)))
     assert numbers

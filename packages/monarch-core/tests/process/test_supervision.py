@@ -1,4 +1,4 @@
-"""Who is told of a failure, when, and what becomes of the owner and of the other ranks."""
+"""The notice of a failure: its receivers, its time, and its effect on the owner and on the other ranks."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ def owner(procs, cls):
 
 
 def news(owner: Any, count: int) -> list[Any]:
-    """What the owner has heard: nothing orders our messages behind failures of others, so we ask until it has heard so much."""
+    """The failures that the owner has received. Messages of the test are not ordered behind failures of others, so the test queries until
+    there are `count`.
+    """
     return eventually(f"{count} failures", lambda: owner.told.call_one().get(), lambda seen: len(seen) >= count)
 
 
-# ---- who is told
+# ---- the receivers of the notice
 
 
 @HANDLING
@@ -57,7 +59,7 @@ def test_owner_is_told_before_its_next_message(owner, faults):
     text = owner.call_child.call_one("fail", 1).get()
     assert "Endpoint call child.fail() failed, The actor" in text and "SystemExit: 3" in text
     assert owner.told.call_one().get() == [("child", [1])]
-    # Once only, however often it is called.
+    # The owner is notified once, however often the actor is called.
     assert "SystemExit: 3" in owner.call_child.call_one("fail", 1).get()
     assert "no error" == owner.call_child.call_one("rank", 0).get()
     assert owner.told.call_one().get() == [("child", [1])]
@@ -118,7 +120,7 @@ def test_owner_recovers_by_spawning_again(procs, owner):
     assert owner.told.call_one().get() == [("child", [0])]
 
 
-# ---- when
+# ---- the time of the notice
 
 
 @ALL
@@ -148,7 +150,7 @@ def test_async_hook_runs_beside_a_suspended_endpoint(owner):
     receiver.recv().get()
     with pytest.raises(SupervisionError):
         children.slice(gpus=1).fail.call_one().get()
-    # It returns only because the hook ran meanwhile.
+    # The call returns only because the hook ran meanwhile.
     assert waiting.get() in ([], [("child", [1])])
     assert news(owner, 1) == [("child", [1])]
 
@@ -157,14 +159,14 @@ def test_messages_go_on_while_an_async_hook_waits(procs, faults):
     owner = procs.slice(gpus=0).spawn("owner", AsyncOwner, procs.slice(gpus=slice(1, 3)), ["gate"])
     for rank in range(2):
         owner.call_child.call_one("fail", rank).get()
-    # One at a time: the second failure waits for the answer to the first.
+    # The hook handles one failure at a time: the second waits for the answer to the first.
     assert owner.told.call_one().get() == [("child", [0])]
     owner.open.call_one().get()
     assert news(owner, 4) == [("child", [0]), ("answered", [0]), ("child", [1]), ("answered", [1])]
     assert owner.ping.call_one().get() == "alive" and faults.empty()
 
 
-# ---- what becomes of the owner
+# ---- the effect on the owner
 
 
 @ALL
@@ -302,7 +304,7 @@ def test_lost_process(faults):
     with pytest.raises(SupervisionError, match=r"Killed\(sig=9\)"):
         one.slice(gpus=1).kill.call_one().get()
     assert sorted([faults.get().name, faults.get().name]) == ["one", "two"]
-    # The other owner hears of its own meshes.
+    # The other owner is notified of its own meshes.
     assert sorted(news(owner, 2)) == [("child", [1]), ("other", [1])]
     assert two.slice(gpus=0).rank.call_one().get() == 0
     late = mesh.spawn("late", Child)
@@ -317,7 +319,7 @@ def test_lost_process_without_actors_of_its_owner(faults):
     mesh = this_host().spawn_procs(name="bare")
 
     class Outsider(Actor):
-        """Lives elsewhere and owns an actor on procs that are not its own."""
+        """Is in another process and owns an actor on procs that are not its own."""
 
         def __init__(self, procs: Any) -> None:
             self.seen: list[Any] = []

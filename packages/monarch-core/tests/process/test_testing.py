@@ -1,4 +1,4 @@
-"""The test kit: doubles, fresh interpreters, simulated time, and what is left behind."""
+"""The test kit: doubles, fresh interpreters, simulated time, and leftovers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Real(Actor):
 
     @endpoint
     def spawn_in(self, name):
-        """The kind of a nested one, in a process of its own."""
+        """The kind of a nested actor, in a process of its own."""
         return this_host().spawn_procs().spawn(name, Real).kind.call_one().get()
 
 
@@ -60,7 +60,7 @@ class Outer(Actor):
 
 @pytest.fixture(scope="module")
 def before():
-    """Processes that were there before any patch."""
+    """Processes that existed before any patch."""
     with this_host().spawn_procs() as procs:
         yield procs
 
@@ -157,7 +157,7 @@ def test_reaches_processes_spawned_meanwhile_and_nested_ones(before):
         new = procs.spawn("outer", Outer)
         assert new.kind_of_nested.call_one().get() == "double"
         assert new.kind_of_distant.call_one().get() == "double"
-        # What was there before, and what that spawns, is not touched.
+        # Earlier processes, and their spawns, are not patched.
         assert old.kind_of_nested.call_one().get() == "real"
         assert old.kind_of_distant.call_one().get() == "real"
     old.stop().get()
@@ -333,7 +333,7 @@ def test_isolated_local_function_and_use_of_monarch():
 
 
 def test_hold_gil():
-    # While another thread has it, this one does not run: between two looks at the clock is the whole time.
+    # While another thread has the GIL, this one does not run: the whole time passes between two reads of the clock.
     run(
         """
         from monarch.actor.testing import hold_gil

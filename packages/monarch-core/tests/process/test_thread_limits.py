@@ -1,4 +1,4 @@
-"""No thread is to be had: the actor that needs one fails, the process and its other actors go on, and failures are still reported."""
+"""No thread can be started: the actor that needs one fails, the process and its other actors continue, and failures are still reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fresh_script import run
 
-# Address space for everything but the stack of one more thread, for users with any rights.
+# Limits the address space so that no further thread stack fits, for users with any rights.
 LIMIT = """
 import resource
 

@@ -1,4 +1,4 @@
-"""The trace of a call: who starts one, where it goes, and which events carry it."""
+"""The trace of a call: its start, its route, and the events that carry it."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class AsyncLeaves(Actor):
 
 @pytest.mark.parametrize("kind", ["SyncLeaves", "AsyncLeaves"])
 def test_no_message_has_the_trace_of_another(kind):
-    """Whatever the code of the one before has entered, and not left."""
+    """The code of the previous message may have entered a trace without leaving it."""
     done = run(
         ACTORS
         + LEAVES
@@ -287,7 +287,7 @@ def test_generator_that_another_task_ends_changes_nothing_there():
 
 
 def test_events_carry_the_trace():
-    """Each span of a call is named by the events at its ends, and knows the span above it."""
+    """The events at the ends of a call name its span, and know the span above it."""
     done = run(
         ACTORS
         + """
@@ -325,7 +325,7 @@ print("ok")
 
 
 def test_the_current_span_of_opentelemetry_is_taken():
-    """Also where the library is imported after the first call. A span that is not sampled stays here."""
+    """This works even if the library is imported after the first call. A span that is not sampled is not sent."""
     done = run(
         ACTORS
         + """
@@ -387,7 +387,7 @@ class Told(Actor):
 
 @pytest.mark.parametrize("kind", ["unix", "tls"])
 def test_calls_carry_the_trace_to_other_hosts(kind):
-    """By one message to each, and down a tree."""
+    """The trace arrives by single messages, and by casts."""
     with Workers(2, kind) as workers:
         hosts = attach_to_workers(workers=workers.addresses, **workers.trust())
         mesh = hosts.spawn_procs({"n": 2}).spawn("told", Told)

@@ -83,7 +83,7 @@ def test_nested_spawns(universe):
     owner = universe.hosts(2).spawn_procs().spawn("owner", Owner, True, port).slice(hosts=1)
     mesh = owner.spawn.call_one(2).get()
     assert [v for _, v in mesh.nap.call(HOUR).get().items()] == [HOUR, HOUR]
-    # On the machine of their owner: it goes with all of them.
+    # The killed host is that of their owner, whose end ends all of them.
     universe.kill(universe.hosts(2).slice(hosts=1))
     with pytest.raises(SupervisionError):
         mesh.nap.call(0.0).get()
@@ -114,7 +114,7 @@ def test_actors_that_wait_for_each_other(universe):
     mesh = procs.spawn("a", Sleeper)
     first, second = mesh.slice(procs=0), mesh.slice(procs=1)
     assert first.call.call_one(second, HOUR).get(timeout=HOUR + 1) == HOUR
-    # What runs in an executor counts: time waits for it, and goes on while it waits.
+    # Work in an executor counts: time waits for it, and runs on while it waits.
     assert first.in_thread.call_one(second, HOUR).get() == 2 * HOUR
 
 
@@ -245,7 +245,7 @@ def test_a_seed_decides_among_equals():
             for i in range(6):
                 one = mesh.slice(procs=i)
                 naps.append(one.nap.call_one(u, 10.0))
-                # Asleep before the next one goes to sleep.
+                # The first actor sleeps before the next one begins to sleep.
                 u.run_for(1.0)
                 u.run_for(0.0)
             for nap in naps:
@@ -257,7 +257,7 @@ def test_a_seed_decides_among_equals():
     order(1)
 
 
-# ---- worlds apart
+# ---- separate worlds
 
 
 def test_two_at_once():
@@ -321,7 +321,7 @@ def test_what_is_left_of_it_afterwards():
 
 
 def test_thread_that_ends_late_holds_nothing():
-    """The interpreter has given up the object of a thread, and not yet what the thread's own state refers to."""
+    """The interpreter has freed the object of a thread, and not yet the objects that the thread's own state refers to."""
     try:
         with Universe() as u:
             mesh = u.host.spawn_procs().spawn("late", Late)

@@ -17,7 +17,7 @@ HOUR = 3600.0
 
 @pytest.fixture
 def default_hook(monkeypatch):
-    """The hook of a script that has none of its own."""
+    """The hook of a script that sets none."""
     monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", root_fault.unhandled_fault_hook)
 
 
@@ -44,7 +44,7 @@ def test_a_killed_proc(universe):
 
 
 def test_handles_of_those_that_ended_long_ago(universe):
-    """Nothing is kept of them but how they ended: for the client, and for processes that have, or have not, called them before."""
+    """Only the reason of their ends is kept: for the client, and for processes that have, or have not, called them before."""
     procs = universe.host.spawn_procs(per_host={"procs": 4})
     sleepers, callers = procs.spawn("sleeper", Sleeper), procs.slice(procs=slice(2, 4)).spawn("caller", Caller)
     first, fresh = (callers.slice(procs=i) for i in range(2))
@@ -52,7 +52,7 @@ def test_handles_of_those_that_ended_long_ago(universe):
     assert first.nap.call_one(gone, 1.0).get() == 1.0
     universe.kill(procs.slice(procs=0))
     universe.run_for(60.0)
-    # The next end is when those that ended before are forgotten.
+    # The next end makes the process forget the earlier ones.
     universe.kill(procs.slice(procs=1))
     with pytest.raises(SupervisionError, match=r"Killed\(sig=9\)"):
         gone.nap.call_one(1.0).get()
@@ -70,7 +70,7 @@ def test_killed_while_it_waits_in_a_sync_endpoint(universe):
     universe.kill(procs.slice(procs=0))
     with pytest.raises(SupervisionError, match=r"Killed\(sig=9\)"):
         call.get()
-    # Those that are gone are not killed again.
+    # Ended processes are not killed again.
     universe.kill(procs)
     universe.kill(caller)
 
@@ -95,7 +95,7 @@ def test_killed_before_it_began(universe):
     # The bootstrap sleeps in simulated time, which does not pass here: no proc can begin before it is killed.
     procs = universe.host.spawn_procs(per_host={"procs": 3}, bootstrap=partial(universe.sleep, HOUR))
     universe.kill(procs)
-    # With a bootstrap the first end is reported at once: the others are not waited for.
+    # With a bootstrap the first end is reported at once: the call does not wait for the others.
     with pytest.raises(SpawnError, match=r"(?s)[123] of 3 procs did not start.*Killed\(sig=9\)"):
         procs.initialized.get()
     procs = universe.host.spawn_procs()

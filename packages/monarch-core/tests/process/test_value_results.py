@@ -30,7 +30,7 @@ def procs(faults):
 
 
 class Counted:
-    """Counts how often it is unpickled in this process."""
+    """Counts its unpicklings in this process."""
 
     loads = 0
 
@@ -43,7 +43,7 @@ class Counted:
 
 
 class Picky:
-    """Unpickles only if it is not the odd one."""
+    """Can be unpickled only if its number is even."""
 
     def __init__(self, n: int) -> None:
         self.n = n

@@ -1,4 +1,4 @@
-"""Hosts with another minor version of Python, or another version of Monarch, are refused, whichever way they would join."""
+"""Hosts with another minor version of Python, or another version of Monarch, are refused, by every route to join."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from monarch.config import configured
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*without encryption")
 
-# A worker whose interpreter says that it is Python 3.99.
+# A worker whose interpreter reports that it is Python 3.99.
 OTHER_PYTHON = """
 import sys
 class Version(tuple):
@@ -43,7 +43,7 @@ class Nothing(Actor):
 
 @pytest.fixture
 def other_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all workers of the test."""
+    """Applies to all workers of the test."""
     monkeypatch.setattr(worker_processes, "COMMAND", OTHER_PYTHON + worker_processes.COMMAND)
 
 
@@ -65,7 +65,7 @@ def test_relayed_worker_of_other_python_is_refused(monkeypatch: pytest.MonkeyPat
     with Workers(6, "tls") as workers:
         monkeypatch.setattr(worker_processes, "COMMAND", OTHER_PYTHON + worker_processes.COMMAND)
         other = workers.published.pop(workers.start())["address"]
-        # The third one that another worker has join.
+        # The other host is the third that another worker joins.
         every = [*workers.addresses[:3], other, *workers.addresses[3:]]
         with pytest.raises(VersionMismatch) as failed:
             attach_to_workers(workers=every, **workers.trust()).initialized.get()
@@ -108,7 +108,7 @@ def test_proc_of_other_python_does_not_start():
 
 
 def test_interpreter_of_other_python_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """It ends before it loads the native module, which another version may be unable to, and no hint names `os._exit`."""
+    """The interpreter ends before it loads the native module, which another version may be unable to load, and no hint names `os._exit`."""
     monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)
     fake = "import sys; sys.version_info = (3, 99, 0, 'final', 0); sys.modules['monarch._core._native'] = None; exec(sys.argv[2])"
     program = tmp_path / "python"
@@ -125,7 +125,7 @@ def test_interpreter_of_other_python_is_named(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("preface", "theirs"),
     [
-        # Of a worker that is older than the comparison of Pythons.
+        # The release of a worker without the comparison of Python versions.
         (release(1, "0.1.0"), "0.1.0 (protocol 1)"),
         (release(name="0.1.0"), f"0.1.0 (protocol {VERSION})"),
         (release(name=f"0.2.0+python{PYTHON}"), f"0.2.0 (protocol {VERSION}, Python {PYTHON})"),
@@ -146,7 +146,7 @@ def test_other_patch_release_is_logged_once(capfd: pytest.CaptureFixture[str]):
     with server(speaks(release(name=f"0.1.9+python{PYTHON}"), answer)) as address:
         hosts = attach_to_workers(workers=[address], insecure=True)
         assert hosts.initialized.get() is True
-        # Another thread writes it, while the host is used already.
+        # Another thread writes the line, while the host is used already.
         text = eventually("the line", lambda: capfd.readouterr().err, lambda err: "patch release" in err)
     lines = [line for line in (text + capfd.readouterr().err).splitlines() if "patch release" in line]
     assert len(lines) == 1 and lines[0].endswith("host other has another patch release: 0.1.9 there, 0.1.0 here")

@@ -1,4 +1,4 @@
-"""Where workers listen: under an identity, on a socket that they are given, at an address that is taken."""
+"""The addresses of workers: under an identity, on an inherited socket, at an address in use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worker_processes import COMMAND, Workers
 from monarch.actor import AttachError, Uid, attach_to_workers
 
 SECRET = b"0123456789abcdef"
-# One worker by each of the functions; each says when it is over.
+# One worker by each of the functions; each prints a word when it is over.
 STARTS = {
     "forever": "run_worker_loop_forever({arguments})",
     "until_shutdown": "run_worker_loop_until_shutdown({arguments}); print('over')",
@@ -26,7 +26,7 @@ STARTS = {
 
 
 class Worker:
-    """A process that is a worker by a call of Python, with the socket that it gets."""
+    """A process that becomes a worker by a call in Python, with its inherited socket."""
 
     def __init__(self, start: str, arguments: str, *pass_fds: int) -> None:
         code = f"from monarch.actor import *\n{STARTS[start].format(arguments=arguments)}"
@@ -108,7 +108,7 @@ def test_bound_socket_is_adopted(start: str, listens: bool) -> None:
             # The port is refused until the worker listens.
             hosts = attach_to_workers(workers=[url], secret=SECRET)
             probe: Any = hosts.spawn_procs().spawn("probe", Probe)
-            # Processes that the worker starts do not get the socket.
+            # Child processes of the worker do not inherit the socket.
             inode = os.stat(fd).st_ino
             each = "[os.readlink(p) for n in os.listdir('/proc/self/fd') if os.path.lexists(p := '/proc/self/fd/' + n)]"
             links: Any = probe.evaluate.call_one(each).get()
@@ -187,7 +187,7 @@ say("over")
 
 @pytest.mark.parametrize("kind", ["tcp", "any", "unix"])
 def test_process_attaches_to_its_own_worker(kind: str, tmp_path: Path) -> None:
-    """Beside another one, as rank 0 of a world does whose ranks all are workers; its host is the one that it runs on."""
+    """The process attaches beside another worker, like rank 0 of a world whose ranks all are workers; its host is its own machine."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     own = f"ipc://{tmp_path}/own" if kind == "unix" else f"tcp://localhost:{port}"

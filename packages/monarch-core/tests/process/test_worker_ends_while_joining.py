@@ -1,4 +1,4 @@
-"""Workers that end before they have joined, and hosts that are lost before their procs are up."""
+"""Workers that end before they have joined, and hosts that are lost before their procs are ready."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from worker_processes import Workers
 from monarch.actor import AttachError, HostMesh, SpawnError, SupervisionError, attach_to_workers
 from monarch.config import configured
 
-# Far above what a test may take: what ends earlier has not waited for it.
+# Far longer than a test may take: a call that ends earlier has not waited for it.
 TIMEOUT = "10min"
 
 
 class Listener:
-    """A worker as far as the network knows: it takes a connection, and ends."""
+    """A worker from the network's view: it takes a connection, and ends."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.path: Path | None = None
@@ -112,7 +112,7 @@ def test_frozen_worker_that_is_killed_is_reported(listener: Callable[[str], List
 
 
 def connected(address: str) -> bool:
-    """A connection to this address of the machine is open at the end that dials."""
+    """Whether a connection to this address of the machine is open at the end that dials."""
     port = f"{int(address.rpartition(':')[2]):04X}"
     lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
     return any(words[2].endswith(f":{port}") and words[3] == "01" for words in map(str.split, lines))

@@ -1,4 +1,4 @@
-"""Where the code of jobs goes that share a host, a home or a `WORKSPACE_DIR`, and what is left of it when they are over."""
+"""The places of jobs' code that share a host, a home or a `WORKSPACE_DIR`, and their leftovers after the jobs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_next_job_is_sent_only_changes(workers: Workers, tmp_path: Path):
         a.sync("same")
         left = a.workspace()
         a.end()
-    # When the last process of the job has ended.
+    # The removal comes when the last process of the job has ended.
     wait_until_gone(left)
     with SyncClient.start(tmp_path / "b", workers.secret, *workers.addresses) as b:
         assert ": 0 files, 0 B" in b.sync("same")
@@ -108,7 +108,7 @@ def test_next_agent_removes_leftovers_only(workers: Workers, home: Path, tmp_pat
 
 
 def test_shared_workspace_dir_is_separated(home: Path, tmp_path: Path):
-    """It is where all of them have their directories; files of the program stay."""
+    """All of them have their directories there; files of the program stay."""
     chosen = tmp_path / "chosen"
     with (
         Workers(2, "tls", env={**os.environ, "MONARCH_HOME": str(home), "WORKSPACE_DIR": str(chosen)}) as workers,
@@ -128,7 +128,7 @@ def test_shared_workspace_dir_is_separated(home: Path, tmp_path: Path):
 
 
 def test_program_started_by_command_has_the_workspace(workers: Workers):
-    """Also before it is a proc."""
+    """The program has the workspace even before it is a proc."""
     with workers.attach() as hosts:
         forked = hosts.spawn_procs().spawn("probe", Probe)
         script = "-c", 'export SEEN=$WORKSPACE_DIR; exec "$0" "$@"'

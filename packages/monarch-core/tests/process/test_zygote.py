@@ -1,4 +1,4 @@
-"""The process that procs are forked from: its death, and that of procs at their birth."""
+"""The zygote: its death, and the deaths of procs during their start."""
 
 from __future__ import annotations
 

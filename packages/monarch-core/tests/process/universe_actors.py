@@ -56,7 +56,7 @@ class Echo(Actor):
 
 
 class Stubborn(Actor):
-    """Does something of its own with what ends its thread."""
+    """Replaces the exception that ends its thread."""
 
     @endpoint
     def nap(self, universe: Any, way: str) -> str:
@@ -84,7 +84,7 @@ class Counter(Actor):
 
 
 class Sleeper(Actor):
-    """Async; notes what happens to it."""
+    """Async; records its calls and its cancellation."""
 
     def __init__(self, log: Port[Any] | None = None) -> None:
         self.log = log
@@ -114,7 +114,7 @@ class Sleeper(Actor):
 
 
 class Cleaner(Actor):
-    """Its clean-up takes a time, and says when it is over."""
+    """Its clean-up takes a given time, and sends a message when it is over."""
 
     def __init__(self, log: Port[Any], seconds: float) -> None:
         self.log, self.seconds = log, seconds
@@ -129,7 +129,7 @@ class Cleaner(Actor):
 
 
 class Owner(Actor):
-    """Owns a mesh of procs with actors, and handles what becomes of them as it is told."""
+    """Owns a mesh of procs with actors, and handles their failures as configured."""
 
     def __init__(self, handles: bool, log: Port[Any]) -> None:
         self.handles, self.log = handles, log
@@ -188,7 +188,7 @@ class Proxy(Actor):
 
 
 class Late(Actor):
-    """Holds its thread up where the interpreter gives up the thread's object, until it may end."""
+    """Blocks its thread at the moment at which the interpreter frees the thread's object, until it may end."""
 
     ends, may_end = threading.Event(), threading.Event()
     processes: ClassVar[list[weakref.ref[object]]] = []

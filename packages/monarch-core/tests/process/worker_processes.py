@@ -17,8 +17,10 @@ COMMAND = "from monarch._core.cli import main; main()"
 
 
 class Workers:
-    """So many of them, by `kind`: `unix`, `abstract` (a unix address without a file), `tls` (with a secret), or `insecure`; ended when the
-    block is left."""
+    """Worker processes of a `kind`: `unix`, `abstract` (a unix address without a file), `tls` (with a secret), or `insecure`; ended when
+    the
+    block is left.
+    """
 
     def __init__(self, count: int, kind: str = "unix", **options: Any) -> None:
         self.kind = kind
@@ -33,7 +35,7 @@ class Workers:
             self.start()
 
     def start(self, *more: str) -> int:
-        """Starts another one and waits until it listens; its number."""
+        """Starts another worker and waits until it listens; returns its number."""
         number = len(self.processes)
         unix = {"unix": f"ipc://{self.folder}/{number}", "abstract": f"ipc://@{self.folder.name}-{number}"}
         listen = unix.get(self.kind, "tcp://127.0.0.1:0")
@@ -43,7 +45,7 @@ class Workers:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, **self.options)
         self.processes.append(process)
         assert process.stdout is not None
-        # It says so, and then publishes.
+        # The worker prints its address, and then publishes it.
         assert process.stdout.readline().startswith(b"listening at"), process.wait()
         eventually("its address is published", lambda: publish.exists() or process.poll() is not None)
         assert publish.exists(), process.returncode
@@ -55,7 +57,7 @@ class Workers:
         return [said["address"] for said in self.published]
 
     def trust(self) -> dict[str, Any]:
-        """What `attach_to_workers` needs for them."""
+        """The credentials with which `attach_to_workers` joins them."""
         return {"tls": {"secret": str(self.secret)}, "insecure": {"insecure": True}}.get(self.kind, {})
 
     def attach(self) -> Any:
@@ -64,7 +66,7 @@ class Workers:
         return attach_to_workers(workers=self.addresses, **self.trust())
 
     def procs_of(self, number: int) -> list[int]:
-        """Pids of the procs that a worker has, by its zygote."""
+        """Pids of the procs of a worker, by its zygote."""
         found: list[int] = []
         for zygote in children(self.processes[number].pid):
             found += children(zygote)
@@ -93,7 +95,7 @@ def children(pid: int) -> list[int]:
 
 
 def _of_threads(pid: int) -> list[int]:
-    """Of the other threads: the zygote is started by the one that reads the sockets."""
+    """The children of the other threads: the thread that reads the sockets starts the zygote."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         if task.name != str(pid):

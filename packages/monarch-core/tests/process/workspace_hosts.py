@@ -1,4 +1,4 @@
-"""Hosts of another machine, as far as code sync is concerned: processes here, each with a `WORKSPACE_DIR` of its own."""
+"""Hosts of another machine from the view of code sync: processes here, each with a `WORKSPACE_DIR` of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from monarch.actor import Actor, BootstrapCommand, ProcMesh, Workspace, endpoint
 
 
 class OtherHosts:
-    """Stands for a `HostMesh` of as many hosts as there are directories."""
+    """Replaces a `HostMesh` with one host per directory."""
 
     def __init__(self, directories: list[Path], first: int = 1) -> None:
         self.directories = directories
@@ -52,7 +52,7 @@ class OtherHosts:
 
 
 class Reader(Actor):
-    """Looks at its process, and at modules."""
+    """Reads its process's state, and modules."""
 
     @endpoint
     def call(self, module, function, *args):

@@ -43,7 +43,7 @@ class Sync(Actor):
 
 
 class Async(Actor):
-    """Coroutines: what a caller gets is what they return when awaited."""
+    """Coroutines: a caller gets their awaited results."""
 
     @endpoint
     async def add(self, amount: int) -> float:
@@ -67,7 +67,7 @@ class Async(Actor):
 
 
 class Lender(Actor):
-    """Is handed the meshes of others, and gives some away."""
+    """Gets the meshes of others, and returns some."""
 
     def __init__(self, others: Sync) -> None:
         self.others = others

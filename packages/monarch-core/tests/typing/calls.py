@@ -35,13 +35,13 @@ assert_type(sync.later.call_one(0.5), Future[str])
 assert_type(sync.later.call(delay=0.5), Future[ValueMesh[str]])
 assert_type(coroutines.later.call_one(), Future[bytes])
 
-# Coroutines are awaited over there.
+# The actor awaits coroutines.
 assert_type(coroutines.add.call_one(1), Future[float])
 assert_type(coroutines.names.call(), Future[ValueMesh[list[str]]])
 assert_type(coroutines.wait.call_one(0.5), Future[str])
 assert_type(coroutines.wait_longer.call(0.5), Future[ValueMesh[int]])
 
-# Handles as results and inside other arguments.
+# Handles are results, and parts of other arguments.
 assert_type(lender.lend.call_one().get(), Sync)
 assert_type(lender.lend.call_one().get().describe.call_one(), Future[str])
 assert_type(lender.total.call_one({"a": sync}), Future[float])
@@ -64,6 +64,6 @@ coroutines.add.call_one("one")  # pyright: ignore[reportArgumentType]
 coroutines.wait.call_one("long")  # pyright: ignore[reportArgumentType]
 lender.total.call_one({"a": coroutines})  # pyright: ignore[reportArgumentType]
 
-# No adverb, no call; and no name that the class lacks.
+# A call needs an adverb, and a name that the class has.
 sync.add(1)  # pyright: ignore[reportCallIssue]
 _ = sync.subtract  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]

@@ -45,7 +45,7 @@ procs.spawn("unknown", Sync, 1, title="one")  # pyright: ignore[reportCallIssue]
 procs.spawn("other", Lender, procs)  # pyright: ignore[reportArgumentType]
 procs.spawn(1, Async)  # pyright: ignore[reportArgumentType]
 
-# The members of every mesh.
+# These are the members of every mesh.
 assert_type(sync.slice(gpus=0), Sync)
 assert_type(sync.flatten("rank").slice(rank=slice(1, None)), Sync)
 assert_type(sync.split(gpus=("outer", "inner"), inner=2), Sync)
@@ -94,6 +94,6 @@ def takes_any(mesh: Actor) -> None: ...
 
 takes_any(sync)
 
-# Some annotate handles as meshes.
+# Some programs annotate handles as meshes.
 meshes: list[ActorMesh[Sync]] = []
 some: list[ActorMesh] = []

@@ -1,4 +1,4 @@
-"""Replicas are typed as what their `start` gives."""
+"""Replicas have the type of the result of their `start`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Futures, value meshes and ports carry the type of what is in them."""
+"""Futures, value meshes and ports carry the type of their content."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def receive(items: PortReceiver[int]) -> None:
         assert_type(item, int)
 
 
-# Where am I?
+# The context of the code.
 assert_type(context(), Context)
 assert_type(context().actor_instance, Instance)
 assert_type(context().actor_instance.rank, Point)

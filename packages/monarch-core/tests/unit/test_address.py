@@ -1,4 +1,4 @@
-"""Addresses and bind specifications: every form, back and forth, and what is refused."""
+"""Addresses and bind specifications: every form, in both directions, and refused texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads of classes that go by value: kept while nothing changes, made anew when anything does."""
+"""Payloads of classes that are sent by value: kept while no part changes, made again after any change."""
 
 from __future__ import annotations
 

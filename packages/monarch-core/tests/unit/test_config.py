@@ -333,7 +333,7 @@ def test_parametrize_refuses_nothing_and_unequal_lengths() -> None:
         parametrize_config_pointwise(tail_log_lines=[1, 2], exit_grace=["1s"])
 
 
-# What the runtime reads.
+# The settings that the runtime reads.
 
 
 def test_values_and_seconds() -> None:

@@ -1,4 +1,4 @@
-"""Where a debug server may listen, and who is at the other end of a connection."""
+"""The addresses at which a debug server may listen, and the user at the other end of a connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of the debugger's prompt: what is understood, what is refused, and which ranks a spec means."""
+"""Commands of the debugger's prompt: accepted and refused ones, and the ranks of a spec."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ small = st.integers(0, 9)
 
 
 def spaced(text: str, blanks: str) -> str:
-    """The text with blanks at every place where they mean nothing."""
+    """The text with blanks at every place where they have no effect."""
     return blanks + "".join(blanks + c + blanks if c in ",:=()" else c for c in text) + blanks
 
 

@@ -1,4 +1,4 @@
-"""Marks between the debug server and `monarch debug`: however the text is cut, the same comes out."""
+"""Marks between the debug server and `monarch debug`: the result is the same for all fragmentations of the text."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from parrot_errors import *
 
 
 def run(code: str, folder: Path, source: str = DECLARED) -> subprocess.CompletedProcess[str]:
-    """In a fresh process: rows that are loaded stay."""
+    """Runs in a fresh process: rows that are loaded stay."""
     site = installed_wheel.install(folder, "parrot", {"monarch.errors": {"parrot": "parrot_errors:ROWS"}}, {"parrot_errors": source})
     path = os.pathsep.join([str(site), *filter(None, sys.path)])
     argv = [sys.executable, "-W", "error", "-c", START + textwrap.dedent(code)]

@@ -1,4 +1,4 @@
-"""Settings that other wheels declare: found when they are needed, and refused with the name of the culprit."""
+"""Settings that other wheels declare: loaded on demand, and refused with the name of the culprit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START = "from monarch.config import configure, configured, get_global_config; fr
 
 
 def run(code: str, site: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """In a fresh process: a key that is declared stays declared."""
+    """Runs in a fresh process: a declared key stays declared."""
     import os
 
     path = os.pathsep.join([str(site), *filter(None, sys.path)])

@@ -1,4 +1,4 @@
-"""Listings and digests as other wheels get them."""
+"""Listings and digests for other wheels."""
 
 from __future__ import annotations
 

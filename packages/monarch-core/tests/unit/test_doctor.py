@@ -17,7 +17,7 @@ INFINITE = resource.RLIM_INFINITY
 
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[int, int]]:
-    """Resource limits as the checks see them; a test fills them in."""
+    """The resource limits in the checks; a test fills them in."""
     found: dict[int, tuple[int, int]] = {}
     monkeypatch.setattr(doctor.resource, "getrlimit", lambda which: found[which])
     return found

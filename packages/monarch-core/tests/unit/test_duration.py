@@ -1,4 +1,4 @@
-"""Durations: what is accepted, how it reads back, and that both directions agree."""
+"""Durations: accepted texts, their normal forms, and the agreement of both directions."""
 
 from __future__ import annotations
 

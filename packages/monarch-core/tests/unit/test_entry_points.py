@@ -1,4 +1,4 @@
-"""Entry points of other wheels: found without the library, loaded once, left out and named where they are broken."""
+"""Entry points of other wheels: found without the library, loaded once, left out and named if they are broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every exception class, every text of the table, and how exceptions travel."""
+"""Every exception class, every text of the table, and the pickling of exceptions."""
 
 from __future__ import annotations
 
@@ -362,7 +362,7 @@ class Custom(SupervisionError):
 
 
 class TwoBases(SupervisionError, TimeoutError):
-    """The layout is that of the second built-in base, the first in the order of lookup is the other one."""
+    """The layout is that of the second built-in base; the order of lookup has the other one first."""
 
 
 @pytest.mark.parametrize(

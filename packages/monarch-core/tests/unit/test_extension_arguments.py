@@ -1,4 +1,4 @@
-"""Arguments of the extension interface that cannot be any: the error names argument and value, and nothing starts."""
+"""Invalid arguments of the extension interface: the error names argument and value, and no operation starts."""
 
 from __future__ import annotations
 

@@ -39,12 +39,12 @@ ATOMS = [
 
 
 def decided(root: Path, ignores: dict[str, str], paths: list[str]) -> set[str]:
-    """What our rules leave out, walking as a sync does."""
+    """The paths that these rules leave out, found by the walk of a sync."""
     left: set[str] = set()
     chains: dict[str, RuleChain | None] = {}
 
     def chain_of(directory: str) -> RuleChain | None:
-        """None: the directory itself is left out."""
+        """The rules of a directory; None: the directory itself is left out."""
         if directory not in chains:
             if directory:
                 above_path, _, name = directory.rpartition("/")

@@ -34,7 +34,7 @@ def test_environment_is_kept_for_the_next_job_that_syncs_one(tmp_path: Path) -> 
     take_over_environment(str(third))
     assert (third / ".environment" / "bin" / "python").exists()
     take_over_environment(str(third))
-    # Two environments at the end of a job: its own counts.
+    # A job with two environments keeps its own.
     (third / ".monarch" / ".environment" / "old").mkdir(parents=True)
     agent.job_over("third")
     fourth = begin(agent, "fourth")

@@ -1,4 +1,4 @@
-"""The end of an event loop: what is left on it ends first, and what does not end is left behind."""
+"""The end of an event loop: remaining tasks end first, and tasks that do not end are left behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from monarch._core.process.thread_loop import thread_loop
 
 
 class Loop:
-    """A loop, and what is reported to its exception handler."""
+    """A loop, and the reports to its exception handler."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""Secrets in texts: a corpus of what is masked and of what stays, JSON, and texts that are hard on the patterns."""
+"""Secrets in texts: a corpus of masked and unmasked texts, JSON, and texts that are hard for the patterns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from monarch.extension.masking import MASK, Masking, is_secret
 
 PLAIN = Masking()
-# None of these is a secret of anything; each is put together here, so that scanners of repositories find none.
+# None of these is a real secret. Each is put together here, so that scanners of repositories find none.
 PW = "hun" + "ter2-x"
 GH, HF, AWS = "gh" + "p_" + "a1B2" * 9, "h" + "f_" + "aBcD" * 8, "AK" + "IA" + "ABCDEFGH" * 2
 JWT = "ey" + "JhbGciOi.ey" + "JzdWIiOi.c2lnbmF0dXJl"

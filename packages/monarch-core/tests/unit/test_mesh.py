@@ -17,7 +17,7 @@ quick = settings(deadline=None, max_examples=150)
 
 
 class Ranks(MeshTrait):
-    """A mesh that is nothing but its shape."""
+    """A mesh with nothing but its shape."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape

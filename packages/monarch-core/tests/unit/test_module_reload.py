@@ -1,4 +1,4 @@
-"""Which modules have changed, and in which order they are loaded again."""
+"""Changed modules, and the order of their reload."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LOG = "import builtins\nbuiltins.reload_log.append(__name__)\n"
 
 
 def test_dependencies_first(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the new source: `r_first` did not import anything before."""
+    """The order follows the new source: `r_first` imported nothing before."""
     log: list[str] = []
     monkeypatch.setattr("builtins.reload_log", log, raising=False)
     files = {

@@ -1,4 +1,4 @@
-"""The pause of an observer: long while little happens, short before a ring goes round."""
+"""The pause of an observer: long while there are few events, short before a ring wraps around."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_ring_that_fills_shortens_the_pause():
     pace = Pace(0.2)
     pace.looked(FULL + 0.01)
     assert pace.pause == 0.1
-    # It has gone round four times: seven eighths of the time were too much.
+    # The ring has wrapped around four times: seven eighths of the pause were too much.
     pace.looked(4.0)
     assert pace.pause == 0.1 / 8
 
@@ -26,7 +26,7 @@ def test_the_pause_has_a_lower_bound():
     for _ in range(20):
         pace.looked(100.0)
     assert pace.pause == SHORTEST
-    # An observer that asks for a shorter one gets that.
+    # An observer that requests a shorter pause gets it.
     pace = Pace(0.001)
     pace.looked(100.0)
     assert pace.pause == 0.001

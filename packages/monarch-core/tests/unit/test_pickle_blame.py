@@ -1,4 +1,4 @@
-"""Notes that lead to what could not be pickled or unpickled."""
+"""Notes with the path to the object that could not be pickled or unpickled."""
 
 from __future__ import annotations
 

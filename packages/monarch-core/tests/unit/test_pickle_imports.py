@@ -18,7 +18,7 @@ from monarch._core.pickle import imports, pickling
 
 
 class Gates(ModuleType):
-    """What modules of a test use to wait for it."""
+    """The events by which modules of a test wait for it."""
 
     def __init__(self) -> None:
         super().__init__("gates_of_imports")
@@ -32,7 +32,7 @@ WITHIN = "import gates_of_imports as gates\nfrom monarch._core.pickle import pic
 
 
 def global_of(module: str, name: str) -> bytes:
-    """The message that is a class, without the import of its module here."""
+    """The pickle of a class by reference, without the import of its module here."""
     return b"\x80\x05" + b"".join(b"\x8c" + bytes([len(word)]) + word.encode() for word in (module, name)) + b"\x93."
 
 

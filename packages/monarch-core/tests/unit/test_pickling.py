@@ -1,4 +1,4 @@
-"""The message pickler: tiers, buffers, classes that go by value, notes on failures, tensors."""
+"""The message pickler: tiers, buffers, classes that are sent by value, notes on failures, tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGE = pickling.OUT_OF_BAND
 
 
 def parts(buffers):
-    """What the runtime supplies for the buffers of a message: `bytes` if read-only, else writable memory."""
+    """The buffers that the runtime supplies for a message: `bytes` if read-only, else writable memory."""
     return [bytes(part) if isinstance(part, bytes) or part.readonly else bytearray(part) for part in buffers]
 
 
@@ -126,10 +126,10 @@ def test_bytes_travel_by_reference():
     message = call(one, [two, (three, {"deeper": one})], key={"a": four, "b": two})
     data, buffers = pickling.dumps(message)
     assert [id(part) for part in buffers] == [id(one), id(two), id(four)]
-    assert len(data) < 2 * LARGE  # only what lies deeper is in it
+    assert len(data) < 2 * LARGE  # only deeper objects are in it
     back = pickling.loads(data, buffers)
     assert back == message
-    # Identities inside the message are kept, and these are the very objects that were supplied.
+    # Identities inside the message are kept, and the objects are the supplied ones.
     assert back[0][0] is one and back[0][1][1][1]["deeper"] is one and back[1]["key"]["b"] is back[0][1][0]
 
 
@@ -321,7 +321,7 @@ def test_cached_function_goes_by_value(monkeypatch):
     module.__dict__["functools"] = functools
     exec("@functools.lru_cache(maxsize=7)\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)", module.__dict__)
     data, _ = pickling.dumps(call(module.fib))
-    module.fib = None  # what a reference would find
+    module.fib = None  # a reference would find this
     back = pickling.loads(data)[0][0]
     assert back(20) == 6765 and back.cache_parameters()["maxsize"] == 7
 

@@ -1,4 +1,4 @@
-"""What verbs make of the answers of other machines."""
+"""The use of the answers of other machines by verbs."""
 
 from __future__ import annotations
 

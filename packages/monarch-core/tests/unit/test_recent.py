@@ -1,4 +1,4 @@
-"""What forgets its oldest items, also while several threads add."""
+"""Collections that forget their oldest items, also while several threads add."""
 
 from __future__ import annotations
 

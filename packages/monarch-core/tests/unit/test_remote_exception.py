@@ -1,4 +1,4 @@
-"""How exceptions travel: formatted tracebacks, and what arrives of those that do not pickle."""
+"""Exceptions between processes: formatted tracebacks, and the substitutes of exceptions that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_traceback_begins_at_user_code():
             explode()
 
     with pytest.raises(ValueError, match="here") as caught:
-        pickling.dumps(Argument())  # frames of ours lie between the test and the error
+        pickling.dumps(Argument())  # frames of the runtime are between the test and the error
     text = format_exception(caught.value)
     assert text.startswith(HEADER + "\n  File ")
     assert "in explode" in text and "_core/pickle/pickling.py" not in text
@@ -76,7 +76,7 @@ def test_exception_without_traceback():
     assert format_exception(ValueError("x")) == f"{HEADER}\nValueError: x"
 
 
-# What cannot be pickled -----------------------------------------------------------------------------------------------------------
+# Exceptions that cannot be pickled -----------------------------------------------------------------------------------------------
 
 
 class TwoArguments(Exception):
@@ -151,7 +151,7 @@ def test_stand_in(exc, text):
     assert error.exception_type == f"{__name__}.{type(exc).__name__}"
     assert text in error.exception_formatted
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
-    # By hand it keeps the original, which pickling replaces.
+    # Pickling by hand keeps the original, which the message pickler replaces.
     by_hand = ActorError(exc)
     assert by_hand.exception is exc and type(pickle.loads(pickle.dumps(by_hand)).exception) is Exception
 

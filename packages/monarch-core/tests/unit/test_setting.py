@@ -1,4 +1,4 @@
-"""The table of settings: defaults, variables, and what each kind of value accepts."""
+"""The table of settings: defaults, variables, and the accepted values of each kind."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ CONTRACT_DEFAULTS = {
 def test_defaults() -> None:
     effective = Configuration({}).view()
     assert {name: effective[name] for name in CONTRACT_DEFAULTS} == CONTRACT_DEFAULTS
-    # Those of monarch-rdma are 15, those of monarch-fs 3 and of monarch-jobs 1, which 0.7 does not have.
+    # monarch-rdma has 15, monarch-fs 3 and monarch-jobs 1; 0.7 does not have the latter two.
     assert len(SETTINGS) == 31 + 52 and len(effective) == len(KNOWN) == 46 + 52 + 3 + 1
     ours = {"fs_backend", "fs_store_bytes", "fs_store_dir", "skypilot_python", "trust_all"}
     assert set(effective) - set(CONTRACT_DEFAULTS) - ours <= {one.name for one in KNOWN.values() if one.ignored}

@@ -25,7 +25,7 @@ EXTENT = Extent(["hosts", "gpus"], [2, 8])
 
 @st.composite
 def slices(draw: st.DrawFn) -> tuple[Slice, np.ndarray]:
-    """A slice cut out of a dense space with random steps and axis order, and the ranks it has."""
+    """A slice of a dense space with random steps and axis order, and its ranks."""
     full = draw(st.lists(st.integers(1, 5), max_size=3))
     ranks = np.arange(int(np.prod(full))).reshape(full)
     keys = tuple(slice(draw(st.integers(0, n)), None, draw(st.integers(1, 3))) for n in full)

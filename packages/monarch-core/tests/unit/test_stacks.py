@@ -1,4 +1,4 @@
-"""Stacks as text: what faulthandler writes, and how equal ones are shown together."""
+"""Stacks as text: the output of faulthandler, and the merging of equal stacks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_threads_have_names_and_frames():
     end.set()
     thread.join()
     assert found["the one"]["thread"] == thread.ident
-    # The function that runs is named, from the inside out.
+    # The running function is named, from the inside out.
     names = [name.rsplit(".", 1)[-1] for _, _, name in found["the one"]["frames"]]
     assert names.index("wait_here") < names.index("run")
 

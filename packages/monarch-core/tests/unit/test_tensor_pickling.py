@@ -17,7 +17,7 @@ def call(*args, **kwargs):
 
 
 class FakeTensorModule(types.ModuleType):
-    """As much of torch as deciding how to pickle needs; the real one is not a dependency of the tests."""
+    """The part of torch that the choice of a pickling needs; the real one is not a dependency of the tests."""
 
 
 class FakeTensor:

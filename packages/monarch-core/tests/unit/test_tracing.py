@@ -25,7 +25,7 @@ def test_functions_stay_what_they_are():
 
 
 def test_span_that_another_task_leaves():
-    """As that of a generator that one task begins, and the event loop closes."""
+    """A generator's span is such a case: one task begins it, and the event loop closes it."""
     begun = tracing._RecordedSpan("work", {})
     copy_context().run(begun.__enter__)
     begun.__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Credentials that a user gives: secrets, keys and certificates, and the errors for those that are refused."""
+"""Credentials that a user gives: secrets, keys and certificates, and the errors for refused ones."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_secret_file_of_another_user_is_refused(tmp_path: Path) -> None:
         read_secret(path)
 
 
-# As the kubelet makes a Secret volume, and a user of a container reads it.
+# Makes a Secret volume like the kubelet, and reads it like a user of a container.
 VOLUME = """
 import os, subprocess, sys
 from monarch._core.hosts.trust import read_secret
@@ -103,7 +103,7 @@ except ValueError as error:
 def test_secret_volume_is_read_as_it_is_mounted(tmp_path: Path, mode: str, kind: str, expected: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can mount")
-    # A user without rights has to reach it.
+    # A user without rights has to reach the folder.
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o755)
         command = ["unshare", "--mount", sys.executable, "-c", VOLUME, folder, mode, kind]

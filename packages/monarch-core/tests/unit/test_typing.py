@@ -1,4 +1,4 @@
-"""What type checkers see of the public names: pyright must agree with every statement of `tests/typing`."""
+"""The public names for type checkers: pyright must agree with every statement of `tests/typing`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_pyright_agrees() -> None:
 
 
 def test_wrong_types_are_found(tmp_path: Path) -> None:
-    """The check can fail: a wrong statement, and an ignore that hides nothing."""
+    """The check can fail: for a wrong statement, and for an ignore that hides nothing."""
     settings = json.loads((FOLDER / "pyrightconfig.json").read_text(encoding="utf-8"))
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
     (tmp_path / "wrong.py").write_text(

@@ -27,7 +27,7 @@ def letters() -> ValueMesh[str]:
 
 
 class Decoder:
-    """Counts what it decodes; a part that starts with `!` cannot be decoded."""
+    """Counts its decodings; a part that starts with `!` cannot be decoded."""
 
     def __init__(self, wrap: Any = lambda text: [text]) -> None:
         self.seen: list[bytes] = []

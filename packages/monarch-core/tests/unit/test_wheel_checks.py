@@ -11,7 +11,7 @@ from monarch._core.observe.doctor import Line
 from monarch._core.observe.wheel_checks import GROUP, Key, Report, report_of
 from tools import installed_wheel
 
-# An error of a wheel's own that knows what is missing.
+# An error of a wheel's own that names the missing requirement.
 FAR = """
 class Missing(ImportError):
     hint = "pip install 'some-words[far]'"

@@ -1,4 +1,4 @@
-"""A host's copy of a directory: what it becomes, what it keeps, what it survives."""
+"""A host's copy of a directory: its new content, its kept files, and the interruptions that it survives."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Setting:
         return tree
 
     def sync(self) -> tuple[int, int]:
-        """Directories and files that were sent."""
+        """The numbers of directories and files that were sent."""
         mirror = self.mirror()
         try:
             return exchange(mirror, self.look())
@@ -58,7 +58,7 @@ class Setting:
             mirror.close()
 
     def left(self) -> set[str]:
-        """What there is besides the trees."""
+        """The files besides the trees."""
         home = self.workspace / ".monarch"
         return {str(p.relative_to(home)) for p in home.rglob("*") if p.relative_to(home).parts[1:2] not in (("a",), ("b",))}
 
@@ -141,7 +141,7 @@ def test_random_edits(setting: Setting) -> None:
 
 
 def make_room(top: Path, path: Path) -> None:
-    """Directories above, and nothing there."""
+    """Makes the directories above a path, and removes the path."""
     for above in reversed(path.relative_to(top).parents):
         directory = top / above
         if directory.is_symlink() or directory.is_file():
@@ -154,7 +154,7 @@ def make_room(top: Path, path: Path) -> None:
 
 
 def spoil(top: Path, chosen: random.Random) -> None:
-    """Somebody works on the host by hand."""
+    """Changes files as a person on the host would, by hand."""
     for path in sorted(top.rglob("*")):
         if path.is_symlink() or not path.exists() or chosen.random() > 0.3:
             continue
@@ -201,7 +201,7 @@ def test_open_files_and_the_tree_before_stay_readable(setting: Setting) -> None:
 
 
 def test_a_reader_sees_one_tree_or_the_other(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looked at before every step that changes something."""
+    """The test reads before every step that changes something."""
     setting.fill({f"d{i}/f{i}": "old" for i in range(5)})
     setting.sync()
     old = content(setting.copy)
@@ -227,7 +227,7 @@ def test_a_reader_sees_one_tree_or_the_other(setting: Setting, monkeypatch: pyte
 
 @pytest.mark.parametrize("step", range(0, 40, 3))
 def test_interrupted_anywhere(setting: Setting, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """As if the process had been killed at that moment: the old tree is there, and the next sync works."""
+    """The process seems killed at that moment: the old tree is there, and the next sync works."""
     setting.fill({f"d{i}/f{i}": "old" for i in range(5)})
     setting.sync()
     setting.fill({f"d{i}/f{i}": "middle" for i in range(3)})
@@ -275,7 +275,7 @@ def test_changes_by_hand_are_put_right(setting: Setting) -> None:
         f.write("X")
     (setting.copy / "d/e/c.py").unlink()
     (setting.copy / "d/stray").mkdir()
-    # What was removed is still in the tree that was in use before.
+    # The removed content is still in the tree that was in use before.
     assert setting.sync()[1] == 1
     assert content(setting.copy) == content(setting.source)
     shutil.rmtree(setting.copy.resolve())
@@ -294,14 +294,14 @@ def test_compiled_code_stays_with_what_it_was_made_of(setting: Setting) -> None:
         before = os.stat(setting.copy / "a.py").st_mtime_ns // 10**9
         setting.fill({"a.py": text})
         setting.sync()
-        # Same size, maybe the same second: Python would not notice.
+        # The size is the same, and the second may be: Python would not notice the change.
         assert os.stat(setting.copy / "a.py").st_mtime_ns // 10**9 != before
     # The tree that was in use at first is in use again.
     assert [p.name for p in (setting.copy / "__pycache__").iterdir()] == ["b.cpython-311.pyc"]
 
 
 def test_two_at_once(setting: Setting) -> None:
-    """The second was begun when the first had not switched yet, and needs what the first one has replaced."""
+    """The second sync began when the first had not switched yet, and needs content that the first has replaced."""
     setting.fill({"a": "1", "d/b": "2"})
     setting.sync()
     first, second = setting.mirror(), setting.mirror()

@@ -1,4 +1,4 @@
-"""What a sync sees of a directory, and what it remembers."""
+"""The result of a sync's scan of a directory, and its record."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def look(top: Path) -> Tree:
 
 
 def names(tree: Tree) -> dict[str, bytes]:
-    """Path to kind, of everything."""
+    """The kinds of all paths."""
     found: dict[str, bytes] = {}
 
     def walk(digest: bytes, rel: str) -> None:
@@ -64,7 +64,7 @@ def fill(top: Path, files: dict[str, str]) -> None:
 
 
 def settle(top: Path) -> None:
-    """Times long ago, so that digests may be remembered."""
+    """Sets times long ago, so that digests may be recorded."""
     for path in top.rglob("*"):
         os.utime(path, ns=(10**18 + 1, 10**18 + 1), follow_symlinks=False)
 
@@ -95,7 +95,7 @@ def test_ignored_files_of_this_tree_and_of_the_work_tree_above(tmp_path: Path) -
     top = tmp_path / "top"
     fill(top, {"a.py": "", "a.log": "", "out/x": "", "deep/out/x": "", "deep/.gitignore": "!a.log\nout/x\n", "deep/a.log": ""})
     assert set(names(look(top))) == {"a.py", "deep", "deep/.gitignore", "deep/a.log", "deep/out"}
-    # A directory that is named is meant, whatever the rules above it say.
+    # A directory that is named is always included, whatever the rules above it are.
     fill(tmp_path, {"outside/a": ""})
     assert set(names(look(tmp_path / "outside/"))) == set()
     (tmp_path / "outside/.gitignore").unlink()
@@ -122,7 +122,7 @@ def test_what_is_remembered_is_not_read_again(top: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(workspace_tree, "digest_files", lambda paths: read.extend(paths) or original(paths))
     monkeypatch.setattr(workspace_tree, "_TICK_NS", 0)
     second = look(top)
-    # Their status changed a moment ago, by `settle`, so the first look did not trust them.
+    # `settle` has changed their status a moment ago, so the first scan did not trust them.
     assert second.digest == first.digest and len(read) == 3
     read.clear()
     assert look(top).digest == first.digest and read == []
@@ -133,7 +133,7 @@ def test_what_is_remembered_is_not_read_again(top: Path, monkeypatch: pytest.Mon
 
 
 def test_a_change_within_the_same_tick_is_seen(top: Path) -> None:
-    """Same size, same inode, same times: what was read right after it was written is read again."""
+    """Size, inode and times are the same: a file that was read right after it was written is read again."""
     fill(top, {"a": "1"})
     st = os.stat(top / "a")
     first = look(top)
@@ -223,7 +223,7 @@ def test_a_file_outside_that_a_link_leads_to_changes(top: Path, tmp_path: Path) 
     (top / "d" / "l").symlink_to(tmp_path / "outside")
     settle(top)
     look(top)
-    # The listing of `d` is as it was.
+    # The listing of `d` has not changed.
     os.utime(top / "d" / "l", ns=(10**18, 10**18), follow_symlinks=False)
     workspace = [look(top).digest, look(top).digest]
     fill(tmp_path, {"outside": "2"})
