@@ -66,6 +66,8 @@ pub struct Bulk {
 }
 
 impl Bulk {
+    /// The bulk copies of a new process. `tracer` is the process to name to Yama (0 for none); `opening` limits the opening of a
+    /// connection.
     pub fn new(me: Identity, tracer: i32, opening: Duration) -> io::Result<Arc<Bulk>> {
         Ok(Bulk::with(Answering::new()?, me, tracer, opening))
     }
@@ -224,6 +226,7 @@ impl Bulk {
     }
 }
 
+/// Whether the failure remains, so that no other attempt is made.
 fn is_final(f: &Failure) -> bool {
     matches!(f.kind, Kind::PeerLost | Kind::Access)
 }

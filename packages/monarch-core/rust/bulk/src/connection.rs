@@ -87,6 +87,7 @@ impl Line {
         self.owner.get().is_some_and(|words| words.is_over())
     }
 
+    /// The failure for the end of the owner, with or without a goodbye.
     fn ended(&self) -> Failure {
         match self.goodbye.load(Ordering::Acquire) {
             true => Failure::new(Kind::Released, "its process has exited"),
@@ -163,6 +164,7 @@ impl Line {
         }
     }
 
+    /// Sends a request and waits for its answer, which may have descriptors.
     pub fn call(&self, request: &Request, until: Instant) -> Outcome<(Reply, VecDeque<OwnedFd>)> {
         let _in = self.gate.enter(until).ok_or_else(Failure::timed_out)?;
         let number = self.number.fetch_add(1, Ordering::Relaxed);
@@ -215,6 +217,7 @@ impl Line {
         self.send(&frames::encode(0, request), until)
     }
 
+    /// Fails if the owner has ended; takes a pending goodbye from the socket.
     fn check(&self) -> Outcome<()> {
         let now = Instant::now();
         match self.poll(libc::POLLIN, now)? {
@@ -350,6 +353,7 @@ impl Connection {
         }))
     }
 
+    /// Whether the kernel permits direct copies: reads a nonce of the owner and compares it.
     fn may_copy(pid: i32, canary: u64, nonce: [u8; 16]) -> bool {
         let mut seen = [0u8; 16];
         // SAFETY: `seen` is a local buffer of 16 bytes.
@@ -383,6 +387,7 @@ impl Connection {
         self.line.call_many(requests, until)
     }
 
+    /// Sends a request that has no answer.
     pub fn tell(&self, request: &Request) {
         // Used only for requests that do not matter once the owner has ended.
         let _ = self.line.send_request(request, Instant::now() + SHORT);
@@ -456,6 +461,7 @@ impl Connection {
         }
     }
 
+    /// Keeps a ring for a later copy.
     pub fn keep_stage(&self, stage: Stage) {
         let mut stages = lock(&self.stages);
         if stages.len() < STAGES {

@@ -40,6 +40,7 @@ impl Exports {
         self.event.as_fd()
     }
 
+    /// Returns the ends since the last call, and makes the descriptor unreadable.
     pub fn take(&self) -> Ended {
         base::eventfd_drain(self.event.as_raw_fd());
         let mut state = lock(&self.state);
@@ -50,6 +51,7 @@ impl Exports {
         lock(&self.state).held.contains_key(id)
     }
 
+    /// Adds an export, which keeps the memory in place.
     pub fn hold(&self, id: Id, pin: Pin) {
         let mut state = lock(&self.state);
         let old = state.held.insert(id, pin);
@@ -64,6 +66,7 @@ impl Exports {
         drop(old);
     }
 
+    /// Drops an export, after the devices have lost the memory.
     pub fn let_go(&self, id: &Id) {
         let pin = lock(&self.state).held.remove(id);
         drop(pin);

@@ -151,6 +151,7 @@ impl Reply {
     }
 }
 
+/// The failure behind a `Refused` answer.
 pub fn refusal(kind: u8, detail: String) -> Failure {
     let kind = match kind {
         1 => Kind::Released,
@@ -162,6 +163,7 @@ pub fn refusal(kind: u8, detail: String) -> Failure {
     Failure::new(kind, detail)
 }
 
+/// A message: its number, and the value.
 pub fn encode<T: Serialize>(number: u32, what: &T) -> Vec<u8> {
     let mut out = number.to_le_bytes().to_vec();
     // proof: writing into a vector does not fail, and the types above have nothing that postcard cannot write.
@@ -169,6 +171,7 @@ pub fn encode<T: Serialize>(number: u32, what: &T) -> Vec<u8> {
     out
 }
 
+/// The number and the value of a message; `None` if it is malformed.
 pub fn decode<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Option<(u32, T)> {
     let (number, rest) = message.split_first_chunk::<4>()?;
     let (what, rest) = postcard::take_from_bytes(rest).ok()?;

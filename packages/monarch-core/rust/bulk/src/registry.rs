@@ -164,6 +164,7 @@ impl Registry {
         (state.entries.len(), state.draining.len())
     }
 
+    /// Registers a range; returns its id and its epoch. The registration ends at `lease` at the latest.
     pub fn register(&self, range: Range, memory: Arc<Memory>, lease: Option<Instant>) -> Outcome<(Id, u64)> {
         self.insert(&mut lock(&self.state), range, memory, lease, None)
     }
@@ -312,15 +313,18 @@ impl Registry {
         all.iter().for_each(|id| self.end(id, how, None));
     }
 
+    /// The time at which the next lease ends.
     pub fn next_lease(&self) -> Option<Instant> {
         lock(&self.state).leases.keys().next().map(|(at, _)| *at)
     }
 
+    /// Ends the registrations whose leases have ended.
     pub fn expire(&self, now: Instant) {
         let due: Vec<Id> = lock(&self.state).leases.keys().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect();
         due.iter().for_each(|id| self.end(id, "its lease ended", None));
     }
 
+    /// Adds the hazards of a connected process.
     pub fn add_peer(&self, number: u64, hazards: Arc<Words>) {
         lock(&self.state).peers.insert(number, hazards);
     }
@@ -378,6 +382,7 @@ impl State {
         }
     }
 
+    /// Whether a slot is in use, by this process or by any connected one. `copying`: mappings do not count.
     fn is_used(&self, slot: u32, copying: bool) -> bool {
         self.pins.contains_key(&slot) || self.peers.values().any(|h| shared::is_used(h, slot, copying))
     }

@@ -111,6 +111,7 @@ impl Remote {
         Ok(self.target.get_or_init(|| target))
     }
 
+    /// The address of memory of this process.
     fn find(&self) -> Outcome<usize> {
         let found = self.bulk.registry.find(&self.id)?;
         self.compare(found.epoch, found.range.len as u64, found.range.readonly)?;
@@ -125,6 +126,7 @@ impl Remote {
         Ok(())
     }
 
+    /// Asks an owner on this host for the location.
     fn ask(&self, until: Instant) -> Outcome<Theirs> {
         let connection = self.bulk.connection(self.owner, until)?;
         let reply = connection.call(&self.opening(), until);
@@ -132,6 +134,7 @@ impl Remote {
         self.accept(connection, reply, until)
     }
 
+    /// Asks an owner on another host whether it has the buffer.
     fn ask_far(&self, until: Instant) -> Outcome<Arc<Far>> {
         let far = self.bulk.far(self.owner)?;
         let reply = far.call(&self.opening(), self.bulk.opening_by(until))?;
@@ -154,6 +157,7 @@ impl Remote {
         }
     }
 
+    /// The request for the location.
     fn opening(&self) -> Request {
         Request::Open { id: self.id, epoch: self.epoch }
     }

@@ -147,6 +147,7 @@ struct Thread {
 }
 
 impl Thread {
+    /// The loop of the thread.
     fn run(mut self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         self.registry.epochs().live();
@@ -193,6 +194,7 @@ impl Thread {
         }
     }
 
+    /// Takes a connection of the same user, unless there are too many.
     fn admit(&mut self, fd: OwnedFd) -> io::Result<()> {
         let (pid, user) = sys::peer(fd.as_raw_fd())?;
         if user != base::user() || self.connections.len() >= CONNECTIONS {
@@ -205,6 +207,7 @@ impl Thread {
         Ok(())
     }
 
+    /// Handles the waiting messages of a connection.
     fn ready(&mut self, number: u64) {
         for _ in 0..TURN {
             let Some(c) = self.connections.get(&number) else { return };
@@ -223,6 +226,7 @@ impl Thread {
         }
     }
 
+    /// Ends a connection and the hazards of its process.
     fn leave(&mut self, number: u64) {
         if let Some(c) = self.connections.remove(&number) {
             let _ = base::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, c.fd.as_raw_fd(), 0, number);
@@ -274,6 +278,7 @@ impl Thread {
         answer(fd, n, &reply.unwrap_or_else(|f| Reply::refused(&f)), &[])
     }
 
+    /// Answers the first request of a connection, with descriptors of the epochs and of new hazards.
     fn welcome(&mut self, number: u64, n: u32) -> io::Result<bool> {
         let hazards = Arc::new(Words::new(c"monarch-rdma-hazards", HAZARDS)?);
         let epochs = sys::read_only(self.registry.epochs().fd().as_raw_fd())?;

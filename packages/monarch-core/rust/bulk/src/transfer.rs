@@ -94,6 +94,7 @@ impl Job {
         })
     }
 
+    /// Runs the job on the threads of the pool.
     pub fn start(self: Arc<Self>, bulk: &Arc<Bulk>) {
         let of = bulk.clone();
         bulk.pool.run(Box::new(move || {
@@ -162,6 +163,7 @@ impl Job {
             && first.remote.owner == next.remote.owner
     }
 
+    /// Starts helpers for the slices, and takes slices itself.
     fn spread(self: &Arc<Self>, bulk: &Arc<Bulk>, slices: Vec<Slice>) {
         let bytes: u64 = slices.iter().map(|s| s.len).sum();
         let helpers = bulk.pool.width.min(bytes.div_ceil(SLICE) as usize).min(slices.len()).saturating_sub(1);
@@ -179,10 +181,12 @@ impl Job {
         self.work();
     }
 
+    /// Counts a helper; false if the job has already ended.
     fn join(&self) -> bool {
         self.active.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n > 0).then_some(n + 1)).is_ok()
     }
 
+    /// Takes slices until none is left or one has failed.
     fn work(&self) {
         let slices = self.slices.get().map_or(&[][..], Vec::as_slice);
         while !self.stop.load(Ordering::Acquire) {
@@ -236,6 +240,7 @@ impl Job {
         lock(&self.failed).get_or_insert(failure);
     }
 
+    /// Counts a thread that is done. The last one checks the holds and reports the outcome.
     fn leave(&self) {
         if self.active.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
@@ -326,6 +331,7 @@ impl Plan {
         open_all(&self.ops, until);
     }
 
+    /// Runs all operations once, after earlier submits.
     pub fn submit(self: &Arc<Self>, until: Instant, most: u64, keep: Box<dyn Any + Send>, done: Completion) {
         let submission = (until, most, keep, done);
         match &mut *lock(&self.queue) {

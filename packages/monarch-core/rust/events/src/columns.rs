@@ -41,6 +41,7 @@ impl Columns {
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().cast(), self.memory.len() * 8) }
     }
 
+    /// Appends a column and fills it.
     fn fill<const N: usize>(&mut self, name: &'static str, format: char, values: impl Iterator<Item = [u8; N]>) {
         let offset = self.memory.len() * 8;
         let bytes = self.rows * N;

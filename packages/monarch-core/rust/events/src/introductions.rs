@@ -37,6 +37,7 @@ impl Kept {
     }
 }
 
+/// Records a fact and keeps it for later recordings.
 fn keep(kind: Kind, mesh: u64, kept: Kept) {
     // Under the lock: recording that begins meanwhile either finds the fact in the table, or this call records it.
     let mut all = KEPT.lock().unwrap_or_else(PoisonError::into_inner);

@@ -159,6 +159,7 @@ impl Reader {
         written - self.next <= self.capacity / 2 && now() - since < PATIENCE
     }
 
+    /// The state of the slot of the event with this number. The number determines the sequence number of a whole record.
     fn slot(&self, ticket: u64) -> Slot {
         let words = &self.memory.words()[slots_at() + (ticket % self.capacity) as usize * SLOT..][..SLOT];
         let whole = ticket.wrapping_mul(2).wrapping_add(2);

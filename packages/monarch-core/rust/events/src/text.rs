@@ -44,6 +44,7 @@ fn word(chunk: &[u8]) -> u64 {
     }
 }
 
+/// The text, cut to `LONGEST` bytes.
 fn cut(bytes: &[u8]) -> &[u8] {
     if bytes.len() <= LONGEST {
         return bytes;
@@ -157,6 +158,7 @@ fn read_text(words: &Words, at: u64) -> Option<String> {
     whole.then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// The bytes of a run of words.
 fn collect(len: usize, word: impl Fn(usize) -> Option<u64>) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(len + 8);
     for i in 0..len.div_ceil(8) {

@@ -74,6 +74,7 @@ fn has_xattrs(file: &File) -> bool {
     bytes > 0 || (bytes < 0 && Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP))
 }
 
+/// The digests of the pieces of a stream, which is read to its end.
 fn digest_stream(file: &mut impl Read, piece: u64, buffer: &mut [u8]) -> Result<Vec<u8>> {
     let piece = if piece == 0 { u64::MAX } else { piece };
     let mut digests = vec![];

@@ -62,6 +62,7 @@ pub(crate) fn open(path: &Path, flags: libc::c_int) -> Result<OwnedFd> {
     }
 }
 
+/// The names in a directory, in the order of the kernel.
 fn names_in(directory: &OwnedFd) -> Result<Vec<CString>> {
     // The kernel writes records whose first field has 8 bytes.
     let mut buffer = vec![0_u64; BUFFER / 8];
@@ -103,6 +104,7 @@ pub(crate) fn attributes(directory: libc::c_int, name: &CStr, flags: libc::c_int
     Ok(unsafe { found.assume_init() })
 }
 
+/// The record of an entry.
 pub(crate) fn record(found: &libc::stat64) -> [u8; RECORD] {
     let is_directory = found.st_mode & libc::S_IFMT == libc::S_IFDIR;
     let own = |number: u64| if is_directory { 0 } else { number };

@@ -105,6 +105,7 @@ impl Address {
     }
 }
 
+/// An error that names the descriptor.
 fn named(fd: RawFd, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("descriptor {fd}: {why}"))
 }

@@ -54,6 +54,7 @@ impl FreeList {
         Some(at)
     }
 
+    /// Returns a range and merges it with its neighbours.
     pub fn give(&mut self, mut at: u64, mut len: u64) {
         if let Some((&before, &blen)) = self.free.range(..at).next_back()
             && before + blen == at
@@ -67,6 +68,7 @@ impl FreeList {
         self.free.insert(at, len);
     }
 
+    /// Whether all of the segment is free.
     pub fn is_whole(&self, len: u64) -> bool {
         self.free.get(&0) == Some(&len)
     }
@@ -171,6 +173,7 @@ impl Arena {
         let _ = self.later.set(later);
     }
 
+    /// Schedules a check for idleness, unless one is scheduled.
     fn trim_later(self: &Arc<Self>) {
         if let Some(later) = self.later.get()
             && !self.trim_is_due.swap(true, Ordering::AcqRel)
@@ -200,6 +203,7 @@ impl Arena {
         }
     }
 
+    /// Frees a block, and schedules trimming if the arena is larger than `IDLE_KEEP`.
     fn give(self: &Arc<Self>, block: &Block) {
         self.give_back(block);
         if self.reserved() > IDLE_KEEP {

@@ -77,6 +77,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
+    /// Queues a whole frame.
     pub fn push(&mut self, frame: Box<[u8]>) {
         self.put(Held::Own(frame), true);
     }
@@ -109,6 +110,7 @@ impl Outbox {
         self.unwritten
     }
 
+    /// Whether all queued bytes have been written.
     pub fn is_written(&self) -> bool {
         self.written == self.kept.len() && self.extra_at == self.extra.len()
     }
@@ -237,6 +239,7 @@ impl Inbox {
         self.bytes >= ACK_BYTES || self.received - self.acked >= ACK_FRAMES
     }
 
+    /// Counts an acknowledgement of all received frames.
     pub fn acknowledged(&mut self) {
         self.acked = self.received;
         self.bytes = 0;

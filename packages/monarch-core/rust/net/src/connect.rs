@@ -35,6 +35,7 @@ pub fn connect(poller: &Arc<Poller>, places: VecDeque<SocketAddr>, bound: Durati
     next(poller, places, poller.now() + bound, ErrorKind::NotFound.into(), done);
 }
 
+/// Tries the next address.
 fn next(poller: &Arc<Poller>, mut places: VecDeque<SocketAddr>, deadline: Instant, mut last: io::Error, done: Connected) {
     while let Some(place) = places.pop_front() {
         match address::connect_tcp(&place) {
@@ -45,6 +46,7 @@ fn next(poller: &Arc<Poller>, mut places: VecDeque<SocketAddr>, deadline: Instan
     done(Err(last));
 }
 
+/// Waits for the outcome of an attempt.
 fn wait(poller: &Arc<Poller>, waits: Waits) {
     let (fd, token) = (waits.fd.as_raw_fd(), poller.token());
     // Each of the remaining addresses gets an equal share of the time, so that a silent address does not use it all.
@@ -58,6 +60,7 @@ fn wait(poller: &Arc<Poller>, waits: Waits) {
 }
 
 impl Attempt {
+    /// Ends an attempt: reports its success, or tries the next address.
     fn over(&self, result: io::Result<()>) {
         let Some(w) = lock(&self.waits).take() else { return };
         self.poller.remove(self.token, w.fd.as_raw_fd());

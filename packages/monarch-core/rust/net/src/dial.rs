@@ -244,6 +244,7 @@ impl Handshake {
         me
     }
 
+    /// Continues the handshake, and ends it if it is complete or has failed.
     fn step(&self) {
         let mut state = lock(&self.state);
         match self.advance(&mut state) {
@@ -259,6 +260,7 @@ impl Handshake {
         }
     }
 
+    /// Goes through the phases as far as possible.
     fn advance(&self, state: &mut State) -> Result<Option<Ready>, NoStream> {
         loop {
             match std::mem::replace(&mut state.phase, Phase::Over) {

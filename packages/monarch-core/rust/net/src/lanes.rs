@@ -60,6 +60,7 @@ impl Lanes {
         is_behind_its_own || self.lanes.iter().any(|l| ended.contains(&l.from))
     }
 
+    /// Queues a frame that must not overtake the waiting parts. `body` is the offset of its content.
     pub fn put_frame(&mut self, route: &Route, ended: &[ProcUid], frame: Box<[u8]>, body: usize) {
         self.bytes += frame.len();
         if !ended.is_empty() || is_for_agent(route, &frame[body..]) {
@@ -74,6 +75,7 @@ impl Lanes {
         self.lane(route).items.push_back(Item::Part { route: *route, number, part, at: 0 });
     }
 
+    /// The send queue for a route; a new one if none exists.
     fn lane(&mut self, route: &Route) -> &mut Lane {
         let found = self.lanes.iter().position(|l| l.from == route.from && l.to.is_none_or(|to| to == route.to));
         let i = found.unwrap_or_else(|| {

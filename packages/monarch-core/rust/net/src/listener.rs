@@ -39,6 +39,7 @@ pub struct Listener {
 }
 
 impl Listener {
+    /// Listens at an address. `arrived` receives each authenticated connection, and each failure.
     pub fn open(poller: &Arc<Poller>, at: &Address, trust: Arc<HostTrust>, arrived: Arrived) -> io::Result<Arc<Listener>> {
         let (fd, port) = at.listen()?;
         let (raw, token) = (fd.as_raw_fd(), poller.stranger_token());
@@ -53,6 +54,7 @@ impl Listener {
         self.fd.as_raw_fd()
     }
 
+    /// Accepts waiting connections and starts their handshakes.
     fn accept(&self) {
         for _ in 0..BATCH {
             let (fd, peer) = match address::accept(self.fd(), self.is_unix) {
@@ -77,6 +79,7 @@ impl Listener {
         }
     }
 
+    /// Closes the oldest unauthenticated connections until at most `most` are left.
     fn make_room(&self, most: usize) {
         let mut given_up = vec![];
         {

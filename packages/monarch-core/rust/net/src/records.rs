@@ -115,6 +115,7 @@ struct Cipher {
 }
 
 impl Cipher {
+    /// The nonce of the next record; fails when the key is used up.
     fn nonce(&mut self) -> Result<Nonce, Forged> {
         if self.next >= SPENT {
             return Err(Forged);

@@ -51,6 +51,7 @@ impl Socket {
         }
     }
 
+    /// Keeps the first error.
     fn note(&mut self, e: &io::Error) {
         // EPIPE only follows an end of stream or an earlier error.
         if !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::BrokenPipe) && self.failed.is_none() {

@@ -73,6 +73,7 @@ impl Splice {
         self.end(ends, true);
     }
 
+    /// Removes both ends from the poller. With `reset`, their sockets are closed by a reset.
     fn end(&self, ends: Option<[End; 2]>, reset: bool) {
         for end in ends.iter().flatten() {
             // The socket leaves the poller before its descriptor number can get another owner.
@@ -83,6 +84,7 @@ impl Splice {
         }
     }
 
+    /// Forwards in both directions, and then waits or ends.
     fn step(self: &Arc<Self>, woken: Option<usize>) {
         let mut guard = lock(&self.ends);
         let Some(ends) = guard.as_mut() else { return };
@@ -114,6 +116,7 @@ impl Splice {
         }
     }
 
+    /// Waits for bytes of an end if the other end has room, and for room if bytes wait.
     fn arm(&self, end: &mut End, room: bool) {
         let wanted = (room && !end.ended, !end.out.is_empty() || end.stream.wants_write());
         if end.armed != Some(wanted) {

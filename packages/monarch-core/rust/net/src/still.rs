@@ -32,6 +32,7 @@ impl Still {
         }
     }
 
+    /// Holds a closed connection open until the pause ends.
     pub fn keep(&self, stream: Stream) {
         lock(&self.kept).push(stream);
     }

@@ -144,6 +144,7 @@ impl Tls {
         Ok(n)
     }
 
+    /// Reads ciphertext from the layer below and adapts the size of the next read.
     fn refill(&mut self, below: &mut Below<'_>) -> io::Result<()> {
         self.incoming.clear();
         self.taken = 0;

@@ -25,6 +25,7 @@ const BYTES_ACKED: usize = 120;
 const BYTES_RECEIVED: usize = 128;
 
 impl Traffic {
+    /// The counters of a socket.
     pub fn of(fd: RawFd) -> Traffic {
         let mut info = [0_u8; LEN];
         let mut len = LEN as libc::socklen_t;

@@ -168,6 +168,7 @@ impl Trunk {
         lock(&self.input).inbox.received
     }
 
+    /// Whether frames can be sent now: the session has a stream or a route.
     pub fn is_up(&self) -> bool {
         let pipe = lock(&self.pipe);
         pipe.stream.is_some() || pipe.routed
@@ -313,6 +314,7 @@ impl Trunk {
         Ok(())
     }
 
+    /// Writes frames and fragments until the socket is full, the queues are empty, or the turn is over.
     fn flush(&self, pipe: &mut Pipe) {
         if pipe.routed {
             return self.flush_routed(pipe);
@@ -451,6 +453,7 @@ impl Trunk {
         pipe.outbox.kept() == 0 && pipe.lanes.is_empty()
     }
 
+    /// Removes a stream that has ended, and notifies the handler.
     fn lost_stream(self: &Arc<Self>, token: u64, end: StreamEnd) {
         {
             let mut pipe = lock(&self.pipe);
@@ -486,6 +489,7 @@ impl Trunk {
         self.end(|stream| sys::reset(stream.fd()));
     }
 
+    /// Ends the session and closes its streams with `how`.
     fn end(&self, how: fn(&mut Stream)) {
         self.is_closed.store(true, Ordering::Release);
         let stream = {

@@ -67,6 +67,7 @@ impl Order {
         self.runs.get(self.at(position)).map(|(_, number)| *number)
     }
 
+    /// The sequence numbers of a part of the hosts.
     pub fn part(&self, span: Span) -> Order {
         let mut part = Order::default();
         for (end, number) in &self.runs[self.at(span.start)..] {

@@ -124,6 +124,7 @@ impl<'a> Cursor<'a> {
         self.rest.len()
     }
 
+    /// Fails if bytes are left.
     pub fn finish(&self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing) }
     }
@@ -138,6 +139,7 @@ pub fn put_var(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
+/// Writes a byte string after its length.
 pub fn put_block(out: &mut Vec<u8>, bytes: &[u8]) {
     put_var(out, bytes.len() as u64);
     out.extend_from_slice(bytes);

@@ -102,6 +102,7 @@ pub fn put_flags(out: &mut Vec<u8>, flags: u8, trace: Trace) {
     }
 }
 
+/// The flags of a message, and its trace.
 pub fn read_flags(c: &mut Cursor<'_>) -> Result<(u8, Trace), DecodeError> {
     let flags = c.u8()?;
     let trace = if flags & TRACED == 0 { Trace::NONE } else { Trace::read(c)? };
@@ -203,6 +204,7 @@ pub fn finish(out: &mut [u8], at: usize, extra: usize) {
     out[at..at + 4].copy_from_slice(&len.to_le_bytes());
 }
 
+/// Encodes a reply up to its parts.
 pub fn put_reply_head(out: &mut Vec<u8>, slot: SlotId, rank: u32, status: Status, parts: u32) {
     out.extend_from_slice(&slot.0.to_le_bytes());
     out.extend_from_slice(&rank.to_le_bytes());

@@ -66,6 +66,7 @@ impl Runs {
         self.bytes.len()
     }
 
+    /// Adds `count` equal answers.
     pub fn push(&mut self, count: u32, status: u8, bytes: &[u8]) {
         if count == 0 {
             return;
@@ -136,6 +137,7 @@ impl Runs {
         })
     }
 
+    /// The run at this offset.
     pub fn at(&self, offset: u32) -> Option<Run<'_>> {
         read_run(&mut Cursor::new(self.bytes.get(offset as usize..)?)).ok()
     }

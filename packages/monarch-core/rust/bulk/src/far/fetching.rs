@@ -147,6 +147,7 @@ impl Queue {
 }
 
 impl Owner {
+    /// The loop of a pulling thread.
     fn work(&self, width: usize) {
         let mut queue = lock(&self.queue);
         loop {
@@ -176,6 +177,7 @@ impl Owner {
         }
     }
 
+    /// Pulls one section into the block.
     fn copy(&self, slice: &Slice) -> Result<(), Failure> {
         let mut made = slice.at;
         let end = slice.at + slice.len;

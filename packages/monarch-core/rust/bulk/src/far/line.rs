@@ -136,6 +136,7 @@ impl Line {
         n >= 0 || io::Error::last_os_error().kind() != ErrorKind::WouldBlock
     }
 
+    /// Waits while a test cuts the stream.
     #[inline]
     fn go(&self, wait: Wait<'_>) -> Result<(), Broken> {
         if self.still.load(Ordering::Relaxed) { self.stand_still(wait) } else { Ok(()) }
@@ -155,6 +156,7 @@ impl Line {
         Ok(())
     }
 
+    /// Waits for room or for bytes, until one of the limits of the wait is reached.
     fn wait(&self, events: libc::c_short, wait: Wait<'_>) -> Result<(), Broken> {
         // Silence is counted in checks, not by the clock: time during which this process is frozen does not count.
         let (mut silence, mut buffered) = (Duration::ZERO, None);

@@ -127,6 +127,7 @@ impl Far {
         drop(idle);
     }
 
+    /// An idle stream or a new one. Waits if as many as possible are in use.
     fn take(&self, until: Instant, is_small: bool) -> Outcome<Line> {
         {
             let mut lines = lock(&self.lines);
@@ -315,6 +316,7 @@ impl Far {
         true
     }
 
+    /// Sends a request and waits for the answer. Requests that are not idempotent are not repeated after a failure.
     pub fn call(&self, request: &Request, until: Instant) -> Outcome<Reply> {
         let again = !matches!(request, Request::FetchAdd { .. } | Request::CompareSwap { .. } | Request::Restrict { .. });
         self.with(until, (true, again), |line, wait| {
@@ -392,6 +394,7 @@ impl Far {
     }
 }
 
+/// The next answer on a stream.
 pub(super) fn reply(line: &mut Line, wait: Wait<'_>) -> Result<Outcome<Reply>, Broken> {
     let Some((_, reply)) = frames::decode::<Reply>(&line.receive_frame(wait)?) else {
         return Err(Broken::Failed("the owner answers nonsense".to_owned()));

@@ -46,6 +46,7 @@ impl Trunk {
         lock(&self.heart).is_some()
     }
 
+    /// Sends a heartbeat message, if the session has a heartbeat stream or a route.
     pub fn beat(&self, beat: &Beat) {
         if !self.has_heart() && self.is_routed() {
             return self.handler.carry_beat(self, beat);

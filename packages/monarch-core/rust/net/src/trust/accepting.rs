@@ -76,6 +76,7 @@ impl Accepting {
         matches!(self.step, Step::ClientHello(_))
     }
 
+    /// Does the next step of the handshake.
     pub fn step(&mut self, exchange: &mut Exchange) -> Result<Stepped, Refused> {
         match &mut self.step {
             Step::ClientHello(acceptor) => {
@@ -170,6 +171,7 @@ impl Accepting {
         Ok(())
     }
 
+    /// Takes the certificate of this host from the dialling side.
     fn certified(&mut self, body: &[u8]) -> Result<(), Refused> {
         let short = || Refused::protocol("a short certificate");
         let (host, rest) = body.split_first_chunk().ok_or_else(short)?;
@@ -183,6 +185,7 @@ impl Accepting {
         Ok(())
     }
 
+    /// Takes the kind and the job of the connection, and the identity of the dialling side.
     fn requested(&mut self, exchange: &mut Exchange, body: &[u8]) -> Result<(), Refused> {
         let malformed = || Refused::protocol("a malformed request");
         let [kind, job @ ..] = *<&[u8; 9]>::try_from(body).map_err(|_| malformed())?;

@@ -29,6 +29,7 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
+    /// The lifetime of all certificates of hosts and clients.
     pub fn usual() -> Lifetime {
         let now = SystemTime::now();
         Lifetime { from: now - DAY, until: now + 90 * DAY }

@@ -83,6 +83,7 @@ impl Client {
         client_config(verifier, Some(identity.certified()), CHANNEL)
     }
 
+    /// The settings for channels, with a new certificate if the old one is too old.
     fn renewed(&self) -> io::Result<Arc<ClientConfig>> {
         let mut channel = lock(&self.channel);
         // If the clock went back, the age is unknown and the certificate stays.

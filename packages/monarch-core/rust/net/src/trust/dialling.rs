@@ -71,6 +71,7 @@ impl Dialling {
         self.trust.job()
     }
 
+    /// Does the next step of the handshake.
     pub fn step(&mut self, exchange: &mut Exchange) -> Result<Stepped, Refused> {
         match &mut self.step {
             Step::Handshake => {
@@ -180,6 +181,7 @@ impl Dialling {
         self.certificate = Some(certificate);
     }
 
+    /// Sends the request and the greeting.
     fn ask(&mut self, exchange: &mut Exchange) {
         exchange.put(Tag::Request, &[&[self.target.kind as u8], &self.trust.job().0.to_le_bytes()]);
         exchange.put(Tag::Hello, &[&std::mem::take(&mut self.hello)]);

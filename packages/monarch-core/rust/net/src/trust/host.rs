@@ -113,6 +113,7 @@ impl HostTrust {
         }
     }
 
+    /// The TLS settings for a ClientHello: those of a join, of a job, or of the site.
     pub(crate) fn select(&self, hello: &ClientHello<'_>) -> Result<Selected, Refused> {
         if let Some((config, _)) = &self.site {
             return Ok(Selected { config: Arc::clone(config), only: None });

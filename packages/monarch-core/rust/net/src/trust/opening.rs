@@ -27,6 +27,7 @@ pub fn handshakes() -> u64 {
     HANDSHAKES.load(Ordering::Relaxed)
 }
 
+/// Counts a completed TLS handshake.
 pub(crate) fn count(exchange: &Exchange) {
     if exchange.stream.is_encrypted() {
         HANDSHAKES.fetch_add(1, Ordering::Relaxed);

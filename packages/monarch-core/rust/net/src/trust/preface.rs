@@ -77,6 +77,7 @@ impl Release {
     }
 }
 
+/// Appends the own preface.
 pub fn put(out: &mut Vec<u8>) {
     let ours = Release::ours();
     let text = ours.text();

@@ -29,6 +29,7 @@ pub fn clients(roots: Arc<RootCertStore>) -> io::Result<Arc<dyn ClientCertVerifi
     Ok(Arc::new(Clients(inner.build().map_err(failed)?)))
 }
 
+/// A store with one trusted authority.
 pub fn roots(authority: &CertificateDer<'static>) -> io::Result<Arc<RootCertStore>> {
     let mut roots = RootCertStore::empty();
     roots.add(authority.clone()).map_err(failed)?;
@@ -40,6 +41,7 @@ pub fn nobody() -> Arc<dyn ServerCertVerifier> {
     Arc::new(Nobody)
 }
 
+/// The error with a reason for the own log.
 fn explained(e: Error) -> Error {
     let Error::InvalidCertificate(e) = e else { return e };
     let days = |from: UnixTime, to: UnixTime| {
