@@ -76,8 +76,12 @@ def _stand(directory: Path, service: AbstractContextManager[object], tell: int) 
     try:
         with service:
             os.close(tell)
+            # A signal that comes just before a pause ends none. The interpreter writes into the pipe at once.
+            signalled, wake = os.pipe()
+            os.set_blocking(wake, False)
+            signal.set_wakeup_fd(wake)
             while True:
-                signal.pause()
+                os.read(signalled, 64)
     except SystemExit:
         pass
     except BaseException as error:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -57,9 +58,9 @@ class OperatorProcess:
         eventually("the operator is ready", lambda: self.get("/readyz")[0] == 200)
         return self
 
-    def end(self, number: int = signal.SIGTERM) -> int:
+    def end(self, number: int = signal.SIGTERM, send: Callable[[int, int], None] = os.kill) -> int:
         """Its exit code after the signal."""
-        self._process.send_signal(number)
+        send(self._process.pid, number)
         return self._process.wait(30)
 
     def kill(self) -> None:

@@ -80,6 +80,12 @@ def _ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def test_caller_that_ignores_its_children_gets_the_code(job: ProcessJob) -> None:
+    with start("exec", "sh", "-c", "exit 5", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)) as process:
+        assert process.communicate(timeout=25) == ("", "")
+        assert process.returncode == 5
+
+
 def test_ignored_signals_are_ignored_by_exec_alone(job: ProcessJob, folder: Path) -> None:
     """As under `nohup`: the command line survives the end of its terminal; the command starts with the signals of a fresh shell."""
     words = "grep SigIgn /proc/self/status; echo $$ > pids; read end < end; kill -HUP $$"

@@ -19,6 +19,7 @@ from kept_lamp import install
 
 from monarch.job import JobError, Keeper, KeeperError, ProcessJob, job_load, keeper_of
 from tools.bare_interpreter import run_bare
+from tools.thread_signals import signal_beside_main_thread
 
 HERE = Path(__file__).parents[1]
 SCRIPT = """
@@ -223,6 +224,17 @@ def test_frozen_keeper_does_not_keep_the_job(tmp_path: Path, monkeypatch: pytest
     job.kill()
     await_end(pid)
     assert not job.active
+
+
+def test_keeper_ends_whichever_thread_gets_the_signal(tmp_path: Path) -> None:
+    job = FileJob("alloc")
+    job.state(None)
+    keeper = keeper_of(job)
+    pid = keeper.serve("lamp", "x", {"path": str(tmp_path / "lamp")})["pid"]
+    signal_beside_main_thread(pid, signal.SIGTERM)
+    await_end(pid)
+    assert " ends: SIGTERM\n" in Path(keeper.log).read_text()
+    job.kill()
 
 
 def test_job_without_a_keeper() -> None:

@@ -117,6 +117,16 @@ def test_signals_that_another_thread_gets_count(tmp_path: Path) -> None:
         assert ended(session) == 128 + signal.SIGTERM
 
 
+def test_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
+    """As under `nohup`."""
+    code = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nsys.exit(shell(this_host(), env=ENV))"
+    with terminal(tmp_path, code) as session:
+        session.expect(PROMPT)
+        os.kill(session.pid, signal.SIGHUP)
+        session.sendline("exit 5")
+        assert ended(session) == 5
+
+
 def test_ctrl_c_goes_to_the_program_over_there(tmp_path: Path) -> None:
     with terminal(tmp_path) as session:
         session.expect(PROMPT)

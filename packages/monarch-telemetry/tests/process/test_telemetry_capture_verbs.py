@@ -32,6 +32,7 @@ from monarch.telemetry._export.manifest import Meta
 from monarch.telemetry._http.references import Reference
 from monarch.telemetry._queries.catalog import load
 from monarch.telemetry._sql.coverage import Missing
+from tools.thread_signals import signal_beside_main_thread
 
 pytest.importorskip("perfetto")
 TOKEN = "MONARCH_TELEMETRY_TOKEN"
@@ -272,7 +273,7 @@ def test_dashboard_of_a_capture(tmp_path: Path) -> None:
         assert ask(url, "/v1/actions/kill_proc", {"target": str(Reference("proc", job.PROCS[0]))})[0] == 503
         folders = list(tmp_path.glob("monarch-dashboard-*"))
         assert len(folders) == 1 and folders[0].stat().st_mode & 0o777 == 0o700
-        process.send_signal(signal.SIGINT)
+        signal_beside_main_thread(process.pid, signal.SIGINT)
         assert process.wait(30) == 130 and process.stderr is not None and process.stderr.read() == ""
     assert not folders[0].exists()
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from monarch._core.hosts.proc_setup import ProcSetup as ProcSetup
     from monarch._core.process.peer import is_own_peer as is_own_peer
     from monarch._core.process.python_command import python_command as python_command
+    from monarch._core.process.signal_thread import SignalThread as SignalThread
 
 # The version of this interface: a wheel that was built for another major version is refused.
 VERSION = (0, 1)
@@ -77,6 +78,7 @@ _HOMES = {
     "hosts.proc_setup": ("ProcSetup",),
     "process.peer": ("is_own_peer",),
     "process.python_command": ("python_command",),
+    "process.signal_thread": ("SignalThread",),
 }
 # End of the generated table.
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

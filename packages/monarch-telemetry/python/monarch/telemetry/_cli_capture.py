@@ -248,6 +248,7 @@ def capture_dashboard(db: str, host: str, port: int, tls_cert: Path | None, tls_
 
 def _serve(parts: Parts, host: str, port: int, tls: tuple[Path, Path] | None = None) -> int:
     """Serves until a signal. The tokens are in a folder of this process alone, so that no command takes this server for a job."""
+    from monarch.extension import SignalThread
     from monarch.telemetry._dashboard.files import NOT_BUILT, files
     from monarch.telemetry._http.serve import serve
 
@@ -256,23 +257,21 @@ def _serve(parts: Parts, host: str, port: int, tls: tuple[Path, Path] | None = N
     ended = threading.Event()
     code = _INTERRUPTED
 
-    def end(number: int, _frame: Any) -> None:
+    def end(number: int) -> None:
         nonlocal code
         code = _INTERRUPTED if number == signal.SIGINT else _TERMINATED
         ended.set()
 
     folder = Path(tempfile.mkdtemp(prefix="monarch-dashboard-"))
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        serving = serve(parts, folder, [(host, port)], tls=_tls(tls))
-        try:
-            _print(f"{serving.dashboard_url()}\n")
-            ended.wait()
-        finally:
-            serving.stop()
+        with SignalThread((signal.SIGINT, signal.SIGTERM), end):
+            serving = serve(parts, folder, [(host, port)], tls=_tls(tls))
+            try:
+                _print(f"{serving.dashboard_url()}\n")
+                ended.wait()
+            finally:
+                serving.stop()
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         shutil.rmtree(folder, ignore_errors=True)
     return code
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from monarch._core.hosts.trust import Given
+from monarch._core.process.signal_thread import SignalThread
 from monarch._core.start.worker import WorkerLoop
 
 
@@ -19,8 +20,7 @@ def run(listen: str, secret_file: str | None, insecure: bool, publish: str | Non
         loop = WorkerLoop(listen, Given(secret_file, None, None, insecure), port_tries)
     except (ValueError, OSError) as e:
         raise click.ClickException(e.strerror if isinstance(e, OSError) and e.strerror else str(e)) from None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: loop.end())
+    SignalThread((signal.SIGTERM, signal.SIGINT), lambda number: loop.end())
     click.echo(f"listening at {loop.url}")
     if publish is not None:
         _publish(publish, loop)

@@ -19,7 +19,6 @@ from monarch.job._cli.verb import INTERRUPTED, job_and_hosts, mesh_of, pairs, va
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import FrameType
 
     from monarch.job._client.execution import Target
     from monarch.job._job.job_state import JobState
@@ -249,8 +248,10 @@ def attend() -> None:
         if stream is not None:  # closed by the caller  # pyright: ignore[reportUnnecessaryComparison]
             stream.flush()
     read, write = os.pipe2(os.O_CLOEXEC)
+    # The end of the child is a signal too, where the caller of this process does not ignore it.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # A signal in between waits until the parent can pass it on.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [*_PASSED_ON, signal.SIGTSTP])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [*_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD])
     pid = os.fork()
     if pid == 0:
         os.close(write)
@@ -262,7 +263,7 @@ def attend() -> None:
         threading.Thread(target=_watch, args=(read,), daemon=True, name="monarch-attended").start()
         return
     os.close(read)
-    _wait(pid, before)
+    _wait(pid)
 
 
 def _continue_with_parent() -> None:
@@ -280,28 +281,22 @@ def _watch(pipe: int) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def _wait(pid: int, mask: set[int]) -> NoReturn:
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        os.kill(pid, signal.SIGINT)
-        # A stopped child would not end.
-        os.kill(pid, signal.SIGCONT)
-
-    def pause(number: int, frame: FrameType | None) -> None:
-        # Ctrl-Z: both stop, and go on together.
-        os.kill(pid, signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        os.kill(pid, signal.SIGCONT)
-
-    for number in _PASSED_ON:
-        # What is ignored, as by `nohup`, stays ignored.
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, pass_on)
-    if signal.getsignal(signal.SIGTSTP) != signal.SIG_IGN:
-        signal.signal(signal.SIGTSTP, pause)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+def _wait(pid: int) -> NoReturn:
+    """All signals that count are blocked, and stay it: `sigwait` misses none, whenever it comes."""
+    # What is ignored, as by `nohup`, stays ignored.
+    waited = {number for number in (*_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD) if signal.getsignal(number) != signal.SIG_IGN}
     # WNOWAIT: until the child is reaped below, its number stands for no other process.
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [*_PASSED_ON, signal.SIGTSTP])
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        number = signal.sigwait(waited)
+        if number in _PASSED_ON:
+            os.kill(pid, signal.SIGINT)
+            # A stopped child would not end.
+            os.kill(pid, signal.SIGCONT)
+        elif number == signal.SIGTSTP:
+            # Ctrl-Z: both stop, and go on together.
+            os.kill(pid, signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os.kill(pid, signal.SIGCONT)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     # Not `sys.exit`: what runs at exit has run in the child.
     os._exit(code if code >= 0 else 128 - code)

@@ -11,9 +11,11 @@ import termios
 import threading
 import tty
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any
 
 from monarch.actor import Actor, HostMesh, MeshFailure, endpoint, this_proc
+from monarch.extension import SignalThread
 from monarch.job._client.exec import check_folder, check_words
 from monarch.job._client.execution import cannot_start
 from monarch.job._files import audit
@@ -21,15 +23,12 @@ from monarch.job._host.command import Refusal
 from monarch.job._host.terminal import Terminal
 from monarch.job.errors import ExecError
 
-if TYPE_CHECKING:
-    from types import FrameType
-
-
 _TYPED = 4096
 # As many writes may be on their way; then it is looked every so many seconds whether there is room again.
 _UNTAKEN, _LOOK_AGAIN = 64, 0.02
 # As ssh has it: after the start of a line, ends the session even if the host does not answer any more.
 _ESCAPE = b"~."
+_LEAVE = (signal.SIGHUP, signal.SIGTERM)
 
 
 def shell(host_mesh_singleton: HostMesh, *, env: dict[str, str] | None = None, workdir: str | None = None) -> int:
@@ -92,9 +91,9 @@ class _Session:
     def run(self) -> int:
         shower = threading.Thread(target=self._show, daemon=True, name="monarch-shell")
         try:
-            with _raw(_input()), _signals(self._signalled) as wanted:
+            with _raw(_input()), self._signals():
                 shower.start()
-                self._type(wanted)
+                self._type()
         finally:
             # The other thread writes into its pipe until the session is over.
             if self.code is not None or self.error is not None:
@@ -106,6 +105,17 @@ class _Session:
         if self.error is not None:
             raise self.error
         return 255 if self.code is None else self.code
+
+    def _signals(self) -> AbstractContextManager[object]:
+        """Numbers of signals come through a pipe, if this is the main thread; else nothing comes."""
+        if threading.current_thread() is not threading.main_thread():
+            return nullcontext()
+        os.set_blocking(self._signalled, False)
+        return SignalThread((signal.SIGWINCH, *_LEAVE), self._pass_on)
+
+    def _pass_on(self, number: int) -> None:
+        with suppress(BlockingIOError):  # enough to read
+            os.write(self._signalled, bytes([number]))
 
     def _show(self) -> None:
         try:
@@ -119,7 +129,7 @@ class _Session:
             self.error = e
         os.write(self._over, b"x")
 
-    def _type(self, wanted: dict[int, str]) -> None:
+    def _type(self) -> None:
         source = _input()
         if source is None:
             self.sent.append(self.terminal.end_input.call_one())
@@ -132,10 +142,9 @@ class _Session:
                 return
             if self.signalled in ready:
                 for number in os.read(self.signalled, 64):
-                    if wanted.get(number) == "resize":
-                        self.terminal.resize.broadcast(_window())
-                    elif wanted.get(number) == "leave":
+                    if number in _LEAVE:
                         raise SystemExit(128 + number)
+                    self.terminal.resize.broadcast(_window())
             if source in ready:
                 data = _typed(source)
                 if not data:
@@ -232,36 +241,3 @@ class _raw:
                 termios.tcsetattr(self.fd, termios.TCSANOW, self.before)
             except termios.error:  # it hung up
                 return
-
-
-class _signals:
-    """Numbers of signals come as bytes through a pipe, if this is the main thread; else nothing comes.
-
-    The interpreter writes them at once. A handler in Python would run when this thread wakes: not before the next key, if another thread
-    got the signal, or if it came just before the wait.
-    """
-
-    def __init__(self, write: int) -> None:
-        self.write = write
-        self.before: dict[int, Any] = {}
-        self.woken_before = -1
-
-    def __enter__(self) -> dict[int, str]:
-        wanted: dict[int, str] = {signal.SIGWINCH: "resize", signal.SIGHUP: "leave", signal.SIGTERM: "leave"}
-        if threading.current_thread() is not threading.main_thread():
-            return {}
-        os.set_blocking(self.write, False)
-        self.woken_before = signal.set_wakeup_fd(self.write, warn_on_full_buffer=False)
-        for number in wanted:
-            self.before[number] = signal.signal(number, _noticed)
-        return wanted
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-        if self.before:
-            signal.set_wakeup_fd(self.woken_before)
-
-
-def _noticed(number: int, frame: FrameType | None) -> None:
-    """The pipe has it."""

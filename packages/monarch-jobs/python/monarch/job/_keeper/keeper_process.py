@@ -57,6 +57,7 @@ def _keep(given: dict[str, Any], ready: int) -> str:
     lock = _locked(folder) if follows is None else -1
     _say(f"keeper of {given['title']}, pid {os.getpid()}")
     import monarch.actor
+    from monarch.extension import SignalThread
     from monarch.job._keeper.keeper_server import KeeperServer
     from monarch.job._keeper.kept_job import KeptJob
     from monarch.job._keeper.kept_services import KeptServices
@@ -71,8 +72,7 @@ def _keep(given: dict[str, Any], ready: int) -> str:
     services = KeptServices(folder=given["folder"])
     services.restore(job.hosts)
     server = KeeperServer(folder, os.path.join(given["folder"], LOG), job.hosts, services, lost=job.lost)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: server.end(signal.Signals(number).name))
+    SignalThread((signal.SIGTERM, signal.SIGINT), lambda number: server.end(signal.Signals(number).name))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     job.watch(server.end)
     _tell(ready, b"ready")

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -142,8 +143,18 @@ def as_json(status: AppStatus) -> dict[str, Any]:
 def serve(requests: socket.socket, process: SchedulerProcess) -> None:
     """Answers until the end of the input: `{"answer": ...}`, or `{"error": text, "command": ..., "exit_code": ...}`."""
     actions = {"submit": process.submit, "describe": process.describe, "cancel": process.cancel, "logs": process.logs}
+    # A signal that comes just before a read interrupts nothing. The interpreter writes into the pipe at once.
+    signalled, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     with requests.makefile("rb") as lines:
-        for line in lines:
+        while True:
+            # One request at a time: the client waits for its answer.
+            ready, _, _ = select.select([requests, signalled], [], [])
+            if signalled in ready:
+                os.read(signalled, 64)
+                continue
+            if not (line := lines.readline()):
+                return
             request: dict[str, Any] = json.loads(line)
             try:
                 answer = {"answer": actions[request.pop("what")](**request)}

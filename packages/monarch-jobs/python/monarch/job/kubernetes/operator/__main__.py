@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import click
 
+from monarch.extension import SignalThread
 from monarch.job.errors import JobError
 from monarch.job.kubernetes.access.client import Cluster
 from monarch.job.kubernetes.access.config import KubeConfig
@@ -55,8 +56,7 @@ def main(metrics_at: Place, health_at: Place, leader_elect: bool, namespace: str
     log = logging.getLogger("monarch-operator")
     stop, lost = threading.Event(), threading.Event()
     wake = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: (stop.set(), wake.set()))
+    SignalThread((signal.SIGTERM, signal.SIGINT), lambda number: (stop.set(), wake.set()))
     try:
         connection = KubeConfig().load()
     except JobError as error:
