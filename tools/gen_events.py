@@ -61,8 +61,8 @@ The ring of a process is a memory file without a name (`memfd`). The process has
 | gone | when the agent has ended, in whatever way: the kernel frees the file with its last descriptor, and nothing is left to remove |
 
 A ring has slots of 128 bytes for `flight_recorder_events` events, 16,384 if nothing else is set, and 420 KiB beside them: 2.5 MiB in all.
-The kernel provides what was written to. Of a slot's bytes 8 are a sequence number, 8 the time, 8 type and thread, 24 the trace
-([extending.md](extending.md#traces)), and 80 are fields.
+The kernel provides what was written to. Of a slot's bytes 8 are a sequence number, 8 the time, 8 type, number of fields and
+thread, 24 the trace ([extending.md](extending.md#traces)), and 80 are fields.
 
 - A writer takes a number by one atomic addition, marks the slot of that number as being written, stores the record, and publishes it.
   A writer takes no lock, makes no system call, allocates nothing, and does not need the GIL. Threads do not wait for each other.
@@ -88,7 +88,8 @@ their times. `traced` functions are no spans.
 
 ## The types
 
-Names, numbers and fields are stable: a type may get more fields at its end. An `id` is a number of 64 bits (of a process, a mesh, a call, a
+Names, numbers and fields are stable: a type may get more fields at its end. A field is 0, or an empty text, in an event whose process
+did not have the field yet. An `id` is a number of 64 bits (of a process, a mesh, a call, a
 span). The types that are marked *reserved* are not emitted yet.
 
 """

@@ -84,6 +84,27 @@ assert [f["kind"] for f in of(found, "actor.end")] == ["stopped"], of(found, "ac
     assert done.stderr == ""
 
 
+def test_events_name_the_part_of_a_mesh():
+    done = run(
+        ACTORS
+        + """
+procs = this_host().spawn_procs(per_host={"rows": 2, "a b": 3})
+part = procs.slice(rows=1)
+worker, other = procs.spawn("worker", Worker), part.spawn("other", Worker)
+row = worker.slice(rows=1)
+for mesh in (worker, worker.slice(**{"a b": 1}), row.slice(**{"a b": slice(0, 3, 2)}), row.slice(**{"a b": 2}), other):
+    mesh.pid.call().get()
+found = events.recordings()[0].reader().read()
+sent = [(f["offset"], f["dims"]) for f in of(found, "message.sent") if f["method"] == "pid"]
+assert sent == [(0, "")] * 6 + [(2, "rows=2:3")] * 2 + [(4, '"a b"=2:2')] * 2 + [(6, "")] + [(0, "")] * 3, sent
+made = [(f["class"].rpartition(".")[2], f["offset"], f["dims"]) for f in of(found, "mesh.made")]
+assert made == [("", 1, ""), ("Worker", 1, 'rows=2:3 "a b"=3:1'), ("Worker", 4, '"a b"=3:1')], made
+""",
+        env=RECORDER,
+    )
+    assert done.stderr == ""
+
+
 def test_a_full_ring_has_the_last_events_and_counts_the_others():
     done = run(
         ACTORS

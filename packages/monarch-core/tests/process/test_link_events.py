@@ -86,8 +86,10 @@ with Workers(3) as workers, workers.attach() as hosts:
     procs = hosts.spawn_procs(per_host={"gpus": 2})
     members = procs.spawn("members", Worker)
     members.step.call("abc").get()
+    members.slice(gpus=1).step.call("abc").get()
     sent = [fields for _, fields in own("cast.sent") if fields["method"] == "step"]
-    assert [fields["targets"] for fields in sent] == [6] and sent[0]["bytes"] > 0, sent
+    assert [(fields["targets"], fields["offset"], fields["dims"]) for fields in sent] == [(6, 0, ""), (3, 2, "hosts=3:2")], sent
+    assert sent[0]["bytes"] > 0, sent
     steps = own("cast.step")
     assert {fields["number"] for _, fields in steps} >= {0} and all(fields["bytes"] > 0 for _, fields in steps), steps
     answers = [fields for _, found in members.agent.call("reduction.step").get().items() for _, fields in found]

@@ -107,6 +107,27 @@ print("=", rows("SELECT count(*) FROM sent_messages s JOIN meshes m ON m.id = s.
     ]
 
 
+def test_what_is_called_is_the_slice():
+    assert shown("""
+workers.slice(gpus=1).spawn("second", Worker).step.call(1).get()
+worker.slice(gpus=slice(1, 2)).step.broadcast(2)
+worker.slice(gpus=1).step.call_one(3).get()
+until("SELECT count(*) FROM sent_messages s JOIN meshes m ON m.id = s.actor_mesh_id WHERE m.given_name IN ('worker', 'second')", [(3,)])
+print("=", rows("SELECT s.view_json, s.shape_json = s.view_json FROM sent_messages s JOIN meshes m ON m.id = s.actor_mesh_id"
+                " WHERE m.given_name IN ('worker', 'second') ORDER BY s.timestamp_us"))
+print("=", rows("SELECT parent_view_json FROM meshes WHERE given_name = 'second'"))
+""") == [
+        str(
+            [
+                ('{"labels": [], "slice": {"offset": 0, "sizes": [], "strides": []}}', True),
+                ('{"labels": ["gpus"], "slice": {"offset": 1, "sizes": [1], "strides": [1]}}', True),
+                ('{"labels": [], "slice": {"offset": 1, "sizes": [], "strides": []}}', True),
+            ]
+        ),
+        str([('{"labels": [], "slice": {"offset": 1, "sizes": [], "strides": []}}',)]),
+    ]
+
+
 def test_what_was_there_before_is_known():
     assert shown("""
 print("=", rows("SELECT a.rank, a.display_name, m.given_name FROM actors a JOIN meshes m ON a.mesh_id = m.id"
@@ -114,6 +135,7 @@ print("=", rows("SELECT a.rank, a.display_name, m.given_name FROM actors a JOIN 
 print("=", rows("SELECT p.given_name, p.class FROM meshes m JOIN meshes p ON m.parent_mesh_id = p.id WHERE m.given_name = 'worker'"))
 print("=", rows("SELECT p.given_name, p.class FROM meshes m JOIN meshes p ON m.parent_mesh_id = p.id WHERE m.given_name = 'workers'"))
 print("=", rows("SELECT shape_json, parent_view_json FROM meshes WHERE given_name = 'worker'"))
+print("=", rows("SELECT parent_view_json FROM meshes WHERE given_name = 'workers'"))
 print("=", rows("SELECT m.given_name, p.rank, p.ended_us FROM procs p JOIN meshes m ON p.mesh_id = m.id ORDER BY m.given_name, p.rank"))
 print("=", rows("SELECT state, left_us FROM hosts"), rows("SELECT given_name FROM meshes WHERE class = 'Host'"))
 """) == [
@@ -121,6 +143,7 @@ print("=", rows("SELECT state, left_us FROM hosts"), rows("SELECT given_name FRO
         "[('workers', 'Proc')]",
         "[('hosts', 'Host')]",
         str([('{"labels": ["gpus"], "slice": {"offset": 0, "sizes": [2], "strides": [1]}}',) * 2]),
+        str([('{"labels": [], "slice": {"offset": 0, "sizes": [], "strides": []}}',)]),
         "[('client', 0, None), ('workers', 0, None), ('workers', 1, None)]",
         "[('ready', None)] [('hosts',)]",
     ]

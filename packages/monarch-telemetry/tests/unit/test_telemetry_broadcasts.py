@@ -16,12 +16,12 @@ from monarch.telemetry._ingest.rows import Rows
 from monarch.telemetry._ingest.sampling import Sampling
 
 CLIENT, MESH = (1 << 63) + 21, (1 << 63) + 31
-_TYPES = {"us": pa.int64(), "trace": pa.binary(24), "thread": pa.uint32(), "method": pa.string()}
+_TYPES = {"us": pa.int64(), "trace": pa.binary(24), "thread": pa.uint32(), "method": pa.string(), "dims": pa.string()}
 
 
 def event(number: int, rank: int, **fields: Any) -> dict[str, Any]:
     found = {"proc": CLIENT, "thread": 7, "number": number, "us": 1_000_000 + number, "trace": bytes(24), "mesh": MESH, "method": "step"}
-    return {**found, "rank": rank, "sender": 0, "call": 0, "bytes": 10, "parent": 0, **fields}
+    return {**found, "rank": rank, "sender": 0, "call": 0, "bytes": 10, "parent": 0, "offset": 0, "dims": "", **fields}
 
 
 def rows(*events: dict[str, Any]) -> Rows:
@@ -61,7 +61,18 @@ def test_threads_do_not_mix_their_broadcasts() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"mesh": 5}, {"method": "other"}, {"bytes": 11}, {"sender": 3}, {"trace": b"\1" * 24}, {"thread": 8}, {"proc": 9}]
+    "fields",
+    [
+        {"mesh": 5},
+        {"offset": 2},
+        {"dims": "gpus=2:1"},
+        {"method": "other"},
+        {"bytes": 11},
+        {"sender": 3},
+        {"trace": b"\1" * 24},
+        {"thread": 8},
+        {"proc": 9},
+    ],
 )
 def test_what_differs_is_another_broadcast(fields: dict[str, Any]) -> None:
     assert firsts([event(1, 0), event(2, 1)]) == [True, False]

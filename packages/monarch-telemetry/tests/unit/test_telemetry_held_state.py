@@ -29,7 +29,10 @@ _numbers = itertools.count(1)
 
 
 def rows(*events: dict[str, Any]) -> Rows:
-    filled = [{"proc": PROC, "number": next(_numbers), "thread": 7, "trace": bytes(24), "us": 1_000_000, **event} for event in events]
+    filled = [
+        {"proc": PROC, "number": next(_numbers), "thread": 7, "trace": bytes(24), "us": 1_000_000, "offset": 0, "dims": "", **event}
+        for event in events
+    ]
     columns = {
         name: pa.array([one[name] for one in filled], _COLUMNS.get(name) or _KINDS[type(value)]) for name, value in filled[0].items()
     }

@@ -31,11 +31,13 @@ HOST, CLIENT, WORKER, MESH, PROCS = 11, 21, (1 << 63) + 5, 31, 41
 ID = st.integers(0, (1 << 64) - 1)
 _KINDS = {int: pa.uint64(), str: pa.string(), float: pa.float64(), bytes: pa.binary()}
 _numbers = iter(range(1, 1 << 40))
+# What events have of a whole mesh.
+WHOLE = {"offset": 0, "dims": ""}
 
 
 def rows(*events: dict[str, Any], proc: int = WORKER, us: int = 1_000_000) -> Rows:
     """Events of one type of a process, with the columns that each type has."""
-    filled = [{"proc": proc, "number": next(_numbers), "thread": 7, "trace": bytes(24), "us": us, **event} for event in events]
+    filled = [{"proc": proc, "number": next(_numbers), "thread": 7, "trace": bytes(24), "us": us, **WHOLE, **event} for event in events]
     kinds = {"us": pa.int64(), "trace": pa.binary(24), "thread": pa.uint32()}
     columns = {name: pa.array([one[name] for one in filled], kinds.get(name) or _kind([one[name] for one in filled])) for name in filled[0]}
     return Rows(len(filled), columns)
@@ -289,13 +291,35 @@ def test_client_is_the_root_and_an_old_actor_idle() -> None:
     assert statuses == [(actor_id(CLIENT, 0), "Client"), (actor_id(WORKER, MESH), "Created"), (actor_id(WORKER, MESH), "Idle")]
 
 
-def test_procs_have_their_mesh_of_hosts_as_parent() -> None:
+@pytest.mark.parametrize(
+    ("part", "view"),
+    [
+        ({"offset": 2, "dims": "hosts=2:1"}, {"labels": ["hosts"], "slice": {"offset": 1, "sizes": [2], "strides": [1]}}),
+        # Of a process of an older version.
+        (WHOLE, None),
+    ],
+)
+def test_procs_have_the_part_of_their_hosts(part: dict[str, Any], view: Any) -> None:
     kept = store()
-    made = {"parent": 77, "class": "", "name": "procs", "creator": "<root>", "shape": '{"hosts": 2, "gpus": 3}', "age": 0}
+    made = {"parent": 77, "class": "", "name": "procs", "creator": "<root>", "shape": '{"hosts": 2, "gpus": 3}', "age": 0, **part}
     Facts(kept, Places(), HOST, "here", CLIENT).begun({"mesh.made": rows({"mesh": PROCS, **made}, proc=CLIENT)})
-    ((kind, parent, view, region),) = ask(kept, "SELECT class, parent_mesh_id, parent_view_json, shape_json FROM meshes")
-    assert (kind, parent, view) == ("Proc", 77, None)
+    ((kind, parent, found, region),) = ask(kept, "SELECT class, parent_mesh_id, parent_view_json, shape_json FROM meshes")
+    assert (kind, parent, json.loads(found or "null")) == ("Proc", 77, view)
     assert json.loads(region) == {"labels": ["hosts", "gpus"], "slice": {"offset": 0, "sizes": [2, 3], "strides": [3, 1]}}
+
+
+def test_what_is_sent_to_a_slice_has_its_view() -> None:
+    whole, mesh = '{"labels": ["gpus"]}', {"mesh": MESH, "method": "step", "sender": 0, "bytes": 1, "parent": 0, "rank": 0, "peer": WORKER}
+    parts = [WHOLE, {"offset": 1, "dims": ""}, {"offset": 4, "dims": 'hosts=2:4 "a \\"b"=3:1'}, {"offset": 4, "dims": "gpus=1:1"}, WHOLE]
+    sent = rows(*({**mesh, **part, "call": call} for call, part in enumerate(parts, 1)), proc=CLIENT)
+    found = Messages(Sampling()).batches(Broadcasts().mark({"message.sent": sent}), {MESH: whole})["sent_messages"]
+    views = [view for view, shape in values(found, "view_json", "shape_json") if view == shape]
+    assert views[0] == views[4] == whole and len(views) == 5
+    assert [json.loads(view) for view in views[1:4]] == [
+        {"labels": [], "slice": {"offset": 0, "sizes": [], "strides": []}},
+        {"labels": ["hosts", 'a "b'], "slice": {"offset": 3, "sizes": [2, 3], "strides": [4, 1]}},
+        {"labels": ["gpus"], "slice": {"offset": 3, "sizes": [1], "strides": [1]}},
+    ]
 
 
 def test_first_and_last_message_of_an_actor_are_states() -> None:

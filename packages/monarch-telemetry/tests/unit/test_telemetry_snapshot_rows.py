@@ -223,7 +223,7 @@ def test_points_are_those_of_ranks(sizes: list[int], data: st.DataObject) -> Non
 
 def events(*found: dict[str, Any]) -> Rows:
     kinds = {int: pa.uint64(), str: pa.string()}
-    filled = [{"number": 1, **one} for one in found]
+    filled = [{"number": 1, "offset": 0, "dims": "", **one} for one in found]
     columns = {name: pa.array([one[name] for one in filled], kinds[type(filled[0][name])]) for name in filled[0]}
     return Rows(len(filled), columns)
 

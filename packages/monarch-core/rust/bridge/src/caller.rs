@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple};
 use runtime::node::caster::Group;
 use runtime::node::lending::UNDECIDED;
 use runtime::node::mailbox::CHOSEN;
-use runtime::node::peer::{Head, Sent};
+use runtime::node::peer::{Head, Sent, View};
 use runtime::{Cell, Mode, Node, Payload, Peer};
 use wire::frame::EXPLICIT_PORT;
 use wire::{MailboxId, ProcUid, SlotId};
@@ -59,6 +59,8 @@ pub struct Caller {
     targets: Py<Targets>,
     method: Box<[u8]>,
     extent: Box<[u8]>,
+    /// 1 more than the first rank that is addressed, and the dimensions, as events have them; 0 and none for the whole mesh.
+    view: (u64, Box<[u8]>),
     flags: u8,
 }
 
@@ -141,18 +143,22 @@ impl Caller {
         let trace = if around.is_none() { around } else { around.child() };
         let (sender, dest) = (MailboxId(gil::sender_id()), MailboxId(0));
         let (flags, method, extent) = (self.flags, &*self.method, &*self.extent);
-        Ok(Head { dest, sender, slot, rank: 0, flags, trace, parent: around.span, method, extent })
+        let view = View { offset: self.view.0, dims: &self.view.1 };
+        Ok(Head { dest, sender, slot, rank: 0, flags, trace, parent: around.span, view, method, extent })
     }
 }
 
 #[pymethods]
 impl Caller {
-    /// With `explicit`, the method receives a port for its answer.
+    /// With `explicit`, the method receives a port for its answer. `view` is the first rank and the dimensions of the addressed part, for
+    /// events; none for the whole mesh.
     #[new]
-    fn new(targets: &Bound<'_, Targets>, method: &str, extent: &[u8], explicit: bool) -> Self {
+    #[pyo3(signature = (targets, method, extent, explicit, view=None))]
+    fn new(targets: &Bound<'_, Targets>, method: &str, extent: &[u8], explicit: bool, view: Option<(u64, Bound<'_, PyString>)>) -> Self {
         let flags = if explicit { EXPLICIT_PORT } else { 0 };
         let node = targets.get().node.clone();
-        Caller { node, targets: targets.clone().unbind(), method: method.as_bytes().into(), extent: extent.into(), flags }
+        let view = view.map_or_else(Default::default, |(offset, dims)| (offset + 1, dims.to_string_lossy().as_bytes().into()));
+        Caller { node, targets: targets.clone().unbind(), method: method.as_bytes().into(), extent: extent.into(), view, flags }
     }
 
     /// Pickles the arguments, and sends them to all ranks or to the rank `only`. Returns the pending call, or `None` if `how` is -1.

@@ -323,6 +323,7 @@ pub fn log_record(actor: u64, logger: &Bound<'_, PyString>, level: u64, line: &B
 }
 
 #[pyfunction]
+#[allow(clippy::too_many_arguments)]
 pub fn mesh_made(
     mesh: u64,
     parent: u64,
@@ -330,10 +331,12 @@ pub fn mesh_made(
     name: &Bound<'_, PyString>,
     creator: &Bound<'_, PyString>,
     shape: &Bound<'_, PyString>,
+    offset: u64,
+    dims: &Bound<'_, PyString>,
 ) {
-    let (class, name, creator, shape) =
-        (class_name.to_string_lossy(), name.to_string_lossy(), creator.to_string_lossy(), shape.to_string_lossy());
-    ::events::mesh_begins(mesh, parent, class.as_bytes(), name.as_bytes(), creator.as_bytes(), shape.as_bytes());
+    let [class, name, creator, shape, dims] = [class_name, name, creator, shape, dims].map(|text| text.to_string_lossy());
+    let [class, name, creator, shape, dims] = [&class, &name, &creator, &shape, &dims].map(|text| text.as_bytes());
+    ::events::mesh_begins(mesh, parent, class, name, creator, shape, offset, dims);
 }
 
 #[pyfunction]

@@ -23,7 +23,7 @@ fn numbers(n: u64) {
 }
 
 fn message(n: u64) {
-    events::message_sent(n, black_box(b"train_step"), 3, n, n, n, n, 0);
+    events::message_sent(n, black_box(b"train_step"), 3, n, n, n, n, 0, 0, black_box(b""));
 }
 
 fn main() {

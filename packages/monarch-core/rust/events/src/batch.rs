@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::layout::{FIELDS, KIND, SEQ, SLOT, TIME, TRACE, Words};
+use crate::layout::{COUNT, FIELDS, KIND, SEQ, SLOT, TIME, TRACE, Words};
 use crate::reader::{Record, Value};
 use crate::table::{Unit, type_of};
 use crate::text;
@@ -62,6 +62,17 @@ pub struct Batch {
     names: HashMap<u64, u64>,
 }
 
+/// How many fields an event was written with.
+fn written(kind: u64) -> usize {
+    match ((kind >> COUNT) as u8, kind as u16) {
+        // Of rings without these numbers: what types had then.
+        (0, 5) => 8,
+        (0, 14 | 25) => 7,
+        (0, _) => SLOT - FIELDS,
+        (count, _) => usize::from(count),
+    }
+}
+
 impl Batch {
     pub fn len(&self) -> usize {
         self.records.len()
@@ -80,6 +91,9 @@ impl Batch {
         slot[SEQ] = number;
         slot[TIME] = slot[TIME].wrapping_add(epoch);
         let fields = type_of(slot[KIND] as u16).map_or(&[][..], |t| t.fields);
+        // What is behind the fields of an event is left of another one.
+        let count = written(slot[KIND]);
+        slot[FIELDS..].iter_mut().skip(count).for_each(|word| *word = 0);
         for (field, word) in fields.iter().zip(&mut slot[FIELDS..]) {
             *word = match field.unit {
                 Unit::Name => match self.names.get(word) {

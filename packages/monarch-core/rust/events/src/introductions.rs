@@ -13,7 +13,7 @@ use crate::table::{actor_start, mesh_made, proc_start};
 enum Kept {
     Proc { name: Box<[u8]>, rank: u64 },
     Actor { display: Box<[u8]> },
-    Mesh { parent: u64, class: Box<[u8]>, name: Box<[u8]>, creator: Box<[u8]>, shape: Box<[u8]> },
+    Mesh { parent: u64, class: Box<[u8]>, name: Box<[u8]>, creator: Box<[u8]>, shape: Box<[u8]>, offset: u64, dims: Box<[u8]> },
 }
 
 /// The kind of a fact; the order is the order of recording.
@@ -32,7 +32,9 @@ impl Kept {
         match self {
             Kept::Proc { name, rank } => proc_start(name, *rank, u64::from(std::process::id()), mesh, age),
             Kept::Actor { display } => actor_start(mesh, display, age),
-            Kept::Mesh { parent, class, name, creator, shape } => mesh_made(mesh, *parent, class, name, creator, shape, age),
+            Kept::Mesh { parent, class, name, creator, shape, offset, dims } => {
+                mesh_made(mesh, *parent, class, name, creator, shape, age, *offset, dims);
+            }
         }
     }
 }
@@ -64,10 +66,11 @@ pub fn actor_is_gone(mesh: u64) {
     forget(Kind::Actor, mesh);
 }
 
-/// Records that this process has spawned a mesh.
-pub fn mesh_begins(mesh: u64, parent: u64, class: &[u8], name: &[u8], creator: &[u8], shape: &[u8]) {
-    let [class, name, creator, shape] = [class, name, creator, shape].map(Into::into);
-    keep(Kind::Mesh, mesh, Kept::Mesh { parent, class, name, creator, shape });
+/// Records that this process has spawned a mesh, on the part of the parent with this offset and these dimensions.
+#[allow(clippy::too_many_arguments)]
+pub fn mesh_begins(mesh: u64, parent: u64, class: &[u8], name: &[u8], creator: &[u8], shape: &[u8], offset: u64, dims: &[u8]) {
+    let [class, name, creator, shape, dims] = [class, name, creator, shape, dims].map(Into::into);
+    keep(Kind::Mesh, mesh, Kept::Mesh { parent, class, name, creator, shape, offset: offset + 1, dims });
 }
 
 /// Forgets a mesh of this process, which has ended.

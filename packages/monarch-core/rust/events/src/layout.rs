@@ -16,11 +16,13 @@ pub const NAMES: usize = 128 << 10;
 /// Bytes for texts, which the newest texts overwrite.
 pub const TEXTS: usize = 256 << 10;
 
-/// The words of a slot: sequence number, time, kind and thread, trace context, fields.
+/// The words of a slot: sequence number, time, kind, number of fields and thread, trace context, fields.
 pub const SLOT: usize = 16;
 pub const SEQ: usize = 0;
 pub const TIME: usize = 1;
 pub const KIND: usize = 2;
+/// Where the number of fields is in the word of the kind: a field that a type got later is not in rings of before.
+pub const COUNT: u32 = 16;
 pub const TRACE: usize = 3;
 pub const FIELDS: usize = 6;
 

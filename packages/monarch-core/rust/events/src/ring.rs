@@ -7,8 +7,8 @@ use std::sync::atomic::fence;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::layout::{
-    FIELDS, H_CAPACITY, H_CHANGES, H_EPOCH, H_HEAD, H_MAGIC, H_PID, H_PROC, KIND, MAGIC, SEQ, SLOT, TIME, TRACE, Words, capacity, size,
-    slots_at,
+    COUNT, FIELDS, H_CAPACITY, H_CHANGES, H_EPOCH, H_HEAD, H_MAGIC, H_PID, H_PROC, KIND, MAGIC, SEQ, SLOT, TIME, TRACE, Words, capacity,
+    size, slots_at,
 };
 use crate::memory::Memory;
 use crate::recorder::now;
@@ -85,7 +85,7 @@ impl Ring {
         // A reader of any word of the record also reads the mark that it is being written.
         fence(Release);
         slot[TIME].store(now(), Relaxed);
-        slot[KIND].store(u64::from(kind) | u64::from(thread()) << 32, Relaxed);
+        slot[KIND].store(u64::from(kind) | (N as u64) << COUNT | u64::from(thread()) << 32, Relaxed);
         for (word, part) in slot[TRACE..FIELDS].iter().zip(trace()) {
             word.store(part, Relaxed);
         }

@@ -161,6 +161,8 @@ events! {
         call: Id "number of the call in the sender; 0 without a waiting caller",
         bytes: Bytes "size of the arguments",
         parent: Id "span that sends it; 0 without a trace",
+        offset: Count "1 more than the first rank of the part of the mesh that was addressed; 0: the whole mesh",
+        dims: Name "dimensions of that part, each with its size and stride, such as `hosts=2:4 gpus=4:1`",
     }
     6 message_received "message.received" true "A message waits in the mailbox of its actor." {
         mesh: Id "mesh of the actor",
@@ -221,6 +223,8 @@ events! {
         bytes: Bytes "size of the arguments",
         parent: Id "span that sends it; 0 without a trace",
         sender: Id "mesh of the sending actor; 0 outside actors",
+        offset: Count "1 more than the first rank of the part of the mesh that was addressed; 0: the whole mesh",
+        dims: Name "dimensions of that part, each with its size and stride, such as `hosts=2:4 gpus=4:1`",
     }
     15 cast_step "cast.step" true "An agent has passed a cast on to another host." {
         host: Id "the agent of the other host",
@@ -287,6 +291,8 @@ events! {
         creator: Name "display name of the owner",
         shape: Text "labels and sizes of the dimensions as a JSON object",
         age: Nanoseconds "time since then: it is recorded again when recording begins",
+        offset: Count "1 more than the first rank of the part of the parent on which it was spawned",
+        dims: Name "dimensions of that part, as in `message.sent`",
     }
     26 output_line "output.line" true "A proc has printed a line; the agent of its host records it." {
         proc: Id "the proc",

@@ -1,6 +1,8 @@
 //! Batches of events: records and columns agree, and lost texts are marked.
 
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use events::{Batch, Columns, Reader, Ring, Value};
 
@@ -10,6 +12,10 @@ const USER: u16 = 21;
 const DEPTH: u16 = 9;
 /// `metric.update`: names, a float, a text.
 const METRIC: u16 = 22;
+/// `mesh.made`: it got two fields later.
+const MADE: u16 = 25;
+/// Bytes of an event in a ring.
+const SLOT: u64 = 128;
 
 fn ring(events: usize) -> (Ring, OwnedFd, Reader) {
     let (ring, fd) = Ring::create(7, events).unwrap();
@@ -86,4 +92,23 @@ fn a_batch_has_at_most_what_was_asked_for_and_the_next_goes_on() {
     let (first, rest) = (reader.drain(7, false), reader.drain(7, false));
     assert_eq!((first.len(), rest.len(), reader.drain(7, false).is_empty()), (7, 3, true));
     assert_eq!(words(&rest.columns()[0], "mesh"), [7, 8, 9]);
+}
+
+#[test]
+fn a_field_that_the_writer_did_not_have_is_empty() {
+    let (ring, fd, mut reader) = ring(256);
+    let made = [1, 2, ring.name(b"Trainer"), ring.name(b"trainer"), ring.name(b"<root>"), ring.text(b"{}"), 7];
+    let full = [11, 12, 13, 14, 15, 16, 17, 18, 19, ring.name(b"left of another event")];
+    (0..256).for_each(|_| ring.write(999, &full));
+    ring.write(MADE, &made);
+    ring.write(MADE, &made);
+    // As a process that counted no fields wrote it.
+    let file = File::from(fd);
+    let kind = file.metadata().unwrap().len() - 256 * SLOT + 2 * 8;
+    file.write_all_at(&u64::from(MADE).to_ne_bytes(), kind).unwrap();
+    reader.skip_to_last(2);
+    let batch = reader.drain(10, false);
+    let of = &batch.columns()[0];
+    assert_eq!((of.kind, words(of, "age"), words(of, "offset")), (MADE, vec![7, 7], vec![0, 0]));
+    assert_eq!(texts(&batch, of, "dims"), vec![Some(String::new()); 2]);
 }

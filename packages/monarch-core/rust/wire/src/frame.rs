@@ -56,6 +56,15 @@ pub const TRACED: u8 = 64;
 /// Length of the prefix: frame length and kind.
 pub const PREFIX: usize = 5;
 
+/// The addressed part of a mesh, as events have it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct View<'a> {
+    /// 1 more than the first rank; 0 for the whole mesh.
+    pub offset: u64,
+    /// The dimensions, UTF-8.
+    pub dims: &'a [u8],
+}
+
 /// The fields of a message before its parts.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Head<'a> {
@@ -70,6 +79,8 @@ pub struct Head<'a> {
     pub trace: Trace,
     /// The span that sends the message. It is not encoded.
     pub parent: u64,
+    /// The addressed part of the mesh. It is not encoded.
+    pub view: View<'a>,
     /// The name of the endpoint, UTF-8.
     pub method: &'a [u8],
     /// The addressed shape; empty if it is the shape of the spawn.
@@ -131,7 +142,7 @@ pub struct Message {
 impl Message {
     fn head(&self) -> Head<'_> {
         let Message { dest, sender, slot, rank, flags, trace, .. } = *self;
-        Head { dest, sender, slot, rank, flags, trace, parent: 0, method: &self.method, extent: &self.extent }
+        Head { dest, sender, slot, rank, flags, trace, method: &self.method, extent: &self.extent, ..Head::default() }
     }
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from monarch._core._native.protocol import CLOSED, ERROR, FIRST_ERROR, NO_ANSWER, OK, PROC_ENDED, STREAM, UNDELIVERED
 from monarch._core.call.actor import EndpointProperty, NotAnEndpoint, check_arguments
 from monarch._core.call.future import Future
+from monarch._core.call.mesh_info import view_of
 from monarch._core.process import root_fault
 from monarch._core.process.current import current_process
 from monarch._core.shape.generic import Generic
@@ -45,7 +46,8 @@ class Endpoint(Generic[P, R]):
         self._propagator = propagator
         targets = mesh._targets()
         self._size = len(targets)
-        self._caller = Caller(targets, name, mesh._addressed_extent(), explicit)
+        extent = mesh._addressed_extent()
+        self._caller = Caller(targets, name, extent, explicit, view_of(mesh._shape) if extent else None)
 
     @property
     def _endpoint_name(self) -> str:

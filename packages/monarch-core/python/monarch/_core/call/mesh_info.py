@@ -7,7 +7,7 @@ from monarch._core.call.answer import proc_ended_failure
 from monarch._core.call.orphan import watch_owner
 from monarch._core.call.runs import each_of
 from monarch._core.process.identity import to_base58, to_label
-from monarch._core.shape.shape import Extent, Point
+from monarch._core.shape.shape import Extent, Point, plain_or_quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from monarch._core.errors.errors import MeshFailure
     from monarch._core.process.ends import ProcEnds
     from monarch._core.process.process import LocalProcess
+    from monarch._core.shape.shape import Shape
 
 
 def reach(process: LocalProcess, job: int, places: list[tuple[int, int]]) -> None:
@@ -41,6 +42,13 @@ def shape_json(extent: Extent) -> str:
     from json import dumps
 
     return dumps(dict(zip(extent.labels, extent.sizes, strict=True)))
+
+
+def view_of(shape: Shape) -> tuple[int, str]:
+    """The part of a mesh as events have it: its first rank, and its dimensions, each with its size and stride."""
+    ranks = shape.ndslice
+    dims = zip(shape.labels, ranks.sizes, ranks.strides, strict=True)
+    return ranks.offset, " ".join([f"{plain_or_quoted(label)}={size}:{stride}" for label, size, stride in dims])
 
 
 class MeshInfo:
@@ -113,9 +121,9 @@ class MeshInfo:
         point = str(Point(rank, self.extent)) if self.extent.labels else ""
         return f"{self.creator}.<{self.class_name + ' ' if self.class_name else ''}{self.name}{point}>"
 
-    def made(self, parent: int) -> None:
-        """Records that this process has spawned the mesh, on a mesh of procs or of hosts."""
-        mesh_made(self.uid, parent, self.class_name, self.name, self.creator, shape_json(self.extent))
+    def made(self, parent: int, on: Shape) -> None:
+        """Records that this process has spawned the mesh, on this part of a mesh of procs or of hosts."""
+        mesh_made(self.uid, parent, self.class_name, self.name, self.creator, shape_json(self.extent), *view_of(on))
 
     def state(self) -> tuple[Any, ...]:
         wire = self.extent.to_wire()

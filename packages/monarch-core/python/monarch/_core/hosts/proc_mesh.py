@@ -125,7 +125,7 @@ class ProcMesh(MeshTrait):
         owned = OwnedMesh(process, owner, info, True)
         vars(handle)["_owned"] = owned
         process.infos[info.uid] = info
-        info.made(parent)
+        info.made(parent, self._shape)
         native = process.native
         for rank, proc in enumerate(procs):
             native.spawn_actor(proc, info.uid, rank.to_bytes(4, "little") + spec)

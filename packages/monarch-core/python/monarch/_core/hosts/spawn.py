@@ -100,7 +100,7 @@ def spawn_procs(
         plans[rank // each].append((uid, setup, command is not None, int((limit or 0) * 1000), shown_rank, info.display(rank), file))
     owned = OwnedMesh(process, owner, info, False)
     process.infos[info.uid] = info
-    info.made(hosts._number())
+    info.made(hosts._number(), hosts._shape)
     procs_spawned(info)
     for agent, asked in zip(agents, plans, strict=True):
         process.native.spawn_procs(agent if agent != process.agent_uid else 0, asked)

@@ -44,7 +44,7 @@ def _quoted(label: str) -> str:
     return '"' + label.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _plain_or_quoted(label: str) -> str:
+def plain_or_quoted(label: str) -> str:
     bare = label.replace("_", "")
     return label if not bare or (bare.isascii() and bare.isalnum()) else _quoted(label)
 
@@ -322,7 +322,7 @@ class Extent(_Dimensions):
         return Extent, (self._labels, self._sizes)
 
     def __repr__(self) -> str:
-        return "{" + ", ".join(f"{_plain_or_quoted(label)}: {size}" for label, size in zip(self._labels, self._sizes, strict=True)) + "}"
+        return "{" + ", ".join(f"{plain_or_quoted(label)}: {size}" for label, size in zip(self._labels, self._sizes, strict=True)) + "}"
 
 
 class Point(_Dimensions):

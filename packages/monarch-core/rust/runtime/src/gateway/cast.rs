@@ -392,7 +392,8 @@ impl Gateway {
             let mut start = Vec::with_capacity(64 + body.method.len() + body.extent.len());
             let at = begin(&mut start, MESSAGE);
             let CastBody { sender, flags, trace, method, extent, .. } = body;
-            Head { dest: d.mailbox, sender, slot, rank: target.rank, flags, trace, parent: 0, method, extent }.put(&mut start, count);
+            Head { dest: d.mailbox, sender, slot, rank: target.rank, flags, trace, method, extent, ..Head::default() }
+                .put(&mut start, count);
             finish(&mut start, at, parts.len());
             let head = Route { from: d.group.source, from_host: d.root, to: target.proc, to_host: job.here, seq: 0 };
             self.hand_on(job, &head, &[&start, parts]);

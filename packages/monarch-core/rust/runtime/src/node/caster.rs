@@ -21,7 +21,7 @@ use crate::node::Node;
 use crate::node::cell::{Mode, Outcome};
 use crate::node::credit::OVERHEAD;
 use crate::node::payload::Payload;
-use crate::node::peer::{Head, Peer};
+use crate::node::peer::{Head, Peer, View};
 
 /// A flag of the call id: the answer goes to the agent of this host, as part of a cast.
 pub const BY_TREE: u64 = 1 << 63;
@@ -171,7 +171,8 @@ impl Node {
             }
             cast
         };
-        let sent = || events::cast_sent(group.mailbox.0, method, group.targets.len() as u64, slot.0, payload.len(), head.parent, sender.0);
+        let (View { offset, dims }, targets, bytes) = (head.view, group.targets.len() as u64, payload.len());
+        let sent = || events::cast_sent(group.mailbox.0, method, targets, slot.0, bytes, head.parent, sender.0, offset, dims);
         events::in_trace(trace.words(), sent);
         let drain = self.hand_over(cast);
         drop(_in_order);

@@ -10,7 +10,7 @@ use crate::node::caster::BY_TREE;
 use crate::node::cell::Outcome;
 use crate::node::mailbox::{CHOSEN, Incoming};
 use crate::node::payload::{OutPart, Payload, keep};
-use crate::node::peer::{Head, Peer, Sent};
+use crate::node::peer::{Head, Peer, Sent, View};
 
 impl Node {
     /// Sends to an actor or a port of any process. Returns `Full` only if `queue` is false.
@@ -24,8 +24,9 @@ impl Node {
     ) -> Sent {
         let sent = self.hand_over_message(peer, head, parts, local, queue);
         if sent == Sent::Yes {
-            let (call, rank) = (head.slot.0, u64::from(head.rank & !CHOSEN));
-            let sent = || events::message_sent(head.dest.0, head.method, rank, peer.uid.0, head.sender.0, call, parts.len(), head.parent);
+            let Head { dest, sender, slot, parent, view: View { offset, dims }, method, .. } = *head;
+            let (rank, bytes) = (u64::from(head.rank & !CHOSEN), parts.len());
+            let sent = || events::message_sent(dest.0, method, rank, peer.uid.0, sender.0, slot.0, bytes, parent, offset, dims);
             events::in_trace(head.trace.words(), sent);
         }
         sent

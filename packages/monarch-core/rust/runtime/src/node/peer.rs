@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use net::{Block, Link, RecvPart, Waiter};
-pub use wire::frame::Head;
+pub use wire::frame::{Head, View};
 use wire::frame::{MESSAGE, REPLY, RETURN, begin, put_reply_head};
 use wire::frame_fragment::Gathering;
 use wire::{Control, Frame, MailboxId, Part, ProcUid, SlotId, Status};

@@ -2,7 +2,8 @@
 
 Such messages have no number of a call. The sender hands the messages of a broadcast over one after another on one thread, in the order of
 the ranks of the shape that is addressed; before them goes the one cast to all of its receivers on other hosts. So an event goes on with
-the broadcast of the one before it on its thread, where mesh, method, sender, size and span are the same and the rank is a higher one.
+the broadcast of the one before it on its thread, where the part of the mesh, method, sender, size and span are the same and the rank is
+a higher one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from monarch.telemetry._ingest.rows import Rows
 
 # A column of booleans that `mark` adds: whether this event is the first one of its call or broadcast. Of calls all have it.
 FIRST = "first"
-_SAME = ("proc", "thread", "mesh", "method", "sender", "bytes", "trace")
+_SAME = ("proc", "thread", "mesh", "offset", "dims", "method", "sender", "bytes", "trace")
 _KINDS = ("message.sent", "cast.sent")
 # Threads of which the last event is kept, and for how long: a broadcast is handed over without a pause.
 _MOST_THREADS, _PAUSE_US = 10_000, 10_000_000

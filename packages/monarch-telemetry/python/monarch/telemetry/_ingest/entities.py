@@ -13,7 +13,7 @@ from monarch.telemetry._ingest.gaps import UNKNOWN
 from monarch.telemetry._ingest.ids import ACTOR_EVENT, FAILURE, LINK, U64, actor_id, event_id, mixed
 from monarch.telemetry._ingest.meshes import Meshes
 from monarch.telemetry._ingest.places import AGENT, Place, Places
-from monarch.telemetry._ingest.regions import WITHOUT_DIMENSIONS, region_of, sizes_of
+from monarch.telemetry._ingest.regions import WITHOUT_DIMENSIONS, region_of, sizes_of, view_json
 from monarch.telemetry._ingest.rows import Rows
 from monarch.telemetry._ingest.running import Running
 from monarch.telemetry._store.store import Store
@@ -177,9 +177,9 @@ class Facts:
         full = f"{row['creator'] or ''}.<{kind + ' ' if kind else ''}{name}>"
         made = {"id": mesh, "timestamp_us": row["us"] - row["age"] // 1000, "class": kind or "Proc", "given_name": name, "full_name": full}
         parent = {"parent_mesh_id": row["parent"]} if row["parent"] else {}
-        # Of hosts a part may have been called, and its procs are more than these.
-        if parent and kind:
-            parent["parent_view_json"] = shape
+        if parent and (row["offset"] or kind):
+            # Processes of an older version do not say which part it was.
+            parent["parent_view_json"] = view_json(row["offset"] - 1, row["dims"] or "") if row["offset"] else shape
         self._store.put("meshes", mesh, {**made, "shape_json": shape, **parent})
 
     def _actor(self, row: Mapping[str, Any]) -> None:

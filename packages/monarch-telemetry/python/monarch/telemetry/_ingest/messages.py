@@ -14,7 +14,7 @@ from typing import Any
 from monarch.telemetry._arrow import pa, pc
 from monarch.telemetry._ingest.broadcasts import FIRST
 from monarch.telemetry._ingest.ids import ACTOR_EVENT, BROADCAST, EVENT, MESSAGE, U64, actor_ids, event_ids, mixed, mixed_columns
-from monarch.telemetry._ingest.regions import WITHOUT_DIMENSIONS
+from monarch.telemetry._ingest.regions import WITHOUT_DIMENSIONS, view_json
 from monarch.telemetry._ingest.rows import Rows, repeated, text
 from monarch.telemetry._ingest.running import Running
 from monarch.telemetry._ingest.sampling import Sampling
@@ -142,11 +142,8 @@ class Messages:
         keep = pc.and_(first, self._sampling.mask(sent["proc"], ids))
         if not pc.all(keep).as_py():
             sent, ids = sent.where(keep), ids.filter(keep)
-        meshes = sent["mesh"]
-        distinct = pc.unique(meshes)
-        texts = pa.array([shapes.get(mesh, WITHOUT_DIMENSIONS) for mesh in distinct.to_pylist()], pa.string())
-        shown = texts.take(pc.index_in(meshes, value_set=distinct))
-        return _batch(SENT_MESSAGES, ids, sent["us"], actor_ids(sent["proc"], sent["sender"]), meshes, shown, shown)
+        shown = _views(sent, shapes)
+        return _batch(SENT_MESSAGES, ids, sent["us"], actor_ids(sent["proc"], sent["sender"]), sent["mesh"], shown, shown)
 
     def _ids(self, state: str, rows: Rows) -> Any:
         """Of the messages at their receiver."""
@@ -164,6 +161,25 @@ class Messages:
         # What begins and ends an actor is never left out: its status would be wrong for long.
         keep = pc.or_(self._sampling.mask(rows["proc"], ids), pc.is_in(rows["method"], value_set=_LIFE))
         return (rows, ids) if pc.all(keep).as_py() else (rows.where(keep), ids.filter(keep))
+
+
+def _views(sent: Rows, shapes: Mapping[int, str]) -> Any:
+    """The part of the mesh that each was sent to, as JSON: of those to a whole mesh its shape."""
+    meshes, offsets = sent["mesh"], sent["offset"]
+    distinct = pc.unique(meshes)
+    texts = pa.array([shapes.get(mesh, WITHOUT_DIMENSIONS) for mesh in distinct.to_pylist()], pa.string())
+    shown = texts.take(pc.index_in(meshes, value_set=distinct))
+    is_part = pc.not_equal(offsets, U64[0])
+    if not pc.any(is_part).as_py():
+        return shown
+    dims = text(sent["dims"]).filter(is_part)
+    kinds = pc.unique(dims)
+    # One number for each different part.
+    numbers = pc.add(pc.multiply(offsets.filter(is_part), pa.scalar(len(kinds), pa.uint64())), pc.index_in(dims, value_set=kinds))
+    distinct = pc.unique(numbers)
+    places = [divmod(number, len(kinds)) for number in distinct.to_pylist()]
+    texts = pa.array([view_json(offset - 1, kinds[kind].as_py()) for offset, kind in places], pa.string())
+    return pc.replace_with_mask(shown, is_part, texts.take(pc.index_in(numbers, value_set=distinct)))
 
 
 def _firsts(ids: Any) -> Any:
