@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
+from monarch.actor import Actor, endpoint, this_host
 from monarch.fs._daemon.socket_messages import Channel
 from monarch.fs._gather.bridge import Bridge
 from monarch.fs._gather.bridge_request import BridgeRequest, Point
@@ -62,6 +65,32 @@ def test_slot_that_has_ended_is_not_read(slots: Slots) -> None:
         assert read(wrong, SMALLEST) is None
     for size in (0, -1, LARGEST_READ + 1, 1 << 62, None, "1", 1.0):
         assert read(handle, size) is None
+
+
+class Owner(Actor):
+    def __init__(self) -> None:
+        self.slots = Slots()
+
+    @endpoint
+    async def put(self) -> tuple[int, bytes]:
+        handle = self.slots.put(0, b"x" * SMALLEST)
+        assert handle is not None
+        return os.getpid(), handle
+
+
+def test_bridge_does_not_wait_for_a_silent_host() -> None:
+    procs = this_host().spawn_procs(name="owner")
+    pid, handle = procs.spawn("owner", Owner).put.call_one().get()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        found: Queue[memoryview | None] = Queue()
+        read_slot(handle, SMALLEST, found.put)
+        # The call has returned before the time of the read is over.
+        assert found.empty()
+        assert found.get(timeout=30) is None
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    procs.stop().get()
 
 
 def test_answer_names_its_slot(slots: Slots, tmp_path: Path) -> None:

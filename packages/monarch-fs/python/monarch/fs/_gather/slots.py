@@ -37,7 +37,7 @@ class Slots:
         self._closed = False
 
     def put(self, slot: int, data: bytes) -> bytes | None:
-        """The handle of the slot that has these bytes now; None where they have to be sent."""
+        """The handle of the slot that ends with these bytes now; None where they have to be sent."""
         if not 0 <= slot < SLOTS or len(data) < SMALLEST:
             return None
         with self._lock:
@@ -48,7 +48,7 @@ class Slots:
                 self._closed, made = True, None
         if made is None:
             return None
-        made[0][: len(data)] = data
+        made[0][LARGEST_READ - len(data) :] = data
         return made[2]
 
     def _make(self, slot: int) -> tuple[memoryview, RDMABuffer, bytes]:
@@ -73,7 +73,10 @@ class Slots:
 
 
 def read_slot(handle: bytes, size: object, then: Callable[[memoryview | None], object]) -> None:
-    """Reads the first bytes of a slot, on the side of the bridge; `then` gets None on any thread where they cannot be read."""
+    """Reads the last bytes of a slot, on the side of the bridge; `then` gets None on any thread where they cannot be read.
+
+    A buffer is read to its end, so no handle of a part is asked for: the bridge would wait for the host, and with it all other hosts.
+    """
     from monarch.rdma import RDMABuffer
 
     # Of the process of the service: bytes travel by streams where there is no device, and no user has chosen buffers.
@@ -83,7 +86,8 @@ def read_slot(handle: bytes, size: object, then: Callable[[memoryview | None], o
         return
     found = memoryview(bytearray(size))
     try:
-        copied = RDMABuffer.from_bytes(handle).restrict(length=size).read_into(found, timeout=_READ_SECONDS)
+        slot = RDMABuffer.from_bytes(handle)
+        copied = slot.read_into(found, offset=slot.size() - size, timeout=_READ_SECONDS)
     except (MonarchError, ValueError, RuntimeError, OSError):
         then(None)
         return
