@@ -44,7 +44,7 @@ class Keeper(Actor):
         more = held.nbytes - file.nbytes
         if more > 0:
             check_memory(more, f"the snapshot of rank {held.rank}, step {held.key.step},", f"the memory of {socket.gethostname()}")
-        await pull(offer, file)
+        await pull(offer, file, held.nbytes)
         self._private[file] = held.rank
         self._add(held, file, keep)
 

@@ -43,8 +43,13 @@ class OfferedFile:
         return done() if cell is None else future_of(cell, _decode)
 
 
-def pull(offer: Offer, file: SnapshotFile) -> Future[None]:
-    """Copies offered memory into a file, which gets its size. The future raises `SPMDError` where that fails."""
+def pull(offer: Offer, file: SnapshotFile, nbytes: int) -> Future[None]:
+    """Copies offered memory of so many bytes into a file, which gets that size. The future raises `SPMDError` where that fails.
+
+    `SPMDError` at once for memory of another size: this host may not have room for it.
+    """
+    if offer.nbytes != nbytes:
+        raise SPMDError(f"{offer.nbytes:,} bytes are offered for a state of {nbytes:,} bytes", code="snapshot_failed")
     file.resize(offer.nbytes)
     memory = BufferMemory(file.view())
     handle = _bulk().handle(offer.id, offer.epoch, offer.owner, offer.nbytes, True, offer.machine != _machine())

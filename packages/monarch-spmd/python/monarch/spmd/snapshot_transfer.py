@@ -113,7 +113,7 @@ class RankSnapshots:
         for keeper in found.others:
             try:
                 self._restored = file = SnapshotFile()
-                await pull(await keeper.offer.call_one(found.rank, found.key), file)
+                await pull(await keeper.offer.call_one(found.rank, found.key), file, found.nbytes)
                 return {"path": file.path, "step": found.key.step}
             except MonarchError as error:
                 problems.append(str(error).split("\n")[0])
