@@ -300,8 +300,8 @@ impl Process {
         Ok(ProcessEnd(end))
     }
 
-    fn close_mailbox(&self, id: u64, reason: &[u8], bury: bool) {
-        self.node.close_mailbox(MailboxId(id), reason, bury);
+    fn close_mailbox(&self, id: u64, reason: &[u8], tombstone: bool) {
+        self.node.close_mailbox(MailboxId(id), reason, tombstone);
     }
 
     /// Accepts processes of the same user that this agent has not started.

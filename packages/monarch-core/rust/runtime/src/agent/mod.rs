@@ -541,7 +541,7 @@ impl Agent {
                 let is_orphan = |p: &Proc| p.owner == *uid && p.stopping.is_none();
                 orphans.extend(state.procs.iter().filter(|(_, p)| is_orphan(p)).map(|(u, _)| *u));
                 // The tombstone is inserted before another thread can request a link to the process.
-                node.bury(*uid, end.clone());
+                node.insert_tombstone(*uid, end.clone());
             }
         }
         for (other, ends) in news {

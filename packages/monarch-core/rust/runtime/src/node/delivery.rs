@@ -26,7 +26,7 @@ impl Node {
         }
         let mut all = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner);
         // Checked under the lock: `close_mailbox` inserts the tombstone first, so it finds and closes every mailbox made before that.
-        if self.grave(id).is_some() {
+        if self.tombstone(id).is_some() {
             return None;
         }
         Some(all.entry(id).or_insert_with(|| Mailbox::new(id)).clone())
@@ -38,15 +38,15 @@ impl Node {
     }
 
     /// The reason of the actor's end, if the actor has a tombstone.
-    fn grave(&self, id: MailboxId) -> Option<Arc<[u8]>> {
-        self.graves.read().unwrap_or_else(PoisonError::into_inner).reasons.get(&id).cloned()
+    fn tombstone(&self, id: MailboxId) -> Option<Arc<[u8]>> {
+        self.actor_tombstones.read().unwrap_or_else(PoisonError::into_inner).reasons.get(&id).cloned()
     }
 
     /// Closes a mailbox: queued and later messages are answered with `reason`.
-    pub fn close_mailbox(&self, id: MailboxId, reason: &[u8], bury: bool) {
+    pub fn close_mailbox(&self, id: MailboxId, reason: &[u8], tombstone: bool) {
         let reason: Arc<[u8]> = reason.into();
-        if bury {
-            self.graves.write().unwrap_or_else(PoisonError::into_inner).dig(id, reason.clone());
+        if tombstone {
+            self.actor_tombstones.write().unwrap_or_else(PoisonError::into_inner).insert(id, reason.clone());
         }
         let mailbox = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         if let Some(m) = mailbox {
@@ -59,7 +59,7 @@ impl Node {
     /// Closes the mailbox of an actor. Returns the queued requests to stop the actor, which are answered when it has ended.
     pub fn close_actor(&self, id: MailboxId, reason: &[u8]) -> Vec<Incoming> {
         let reason: Arc<[u8]> = reason.into();
-        self.graves.write().unwrap_or_else(PoisonError::into_inner).dig(id, reason.clone());
+        self.actor_tombstones.write().unwrap_or_else(PoisonError::into_inner).insert(id, reason.clone());
         let mailbox = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         let left = mailbox.map_or(Vec::new(), |m| self.close(&m, &reason));
         let (stops, left): (Vec<_>, Vec<_>) = left.into_iter().partition(|m| m.flags & STOP != 0);
@@ -112,7 +112,7 @@ impl Node {
                 Ok(_) => None,
                 Err(refused) => Some(refused),
             },
-            None => Some((m, self.grave(id).unwrap_or_else(|| Arc::from(&b""[..])))),
+            None => Some((m, self.tombstone(id).unwrap_or_else(|| Arc::from(&b""[..])))),
         };
         if let Some((m, reason)) = refused {
             self.refuse(&m, &reason);

@@ -15,8 +15,8 @@ use crate::node::Node;
 use crate::node::cell::{Cell, Outcome};
 use crate::node::incoming::NodeFrames;
 use crate::node::peer::Peer;
+use crate::node::proc_tombstones::Ended;
 use crate::node::system::SystemEvent;
-use crate::node::tombs::Ended;
 
 impl Node {
     /// The peer, if this process knows that the peer's process or its host has ended.
@@ -35,14 +35,14 @@ impl Node {
             let peer = self.peer_unlinked(uid).0;
             // The report may overtake the last frames of the process, so its link is read first: answers that it sent before its end count.
             peer.link.drain();
-            let ended = self.bury(uid, end);
+            let ended = self.insert_tombstone(uid, end);
             let waiting = peer.set_ended(ended.clone());
-            if ended.tell() {
+            if ended.notify_once() {
                 self.lending.ended(uid);
                 fresh.push((peer, ended, waiting));
             }
         }
-        self.forget_silent();
+        self.forget_drained();
         if fresh.is_empty() {
             return;
         }
@@ -65,7 +65,7 @@ impl Node {
     }
 
     /// A peer that has ended, made again from its tombstone alone.
-    pub(crate) fn ended_anew(&self, uid: ProcUid, ended: Arc<Ended>) -> Arc<Peer> {
+    pub(crate) fn peer_from_tombstone(&self, uid: ProcUid, ended: Arc<Ended>) -> Arc<Peer> {
         let peer = self.new_peer(uid);
         peer.set_ended(ended);
         peer.link.close();
@@ -73,40 +73,40 @@ impl Node {
     }
 
     /// Inserts the tombstone of a process. The first report of its end counts.
-    pub(crate) fn bury(&self, uid: ProcUid, end: ProcEnd) -> Arc<Ended> {
-        let mut tombs = self.tombs.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = tombs.get(uid) {
+    pub(crate) fn insert_tombstone(&self, uid: ProcUid, end: ProcEnd) -> Arc<Ended> {
+        let mut tombstones = self.proc_tombstones.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = tombstones.get(uid) {
             return known;
         }
         let ended = Ended::new(end);
-        tombs.add(uid, ended.clone(), self.poller.now());
+        tombstones.insert(uid, ended.clone(), self.poller.now());
         ended
     }
 
     /// The end of a process, if this process knows of it.
     pub fn end_of(&self, uid: ProcUid) -> Option<Arc<Ended>> {
-        self.tombs.read().unwrap_or_else(PoisonError::into_inner).get(uid)
+        self.proc_tombstones.read().unwrap_or_else(PoisonError::into_inner).get(uid)
     }
 
     /// The end of a process of which only the tombstone is left.
     pub fn end_of_old(&self, uid: ProcUid) -> Option<Arc<Ended>> {
-        self.tombs.read().unwrap_or_else(PoisonError::into_inner).get_old(uid)
+        self.proc_tombstones.read().unwrap_or_else(PoisonError::into_inner).get_old(uid)
     }
 
     /// Removes all state but the tombstone of ended processes that send nothing more.
-    fn forget_silent(&self) {
-        let silent = self.tombs.write().unwrap_or_else(PoisonError::into_inner).silent(self.poller.now());
-        if silent.is_empty() {
+    fn forget_drained(&self) {
+        let drained = self.proc_tombstones.write().unwrap_or_else(PoisonError::into_inner).drained(self.poller.now());
+        if drained.is_empty() {
             return;
         }
-        self.routes.forget(&silent);
+        self.routes.forget(&drained);
         let mut foreign = self.foreign.write().unwrap_or_else(PoisonError::into_inner);
-        for uid in &silent {
+        for uid in &drained {
             foreign.remove(uid);
         }
         drop(foreign);
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
-        let gone: Vec<_> = silent.iter().filter_map(|uid| peers.remove(uid)).collect();
+        let gone: Vec<_> = drained.iter().filter_map(|uid| peers.remove(uid)).collect();
         drop(peers);
         // A link that is freed may take locks of its own.
         drop(gone);

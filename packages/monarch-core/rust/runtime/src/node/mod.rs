@@ -15,8 +15,8 @@
 //! | `caster` | the casts of this process |
 //! | `lending` | rendezvous transfers: the receiver pulls large parts from the sender |
 //! | `ended_peers` | the outcome of calls to processes that have ended |
-//! | `tombs` | tombstones of processes |
-//! | `graves` | tombstones of actors |
+//! | `proc_tombstones` | tombstones of processes |
+//! | `actor_tombstones` | tombstones of actors |
 //! | `routes` | the host of each remote process |
 //! | `guest` | external processes: of the same user, and not started by this agent |
 //! | `bulk_pipes` | bulk streams made of messages, where no connection can be opened |
@@ -26,6 +26,7 @@
 //! | `simulated` | procs that are nodes of this process, for tests |
 //! | `system` | events for the housekeeping thread of this process |
 
+mod actor_tombstones;
 pub mod assembly;
 mod bulk_pipes;
 pub mod bulk_streams;
@@ -34,7 +35,6 @@ pub mod cell;
 pub mod credit;
 mod delivery;
 mod ended_peers;
-mod graves;
 pub mod guest;
 mod incoming;
 mod incomplete;
@@ -44,11 +44,11 @@ pub mod mailbox;
 mod outgoing;
 pub mod payload;
 pub mod peer;
+pub mod proc_tombstones;
 mod recording;
 pub mod routes;
 pub mod simulated;
 pub mod system;
-pub mod tombs;
 
 use std::collections::HashMap;
 use std::io;
@@ -61,18 +61,18 @@ use wire::{Control, MailboxId, ProcUid, SlotId, Status};
 
 use crate::agent::Agent;
 use crate::gateway::Gateway;
+use crate::node::actor_tombstones::ActorTombstones;
 use crate::node::bulk_pipes::BulkPipes;
 use crate::node::bulk_streams::BulkStreams;
 use crate::node::caster::Caster;
 use crate::node::cell::{Cell, Mode, Outcome};
-use crate::node::graves::Graves;
 use crate::node::inspection::Inspections;
 use crate::node::lending::Lending;
 use crate::node::mailbox::Mailbox;
 use crate::node::peer::Peer;
+use crate::node::proc_tombstones::{Ended, ProcTombstones};
 use crate::node::routes::Routes;
 use crate::node::system::{SystemEvent, SystemQueue};
-use crate::node::tombs::{Ended, Tombs};
 use crate::supervision::Supervision;
 
 /// The request that reports an undeliverable message to its sender. Its body: the sender's mailbox, the receiver's mailbox, the reason.
@@ -116,11 +116,11 @@ pub struct Node {
     /// The procs of other clients' hosts, each with its client; such a client is mapped to itself.
     pub(crate) foreign: RwLock<HashMap<ProcUid, ProcUid>>,
     /// The tombstones of processes.
-    pub(crate) tombs: RwLock<Tombs>,
+    pub(crate) proc_tombstones: RwLock<ProcTombstones>,
     /// The mailboxes of the actors and ports of this process.
     pub(crate) mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
     /// The tombstones of actors.
-    graves: RwLock<Graves>,
+    actor_tombstones: RwLock<ActorTombstones>,
     /// Meshes whose owner's process has ended and to which this process has handles, with the answer to calls.
     pub(crate) orphaned: RwLock<HashMap<MailboxId, Arc<[u8]>>>,
     pub(crate) any_orphaned: AtomicBool,
@@ -169,9 +169,9 @@ impl Node {
             routes: Routes::default(),
             gateway: OnceLock::new(),
             foreign: RwLock::default(),
-            tombs: RwLock::default(),
+            proc_tombstones: RwLock::default(),
             mailboxes: RwLock::default(),
-            graves: RwLock::default(),
+            actor_tombstones: RwLock::default(),
             orphaned: RwLock::default(),
             any_orphaned: AtomicBool::new(false),
             slots: Mutex::default(),
@@ -229,7 +229,7 @@ impl Node {
     /// The peer, if this process has one or knows of its end.
     pub fn known_peer(&self, uid: ProcUid) -> Option<Arc<Peer>> {
         let known = self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&uid).cloned();
-        known.or_else(|| Some(self.ended_anew(uid, self.end_of(uid)?)))
+        known.or_else(|| Some(self.peer_from_tombstone(uid, self.end_of(uid)?)))
     }
 
     /// True if this process can send to a process, or knows that it has ended, without asking another process. An agent knows all processes

@@ -19,7 +19,7 @@ use crate::node::credit::{OVERHEAD, Window};
 use crate::node::lending::{Lending, Loan};
 use crate::node::mailbox::Incoming;
 use crate::node::payload::{OwnedPayload, Payload};
-use crate::node::tombs::Ended;
+use crate::node::proc_tombstones::Ended;
 use crate::sync::{Mutex, lock};
 
 /// The largest message to another host, which leaves room for the head of its frame.

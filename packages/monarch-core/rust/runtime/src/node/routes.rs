@@ -17,7 +17,7 @@ use crate::gateway::{Via, host_end};
 use crate::node::Node;
 use crate::node::guest::{CLIENT_ENDED, client_end};
 use crate::node::peer::Peer;
-use crate::node::tombs::Ended;
+use crate::node::proc_tombstones::Ended;
 
 /// The place of a process: the uid of its host, and the uid of this process's host in the job that they share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -130,7 +130,7 @@ impl Node {
 
     /// Removes the tombstone of a process that was lost with its host, and its link; false if the process itself has ended.
     fn is_back(&self, uid: ProcUid, place: Place) -> bool {
-        if self.routes.lost(place).is_some() || !self.tombs.write().unwrap_or_else(PoisonError::into_inner).lift(uid) {
+        if self.routes.lost(place).is_some() || !self.proc_tombstones.write().unwrap_or_else(PoisonError::into_inner).remove(uid) {
             return false;
         }
         let before = self.peers.write().unwrap_or_else(PoisonError::into_inner).remove(&uid);
