@@ -1,5 +1,7 @@
-"""Gives every test its category, the name of the folder under `tests/` that it lies in, and a report of a time-out all stacks. Leaves out
-tests that import PyTorch where it is missing. Programs of tests start with the signals of a fresh shell."""
+"""Gives every test its category, the name of its folder under `tests/`, and adds all stacks to the report of a time-out.
+
+Leaves out tests that import PyTorch if it is missing. Programs of tests start with the signals of a fresh shell.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-# A folder `torch` would be taken for the package, where that is missing.
+# Without PyTorch, a folder `torch` would be imported as the package.
 FOLDERS = {"pytorch": "torch"}
 CATEGORIES = ("unit", "process", "net", "fuse", "slurm", "ssh", "k8s", "torch", "gpu", "verbs", "bench")
 # Tests in these folders of monarch-tensor import PyTorch; those of other wheels give it to programs that they start.
@@ -20,10 +22,10 @@ NEED_TORCH = [Path(__file__).parent / "packages" / "monarch-tensor" / "tests" / 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Under `nohup`, or in the background of a script, signals are ignored, and programs of tests would inherit that."""
+    """Restores signals that are ignored under `nohup`, or in the background of a script: programs of tests would inherit that."""
     for number in (signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
-            # A handler, because this process goes on at the end of its terminal: programs that it starts have the default.
+            # This is a handler, because this process continues at the end of its terminal: programs that it starts have the default.
             signal.signal(number, lambda *_: None)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -52,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    # pytest-timeout shows the threads of this process only. What they wait for is in another one, which lives until the teardown.
+    # pytest-timeout shows the threads of this process only. The awaited code is in another process, which lives until the teardown.
     if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout (>"):
         command = [sys.executable, "-c", "from monarch._core.cli import main; main()", "stack", "--all", "--here"]
         try:

@@ -1,12 +1,12 @@
-"""Attaching many workers of this machine: all by the client, and by a tree.
+"""Attaching many workers of this machine: directly by the client, and by a join tree.
 
     python bench/attach.py [--workers 64 128] [--rounds 5] [--secret | --insecure] [--out FILE]
 
-Workers are processes on loopback that listen before anything is timed. Every round attaches to all of them twice, each time with a client
-of its own: once so that the client has all of them join (`star`), once as it is (`tree`). Told are, as medians over the rounds: the time
+Workers are processes on loopback that listen before the measurement. Every round attaches to all of them twice, each time with a new
+client: once so that the client joins all of them (`star`), once by default (`tree`). The results, as medians over the rounds, are: the time
 until all have joined, and until a proc on each has answered a call; the processor time of the client until then; TLS handshakes of the
-client, and the most of one worker; hosts that the client has a connection to. All processes share the cores of this machine, so the
-processor time of the client is what a cluster would see, and the time until all have joined is not.
+client, and the most of one worker; hosts with a direct connection to the client. All processes share the cores of this machine, so the
+processor time of the client is representative of a cluster, and the time until all have joined is not.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def client(trust: dict[str, Any], addresses: list[str]) -> None:
         def echo(self, x: int) -> int:
             return x
 
-    # What a client needs whatever it does is there.
+    # The parts that a client always needs are there.
     this_host().spawn_procs().initialized.get()
     started, used = time.perf_counter(), time.process_time()
     hosts = attach_to_workers(workers=addresses, **trust)
     hosts.initialized.get()
     attached, cpu, handshakes = time.perf_counter() - started, time.process_time() - used, Hosts.handshakes()
     below = len(current_process().hosts.below())  # pyright: ignore[reportOptionalMemberAccess]
-    # The workers are counted now.
+    # The parent counts the workers now.
     print("attached", flush=True)
     sys.stdin.readline()
     started = time.perf_counter() - attached
@@ -88,7 +88,7 @@ class Workers:
         return process.stdout.readline().strip()
 
     def counts(self) -> list[list[float]]:
-        """Of each, handshakes and seconds of processor time."""
+        """For each worker, handshakes and seconds of processor time."""
         for p in self.processes:
             assert p.stdin is not None
             p.stdin.write("\n")

@@ -1,9 +1,9 @@
-"""How long a call to all ranks of several hosts takes, and how many frames the caller sends for it.
+"""The duration of a call to all ranks of several hosts, and the number of frames that the caller sends for it.
 
     python bench/casts.py [--hosts 3] [--procs 8] [--calls 500]
 
 Workers of this machine, over unix sockets. "tree" is `call` on all ranks; "direct" is `call_one` on each, sent before the first answer is
-waited for. Prints one JSON line for each.
+awaited. Prints one JSON line for each.
 """
 
 from __future__ import annotations

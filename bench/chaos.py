@@ -2,14 +2,14 @@
 
     python bench/chaos.py [--seed 0] [--seconds 60] [--operations N] [--procs 16] [--hosts N] [--without KINDS] [--flood] [--keep FOLDER]
 
-The seed decides everything that is done (`chaos_script.py`), so a run with the same seed does the same again, as far as its time goes;
-`--operations` ends it by count instead. With `--hosts`, processes are on so many workers, too, whose connections a proxy ends in order or
-resets. With `--flood`, the listeners of the client are flooded all along, by another user where root runs this. What is recorded is judged
-by `chaos_check.py`, whose table says what is proved. Beyond that: the script ends with code 0, nothing takes longer than 30 s, nothing is
-on stderr but what belongs there, and no process, descriptor, shared memory, socket or file is left, neither at the end nor after each few
+The seed decides every operation (`chaos_script.py`), so a run with the same seed repeats the operations, as far as its time goes;
+`--operations` ends it by count instead. With `--hosts`, processes also run on that many workers, whose connections a proxy ends in order or
+resets. With `--flood`, the listeners of the client are flooded all the time, by another user if root runs this. `chaos_check.py` judges the
+history; its table lists the proved properties. Also, the script ends with code 0, no operation takes longer than 30 s, stderr has only
+expected lines, and no process, descriptor, shared memory, socket or file is left, neither at the end nor after each few
 hundred operations.
 
-Prints one JSON line; exits 1 if anything was wrong. `--keep` keeps the parts of the history that show it, and the stacks of a hang.
+Prints one JSON line; exits 1 after any violation. `--keep` keeps the parts of the history that show it, and the stacks of a hang.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ sys.path.append(str(HERE.parent / "packages" / "monarch-core" / "tests" / "proce
 from listener_flood import KINDS as FLOOD_KINDS  # noqa: E402
 from listener_flood import STRANGER, ListenerFlood, listening_sockets  # noqa: E402
 
-# What the script may take beyond its time: to settle, to stop everything, to exit.
+# Seconds that the script may take beyond its time: to settle, to stop everything, to exit.
 BEYOND_S = 150.0
 REAP_S = 2.0
-# Growth of the client between the end of the second part of the history and the last one: none of descriptors and threads but a few.
-# Memory may by what is remembered of those that have ended, and by what the allocator keeps.
+# The limits of the client's growth between the end of the second part of the history and the last one: only a few descriptors and threads.
+# Memory may grow by records of ended objects, and by pages that the allocator keeps.
 GROWTH_KB_PER_OPERATION = 1.0
-# Shared memory that nothing needs just now is let go after a while, with its descriptor; a leak would be larger than that.
+# Unused shared memory is freed after a while, with its descriptor; a leak would be larger than this.
 SLACK = 4
 GROWTH_KB = 16_384
-# The only thing that the runtime may say: a stop that came while an endpoint was busy.
+# The only text that the runtime may print: a stop arrived while an endpoint was busy.
 SAID = re.compile(r"(\[\d+\] )*monarch: .* is still in .* after its time to stop was over")
 
 
 class Run:
-    """One run: `problems` with it, and what was measured."""
+    """One run: its `problems`, and its measurements."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.problems: list[str] = []
@@ -88,7 +88,7 @@ class Run:
             contextlib.ExitStack() as floods,
             open(stderr, "w") as err,
             open(folder / "stdout", "w") as told,
-            # Of its own: who shares a descriptor shares the place in the file.
+            # A descriptor of its own: a shared descriptor has a shared position in the file.
             open(folder / "stdout") as out,
             subprocess.Popen(argv, env=before.environment, stdin=subprocess.DEVNULL, stdout=told, stderr=err, pass_fds=passed) as process,
         ):
@@ -98,7 +98,7 @@ class Run:
             while not ended:
                 if options.flood:
                     self._flood(process.pid, floods, flooded)
-                # Parts are judged while the next one runs, by the lines that say that they are over.
+                # Parts are judged while the next one runs, by the lines that announce their ends.
                 ended = process.poll() is not None
                 out.seek(seen)
                 for line in out:
@@ -122,14 +122,14 @@ class Run:
         said = [line for line in stderr.read_text(errors="replace").splitlines() if not SAID.fullmatch(line)]
         if said:
             self.problems.append("stderr: " + "\n".join(said[-30:]))
-        # What is left is of the part that did not come to its end.
+        # The remaining files belong to the part that did not reach its end.
         for path in folder.iterdir():
             if path.stat().st_size and self.problems and path.name != "stdout":
                 self._keep(path)
         self._growth()
 
     def _flood(self, pid: int, floods: contextlib.ExitStack, flooded: set[str]) -> None:
-        """Begins to flood those listeners of the client that are new."""
+        """Begins to flood new listeners of the client."""
         try:
             addresses = set(listening_sockets(pid)) - flooded
         except OSError:  # the client has ended
@@ -187,7 +187,7 @@ class Run:
 
 
 def quantile(values: list[float], q: float) -> float | None:
-    """In milliseconds."""
+    """The quantile in milliseconds."""
     return round(1000 * sorted(values)[min(len(values) - 1, int(q * len(values)))], 2) if values else None
 
 

@@ -1,4 +1,4 @@
-"""The actors of the chaos run: they number and record what they send and handle, own meshes, and die when told to.
+"""The actors of the chaos run: they number and record the messages that they send and handle, own meshes, and die on request.
 
 One history for all processes: every record is one line, appended by one `write`, so lines are whole and in the order in which they were
 written, also across processes. Times are those of the machine's monotonic clock.
@@ -29,11 +29,11 @@ class History:
 
     def add(self, event: str, **fields: Any) -> None:
         record = {"t": time.monotonic_ns(), "e": event, "who": self.who, **fields}
-        # A writer that is killed leaves half a line, at the border of a page: the next record begins one of its own all the same.
+        # A killed writer leaves half a line, at the border of a page: the next record begins a line of its own all the same.
         os.write(self.fd, b"\n" + json.dumps(record).encode() + b"\n")
 
     def begin(self, kind: str, mesh: str, ranks: list[int], **fields: Any) -> int:
-        """Records that an operation begins, and gives its number, which counts what this sender does."""
+        """Records the begin of an operation, and gives its number in the count of this sender."""
         self.numbers += 1
         self.add("begin", n=self.numbers, kind=kind, mesh=mesh, ranks=ranks, **fields)
         return self.numbers
@@ -47,18 +47,18 @@ class History:
 
 
 def show_stacks_to(path: str) -> None:
-    """SIGUSR1 makes this process append the stacks of its threads to a file of its own, whatever it is doing."""
+    """Makes this process append the stacks of its threads to a file of its own at SIGUSR1, in any state."""
     stacks = open(f"{path}.{os.getpid()}.stacks", "a")  # open for as long as the process lives
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
 
 
 def answers_of(adverb: str, result: Any) -> list[Any]:
-    """What an adverb gave, as a list of answers."""
+    """The result of an adverb, as a list of answers."""
     return list(result.values()) if adverb == "call" else [result]
 
 
 class Life:
-    """What all of them do, without the endpoints."""
+    """The common behaviour of all actors, without the endpoints."""
 
     def begin(self, me: str, path: str, mode: str) -> None:
         self.me = me
@@ -74,7 +74,7 @@ class Life:
         return [self.me, self.rank, n]
 
     def adopt(self, id: str, cls: str, mode: str, procs: Any, size: int) -> Any:
-        """Spawns a mesh of its own: on procs that it was given, or on its own."""
+        """Spawns a mesh that the actor owns: on the given procs, or on procs of its own."""
         if procs is None:
             procs = this_host().spawn_procs({"procs": size}, name=f"p{id}")
             self.children[f"p{id}"] = procs
@@ -92,12 +92,12 @@ class Life:
             sys.exit(4)
 
     def fork_child(self, how: str) -> int:
-        """Forks; the child goes on in the endpoint as `how` says, its parent gives the status that it ended with."""
+        """Forks. The child continues in the endpoint in the way `how`; its parent returns the child's exit status."""
         child = os.fork()
         if child:
             return os.waitpid(child, 0)[1]
         if how == "raise":
-            # The child prints its traceback, and what is on stderr is judged.
+            # The child prints its traceback, and the run judges stderr.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             raise RuntimeError("chaos in a child")
         if how == "exit":
@@ -117,7 +117,7 @@ class Life:
 
 
 class Node(Life, Actor):
-    """Synchronous; a failure of what it owns is its own."""
+    """Synchronous; a failure of its meshes is its own."""
 
     def __init__(self, me: str, path: str, mode: str) -> None:
         self.begin(me, path, mode)
@@ -172,7 +172,7 @@ class Node(Life, Actor):
     @endpoint
     def fork(self, sender: str, n: int, how: str) -> list[Any]:
         answer = self.handle(sender, n, "fork")
-        # What a child returns is no answer.
+        # The return value of a child is no answer.
         return [self.me, self.rank, -n] if self.fork_child(how) < 0 else answer
 
     @endpoint
@@ -197,7 +197,7 @@ class Node(Life, Actor):
 
 
 class AsyncNode(Life, Actor):
-    """The same on an event loop."""
+    """The same behaviour on an event loop."""
 
     def __init__(self, me: str, path: str, mode: str) -> None:
         self.begin(me, path, mode)
@@ -211,14 +211,14 @@ class AsyncNode(Life, Actor):
 
     @concurrent_endpoint
     async def aside(self, sender: str, n: int, pause: float = 0.0, data: bytes = b"") -> list[Any]:
-        """Beside other messages, and still there when what comes after it is done."""
+        """Runs beside other messages, and may end after later ones."""
         answer = self.handle(sender, n)
         await asyncio.sleep(pause or 0.005)
         return answer
 
     @endpoint(explicit_response_port=True)
     async def later(self, port: Port[Any], sender: str, n: int, pause: float = 0.0, data: bytes = b"") -> None:
-        """Answered when other messages have come."""
+        """Answers after other messages have arrived."""
         answer = self.handle(sender, n)
         asyncio.get_running_loop().call_later(pause or 0.005, port.send, answer)
 
@@ -257,7 +257,7 @@ class AsyncNode(Life, Actor):
     @endpoint
     async def fork(self, sender: str, n: int, how: str) -> list[Any]:
         answer = self.handle(sender, n, "fork")
-        # What a child returns is no answer.
+        # The return value of a child is no answer.
         return [self.me, self.rank, -n] if self.fork_child(how) < 0 else answer
 
     @endpoint
@@ -282,7 +282,7 @@ class AsyncNode(Life, Actor):
 
 
 class Supervisor(Node):
-    """Decides about failures of what it owns."""
+    """Decides about failures of its meshes."""
 
     def __supervise__(self, failure: MeshFailure) -> bool:
         return self.supervise(failure)
@@ -294,7 +294,7 @@ class AsyncSupervisor(AsyncNode):
 
 
 class Bystander(Actor):
-    """Without a history: spawned where there may be no thread for it."""
+    """Has no history: spawned on processes that may have no thread for it."""
 
     @endpoint
     def echo(self, x: int) -> int:

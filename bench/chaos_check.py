@@ -1,18 +1,19 @@
-"""Proves from the history of a chaos run that the runtime kept its promises, or says which one it broke.
+"""Proves from the history of a chaos run that the runtime kept its promises, or names the broken one.
 
     python bench/chaos_check.py HISTORY...
 
-A history is in the order in which its records were written, across all processes, so "before" below is the place in the file. What may
-have died, and from which place on, is computed from what the script did: it killed processes, told actors to end, and stopped meshes.
-From there a death goes down to what the dead actor owned, and up to an owner that does not handle it. A stop goes down only.
+A history is in the order in which its records were written, across all processes, so "before" below means a place in the file. The checker
+computes the possible deaths, and the place of each, from the script's actions: it killed processes, requested ends of actors, and stopped
+meshes. From there a death spreads down to the meshes of the dead actor, and up to an owner that does not handle it. A stop spreads down
+only.
 
-| property | what it means |
+| property | meaning |
 |---|---|
-| order | a receiver handles what one sender sent it in the order sent |
-| once | what was handled was sent, to that receiver, and is handled once, before it is answered; nothing is lost but by a death |
-| notice | an owner is told of each death once, of no other, and nobody else is |
+| order | a receiver handles the messages of one sender in the order sent |
+| once | a handled message was sent, to that receiver, and is handled once, before it is answered; only a death loses messages |
+| notice | an owner is notified of each death once, and of no other, and no other process is notified |
 | after | the dead handle nothing: not after the notice of their death, and not after their clean-up |
-| health | a slice with a member whose death its owner knows is refused; one that lives is not |
+| health | a slice with a member whose death its owner knows is refused; a living slice is not |
 | ends | every operation ends, unless its sender does |
 | limits | an actor that gets no thread fails with `SpawnError`, and can be stopped |
 """
@@ -32,7 +33,7 @@ Rank = tuple[str, int]
 ROOT = "root"
 # Errors that a death or a stop explains.
 EXPLAINED = ("SupervisionError", "SpawnError", "DeliveryError")
-# Shorter than any bound of a drain.
+# Nanoseconds, shorter than any bound of a drain.
 DRAIN_NS = 900_000_000
 
 
@@ -42,7 +43,7 @@ class Violation(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Something a sender did; `end` is the place of its end, none if it has none."""
+    """An operation of a sender; `end` is the place of its end, None if it has none."""
 
     sender: str
     n: int
@@ -54,7 +55,7 @@ class Operation(NamedTuple):
 
 
 def read(path: str | Path) -> list[Record]:
-    """The records of a file. A line that is cut short by the death of who wrote it was not written. Empty lines separate records."""
+    """The records of a file. A line cut short by its writer's death was not written. Empty lines separate records."""
     records: list[Record] = []
     for line in Path(path).read_text().splitlines():
         try:
@@ -74,12 +75,12 @@ def rank_of(who: str) -> Rank:
 
 
 class Ends:
-    """From which place on something may be dead or stopped, before the script settled."""
+    """The place from which each object may be dead or stopped, before the script settled."""
 
     def __init__(self, history: History, until: int, up: bool) -> None:
         self.history = history
         self.up = up
-        # Of a member of a mesh: of actors, or of processes; by failure, and for whatever reason.
+        # For a member of a mesh of actors or processes: dead by failure, and gone for any reason.
         self.dead: dict[Rank, int] = {}
         self.gone: dict[Rank, int] = {}
         # Meshes that were stopped, or whose owner ended.
@@ -118,7 +119,7 @@ class Ends:
 
 
 class History:
-    """The records of one run, or one part of it that leaves nothing to the next one, by what they are about."""
+    """The records of one run, or of one part of it that is independent of the next one, indexed by their objects."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.records = list(records)
@@ -131,7 +132,7 @@ class History:
         self.notices: dict[Rank, list[int]] = defaultdict(list)
         self.cleaned: dict[Rank, list[int]] = defaultdict(list)
         self.started: dict[Rank, int] = {}
-        # Where the script had waited for all that was under way, and began to stop everything.
+        # The place at which the script had waited for all operations, and began to stop everything.
         self.quiet = len(self.records)
         for place, record in enumerate(self.records):
             self._file(place, record)
@@ -169,7 +170,7 @@ class History:
         return None if record is None else record["owner"]
 
     def mode(self, who: str) -> str:
-        """What an actor does about the failures of what it owns."""
+        """The reaction of an actor to the failures of its meshes."""
         record = self.spawned.get(rank_of(who)[0])
         return "none" if record is None else record.get("mode", "none")
 
@@ -185,10 +186,10 @@ class History:
     def same_process(self, one: str, other: str) -> bool:
         return one == other or (ROOT not in (one, other) and self.proc_of(rank_of(one)) == self.proc_of(rank_of(other)) is not None)
 
-    # ---- notices that must come
+    # ---- required notices
 
     def missing_notices(self) -> list[str]:
-        """Deaths before the script settled that their owners have not been told of."""
+        """Deaths before the script settled of which their owners were not notified."""
         down = Ends(self, self.quiet, up=False)
         full = Ends(self, self.quiet, up=True)
         missing: list[str] = []
@@ -221,12 +222,14 @@ class History:
         return missing
 
     def _was_stopped(self, actor: Rank) -> bool:
-        """It ended as one that is stopped does, before the script settled: for a death of which the script cannot know, as that of an
-        actor whose `__init__` had not run yet."""
+        """Whether the actor ended as by a stop, before the script settled.
+
+        This explains a death that the script cannot know, such as that of an actor whose `__init__` had not run yet.
+        """
         return any(place < self.quiet and not self.records[place]["failed"] for place in self.cleaned[actor])
 
     def _ended_otherwise(self, ends: Ends, where: Rank, actor: Rank) -> bool:
-        """The owner of what died, or an owner of that, ended for another reason than this death."""
+        """Whether the owner of a dead object, or an owner above, ended for another reason than this death."""
         place = ends.dead.get(where)
         while ends.gone.get(actor, place) == place:
             owner = self.owner(actor[0])
@@ -236,7 +239,7 @@ class History:
         return True
 
     def _direct_deaths(self) -> list[Rank]:
-        """Actors that the script killed, and that were there."""
+        """Actors that the script killed, and that existed."""
         found: list[Rank] = []
         dooms = {(r["who"], r["n"]): (r["mesh"], r["rank"], r["how"]) for r in self.records if r["e"] == "doom"}
         for record in self.records[: self.quiet]:
@@ -248,7 +251,7 @@ class History:
                     procs = [p for p in [self.proc_of((record["mesh"], record["rank"]))] if p is not None]
                 else:
                     found.append((record["mesh"], record["rank"]))
-            # One whose `__init__` ran was there; one that was not may be told of by a refused spawn instead.
+            # An actor whose `__init__` ran existed; for another one a refused spawn may replace the notice.
             place = record["t"]
             found += [a for p in procs for a in self.on_proc.get(p, ()) if a in self.started and self.time(self.started[a]) < place]
         return found
@@ -258,7 +261,7 @@ class History:
 
 
 def check(records: Iterable[Record]) -> list[Violation]:
-    """What the history shows to be broken; nothing if all is well."""
+    """The violations in the history; none if there are no broken promises."""
     history = History(records)
     found: list[Violation] = []
     for rule in (_order, _once, _answers, _lost, _drained, _notice, _after, _health, _ends, _limits):
@@ -324,7 +327,7 @@ def _lost(history: History) -> Iterable[str]:
     handled = {(receiver, history.records[p]["sender"], history.records[p]["n"]) for receiver, ps in history.handled.items() for p in ps}
     early = Ends(history, history.quiet, up=True)
     for op in history.operations():
-        # What the root sent to its own is handled before they stop; others may send when it is too late.
+        # Messages of the root to its own meshes are handled before these stop; messages of others may be too late.
         if op.sender != ROOT or op.kind != "broadcast" or history.owner(op.mesh) != ROOT or op.end is None or op.begin > history.quiet:
             continue
         if not history.records[op.end]["ok"]:
@@ -347,7 +350,7 @@ def _drained(history: History) -> Iterable[str]:
         if op.sender != ROOT or op.kind != "broadcast" or history.owner(op.mesh) != ROOT or op.begin > stop or op.end is None:
             continue
         for where in [(op.mesh, rank) for rank in op.ranks if history.records[op.end]["ok"]]:
-            # One whose drain took long may have been cut short, and the dead handle nothing.
+            # A long drain may have been cut short, and the dead handle nothing.
             cleaned = [p for p in history.cleaned[where] if history.time(p) - history.time(stop) < DRAIN_NS]
             if cleaned and where not in history.ends.dead and (where, op.sender, op.n) not in handled:
                 yield f"{name(where)} was stopped and did not handle broadcast {op.n} of {op.sender}, which was sent before"
@@ -372,13 +375,13 @@ def _notice(history: History) -> Iterable[str]:
 def _after(history: History) -> Iterable[str]:
     """after"""
     for receiver, places in history.handled.items():
-        # Whoever decides about the failures of what it owns without being asked fails in the middle of a message.
+        # An actor that fails without its hook being asked fails in the middle of a message.
         in_hand = 1 if history.mode(name(receiver)) == "none" and history.owned.get(name(receiver)) else 0
         for what, ends, spared in (
             ("the notice of its death", history.notices[receiver], in_hand),
             ("its clean-up", history.cleaned[receiver], 0),
         ):
-            # By the clock: a process may be frozen between the two lines that look at it and write it down.
+            # The clock decides: a process may be frozen between the read of the clock and the record.
             late = [p for p in places if ends and history.time(p) > history.time(ends[0])]
             if len(late) > spared:
                 record = history.records[late[0]]
@@ -420,7 +423,7 @@ def _limits(history: History) -> Iterable[str]:
     return (record["text"] for record in history.records if record["e"] == "wrong")
 
 
-# ---- how fast deaths are noticed
+# ---- the time of the detection of deaths
 
 
 def detection(records: Iterable[Record]) -> tuple[list[float], list[float]]:

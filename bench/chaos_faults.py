@@ -1,6 +1,6 @@
-"""Faults of a chaos run that are more than one message: forks, thread limits, ends of connections, receivers that are dropped.
+"""Faults of a chaos run that need more than one message: forks, thread limits, ends of connections, dropped receivers.
 
-Decisions are drawn from the seed whether the machine can carry them out or not, so that a seed does the same everywhere else.
+Decisions are drawn from the seed even if the machine cannot carry them out, so that a seed makes the same other decisions everywhere.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from monarch.actor import Channel, SpawnError, SupervisionError
 if TYPE_CHECKING:
     from chaos_script import Chaos
 
-# Actors that are spawned on a process without threads, and how long their calls may take, seconds.
+# Actors that are spawned on a process without threads, and seconds for their calls.
 CRAMPED, CALL_TIMEOUT = 3, 20.0
-# Values that an actor sends to a port, and those that are received of them at most; how long is waited for each, seconds.
+# Values that an actor sends to a port, the most that are received, and the seconds to wait for each.
 POURED, TAKEN, TAKE_S = 50, 5, 0.5
-# In the names of meshes whose failures are expected.
+# A part of the names of meshes whose failures are expected.
 EXPECTED = "bystander"
 
 
 class Faults:
-    """Does them to what a run has."""
+    """Applies the faults to the meshes of a run."""
 
     def __init__(self, chaos: Chaos) -> None:
         self.chaos = chaos
@@ -41,7 +41,7 @@ class Faults:
             chaos.send("call_one", mesh, [chaos.rng.choice(mesh.living())], "fork", how)
 
     def cramp(self) -> None:
-        """Actors are spawned on a process that can start no more threads: they fail or not, the process and its other actors live."""
+        """Actors are spawned on a process that can start no more threads: they may fail, the process and its other actors live."""
         chaos = self.chaos
         mesh, spare = chaos.some_mesh(living=True), chaos.rng.choice((0, 1))
         if mesh is None or not self.has_limits:
@@ -52,13 +52,13 @@ class Faults:
             return
         try:
             pid = chaos.handle_of(mesh, [rank]).pid.call_one().get(timeout=CALL_TIMEOUT)
-        except SupervisionError:  # of a death that the script cannot know of
+        except SupervisionError:  # a death that the script cannot know
             return
         procs = mesh.procs.handle.slice(procs=mesh.base[rank])
         with TaskLimit(pid, spare):
             for _ in range(CRAMPED):
                 self._spawn_cramped(procs)
-        # By the usual rules: these live, so they answer.
+        # By the usual rules these actors live, so they answer.
         chaos.send("call_one", mesh, [rank])
 
     def _spawn_cramped(self, procs: Any) -> None:
@@ -87,7 +87,7 @@ class Faults:
             self.chaos.hosts.cut(kind, number % self.chaos.hosts.count)
 
     def pour(self) -> None:
-        """An actor sends to a port whose receiver takes some of it, and is dropped."""
+        """An actor sends to a port whose receiver takes some of the values, and is dropped."""
         chaos = self.chaos
         mesh, taken = chaos.some_mesh(living=True), chaos.rng.randrange(TAKEN)
         if mesh is None:
@@ -109,7 +109,7 @@ class Faults:
         asyncio.run_coroutine_threadsafe(take(receiver), chaos.loop)
 
     def abandon(self) -> None:
-        """The answers of a call are not waited for: of a stream the first one only."""
+        """No one waits for the answers of a call; of a stream only the first is taken."""
         chaos = self.chaos
         mesh, adverb = chaos.some_mesh(living=True), chaos.rng.choice(("call", "stream", "choose"))
         if mesh is None or mesh.handle is None:
@@ -118,7 +118,7 @@ class Faults:
         n = chaos.history.begin("abandon", mesh.id, ranks)
         sent = getattr(chaos.handle_of(mesh, ranks).work, adverb)("root", n)
         if adverb == "stream":
-            # Of several futures one is pending when the others go.
+            # One of several futures is pending when the others are dropped.
             list(sent)
         del sent
         chaos.history.end(n)

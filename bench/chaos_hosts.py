@@ -2,9 +2,9 @@
 
     python bench/chaos_hosts.py COUNT CONTROL LOG
 
-Prints the addresses of the proxies, and what a client needs to be let in, as one JSON line. A line `COMMAND NUMBER` on the socket with the
+Prints the addresses of the proxies, and the credentials for a client, as one JSON line. A line `COMMAND NUMBER` on the socket with the
 descriptor `CONTROL` disturbs the connections of one: `finish`, `finish_near`, `finish_far` and `reset` of `ConnectionProxy`, answered by a
-line. What the workers log goes to the file LOG. The end of the standard input ends all.
+line. The log of the workers goes to the file LOG. The end of the standard input ends all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CUTS = ("finish", "finish_near", "finish_far", "reset")
 
 
 class ChaosHosts:
-    """The process, as the one that starts a run sees it; `option` and `control` are for the script."""
+    """The process, for the process that starts a run; `option` and `control` are for the script."""
 
     def __init__(self, count: int, log: Path) -> None:
         self.control, end = socket.socketpair()
@@ -42,7 +42,7 @@ class ChaosHosts:
 
 
 class HostCuts:
-    """The hosts, as the script sees them, by its option `--hosts`."""
+    """The hosts, for the script, given by its option `--hosts`."""
 
     def __init__(self, option: str) -> None:
         descriptor, self.addresses, self.trust = json.loads(option)

@@ -11,7 +11,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 def controllers() -> Path | None:
-    """The folder that groups are made in; None where this user cannot make any."""
+    """The folder for new groups; None if this user cannot make any."""
     for folder in (ROOT / "pids", ROOT):
         named = (folder / "cgroup.controllers").read_text() if (folder / "cgroup.controllers").exists() else ""
         if (folder.name == "pids" and folder.is_dir() or "pids" in named.split()) and os.access(folder, os.W_OK):
@@ -20,7 +20,7 @@ def controllers() -> Path | None:
 
 
 class TaskLimit:
-    """While the block is entered, the process may start no threads beyond those that it has, and `spare` more."""
+    """Limits the threads of the process, while the block is entered, to its present ones and `spare` more."""
 
     def __init__(self, pid: int, spare: int = 0) -> None:
         self.pid = pid
@@ -44,7 +44,7 @@ class TaskLimit:
 
     def __exit__(self, *_: object) -> None:
         (self.group / "pids.max").write_text("max")
-        # Whatever is in it by now: the process may have been replaced by its children.
+        # The present members are moved: the process may have been replaced by its children.
         for pid in (self.group / "cgroup.procs").read_text().split():
             with contextlib.suppress(OSError):
                 (self.before / "cgroup.procs").write_text(pid)

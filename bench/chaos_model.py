@@ -1,4 +1,4 @@
-"""What exists in a chaos run and what has been made to die, as far as decisions go: never what has been observed."""
+"""The model of a chaos run for decisions: existing objects, and deaths that the script has caused. Observations are never part of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Procs:
     handle: Any
     dead: set[int] = field(default_factory=set)
     stopped: bool = False
-    # The number of a host that is not the client's.
+    # The number of a host other than the client's.
     host: int | None = None
 
 
@@ -34,7 +34,7 @@ class Mesh:
 
 
 class Model:
-    """What exists and what has been made to die, as far as decisions go."""
+    """Existing objects and caused deaths."""
 
     def __init__(self) -> None:
         self.procs: dict[str, Procs] = {}
@@ -76,7 +76,7 @@ class Model:
             if procs.owner == (id, rank):
                 self.stop_procs(procs)
 
-    # ---- what decisions ask
+    # ---- queries of decisions
 
     def living_procs(self) -> list[tuple[Procs, int]]:
         return [(p, rank) for p in self.procs.values() if not p.stopped for rank in range(p.size) if rank not in p.dead]

@@ -1,7 +1,7 @@
-"""The script of a chaos run: decides by its seed alone what happens next, does it, and records it. `bench/chaos.py` starts it.
+"""The script of a chaos run: chooses each operation by its seed alone, carries it out, and records it. `bench/chaos.py` starts it.
 
-Decisions are made from a model of what exists, never from what has been observed, so that a seed replays them whatever the timing. Every
-few hundred operations all that is under way is waited for, everything is stopped, and what the client then still holds is measured; this
+Decisions depend on a model of the existing objects, never on observations, so that a seed replays them whatever the timing. Every
+few hundred operations the script waits for all operations, stops everything, and measures the client's remaining resources; this
 ends one part of the history and begins the next.
 """
 
@@ -34,18 +34,18 @@ from monarch._core._native import set_parent_death_signal
 from monarch.actor import MeshFailure, SupervisionError, this_host
 from monarch.actor.testing import assert_clean, fault
 
-# How long anything may take, seconds.
+# The most seconds that an operation may take.
 PATIENCE = 30.0
-# Operations under way at once, threads that wait for some of them, and operations of one part of the history.
+# The most operations in progress, the threads that wait for some of them, and the operations of one part of the history.
 AT_ONCE, WAITERS, PART = 24, 4, 300
-# What may exist at once.
+# The most existing meshes, and the most children.
 MESHES, CHILDREN = 12, 8
 MEGABYTE = bytes(1 << 20)
 FLOOD = 12
 
 
 class Watch:
-    """Knows what is under way; when something takes too long, writes down all stacks and ends the process."""
+    """Knows the operations in progress. If one takes too long, it writes down all stacks and ends the process."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -77,17 +77,17 @@ class Watch:
     def give_up(self, what: str) -> None:
         print(json.dumps({"hang": what}), flush=True)
         for pid in (*procs_of_client(), os.getpid()):
-            # Not those that no actor of ours has run in: it would end them.
+            # Processes without an actor of the run are left out: the signal would end them.
             if glob(f"{self.path}.{pid}.stacks"):
                 os.kill(pid, signal.SIGUSR1)
         time.sleep(1.0)
-        if os.environ.get("CHAOS_HOLD"):  # for whoever wants to look with a debugger
+        if os.environ.get("CHAOS_HOLD"):  # lets a person attach a debugger
             time.sleep(3600.0)
         os._exit(2)
 
 
 def procs_of_client() -> list[int]:
-    """The processes that the client's zygote has."""
+    """The processes that the client's zygote has forked."""
     found: list[int] = []
     for child in children(os.getpid()):
         found += children(child)
@@ -99,7 +99,7 @@ def children(pid: int) -> list[int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
             found += [int(child) for child in (task / "children").read_text().split()]
-        except OSError:  # ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
     return found
 
@@ -144,18 +144,18 @@ class Chaos:
         self.watch.path = self.path
 
     def end_part(self) -> None:
-        """Waits for everything, stops it in some order, and measures what is left."""
+        """Waits for all operations, stops everything in some order, and measures the remaining resources."""
         self.watch.wait_for(0)
         meshes = [m for m in self.model.meshes.values() if m.handle is not None and m.living()]
         for mesh in meshes:
-            # Behind what was sent before: when it is answered, that has been handled.
+            # These calls are behind earlier messages: their answers prove that those have been handled.
             for rank in mesh.living():
                 self.send("call_one", mesh, [rank])
         self.watch.wait_for(0)
         self._await_notices()
         self.history.add("quiet")
-        # Who was told to end by a message that nobody waits for may have done so only just now: before this is settled, nothing is
-        # stopped, which would make its death one that was wanted.
+        # A broadcast may have ended an actor only just now. Nothing is stopped before its death is noticed, because
+        # a stop would make the death an intended one.
         self._await_notices()
         meshes = [m for m in meshes if m.owner is None]
         procs = self.model.roots_procs()
@@ -194,7 +194,7 @@ class Chaos:
         shared = sum(1 for line in Path("/proc/self/maps").read_text().splitlines() if "/memfd:monarch" in line)
         return {
             "fds": len(os.listdir("/proc/self/fd")),
-            # But those of faults that heal by themselves.
+            # Timers of faults that heal by themselves do not count.
             "threads": len(os.listdir("/proc/self/task")) - sum(isinstance(t, threading.Timer) for t in threading.enumerate()),
             "rss_kb": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
             "segments": shared,
@@ -213,7 +213,7 @@ class Chaos:
             self.waits.get()()
 
     def observe(self, future: Any, n: int, adverb: str, history: History, by_loop: bool) -> None:
-        """Records what comes of a future, on the event loop or on a thread that waits for it."""
+        """Records the outcome of a future, on the event loop or on a thread that waits for it."""
 
         def ended(result: Any, error: BaseException | None) -> None:
             try:
@@ -244,7 +244,7 @@ class Chaos:
         else:
             self.waits.put(get_it)
 
-    # ---- doing
+    # ---- operations
 
     def step(self) -> None:
         self.operations += 1
@@ -259,7 +259,7 @@ class Chaos:
         return mesh.handle.slice(procs=slice(ranks[0], ranks[-1] + 1) if len(ranks) > 1 else ranks[0])
 
     def some_mesh(self, living: bool = False) -> Mesh | None:
-        """One of the root's or one of an actor's, equally often."""
+        """A mesh of the root or of an actor, equally often."""
         owned = self.rng.random() < 0.5
         all = [m for m in self.model.meshes.values() if not living or m.living()]
         meshes = [m for m in all if (m.owner is not None) == owned] or all
@@ -270,7 +270,7 @@ class Chaos:
         return list(range(first, self.rng.randint(first, size - 1) + 1)) if self.rng.random() < 0.7 else list(range(size))
 
     def send(self, adverb: str, mesh: Mesh, ranks: list[int], method: str = "work", *args: Any, by_loop: bool = True, **fields: Any) -> int:
-        """Sends a numbered message to some actors of a mesh; what comes of it is observed elsewhere. 0 if there is no handle."""
+        """Sends a numbered message to some actors of a mesh; `observe` records the outcome. 0 if there is no handle."""
         if mesh.handle is None or not ranks:
             return 0
         n = self.history.begin(adverb, mesh.id, ranks, **fields)
@@ -350,7 +350,7 @@ class Chaos:
         self.watch.wait_for(0)
 
     def do_relay(self) -> None:
-        """An actor calls a mesh that is younger than its own, so that they never wait for each other in a circle."""
+        """An actor calls a mesh that is younger than its own, so that actors never wait for each other in a circle."""
         rng = self.rng
         mesh = self.some_mesh(living=True)
         adverb, count, chance = rng.choice(("call", "choose", "broadcast")), rng.randint(1, 4), rng.random()
@@ -476,7 +476,7 @@ class Chaos:
             fault(self.handle_of(mesh, ranks), "kill")
 
     def do_flood(self) -> None:
-        """More than a mailbox takes before its sender has to wait."""
+        """Sends more than a mailbox takes before its sender has to wait."""
         mesh = self.some_mesh(living=True)
         pause = self.rng.choice((0.0, 0.002))
         if mesh is not None:
@@ -485,7 +485,7 @@ class Chaos:
                 self.send("broadcast", mesh, ranks, "work", pause, MEGABYTE)
 
     def do_purge(self) -> None:
-        """The process goes that all others are forked from, and they with it."""
+        """Kills the zygote, and with it all processes forked from it."""
         living = [(procs, rank) for procs, rank in self.model.living_procs() if procs.host is None]
         for procs, rank in living:
             self.model.kill_proc(procs, rank)
@@ -494,7 +494,7 @@ class Chaos:
             self.kills += len(living)
             self.history.add("kill", procs=[[procs.id, rank] for procs, rank in living])
             os.kill(zygotes[0], signal.SIGKILL)
-            # What is spawned before that is known dies too, and the model does not know.
+            # Later spawns die too until the death is known, and the model does not know that.
             while zygotes[0] in children(os.getpid()):
                 time.sleep(0.001)
 
@@ -517,7 +517,7 @@ class Chaos:
                 fault(self.handle_of(mesh, ranks), "delay", by=f"{by}ms", duration=f"{length}ms")
 
     def do_end(self) -> None:
-        """An actor is told to end, in one of several ways."""
+        """Requests the end of an actor, in one of several ways."""
         rng = self.rng
         mesh = self.some_mesh(living=True)
         how, adverb = rng.choice(("abort", "leave", "raise", "exit")), rng.choice(("call_one", "broadcast"))
@@ -546,7 +546,7 @@ def main() -> int:
     parser.add_argument("--hosts", default="")
     parser.add_argument("--without", default="")
     options = parser.parse_args()
-    # It is of no use without who judges it, who may be killed.
+    # The script is of no use without the process that judges it, which may be killed.
     set_parent_death_signal(os.getppid())
     chaos = Chaos(options.seed, options.folder, options.procs, options.hosts)
     for kind in filter(None, options.without.split(",")):
@@ -558,7 +558,7 @@ def main() -> int:
             chaos.begin_part()
         chaos.step()
     chaos.end_part()
-    # The end is one in the middle of everything.
+    # The end comes in the middle of operations.
     chaos.begin_part()
     for _ in range(PART // 4):
         chaos.step()

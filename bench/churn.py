@@ -1,13 +1,13 @@
-"""Processes that come and go for long: what those that stay keep of each that has ended.
+"""Many short-lived processes: the memory that the remaining processes keep for each ended one.
 
     python bench/churn.py [--procs 10000] [--width 20] [--kill 0.5] [--hosts 0] [--jobs 1] [--seed 0]
 
-Meshes of `--width` processes are spawned one after another, on this host or on `--hosts` workers in turn. Their actors are called by the
-client and by an actor of a process that stays. Then the mesh is stopped, or, with the probability `--kill`, all its processes are
-killed. With `--jobs`, so many clients do this one after another, on the same workers.
+Meshes of `--width` processes are spawned one after another, on this host or on `--hosts` workers in turn. The client and an actor of a
+remaining process call their actors. Then the mesh is stopped, or, with the probability `--kill`, all its processes are
+killed. With `--jobs`, that many clients do this one after another, on the same workers.
 
-Prints one JSON line: the proportional set size (PSS, KiB) of each process that stays after a quarter of the processes and after all of
-them, and by how many bytes it has grown for each process that has ended between.
+Prints one JSON line: the proportional set size (PSS, KiB) of each remaining process after a quarter of the processes and after all of
+them, and its growth in bytes per ended process in between.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Caller(Actor):
 
 
 def pss_kib(pid: int) -> int:
-    """Shared pages count by their share."""
+    """The proportional set size: shared pages count by their share."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def settled(processes: dict[str, int]) -> dict[str, int]:
-    """The sizes when they do not change any more: what is let go after a while is gone."""
+    """The sizes once they no longer change, when unused memory has been freed."""
     sizes = {name: pss_kib(pid) for name, pid in processes.items()}
     while True:
         time.sleep(1.5)  # sleeps: longer than what is kept for the next use
@@ -83,7 +83,7 @@ class Churn:
         return on.spawn_procs(per_host={"procs": width})
 
     def run(self, procs: int) -> int:
-        """Brings up and ends so many; how many there were."""
+        """Starts and ends meshes with at least `procs` processes; returns their number."""
         ended = 0
         while ended < procs:
             mesh = self.mesh(self.options.width)

@@ -1,12 +1,12 @@
-"""How long code sync takes, and what it ships.
+"""The duration of a code sync, and the bytes that it sends.
 
     python bench/code_sync.py [--files 30000] [--hosts 1] [--rounds 7]
 
 A tree of Python files of 5 kB on the average, 50 in a directory. Hosts are processes of this machine with directories of their own, so
-sender and receivers share its processors and its disk; the first sync reads and writes everything, "unchanged" looks at both sides and
-finds nothing, "edited" is one file of 5 kB. Bytes are what was sent to each host. Of "unchanged" and "edited" the sender's processor time
-is given too, and "host_look" is that of a receiver that finds its copy unchanged: the two run side by side, and are what remains of the
-time on a machine that is busy otherwise. Prints one JSON line for each case.
+sender and receivers share its processors and its disk. The first sync reads and writes everything, "unchanged" scans both sides and
+finds nothing, "edited" is one file of 5 kB. Bytes are those sent to each host. For "unchanged" and "edited" the sender's processor time
+is given too, and "host_look" is that of a receiver that finds its copy unchanged: the two run side by side, and are the part of the
+time that other load on the machine does not affect. Prints one JSON line for each case.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def make_tree(top: Path, files: int) -> int:
-    """Returns how many bytes it has."""
+    """Makes the tree; returns its bytes."""
     chosen = random.Random(0)
     size = 0
     for i in range(files):
@@ -79,7 +79,7 @@ def main() -> None:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         top = Path(folder) / "source"
         size = make_tree(top, given.files)
-        # What was just written is not to be on its way to the disk while we measure.
+        # Data that was just written must not be on its way to the disk during the measurement.
         subprocess.run(["sync"], check=True)
         hosts = OtherHosts([Path(folder) / f"host{i}" for i in range(given.hosts)])
         for directory in hosts.directories:

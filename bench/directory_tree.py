@@ -1,9 +1,9 @@
-"""What it costs to compare a tree of 30,000 files in 2,000 directories with what it was, and to read all of them.
+"""The cost of comparing a tree of 30,000 files in 2,000 directories with its earlier state, and of reading all files.
 
     python bench/directory_tree.py [--directory DIR] [--rounds 7]
 
 Prints medians in milliseconds: `os.walk` with `os.lstat` in Python, the listings of all directories by the native module, the digests of
-all files (1,500 bytes each, in the page cache), and a whole look of code sync at the unchanged tree.
+all files (1,500 bytes each, in the page cache), and a whole scan of code sync for the unchanged tree.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What events cost: of one, of draining them, and of calls, casts and spawns while they are recorded and observed.
+"""The cost of events: of one, of draining them, and of calls, casts and spawns while they are recorded and observed.
 
     python bench/events.py [--rounds 11] [--seconds 0.5] [--case call]
 
 One event: a loop in Rust (`cargo run --example cost`), in nanoseconds. Draining: nanoseconds an event, as columns and as objects. The
-rest is measured in one run whose modes alternate, so that they share processes and what else the machine does: nothing recorded, recorded,
+rest is measured in one run whose modes alternate, so that they share processes and the machine's other load: nothing recorded, recorded,
 and observed by a collector of columns in a process of its own, by one in this process, and by an observer in this process that makes
 objects. A round is the average of half a second of operations; a case is the median of the rounds, in microseconds, and its ratios are
-medians of the rounds' ratios. The best round of a mode is what other work on the machine has disturbed least. Prints one JSON line a case.
+medians of the rounds' ratios. The best round of a mode is the one least disturbed by other load. Prints one JSON line a case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from monarch.actor import Actor, ProcMesh, endpoint, this_host
 from monarch.extension import events
 
 RUST = Path(__file__).resolve().parents[1] / "packages/monarch-core/rust"
-# Nothing is drained in a run that takes less.
+# Seconds between drains: no run takes as long, so nothing is drained.
 NEVER = 3600.0
 
 
@@ -48,7 +48,7 @@ class Waiting(Actor):
 
 
 class Counter:
-    """An observer that looks at all columns, or at all events."""
+    """An observer that reads all columns, or all events."""
 
     def __init__(self, columns: bool) -> None:
         self.columns = columns
@@ -78,7 +78,7 @@ def one_event() -> dict[str, object]:
 
 
 def draining(rounds: int) -> dict[str, float]:
-    """Nanoseconds an event."""
+    """Nanoseconds per event."""
     holder = events.observe(lambda batch: None, every=NEVER)
     member = this_host().spawn_procs(name="emitter").spawn("member", Member)
     member.emit.call_one(10_000).get()
@@ -104,7 +104,7 @@ def draining(rounds: int) -> dict[str, float]:
 
 
 def mean(seconds: float, one: Callable[[], object]) -> float:
-    """Microseconds of one, on average for so long: what an observer takes away now and then counts."""
+    """Microseconds of one operation, on average over `seconds`: the occasional work of an observer counts."""
     one()
     begin, count = time.perf_counter(), 0
     while (spent := time.perf_counter() - begin) < seconds:
@@ -130,7 +130,7 @@ def alternating(rounds: int, seconds: float, only: str) -> None:
         for future in [member.nothing.call_one() for _ in range(100)]:
             future.get()
 
-    # The operation, and how many calls it is.
+    # The operation, and its number of calls.
     cases: dict[str, tuple[Callable[[], object], int]] = {
         "call": (lambda: member.nothing.call_one().get(), 1),
         "async call": (lambda: waiting.nothing.call_one().get(), 1),

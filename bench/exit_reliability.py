@@ -1,8 +1,8 @@
-"""Scripts that spawn 4 procs, call, and end: the right exit code, an empty stderr, nothing left, every time.
+"""Scripts that spawn 4 procs, call, and end: the right exit code, an empty stderr, no leftovers, every time.
 
     python bench/exit_reliability.py [--fall-off 200] [--exit 50] [--interrupt 50] [--procs 4] [--seed 0]
 
-Three ways to end: falling off the end (code 0), `sys.exit(3)` (code 3), Ctrl-C at a random moment between the start of the script and
+Three ways to end: the end of the script (code 0), `sys.exit(3)` (code 3), Ctrl-C at a random moment between the start of the script and
 the steady state of its calls (130, or death by SIGINT, which a shell shows as 130; on stderr nothing but Python's own traceback).
 Prints one JSON line for each way, with the slowest time from the last statement, or the signal, to the end of the process; exits 1 if
 any run was not clean.
@@ -40,12 +40,12 @@ os.write(1, b"called\\n")
 """
 ENDS = {"fall_off": "", "exit": "sys.exit(3)", "interrupt": "while True: mesh.echo.call(7).get()"}
 CODES = {"fall_off": {0}, "exit": {3}, "interrupt": {130, -signal.SIGINT}}
-TIMEOUT_S = 60.0  # of one run; only a hang gets there
-REAP_S = 0.5  # how long the kernel may take to remove killed processes from /proc
+TIMEOUT_S = 60.0  # seconds for one run; only a hang takes longer
+REAP_S = 0.5  # seconds for the kernel to remove killed processes from /proc
 
 
 class Run:
-    """One run of the script: `seconds` from its last moment to its end, `problems` with it."""
+    """One run of the script: `seconds` from its last moment to its end, and its `problems`."""
 
     def __init__(self, way: str, procs: int, delay: float) -> None:
         self.problems: list[str] = []
@@ -62,7 +62,7 @@ class Run:
     def _run(self, way: str, procs: int, delay: float, before: Leftovers) -> None:
         code = SCRIPT % {"procs": procs, "end": ENDS[way]}
         argv = [sys.executable, "-c", code]
-        # stderr goes to a file: a process that was left behind would hold a pipe open, and reading it would not end.
+        # stderr goes to a file: a process left behind would hold a pipe open, and reading it would not end.
         with open(before.folder / "stderr", "w+") as err:
             process = subprocess.Popen(
                 argv, env=before.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err, start_new_session=True
@@ -116,7 +116,7 @@ def _only_interrupted(text: str) -> bool:
 def measure(way: str, count: int, procs: int, seed: int) -> bool:
     """Runs the script `count` times and prints the JSON line; True if all runs were clean."""
     moments = random.Random(seed)
-    # Ctrl-C falls anywhere between the first statement and well into the calls: a clean run tells how long that is.
+    # Ctrl-C falls anywhere between the first statement and well into the calls: a clean run gives the length of that time.
     start = time.monotonic()
     if way == "interrupt":
         Run("fall_off", procs, 0.0)

@@ -3,9 +3,9 @@
     python bench/floods.py [--seconds 5] [--rounds 3] [--user other|same] [--listener NAME]...
 
 A client with two procs and a worker (TLS, loopback) calls one actor of each in a loop. One listener after the other is flooded: the control
-sockets of client and worker, the port of the worker, the port of the debugger, and the memory socket of a proc where monarch-rdma is
-installed; by another user where root runs this. Each round measures without a flood and with each kind of flood in turn. The flood takes
-processor time of its own: `spin` is as many processes that flood nothing and only compute, which is what a flood is compared with on a
+sockets of client and worker, the port of the worker, the port of the debugger, and the memory socket of a proc if monarch-rdma is
+installed; by another user if root runs this. Each round measures without a flood and with each kind of flood in turn. The flood takes
+processor time of its own: `spin` is an equal number of processes that flood nothing and only compute, for comparison on a
 machine with few cores. Prints one JSON line for each listener and kind: medians over the rounds of p50 and p99 in microseconds, and the
 ratio of p99 to that without a flood, and to `spin`. Goal: within 2.
 """

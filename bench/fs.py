@@ -1,21 +1,21 @@
-"""What mounts cost: opening, edits, reads and imports beside the local disk, 16 hosts, and torchmonarch 0.7.0 in the same run.
+"""The cost of mounts: opening, edits, reads and imports beside the local disk, 16 hosts, and torchmonarch 0.7.0 in the same run.
 
     python bench/fs.py [--only PART]... [--files 30000] [--directory DIR]
 
-| part | what |
+| part | content |
 |---|---|
 | mount | a tree of small files on one host, new and again; an edit, until a reader has it |
 | reads | warm stat, open, read, beside the local disk and tmpfs |
-| cold | reads with dropped caches; processor time of the server a request |
-| requests | processor time of the server a request, by back end and placement |
+| cold | reads with dropped caches; processor time of the server per request |
+| requests | processor time of the server per request, by back end and placement |
 | imports | six packages, warm and cold, in pairs with the local disk |
 | hosts | the tree on 16 hosts of namespaces, an edit on all, bytes for each host |
 | relay | 1 GiB to 16 hosts, beside a chain of sockets; bytes of each link |
 | reference | torchmonarch 0.7.0: the tree, an edit, stat, an import |
 
-Each part is a process in namespaces of its own for mounts and processes, with homes and stores below DIR, and nothing of it is left. It
-needs root; `requests` needs pyfuse3, `hosts` and `relay` need network namespaces. What is missing is named before anything starts, with
-the commands that install it. A part that fails or takes longer than `--limit` is a row that gives the reason. Environments are installed
+Each part is a process in namespaces of its own for mounts and processes, with homes and stores below DIR, and leaves nothing. It
+needs root; `requests` needs pyfuse3, `hosts` and `relay` need network namespaces. Missing requirements are named before anything starts,
+with the commands that install them. A part that fails or takes longer than `--limit` is a row with the reason. Environments are installed
 once, into the user's cache folder.
 """
 
@@ -34,12 +34,12 @@ from pathlib import Path
 from fs_row import Row, table
 from requirement import Requirement, namespaces, packages, program, pyfuse3, require, root
 
-# Of the folder, the number of files and of rounds.
+# A function of two folders, the number of files and the number of rounds.
 Part = Callable[[Path, Path, int, int], Iterable[Row]]
 
 
 def parts() -> dict[str, tuple[Part, int]]:
-    """Each with its number of rounds or pairs."""
+    """Each part with its number of rounds or pairs."""
     from fs_hosts import hosts
     from fs_imports import imports
     from fs_one import cold, mounts, reads
@@ -60,7 +60,7 @@ def parts() -> dict[str, tuple[Part, int]]:
 
 
 def needed(names: Iterable[str]) -> list[Requirement]:
-    """What these parts need."""
+    """The requirements of these parts."""
     found = [root("mounts are made in namespaces, and caches are dropped"), program("unshare", packages("fuse"))]
     for name in names:
         if name == "requests":
@@ -75,7 +75,7 @@ def load() -> str:
 
 
 def run(name: str, options: argparse.Namespace, source: Path, top: Path) -> list[Row]:
-    """The rows of a part, which runs as a process of its own: when that ends, all that it has started does."""
+    """The rows of a part, which runs as a process of its own: at its end all its child processes end."""
     began, before = time.monotonic(), load()
     with tempfile.TemporaryDirectory(dir=top) as folder:
         argv = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-W", "ignore", __file__]

@@ -1,4 +1,4 @@
-"""The client of a mount, in a process of its own: carries out one command a line, and answers it by a line of JSON.
+"""The client of a mount, in a process of its own: carries out one command per line, and answers it by a line of JSON.
 
     python bench/fs_client.py SECRET [WORKER...]
 
@@ -18,7 +18,7 @@ from typing import Any
 
 
 class Client:
-    """`popen` starts a process, such as `subprocess.Popen`, or that of a host in namespaces."""
+    """The client process. `popen` starts a process, like `subprocess.Popen`, or like that of a host in namespaces."""
 
     def __init__(self, popen: Callable[..., Any], env: dict[str, str], secret: str = "", workers: tuple[str, ...] = ()) -> None:
         argv = [sys.executable, "-W", "ignore", str(Path(__file__).resolve()), secret, *workers]
@@ -26,7 +26,7 @@ class Client:
         self._answer()
 
     def ask(self, *words: Any) -> Any:
-        """The answer to a command; `RuntimeError` with what the command raised."""
+        """The answer to a command; `RuntimeError` with the command's exception."""
         print(json.dumps(words), file=self._process.stdin, flush=True)
         return self._answer()
 
@@ -89,7 +89,7 @@ def main(secret: str, *workers: str) -> None:
 
     if workers:
         hosts.initialized.get()
-    # What is printed elsewhere is no answer.
+    # Other output must not be taken for an answer.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     print(json.dumps({"value": "up"}), file=out, flush=True)

@@ -27,14 +27,14 @@ HOSTS = 16
 
 
 class Traffic:
-    """Bytes that the interfaces of hosts have received and sent since it was made."""
+    """The bytes that the interfaces of hosts have received and sent since this object was made."""
 
     def __init__(self, hosts: list[Host]) -> None:
         self._hosts = hosts
         self._before = [_counters(host) for host in hosts]
 
     def each(self) -> list[tuple[int, int]]:
-        """Received and sent, by host."""
+        """Bytes received and sent, by host."""
         now = [_counters(host) for host in self._hosts]
         return [(a[0] - b[0], a[1] - b[1]) for a, b in zip(now, self._before, strict=True)]
 
@@ -50,7 +50,7 @@ def _counters(host: Host) -> tuple[int, int]:
 
 @contextmanager
 def cluster(folder: Path, *, memory: bool = False) -> Generator[tuple[Network, Client]]:
-    """Workers on all hosts but the first, where the client is, attached to all. `memory`: stores in the shared memory of each host."""
+    """Workers on all hosts but the first, which is the client's, attached to all. `memory`: stores in the shared memory of each host."""
     if reason := unavailable():
         raise RuntimeError(reason)
     place = Path(tempfile.mkdtemp(dir=folder))
@@ -75,7 +75,7 @@ def cluster(folder: Path, *, memory: bool = False) -> Generator[tuple[Network, C
 
 
 def hosts(source: Path, folder: Path, files: int, rounds: int) -> list[Row]:
-    """Each round has new hosts, with stores that have nothing."""
+    """Measures the tree on many hosts. Each round has new hosts with empty stores."""
     first: list[float] = []
     again: list[float] = []
     filled: list[float] = []
@@ -103,7 +103,7 @@ def hosts(source: Path, folder: Path, files: int, rounds: int) -> list[Row]:
                 refreshed, seen = fs_reads.edited(
                     source / SMALL / path, f"{target}/{path}", text, lambda: client.ask("refresh", target), popen
                 )
-                # The first one of a round is the warm-up.
+                # The first edit of a round is the warm-up.
                 if edit:
                     refreshes.append(refreshed)
                     edits.append(max(seen))

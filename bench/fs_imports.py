@@ -1,4 +1,4 @@
-"""Imports from a mounted environment beside the same on the local disk, warm and cold, each by a fresh interpreter."""
+"""Imports from a mounted environment beside imports from the local disk, warm and cold, each by a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ MODULES = "numpy, pandas, scipy, sqlalchemy, networkx, sympy"
 
 
 def imports(_: Path, folder: Path, __: int, pairs: int) -> list[Row]:
-    """The order within a pair alternates. Cold: all caches of the machine are dropped before each import; the store has all."""
+    """Measures imports in pairs of alternating order. Cold: all caches of the machine are dropped before each import; the store has all
+    files.
+    """
     try:
         source = environment("fs-imports", *PINS)
     except RuntimeError as e:

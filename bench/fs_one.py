@@ -16,7 +16,7 @@ from fs_served import served
 from fs_tree import LARGE, SMALL, fill
 
 _EDIT = "EDIT = %06d\n"
-# A file of 5 kB.
+# Lines of a file of 5 kB.
 _EDIT_LINES = 385
 
 
@@ -26,7 +26,7 @@ def edit_text(number: int) -> str:
 
 @contextmanager
 def client(folder: Path) -> Generator[Client]:
-    """A client of this machine with a home and a store of its own, which are this process's too."""
+    """A client of this machine with a home and a store of its own, which this process uses too."""
     home = tempfile.mkdtemp(dir=folder)
     os.environ["MONARCH_HOME"] = home
     made = Client(here, dict(os.environ))
@@ -37,7 +37,7 @@ def client(folder: Path) -> Generator[Client]:
 
 
 def mounts(source: Path, folder: Path, files: int, rounds: int) -> list[Row]:
-    """Each round has a new home: nothing is known of the tree. The second mount of a round finds the index and the store."""
+    """Measures mounts. Each round has a new home without the tree. The second mount of a round finds the index and the store."""
     first: list[float] = []
     again: list[float] = []
     filled: list[float] = []
@@ -58,7 +58,7 @@ def mounts(source: Path, folder: Path, files: int, rounds: int) -> list[Row]:
                 refreshed, seen = fs_reads.edited(
                     source / SMALL / path, f"{target}/{path}", text, lambda found=reports: found.append(made.ask("refresh", target)), [here]
                 )
-                # The first one of a round is the warm-up.
+                # The first edit of a round is the warm-up.
                 if edit:
                     refreshes.append(refreshed)
                     edits.extend(seen)
@@ -112,7 +112,7 @@ def reads(source: Path, folder: Path, files: int, rounds: int) -> list[Row]:
 
 
 def cold(source: Path, folder: Path, files: int, rounds: int) -> list[Row]:
-    """The store has all; the pages of the mount are dropped, alone or with those of the disk."""
+    """Cold reads: the store has all files; the pages of the mount are dropped, alone or with those of the disk."""
     target = f"{folder}/mounted"
     small, large, local = f"{target}/{SMALL}", f"{target}/{LARGE}/file", str(source / LARGE / "file")
     nbytes = os.stat(local).st_size
@@ -138,7 +138,7 @@ def cold(source: Path, folder: Path, files: int, rounds: int) -> list[Row]:
             there = fs_reads.read_through(large)
             fs_reads.drop_caches()
             dropped.append((there, fs_reads.read_through(local)))
-            # The pages of the store are there now, those of the mount are dropped by the reader.
+            # The pages of the store are there now; the reader drops those of the mount.
             fs_reads.read_through(large)
             kept.append(fs_reads.read_through(large))
         made.ask("close", target)

@@ -1,4 +1,4 @@
-"""Readers of mounts, each a process of its own: the client of a mount must not wait for it. Used for ours and for torchmonarch 0.7.0."""
+"""Readers of mounts, each a process of its own: the client of a mount must not wait for it. Also used for torchmonarch 0.7.0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Seconds an operation by name. Buffers are made before: what is measured is the file system.
+# Seconds per operation, by name. Buffers are made before: only the file system is measured.
 _WARM = """
 import json, os, sys, time
 top, files, big = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -41,7 +41,7 @@ print(json.dumps({"stat": timed(os.stat, paths, 5), "failed look-up": timed(miss
                   "os.open, read, close": timed(plain, paths, 5), "buffered open": timed(buffered, paths, 3),
                   "1 MiB read": timed(pieces, [big], 5) / max(os.stat(big).st_size >> 20, 1)}))
 """
-# Seconds to look at and read every small file.
+# Seconds to stat and read every small file.
 _WALK = """
 import os, sys, time
 top, files = sys.argv[1], int(sys.argv[2])
@@ -53,7 +53,7 @@ for n in range(files):
     fd = os.open(path, os.O_RDONLY); os.readv(fd, [buffer]); os.close(fd)
 print(time.perf_counter() - begin)
 """
-# Seconds to read a file from its begin to its end, with its own pages dropped before.
+# Seconds to read a file from its begin to its end, after its own pages were dropped.
 _SEQUENTIAL = """
 import os, sys, time
 buffer = bytearray(1 << 20)
@@ -63,7 +63,7 @@ begin = time.perf_counter()
 while os.readv(fd, [buffer]): pass
 print(time.perf_counter() - begin)
 """
-# Looks every millisecond: a reader that never rests would take one of two processors from what is measured.
+# Checks every millisecond: a busy reader would take one of two processors from the measured processes.
 _WAITER = """
 import sys, time
 path, wanted = sys.argv[1:]
@@ -93,7 +93,7 @@ def read_through(path: str) -> float:
     return float(_run(_SEQUENTIAL, path))
 
 
-# What procs do at their start: modules are opened without a buffer.
+# Opens modules without a buffer, as procs do at their start.
 _UNBUFFERED = """
 import _io, ctypes
 hook = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)(lambda path, _: _io.FileIO(path))
@@ -102,13 +102,13 @@ ctypes.pythonapi.PyFile_SetOpenCodeHook(hook, None)
 
 
 def imported(python: str, modules: str, *, in_proc: bool = False) -> float:
-    """Seconds that a fresh interpreter takes to import the modules; `in_proc`: it opens them as procs do."""
+    """Seconds of a fresh interpreter to import the modules; `in_proc`: it opens them as procs do."""
     code = f"import time; begin = time.perf_counter()\nimport {modules}\nprint(time.perf_counter() - begin)"
     return float(_run((_UNBUFFERED if in_proc else "") + code, python=python))
 
 
 def drop_caches() -> None:
-    """The pages, names and inodes of all file systems: what was written goes to the disk first."""
+    """Drops the pages, names and inodes of all file systems, after written data has gone to the disk."""
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3")
 

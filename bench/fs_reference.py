@@ -1,4 +1,4 @@
-"""torchmonarch 0.7.0's `monarch.remotemount` on one host, in an environment of its own, beside ours where rows have the same name.
+"""torchmonarch 0.7.0's `monarch.remotemount` on one host, in an environment of its own. Rows with the same name are comparable.
 
 REFERENCE-PYTHON bench/fs_reference.py serve SOURCE TARGET      mounts, and then carries out one command a line: refresh, close
 """
@@ -56,7 +56,7 @@ class Reference:
         return self._answer()
 
     def end(self) -> None:
-        """Unmounts; it may not end by itself."""
+        """Unmounts; the client may not end by itself."""
         self.ask("close")
         self._process.kill()
         self._process.communicate()

@@ -2,7 +2,7 @@
 
     python bench/fs_relay.py receive FILE [NEXT]      a host of the chain; FILE "" keeps nothing
 
-The chain has no encryption, verifies nothing and stores nothing, or writes a file where the mount has its store.
+The chain has no encryption and no verification. It stores nothing, or writes a file in the place of the mount's store.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PORT = 22333
 
 
 def receive(path: str, following: str = "") -> None:
-    """Takes blocks until the end, passes them on, and answers a byte when the next host has."""
+    """Takes blocks until the end, passes them on, and answers a byte once the next host has all."""
     listener = socket.create_server(("", PORT))
     print("listening", flush=True)
     stream, _ = listener.accept()
@@ -75,7 +75,7 @@ def chain(network: Any, source: Path, files: list[str]) -> float:
 
 
 def relay(_: Path, folder: Path, __: int, rounds: int) -> list[Any]:
-    """Stores are in memory where that is enough for all of them, else below the folder. `rounds` times 256 MiB are sent."""
+    """Measures the relay. Stores are in memory if there is enough for all, else below the folder. `rounds` times 256 MiB are sent."""
     from fs_hosts import HOSTS, Traffic, cluster
     from fs_row import Row
     from fs_tree import fill
@@ -94,7 +94,7 @@ def relay(_: Path, folder: Path, __: int, rounds: int) -> list[Any]:
         plain = chain(network, source, [""] * HOSTS)
         with tempfile.TemporaryDirectory(dir=folder) as disk:
             kept = [f"{'/dev/shm' if memory else disk}/{host.name}" for host in network.hosts[1:]]
-            # Twice: memory that was not used for a while is slow at first.
+            # The chain runs twice: memory that was not used for a while is slow at first.
             written = min(chain(network, source, kept) for _ in range(2))
             for host, path in zip(network.hosts[1:], kept, strict=True):
                 host.run("rm", path)

@@ -1,7 +1,7 @@
 """Processor time of the server of a mount for each request that the kernel makes, by back end, on one processor and on two.
 
-The store is in memory, and the kernel's names and pages are dropped before each walk: what is left is what the server does for a request,
-and the switches between it and its reader. Those cost several times as much where both are on two processors, which is why both are shown.
+The store is in memory, and the kernel's names and pages are dropped before each walk. The measured time is the server's work for a request,
+and the switches between the server and its reader. A switch between two processors costs several times as much, so both cases are shown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNANSWERED = ("forget", "batch_forget", "interrupt")
 
 
 def answering(source: Path, folder: Path, files: int, rounds: int) -> list[Row]:
-    """A walk looks up and reads each file; `files` of them at most 10,000, because the time of a request does not depend on it."""
+    """A walk looks up and reads each file; `files` of them, at most 10,000, because the time of a request does not depend on it."""
     files = min(files, 10_000)
     store = tempfile.mkdtemp(dir="/dev/shm")
     os.environ["MONARCH_FS_STORE_DIR"] = store
@@ -61,7 +61,7 @@ def _row(name: str, source: Path, folder: Path, files: int, rounds: int) -> Row:
 
 @contextmanager
 def _placed(server: int, reader: int) -> Generator[None]:
-    """The server on the first processor, this process and what it starts on `reader`."""
+    """Places the server on the first processor, and this process with its children on `reader`."""
     own = os.sched_getaffinity(0)
     threads = [int(name) for name in os.listdir(f"/proc/{server}/task")]
     for thread in threads:

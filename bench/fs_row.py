@@ -18,7 +18,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def milliseconds(seconds: Sequence[float]) -> str:
-    """The median, and the range where there are several."""
+    """The median, and the range of several values."""
     text = f"{statistics.median(seconds) * 1e3:,.0f} ms"
     return text if len(seconds) == 1 else f"{text} ({min(seconds) * 1e3:,.0f} to {max(seconds) * 1e3:,.0f})"
 

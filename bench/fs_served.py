@@ -1,4 +1,4 @@
-"""What the server of a mount on this machine has done: requests by kind, and processor time."""
+"""The work of a mount's server on this machine: requests by kind, and processor time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Served(NamedTuple):
     # Processor seconds of the server, with all its threads.
     processor: float
     faults: int
-    # Of the server.
+    # The pid of the server.
     pid: int
 
     def since(self, before: Served) -> Served:
-        """What has been done between the two."""
+        """The work between the two."""
         counts = Counter(self.requests)
         counts.subtract(before.requests)
         return Served(
@@ -33,7 +33,7 @@ class Served(NamedTuple):
 
 
 def served(target: str) -> Served:
-    """Asks the daemon of this process's `MONARCH_HOME`."""
+    """Queries the daemon of this process's `MONARCH_HOME`."""
     channel = Channel(connect(daemon_folder(), SOCKET, timeout=10))
     try:
         channel.queue({"op": "status", "target": mount_key(target), "call": 1})

@@ -1,12 +1,12 @@
-"""Mounts for a long time: killed servers and daemons, thousands of mounts, opens during refreshes. What is counted is what went wrong.
+"""Mounts for a long time: killed servers and daemons, thousands of mounts, opens during refreshes. The result is the number of errors.
 
     python bench/fs_soak.py [--only PART]... [--kills 100] [--mounts 10000] [--opens 100000] [--refreshes 100] [--directory DIR]
 
-| part | what |
+| part | content |
 |---|---|
-| kills | the daemon and the server of a mount are killed in turn, at random moments, while four readers compare what they read |
+| kills | the daemon and the server of a mount are killed in turn, at random moments, while four readers compare the content |
 | mounts | a tree is mounted and unmounted; descriptors, threads and memory of the daemon before and after |
-| opens | four readers open and read files that each refresh replaces; content that is torn, or older than before, is counted |
+| opens | four readers open and read files that each refresh replaces; torn content, or content older than before, is counted |
 
 It runs in namespaces of its own for mounts and processes, and needs root.
 """
@@ -32,11 +32,11 @@ from requirement import packages, program, require, root
 
 READERS = 4
 FILES = 64
-# Lines of a file: some have several chunks.
+# Lines of a file: some files have several chunks.
 _LINES = (1, 10, 100, 20_000)
 
-# A reader prints the reads it made, those of wrong content, and those that failed. Each file is one line many times: the generation and
-# the name. With `still` all files stay as they are.
+# A reader prints the number of reads, of reads with wrong content, and of failed reads. Each file is one line many times: the generation
+# and the name. With `still` all files stay unchanged.
 _READER = """
 import random, sys
 from pathlib import Path
@@ -65,7 +65,7 @@ print(reads, len(wrong), len(failed), flush=True)
 
 
 def make(source: Path, generation: int) -> None:
-    """Files of one line many times; each is replaced as a whole."""
+    """Writes files of one line many times; each is replaced as a whole."""
     source.mkdir(exist_ok=True)
     for number in range(FILES):
         name = f"f{number}"
@@ -83,7 +83,7 @@ def readers(target: str, how: str, most: int = 0) -> list[subprocess.Popen[str]]
 
 
 def ended(started: list[subprocess.Popen[str]]) -> str:
-    """What the readers counted."""
+    """The counts of the readers."""
     counts = [[int(word) for word in reader.communicate("end\n")[0].split()] for reader in started]
     reads, wrong, failed = (sum(column) for column in zip(*counts, strict=True))
     return f"{reads:,} reads, {wrong} of wrong content, {failed} failed"
@@ -98,7 +98,7 @@ def kills(top: Path, options: argparse.Namespace) -> Iterable[Row]:
         killed = {"mount_server": 0, "daemon": 0}
         for number in range(options.kills):
             time.sleep(random.uniform(0.0, 0.5))
-            # The connection is the daemon's and the server's: it ends when both are killed at once.
+            # The daemon and the server share the connection: it ends when both are killed at once.
             settle(target)
             what = ("mount_server", "daemon")[number % 2]
             os.kill(process_of(what), signal.SIGKILL)
@@ -118,7 +118,7 @@ def mounts(top: Path, options: argparse.Namespace) -> Iterable[Row]:
         for number in range(options.mounts):
             made.ask("mount", str(source), target, "demand", "as-is")
             made.ask("close", target)
-            # The first ones load what is loaded on first use.
+            # The first mounts load modules that are loaded on first use.
             if number == min(100, options.mounts // 2):
                 before = held()
         seconds = time.monotonic() - begin
@@ -146,14 +146,14 @@ def opens(top: Path, options: argparse.Namespace) -> Iterable[Row]:
 
 
 def refresh(made: Client, source: Path, target: str, generation: int) -> None:
-    # What a host does not have when its source changes is EIO for its readers, by design.
+    # Content that a host lacks when its source changes is EIO for its readers, by design.
     made.ask("complete", target)
     make(source, generation)
     made.ask("refresh", target)
 
 
 def process_of(module: str) -> int:
-    """The process of this home that runs a module of `monarch.fs._daemon`; waits for the next one where it has been killed."""
+    """The process of this home that runs a module of `monarch.fs._daemon`; waits for the next one after a kill."""
     home = f"MONARCH_HOME={os.environ['MONARCH_HOME']}".encode()
     while True:
         for entry in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""What the benchmark of mounts shows: a tree of small files with one large file beside it, and environments that are kept between runs."""
+"""The data of the benchmark of mounts: a tree of small files with one large file beside it, and environments that are kept between runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_tree(top: Path, files: int, large_bytes: int) -> None:
 
 
 def fill(path: Path, nbytes: int) -> None:
-    """Writes so many random bytes."""
+    """Writes `nbytes` random bytes."""
     with path.open("wb") as file:
         for at in range(0, nbytes, _PIECE):
             file.write(os.urandom(min(_PIECE, nbytes - at)))
@@ -33,7 +33,7 @@ def fill(path: Path, nbytes: int) -> None:
 def environment(name: str, *pins: str) -> Path:
     """A virtual environment with these packages, made once: it is kept in the user's cache folder, by the hash of the pins.
 
-    `RuntimeError` with the output of pip where they cannot be installed.
+    `RuntimeError` with the output of pip if they cannot be installed.
     """
     words = [sys.version, *pins]
     digest = hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]

@@ -1,15 +1,15 @@
-"""How soon a host that is cut off is known to be lost, and that no other is taken for lost.
+"""The time until a host that is cut off counts as lost, and the absence of false alarms for other hosts.
 
     python bench/host_loss.py [--cuts 200] [--hosts 4]
     python bench/host_loss.py --quiet-hours 2 [--hogs 4]
 
 Hosts are network namespaces with `monarch worker` each, the script runs on another one (`tools/netns`; needs root). The time is from the
-moment at which the bridge drops all that is to or from a host until a waiting call raises, and until the `__supervise__` of who owns what
-ran there; milliseconds, on the one clock of the machine. All hosts but one are cut off, one after the other, at random times; then all
-begins anew.
+moment at which the bridge drops all traffic of a host until a waiting call raises, and until the `__supervise__` of the owner
+ran there; milliseconds, on the one clock of the machine. All hosts but one are cut off, one after the other, at random times; then the
+round begins again.
 
-With `--quiet-hours` nothing is cut off: `--hogs` processes keep all processors busy, and hosts that are taken for lost are counted. Prints
-a JSON line; exits 1 if there was a false alarm, or one was told in another way than it should.
+With `--quiet-hours` nothing is cut off: `--hogs` processes keep all processors busy, and false losses are counted. Prints
+a JSON line; exits 1 after a false alarm, or a wrong report of a loss.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tools.netns import Host, Network, Process
 PORT = 22222
 MONARCH = "from monarch.extension.cli import main; main()"
 PROCS = 2
-# Between two looks in a quiet time.
+# Seconds between two checks in a quiet time.
 LOOK_S = 1.0
 
 CLIENT = """
@@ -100,7 +100,7 @@ os._exit(0)
 
 
 class Job:
-    """One client, and what it has said."""
+    """One client, and its output lines."""
 
     def __init__(self, client: Host, workers: list[str], env: dict[str, str], script: Path) -> None:
         argv = (sys.executable, str(script), str(PROCS), *workers)
@@ -115,7 +115,7 @@ class Job:
         return words
 
     def until(self, **wanted: int) -> dict[str, list[str]]:
-        """So many lines with these first words, the first of each; another one is an alarm that nobody has cause for."""
+        """Lines with these first words, in the given numbers, the first of each; any other line is a false alarm."""
         found: dict[str, list[str]] = {}
         while wanted:
             words = self.line()
@@ -149,7 +149,7 @@ def start_workers(hosts: list[Host], env: dict[str, str]) -> tuple[list[Process]
 
 def end_workers(hosts: list[Host], workers: list[Process]) -> None:
     for host in hosts:
-        # With all that it has started.
+        # With all their child processes.
         host.run("sh", "-c", "kill -9 -1", check=False)
     for worker in workers:
         worker.communicate()
@@ -162,14 +162,14 @@ def cuts(network: Network, env: dict[str, str], script: Path, count: int) -> dic
     told: list[float] = []
     wrong = 0
     while len(raised) < count:
-        # Anew, with workers of this round: those of the last one may be at their cleaning still.
+        # The next round has new workers: those of the last round may still clean up.
         workers, addresses = start_workers(hosts, env)
         job = Job(client, addresses, env, script)
         for n, host in enumerate(hosts[:-1]):
             time.sleep(moments.uniform(0.3, 0.9))
             start = time.monotonic_ns()
             host.cut()
-            # Of two actors for each proc of the host; the first counts.
+            # Each proc of the host has two actors; the first notice counts.
             said = job.until(raised=1, supervise=2 * PROCS)
             raised.append((int(said["raised"][1]) - start) / 1e6)
             told.append((int(said["supervise"][1]) - start) / 1e6)

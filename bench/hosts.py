@@ -2,12 +2,12 @@
 
     python bench/hosts.py [--rounds 3] [--bench rtt]... [--python PYTHON] [--reference PYTHON]
 
-Hosts are network namespaces on a bridge with a worker each, the script runs on one more (`tools/netns`; needs root). The peers are ours
-with TLS, ours without, and the reference over tcp, which has no encryption to turn on; `--python` and `--reference` say whose packages
+Hosts are network namespaces on a bridge with a worker each, the script runs on one more (`tools/netns`; needs root). The peers are Monarch
+with TLS, Monarch without, and the reference over tcp, which has no encryption to turn on; `--python` and `--reference` select the packages
 they use (default: this interpreter, no reference). Every round runs each bench with every peer in turn, each with workers of its own.
 
 `attach/3` is of one worker on each of three hosts, `attach/16` of sixteen on one; both have been listening for a while. Prints a table of
-the medians over the rounds with the ratio to the reference, and what TLS costs; `--out` keeps each figure as JSON line.
+the medians over the rounds with the ratio to the reference, and the cost of TLS; `--out` keeps each figure as JSON line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PORT = 22222
 BENCHES = ("attach", "rtt", "cast", "bandwidth")
 HOSTS = 3
 MANY = 16
-# Between two looks whether the workers listen.
+# Seconds between two checks whether the workers listen.
 LOOK_S = 0.05
 TIMEOUT_S = 180
 
@@ -54,7 +54,7 @@ def listening(host: Host, ports: set[str]) -> bool:
 def run(peer: Peer, network: Network, bench: str, spread: list[Host]) -> list[dict[str, Any]]:
     """The figures of one bench, with a worker for each entry of `spread`."""
     env = {**os.environ, "BENCH_TRUST": peer.trust, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "ignore::UserWarning"}
-    # Actors are taken apart by module, so it must be found on the hosts; of our checkout the reference sees nothing.
+    # Actors are pickled by module, so the module must be found on the hosts. The reference must not see this checkout.
     ours = [] if peer.trust == "ca" else [os.environ.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join([str(SCRIPT.parent), *filter(None, ours)])
     client, *_ = network.hosts
@@ -83,7 +83,7 @@ def run(peer: Peer, network: Network, bench: str, spread: list[Host]) -> list[di
         return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     finally:
         for host in {client.name: client, **{host.name: host for host in spread}}.values():
-            # With all that they have started.
+            # With all their child processes.
             host.run("sh", "-c", "kill -9 -1", check=False, stderr=subprocess.DEVNULL)
         for worker in workers:
             worker.communicate()
@@ -117,9 +117,9 @@ def table(figures: list[dict[str, Any]], peers: list[Peer]) -> None:
     if "rtt" in tls and "rtt" in plain:
         print(f"\nTLS costs {tls['rtt'] - plain['rtt']:.1f} us a call, there and back")
     for bench in tls.keys() & plain.keys():
-        # On a busy machine the difference can be less than nothing.
+        # On a busy machine the difference can be negative.
         if bench.startswith("oneway_bytes_cpu/") and tls[bench] > plain[bench]:
-            # Both sides have a part of it.
+            # Both sides take part of the time.
             print(f"TLS of {bench.rpartition('/')[2]}: {2 / (tls[bench] - plain[bench]):.1f} GB/s per core and side")
 
 

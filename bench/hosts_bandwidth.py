@@ -6,7 +6,7 @@ Hosts are `monarch worker` processes on loopback; the script is a client of two 
 `to` an actor from the client, `from` it as its answer, and `across` from an actor of one host to one of the other. Arguments are NumPy
 arrays. `raw` and `raw tls` move as many bytes in writes of 1 MiB through one stream between two processes, with Python's sockets.
 
-Prints a table: GB/s as medians over the rounds, and processor seconds a GB of all processes that have a part in it, both sides.
+Prints a table: GB/s as medians over the rounds, and processor seconds per GB of all processes that take part, both sides.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from requirement import packages, program, require
 MIB = 1 << 20
 TICK = os.sysconf("SC_CLK_TCK")
 WORKER = "from monarch.extension.cli import main; main()"
-# Small calls before what is measured, so that processes and connections are there; and large ones, so that memory is.
+# Calls before the measurement: small ones, so that processes and connections exist; and large ones, so that memory is allocated.
 WARM = 3
 
 
 def cpu_of(pid: int) -> float:
-    """Processor seconds of a process and all that have come of it."""
+    """Processor seconds of a process and all its descendants."""
     children: dict[int, list[int]] = defaultdict(list)
     used: dict[int, float] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -207,7 +207,7 @@ def main() -> None:
         for turn in range(options.rounds + 1):
             for size in sizes:
                 data = np.arange(size * MIB // 8, dtype=np.int64)
-                # A single small one says nothing about processor time, whose clock ticks.
+                # The time of a single small transfer is below the resolution of the processor clock.
                 times = 1 if size >= 16 else 20
                 for name, (what, move) in movers.items():
                     if times == 1 and turn == 0:

@@ -1,10 +1,10 @@
-"""How soon the death of a process is known: from the SIGKILL until a waiting call raises, and until its owner's `__supervise__` runs.
+"""The time of the detection of a process's death: from the SIGKILL until a waiting call raises, and until its owner's `__supervise__` runs.
 
     python bench/kill_detection.py [--kills 500] [--procs 8]
 
-An actor in a process of its own owns actors in others; the script waits for a call to one of them, whose process is then killed with the
-time taken before the signal. Times are in milliseconds, on one clock: that of the machine. Prints a JSON line; exits 1 if something
-other than the killed was told of, or nothing was.
+An actor in a process of its own owns actors in others. The script waits for a call to one of them and then kills its process. The
+time is taken before the signal. Times are in milliseconds, on one clock: that of the machine. Prints a JSON line; exits 1 after
+a missing notice, or a notice of another process.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Owner(Actor):
 
 
 def measure(kills: int, at_once: int) -> tuple[list[float], list[float], int]:
-    """Milliseconds to the exception and to `__supervise__`, and how many notices were not of the process that was killed."""
+    """Milliseconds to the exception and to `__supervise__`, and the number of notices of other processes."""
     port, notices = Channel.open()
-    # A thread is in its `get()` when the signal comes, as a script would be.
+    # A thread is in its `get()` when the signal arrives, like a script.
     ends: queue.Queue[int] = queue.Queue()
     calls: list[float] = []
     told: list[float] = []

@@ -1,9 +1,9 @@
 """A KubernetesJob of three pods beside kubectl with the same objects, on a real cluster whose nodes have the image.
 
 `hatch run python bench/kubernetes_job.py [FOLDER]`: starts a cluster, or uses the one that `python -m tools.k8s up FOLDER` has started.
-Each row is the median of the rounds, in seconds. `over Running` is the time from the last pod that Running shows for to the first answered
-call: an interpreter starts in each pod, and its worker listens, within it. The client's own share is that without the time until all pods
-are Ready, as the API server has it.
+Each row is the median of the rounds, in seconds. `over Running` is the time from the last pod that becomes Running to the first answered
+call: within it an interpreter starts in each pod, and its worker listens. The client's own share is that without the time until the API
+server reports all pods as Ready.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ print(time.monotonic() - start)
 
 
 class Phases(threading.Thread):
-    """Notes when so many pods of a job are Running and Ready for the first time."""
+    """Records the times at which all pods of a job are Running and Ready for the first time."""
 
     def __init__(self, cluster: Any, selector: str) -> None:
         super().__init__(daemon=True)
@@ -61,7 +61,7 @@ class Phases(threading.Thread):
 
 
 def measure(folder: Path, kubectl: list[str], template: dict[str, Any]) -> dict[str, list[float]]:
-    """Seconds by name, one of each round."""
+    """Seconds by name, one value per round."""
     from kubernetes_jobs import answers
 
     from monarch.job.kubernetes import KubernetesJob

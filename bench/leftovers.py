@@ -1,8 +1,8 @@
-"""What a run has left on the machine: processes, unix sockets, shared memory, files in its temporary folder.
+"""The leftovers of a run on the machine: processes, unix sockets, shared memory, files in its temporary folder.
 
-A run is told apart from everything else on the machine by a variable in its environment, which its processes inherit, and by a
-temporary folder of its own, where its sockets are too: abstract ones end with their processes. Shared memory carries no such mark:
-what is new since the run began and has our name counts, so nothing else of ours that makes any should run meanwhile.
+A variable in the environment of a run, which its processes inherit, and a temporary folder of its own, where its sockets are too,
+distinguish it from everything else on the machine: abstract sockets end with their processes. Shared memory carries no such mark:
+new memory with Monarch's name counts, so no other program of Monarch should make any meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VARIABLE = "MONARCH_BENCH_RUN"
 
 
 class Leftovers:
-    """Remembers the state before a run; `environment` is for the run, `look()` tells what it left, `close()` removes its folder."""
+    """Records the state before a run. `environment` is for the run, `look()` returns its leftovers, `close()` removes its folder."""
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
@@ -32,14 +32,14 @@ class Leftovers:
         self.environment = {**os.environ, VARIABLE: self.mark, **places}
 
     def look(self) -> list[str]:
-        """One line for each thing left; empty when the run left nothing."""
+        """One line for each leftover; empty if there is none."""
         left = [f"process {pid}: {command}" for pid, command in self.processes()]
         left += sorted(_sockets(self.folder) | (_shared_memory() - self.before))
         left += [f"file {path.relative_to(self.folder)}" for path in sorted(self.folder.rglob("*"))]
         return left
 
     def processes(self) -> list[tuple[int, str]]:
-        """Pid and command line of every process that carries the mark, except those that have ended and wait to be reaped."""
+        """Pid and command line of every process that carries the mark, except ended ones that wait to be reaped."""
         return marked_processes(VARIABLE, self.mark)
 
     def close(self) -> None:

@@ -1,19 +1,19 @@
-"""What links and processors cost in a real run, for the simulation of `bench/scale.py --costs FILE`.
+"""The costs of links and processors in a real run, for the simulation of `bench/scale.py --costs FILE`.
 
     python bench/link_costs.py [--out FILE] [--rounds 3] [--calls 3000]
 
 Hosts are network namespaces on a bridge with a `monarch worker` each, the client is on one more (`tools/netns`; needs root). Prints the
-medians over the rounds as JSON, in microseconds, named as in `rust/runtime/examples/scale/costs.rs`. There is no wire: what only a wire
-shows (`wire_byte`) is left to the default there, and `hop` is the kernel's part of one; `--hop 40` writes that of the goal instead.
+medians over the rounds as JSON, in microseconds, named as in `rust/runtime/examples/scale/costs.rs`. There is no wire: costs of a wire
+(`wire_byte`) keep their default, and `hop` is the kernel's part of one; `--hop 40` writes that of the goal instead.
 
-| cost | from |
+| cost | source |
 |---|---|
-| `handle` | processor time of the proc for a small call, but for the frames |
-| `local_hop` | half of what is left of a call to a proc of the client's machine |
-| `send`, `receive`, `local_send` | processor time of the agent that passes a call on, four frames; what TLS adds is of two of them |
-| `hop` | half of what a call to another host takes longer, less sending and receiving |
-| `jitter` | half of the mean of what such calls take longer than a tenth of them |
-| `byte` | processor time of the agent for calls of 32 KiB, by the byte |
+| `handle` | processor time of the proc for a small call, without the frames |
+| `local_hop` | half of the rest of a call to a proc of the client's machine |
+| `send`, `receive`, `local_send` | processor time of the agent that passes a call on, four frames; TLS adds its cost to two of them |
+| `hop` | half of the additional time of a call to another host, less sending and receiving |
+| `jitter` | half of the mean time by which such calls exceed the fastest tenth |
+| `byte` | processor time of the agent for calls of 32 KiB, per byte |
 | `handshake` | processor time of a worker for one more client: it joins, and two connections are opened |
 | `notice` | from the SIGKILL of an agent until a call to its host fails |
 """
@@ -40,7 +40,7 @@ MONARCH = "from monarch.extension.cli import main; main()"
 PORT = 22222
 WORKERS = 3
 SIZE = 32 << 10
-# Clients that come one after the other, for `handshake`.
+# Clients that attach one after the other, for `handshake`.
 CLIENTS = 8
 TIMEOUT_S = 180
 
@@ -49,12 +49,12 @@ TIMEOUT_S = 180
 
 
 def cpu(pid: int) -> float:
-    """Processor time of all threads of a process that live, in microseconds."""
+    """Processor time of all living threads of a process, in microseconds."""
     total = 0
     for task in os.listdir(f"/proc/{pid}/task"):
         try:
             total += int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0])
-        except OSError:  # it has just ended
+        except OSError:  # the thread has just ended
             continue
     return total / 1000
 
@@ -64,7 +64,7 @@ def parent(pid: int) -> int:
 
 
 def client(workers: list[str], trust: dict[str, Any], calls: int) -> dict[str, float]:
-    """Everything that one client sees, of workers of one kind."""
+    """All measurements of one client with workers of one kind."""
     import monarch.actor
     from monarch.actor import Actor, SupervisionError, attach_to_workers, endpoint, this_host
 
@@ -158,7 +158,7 @@ def run(kind: str, calls: int) -> dict[str, float]:
             words = [sys.executable, "-c", MONARCH, "worker", "--listen", f"tcp://{host.address}:{PORT}", *how]
             workers.append(host.popen(*words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env))
         for worker in workers:
-            # It says that it listens.
+            # The worker prints this line when it listens.
             worker.stdout.readline()
         trust = {"secret": str(secret)} if kind == "tls" else {"insecure": True}
         what = {"workers": [f"tcp://{host.address}:{PORT}" for host in others], "trust": trust, "calls": calls}
@@ -167,7 +167,7 @@ def run(kind: str, calls: int) -> dict[str, float]:
             out, _ = script.communicate(timeout=TIMEOUT_S)
         finally:
             for host in network.hosts:
-                # With all that they have started.
+                # With all their child processes.
                 host.run("sh", "-c", "kill -9 -1", check=False, stderr=subprocess.DEVNULL)
             for worker in workers:
                 worker.communicate()
@@ -175,7 +175,7 @@ def run(kind: str, calls: int) -> dict[str, float]:
 
 
 def costs(tls: dict[str, float], plain: dict[str, float]) -> dict[str, float]:
-    """What the simulation wants, of what was measured with and without encryption."""
+    """The costs for the simulation, from the measurements with and without encryption."""
     frame = plain["agent"] / 4
     trunk = frame + max(0.0, tls["agent"] - plain["agent"]) / 2
     handle = max(0.0, tls["proc"] - 2 * frame)

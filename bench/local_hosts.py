@@ -14,7 +14,7 @@ from monarch.actor import attach_to_workers, this_host
 
 @contextlib.contextmanager
 def local_hosts(count: int) -> Generator[Any]:
-    """One is this host; more are workers of this machine, which end with the block."""
+    """The hosts: this host for one, else workers of this machine, which end with the block."""
     if count == 1:
         yield this_host()
         return

@@ -20,7 +20,7 @@ from monarch.actor import Actor, endpoint, this_host
 
 SAMPLES = 20
 WARM = SAMPLES // 10
-IN_FLIGHT = 1000  # calls pipelined before their results are fetched
+IN_FLIGHT = 1000  # calls in flight before their results are fetched
 MIB = 1 << 20
 
 

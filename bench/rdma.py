@@ -1,9 +1,9 @@
-"""Copies between the memories of two processes of one host, by every path, beside the reference and a memcpy.
+"""Copies between the memories of two processes of one host, by every transport, beside the reference and a memcpy.
 
     python bench/rdma.py [--rounds 3] [--reference PYTHON] [--ray PYTHON] [--largest 1GiB]
 
 `--reference` is an interpreter with torchmonarch 0.7.0 (bench/make_venvs.sh makes one), `--ray` one with Ray and numpy, whose object store
-takes the place of memory; without them only ours is measured. Peers run in
+takes the place of memory; without them only Monarch is measured. Peers run in
 turn, so that ratios are of the same minutes. A round measures copies of warm memory, 4 KiB to 1 GiB; a memcpy of one thread inside one
 process; the hand-over of a mapping; a plan of 1,000 operations; a set of 300 tensors; and the time from the end of an owner to the error.
 Prints a table: the median of the rounds, and the best one.
@@ -28,7 +28,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 SIZES = {"4KiB": 4 << 10, "1MiB": 1 << 20, "64MiB": 64 << 20, "1GiB": 1 << 30}
 SMALL = 64 << 10
-# Bytes moved for one number, and the bounds of how often.
+# Bytes moved for one number, and the least and most repetitions.
 VOLUME, LEAST, MOST = 4 << 30, 3, 2000
 PATHS = ("shm", "cma", "shm-staged")
 
@@ -38,7 +38,7 @@ def repetitions(nbytes: int) -> int:
 
 
 def spent(body: Any, times: int) -> float:
-    """The median of so many runs, in seconds; the first is not counted."""
+    """The median of `times` runs, in seconds; the first is not counted."""
     body()
     seen: list[float] = []
     for _ in range(times):
@@ -118,7 +118,7 @@ def ours(largest: int) -> None:
 
 
 def killed(owner: Any) -> float:
-    """From the signal to the error of who was reading."""
+    """Seconds from the signal to the error of the reader."""
     from monarch.rdma import RDMAPeerLostError
 
     buffer = owner.share.call_one(64 << 20, False).get()
@@ -149,7 +149,7 @@ def run_ours(largest: int) -> dict[str, float]:
 
 
 def run_peer(name: str, python: str, script: str) -> dict[str, float]:
-    """What the script of a peer prints of the group `bulk`."""
+    """The output of a peer's script for the group `bulk`."""
     with tempfile.TemporaryDirectory() as home:
         env = {**os.environ, "HOME": home}
         env.pop("PYTHONPATH", None)

@@ -30,13 +30,13 @@ HERE = Path(__file__).resolve().parent
 SIZES = {"4 KiB": 4 << 10, "1 MiB": 1 << 20, "64 MiB": 64 << 20, "256 MiB": 256 << 20}
 VOLUME = 1 << 30
 LEAST, MOST = 3, 1000
-# Of the raw stream's reads and writes: larger ones are slower.
+# Bytes of one read or write of the raw stream: larger ones are slower.
 PIECE = 1 << 20
 MONARCH = "from monarch.extension.cli import main; main()"
 
 
 def spent(body: Callable[[], object], times: int) -> float:
-    """The median of so many runs, in seconds; the first is not counted."""
+    """The median of `times` runs, in seconds; the first is not counted."""
     body()
     seen: list[float] = []
     for _ in range(times):
@@ -47,7 +47,7 @@ def spent(body: Callable[[], object], times: int) -> float:
 
 
 def raw(server: str, memory: bytearray) -> Callable[[], None]:
-    """Reads as many bytes as there is room for, over one stream."""
+    """Reads the size of the memory in bytes, over one stream."""
     host, port = server.split()
     stream = socket.create_connection((host, int(port)))
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,9 +1,9 @@
-"""Processor time of a work request of the verbs path, without a device: the provider of the tests, whose requests are done at once.
+"""Processor time of a work request of the verbs transport, without a device: the provider of the tests, whose requests are done at once.
 
     python bench/rdma_requests.py
 
 Requests of 4 KiB (signaled every 16) and slices of 1 MiB, on one rail and on four; microseconds of processor time each, the best of
-five. What pyverbs takes for a request comes on top, and is measured in an emulated machine only, as a ratio (`bench/rdma_verbs.py`).
+five. The time of pyverbs for a request is additional, and only measured in an emulated machine, as a ratio (`bench/rdma_verbs.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from monarch.rdma.verbs.provider import Completion  # noqa: E402
 
 
 class Instant(StubRail):
-    """Moves nothing: what is posted is done, and tells so at the next look."""
+    """Moves nothing: a posted request is done, and reported at the next poll."""
 
     def poll(self, most: int) -> list[Completion]:
         found: list[Completion] = []
@@ -47,7 +47,7 @@ def measure(rails: int, nbytes: int, count: int) -> float:
     )
     connection.open()
     keys, remote = [0] * rails, {rail.port.device: 0 for rail in far}
-    # One piece per request where they are small; one piece in slices where not.
+    # One piece per request if they are small; otherwise one piece in slices.
     pieces = (
         [Piece(False, 0, nbytes, keys, 0, remote)] * count if nbytes <= 32 << 10 else [Piece(False, 0, nbytes * count, keys, 0, remote)]
     )

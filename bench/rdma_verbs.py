@@ -1,8 +1,8 @@
 """Reads and writes by verbs beside perftest, in one run, as ratios: `python -m tools.vm run python bench/rdma_verbs.py`.
 
-Two processes, one wire, two soft-RoCE devices. Rounds of all take turns, because an emulated machine is as fast as its host has time for
-it. `rails` is a transfer by `monarch.rdma.verbs` alone; `buffer` is `RDMABuffer.read_into` and `write_from` of as many bytes, between
-actors of two hosts. What it prints is JSON lines: MiB/s of each, and ratios of medians to perftest.
+Two processes, one wire, two soft-RoCE devices. Rounds of all take turns, because the speed of an emulated machine depends on its host's
+load. `rails` is a transfer by `monarch.rdma.verbs` alone; `buffer` is `RDMABuffer.read_into` and `write_from` of as many bytes, between
+actors of two hosts. The output is JSON lines: MiB/s of each, and ratios of medians to perftest.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Side(Actor):
 
 
 def perftest(program: str, nbytes: int, count: int) -> float:
-    """MiB/s, as perftest says."""
+    """MiB/s, as reported by perftest."""
     flags = ["-x", "1", "-s", str(nbytes), "-n", str(count), "-F"]
     server = subprocess.Popen(["stdbuf", "-oL", program, "-d", "rxe1", *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert server.stdout is not None
-    # It says so when it listens.
+    # perftest prints this when it listens.
     for line in server.stdout:
         if "Waiting for client" in line:
             break
@@ -71,7 +71,7 @@ def perftest(program: str, nbytes: int, count: int) -> float:
 
 
 def ours(reader: Reader, write: bool, nbytes: int, count: int) -> float:
-    """MiB/s of that many pieces in one transfer."""
+    """MiB/s of `count` pieces in one transfer."""
     room = len(reader.memory) // nbytes
     ranges = [(i % room * nbytes, nbytes) for i in range(count)]
     start = time.perf_counter()

@@ -1,11 +1,12 @@
-"""How soon a SLURM job that has lost a process, a worker or a node is whole again: healed, or cancelled and submitted anew.
+"""The time until a SLURM job that has lost a process, a worker or a node is whole again: healed, or cancelled and submitted anew.
 
     python bench/recovery_slurm.py [--rounds N]
 
-A real cluster of three nodes (tools/slurm), a job of two nodes and, where a node is lost, a spare; real workers. The clock starts when it
-is known what is lost, which both ways have to wait for and which is given apart, and stops when a client that starts then has an answer
-from an actor on every host. A process of an actor is started again by the script that uses it. There is no queue here: on a cluster that
-has one, submitting anew waits in it as well.
+A real cluster of three nodes (tools/slurm), a job of two nodes and, for the loss of a node, a spare; real workers. The clock starts when
+the
+loss is known, for which both variants have to wait and which is given separately, and stops when a client that starts then has an answer
+from an actor on every host. The script that uses a process of an actor starts it again. There is no queue here: on a cluster that
+has one, a new submission waits in it as well.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from monarch.job import SlurmJob
 from tools.slurm.cluster import SlurmCluster
 
-# As SLURM comes: the cluster of the tests schedules more eagerly.
+# The defaults of SLURM: the cluster of the tests schedules more eagerly.
 SCHEDULING = "SchedulerParameters=default_queue_depth=100"
 CLIENT = """
 import sys
@@ -83,7 +84,7 @@ class Bench:
         (folder / "process.py").write_text(PROCESS)
 
     def measure(self, loss: str, heal: bool) -> tuple[float, float, float]:
-        """Seconds until it is known that the host is lost, from there until all hosts have joined, and until all have answered."""
+        """Seconds until the loss of the host is known, from there until all hosts have joined, and until all have answered."""
         job = SlurmJob({"hosts": 2}, python_exe=sys.executable, job_dir=str(self._folder / "jobs"), spares=1 if loss == "node" else 0)
         job.apply()
         self._joined(job)
@@ -158,7 +159,7 @@ def main() -> int:
             bench = Bench(cluster, folder)
             print("| lost | known after | | whole again: joined | whole again: answered |\n|---|---:|---|---:|---:|")
             for loss in ("process", "worker", "node"):
-                # Interleaved: what else the machine does hits both.
+                # The variants alternate, so that other load on the machine affects both.
                 found = [(bench.measure(loss, True), bench.measure(loss, False)) for _ in range(rounds)]
                 healed, anew = ([statistics.median(times) for times in zip(*one, strict=True)] for one in zip(*found, strict=True))
                 print(f"| {loss} | {healed[0]:.2f} s | healed | {healed[1]:.2f} s | {healed[2]:.2f} s |")

@@ -1,4 +1,6 @@
-"""What a benchmark needs beside the development environment: it names everything that is missing, with the command, before it starts."""
+"""The requirements of a benchmark beside the development environment. Missing ones are named, with the command, before the benchmark
+starts.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from typing import NamedTuple
 _ROOT = str(Path(__file__).resolve().parent.parent)
 if _ROOT not in sys.path:
     sys.path.insert(0, _ROOT)
-# As of a wrong command line.
+# The exit code for a wrong command line, too.
 _MISSING = 2
 
 
 class Requirement(NamedTuple):
-    """`missing` is empty where it is there; `remedy` is what to run, from the checkout."""
+    """A requirement. `missing` is empty if it is met; `remedy` is the command to run, from the checkout."""
 
     missing: str
     remedy: str
@@ -41,7 +43,7 @@ def program(name: str, remedy: str) -> Requirement:
 
 
 def cargo() -> Requirement:
-    """What builds and runs the examples of the Rust crates."""
+    """The tool that builds and runs the examples of the Rust crates."""
     return program("cargo", "install Rust, by rustup or by the packages of the distribution")
 
 
@@ -77,7 +79,7 @@ def kubernetes() -> Requirement:
 
 
 def require(*requirements: Requirement) -> None:
-    """Ends this program with code 2 where any is missing: all of them, a line each with the remedy."""
+    """Ends this program with code 2 if a requirement is missing. Prints all missing ones, a line each with the remedy."""
     missing = dict.fromkeys(one for one in requirements if one.missing)
     if missing:
         bench = os.path.basename(sys.argv[0])

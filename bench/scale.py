@@ -1,9 +1,9 @@
-"""How casts, deaths and attaching grow with the number of hosts: the real state machines on simulated time.
+"""The growth of casts, deaths and attaching with the number of hosts: the real state machines on simulated time.
 
     python bench/scale.py [--costs FILE] [--out FILE] [--plot docs/images/scale.png]
 
 Runs `cargo run --release --example scale` of the runtime crate, which prints JSON lines, keeps them with `--out`, and draws with
-`--plot`, which needs matplotlib. FILE of `--costs` has some or all of what `rust/runtime/examples/scale/costs.rs` names, as JSON.
+`--plot`, which needs matplotlib. FILE of `--costs` has some or all of the costs in `rust/runtime/examples/scale/costs.rs`, as JSON.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def draw(lines: list[Line], path: Path) -> None:
     def points(bench: str, value: str, **wanted: object) -> tuple[list[int], list[float]]:
         hit = [x for x in lines if x["bench"] == bench and all(x[k] == v for k, v in wanted.items())]
         hosts = "workers" if bench == "attach" else "hosts"
-        # The last line of a size counts: the one with the most that went wrong.
+        # The last line of a size counts: the one with the most failures.
         by_size = {x[hosts]: x[value] for x in hit}
         return sorted(by_size), [by_size[n] for n in sorted(by_size)]
 

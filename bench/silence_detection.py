@@ -1,9 +1,9 @@
-"""How soon a process in which Python does not run is seen to be unresponsive, and that it is not taken for dead.
+"""The time until a process in which Python does not run counts as unresponsive, and the absence of false deaths.
 
     python bench/silence_detection.py [--count 10]
 
 Two causes: SIGSTOP, and a native thread that keeps the GIL. The time is from the cause until the agent shows the state, for the GIL with
-the stacks of all threads. The process goes on afterwards and answers. Prints one JSON line for each cause, milliseconds.
+the stacks of all threads. The process continues afterwards and answers. Prints one JSON line for each cause, milliseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from monarch._core.observe import inspection
 from monarch._core.process.current import current_process
 from monarch.actor import Actor, endpoint, this_host
 
-# Longer than it takes to be noticed.
+# Seconds, longer than the detection takes.
 HOLD_S = 7.0
 LOOK_S = 0.02
 
@@ -41,7 +41,7 @@ class Worker(Actor):
 
 
 def row(pid: int) -> dict[str, Any]:
-    """What the agent knows of the process."""
+    """The agent's record of the process."""
     cell = current_process().native.inspect(inspection.STATE)
     cell.wait(0)
     return next(p for p in json.loads(cell.results()[0].raw())["procs"] if p["pid"] == pid)
@@ -68,7 +68,7 @@ def main() -> None:
     pid = worker.pid.call_one().get()
     stopped: list[float] = []
     for _ in range(count):
-        # At any time between two looks of the agent.
+        # The moment is at any time between two checks of the agent.
         time.sleep(moments.uniform(0.0, 2.0))
         os.kill(pid, signal.SIGSTOP)
         stopped.append(wait_until(lambda p: p["state"] == "unresponsive", pid))

@@ -1,9 +1,9 @@
-"""A simulated month of training on 16,384 GPUs: how much of it is spent on steps that count.
+"""A simulated month of training on 16,384 GPUs: the part of it that is spent on steps that count.
 
     python bench/spmd_month.py [--hours 7.9] [--start 60] [--process 1] [--machine 5] [--seeds 20]
 
-Failures come at random (a Poisson process), one every `--hours` on average; `--machines` of them take a host along. After each, the
-policy of monarch-spmd decides, and the run stands still: `--process` or `--machine` seconds until new programs run, as
+Failures come at random (a Poisson process), one every `--hours` on average; `--machines` of them include a host. After each, the
+policy of monarch-spmd decides, and the run pauses: `--process` or `--machine` seconds until new programs run, as
 `bench/spmd_recovery.py` measures them, and `--start` seconds of the program's own start. Lost are the steps since the newest snapshot
 that is complete in all ranks, chosen by the rules of monarch-spmd, or since the newest checkpoint on disk, written every `--checkpoint`
 minutes. Median of the seeds.
@@ -19,7 +19,7 @@ from monarch.spmd.policy import RestartPolicy, Restarts
 from monarch.spmd.snapshot_choice import Held, Key, choose
 
 MONTH_S = 30 * 24 * 3600.0
-# Hosts whose states are followed one by one; all others end as these do.
+# Hosts whose states are followed individually; all other hosts end like these.
 FOLLOWED = 4
 
 
@@ -56,7 +56,7 @@ class Month:
         if not self.snapshots:
             every = self.options.checkpoint * 60 // self.options.step
             return max(begin, reached // every * every)
-        # The copies of the last step are on their way still, and each host has its own state.
+        # The copies of the last step are not complete, and each host has its own state.
         last = int(reached)
         lost = self.random.randrange(FOLLOWED) if is_machine else None
         held: dict[int, list[Held]] = {}

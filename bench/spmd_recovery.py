@@ -1,8 +1,8 @@
-"""How long a run stands still when a rank is killed: from SIGKILL to the end of the next step.
+"""The pause of a run when a rank is killed: from SIGKILL to the end of the next step.
 
     python bench/spmd_recovery.py [--mib 256] [--runs 5] [--hosts 1,3,netns,slurm] [--torchrun PATH/TO/torchrun] [--json]
 
-Each rank has a state of so many MiB and saves it after each step, into a file of its own in the directory of the run, or as a snapshot.
+Each rank has a state of `--mib` MiB and saves it after each step, into a file of its own in the directory of the run, or as a snapshot.
 Rank 1 kills itself at a step; the time ends when all ranks have done the first step of the next attempt. `--hosts 3` takes three workers of
 this machine, with one rank each; one host has two ranks. `netns` is three hosts in network namespaces of their own, `slurm` a real cluster
 of three nodes (tools/slurm); both need root. Seconds: median, least and most. torchrun restarts with the file.
@@ -79,7 +79,7 @@ if count == 0:
 
 @contextlib.contextmanager
 def hosts_of(kind: str) -> Generator[Any]:
-    """1 is this host; more are workers of this machine, or nodes of SLURM."""
+    """The hosts: 1 is this host; more are workers of this machine, or nodes of SLURM."""
     if kind == "slurm":
         with tempfile.TemporaryDirectory() as folder, SlurmCluster(Path(folder, "slurm"), 3) as cluster:
             os.environ.update(cluster.env)

@@ -1,9 +1,9 @@
-"""Starts of ranks and repeated runs of an empty program on the same hosts, beside torchrun where an environment with it is named.
+"""Starts of ranks and repeated runs of an empty program on the same hosts, beside torchrun of an optional environment.
 
     python bench/spmd_runs.py [--ranks 2,8,32] [--runs 7] [--torchrun PATH/TO/torchrun] [--json]
 
-Each number is the median of the runs, in seconds, with the least and the most. `run` is `monarch.spmd.run` on hosts that are there, `cold`
-is `monarch run` as a command with all its start-up; torchrun as a command is what that compares with.
+Each number is the median of the runs, in seconds, with the least and the most. `run` is `monarch.spmd.run` on existing hosts, `cold`
+is `monarch run` as a command with all its start-up, which is comparable with torchrun as a command.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Snapshots of one rank: how fast they are copied and restored, and what they cost a training step.
+"""Snapshots of one rank: the speed of copy and restore, and the cost for a training step.
 
     python bench/spmd_snapshots.py [--mib 1024] [--saves 8] [--hosts 1,2] [--json]
 
-`pack` is the time that `save` takes of the program, `copy` from there to the copy that is whole on the next host, both as GB/s; with one
+`pack` is the time of the program in `save`, `copy` the time from there to the complete copy on the next host, both as GB/s; with one
 host there is no copy. `restore` reads the state in the next attempt, on the same host. `step` is the time of a step of 0.2 s of arithmetic
 with a save in each, over that without.
 """
@@ -87,7 +87,7 @@ def measure(hosts: Any, mib: int, saves: int) -> dict[str, float]:
     def median(name: str, skip: int) -> float:
         return statistics.median([row[name] for row in rows if name in row][skip:])
 
-    # The first saves get memory that is new to the kernel, for which it needs longer.
+    # The first saves get memory that is new to the kernel, which takes it longer.
     return {
         "pack GB/s": size / median("pack", 4),
         "copy GB/s": size / median("copy", 4),

@@ -1,18 +1,18 @@
-"""What telemetry costs, and how fast it answers: on this machine, in one run.
+"""The cost of telemetry, and the time of its answers: on this machine, in one run.
 
     python bench/telemetry.py [--rounds N] [PART...]
 
-| part | what |
+| part | content |
 |---|---|
 | price | calls, casts and spawns with telemetry off, on, and with every message |
-| ingest | rows a second of one processor |
+| ingest | rows per second of one processor |
 | merge | the steps of GROUP BY over 64 hosts of 100,000 rows each, one after the other |
 | answers | the first answer after a start, point queries, stacks of 64 procs |
 | reference | GROUP BY over 64 collectors beside torchmonarch 0.7.0 and beside one DataFusion session |
 | scale | GROUP BY over 4,096 simulated hosts |
 | dashboard | the first page, and 10,000 actors that scroll, in chromium |
-| stalls | the longest stop of the script while it is asked statements that are planned for minutes |
-| idle | memory of a collector, and its processor while nothing happens |
+| stalls | the longest stop of the script during statements whose planning takes minutes |
+| idle | memory of a collector, and its processor while the job is idle |
 
 All by default. Telemetry off and on alternate in each round, as the machine is shared; ratios are those of medians.
 """
@@ -36,7 +36,7 @@ HOSTS, ROWS = 64, 100_000
 
 
 class Echo(Actor):
-    """Gives back what it gets."""
+    """Returns its argument."""
 
     @endpoint
     def echo(self, value: bytes) -> int:
@@ -44,7 +44,7 @@ class Echo(Actor):
 
 
 def timed(work: Callable[[], Any], times: int) -> float:
-    """Microseconds of one, on average over so many."""
+    """Microseconds of one call, on average over `times`."""
     began = time.perf_counter()
     for _ in range(times):
         work()
@@ -52,7 +52,7 @@ def timed(work: Callable[[], Any], times: int) -> float:
 
 
 def price(rounds: int) -> None:
-    """What programs pay."""
+    """The cost for programs."""
     procs = this_host().spawn_procs({"procs": PROCS}, name="procs")
     echo = procs.spawn("echo", Echo)
     one = echo.slice(procs=0)
@@ -73,7 +73,7 @@ def price(rounds: int) -> None:
     for number in range(rounds + 1):
         for level in ("off", "normal", "messages"):
             running = None if level == "off" else telemetry.start(level=level)
-            # What a start has to do is no price of calls.
+            # The work of a start is no cost of calls.
             time.sleep(SETTLE_S)  # sleeps: a start ends with a first snapshot, which no event follows
             for name, (work, times) in works.items():
                 took = timed(work, times)
@@ -81,7 +81,7 @@ def price(rounds: int) -> None:
                     found.setdefault((name, level), []).append(took)
             if running is not None:
                 running.stop().get()
-            # The next start is introduced to all actors.
+            # The next start introduces all actors.
             for mesh in more:
                 mesh.stop().get()
             more.clear()
@@ -93,7 +93,7 @@ def price(rounds: int) -> None:
 
 
 def ingest(rounds: int) -> None:
-    """How many events one processor makes rows of: those of real calls, recorded once and taken again and again."""
+    """The number of events of which one processor makes rows: events of real calls, recorded once and taken again and again."""
     from monarch.extension import events, member
     from monarch.telemetry._collector.keeping import Keeping
 
@@ -166,7 +166,7 @@ def merge(rounds: int) -> None:
 
 
 def answers(rounds: int) -> None:
-    """What a person waits for."""
+    """The times for which a person waits."""
     procs = this_host().spawn_procs({"procs": 64}, name="many")
     echo = procs.spawn("echo", Echo)
     echo.echo.call(b"").get()
@@ -182,7 +182,7 @@ def answers(rounds: int) -> None:
         ("live_actors()", "SELECT count(*) FROM live_actors('echo')"),
     ):
         again = statistics.median(timed(lambda sql=sql: running.engine.query(sql), 20) for _ in range(rounds))
-        # Another text of the same statement has no plan that is known.
+        # Another text of the same statement has no cached plan.
         texts = iter(f"{sql} -- {number}" for number in range(20 * rounds))
         new = statistics.median(timed(lambda texts=texts: running.engine.query(next(texts)), 20) for _ in range(rounds))
         print(f"answers | {name}, one host | {new / 1e3:.1f} ms, a statement that was asked before {again / 1e3:.1f} ms", flush=True)
@@ -193,7 +193,7 @@ def answers(rounds: int) -> None:
 
 
 def lines(module: str, part: str) -> Callable[[int], None]:
-    """A part of a module of its own, which gives its lines. Loaded when it runs."""
+    """A part of another module, which returns its lines. Loaded when it runs."""
 
     def run(rounds: int) -> None:
         from importlib import import_module

@@ -1,7 +1,7 @@
 """The dashboard in a browser on this machine: its first page, and a list of 10,000 actors that scrolls.
 
-The application is the real one, over the made-up job of the tests; the drive over all its pages is that of the tests too, and measures on
-the way. Needs Debian's chromium (`bash tools/system_packages.sh browser`).
+The application is the real one, over the synthetic job of the tests. The tests' walk through all pages also measures. Needs Debian's
+chromium (`bash tools/system_packages.sh browser`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMEOUT_S = 240
 
 
 def driven(url: str, token: str) -> dict[str, Any]:
-    """What one drive over all pages measured. `RuntimeError` where a check of it failed, as the numbers are worth nothing then."""
+    """The measurements of one walk through all pages. `RuntimeError` if a check of it failed, as the numbers are then invalid."""
     from tools import build_dashboard
 
     chromium = shutil.which("chromium")

@@ -1,4 +1,4 @@
-"""What a collector costs: memory after a start, with a full history, and after 10,000 ended actors; its processor while the job rests."""
+"""The cost of a collector: memory after a start, with a full history, and after 10,000 ended actors; its processor while the job rests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALLS = 2000
 
 
 class Echo(Actor):
-    """Gives back what it gets."""
+    """Returns its argument."""
 
     @endpoint
     def echo(self, value: str) -> int:
@@ -36,12 +36,12 @@ def memory(pid: int) -> str:
 
 
 def processor(pid: int) -> float:
-    """Seconds of all threads that live."""
+    """Seconds of all living threads."""
     return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
 
 
 def share(pid: int) -> float:
-    """Of a processor, in percent, while nothing happens."""
+    """The share of a processor, in percent, while the job is idle."""
     before = processor(pid)
     time.sleep(REST_S)  # sleeps: what is measured is a rest
     return (processor(pid) - before) / REST_S * 100

@@ -1,9 +1,9 @@
-"""GROUP BY over many collectors with 100,000 rows each: ours, torchmonarch 0.7.0's engine, and one DataFusion session over all rows.
+"""GROUP BY over many collectors with 100,000 rows each: Monarch, torchmonarch 0.7.0's engine, and one DataFusion session over all rows.
 
     REFERENCE-PYTHON bench/telemetry_reference.py serve COLLECTORS ROUNDS       the reference, in its own environment
 
-All three answer the same statement over the same rows of `pyspy_frames`, on one machine, one after the other. Ours has a job of as many
-hosts, each a worker process with its collector; the reference has as many collector processes of one host, below its root collector.
+All three answer the same statement over the same rows of `pyspy_frames`, on one machine, one after the other. Monarch has a job with that
+many hosts, each a worker process with its collector; the reference has that many collector processes of one host, below its root collector.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POINT = "SELECT name, line FROM pyspy_frames WHERE dump_id = 'dump-7' AND thread
 
 
 def counts(hosts: int) -> list[dict[str, Any]]:
-    """What GROUPED has to give."""
+    """The correct result of GROUPED."""
     found = [0] * FILES
     for frame in range(FRAMES):
         found[frame % FILES] += DUMPS * THREADS * hosts
@@ -71,7 +71,7 @@ def serve(collectors: int, rounds: int) -> None:
 
 
 def theirs(collectors: int, rounds: int) -> tuple[float, float]:
-    """`RuntimeError` where it cannot be installed or ends without an answer."""
+    """Runs the reference. `RuntimeError` if it cannot be installed or ends without an answer."""
     from fs_reference import PIN
     from fs_tree import environment
 
@@ -95,7 +95,7 @@ def rows_of(dump: int) -> list[dict[str, Any]]:
 
 
 def processor() -> float:
-    """Seconds of this process and of all that it has started, directly or not."""
+    """Processor seconds of this process and of all its descendants."""
     from telemetry_idle import processor
     from telemetry_soak import children
 
@@ -109,7 +109,7 @@ def processor() -> float:
 
 
 def ours(collectors: int, rounds: int) -> tuple[float, float, float, list[float]]:
-    """Both medians, the KiB that came into this process for an answer of GROUPED, and milliseconds of processors for each of both."""
+    """Both medians, the KiB received by this process for an answer of GROUPED, and milliseconds of processors for each of both."""
     import monarch.telemetry as telemetry
     from monarch.job import ProcessJob
     from monarch.telemetry._sql import wire

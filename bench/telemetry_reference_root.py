@@ -1,4 +1,4 @@
-"""Collectors of torchmonarch 0.7.0 in processes of one host, below a root that its engine asks. Runs in its environment only."""
+"""Collectors of torchmonarch 0.7.0 in processes of one host, below a root that its engine queries. Runs in its environment only."""
 
 # pyright: basic
 from __future__ import annotations
@@ -14,7 +14,7 @@ from monarch.distributed_telemetry.engine import QueryEngine  # pyright: ignore
 
 
 class Root(TelemetryActor):
-    """Its own way to collectors of other hosts, with a socket for each, as one host has one for each job."""
+    """A root with its own connections to collectors of other hosts, a socket for each, as one host has one for each job."""
 
     @endpoint
     def more(self, hosts: Any, names: list[str]) -> int:

@@ -1,7 +1,7 @@
 """GROUP BY over thousands of hosts on simulated time: the real plan, parts, merges and end, with the costs of links of a real run.
 
 Every step of every host is carried out, and its processor time moves the clock of that host: the plan and the end at the entry node, the
-part of each host over its 1,000 rows, the merge of each leader. What takes time between them is from files and from this machine:
+part of each host over its 1,000 rows, the merge of each leader. Other times come from files and from this machine:
 
 | step | cost |
 |---|---|
@@ -9,7 +9,7 @@ part of each host over its 1,000 rows, the merge of each leader. What takes time
 | agent to collector and back | `local_hop` and `local_send` of the same |
 | a call of a process | processor time of the caller and of the receiver, measured here: with the handles of a group, and without |
 
-A host has a processor for what it sends, receives and computes: its steps follow each other. `--costs FILE` has the costs of links, else
+A host has one processor for sending, receiving and computing: its steps follow each other. `--costs FILE` has the costs of links, else
 those of the run that RESULTS.md names.
 """
 
@@ -29,7 +29,7 @@ from monarch.actor import Actor, endpoint, this_host
 
 HOSTS, ROWS, ENDPOINTS, CALLS = 4096, 1000, 40, 200
 SQL = "SELECT endpoint, count(*) AS n, min(timestamp_us) AS first FROM messages GROUP BY endpoint ORDER BY n DESC LIMIT 20"
-# Of a real run with TLS, see "With costs of a real run" in RESULTS.md; 40 us for the wire. In microseconds.
+# Microseconds of a real run with TLS, see "With costs of a real run" in RESULTS.md; 40 us for the wire.
 MEASURED = {"hop": 40.0, "jitter": 10.4, "send": 10.5, "receive": 10.5, "byte": 0.00033, "local_hop": 18.8, "local_send": 9.6}
 
 
@@ -43,7 +43,7 @@ class Calls(NamedTuple):
 
 
 class Receiver(Actor):
-    """Stands for a collector: takes what a collector takes."""
+    """Replaces a collector: takes the same arguments."""
 
     @endpoint
     async def processor(self) -> float:
@@ -58,12 +58,12 @@ class Receiver(Actor):
         return _STATE, len(others), []
 
 
-# About the states of a host.
+# About the size of the states of a host.
 _STATE = os.urandom(2048)
 
 
 def calls(plan: str, limits: tuple[Any, ...], group: int) -> Calls:
-    """What the questions cost on both sides, without the work of the answer."""
+    """The cost of the questions on both sides, without the work of the answer."""
     procs = this_host().spawn_procs(name="calls")
     receivers = [procs.spawn(f"receiver{n}", Receiver) for n in range(group)]
     one, others = receivers[0], receivers[1:]
@@ -100,12 +100,12 @@ class Simulation:
         heapq.heappush(self._events, (time, self._number, action))
 
     def work(self, host: int, cost: float, then: Callable[[], None]) -> None:
-        """The processor of a host is in use for so long, after what it was asked before."""
+        """Occupies the processor of a host for `cost`, after its earlier work."""
         self._free[host] = end = max(self.now, self._free.get(host, 0.0)) + cost
         self.at(end, then)
 
     def frame(self, host: int, to: int, size: int, then: Callable[[], None]) -> None:
-        """From a process of one host to one of another, by the agents of both."""
+        """Sends a frame from a process of one host to one of another, by the agents of both."""
         costs = self.costs
         bytes_ = size * costs["byte"]
         way = 2 * costs["local_hop"] + costs["hop"] + self._dice.expovariate(1 / costs["jitter"])
@@ -125,7 +125,7 @@ class Simulation:
 
 
 def took(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What came, and the microseconds of one processor."""
+    """The result, and the microseconds of one processor."""
     began = time.process_time()
     return work(), (time.process_time() - began) * 1e6
 
@@ -155,7 +155,7 @@ def batches() -> Callable[[int], Any]:
 
 
 def question(costs: dict[str, float], cost: Calls, rows: Callable[[int], Any], hosts: int, group: int, seed: int) -> dict[str, float]:
-    """One question; milliseconds until its answer, and of what the entry node was busy with."""
+    """One question; milliseconds until its answer, and the work of the entry node in it."""
     from monarch.telemetry._collector.keeping import schemas
     from monarch.telemetry._sql import plan, wire
 
@@ -240,7 +240,7 @@ def scale(rounds: int, hosts: int = HOSTS, group: int | None = None, file: str |
     costs: dict[str, float] = {**MEASURED, **(json.loads(Path(file).read_text()) if file else {})}
     cost = calls(plan.make(SQL, schemas()).to_json(), tuple(DEFAULT), group)
     rows = batches()
-    question(costs, cost, rows, 4 * group, group, 0)  # the first one loads what is loaded on first use
+    question(costs, cost, rows, 4 * group, group, 0)  # the first one loads modules that are loaded on first use
     found = [question(costs, cost, rows, hosts, group, seed) for seed in range(rounds)]
     median = {name: statistics.median(one[name] for one in found) for name in found[0]}
     shown = ", ".join(f"{name} {median[name]:.1f}" for name in ("plan", "ask", "take", "end"))

@@ -1,16 +1,17 @@
-"""A job that is observed for hours: memory, threads and descriptors of each of its processes, which have to stay as they are.
+"""A job that is observed for hours: memory, threads and descriptors of each of its processes, which must not grow.
 
     python bench/telemetry_soak.py [--seconds 7200] [--warm 900] [--every 10] [--limit 3] [--rate 1] --out FILE.csv
 
 The job has two hosts with two procs each. Every second its actors are called, get messages without an answer, print, log, open spans, count
-and record events; actors are spawned and stopped; every minute a proc is killed and another one spawned. SQL is asked in this process and
+and record events; actors are spawned and stopped; every minute a proc is killed and another one spawned. SQL is run in this process and
 over HTTP every four seconds, stacks, metrics and a page of the dashboard every minute. All of it needs a tenth of a processor.
 
-History is short, so that what is bounded reaches its bound within `--warm` seconds, which do not count; more meshes and actors are made and
-end in that time than are kept, and more statements are asked than are known. With `--rate` N a second has the work of N. Then `--every`
-seconds a row for each process goes to the file. The end, or SIGINT, prints the medians of the first and the last quarter of the time, and
-the slope of the medians of its twentieth parts with the half width of its interval of 95 %. Exits with 1 where the memory of a process
-(RSS, PSS and private memory) has grown by more than `--limit` MiB, where it has more threads or descriptors, or where one has gone.
+History is short, so that bounded structures reach their bounds within `--warm` seconds, which do not count; more meshes and actors are made
+and end in that time than are kept, and more statements are run than are cached. With `--rate` N a second has the work of N. Then every
+`--every` seconds a row for each process goes to the file. The end, or SIGINT, prints the medians of the first and the last quarter of the
+time, and the slope of the medians of its twentieth parts with the half width of its interval of 95 %. Exits with 1 if the memory of a
+process
+(RSS, PSS and private memory) has grown by more than `--limit` MiB, if it has more threads or descriptors, or if a process has ended.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from monarch.actor import Actor, ActorError, SupervisionError, endpoint, get_met
 from monarch.job import ProcessJob
 
 RETENTION, BUDGET, SNAPSHOTS = 120.0, 8 << 20, 10.0
-# Meshes and ended entities that a collector keeps of each table, and some more; and statements of which the plans are known.
+# Ended entities, more than a collector keeps of each table; meshes at once; and statements, more than have cached plans.
 ENDED, AT_ONCE, STATEMENTS = 10_500, 100, 300
-# Killed procs, some more on each host than a host keeps rings of.
+# Killed procs, more on each host than a host keeps rings of.
 DEAD = 40
-# Medians of which the slope is that of the line through them.
+# The number of medians for the line whose slope is printed.
 PARTS = 20
 # Student's t for 95 % with 18 degrees of freedom.
 T95 = 2.101
@@ -57,7 +58,7 @@ QUERIES = (
 
 
 class Busy(Actor):
-    """Does what is observed."""
+    """Has the observed activity."""
 
     def __init__(self) -> None:
         logging.basicConfig(level=logging.INFO, handlers=[logging.NullHandler()])
@@ -102,7 +103,7 @@ class Passing(Actor):
 
 
 class Sample(NamedTuple):
-    """Of one process at one time; memory in KiB. `objects` are those that Python's garbage collector has, 0 where they are not known."""
+    """One process at one time; memory in KiB. `objects` are those of Python's garbage collector, 0 if unknown."""
 
     rss: int
     pss: int
@@ -117,10 +118,10 @@ def _ignored(_: object) -> None:
 
 
 class Job:
-    """The job, what it does, and its processes by name."""
+    """The job, its work, and its processes by name."""
 
     def __init__(self) -> None:
-        monarch.actor.unhandled_fault_hook = _ignored  # the deaths below are meant
+        monarch.actor.unhandled_fault_hook = _ignored  # the deaths below are intended
         self._job = ProcessJob({"hosts": 1})
         remote = self._job.state(None).hosts
         self._running = telemetry.start(
@@ -141,7 +142,7 @@ class Job:
         self.processes = dict(self._named())
 
     def _named(self) -> Iterable[tuple[str, int]]:
-        """The processes that stay: below this one are a worker and a zygote, below zygotes are procs and collectors."""
+        """The remaining processes: below this one are a worker and a zygote, below zygotes are procs and collectors."""
         mine = [list(busy.pid.call().get().values()) for busy in self._busy]
         tree = children()
         client = os.getpid()
@@ -156,7 +157,7 @@ class Job:
 
     @property
     def objects(self) -> dict[str, int]:
-        """Objects of Python of the processes that can be asked."""
+        """Objects of Python of the processes that can report them."""
         found = {"client": len(gc.get_objects())}
         for host, busy in zip(("local", "remote"), self._busy, strict=True):
             found.update({f"proc {host} {n}": number for n, number in enumerate(busy.objects.call().get().values())})
@@ -174,7 +175,7 @@ class Job:
         self._victim()
 
     def passing(self, count: int, *, on_each: bool = True) -> None:
-        """Actors that are spawned, called and stopped on the procs of each host, or on one of them: so many meshes."""
+        """Spawns, calls and stops actors on the procs of each host, or on one of them: `count` meshes."""
         for procs in self._meshes:
             place = procs if on_each else procs.slice(procs=0)
             meshes = [place.spawn("passing", Passing) for _ in range(count)]
@@ -196,7 +197,7 @@ class Job:
             self.ask(f"SELECT count(*) AS n FROM logs WHERE rank = {number}", over_http=False)
 
     def work(self) -> None:
-        """A second's work."""
+        """The work of one second."""
         self._turn += 1
         for _ in range(5):
             for future in [busy.step.call(self._turn) for busy in self._busy]:
@@ -220,7 +221,7 @@ class Job:
             self._running.engine.query(sql)
 
     def look(self) -> None:
-        """What a person and a scraper ask."""
+        """The queries of a person and a scraper."""
         telemetry.stacks()
         for path in ("/metrics", "/api/summary", "/api/dag"):
             asked = urllib.request.Request(f"{self._running.url}{path}", headers={"Authorization": f"Bearer {self._running.token}"})
@@ -255,9 +256,9 @@ def sample(pid: int, objects: int) -> Sample:
 
 
 def slope(times: list[float], values: list[float]) -> tuple[float, float]:
-    """Of the line through the medians of equal parts, an hour, with the half width of its interval of 95 %.
+    """The slope of the line through the medians of equal parts, per hour, with the half width of its interval of 95 %.
 
-    Samples that follow each other are not independent; medians of minutes are, nearly.
+    Consecutive samples are not independent; medians of minutes nearly are.
     """
     if len(times) < PARTS * 2:
         return 0.0, float("inf")
@@ -271,7 +272,7 @@ def slope(times: list[float], values: list[float]) -> tuple[float, float]:
 
 
 def report(name: str, times: list[float], samples: list[Sample], limit: float) -> bool:
-    """Prints the medians of both quarters of one process; whether they are equal but for what is allowed."""
+    """Prints the medians of both quarters of one process; whether they are equal within the limit."""
     quarter = max(1, len(samples) // 4)
     first = [statistics.median(column) for column in zip(*samples[:quarter], strict=True)]
     last = [statistics.median(column) for column in zip(*samples[-quarter:], strict=True)]

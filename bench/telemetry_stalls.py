@@ -12,7 +12,7 @@ from pathlib import Path
 
 from monarch import telemetry
 
-# Seconds between two looks at the clock, and of a question.
+# Seconds between two reads of the clock, and the time limit of a question.
 _TICK, _SECONDS = 0.001, 3.0
 _BODY = "SELECT CASE WHEN x > 1 THEN x ELSE x + 1 END AS x FROM "
 
@@ -64,7 +64,7 @@ def _resident() -> float:
 
 
 def stalls(rounds: int) -> Iterator[str]:
-    """Each statement `rounds` times, beside as long without one."""
+    """Runs each statement `rounds` times, beside equal times without one."""
     running = telemetry.start()
     running.engine.query("SELECT count(*) FROM logs")
     worst: list[float] = []

@@ -1,8 +1,8 @@
-"""What the tensors of a mesh cost on the controller, beside eager torch and beside torch.distributed.
+"""The cost of the tensors of a mesh on the controller, beside eager torch and beside torch.distributed.
 
     python -m tools.with_torch python bench/tensor.py [--rounds N] [--device cpu] [--json FILE] [PART...]
 
-| part | what |
+| part | content |
 |---|---|
 | operations | a chain of `torch.mul` on 4 elements, 1 worker: issued in bursts within the window, and in a long run; wall and thread time |
 | over_eager | the same chain with its final `check()`, beside eager torch |
@@ -17,7 +17,7 @@
 
 All but `memory` by default. Each part runs in a process of its own. Peers alternate in each round, since the machine is shared, and a
 ratio is that of one round. A line has the median and the quartiles of the rounds. Processor times are given beside the wall times, which
-have the load of other programs in them: `thread` is the thread that issues operations, or that executes them on a worker, and `process` is
+include the load of other programs: `thread` is the thread that issues operations, or that executes them on a worker, and `process` is
 the process with all its threads.
 """
 
@@ -68,7 +68,7 @@ def settled() -> None:
 
 @contextlib.contextmanager
 def workers(count: int) -> Iterator[Any]:
-    """An active mesh of so many procs, each with one thread for torch, and with all of its workers at work."""
+    """An active mesh of `count` procs, each with one thread for torch, and with all of its workers at work."""
     from monarch import tensor
 
     procs = this_host().spawn_procs({"gpus": count})
@@ -85,7 +85,7 @@ def _one_thread() -> int:
 
 
 def fenced(mesh: Any) -> Callable[[], None]:
-    """A function that returns when all workers have done what was issued, their devices too."""
+    """A function that returns when all workers have executed the issued commands, including those on their devices."""
     from monarch import tensor
 
     wait = tensor.remote(settled)
@@ -160,7 +160,7 @@ def over_eager(rounds: int) -> None:
 
 @contextlib.contextmanager
 def _outside() -> Iterator[None]:
-    """Torch as it is without a mesh: the modes of the active one are off the stack."""
+    """Torch without a mesh: the modes of the active mesh are off the stack."""
     with _disable_current_modes():
         yield
 
@@ -181,7 +181,7 @@ class _Count(TorchDispatchMode):
 
 
 def repeated(step: Step, count: int, end: Callable[[], None] = settled) -> tuple[float, float]:
-    """Wall and thread time of one step, over so many."""
+    """Wall and thread time of one step, over `count` steps."""
     watch = Watch()
     for _ in range(count):
         step()
@@ -191,7 +191,7 @@ def repeated(step: Step, count: int, end: Callable[[], None] = settled) -> tuple
 
 
 def mean_kernel(step: Step) -> tuple[float, int, int]:
-    """Of an eager step: the time of an operator that computes, and how many of these and of views it has."""
+    """For an eager step: the time of an operator that computes, and the numbers of these and of views."""
     step()
     count = _Count()
     with count:
@@ -201,7 +201,7 @@ def mean_kernel(step: Step) -> tuple[float, int, int]:
 
 
 def sized(target_us: float) -> tuple[int, int, float]:
-    """Width and batch of the perceptron whose mean kernel is nearest to so many microseconds, and what it is."""
+    """Width and batch of the perceptron whose mean kernel is nearest to `target_us`, and its time."""
     found: list[tuple[float, int, int, float]] = []
     for width in (*range(64, 513, 32), 640, 768, 1024, 2048, 4096):
         batch = width // 2
@@ -320,7 +320,7 @@ def replay(rounds: int) -> None:
 
 
 class Importer(Actor):
-    """Has torch imported in its proc."""
+    """Imports torch in its proc."""
 
     @endpoint
     def load(self) -> str:
@@ -340,7 +340,7 @@ def activation(rounds: int) -> None:
     found: dict[str, list[float]] = {}
     for number in range(rounds):
         for what in ("with torch", "without torch"):
-            # Eight imports of torch take their time on two cores: three rounds of that are enough.
+            # Eight imports of torch take long on two cores: three rounds are enough.
             if what == "without torch" and number >= 3:
                 continue
             procs = host.spawn_procs({"gpus": PROCS})
@@ -491,7 +491,7 @@ def memory(rounds: int) -> None:
     put("memory", "entries of the worker's table", [n for _, n in entries.items()], "")
 
 
-# Torch without us, in processes of their own
+# Torch without Monarch, in processes of their own
 
 
 def peer(what: str, rank: int, numbers: list[int], store: str) -> None:

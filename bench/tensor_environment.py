@@ -1,4 +1,4 @@
-"""Ends `bench/tensor.py` where there is no PyTorch: imported before what imports it."""
+"""Ends `bench/tensor.py` if there is no PyTorch. It is imported before the modules that import PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that bench/tensor.py trains, and how the gradients of their ranks are combined."""
+"""Models that bench/tensor.py trains, and the functions that combine the gradients of their ranks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Block(torch.nn.Module):
 
 
 class Transformer(torch.nn.Module):
-    """Tokens to the next tokens."""
+    """A model from tokens to the next tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def each_reduced(grads: list[Any]) -> None:
 
 
 def all_reduced(grads: list[Any]) -> None:
-    """One reduction for all, as DDP has it in buckets."""
+    """One reduction for all, like DDP's buckets."""
     flat = torch.cat([g.flatten() for g in grads]).reduce_("gpus", "avg")
     for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
         grad.copy_(part.view(grad.shape))

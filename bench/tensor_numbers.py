@@ -42,7 +42,7 @@ def _times() -> tuple[float, float, float]:
 
 
 class WorkerWatch:
-    """Processor time of the first worker: of the thread that executes operations, and of its process. The commands so far are done then."""
+    """Processor time of the first worker: of the thread that executes operations, and of its process. Earlier commands are done then."""
 
     def __init__(self) -> None:
         from monarch import tensor

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Peers:
-    """Two processes of torch.distributed. They wait, without work, until they are asked for a measure."""
+    """Two processes of torch.distributed. They wait idle until a measurement is requested."""
 
     def __init__(self, program: str, device: str, what: str, *numbers: int) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -32,7 +32,7 @@ class Peers:
         return max(float(rank.stdout.readline()) for rank in self._ranks if rank.stdout is not None)
 
     def end(self) -> None:
-        # Both, before either is waited for: they leave together.
+        # Both start before either is awaited: they begin together.
         for rank in self._ranks:
             assert rank.stdin is not None
             rank.stdin.close()

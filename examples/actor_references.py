@@ -1,4 +1,4 @@
-"""Handles travel: as arguments, inside other objects, as results, and to meshes that do not exist yet."""
+"""Handles can be sent: as arguments, inside other objects, as results, and to meshes that do not exist yet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Store(Actor):
 
 
 class Table(Actor):
-    """Finds the part that a key belongs to; has been given the mesh of parts when it was spawned."""
+    """Finds the part of a key; it got the mesh of parts when it was spawned."""
 
     def __init__(self, stores: Store) -> None:
         self.stores = stores
@@ -37,7 +37,7 @@ class Table(Actor):
 
 
 class Client(Actor):
-    """Writes into a table that it was handed inside a dict."""
+    """Writes into a table whose handle it got inside a dict."""
 
     @endpoint
     def write(self, tables: dict[str, Table]) -> str:
@@ -47,7 +47,7 @@ class Client(Actor):
 
 
 class Team(Actor):
-    """Owns actors: it spawns them next to itself and gives their handle away. They end with their owner."""
+    """Owns actors: it spawns them next to itself and returns their handle. They end with their owner."""
 
     @endpoint
     def hire(self) -> Store:
@@ -60,7 +60,7 @@ class Team(Actor):
 
 def main() -> None:
     stores = this_host().spawn_procs(per_host={"parts": 3}).spawn("stores", Store)
-    # `this_proc()` is the process of this script: the table lives here, its parts live elsewhere.
+    # `this_proc()` is the process of this script: the table is here, its parts are elsewhere.
     table = this_proc().spawn("table", Table, stores)
     archive = this_proc().spawn("archive", Table, stores.slice(parts=slice(0, 1)))
 

@@ -1,4 +1,4 @@
-"""Edit, sync, call: code that changes while the processes that run it stay."""
+"""Edit, sync, call: the code changes, and the processes that run it stay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monarch.actor.testing import local_hosts
 
 
 class Trainer(Actor):
-    """Keeps its state, and takes what it does from a module that is being worked on."""
+    """Keeps its state, and takes its behaviour from a module that is being edited."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -41,7 +41,7 @@ async def edit_sync_call() -> None:
             await hosts.sync_workspace(workspace)
             print(set((await trainers.step.call()).values()))
 
-            # One edited file travels, and the processes load it again. The actors keep their state.
+            # One edited file is sent, and the processes load it again. The actors keep their state.
             (project / "recipe.py").write_text("def describe():\n    return 'learning rate 0.01'\n")
             await hosts.sync_workspace(workspace, auto_reload=True)
             print(set((await trainers.step.call()).values()))

@@ -1,8 +1,8 @@
 """Runs commands in containers whose files come from the client by one mount: an unpacked root, a SquashFS image, an OCI layout.
 
-A small root is made here. Each host sees it, and the images made of it, in a read-only mount: nothing is copied before it is read. No
+A small root is made here. Each host sees it, and the images made from it, in a read-only mount: nothing is copied before it is read. No
 container engine takes part. `unshare` enters the root; the image is mounted by a loop device, or by squashfuse; a layer is unpacked by
-`tarfile`. What a machine lacks for a part is printed, and the part is left out.
+`tarfile`. If the machine lacks a requirement of a part, it is printed, and the part is left out.
 
     python examples/container_root.py
 """
@@ -29,7 +29,7 @@ class Container(Actor):
     """Runs commands of the host in roots that the mount shows."""
 
     def run(self, script: str, *arguments: str) -> str:
-        # A process of its own has the namespaces: what it mounts ends with it. Without root, it is root in a user namespace.
+        # A separate process has the namespaces: its mounts end with it. Without root, it is root in a user namespace.
         namespaces = ["unshare", "--mount", "--pid", "--fork", *([] if os.geteuid() == 0 else ["--map-root-user"])]
         done = subprocess.run([*namespaces, "sh", "-ec", script, "sh", *arguments], capture_output=True, text=True)
         if done.returncode:
@@ -42,7 +42,7 @@ class Container(Actor):
 
     @endpoint
     def in_image(self, image: str) -> str:
-        # The loop device is given back with the namespace.
+        # The loop device is released with the namespace.
         mounts = 'mount -t squashfs -o loop,ro "$1" "$3" 2>/dev/null || squashfuse "$1" "$3"'
         with tempfile.TemporaryDirectory() as empty:
             return self.run(f'{mounts}; unshare --root="$3" /bin/sh -c "$2"; umount "$3"', image, SCRIPT, empty)
@@ -72,7 +72,7 @@ def unpack(layout: Path, root: str) -> None:
 
 
 def make_root(root: Path) -> None:
-    """A shell with all that it needs: busybox where it is there and static, else the shell of this machine with its libraries."""
+    """A shell with all its files: a static busybox if there is one, else the shell of this machine with its libraries."""
     for folder in ("bin", "etc", "proc", "tmp"):
         (root / folder).mkdir(parents=True)
     (root / "etc" / "greeting").write_text("a file of the client\n")

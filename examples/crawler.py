@@ -1,4 +1,4 @@
-"""A web crawler: fetchers on a mesh, links coming back through a port. It serves the site that it crawls itself, on this machine."""
+"""A web crawler: fetchers on a mesh, which return links through a port. It serves the site that it crawls, on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = 60
 
 
 class Page(NamedTuple):
-    """What a fetcher found at an address."""
+    """The title and the links of an address."""
 
     url: str
     fetcher: int
@@ -88,7 +88,7 @@ class Site(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing: the crawler does."""
+        """Prints nothing: the crawler prints."""
 
 
 @contextmanager

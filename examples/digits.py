@@ -113,7 +113,7 @@ def load() -> tuple[Images, Images]:
 
 
 def batches(train: Images, worker: int, epoch: int) -> list[Images]:
-    """What one worker sees in one epoch: its own images in a new order, some moved by a pixel, in `STEPS` batches."""
+    """The images of one worker in one epoch: its own images in a new order, some moved by a pixel, in `STEPS` batches."""
     rng = np.random.default_rng([SEED, worker, epoch])
     shard = train.take(slice(worker, None, WORKERS))
     order = rng.permutation(len(shard.digits))
@@ -160,7 +160,7 @@ class Worker(Actor):
 
 
 class Loader(Actor):
-    """Feeds some of the workers: it has been given their mesh and calls them itself, nothing passes through the client."""
+    """Feeds some of the workers: it got their mesh and calls them itself, nothing passes through the client."""
 
     def __init__(self, workers: Worker, train: Images) -> None:
         mine = range(current_rank().rank, WORKERS, LOADERS)
@@ -188,7 +188,7 @@ class Evaluator(Actor):
 
 
 class Progress:
-    """A bar on a terminal; where the output goes to a file, a line every fifth of the way."""
+    """A bar on a terminal; for output to a file, a line every fifth of the way."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -265,7 +265,7 @@ def serve_dashboard() -> None:
 
 
 def wait_for_enter() -> None:
-    """Returns at once where no person looks."""
+    """Returns at once if the input is no terminal."""
     if sys.stdin.isatty():
         try:
             input("Press Enter to end the dashboard. ")

@@ -1,9 +1,9 @@
-"""Training that survives: the workers of digits.py are killed while they train, and training goes on as if nothing had happened.
+"""Training with failures: the workers of digits.py are killed while they train, and training continues with the same result.
 
     python elastic_training.py [--quick] [--faults N] [--seed N]
 
-A trainer owns the workers. When one dies, it is replaced by a new process, the new worker takes parameters, momentum and step out of the
-memory of a neighbour that lives, and the interrupted step is done once more. The main script is the enemy: it sends SIGKILL to workers,
+A trainer owns the workers. When one dies, it is replaced by a new process, the new worker copies parameters, momentum and step from the
+memory of a living neighbour, and the interrupted step is repeated. The main script is the enemy: it sends SIGKILL to workers,
 chosen at random, at random moments.
 
 At the end the same training runs in this process alone, without faults. Exits with 1 if the parameters differ, if the accuracy is below
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class State(NamedTuple):
-    """What a worker that starts late needs to be like the others."""
+    """The state with which a worker that starts late becomes equal to the others."""
 
     step: int
     layers: list[Array]
@@ -40,7 +40,7 @@ class State(NamedTuple):
 
 
 class Worker(Actor):
-    """Holds a copy of the model, and makes the batches of its rank itself: they depend on nothing but rank and epoch."""
+    """Holds a copy of the model, and makes the batches of its rank itself: they depend on rank and epoch only."""
 
     def __init__(self, rank: int, train: Images) -> None:
         self.rank = rank
@@ -74,7 +74,7 @@ class Worker(Actor):
 
     @endpoint
     def catch_up(self, neighbour: Worker) -> int:
-        """Straight out of the neighbour's memory: nothing passes through the trainer, nothing is read from a disk."""
+        """Copies the state from the neighbour's memory: nothing passes through the trainer, nothing is read from a disk."""
         self.step, self.model.layers, self.model.velocity = neighbour.state.call_one().get()
         return self.step
 
@@ -91,7 +91,7 @@ class Fault(NamedTuple):
 
 
 async def all_of(answers: Iterable[Future[T]]) -> list[T]:
-    """Every answer, or the first error once all have answered: no call is left under way."""
+    """Every answer, or the first error once all have answered: no call is left in progress."""
     found = await asyncio.gather(*(answer.as_asyncio() for answer in answers), return_exceptions=True)
     for one in found:
         if isinstance(one, BaseException):
@@ -110,7 +110,7 @@ class Trainer(Actor):
             self.started[rank] = time.monotonic()
             return procs.spawn("worker", Worker, rank, train)
 
-        # Each worker may be lost as often as the enemy strikes; for real work the default limit is a better one.
+        # Each worker may be lost as often as the enemy strikes; for real work the default limit is better.
         self.workers = Replicas(WORKERS, start, name="worker", max_restarts=faults)
 
     def __supervise__(self, failure: MeshFailure) -> bool:
@@ -118,7 +118,7 @@ class Trainer(Actor):
 
     @endpoint
     async def train(self, steps: int) -> tuple[list[int], list[Fault]]:
-        """So many steps, whatever happens. The workers' processes at the end, and what happened to them."""
+        """Trains for `steps` steps in spite of faults. Returns the workers' processes at the end, and the faults."""
         faults: list[Fault] = []
         end = self.step + steps
         while True:
@@ -133,7 +133,7 @@ class Trainer(Actor):
                 continue  # a worker died: recover, and repeat the step
 
     async def recover(self) -> list[Fault]:
-        """Brings the workers that were replaced, if any, to where the others are."""
+        """Brings replaced workers, if there are any, to the step of the others."""
         faults: list[Fault] = []
         behind = self.workers.heal()
         while behind:
@@ -158,7 +158,7 @@ class Trainer(Actor):
 
 
 def train_under_fire(train: Images, epochs: int, faults: int, seed: int) -> tuple[list[list[Array]], int, list[tuple[float, Fault]]]:
-    """The parameters of every worker at the end, how many were killed, and when each was and what the trainer saw of it."""
+    """The parameters of every worker at the end, the number of kills, and for each its time and the trainer's fault."""
     rng = random.Random(seed)
     trainer = this_proc().spawn("trainer", Trainer, train, faults)
     kills, target = 0, -1
@@ -169,10 +169,10 @@ def train_under_fire(train: Images, epochs: int, faults: int, seed: int) -> tupl
     start = time.monotonic()
     for epoch in range(epochs):
         done = trainer.train.call_one(STEPS)
-        # Not in the first epoch, which measures the time of an epoch, and not in the last, after which no call would notice.
+        # No kill in the first epoch, which measures the time of an epoch, and none in the last, after which no call would notice.
         if 0 < epoch < epochs - 1 and kills * (epochs - 2) < faults * epoch:
             time.sleep(rng.random() * pause)
-            # Another worker than last time: of that worker this script may know the old process only.
+            # Another worker than last time: of that worker this script may only know the old process.
             target = rng.choice([rank for rank in range(WORKERS) if rank != target])
             kills += 1
             struck[target] = time.monotonic()

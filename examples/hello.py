@@ -8,7 +8,7 @@ from monarch.actor import Actor, current_rank, endpoint, this_host
 
 
 class Greeter(Actor):
-    """An actor is an object with a process and a thread of its own; its endpoints are what others may call."""
+    """An actor is an object with a process and a thread of its own; its endpoints are the methods that others may call."""
 
     def __init__(self, greeting: str) -> None:
         self.greeting = greeting
@@ -24,13 +24,13 @@ class Greeter(Actor):
 
 
 def main() -> None:
-    # Four processes on this machine, laid out along one dimension that we call "gpus" (there need not be any).
+    # Four processes on this machine, along one dimension with the name "gpus" (no GPU is needed).
     procs = this_host().spawn_procs(per_host={"gpus": 4})
 
     # One Greeter in each. The result is a handle to all four, typed as the class.
     greeters = procs.spawn("greeters", Greeter, "Hello")
 
-    # `call` sends the same message to all and gives a Future; `get` waits for the four answers.
+    # `call` sends the same message to all and returns a Future; `get` waits for the four answers.
     for point, answer in greeters.greet.call("world").get().items():
         print(f"{point}: {answer}")
 

@@ -31,7 +31,7 @@ class ParameterServer(Actor):
     # Endpoints may be `async def`; then all of an actor are. Its event loop is free for other things while they wait.
     @endpoint
     async def push(self, gradient: Array) -> Array:
-        """Takes a gradient and answers with the parameters as they are now."""
+        """Takes a gradient and answers with the present parameters."""
         self.parameters -= self.rate * gradient
         self.version += 1
         return self.parameters

@@ -29,7 +29,7 @@ class Player(Actor):
         if left == 0:
             over.send(f"pair {self.pair}: {self.name} hit last")
         else:
-            # Not waited for: `broadcast` has no answer, so this player is free when the ball comes back.
+            # `broadcast` has no answer to wait for, so this player is free when the ball comes back.
             self.opponent.hit.broadcast(left - 1, over)
 
     @endpoint

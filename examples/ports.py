@@ -1,4 +1,4 @@
-"""Ports: many messages for one call, from any thread, to whoever holds the other end."""
+"""Ports: many messages for one call, from any thread, to the process with the receiving end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STEPS = 4
 
 
 class Simulation(Actor):
-    """Works in a thread of its own, so that it can be asked things meanwhile."""
+    """Works in a thread of its own, so that it can handle calls meanwhile."""
 
     @endpoint
     def start(self, progress: Port[tuple[int, int]]) -> str:
@@ -24,7 +24,7 @@ class Simulation(Actor):
         for step in range(STEPS):
             if step == STEPS // 2:
                 self.proceed.wait()
-            progress.send((rank, step))  # not the thread of the actor, and yet it sends as this actor
+            progress.send((rank, step))  # the thread is not the actor's, and yet sends as this actor
 
     @endpoint
     def resume(self) -> None:
@@ -43,7 +43,7 @@ class Simulation(Actor):
 
 
 def collect(receiver: PortReceiver[tuple[int, int]], count: int, seen: list[tuple[int, int]]) -> None:
-    """Receives in a thread of the client, as the main thread has other things to do."""
+    """Receives in a thread of the client, because the main thread has other work."""
     for _ in range(count):
         seen.append(receiver.recv().get())
 

@@ -16,7 +16,7 @@ from monarch.fs import push
 
 
 class Environment(Actor):
-    """What a host has of the environment."""
+    """The state of the environment on a host."""
 
     def __init__(self, place: str) -> None:
         self.place = place

@@ -29,11 +29,11 @@ MODULE = "recipe"
 
 
 class Environment(Actor):
-    """What a process on a host has of the environment."""
+    """The state of the environment in a process on a host."""
 
     @endpoint
     def numpy(self) -> str | tuple[str, str, float]:
-        """Version, place, and milliseconds of the first import; or why it cannot be imported."""
+        """Version, place, and milliseconds of the first import; or the reason why it cannot be imported."""
         begin = time.perf_counter()
         try:
             found = importlib.import_module("numpy")
@@ -43,14 +43,14 @@ class Environment(Actor):
 
     @endpoint
     def answer(self) -> str:
-        """What the module computes now: it is loaded again where it was loaded before."""
+        """The present result of the module, which is loaded again if it was loaded before."""
         loaded = sys.modules.get(MODULE)
         module = importlib.reload(loaded) if loaded else importlib.import_module(MODULE)
         return module.answer()
 
 
 def make_environment(folder: Path) -> Path | None:
-    """A venv with NumPy and one module of our own; without the package index, with the NumPy of this interpreter. None where neither is."""
+    """A venv with NumPy and one more module; without the package index, with the NumPy of this interpreter. None if there is neither."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     argv = [sys.executable, "-m", "pip", "--python", f"{folder}/bin/python", "install", "--quiet", "--retries", "1", "numpy"]
@@ -74,7 +74,7 @@ def edit(module: Path, text: str) -> None:
 
 
 def paths_without_numpy(folder: Path) -> list[str]:
-    """Where a host's Python looks for modules: all of ours but NumPy, by links."""
+    """The module path of a host's Python: all packages of this interpreter but NumPy, by links."""
     found: list[str] = []
     for number, path in enumerate(path for path in sys.path if os.path.isdir(path)):
         if not os.path.isdir(os.path.join(path, "numpy")):
@@ -90,7 +90,7 @@ def paths_without_numpy(folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def three_hosts(folder: Path, *, own_mounts: bool) -> Generator[HostMesh]:
-    """Workers of this machine. Elsewhere they would be `monarch worker` on each host, or the hosts of a job."""
+    """Workers of this machine. In real use they would be `monarch worker` on each host, or the hosts of a job."""
     paths = paths_without_numpy(folder / "packages")
     code = f"import sys; sys.path[:] = {paths!r}; from monarch.extension.cli import main; main()"
     addresses = [f"ipc://{folder}/worker-{number}" for number in range(HOSTS)]
@@ -145,7 +145,7 @@ def main() -> None:
             started: list[ProcMesh] = []
             for mesh, target in zip(meshes, targets, strict=True):
                 started.append(mesh.with_python_executable(f"{target}/bin/python").spawn_procs())
-                # They hold the mount as long as they run.
+                # The processes hold the mount as long as they run.
                 ends.callback(stop, started[-1])
             return started
 

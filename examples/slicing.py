@@ -1,4 +1,4 @@
-"""Meshes are labelled arrays: calls go to slices of them, and answers come back in the shape of what was called."""
+"""Meshes are labelled arrays: calls go to slices of them, and answers have the shape of the called slice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> None:
     cells = this_host().spawn_procs(per_host={"rows": 2, "columns": 4}).spawn("cells", Cell)
     print(f"spawned: {cells.extent}, {cells.size()} cells, {cells.size('columns')} columns")
 
-    # An index takes its dimension away, a slice keeps it; steps work too.
+    # An index removes its dimension, a slice keeps it; steps work too.
     row = cells.slice(rows=1)
     even = cells.slice(columns=slice(0, None, 2))
     one = cells.slice(rows=1, columns=2)

@@ -1,7 +1,7 @@
 """Nodes of a SLURM cluster, reserved once and used by run after run of a script.
 
     python examples/slurm_job.py [--nodes N] [--quick]      reserves nodes, or finds those of the last run, and adds up on them
-    python examples/slurm_job.py --kill                     gives them back
+    python examples/slurm_job.py --kill                     releases them
 
 `--on process` runs the same on processes of this machine, `--on ssh --hosts gpu1,gpu2` on machines that ssh reaches: only the job object
 differs. Without SLURM's commands `--quick` uses processes.
@@ -26,14 +26,14 @@ class Adder(Actor):
 
     @endpoint
     def add(self, first: int, last: int) -> int:
-        """Adds its share of the numbers to what it has."""
+        """Adds its share of the numbers to its sum."""
         point = current_rank()
         self._sum += sum(range(first + point.rank, last, point.extent.nelements))
         return self._sum
 
 
 def make_job(on: str, nodes: int, hosts: str) -> JobTrait:
-    """The one place where a script says where it runs."""
+    """The only function that depends on the place of the run."""
     if on == "slurm":
         return SlurmJob({"workers": nodes}, python_exe=sys.executable, time_limit="00:30:00", exclusive=False)
     if on == "ssh":
@@ -57,7 +57,7 @@ def main() -> None:
         return
     on = "process" if options.quick and shutil.which("sbatch") is None else options.on
     if options.quick and on == "slurm" and "SLURM_CONF" not in os.environ:
-        on = "process"  # SLURM's commands without a cluster
+        on = "process"  # SLURM's commands are installed, without a cluster
     job = make_job(on, options.nodes, options.hosts)
     workers = job.state(cached_path=STATE).workers
     for run in range(options.runs):

@@ -1,15 +1,15 @@
-"""Training on three hosts, one of which is cut off in the middle: the script goes on without it, and the result is the same.
+"""Training on three hosts, one of which is cut off in the middle: the script continues without it, and the result is the same.
 
     python three_hosts.py [--quick]                              three workers on this machine; one is stopped
     python three_hosts.py [--quick] --namespaces                 three hosts of their own network, one port of its bridge goes down
     python three_hosts.py --workers ADDRESS... --secret FILE     hosts that have a `monarch worker` running; nothing is cut off
 
-The images of digits.py in four shards, shared out among the hosts that are there. At every step each host computes the gradients of its
+The images of digits.py are in four shards, shared out among the present hosts. At every step each host computes the gradients of its
 shards, the trainer adds them up, and all hosts apply the mean. When a host is lost its shards go to the others, and the interrupted step
-is done once more.
+is repeated.
 
 At the end the same training runs in this process alone. Exits with 1 if the parameters differ, if the accuracy is below 95 %, or if the
-host was not missed. `--namespaces` needs root, and a checkout for its `tools/netns`.
+loss of the host went unnoticed. `--namespaces` needs root, and a checkout for its `tools/netns`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HALF = "half way"
 
 
 class Worker(Actor):
-    """Holds a copy of the model, and makes the batches of any shard itself: they depend on nothing but shard and epoch."""
+    """Holds a copy of the model, and makes the batches of any shard itself: they depend on shard and epoch only."""
 
     def __init__(self, train: Images) -> None:
         self.train = train
@@ -74,7 +74,7 @@ class Loss(NamedTuple):
 
 
 class Trainer(Actor):
-    """Owns the workers, so it is told what becomes of them."""
+    """Owns the workers, so it is notified of their failures."""
 
     def __init__(self, hosts: HostMesh, train: Images) -> None:
         workers = hosts.spawn_procs().spawn("worker", Worker, train)
@@ -87,7 +87,7 @@ class Trainer(Actor):
         return True
 
     async def ask(self, calls: dict[int, Future[list[Gradient]]] | dict[int, Future[None]]) -> dict[int, list[Gradient] | None]:
-        """The answers of those that are there; who is gone is asked no more."""
+        """The answers of the present hosts; a lost host is not called again."""
         answers: dict[int, list[Gradient] | None] = {}
         for n, call in calls.items():
             try:
@@ -98,7 +98,7 @@ class Trainer(Actor):
 
     @endpoint
     async def train(self, steps: int) -> list[Loss]:
-        """So many steps, whatever happens; which hosts have been lost so far."""
+        """Trains for `steps` steps in spite of losses; returns the hosts lost so far."""
         end = self.step + steps
         while self.step < end:
             there = list(self.workers)
@@ -120,8 +120,8 @@ class Trainer(Actor):
 
 
 def train_on_hosts(workers: list[str], secret: str, epochs: int, waits: bool) -> int:
-    """The script that runs somewhere and trains on hosts elsewhere. `waits` half way, until a line comes that says when it was cut off."""
-    # scikit-learn is needed here alone, the hosts are handed arrays.
+    """The script, which trains on other hosts. `waits`: half way it waits for a line with the time of the cut."""
+    # Only this process needs scikit-learn, the hosts receive arrays.
     train, held_out = load()
     start = time.monotonic()
     with attach_to_workers(workers=workers, secret=secret) as hosts:
@@ -157,7 +157,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 class Places(NamedTuple):
-    """Where the workers and the script run: what starts a process there, at which address a worker listens, what cuts it off."""
+    """The places of the workers and the script: a function that starts a process, the address of a worker, a function that cuts it off."""
 
     script: Start
     workers: list[Start]
@@ -167,7 +167,7 @@ class Places(NamedTuple):
 
 @contextlib.contextmanager
 def this_machine() -> Iterator[Places]:
-    """All of them are processes here; a host is cut off by stopping its agent, which then is silent."""
+    """All hosts are processes here; a host is cut off by stopping its agent, which then is silent."""
 
     def start(*argv: str, **options: object) -> subprocess.Popen[str]:
         return subprocess.Popen(argv, text=True, **options)  # type: ignore[call-overload, no-any-return]
@@ -180,7 +180,7 @@ def this_machine() -> Iterator[Places]:
 
 @contextlib.contextmanager
 def namespaces() -> Iterator[Places]:
-    """Each has a network of its own; a host is cut off when the bridge drops all that is to or from it."""
+    """Each host has a network of its own; a host is cut off when the bridge drops all its traffic."""
     sys.path.insert(0, str(HERE.parent))
     from tools.netns import Network
 
@@ -195,7 +195,7 @@ def namespaces() -> Iterator[Places]:
 
 def run(places: Places, options: list[str]) -> int:
     """Starts the workers and the script, cuts one host off when the script is half way, and ends them."""
-    # Processes inherit the environment: of the script its modules, and one thread for linear algebra, as they share this machine.
+    # Processes inherit the environment: the script's modules, and one thread for linear algebra, as they share this machine.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     modules = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, **threads, "PYTHONPATH": modules}

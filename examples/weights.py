@@ -3,9 +3,9 @@
     python weights.py [--size 1GiB] [--steps 5] [--generators 1] [--quick]
     python weights.py --workers ADDRESS ADDRESS... --secret FILE      the trainer on the first host, a generator on each of the others
 
-The trainer holds its weights in memory that others can copy from, and gives away one handle of all of them, once. After a step each
-generator fetches them into the arrays that it computes with: nobody pickles them, and the trainer's Python takes no part. By messages the
-trainer answers a call with its weights, as any endpoint returns arrays, and the generator copies them to where they are needed.
+The trainer holds its weights in memory that others can copy from, and sends one handle of all of them, once. After a step each
+generator fetches them into the arrays that it computes with: no process pickles them, and the trainer's Python takes no part. By messages
+the trainer answers a call with its weights, as any endpoint returns arrays, and the generator copies them to their place.
 
 Prints the time of both for every step. Exits with 1 if a generator has other weights than the trainer.
 """
@@ -32,12 +32,12 @@ Weights = dict[str, Array]
 
 
 def checksum(weights: Weights) -> int:
-    """Any two models that differ in one weight have different ones."""
+    """A number that differs between any two models that differ in one weight."""
     return sum(int(layer.view(np.uint32).sum(dtype=np.uint64)) for layer in weights.values()) % (1 << 64)
 
 
 class Published(NamedTuple):
-    """What generators need to fetch the weights: small, and good for the life of the trainer."""
+    """The handle with which generators fetch the weights: small, and valid for the life of the trainer."""
 
     weights: RDMABufferSet
     step: RDMABuffer
@@ -58,7 +58,7 @@ class Trainer(Actor):
 
     @endpoint
     def train(self) -> tuple[int, int]:
-        """A step; its number, and the checksum of the weights after it."""
+        """Trains a step; returns its number, and the checksum of the weights after it."""
         self.step += 1
         for layer in self.weights.values():
             layer *= np.float32(0.5)
@@ -67,7 +67,7 @@ class Trainer(Actor):
 
     @endpoint
     def current(self) -> tuple[int, Weights]:
-        """The weights, and of which step they are, as a message."""
+        """The weights, and their step, as a message."""
         return int(self.step[0]), self.weights
 
 
@@ -82,7 +82,7 @@ class Generator(Actor):
         self.trainer = trainer
         self.published = published
         self.step = np.zeros(1, np.int64)
-        # The arrays that this actor computes with: the weights arrive where they are needed.
+        # The arrays that this actor computes with: the weights arrive there.
         self.weights: Weights = {}
         for name in published.weights.keys():
             _, (count,) = published.weights.spec(name)
@@ -95,7 +95,7 @@ class Generator(Actor):
 
     @endpoint
     def fetch(self) -> Handover:
-        """Through the buffer set."""
+        """Fetches the weights through the buffer set."""
         start = time.perf_counter()
         self.plan.submit().get()
         self.published.step.read_into(memoryview(self.step)).get()
@@ -103,7 +103,7 @@ class Generator(Actor):
 
     @endpoint
     def ask(self) -> Handover:
-        """By messages; the arrays of the answer are copied to where the weights are needed."""
+        """Gets the weights by messages; the arrays of the answer are copied to their place."""
         start = time.perf_counter()
         step, weights = self.trainer.current.call_one().get()
         for name, layer in weights.items():

@@ -1,4 +1,4 @@
-"""Programs of an interpreter that finds no package by itself, as launchers and notebooks start them."""
+"""Programs of an interpreter that finds no package by itself, like those that launchers and notebooks start."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 
-# The interpreter that a virtual environment was made from.
+# The interpreter from which a virtual environment was made.
 _BARE = os.path.realpath(sys.executable)
 
 
 def run_bare(code: str, *arguments: str) -> str:
-    """What the program prints; its packages are where they are here, by its `sys.path` alone."""
+    """The output of the program, which finds the packages of this process by its `sys.path` alone."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     begin = f"import sys; sys.path[:] = {[os.path.abspath(entry) for entry in sys.path]!a}\n"
     argv = [_BARE, "-I", "-c", begin + code, *arguments]

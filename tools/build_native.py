@@ -1,6 +1,6 @@
 """Brings the native module of the editable install up to date with its Rust sources.
 
-Creating the environment builds it once; this is cargo finding out that nothing changed, or compiling what did. The profile and the
+The creation of the environment builds it once. This command lets cargo check for changes and compile them. The profile and the
 target folder are those of the wheel and of `cargo test`, so nothing is compiled twice.
 """
 

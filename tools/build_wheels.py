@@ -1,7 +1,7 @@
-"""Builds the wheel of every package into dist/, from which older ones are removed first.
+"""Builds the wheel of every package into dist/, after the older ones there are removed.
 
-The native one through maturin itself, which gives it the lowest manylinux tag that its symbols allow; the others through their
-build backend, by pip.
+Maturin itself builds the native one and gives it the lowest manylinux tag that its symbols allow; pip builds the others by their build
+backends.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def main() -> int:
 
 
 def build(folder: Path) -> None:
-    """Builds them into this folder; RuntimeError names the package whose build fails, and how."""
-    # The interpreter's own programs come first: another Python on PATH would have the native module compiled anew.
+    """Builds the wheels into this folder; RuntimeError names the package whose build fails, and the reason."""
+    # The interpreter's own programs come first: another Python on PATH would make cargo compile the native module again.
     env = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}
     for project in sorted(PACKAGES.glob("*/pyproject.toml")):
         backend = tomllib.loads(project.read_text(encoding="utf-8"))["build-system"]["build-backend"]

@@ -1,11 +1,11 @@
 """Compares the public names of every wheel with the checked-in files under docs/api.
 
-    python -m tools.check_api --check     print what differs, exit 1 if anything does
+    python -m tools.check_api --check     print the differences, exit 1 if there are any
     python -m tools.check_api --write     rewrite the files
 
-A wheel that needs PyTorch is left out where that is missing.
+A wheel that needs PyTorch is left out if PyTorch is missing.
 
-A change of a file is a change of what users rely on, and is reviewed as one: a removal takes one minor release of warnings.
+A change of a file is a change of the interface for users, and is reviewed as one: a removal takes one minor release of warnings.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WHEELS = {
     "monarch-telemetry": ("monarch.telemetry", "monarch.distributed_telemetry"),
     "monarch-tensor": ("monarch.tensor",),
 }
-# Wheels that cannot be imported without PyTorch: `python -m tools.with_torch python -m tools.check_api ...` has them too.
+# Wheels that cannot be imported without PyTorch: `python -m tools.with_torch python -m tools.check_api ...` includes them.
 NEED_TORCH = ("monarch-tensor",)
 FOLDER = ROOT / "docs" / "api"
 

@@ -3,9 +3,9 @@
     python -m tools.check_docs [FILE...]
 
 The blocks of one file run in order, as one script in a process of its own; a block marked ```python no-run is left out. An example
-runs with `--quick` where it knows that option, and must define `main()`. Each runs in an empty folder, with warnings as errors, and must
+runs with `--quick` if it has that option, and must define `main()`. Each runs in an empty folder, with warnings as errors, and must
 end with exit code 0 and an empty stderr. A page or example whose code imports PyTorch or monarch-tensor
-runs with both (`tools/with_torch.py`), and is left out where they are missing.
+runs with both (`tools/with_torch.py`), and is left out if they are missing.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tools import with_torch
 from tools.code_blocks import script
 from tools.project import PACKAGES, ROOT
 
-TIMEOUT_S = 120  # of one file; only a hang gets there
+TIMEOUT_S = 120  # seconds for one file; only a hang takes longer
 _TORCH = re.compile(r"^\s*(?:import|from)\s+(?:torch|monarch\.tensor)\b|^\s*from monarch import .*\btensor\b", re.MULTILINE)
 
 
 def documents() -> list[Path]:
-    """Every file that has code to run, in a fixed order."""
+    """Every file with code to run, in a fixed order."""
     pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted(PACKAGES.glob("*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     folder = ROOT / "examples"
     examples = [path for path in (*sorted(folder.glob("*.py")), *sorted(folder.glob("tensors/*.py"))) if not path.name.startswith("_")]
@@ -38,7 +38,7 @@ def documents() -> list[Path]:
 
 
 def check(path: Path) -> str | None:
-    """What is wrong with the code of the file; None where all is well, or where there is none."""
+    """The problem of the code of the file; None if there is none, or no code."""
     text = path.read_text(encoding="utf-8")
     is_page = path.suffix == ".md"
     code = script(text) if is_page else text
@@ -59,7 +59,7 @@ def check(path: Path) -> str | None:
 
 
 def _run(argv: list[str], folder: Path, environment: dict[str, str]) -> str | None:
-    # Output goes to files: a process that was left behind would hold a pipe open, and the wait would not end.
+    # Output goes to files: a process left behind would hold a pipe open, and the wait would not end.
     with (folder / "stdout").open("w+") as out, (folder / "stderr").open("w+") as err:
         process = subprocess.Popen(
             [sys.executable, "-W", "error", *argv],

@@ -2,7 +2,7 @@
 
     python -m tools.check_style [FILE...]      all files of the checkout by default
 
-Prints one line a finding and exits 1 if there is one.
+Prints one line per finding and exits 1 if there is one.
 """
 
 from __future__ import annotations

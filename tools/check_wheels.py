@@ -1,11 +1,11 @@
 """Opens every built wheel, installs all of them into an empty environment, imports them with an empty environment.
 
-monarch-tensor is installed last and without its dependencies: PyTorch is large. Without it the import has to name what is missing.
+monarch-tensor is installed last and without its dependencies: PyTorch is large. Without it the import has to name the missing package.
 
     python -m tools.check_wheels [FOLDER]      dist/ by default
 
-Prints sizes, the number of modules that `import monarch.actor` loads and the time it takes (for reading; nothing here is timed as a
-test), and exits 1 if anything is wrong.
+Prints sizes, the number of modules that `import monarch.actor` loads and its duration (for information only: no time is tested),
+and exits 1 if there is a problem.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _installed(wheels: list[Path]) -> list[str]:
 
 
 def _third_party(python: Path, scratch: Path) -> list[str]:
-    """A package of somebody else, built on public names, uses every point of the extension interface there."""
+    """Tests every point of the extension interface there, with a third-party package that uses public names only."""
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(scratch)]
     subprocess.run([*build, str(THIRD_PARTY)], check=True)
     wheel_install.install(python, list(scratch.glob("parrot-*.whl")))

@@ -4,11 +4,11 @@
     python -m tools.ci_steps STEP...     these steps, in the order of the table
     python -m tools.ci_steps --list      the table
 
-The steps of one stage all run, so that one look shows everything that is wrong; a stage that failed ends the run. Steps that run beside
-others have a second lane: one after another there, from the start of their stage on, for as many stages as they take (`tools/lanes.py`).
-What they print comes whole when they end. At the end stands one line a step with its time, and the closing lines of the test runners
-once more. Up to ten failed tests of a step of pytest run once more, alone: where they pass then, they are listed as flaky, and the step is
-no failure.
+The steps of one stage all run, so that one run shows all problems; a failed stage ends the run. Steps that run beside
+others have a second queue: they run one after another, from the start of their stage on, through as many stages as they take
+(`tools/lanes.py`). Their output is printed when they end. The end of the output has one line per step with its time, and the closing lines
+of the test runners again. Up to ten failed tests of a step of pytest are repeated alone: if they pass then, they are listed as flaky, and
+the step is no failure.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _RUST_FOLDER = str(RUST.relative_to(ROOT))
 _CORE_FOLDER = str(CORE.relative_to(ROOT))
 _PYTHON_FOLDER = f"{_CORE_FOLDER}/python"
 _TESTED = tuple(word for crate in RUST_TESTED for word in ("-p", crate))
-# The profile of the wheel with two changes: link-time optimisation of every test binary takes seconds each and tests nothing, and
-# assertions and overflow checks belong into tests.
+# The profile of the wheel with two changes: link-time optimisation of every test binary takes seconds each and tests nothing, and tests
+# need assertions and overflow checks.
 _PROFILE = tuple(word for change in ("lto=false", "debug-assertions=true") for word in ("--config", f"profile.release.{change}"))
 _READINESS = str((RDMA / "tests" / "unit" / "test_rdma_verbs_readiness.py").relative_to(ROOT))
 _TENSOR_FOLDER = str(TENSOR.relative_to(ROOT))
-# Only where build_torch has made the environment.
+# Used only if build_torch has made the environment.
 _WITH_TORCH = (PY, "-m", "tools.with_torch", "--if-made")
 _QUICK = "small or dropped or every_name"
 
 
 def _pytest(name: str, stage: str, *arguments: str, within: tuple[str, ...] = (), beside: bool = False, apart: bool = False) -> Step:
-    """A run of pytest with the tests of a category; it has a cache folder of its own."""
+    """A run of pytest with the tests of a category and a cache folder of its own."""
     cache = f".pytest_cache/steps/{name}"
     argv = (*within, PY, "-m", "pytest", "-o", f"cache_dir={cache}", "--durations=10", "-W", "error", "-m", *arguments)
     return Step(name, stage, argv, beside=beside, apart=apart, cache=cache)
@@ -50,12 +50,12 @@ STEPS = (
     # monarch-tensor is not installed: it needs PyTorch.
     Step("imports", "cheap", ("env", f"PYTHONPATH={_TENSOR_FOLDER}/python", "lint-imports", "--no-cache", "--no-logo")),
     Step("rustfmt", "cheap", ("cargo", "fmt", "--all", "--check"), _RUST_FOLDER, "rustfmt"),
-    # Tests start thousands of interpreters. Where the environment forbids writing bytecode, each would compile all of it again.
+    # Tests start thousands of interpreters. If the environment forbids writing bytecode, each would compile all of it again.
     Step("bytecode", "build", (PY, "-m", "compileall", "-q", *_SOURCES)),
     Step("build", "build", (PY, "-m", "tools.build_native")),
-    # Mounts need a module that is built here, and Debian's packages for it.
+    # Mounts need a module that this step builds, and Debian's packages for it.
     Step("pyfuse3", "build", ("bash", "tools/pyfuse3.sh", PY)),
-    # The static files of the dashboard, which the wheel has.
+    # The static files of the dashboard, which are part of the wheel.
     Step("dashboard", "build", (PY, "-m", "tools.build_dashboard", "types", "test", "build")),
     Step("api", "public", (PY, "-m", "tools.check_api", "--check")),
     Step("generated", "public", (PY, "-m", "tools.generate_docs", "--check")),
@@ -65,26 +65,26 @@ STEPS = (
         "clippy", "rust", ("cargo", "clippy", "--quiet", "--locked", "--workspace", "--", "-D", "warnings"), _RUST_FOLDER, "clippy-driver"
     ),
     Step("cargo", "rust", ("cargo", "test", "--quiet", "--locked", "--release", *_PROFILE, *_TESTED), _RUST_FOLDER),
-    # Tests with PyTorch are left out, and say why, where it cannot be installed. A minute or two: it is there long before the step `torch`.
+    # Without PyTorch its tests are left out with a reason. The installation takes a minute or two and ends long before the step `torch`.
     Step("build_torch", "rust", (PY, "-m", "tools.side_venv", "torch"), beside=True, optional=True),
-    # Tests on a cluster are left out, and say why, where it cannot be built.
+    # Without a cluster its tests are left out with a reason.
     Step("build_k8s", "rust", (PY, "-m", "tools.k8s", "build"), beside=True, optional=True),
     Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels")),
     Step("check_wheels", "check wheels", (PY, "-m", "tools.check_wheels")),
-    # What cannot be installed is missed by single tests, which say so.
+    # Single tests are left out with a reason if their package is missing.
     Step("packages", "packages", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh k8s vm || true")),
     # Tests with processes wait most of their time: two of them at a time cost little.
     _pytest("pytest_core", "tests", "not unit and not torch", _CORE_FOLDER, apart=True),
     _pytest("unit", "tests", "unit"),
     _pytest("pytest_others", "tests", "not unit and not k8s and not torch", f"--ignore={_CORE_FOLDER}", beside=True, apart=True),
-    # Beside the shorter steps only: clusters take what processors there are, and tests with processes have time limits.
+    # These run beside the shorter steps only: clusters take all available processors, and tests with processes have time limits.
     _pytest("k8s", "clusters", "k8s", beside=True),
-    # Their ranks take all processors, and seconds each to import PyTorch.
+    # Their ranks take all processors, and each needs seconds to import PyTorch.
     _pytest("torch", "clusters", "torch"),
     # These import PyTorch into the process of pytest.
     _pytest("tensor", "clusters", "torch", f"{_TENSOR_FOLDER}/tests/pytorch", within=_WITH_TORCH),
     Step("api_tensor", "clusters", (*_WITH_TORCH, PY, "-m", "tools.check_api", "--check")),
-    # The quick ones: an emulated machine is slow. All: `-m verbs packages/monarch-rdma`.
+    # The quick tests only: an emulated machine is slow. All of them: `-m verbs packages/monarch-rdma`.
     Step(
         "verbs",
         "clusters",
@@ -117,7 +117,7 @@ ALIASES = {
 
 
 def chosen(names: list[str]) -> list[Step]:
-    """The steps of these names, in the order of the table; all of them where there are no names."""
+    """The steps of these names, in the order of the table; all steps if `names` is empty."""
     wanted = {step for name in names for step in ALIASES.get(name, (name,))}
     unknown = wanted - {step.name for step in STEPS}
     if unknown:

@@ -9,7 +9,7 @@ _FENCE = re.compile(r"^(?P<indent> {0,3})(?P<fence>`{3,})(?P<info>[^`]*)$")
 
 
 def script(markdown: str) -> str:
-    """All blocks that begin with ```python, in order, each on the lines that it has in the file, so that tracebacks point there.
+    """All blocks that begin with ```python, in order, each on its lines in the file, so that tracebacks point there.
 
     Blocks marked ```python no-run, and those of other languages, become blank lines. Empty when there is nothing to run.
     """
@@ -18,7 +18,7 @@ def script(markdown: str) -> str:
 
 
 def blocks(markdown: str) -> list[str]:
-    """The same blocks, each for itself."""
+    """The same blocks, as separate texts."""
     found: dict[int, list[str]] = {}
     for number, line in _lines(markdown):
         if number:
@@ -27,7 +27,7 @@ def blocks(markdown: str) -> list[str]:
 
 
 def _lines(markdown: str) -> Iterator[tuple[int, str]]:
-    """Each line with the number of the block that it is in: 0 and an empty line outside of all."""
+    """Each line with the number of its block: 0 and an empty line outside of all blocks."""
     fence = indent = ""
     count = number = 0
     for line in markdown.splitlines():

@@ -1,4 +1,4 @@
-"""What the other wheels of this repository declare for pages of docs/: the values of their entry points, from the sources."""
+"""The declarations of the other wheels of this repository for pages of docs/: the values of their entry points, from the sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.project import PACKAGES
 
 
 def of_wheels(group: str) -> Iterator[tuple[str, list[Any]]]:
-    """Name of the wheel and what its entry points of the group declare, by name; nothing needs to be built or installed."""
+    """The name of each wheel and the declarations of its entry points in the group, by name; nothing needs to be built or installed."""
     for path in sorted(PACKAGES.glob("*/pyproject.toml")):
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
         entries: dict[str, str] = project.get("entry-points", {}).get(group, {})

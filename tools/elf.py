@@ -1,4 +1,4 @@
-"""Names of the sections of an ELF file, enough to see whether it is stripped."""
+"""Names of the sections of an ELF file, to test whether it is stripped."""
 
 from __future__ import annotations
 

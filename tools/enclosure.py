@@ -1,9 +1,9 @@
-"""A daemon and all that comes of it, in a PID namespace that ends with its owner.
+"""A daemon and all its descendants, in a PID namespace that ends with its owner.
 
 Daemons like slurmd and sshd start processes that leave their session and outlive them. In a PID namespace they cannot: the kernel kills
-every process of it when its first one goes. That first one is a shell which waits for the end of its standard input, a pipe of the owner.
-So all is gone after `kill()`, after the owner's exit, and after its death by SIGKILL. Killing one enclosure is to a daemon and its jobs
-what a power cut is to a machine, short of what its network does.
+every process of it when its first one ends. That first one is a shell which waits for the end of its standard input, a pipe of the owner.
+So all processes end after `kill()`, after the owner's exit, and after its death by SIGKILL. For a daemon and its jobs, the kill of an
+enclosure is like a power cut of a machine, except for the effects on the network.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 
 _UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-# First come a host name, which may be empty, and how many files are replaced, with the path of each one and of what stands in its place.
-# The shell reaps what is orphaned in the namespace while it waits for `cat`.
+# The arguments are a host name, which may be empty, and the number of replaced files, with the path and the replacement of each. The shell
+# reaps orphans of the namespace while it waits for `cat`.
 _INIT = """
 [ -z "$1" ] || hostname "$1" || exit 1
 count=$2; shift 2
@@ -28,7 +28,7 @@ while [ "$count" -gt 0 ]; do mount --bind "$2" "$1" || exit 1; shift 2; count=$(
 
 
 def unavailable() -> str:
-    """Why there can be no enclosure here; empty where there can."""
+    """The reason why there can be no enclosure here; empty if there can."""
     if shutil.which("unshare") is None:
         return "there is no 'unshare' here (Debian's util-linux)"
     tried = subprocess.run([*_UNSHARE, "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -38,7 +38,7 @@ def unavailable() -> str:
 class Enclosure:
     """`argv`, running in a namespace of its own; its output goes to the file `log`.
 
-    It sees `files` (path to what stands in its place) where others see the machine's own, and `hostname` as the machine's name.
+    It sees `files` (path to replacement) in place of the machine's own, and `hostname` as the machine's name.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Enclosure:
         while pending:
             pid = pending.pop()
             pending += _children(pid)
-            with contextlib.suppress(ProcessLookupError):  # ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # the process has ended meanwhile
                 os.kill(pid, number)
 
     @property
@@ -85,7 +85,7 @@ class Enclosure:
         return self._init.pid
 
     def last_words(self) -> str:
-        """The end of what the daemon has printed."""
+        """The end of the daemon's output."""
         return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
 
     def __enter__(self) -> Enclosure:
@@ -99,5 +99,5 @@ def _children(pid: int) -> list[int]:
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
         return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:  # ended meanwhile
+    except OSError:  # the process has ended meanwhile
         return []

@@ -1,4 +1,4 @@
-"""The codes that the errors of a wheel carry, from its sources: `_default_code` of classes, and `code=` of calls that name a text."""
+"""The codes of a wheel's errors, from its sources: `_default_code` of classes, and `code=` of calls that name a text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def carried(folder: Path) -> dict[str, str]:
-    """Each code, with the place where it is carried first. `code=NAME` counts with the text that any module there gives to NAME."""
+    """Each code, with the place of its first use. `code=NAME` counts with the text that any module there gives to NAME."""
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.py"))}
     texts = {name: text for tree in trees.values() for name, text in _constants(tree)}
     found: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """The page of errors, docs/errors.md, from the table in monarch-core and the rows that the other wheels declare.
 
-A code that an error carries and no row has, a code of two rows, and a row that is malformed end it with the list of them.
+The command fails with a list of problems: a code of an error without a row, a code of two rows, or a malformed row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ The errors of wheels other than monarch-core follow at the end, by wheel.
 
 
 def text() -> str:
-    """The page, without the note on where it comes from."""
+    """The page, without the note on its source."""
     core, others = _core(), list(of_wheels(GROUP))
     wrong = problems([("monarch-core", core), *others], {name: carried(PACKAGES / name / "python") for name in _wheels()})
     if wrong:
@@ -34,7 +34,7 @@ def text() -> str:
 
 
 def problems(tables: Iterable[tuple[str, list[Any]]], codes: dict[str, dict[str, str]]) -> list[str]:
-    """What is wrong with the rows of wheels, by name, and the codes that their errors carry, with the place of each."""
+    """The problems of the rows of wheels, by name, and of the codes that their errors carry, with the place of each."""
     from monarch._core.errors.known_rows import problem_of
 
     found: list[str] = []

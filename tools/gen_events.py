@@ -1,4 +1,4 @@
-"""Writes docs/events.md: what events are, and the table of their types from the native module."""
+"""Writes docs/events.md: the description of events, and the table of their types from the native module."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ span). The types that are marked *reserved* are not emitted yet.
 
 
 def text() -> str:
-    """The page, without the note on where it comes from."""
+    """The page, without the note on its source."""
     return "".join((INTRODUCTION, *_lines()))
 
 

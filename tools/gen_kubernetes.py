@@ -1,4 +1,4 @@
-"""The manifests of docs/kubernetes.md: what the commands and the jobs that the page shows would apply."""
+"""The manifests of docs/kubernetes.md: the objects that the commands and the jobs of the page would apply."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _objects(objects: Sequence[Object]) -> str:
 
 
 def rights() -> str:
-    """`monarch k8s rbac --user ada --namespace team --print`."""
+    """The output of `monarch k8s rbac --user ada --namespace team --print`."""
     from monarch.job._cli.k8s_install import grant
     from monarch.job.kubernetes.manifests import rbac
 
@@ -30,7 +30,7 @@ def rights() -> str:
 
 
 def attach_rights() -> str:
-    """`monarch k8s rbac --mode attach --join-secret --namespace team --print`, without the binding."""
+    """The output of `monarch k8s rbac --mode attach --join-secret --namespace team --print`, without the binding."""
     from monarch.job._cli.k8s_install import grant
     from monarch.job.kubernetes.manifests import rbac
 
@@ -57,7 +57,7 @@ def mesh() -> str:
 
 
 def _of_plan(text: str, kind: str) -> str:
-    """The object of this kind, its pods shortened: their command is a script that the page does not explain."""
+    """The object of this kind with shortened pods: their command is a script that the page does not explain."""
     import yaml
 
     from monarch.job.kubernetes.manifests.yaml_text import document
@@ -71,7 +71,7 @@ def _of_plan(text: str, kind: str) -> str:
     return _block(document(found))
 
 
-# By the words that mark them in the page.
+# The manifests by the words that mark them in the page.
 MANIFESTS: dict[str, Callable[[], str]] = {
     "the rights of a user": rights,
     "the rights of a client that attaches": attach_rights,

@@ -43,7 +43,7 @@ process, except where it says *silent*.
 
 
 def text() -> str:
-    """The page, without the note on where it comes from."""
+    """The page, without the note on its source."""
     return "\n".join(_lines())
 
 

@@ -33,7 +33,7 @@ exist only where that wheel is used.
 
 
 def text() -> str:
-    """The page, without the note on where it comes from."""
+    """The page, without the note on its source."""
     return "".join((INTRODUCTION, *_lines())).rstrip("\n") + "\n"
 
 

@@ -1,4 +1,4 @@
-"""A wheel as a test wants it installed: modules, entry points and metadata, in a folder for the module path."""
+"""A wheel, installed for a test: modules, entry points and metadata, in a folder for the module path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Groups = Mapping[str, Mapping[str, str]]
 def install(
     folder: Path, name: str, groups: Groups, modules: Mapping[str, str] | None = None, version: str = "1.0", requires: Sequence[str] = ()
 ) -> Path:
-    """Writes the wheel there, and gives the folder; `modules` has the source of each by name."""
+    """Writes the wheel into a folder, and returns the folder; `modules` has the source of each by name."""
     for module, source in (modules or {}).items():
         (folder / f"{module}.py").write_text(textwrap.dedent(source), encoding="utf-8")
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -29,7 +29,7 @@ def install(
 
 
 def use(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """This process, and those started from now on, see what is installed there."""
+    """Adds the folder to the module path of this process, and of processes started from now on."""
     from monarch._core.config.entry_points import forget
 
     patch.syspath_prepend(folder)  # pyright: ignore[reportUnknownMemberType]

@@ -1,11 +1,11 @@
-"""The two lanes of a run: steps that go one after another, and beside them others that go one after another.
+"""The two queues of a run: the steps of each run one after another, and the queues run side by side.
 
-A step of the second lane starts with its stage, or when those that came before it in that lane have ended. No stage waits for it, only the
-end of the run does: what needs it has to come after it in its lane. After a failure the second lane is completed, so that all that is
-wrong is seen, but for what is optional.
+A step of the second queue starts with its stage, or when its predecessors in that queue have ended. No stage waits for it, only the
+end of the run does: a step that depends on it must come after it in its queue. After a failure the second queue is completed, except for
+optional steps, so that all problems are seen.
 
-Few failed tests of a step run once more, while no other step runs: at the end of a stage, and at the end of the run. Where all pass, the
-step is flaky, which is no failure. A step that failed in another way is not run again.
+A few failed tests of a step are repeated, while no other step runs: at the end of a stage, and at the end of the run. If all pass, the
+step is flaky, which is no failure. A step that failed in another way is not repeated.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from typing import NamedTuple
 from tools.project import ROOT
 
 PY = sys.executable
-# What is installed beside this interpreter comes first, also where nobody has activated its environment.
+# The programs beside this interpreter come first, even if its environment is not activated.
 PATH = os.pathsep.join([str(Path(PY).parent), os.environ.get("PATH", os.defpath)])
-# What pytest and cargo test say last.
+# The last lines of pytest and cargo test.
 CLOSING = re.compile(r"^(?:=+ .*\b(?:passed|failed|errors?|no tests ran)\b.* =+|test result: (?!ok. 0 passed).*)$")
-# More failed tests than these are no accident.
+# A larger number of failed tests is no accident.
 MOST_REPEATED = 10
-# How pytest ends after failed tests; any other code is another failure: of collection, of the process.
+# The exit code of pytest after failed tests. Any other code means another failure: of collection, or of the process.
 _TESTS_FAILED = 1
-# How long a step has to clean up when the run is ended.
+# Seconds that a step has to clean up when the run is ended.
 _GRACE_S = 10.0
 
 
 class Step(NamedTuple):
-    """A command of a stage; `needs` is a program without which it is skipped. Whether an `optional` one fails does not matter.
+    """A command of a stage. A step is skipped without the program `needs`. The failure of an `optional` one does not count.
 
-    One that is `apart` has a /dev/shm of its own, where the machine lets it: tests look at what others have left there. `cache` is the
+    A step that is `apart` has a /dev/shm of its own, if the machine permits it: its tests look for leftovers there. `cache` is the
     cache folder of a run of pytest, of this step alone, which has the failed tests afterwards.
     """
 
@@ -59,7 +59,7 @@ class Step(NamedTuple):
     cache: str = ""
 
     def failed_tests(self) -> list[str]:
-        """The tests that the last run of the step has left as failed."""
+        """The failed tests of the last run of the step."""
         try:
             found: dict[str, bool] = json.loads((ROOT / self.cache / "v" / "cache" / "lastfailed").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -68,9 +68,9 @@ class Step(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a step ended: `code` is None where it was skipped.
+    """The outcome of a step: `code` is None if it was skipped.
 
-    `repeated` are the failed tests that are to run once more, `flaky` those that have passed then.
+    `repeated` are the failed tests that must be repeated, `flaky` those that have passed then.
     """
 
     step: Step
@@ -90,13 +90,15 @@ class Outcome(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether this is a failure whatever else runs; one with `repeated` tests is not decided yet."""
+        """Whether the outcome is final and a failure; a step with `repeated` tests is not decided yet."""
         return bool(self.code) and not self.step.optional and not self.repeated
 
 
 class Lanes:
-    """Runs steps while the `with` block runs, whose end waits for the second lane. When it ends by an exception, as of Ctrl-C, or SIGTERM
-    comes, everything that the steps have started is ended."""
+    """Runs steps while the `with` block runs, whose end waits for the second queue.
+
+    If the block ends by an exception, such as that of Ctrl-C, or at SIGTERM, all processes of the steps are ended.
+    """
 
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
@@ -104,7 +106,7 @@ class Lanes:
         self._running: dict[int, tuple[Step, subprocess.Popen[str]]] = {}
         self._lock = threading.Lock()
         self._printing = threading.Lock()
-        # Held while a step of the second lane runs, or tests run once more; the gate lets the latter come next.
+        # Held while a step of the second queue runs, or tests are repeated; the gate gives the latter precedence.
         self._alone, self._gate = threading.Lock(), threading.Lock()
         self._ending = False
         self._beside: threading.Thread | None = None
@@ -116,7 +118,7 @@ class Lanes:
             return any(outcome.failed for outcome in self.outcomes)
 
     def run(self, stage: list[Step]) -> None:
-        """Runs the steps of a stage, and starts those beside them. Failed tests of both lanes so far run once more at the end."""
+        """Runs the steps of a stage, and starts the steps beside them. Failed tests of both queues so far are repeated at the end."""
         with self._lock:
             self._waiting += [step for step in stage if step.beside]
             if self._waiting and self._beside is None:
@@ -128,7 +130,7 @@ class Lanes:
         self._repeat()
 
     def _repeat(self) -> None:
-        """Runs failed tests once more, after the step of the second lane that runs now."""
+        """Repeats failed tests, after the current step of the second queue."""
         if not self._undecided():
             return
         with self._gate, self._alone:
@@ -142,7 +144,7 @@ class Lanes:
             return [outcome for outcome in self.outcomes if outcome.repeated]
 
     def _decided(self, first: Outcome) -> Outcome:
-        """The outcome of a step after its failed tests have run once more."""
+        """The outcome of a step after its failed tests were repeated."""
         self._print(f"\n=== {first.step.name}: {len(first.repeated)} failed tests once more\n")
         argv = (*first.step.argv, "--last-failed", "--last-failed-no-failures=none")
         code, seconds, closing = self._ended(first.step._replace(argv=argv, beside=False), [])
@@ -191,10 +193,10 @@ class Lanes:
         return Outcome(step, code, seconds, closing, tuple(failed) if len(failed) <= MOST_REPEATED else ())
 
     def _ended(self, step: Step, collected: list[str]) -> tuple[int, float, list[str]]:
-        """Runs a step; its exit code, the seconds that it took, and its closing lines."""
+        """Runs a step; its exit code, its seconds, and its closing lines."""
         start = time.monotonic()
         closing: list[str] = []
-        # No `with process`: an exception would wait for its end there.
+        # Without `with process`: an exception would wait for the process's end there.
         process = self._started(step)
         assert process.stdout is not None
         with process.stdout as lines:
@@ -224,7 +226,7 @@ class Lanes:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                # A group, so that it can be ended with all that it has started.
+                # A process group, so that the step can be ended with all its processes.
                 process_group=0,
             )
             self._running[process.pid] = step, process
@@ -242,7 +244,7 @@ class Lanes:
                 os.killpg(pid, number)
 
     def _join(self, timeout: float | None = None) -> bool:
-        """Whether the second lane has ended."""
+        """Whether the second queue has ended."""
         thread = self._beside
         if thread is not None:
             thread.join(timeout)
@@ -255,7 +257,7 @@ class Lanes:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             if kind is None:
-                # Waits in short pieces: a signal's handler runs between them.
+                # The wait has short pieces: a signal's handler runs between them.
                 told = 0.0
                 while not self._join(0.5):
                     if self.failed and not told:
@@ -275,7 +277,7 @@ class Lanes:
     def _end(self) -> None:
         with self._lock:
             self._ending = True
-        self._signal(signal.SIGINT)  # with which pytest ends its fixtures
+        self._signal(signal.SIGINT)  # pytest ends its fixtures at this signal
         end = time.monotonic() + _GRACE_S
         while self._alive() and time.monotonic() < end:
             time.sleep(0.05)
@@ -289,7 +291,7 @@ class Lanes:
 
 @functools.cache
 def _apart() -> tuple[str, ...]:
-    """The beginning of a command line that runs with a /dev/shm of its own; empty where there can be none."""
+    """The prefix of a command line that runs with a /dev/shm of its own; empty if that is impossible."""
     argv = ("unshare", "--mount", "--ipc", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
     try:
         tried = subprocess.run([*argv, "true"], stdin=subprocess.DEVNULL, capture_output=True)

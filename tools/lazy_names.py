@@ -1,4 +1,4 @@
-"""The table of a facade whose names are loaded on first use: which module has which names.
+"""The table of a facade whose names are loaded on first use: the names of each module.
 
 Type checkers read the imports of the facade, which are never executed. The table is made from them, so that a name is stated once.
 """
@@ -19,7 +19,7 @@ def table(path: str, package: str) -> str:
 
 
 def homes(text: str, package: str) -> str:
-    """The same for the text of a facade. An import from another package is a submodule, and is in no table."""
+    """The modules and names in the text of a facade. An import from another package is a submodule, and is in no table."""
     found: dict[str, list[str]] = {}
     for block in ast.parse(text).body:
         if not (isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"):
@@ -32,7 +32,7 @@ def homes(text: str, package: str) -> str:
 
 
 def _row(module: str, names: list[str]) -> str:
-    """As `ruff format` writes it."""
+    """A row in the format of `ruff format`."""
     quoted = [f'"{name}"' for name in sorted(names)]
     line = f'    "{module}": ({", ".join(quoted)}{"," * (len(quoted) == 1)}),\n'
     if len(line) <= _COLUMNS + 1:
@@ -41,5 +41,5 @@ def _row(module: str, names: list[str]) -> str:
 
 
 def facade(wheel: Path, module: str) -> str:
-    """Where the facade `module` of a wheel lies in the checkout."""
+    """The path of the facade `module` of a wheel in the checkout."""
     return str(wheel.relative_to(ROOT) / "python" / module.replace(".", "/") / "__init__.py")

@@ -1,4 +1,4 @@
-"""The processes of one run: they carry a mark in their environment, which a process inherits from its parent."""
+"""The processes of one run, found by a mark in their environment, which a process inherits from its parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notebooks as people run them without a browser: a real kernel runs cell after cell.
+"""Notebooks without a browser: a real kernel runs cell after cell.
 
     python -m tools.notebook FOLDER FILE
 
@@ -14,13 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-CELL_S = 100  # of one cell; only a hang gets there
+CELL_S = 100  # seconds for one cell; only a hang takes longer
 
 
 def execute(cells: list[str], folder: Path, timeout: float) -> Any:
-    """Runs a notebook in the environment of this process, and gives it with its outputs. `AssertionError` has what a cell raised.
+    """Runs a notebook in the environment of this process, and returns it with its outputs. `AssertionError` has the exception of a cell.
 
-    In a process of its own: nbclient leaves sockets to the collector, which warns of them.
+    It runs in a process of its own: nbclient leaves sockets to the collector, which warns of them.
     """
     # Its annotations are partial.
     nbformat: Any = import_module("nbformat")

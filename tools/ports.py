@@ -1,15 +1,15 @@
-"""Blocks of TCP ports for daemons that must be told their ports, without two instances getting the same."""
+"""Blocks of TCP ports for daemons whose ports are fixed by their configuration, without conflicts between two instances."""
 
 from __future__ import annotations
 
 import socket
 
-# Below the kernel's ephemeral range, so that no connection takes one meanwhile; above what services use.
+# The blocks are below the kernel's ephemeral range, so that no connection takes one meanwhile, and above the ports of services.
 _FIRST, _LAST, _BLOCK = 18000, 31000, 100
 
 
 class PortBlock:
-    """`count` ports that are free, from `first` on. A bound socket beside them keeps other instances away until `close()`."""
+    """`count` free ports, from `first` on. A bound socket beside them keeps other instances away until `close()`."""
 
     def __init__(self, count: int) -> None:
         if not 0 < count < _BLOCK:
@@ -34,7 +34,7 @@ class PortBlock:
 
 def _free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as daemons do: what waits in TIME_WAIT is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as daemons do: a port in TIME_WAIT is free
         try:
             probe.bind(("0.0.0.0", port))
         except OSError:

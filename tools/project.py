@@ -1,4 +1,4 @@
-"""Where things are in the checkout, and which files belong to it."""
+"""The places of the checkout, and the files that belong to it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SPMD = PACKAGES / "monarch-spmd"
 TENSOR = PACKAGES / "monarch-tensor"
 DIST = ROOT / "dist"
 
-# Folders that hold what a build or a run made; only consulted where git cannot say.
+# Folders with files that a build or a run made; used only if git cannot answer.
 MADE = {".git", ".hatch", "target", "dist", "__pycache__", ".venvs"}
 
 
 def files(root: Path = ROOT) -> Iterator[Path]:
-    """Paths, relative to `root`, of the files that are tracked by git or would be."""
+    """Paths, relative to `root`, of the files that git tracks or would track."""
     if (root / ".git").exists():
         argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(argv, cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -1,6 +1,6 @@
-"""Describes the public names of a module as text: one line a name or member, with its signature.
+"""Describes the public names of a module as text: one line per name or member, with its signature.
 
-The text is what users can see and what a reviewer reads, so it depends neither on where a thing is defined nor on the version of
+The text is for users and reviewers, so it depends neither on the place of a definition nor on the version of
 Python: annotations are taken as written, defaults that print an address are cut, and members of a base class count as the class's own.
 """
 
@@ -87,7 +87,7 @@ def _text(annotation: Any) -> str:
 
 
 def signature(value: Any) -> str:
-    """The signature as it would be written, `(...)` where the object has none."""
+    """The signature in source form, `(...)` if the object has none."""
     try:
         found = inspect.signature(value)
     except (TypeError, ValueError):

@@ -2,7 +2,7 @@
 
     python -m tools.release_images REGISTRY [--nightly] [--print] [IMAGE...]
 
-REGISTRY is what names begin with, such as `registry.example/team`. The tag is the version of monarch-jobs, or `nightly`. `--print` shows
+REGISTRY is the prefix of names, such as `registry.example/team`. The tag is the version of monarch-jobs, or `nightly`. `--print` shows
 the commands and runs nothing. `dist/` has the wheels (`hatch run wheels`), monarch-core for each platform. It needs docker with buildx.
 """
 
@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 from tools.project import DIST, JOBS, ROOT
 
-# Of platforms, as wheels name them.
+# The machine of each platform, in the names of wheels.
 MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 
 
 class Image(NamedTuple):
-    """`suffix` is the end of its tag."""
+    """An image. `suffix` is the end of its tag."""
 
     name: str
     repository: str
@@ -42,7 +42,7 @@ IMAGES = (
 
 
 def command(image: Image, registry: str, tag: str) -> list[str]:
-    """Builds and pushes an image, of all its platforms under one name."""
+    """Builds and pushes an image for all its platforms under one name."""
     file = JOBS / "images" / f"{image.name}.Dockerfile"
     name = f"{registry}/{image.repository}:{tag}{image.suffix}"
     platforms = ",".join(image.platforms)
@@ -50,7 +50,7 @@ def command(image: Image, registry: str, tag: str) -> list[str]:
 
 
 def missing(images: list[Image], dist: Path) -> list[str]:
-    """What is lacking for these images, a sentence each."""
+    """The missing requirements of these images, a sentence each."""
     found = [] if shutil.which("docker") else ["there is no docker here"]
     for platform in dict.fromkeys(platform for image in images for platform in image.platforms):
         if not list(dist.glob(f"monarch_core-*{MACHINES[platform]}.whl")):

@@ -1,11 +1,11 @@
-"""Environments of their own, for tests of packages that cannot be installed beside ours: their pins and ours exclude each other.
+"""Separate environments for tests of packages whose pins exclude the pins of this project.
 
-    python -m tools.side_venv NAME...    makes what is missing of them, and prints the interpreter of each
+    python -m tools.side_venv NAME...    makes the missing ones, and prints the interpreter of each
 
 `tools/side_venvs/NAME.txt` pins every package of an environment; a script of `FINISHED_BY` runs in it after the installation. Environments
 are kept below `~/.cache/monarch/venvs`, under the hash of the pins, the script and the interpreter: changed pins make another one, the same
-pins cost nothing. An environment is complete when the file `complete` is in it, which is written last; it cannot be made elsewhere and
-renamed, as its scripts have its path in them.
+pins cost nothing. An environment is complete when it has the file `complete`, which is written last. It cannot be made elsewhere and
+renamed, as its scripts contain its path.
 """
 
 from __future__ import annotations
@@ -24,54 +24,56 @@ from pathlib import Path
 from tools.project import ROOT
 
 PINS = ROOT / "tools" / "side_venvs"
-# Scripts that the interpreter of an environment runs once its packages are there. They import nothing of this checkout.
+# Scripts that the interpreter of an environment runs once its packages are installed. They import nothing of this checkout.
 FINISHED_BY: dict[str, Path] = dict.fromkeys(("torch", "torch_2_8"), ROOT / "tools" / "torch_standins.py")
 _COMPLETE = "complete"
 _LAST_LINES = 20
 
 
 class SideVenvError(RuntimeError):
-    """The packages could not be installed, or not be finished; the text has the last lines of what failed."""
+    """The packages could not be installed, or not be finished; the text has the last lines of the failed command."""
 
 
 def names() -> list[str]:
-    """The environments that there are pins for."""
+    """The environments that have pins."""
     return sorted(path.stem for path in PINS.glob("*.txt"))
 
 
 def folder(name: str) -> Path:
-    """Where the environment is, or will be; `ValueError` for a name without pins."""
+    """The folder of the environment, which may not exist yet; `ValueError` for a name without pins."""
     pins = PINS / f"{name}.txt"
     if not pins.is_file():
         raise ValueError(f"there is no environment '{name}'; there is {', '.join(names())}")
     finish = FINISHED_BY.get(name)
     made_of = pins.read_bytes() + (b"" if finish is None else finish.read_bytes())
-    # The environment has links to the interpreter, and its packages are of that version.
+    # The environment has links to the interpreter, and its packages are for that version.
     key = hashlib.sha256(made_of + f"{sys.version} {os.path.realpath(sys.executable)}".encode()).hexdigest()[:16]
     return _cache() / key
 
 
 def existing(name: str) -> Path | None:
-    """The interpreter of the environment; None where it has not been made. Tests that need one skip then."""
+    """The interpreter of the environment; None if it has not been made. Tests that need it are skipped then."""
     place = folder(name)
     python = place / "bin" / "python"
     return python if (place / _COMPLETE).is_file() and python.exists() else None
 
 
 def site_packages(python: Path) -> Path:
-    """Where the packages of an environment are, by its interpreter. An interpreter of the same version imports them from there as well."""
+    """The folder of the packages of an environment, by its interpreter. An interpreter of the same version can import them from there as
+    well.
+    """
     base = str(python.parents[1])
     return Path(sysconfig.get_path("purelib", "venv", vars={"base": base, "platbase": base}))
 
 
 def made(name: str) -> Path:
-    """The interpreter of the environment, which is made where it is missing; `SideVenvError` where that fails."""
+    """The interpreter of the environment, which is made if it is missing; `SideVenvError` if that fails."""
     place = folder(name)
     with _locked(place):
         python = existing(name)
         if python is not None:
             return python
-        shutil.rmtree(place, ignore_errors=True)  # one that was not completed
+        shutil.rmtree(place, ignore_errors=True)  # an incomplete environment
         try:
             _make(place, PINS / f"{name}.txt", FINISHED_BY.get(name))
         except BaseException:
@@ -92,9 +94,9 @@ def _make(place: Path, pins: Path, finish: Path | None) -> None:
 
 
 def _run(*argv: str) -> None:
-    # Minutes of a processor, which whoever works on this machine needs more.
+    # The work takes minutes of a processor, so other work on this machine has precedence.
     nice = ("nice", "-n", "10") if shutil.which("nice") else ()
-    # A `PYTHONPATH` of who runs this is not the environment's.
+    # The `PYTHONPATH` of this process is for another environment.
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run((*nice, *argv), env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:

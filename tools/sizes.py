@@ -16,7 +16,7 @@ from tools.project import CORE, FS, JOBS, RDMA, ROOT, RUST, TELEMETRY, files
 from tools.style import rust
 
 WHEELS = (CORE, JOBS, RDMA, FS, TELEMETRY)
-# A row of a checked table is stale when it is off by more than a tenth, and by more than this many lines.
+# A row of a checked table is stale when it differs by more than a tenth, and by more than this many lines.
 _SLACK = 50
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}
 
@@ -86,7 +86,7 @@ def table() -> str:
 
 
 def is_current(old: str, new: str) -> bool:
-    """Whether a table describes the sources: the same rows, each of about the same size. So not every change has to rewrite it."""
+    """Whether a table still describes the sources: the same rows, each with a similar size. So not every change has to rewrite it."""
     before, after = _read(old), _read(new)
     return before.keys() == after.keys() and all(abs(before[name] - lines) <= max(_SLACK, lines / 10) for name, lines in after.items())
 

@@ -1,7 +1,7 @@
-"""A context manager that stands between two commands: `up` enters it in a process of its own, `down` ends that process.
+"""A context manager that spans two commands: `up` enters it in a process of its own, `down` ends that process.
 
 That process holds the daemons' pipes (tools/enclosure.py), so they end with it however it ends. Its pid is in `DIR/owner`, locked while
-it lives: a pid that somebody else got meanwhile is never signalled.
+it lives: a pid that another process got meanwhile is never signalled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def up(directory: Path, service: AbstractContextManager[object], ready: str) -> 
 
 
 def down(directory: Path, timeout_s: float = END_TIMEOUT_S) -> int:
-    """Ends what `up` started, by SIGKILL after `timeout_s` seconds, and waits for it; the exit code of the command."""
+    """Ends the process of `up`, by SIGKILL after `timeout_s` seconds, and waits for it; the exit code of the command."""
     pid = owner(directory)
     if pid is not None:
         os.kill(pid, signal.SIGTERM)
@@ -69,7 +69,7 @@ def _stand(directory: Path, service: AbstractContextManager[object], tell: int) 
     file.write(str(os.getpid()))
     file.flush()
     code = 0
-    # Before anything is started: what inherits the caller's output would keep `up DIR | tail` from ending.
+    # This comes before any start: a child that inherits the caller's output would keep `up DIR | tail` from ending.
     with (directory / "owner.log").open("w") as log, open(os.devnull) as nothing:
         for descriptor, target in ((0, nothing), (1, log), (2, log)):
             os.dup2(target.fileno(), descriptor)

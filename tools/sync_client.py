@@ -1,9 +1,9 @@
-"""A client with a project of one module. Commands come as lines, each is answered by one line.
+"""A client with a project of one module. Commands arrive as lines; one line answers each.
 
     python -P tools/sync_client.py FOLDER SECRET_FILE ADDRESS...
 
-`sync N TEXT` writes the module and syncs it to the N-th host. `read N` spawns procs there and answers what they import. `put N` has a new
-proc write a file into its `WORKSPACE_DIR`.
+`sync N TEXT` writes the module and syncs it to the N-th host. `read N` spawns procs there and answers with their imported text. `put N`
+makes a new proc write a file into its `WORKSPACE_DIR`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 if __name__ != "__main__":
 
     class SyncClient:
-        """The other end of it."""
+        """The process that sends commands to the client."""
 
         def __init__(self, process: subprocess.Popen[str]) -> None:
             self.process = process
@@ -40,11 +40,11 @@ if __name__ != "__main__":
             return json.loads(line)
 
         def sync(self, text: str, host: int = 0) -> str:
-            """What the client prints."""
+            """The output of the sync at the client."""
             return self.ask("sync", host, text)
 
         def read(self, host: int = 0) -> str:
-            """What new procs import, which must be from their own workspace."""
+            """The module text in new procs, which must be from their own workspace."""
             text, file, workspace = self.ask("read", host)
             assert os.path.dirname(file) == f"{workspace}/project"
             return text

@@ -2,12 +2,13 @@
 
     python tools/torch_standins.py [SITE_PACKAGES]     by default those of the interpreter
 
-The loader wants every linked library, with its symbols in their versions. Each one that is missing gets a stand-in with just these: a
-function that is called all the same aborts with the library's name, which cannot happen while `torch.cuda.is_available()` is false. The
-requirements of the metadata are taken out as well, so that no later installation brings the libraries.
+The loader requires every linked library, with its symbols in their versions. Each missing library is replaced by a stand-in with just
+these.
+A function of a stand-in that is called aborts with the library's name, which cannot happen while `torch.cuda.is_available()` is false. The
+requirements of the metadata are removed as well, so that no later installation brings the libraries.
 
-Symbols with a version say by it which library they are of (`.gnu.version_r`); for those without one the prefix of the name decides. What
-is wanted is read from relocations, as a symbol that is never relocated need not exist.
+The version of a symbol names its library (`.gnu.version_r`); for a symbol without a version the prefix of its name decides. The
+required symbols are read from relocations, as a symbol that is never relocated need not exist.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# Comes with the driver, and is opened when a device is used.
+# This library comes with the driver, and is opened when a device is used.
 _OF_DRIVER = "libcuda.so.1"
 _SYSTEM = (Path("/lib/x86_64-linux-gnu"), Path("/lib64"))
-# Prefixes of symbols without a version, longer ones before those that they begin with.
+# Prefixes of symbols without a version. A longer prefix comes before a shorter one that it begins with.
 _PREFIXES = {
     "nvJitLink": "libnvJitLink.so",
     "cusparseLt": "libcusparseLt.so",
@@ -45,12 +46,12 @@ _PREFIXES = {
     "cuda": "libcudart.so",
 }
 _REQUIRED = re.compile(r"^Requires-Dist: (?:nvidia-|cuda-|triton\b).*\n", re.MULTILINE)
-# Room for a variable of any of these libraries; nothing reads it.
+# Bytes for a variable of any of these libraries; no code reads it.
 _VARIABLE = 256
 
 
 class Wanted(NamedTuple):
-    """A symbol that a library of PyTorch takes from another one. `version` is empty where it has none."""
+    """A symbol of another library that a library of PyTorch uses. `version` is empty if it has none."""
 
     library: str
     version: str
@@ -59,7 +60,7 @@ class Wanted(NamedTuple):
 
 
 def make(site: Path) -> list[str]:
-    """Makes the stand-ins in the folder of PyTorch's libraries, and returns their names; none where nothing is missing."""
+    """Makes the stand-ins in the folder of PyTorch's libraries, and returns their names; none if no library is missing."""
     folder = site / "torch" / "lib"
     there = {path.name for place in (folder, site / "nvidia", *_SYSTEM) for path in place.rglob("*.so*")} | {_OF_DRIVER}
     symbols: dict[str, set[Wanted]] = {}
@@ -75,7 +76,7 @@ def make(site: Path) -> list[str]:
 
 
 def forget_requirements(site: Path) -> None:
-    """Takes the CUDA libraries and their compiler out of what PyTorch requires."""
+    """Removes the CUDA libraries and their compiler from PyTorch's requirements."""
     for path in site.glob("torch-*.dist-info/METADATA"):
         text = path.read_text(encoding="utf-8")
         path.write_text(_REQUIRED.sub("", text), encoding="utf-8")
@@ -86,7 +87,7 @@ def _linked(image: Path) -> set[str]:
 
 
 def _wanted(image: Path, libraries: set[str]) -> Iterator[Wanted]:
-    """The symbols that an image takes from these libraries."""
+    """The symbols of these libraries that an image uses."""
     owners = _owners(image)
     # A symbol of another library has no address of its own: zeros.
     for found in re.finditer(r"(R_X86_64_\w+)\s+0{16}\s+(\S+)", _readelf("--relocs", image)):
@@ -115,7 +116,7 @@ def _by_prefix(name: str, libraries: set[str]) -> str | None:
 
 
 def _compile(path: Path, symbols: set[Wanted]) -> None:
-    """A library of that name with these symbols; functions are aliases of one that aborts."""
+    """Compiles a library of that name with these symbols; functions are aliases of one that aborts."""
     is_function: dict[str, bool] = defaultdict(bool)
     versions: dict[str, list[str]] = defaultdict(list)
     for one in symbols:

@@ -1,4 +1,4 @@
-"""What a wheel of this project may hold, and what is wrong with one that holds something else."""
+"""The permitted content of a wheel of this project, and the problems of a wheel with other content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MB = 1_000_000
 
 
 class Allowed(NamedTuple):
-    """The portions of the namespace that a distribution owns, and how big it may be."""
+    """The portions of the namespace that a distribution owns, and its largest size."""
 
     portions: tuple[str, ...]
     download: int
@@ -31,12 +31,12 @@ WHEELS = {
     "monarch_tensor": Allowed(("monarch/tensor/",), MB, 2 * MB, "py3-none-any"),
     "monarch_suite": Allowed((), MB // 10, MB // 10, "py3-none-any"),
 }
-# Those that depend on PyTorch: nothing installs it for a check of wheels.
+# Wheels that depend on PyTorch, which is not installed for a check of wheels.
 NEED_TORCH = ("monarch_tensor",)
 
 
 def problems(path: Path) -> Iterator[str]:
-    """Everything that is wrong with the wheel at `path`."""
+    """All problems of the wheel at `path`."""
     distribution, _, tag = path.stem.split("-", 2)
     allowed = WHEELS.get(distribution)
     if allowed is None:

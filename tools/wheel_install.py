@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MAX_OWN_MODULES = 15
-# Nothing of these may be loaded by `import monarch.actor`.
+# `import monarch.actor` may load none of these.
 HEAVY = ("torch", "numpy", "IPython", "opentelemetry", "asyncio")
 
 _PROBE = """
@@ -43,7 +43,7 @@ _RANGE = re.compile(r"\b2\.\d+\b")
 
 
 class Probe(NamedTuple):
-    """What `import monarch.actor` did in a fresh interpreter."""
+    """The effects of `import monarch.actor` in a fresh interpreter."""
 
     milliseconds: float
     own: list[str]
@@ -51,13 +51,13 @@ class Probe(NamedTuple):
 
 
 def create(folder: Path) -> Path:
-    """An empty virtual environment; returns its interpreter. Needs no ensurepip, which Debian packages apart."""
+    """Makes an empty virtual environment; returns its interpreter. Needs no ensurepip, which Debian packages separately."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     return folder / "bin" / "python"
 
 
 def install(python: Path, wheels: list[Path], *, dependencies: bool = True) -> None:
-    """Installs the wheels; what they depend on comes from the configured index, unless it is among them, or not at all."""
+    """Installs the wheels. Their dependencies come from the list or from the configured index, or are not installed."""
     argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), "install", "--quiet"]
     subprocess.run([*argv, "--only-binary", ":all:", *([] if dependencies else ["--no-deps"]), *map(str, wheels)], check=True)
 
@@ -80,7 +80,7 @@ def probe(python: Path, folder: Path, times: int = 7) -> Probe:
 
 
 def without_torch(python: Path, folder: Path) -> list[str]:
-    """What is wrong with `import monarch.tensor` where there is no PyTorch: an `ImportError` has to name it and the versions that fit."""
+    """The problem of `import monarch.tensor` without PyTorch: an `ImportError` has to name PyTorch and the versions that fit."""
     argv = [str(python), "-W", "error", "-c", "import monarch.tensor"]
     done = subprocess.run(argv, cwd=folder, env={}, check=False, capture_output=True, text=True)
     text = done.stderr.partition("ImportError: ")[2]

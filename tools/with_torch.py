@@ -2,13 +2,13 @@
 
     python -m tools.with_torch python FILE
     python -m tools.with_torch pytest packages/monarch-tensor/tests/pytorch
-    python -m tools.with_torch --if-made COMMAND...    nothing, and exit code 0, where that environment is missing
+    python -m tools.with_torch --if-made COMMAND...    nothing, and exit code 0, if that environment is missing
     python -m tools.with_torch --of torch_2_8 COMMAND...    with another version: the name of its environment
 
 The development environment has neither: monarch-tensor needs PyTorch, which is large, and without it the entry points of monarch-tensor
 cannot be loaded. The packages of the other environment come last on the path of modules, so that a package of both is imported from the
 development environment. Variables pass that on to every interpreter that the command starts: `PYTHONPATH` has the folder of a
-`sitecustomize` that appends what `TORCH_SITE_PACKAGES` lists.
+`sitecustomize` that appends the folders in `TORCH_SITE_PACKAGES`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def installed() -> Path:
 
 
 def variables(name: str = "torch") -> dict[str, str] | None:
-    """The variables of a process that can import both; None where there is no environment with PyTorch. `CalledProcessError` of pip."""
+    """The variables of a process that can import both; None without an environment with PyTorch. `CalledProcessError` of pip."""
     python = side_venv.existing(name)
     if python is None:
         return None

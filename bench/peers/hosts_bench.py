@@ -1,4 +1,4 @@
-"""A script on one host, and actors on others: what `bench/hosts.py` runs for each peer. Public names only, no more than both have.
+"""A script on one host, and actors on others, which `bench/hosts.py` runs for each peer. It uses public names that both peers have.
 
     hosts_bench.py PEER BENCHES WORKER...        the client; BENCHES is a comma list of attach,rtt,cast,bandwidth
     hosts_bench.py worker ADDRESS                a worker, of peers whose worker is a function call
@@ -17,7 +17,7 @@ SIZES = (MIB, 64 * MIB, 256 * MIB)
 
 
 def host_cpu():
-    """Processor seconds of all processes of this host, which are all that it shows."""
+    """Processor seconds of all processes of this host, which sees no others."""
     total = 0.0
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -103,7 +103,7 @@ def bandwidth(report, hosts):
         times = sample(lambda: one.length.call_one(data).get(), reps(size, 200), 0, 5.0)
         used = host_cpu() + one.cpu.call_one().get() - before
         report.bandwidth(f"oneway_bytes/{size_name(size)}", size, times)
-        # Of a processor of either host; others who use them do not change it much.
+        # The time is of a processor of either host; other users of it do not change it much.
         report.value(f"oneway_bytes_cpu/{size_name(size)}", used / (size * len(times) / 1e9), "s/GB", len(times))
 
 
@@ -121,7 +121,7 @@ def main():
         if bench != "attach":
             globals()[bench](report, hosts)
     sys.stdout.flush()
-    # What runs on the hosts goes with them.
+    # The processes on the hosts end with them.
     os._exit(0)
 
 

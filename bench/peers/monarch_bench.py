@@ -200,7 +200,7 @@ def payload(r):
 
 
 def bulk(r):
-    """RDMABuffer between two procs of this host; TCP stands in where there is no device."""
+    """RDMABuffer between two procs of this host, over TCP if there is no device."""
     ma, _, _ = api()
     from monarch.config import configure
     from monarch.rdma import RDMABuffer, get_rdma_backend

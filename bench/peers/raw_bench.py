@@ -1,4 +1,4 @@
-"""Floors: what two processes of this machine can do with next to nothing between them.
+"""Lower bounds: communication of two processes of this machine with almost no code in between.
 
 --kind pipe     multiprocessing.Pipe, pickled objects, blocking
        unix     a blocking AF_UNIX stream, fixed 64-byte messages, no pickling

@@ -1,6 +1,6 @@
-"""Ray's object store, in the place of memory that others copy from: one actor puts an array, another gets it and copies it into its own.
+"""Ray's object store, in place of memory that others copy from: one actor puts an array, another gets it and copies it into its own.
 
-Only the group `bulk`: the other numbers of Ray are in the tables that the goals were taken from. Needs `ray` and `numpy`.
+Only the group `bulk`: the other numbers of Ray are in the tables with the goals. Needs `ray` and `numpy`.
 """
 import importlib.metadata
 import os
@@ -23,7 +23,7 @@ def bulk(r):
             self.data = numpy.full(size, 1, numpy.uint8)
 
         def put(self):
-            # In a list: as an argument or a result alone, a reference is replaced by what it stands for.
+            # The reference is in a list: Ray replaces a reference that is an argument or a result by its object.
             return [ray.put(self.data)]
 
     @ray.remote(num_cpus=0)

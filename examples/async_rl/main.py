@@ -2,7 +2,7 @@
 
     python main.py [--generators N] [--updates N]
 
-The task is to copy a sequence of letters. A policy writes a letter for each position at once, and the reward is the part that is right.
+The task is to copy a sequence of letters. A policy writes a letter for each position at once, and the reward is the correct part.
 REINFORCE learns it from rewards alone.
 
 Four kinds of actors, each in a process of its own:
@@ -11,7 +11,7 @@ Four kinds of actors, each in a process of its own:
         ^                                                                                │
         └──────────── weights, by one-sided reads of the trainer's memory ───────────────┘
 
-None waits for the slowest: generators go on with the weights that they have while the trainer computes the next ones. Each update makes
+No actor waits for the slowest: generators continue with their present weights while the trainer computes the next ones. Each update makes
 a new version of the weights, each episode has the version that wrote it, and the trainer learns from no episode that is more than
 MAX_STALENESS versions old.
 
@@ -54,7 +54,9 @@ class Policy(nn.Module):
 
 
 class Episodes(NamedTuple):
-    """Several of one version: prompts and what the policy wrote, with the logarithm of its probability; rewards once they are scored."""
+    """Several episodes of one version: prompts and the policy's letters, with the logarithm of their probability; rewards once they are
+    scored.
+    """
 
     version: int
     prompts: Tensor
@@ -64,14 +66,14 @@ class Episodes(NamedTuple):
 
 
 class Published(NamedTuple):
-    """What generators need to fetch weights, once: handles of two slots, and of the version, whose parity tells which slot is current."""
+    """The handles with which generators fetch weights: of two slots, and of the version, whose parity is the current slot."""
 
     slots: tuple[RDMABufferSet, RDMABufferSet]
     version: RDMABuffer
 
 
 class ReplayBuffer(Actor):
-    """Episodes that wait for the trainer, oldest first; drops what has become too old."""
+    """Episodes that wait for the trainer, oldest first; drops episodes that have become too old."""
 
     def __init__(self) -> None:
         self.waiting: deque[Episodes] = deque()
@@ -118,7 +120,7 @@ class ReplayBuffer(Actor):
 
 
 class Scorer(Actor):
-    """The reward: the part of the letters that is right. In real work this is a verifier, or another model."""
+    """Computes the reward: the correct part of the letters. In real work this is a verifier, or another model."""
 
     def __init__(self, replay: ReplayBuffer) -> None:
         self.replay = replay
@@ -137,12 +139,12 @@ class Generator(Actor):
         torch.manual_seed(1 + current_rank().rank)
         self.policy = Policy()
         self.version = torch.zeros(1, dtype=torch.int64)
-        # Weights arrive where they are needed: in the parameters of the module.
+        # Weights arrive in their place: in the parameters of the module.
         parameters = {name: parameter.data for name, parameter in self.policy.named_parameters()}
         self.plans = [slot.plan_read(parameters) for slot in published.slots]
 
     async def fetch(self) -> int:
-        """The current weights, and their version. The trainer may go on meanwhile, in the other slot."""
+        """Fetches the current weights; returns their version. The trainer may write the other slot meanwhile."""
         while True:
             await self.published.version.read_into(self.version)
             version = int(self.version)
@@ -154,7 +156,7 @@ class Generator(Actor):
 
     @endpoint
     async def run(self) -> tuple[int, int]:
-        """Writes episodes until no more are needed; how many, and with how many versions of the weights."""
+        """Writes episodes until no more are needed; returns their number, and the number of versions of the weights."""
         count, versions = 0, set[int]()
         is_needed = True
         while is_needed:
@@ -212,7 +214,7 @@ class Trainer(Actor):
         rewards = torch.cat([episodes.rewards for episodes in batch if episodes.rewards is not None])
         policy = torch.distributions.Categorical(logits=self.policy(torch.cat([episodes.prompts for episodes in batch])))
         log_probability = policy.log_prob(torch.cat([episodes.written for episodes in batch])).sum(1)
-        # Episodes of older weights count by how likely they are under these. The ratio is cut, so that no single one dominates.
+        # Episodes of older weights count by their likelihood under the present ones. The ratio is cut, so that no single one dominates.
         ratio = (log_probability.detach() - torch.cat([episodes.log_probability for episodes in batch])).exp().clamp(max=2.0)
         loss = -(ratio * (rewards - rewards.mean()) * log_probability).mean()
         self.optimizer.zero_grad()

@@ -62,7 +62,7 @@ def main() -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    # The sampler of each rank, with its part of the windows, comes from Lightning.
+    # Lightning gives each rank a sampler with its part of the windows.
     trainer.fit(Learner(), DataLoader(Windows(WINDOWS), BATCH, shuffle=True))
     environment = type(trainer.strategy.cluster_environment).__name__
     print(f"rank {trainer.global_rank} of {trainer.world_size} is done, by {environment}", flush=True)

@@ -1,10 +1,10 @@
-"""The lighthouse: an actor that knows which replica groups are there, and gives all of them the same quorum for every step.
+"""The lighthouse: an actor that knows the present replica groups, and gives all of them the same quorum for every step.
 
 The ranks of `run` are programs of their own, without actors. So the lighthouse listens on a TCP port, and rank 0 of each group keeps a
 connection to it: one JSON object a line, the first one with the token. A group whose connection closes has left, however it ended.
 
-For each step every group asks for a quorum, and is answered when all groups that are there have asked. A quorum has a new number if the
-groups have changed, or if one of them has lost its connections to the others: all groups then connect anew, with the store that the
+For each step every group requests a quorum, and is answered when all present groups have requested it. A quorum has a new number if the
+groups have changed, or if one of them has lost its connections to the others: all groups then connect again, with the store that the
 lighthouse has for this.
 """
 
@@ -20,12 +20,12 @@ from torch.distributed import TCPStore
 
 from monarch.actor import Actor, concurrent_endpoint
 
-# After the last step the groups train on until all of them have trained together for so many steps.
+# Steps: after the last step the groups continue until all of them have trained together for this many.
 TOGETHER = 10
 
 
 class Beacon(NamedTuple):
-    """What the ranks are given to find the lighthouse."""
+    """The values with which the ranks find the lighthouse."""
 
     host: str
     port: int
@@ -57,19 +57,19 @@ class Lighthouse(Actor):
     @concurrent_endpoint
     async def start(self) -> Beacon:
         self.server = await asyncio.start_server(self._serve, self.host, 0)
-        # Groups connect to each other through it. It has no authentication: the network must be one that is trusted.
+        # Groups connect to each other through the store. It has no authentication: the network must be trusted.
         self.store = TCPStore(self.host, 0, is_master=True, wait_for_workers=False)
         return Beacon(self.host, self.server.sockets[0].getsockname()[1], self.store.port, self.token)
 
     @concurrent_endpoint
     async def give_up(self, group: int) -> None:
-        """The group does not come back: the others end without it."""
+        """Gives a group up that does not return: the others end without it."""
         self.expected.discard(group)
         await self._answer()
 
     @concurrent_endpoint
     async def results(self) -> dict[int, Any]:
-        """What each group has reported at its end."""
+        """The results that each group has reported at its end."""
         return self.reports
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,7 +79,7 @@ class Lighthouse(Actor):
             if not hmac.compare_digest(hello["token"], self.token):
                 return
             group = int(hello["group"])
-            # A host that went silent leaves a connection that stays open; the next attempt of the group takes its place.
+            # A host that went silent leaves an open connection; the next attempt of the group replaces it.
             if (earlier := self.members.pop(group, None)) is not None:
                 earlier.close()
             self.members[group] = writer
@@ -91,7 +91,7 @@ class Lighthouse(Actor):
                 self.asks[group] = Ask(message["step"], message["cut_off"], writer)
                 await self._answer()
         except (ConnectionError, ValueError, KeyError, TypeError):
-            pass  # what says no more, or no sense, has left
+            pass  # a group that sends nothing more, or malformed lines, has left
         finally:
             writer.close()
             if group is not None and self.members.get(group) is writer:
@@ -100,7 +100,7 @@ class Lighthouse(Actor):
                 await self._answer()
 
     async def _answer(self) -> None:
-        """The quorum of the next step, once all groups that are there have asked."""
+        """Sends the quorum of the next step, once all present groups have requested it."""
         is_first = self.number == 0
         if not self.members or len(self.asks) < len(self.members) or (is_first and len(self.members) < len(self.expected)):
             return

@@ -1,10 +1,11 @@
-"""Replica groups: training that goes on while one of its groups is gone, and takes it in again.
+"""Replica groups: training that continues while one of its groups is gone, and takes it in again.
 
     python main.py [--groups N] [--ranks N] [--steps N]
 
-Each group is a `run` of its own, on a slice of the hosts, with a policy of its own. A lost rank restarts its group and no other. Groups
-average their gradients at every step, among those that are there; an actor, the lighthouse, keeps their membership. A rank of group 1 kills
-itself at step 20. The other groups repeat that step without it and go on. When group 1 is there again, it takes parameters and the
+Each group is a `run` of its own, on a slice of the hosts, with a policy of its own. A lost rank restarts its group and no other. The
+present
+groups average their gradients at every step; an actor, the lighthouse, keeps their membership. A rank of group 1 kills
+itself at step 20. The other groups repeat that step without it and continue. When group 1 is back, it copies parameters and the
 optimizer's state from the memory of another group.
 
 The hosts are processes of this machine. Exits with 1 if a group did not come back, or ends with other parameters. Needs monarch-spmd,
@@ -29,7 +30,7 @@ KILLED = 1
 
 
 async def train(hosts: HostMesh, group: int, ranks: int, beacon: Beacon, lighthouse: Lighthouse) -> int:
-    """Runs a group to its end, however many attempts that takes. Their number, 0 if the group was given up."""
+    """Runs a group to its end, with as many attempts as needed. Returns their number, 0 if the group was given up."""
     kill = ["--kill", str(ranks - 1), "20"] if group == KILLED else []
     running = run(
         hosts,

@@ -1,8 +1,8 @@
-"""The end of a rank: quorums from the lighthouse, and the ranks of the same number in the other groups.
+"""The connections of a rank: quorums from the lighthouse, and the ranks of the same number in the other groups.
 
 Within its group a rank uses the default process group of torch, as in any program of torchrun. Between groups there is a gloo group for
 each quorum and local rank. An operation between groups may fail at any time, since groups come and go. Then the step is not done, the gloo
-group is given up, and the next quorum has the groups that are left.
+group is given up, and the next quorum has the remaining groups.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Replicas:
         self.lines.flush()
 
     def next_quorum(self, step: int) -> dict[str, Any]:
-        """The quorum of this step, the same on all ranks of all groups. Blocks until all groups that are there ask for it."""
+        """The quorum of this step, the same on all ranks of all groups. Blocks until all present groups request it."""
         found: list[Any] = [None]
         if self.rank == 0:
             self.tell({"step": step, "cut_off": bool(self.quorum) and self.between is None})
@@ -50,7 +50,7 @@ class Replicas:
         return self.quorum
 
     def connect(self) -> bool:
-        """Connections to the groups of the quorum; False if that failed for a rank of this group."""
+        """Connects to the groups of the quorum; False if that failed for a rank of this group."""
         if self.quorum["number"] == self.number:
             return True
         self.number = self.quorum["number"]
@@ -64,7 +64,7 @@ class Replicas:
         return self._together(build)
 
     def catch_up(self, state: Callable[[], Any], load: Callable[[Any], None]) -> bool:
-        """Groups that are behind take over the state of one that is not, from memory to memory."""
+        """Groups that are behind copy the state of a current one, from memory to memory."""
         groups, source = self.quorum["groups"], self.quorum["source"]
         assert self.between is not None
         between, root = self.between, dist.BroadcastOptions()
@@ -98,7 +98,7 @@ class Replicas:
         return self._together(reduce)
 
     def _together(self, work: Callable[[], None]) -> bool:
-        """Whether it worked on all ranks of this group. If not, the connections are closed, so that other groups do not wait."""
+        """Whether the work succeeded on all ranks of this group. If not, the connections are closed, so that other groups do not wait."""
         works = torch.ones(1)
         try:
             work()

@@ -1,3 +1,3 @@
-"""`from monarch_skypilot import SkyPilotJob`, as programs written for 0.7 have it."""
+"""The import `from monarch_skypilot import SkyPilotJob` of programs written for 0.7."""
 
 from monarch.job.skypilot import SkyPilotJob as SkyPilotJob

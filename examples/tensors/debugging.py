@@ -25,7 +25,7 @@ RANKS, WRONG, STEPS, SIZE = 4, 2, 5, 16
 
 
 def images(rank: Any) -> Any:
-    """Eight images of each process, bright in the middle; those of one process are divided by what is zero near the border."""
+    """Eight images of each process, bright in the middle; those of one process are divided by a value that is zero near the border."""
     line = torch.linspace(-1.0, 1.0, SIZE)
     bright = (1 - line[:, None].pow(2)) * (1 - line[None, :].pow(2))
     drawn = bright * torch.rand(8, 1, 1)
@@ -56,9 +56,9 @@ def main() -> None:
         batches = [images(mesh.rank("dp")) for _ in range(STEPS)]
         loss, model = train(batches)
 
-        # What is known here: shapes and places, no numbers.
+        # This process knows shapes and places, and no numbers.
         print(loss.detach())
-        # The numbers of one process. All have averaged their gradients, so that all of them are wrong by now.
+        # The numbers of one process. All have averaged their gradients, so all of them are wrong by now.
         print("loss on the first process:", inspect(loss.detach()).item())
         broken = [name for name, parameter in model.named_parameters() if not inspect(parameter.detach()).isfinite().all()]
         print("parameters that are no numbers:", ", ".join(broken))
@@ -77,7 +77,7 @@ def main() -> None:
         Path("wrong.png").write_bytes(picture._repr_png_())
         print(picture, "in wrong.png: white where there is no number")
 
-        # The same session with a failure. Here process 2 has a matrix without a root; the others go on, and nothing is raised yet.
+        # The same session with a failure. Here process 2 has a matrix without a root; the others continue, and nothing is raised yet.
         matrix = torch.eye(3) * torch.where(mesh.rank("dp") == WRONG, -1.0, 1.0)
         root = torch.linalg.cholesky(matrix)
         print("on the first process:", inspect(root).diagonal().tolist())

@@ -32,7 +32,7 @@ def parts() -> list[nn.Module]:
 
 
 def data(step: int) -> tuple[list[Any], list[Any]]:
-    """One of four batches of points of a plane, and a number for each, as lists: these go to any mesh."""
+    """One of four batches of points of a plane, and a number for each, as lists, which can be sent to any mesh."""
     generator = torch.Generator().manual_seed(step % 4)
     x = torch.rand(BATCH, 2, generator=generator)
     return x.tolist(), torch.sin(6 * x[:, :1] * x[:, 1:]).tolist()
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("schedule", nargs="?", choices=("dora-dfs", "gpipe", "1f1b"), default="dora-dfs")
     options = parser.parse_args()
 
-    # The model in this process. Its numbers are what the stages begin with.
+    # The model in this process. The stages begin with its numbers.
     torch.set_num_threads(1)  # of this process: its model is small
     torch.manual_seed(0)
     local = parts()
@@ -56,7 +56,7 @@ def main() -> None:
 
     stages: list[nn.Module] = []
     for stage_mesh, part, start in zip(meshes, parts(), starts, strict=True):
-        # What is made here has its data on that mesh, and nothing in this process.
+        # Tensors made here have their data on that mesh, and nothing in this process.
         with stage_mesh.activate():
             for name, numbers in start.items():
                 path, _, last = name.rpartition(".")

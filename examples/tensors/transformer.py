@@ -2,8 +2,8 @@
 
     python transformer.py [--steps N]
 
-Torch code runs as ever, and each call runs on four processes. Parallel are only the layers whose weights are cut: two functions with a
-backward of their own add up what the parts have. The same model is trained in this process as well, and the losses are equal.
+Torch code runs unchanged, and each call runs on four processes. Only the layers whose weights are cut are parallel: two functions with a
+backward of their own add up the numbers of the parts. The same model is trained in this process as well, and the losses are equal.
 
 Needs monarch-tensor and torch.
 """
@@ -79,7 +79,7 @@ class Transformer(nn.Module):
 
 
 def loss_of(model: nn.Module, text: Any) -> Any:
-    """Each token but the first is to be guessed from those before it."""
+    """The mean loss of guessing each token but the first from those before it."""
     return nn.functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
 
 
@@ -92,7 +92,7 @@ def texts(step: int) -> torch.Tensor:
 
 
 def own_part(numbers: list[Any], dim: int, count: int, rank: Any) -> Any:
-    """Of numbers that this process has, the part of each rank."""
+    """The part of each rank, of numbers that this process has."""
     return torch.stack(torch.tensor(numbers).chunk(count, dim)).index_select(0, rank.view(1)).squeeze(0)
 
 
@@ -128,7 +128,7 @@ def main() -> None:
         model = Transformer(PARTS)
         load(model, numbers, mesh.rank("tp"))
         optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-        # The order in which backward comes to them.
+        # The order in which backward reaches them.
         parameters = list(model.parameters())[::-1]
         for batch in batches:
             loss = loss_of(model, own_part(batch.tolist(), 0, COPIES, mesh.rank("dp")))
@@ -136,7 +136,7 @@ def main() -> None:
             for parameter, gradient in zip(parameters, monarch.grad_generator(loss, parameters), strict=True):
                 parameter.grad = gradient.reduce("dp", "avg")
             optimizer.step()
-            # The loss is fetched, and nothing waits for it.
+            # The loss is fetched, without waiting for it.
             losses.append(monarch.fetch_shard(loss.detach().reduce("dp", "avg")))
 
     largest = 0.0

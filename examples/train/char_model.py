@@ -61,7 +61,7 @@ class Block(nn.Module):
 
 
 class CharModel(nn.Module):
-    """Predicts the next character at each position. `forward` returns the loss where it is given targets, else logits."""
+    """Predicts the next character at each position. `forward` returns the loss if it is given targets, else logits."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Programs of torchrun, unchanged, as a run of Monarch: a rank is killed, and training goes on from the last checkpoint.
+"""Programs of torchrun, unchanged, as a run of Monarch: a rank is killed, and training continues from the last checkpoint.
 
     python main.py [ddp|fsdp] [--ranks N] [--steps N]
 
 train_ddp.py and train_fsdp.py are ordinary programs: `torchrun --nproc-per-node=2 train_ddp.py` runs them as well. Here `run` starts them
-on this host. Rank 1 kills itself at step 50 of the first attempt. The policy allows one restart, so both ranks start again, with what was
-saved after step 40. Hosts of a job take the place of `this_host()` on a cluster.
+on this host. Rank 1 kills itself at step 50 of the first attempt. The policy allows one restart, so both ranks start again, from the
+checkpoint after step 40. Hosts of a job take the place of `this_host()` on a cluster.
 
 Needs monarch-spmd and torch.
 """

@@ -1,8 +1,8 @@
-"""Data-parallel training of a small transformer, as a program of torchrun: it knows nothing of Monarch.
+"""Data-parallel training of a small transformer, as a program of torchrun, independent of Monarch.
 
     torchrun --nproc-per-node=2 train_ddp.py [--steps N] [--checkpoints DIR] [--kill RANK STEP]
 
-With `--checkpoints`, rank 0 saves a checkpoint every SAVE_EVERY steps, and all ranks go on from the last one when they start. `--kill`
+With `--checkpoints`, rank 0 saves a checkpoint every SAVE_EVERY steps, and all ranks continue from the last one when they start. `--kill`
 makes a rank kill itself before a step, in the first attempt only, as if the machine had run out of memory.
 """
 
@@ -50,7 +50,7 @@ def main() -> None:
         if attempt == 0 and options.kill == [rank, step]:
             print(f"dies at step {step}", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
-        # The data depends on step and rank alone, so an attempt that goes on sees what it would have seen.
+        # The data depends on step and rank alone, so an attempt that continues gets the same data.
         loss = model(*batch(BATCH, seed=step * ranks + rank))
         optimizer.zero_grad()
         loss.backward()
@@ -62,7 +62,7 @@ def main() -> None:
             if rank == 0:
                 print(f"step {done:3}: loss {mean.item():.3f}", flush=True)
         if saved and rank == 0 and done % SAVE_EVERY == 0:
-            # Renamed when it is whole: a rank that dies while it writes leaves the last one.
+            # The file is renamed when it is complete: a rank that dies while it writes leaves the previous checkpoint.
             state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "step": done}
             torch.save(state, saved.with_suffix(".new"))
             saved.with_suffix(".new").replace(saved)

@@ -26,7 +26,7 @@ SAVE_EVERY = 20
 
 
 def last_step(checkpoints: Path) -> int:
-    """The step of the last checkpoint that is whole, 0 without one. Its metadata is written last."""
+    """The step of the last complete checkpoint, 0 without one. Its metadata is written last."""
     return max((int(path.parent.name) for path in checkpoints.glob("*/.metadata")), default=0)
 
 

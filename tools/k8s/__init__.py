@@ -1,4 +1,4 @@
 """A real Kubernetes cluster on this machine.
 
-`cluster.py` has it, `build.py` builds its programs from Go modules, `__main__.py` is the command.
+`cluster.py` defines it, `build.py` builds its programs from Go modules, `__main__.py` is the command.
 """

@@ -7,7 +7,7 @@
     python -m tools.k8s build-image DOCKERFILE NAME ARCHIVE    its image with the wheels of this checkout, without an engine
     python -m tools.k8s bin                         where the programs are
 
-`up` returns when all nodes are Ready and prints what a client must have in its environment.
+`up` returns when all nodes are Ready and prints the variables that a client needs in its environment.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _do(options: argparse.Namespace) -> int:
         print(KUBE.folder / "bin")
     elif options.verb == "down":
         code = standing.down(options.directory, END_TIMEOUT_S)
-        remove_leftovers()  # of one that was killed
+        remove_leftovers()  # the leftovers of a cluster that was killed
         return code
     elif options.verb == "up":
         if lacking := missing():

@@ -1,4 +1,4 @@
-"""What an administrator does with a cluster that stands, whatever process has started it."""
+"""The operations of an administrator on a running cluster, whichever process has started it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.k8s.certificates import Authority
 from tools.k8s.slot import machine_address, network_name
 from tools.netns.namespace import Namespace, living
 
-# Where a node sees its own folder: paths of sockets have 107 characters at most.
+# The path at which a node sees its own folder: paths of sockets have 107 characters at most.
 NODE_FOLDER = "/run/node"
 CONTAINERD = f"{NODE_FOLDER}/containerd.sock"
 _IMPORT_TIMEOUT_S = 300.0
@@ -28,7 +28,7 @@ class Administration:
 
     @property
     def server(self) -> str:
-        """The API server's URL, as this machine and the pods reach it."""
+        """The API server's URL, which this machine and the pods can reach."""
         try:
             return json.loads(self.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
         except FileNotFoundError:
@@ -36,7 +36,7 @@ class Administration:
 
     @property
     def machine_address(self) -> str:
-        """Where nodes and pods reach what listens on this machine."""
+        """The address at which nodes and pods reach servers on this machine."""
         return machine_address(self.server)
 
     def user_kubeconfig(self, path: Path, user: str, groups: Sequence[str] = (), *, days: int = 30) -> Path:
@@ -47,28 +47,28 @@ class Administration:
         return authority.kubeconfig(path, name, self.server)
 
     def kubectl(self, *arguments: str, stdin: str = "", check: bool = True, timeout: float = 60) -> str:
-        """What kubectl prints, called as the administrator; RuntimeError with its message where it fails."""
+        """The output of kubectl, called as the administrator; RuntimeError with its message if it fails."""
         done = self.try_kubectl(*arguments, stdin=stdin, timeout=timeout)
         if check and done.returncode:
             raise RuntimeError(f"kubectl {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
         return done.stdout
 
     def try_kubectl(self, *arguments: str, stdin: str = "", timeout: float = 60) -> subprocess.CompletedProcess[str]:
-        """What kubectl has done, called as the administrator, also where it fails."""
+        """The result of kubectl, called as the administrator, even if it fails."""
         argv = [str(KUBE.folder / "bin" / "kubectl"), f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory / 'kubectl'}"]
         return subprocess.run([*argv, *arguments], input=stdin, capture_output=True, text=True, timeout=timeout)
 
     def import_image(self, archive: Path) -> None:
-        """Makes the images of an archive (as of `docker save`) known to all nodes; pods name them with `imagePullPolicy: Never`."""
+        """Imports the images of an archive (as of `docker save`) into all nodes; pods name them with `imagePullPolicy: Never`."""
         spaces = {name: space for name, space in living()[network_name(self.server)].items() if name.startswith("node")}
         with ThreadPoolExecutor() as pool:
-            # Most of it is hashing.
+            # Most of the work is hashing.
             for done in [pool.submit(import_image, space, name, archive) for name, space in spaces.items()]:
                 done.result()
 
 
 def import_image(space: Namespace, node: str, archive: Path) -> None:
-    """Makes the images of an archive known to the node of these namespaces."""
+    """Imports the images of an archive into the node of these namespaces."""
     argv = ["ctr", "-a", CONTAINERD, "-n", "k8s.io", "images", "import", str(archive)]
     done = space.run(*argv, check=False, capture_output=True, timeout=_IMPORT_TIMEOUT_S)
     if done.returncode:

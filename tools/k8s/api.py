@@ -1,4 +1,4 @@
-"""Questions to the API server, without a client library."""
+"""Requests to the API server, without a client library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMEOUT_S = 3.0
 
 
 class Api:
-    """The API server, as the administrator `admin` of `authority` sees it."""
+    """The API server, accessed as the administrator `admin` of `authority`."""
 
     def __init__(self, address: str, authority: Authority, user: str) -> None:
         self._address = address
@@ -22,7 +22,7 @@ class Api:
         self._context.load_cert_chain(authority.certificate(user), authority.key(user))
 
     def get(self, path: str) -> str | None:
-        """What it answers; None where it does not answer, or not with 200."""
+        """The body of the answer; None for no answer, or a status other than 200."""
         connection = http.client.HTTPSConnection(self._address, API_PORT, timeout=_TIMEOUT_S, context=self._context)
         try:
             connection.request("GET", path)
@@ -35,6 +35,6 @@ class Api:
         return text if answer.status == 200 else None
 
     def object(self, path: str) -> Any:
-        """The object at a path; None where there is none."""
+        """The object at a path; None if there is none."""
         text = self.get(path)
         return None if text is None else json.loads(text)

@@ -1,8 +1,8 @@
 """`kube`: Kubernetes, etcd and CoreDNS as one program, built from their published Go modules.
 
-The name it is called by says which part it is; `bin` has links of these names. The main module is Kubernetes's own go.mod, so that every
-dependency has the version of the release, with the folders that only its repository has (`./staging/...`) turned into the modules that
-are published of them. The `main` of each command becomes a package of its own. Shared code is compiled and linked once.
+The name of the call selects the part; `bin` has links of these names. The main module is Kubernetes's own go.mod, so that every
+dependency has the version of the release. The folders that only its repository has (`./staging/...`) are replaced by the modules that
+are published from them. The `main` of each command becomes a package of its own. Shared code is compiled and linked once.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from tools.k8s.go import module_folder, run_go
 from tools.k8s.kept import Kept
 
-# 1.36 is the last that works with containerd 1.6 (it cannot tell the kubelet its cgroup driver), which Debian 12 has.
+# 1.36 is the last version that works with containerd 1.6 of Debian 12, which cannot report its cgroup driver to the kubelet.
 KUBERNETES = "1.36.3"
-# The newest CoreDNS that asks for no newer dependency than Kubernetes has.
+# The newest CoreDNS that needs no newer dependency than Kubernetes has.
 COREDNS = "1.14.1"
 COMMANDS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
 PROGRAMS = ("etcd", *COMMANDS, "coredns")
@@ -98,7 +98,7 @@ def _coredns_source() -> str:
 
 
 def main_module(theirs: str) -> str:
-    """The go.mod of the program, made of the one of Kubernetes."""
+    """The go.mod of the program, made from that of Kubernetes."""
     # k8s.io/kubernetes 1.N.M publishes its staging folders as modules 0.N.M.
     published = "v0." + KUBERNETES.removeprefix("1.")
     text = re.sub(r"(?m)^module .*$", "module kube", theirs, count=1)
@@ -107,7 +107,7 @@ def main_module(theirs: str) -> str:
 
 
 def command_package(command: str, source: str) -> str:
-    """The main.go of a command as a package whose `Main` it is."""
+    """The main.go of a command, turned into a package with the function `Main`."""
     text = re.sub(r"(?m)^package main$", f"package {_package(command)}", source, count=1)
     return re.sub(r"(?m)^func main\(\)", "func Main()", text, count=1)
 

@@ -1,4 +1,4 @@
-"""The cluster's own authority: keys, certificates, and kubeconfigs made of them."""
+"""The cluster's own authority: keys, certificates, and kubeconfigs made from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DAYS = "30"
 
 
 class Authority:
-    """Issues certificates into `folder`, each as NAME.crt and NAME.key; its own is ca.crt, and made where it is not there."""
+    """Issues certificates into `folder`, each as NAME.crt and NAME.key. Its own is ca.crt, made if it is missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,7 +29,7 @@ class Authority:
         return self.folder / f"{name}.key"
 
     def issue(self, name: str, user: str, groups: Sequence[str] = (), *, hosts: Sequence[str] = (), days: str = _DAYS) -> None:
-        """A certificate of a client (a user of these groups), and of a server where it has `hosts` (`DNS:...`, `IP:...`)."""
+        """Issues a certificate for a client (a user of these groups), and for a server if it has `hosts` (`DNS:...`, `IP:...`)."""
         request, extensions = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
         subject = "".join(f"/{field}" for field in (*(f"O={group}" for group in groups), f"CN={user}"))
         _openssl("req", *_new_key(self.key(name)), "-out", str(request), "-subj", subject)
@@ -43,7 +43,7 @@ class Authority:
         extensions.unlink()
 
     def kubeconfig(self, path: Path, name: str, server: str) -> Path:
-        """Writes a kubeconfig with the key and certificate of `name` in it, which only its owner may read."""
+        """Writes a kubeconfig that contains the key and certificate of `name`. Only its owner may read it."""
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -69,7 +69,7 @@ class Authority:
 
 
 def signing_keys(private: Path, public: Path) -> None:
-    """What service account tokens are signed with and checked by."""
+    """Makes the key pair that signs and verifies service account tokens."""
     _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(private))
     _openssl("ec", "-in", str(private), "-pubout", "-out", str(public))
 

@@ -18,14 +18,14 @@ def make(name: str) -> None:
     for root in _hierarchies():
         group = root / name
         group.mkdir(exist_ok=True)
-        # A group of cpuset takes no process before it has processors and memory.
+        # A group of cpuset accepts no process before it has processors and memory.
         for knob in ("cpuset.cpus", "cpuset.mems"):
             if root.name == "cpuset" and (group / knob).exists():
                 (group / knob).write_text((root / knob).read_text())
 
 
 def remove(name: str) -> None:
-    """Removes the group and all below it; waits until what has been killed in it is gone."""
+    """Removes the group and all groups below it; waits until killed processes in it have ended."""
     end = time.monotonic() + _END_TIMEOUT_S
     for root in _hierarchies():
         while (root / name).exists():
@@ -41,7 +41,7 @@ def remove(name: str) -> None:
 
 
 def named(prefix: str) -> set[str]:
-    """The groups there are whose names begin so."""
+    """The groups whose names have this prefix."""
     return {path.name for root in _hierarchies() for path in root.glob(f"{prefix}*")}
 
 

@@ -1,7 +1,7 @@
 """KubeCluster: a real Kubernetes cluster on this machine, of one control plane and nodes in namespaces of their own.
 
-The machine's own network gets one link and one route, to the control plane and to the pods, and no rule. Everything lives as long as the
-process that started it; control groups, which do not, are removed when the next cluster starts.
+The machine's own network gets one link and one route, to the control plane and to the pods, and no rule. All processes end with the
+process that started them; control groups do not, and are removed when the next cluster starts.
 Several clusters can run at once, each with its own folder, names and addresses (`slot.py`).
 """
 
@@ -25,17 +25,17 @@ from tools.k8s.node import Node
 from tools.k8s.slot import Slot, remove_leftovers
 from tools.netns.namespace import unavailable
 
-# 15 s on a machine that is not busy.
+# Seconds; 15 on an idle machine.
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 60.0
 PROGRAMS = ("containerd", "ctr", "runc", "conntrack", "iptables", "busybox", "openssl", "ip")
 _CNI = Path("/usr/lib/cni/bridge")
-# What a cluster makes in its folder, besides the logs.
+# The entries of the folder that a cluster makes, besides the logs.
 _OWN = ("etcd", "pki", "nodes", "kubectl", "host.tar", "Corefile", "kubeconfig")
 
 
 def missing() -> str:
-    """Why no cluster can be started here; empty where one can."""
+    """The reason why no cluster can be started here; empty if one can."""
     lacking = [program for program in PROGRAMS if shutil.which(program, path=_path()) is None]
     if lacking or not _CNI.exists():
         return f"what runs pods is not installed ({', '.join(lacking) or _CNI}): tools/system_packages.sh k8s"
@@ -53,8 +53,8 @@ def _path() -> str:
 class KubeCluster(Administration):
     """A cluster with the nodes node1, node2, ... while the `with` block runs; `kubeconfig` is the administrator's.
 
-    Nodes have the images `localhost/host:1` (images.py) and those of the archives `images`. What an earlier cluster has left in
-    `directory` is removed when this one starts; `directory/log` stays when it ends.
+    Nodes have the images `localhost/host:1` (images.py) and those of the archives `images`. The leftovers of an earlier cluster in
+    `directory` are removed at the start; `directory/log` stays at the end.
     """
 
     def __init__(self, directory: Path, nodes: int = 2, *, images: Sequence[Path] = (), patience: Patience = PATIENCE) -> None:
@@ -75,11 +75,11 @@ class KubeCluster(Administration):
         self._lifeline: int | None = None
         self._programs = Path()
         self._api: Api | None = None
-        # Whether the API server was away, and its clients still may wait before they ask it again.
+        # Whether the API server was away, so that its clients may still wait before their next request.
         self._are_waiting = False
 
     def up(self) -> None:
-        """Starts everything and waits until all nodes are Ready."""
+        """Starts all parts and waits until all nodes are Ready."""
         if lacking := missing():
             raise RuntimeError(lacking)
         (self.directory / "log").mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ class KubeCluster(Administration):
         self._wait("default service account", lambda: self.api.object("/api/v1/namespaces/default/serviceaccounts/default") is not None)
 
     def down(self) -> None:
-        """Ends every process of the cluster, pods included, and removes what it has made outside of its folder."""
+        """Ends every process of the cluster, pods included, and removes its files outside of its folder."""
         for node in self.nodes:
             node.kill()
         self.nodes = []
@@ -160,7 +160,7 @@ class KubeCluster(Administration):
 
     @property
     def api(self) -> Api:
-        """The API server as its administrator sees it."""
+        """The API server, accessed as its administrator."""
         assert self._api is not None
         return self._api
 
@@ -171,7 +171,7 @@ class KubeCluster(Administration):
         return self.nodes[index - 1]
 
     def node_kill(self, index: int) -> None:
-        """Ends a node as a power cut does: its daemons and the processes of all its pods."""
+        """Ends a node like a power cut: its daemons and the processes of all its pods."""
         self.node(index).kill()
 
     def node_up(self, index: int) -> None:
@@ -181,7 +181,7 @@ class KubeCluster(Administration):
         self._await_node(self.node(index), since)
 
     def kubelet_kill(self, index: int) -> None:
-        """Ends the kubelet of a node; its pods go on."""
+        """Ends the kubelet of a node; its pods continue."""
         self.node(index).kill_kubelet()
 
     def kubelet_up(self, index: int) -> None:
@@ -191,7 +191,7 @@ class KubeCluster(Administration):
         self._await_node(self.node(index), since)
 
     def partition(self, index: int) -> None:
-        """Cuts a node and its pods off from everything, until `heal`."""
+        """Cuts a node and its pods off from all networks, until `heal`."""
         self.node(index).partition()
 
     def heal(self, index: int) -> None:
@@ -214,7 +214,7 @@ class KubeCluster(Administration):
         self.api_server_up()
 
     def restore(self) -> None:
-        """Undoes what the methods above have done: all nodes are Ready again, and the API server."""
+        """Undoes the effects of the methods above: all nodes are Ready again, and the API server."""
         if "kube-apiserver" not in self.plane.running():
             self.api_server_up()
         if self._are_waiting:
@@ -228,14 +228,15 @@ class KubeCluster(Administration):
                 self.heal(node.index)
 
     def import_image(self, archive: Path) -> None:
-        """Makes the images of an archive known to all nodes, also to those that come back."""
+        """Imports the images of an archive into all nodes, also into those that return later."""
         super().import_image(archive)
         self._images.append(archive)
 
     def _end_waits(self) -> None:
-        """Starts the clients of an API server that was away: by their own waits, of up to a minute, they would be back late and one by one.
+        """Restarts the clients of an API server that was away: with their own waits, of up to a minute, they would return late and one by
+        one.
 
-        Controllers that see new pods and old heartbeats take a node for lost.
+        Controllers that see new pods and old heartbeats treat a node as lost.
         """
         since = time.time()
         nodes = [node for node in self.nodes if node.up and not node.cut_off]
@@ -247,11 +248,11 @@ class KubeCluster(Administration):
         self._are_waiting = False
 
     def node_ready(self, index: int, since: float = 0) -> bool:
-        """Whether a node is Ready, by what its kubelet has said after `since`, in seconds of the epoch."""
+        """Whether a node is Ready, by a report of its kubelet after `since`, in seconds of the epoch."""
         found = self.api.object(f"/api/v1/nodes/node{index}")
         for condition in found["status"].get("conditions", ()) if found else ():
             if condition["type"] == "Ready" and condition["status"] == "True":
-                # Seconds, as the server writes them.
+                # The format of the server: whole seconds.
                 return condition["lastHeartbeatTime"] >= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since))
         return False
 

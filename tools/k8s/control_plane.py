@@ -17,10 +17,10 @@ _ETCD = "http://127.0.0.1:2379"
 # The first address of the services' range is the API server's.
 _API_SERVICE = "10.96.0.1"
 _NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", f"kubernetes.default.svc.{DOMAIN}")
-# Locally administered; each cluster has a network of its own.
+# A locally administered address; each cluster has a network of its own.
 _BRIDGE = "02:00:00:00:00:01"
 _CONTROLLERS = ("kube-controller-manager", "kube-scheduler", "coredns")
-# Certificate: user, groups. The users are those that Kubernetes's own roles are bound to.
+# For each certificate its user and groups. Kubernetes's own roles are bound to these users.
 _USERS: dict[str, tuple[str, list[str]]] = {
     "admin": ("admin", ["system:masters"]),
     "kubelet-client": ("kube-apiserver-kubelet-client", ["system:masters"]),
@@ -28,8 +28,8 @@ _USERS: dict[str, tuple[str, list[str]]] = {
     "scheduler": ("system:kube-scheduler", []),
     "proxy": ("system:kube-proxy", []),
 }
-# Nothing is cached, and answers live no second: the name of a new pod is there at once. A name outside of the cluster is not found, rather
-# than a failure which clients would try again.
+# No answer is cached, not even for a second: the name of a new pod is found at once. For a name outside of the cluster the answer is "not
+# found" and no failure, which clients would retry.
 _COREFILE = """\
 {domain}:53 in-addr.arpa:53 ip6.arpa:53 {{
     bind {address}
@@ -50,7 +50,7 @@ _COREFILE = """\
 
 
 class Patience(NamedTuple):
-    """How long a node may be silent until it counts as lost, and its pods until they are evicted, in seconds. Kubernetes's own: 50, 300."""
+    """Seconds of silence until a node counts as lost, and until its pods are evicted. Kubernetes's own values: 50, 300."""
 
     node_s: int = 8
     eviction_s: int = 3
@@ -85,8 +85,8 @@ class ControlPlane:
 
     def _make_switch(self) -> None:
         slot = self.slot
-        # Without an address of its own a bridge has the lowest one of its ports, which changes when a node goes: the others would not reach
-        # the control plane for seconds.
+        # Without an address of its own a bridge has the lowest address of its ports, which changes when a node ends: the other nodes would
+        # not reach the control plane for seconds.
         lines = [
             "link set lo up",
             f"link add bridge address {_BRIDGE} type bridge",
@@ -95,7 +95,8 @@ class ControlPlane:
         ]
         lines += [f"link add host type veth peer name {slot.link} netns {os.getpid()}", "link set host master bridge", "link set host up"]
         self.namespace.configure("ip", "-batch", "-", lines="\n".join(lines))
-        # It routes between the pods of the nodes; a node is told no shorter way, which a partition could not cut.
+        # The control plane routes between the pods of the nodes. Redirects are off: they would give a node a shorter route, which a
+        # partition could not cut.
         script = "echo 1 >/proc/sys/net/ipv4/ip_forward; for f in /proc/sys/net/ipv4/conf/*/send_redirects; do echo 0 >$f; done"
         self.namespace.run("sh", "-ec", script)
         mine = [
@@ -149,7 +150,7 @@ class ControlPlane:
         )
 
     def start_controllers(self) -> None:
-        """Starts what needs the API server."""
+        """Starts the components that need the API server."""
         pki = self._pki
         local = ("--leader-elect=false", "--bind-address=127.0.0.1", f"--cert-dir={self.authority.folder}")
         self._start(
@@ -158,7 +159,7 @@ class ControlPlane:
             f"--service-account-private-key-file={pki('accounts.key')}",
             f"--root-ca-file={pki('ca.crt')}",
             "--use-service-account-credentials",
-            # Each node knows its range of pods.
+            # Each node has a fixed range of pods.
             "--controllers=*,-node-ipam-controller",
             "--allocate-node-cidrs=false",
             "--node-monitor-period=1s",
@@ -172,7 +173,7 @@ class ControlPlane:
         self._start("coredns", "-conf", str(corefile))
 
     def stop_api_server(self) -> None:
-        """Ends the API server at once; etcd and all others go on without it."""
+        """Ends the API server at once; etcd and the other components continue without it."""
         self._end("kube-apiserver")
 
     def restart_controllers(self) -> None:
@@ -190,11 +191,11 @@ class ControlPlane:
         self._processes[name] = start(self.namespace, self.directory / "log" / name, str(self._programs / name), *arguments)
 
     def running(self) -> list[str]:
-        """The components that run."""
+        """The running components."""
         return [name for name, process in self._processes.items() if process.poll() is None]
 
     def ended(self) -> list[str]:
-        """The components that have ended without being told to."""
+        """The components that have ended unexpectedly."""
         return [name for name, process in self._processes.items() if process.poll() is not None]
 
     def close(self) -> None:
@@ -208,8 +209,8 @@ class ControlPlane:
 
 
 def start(namespace: Namespace, log: Path, *argv: str) -> Process:
-    """Starts a daemon in a namespace; what it prints is added to `log`."""
+    """Starts a daemon in a namespace; its output is appended to `log`."""
     with log.open("ab") as out:
-        # Daemons see none of the environment, which could differ between two runs, and none of a terminal's signals.
+        # Daemons do not inherit the environment, which could differ between two runs, nor a terminal's signals.
         env = {"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin", "LANG": "C.UTF-8"}
         return namespace.popen(*argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True)

@@ -1,4 +1,4 @@
-"""Reads the Dockerfiles of `packages/monarch-jobs/images`. What these do not use is not known, and an error."""
+"""Reads the Dockerfiles of `packages/monarch-jobs/images`. Instructions that these do not use are errors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BIND = re.compile(r"--mount=type=bind,source=([^,\s]+),target=(/[^,\s]+)\s+")
 
 
 class Step(NamedTuple):
-    """A command of `RUN`; `binds` are folders of the context and where it sees them."""
+    """A command of `RUN`; `binds` are folders of the context and their paths in the image."""
 
     command: str
     binds: tuple[tuple[str, str], ...]
 
 
 class Dockerfile(NamedTuple):
-    """What the file says: the image it begins with, the steps, which root runs, and what the image is besides its files."""
+    """The parsed file: its base image, the steps, which root runs, and the properties of the image besides its files."""
 
     base: str
     steps: tuple[Step, ...]
@@ -39,7 +39,7 @@ class _Reading:
         self.ports: list[int] = []
 
     def take(self, word: str, text: str) -> None:
-        """One instruction; ValueError for what is not known."""
+        """Handles one instruction; ValueError for an unknown one."""
         match word:
             case "ARG" if not self.base and "=" in text:
                 name, _, value = text.partition("=")
@@ -65,7 +65,7 @@ class _Reading:
 
 
 def read(path: Path) -> Dockerfile:
-    """The file; ValueError names the file and the line that is not understood."""
+    """Parses the file; ValueError names the file and the invalid line."""
     found = _Reading()
     for number, instruction in _instructions(path.read_text(encoding="utf-8")):
         word, _, text = instruction.partition(" ")

@@ -1,4 +1,4 @@
-"""Go, as it builds the programs of the cluster: niced, two packages at a time, with all it makes below one folder."""
+"""Go for the programs of the cluster: niced, two packages at a time, with all its files below one folder."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ WANTED = "1.26"
 
 
 def go_program() -> str | None:
-    """Go's path; None where there is none."""
+    """Go's path; None if it is not installed."""
     return shutil.which("go", path=f"{os.environ.get('PATH', '')}:/usr/local/go/bin")
 
 
 def run_go(work: Path, *arguments: str, folder: Path, capture: bool = False) -> str:
-    """Runs Go in `folder` with its caches below `work`; RuntimeError with its last lines where it fails."""
+    """Runs Go in `folder` with its caches below `work`; RuntimeError with its last lines if it fails."""
     program = go_program()
     if program is None:
         raise RuntimeError(f"there is no 'go' here, of version {WANTED} or newer")
@@ -44,6 +44,6 @@ def run_go(work: Path, *arguments: str, folder: Path, capture: bool = False) -> 
 
 
 def module_folder(work: Path, module: str, version: str, *, folder: Path) -> Path:
-    """Where the sources of a module lie, fetched where they are not there."""
+    """The folder with the sources of a module, downloaded if they are missing."""
     told = json.loads(run_go(work, "mod", "download", "-json", f"{module}@v{version}", folder=folder, capture=True))
     return Path(told["Dir"])

@@ -1,9 +1,9 @@
-"""Builds images from their Dockerfiles without an engine: the steps run in a root file system of Debian, as the files say them.
+"""Builds images from their Dockerfiles without an engine: the steps of the files run in a root file system of Debian.
 
-The base of these files, `python:VERSION-slim-RELEASE`, is stood in for by debootstrap: the same release of Debian from the archive that apt
-has here, with its own Python as `python`, its pip and nothing that compiles. So the minor version of Python is Debian's.
+Debootstrap replaces the base of these files, `python:VERSION-slim-RELEASE`: the same release of Debian from the archive of this machine's
+apt, with its own Python as `python`, its pip and no compiler. So the minor version of Python is Debian's.
 
-The base, the steps that take nothing from the checkout, the wheels and the images are kept in the user's cache folder (kept.py).
+The base, the steps that use nothing of the checkout, the wheels and the images are kept in the user's cache folder (kept.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.k8s.images import write_root_image
 from tools.k8s.kept import Kept
 from tools.project import DIST, ROOT, files
 
-# Of the base, besides what the Dockerfiles add.
+# Variables and packages of the base, besides those of the Dockerfiles.
 ENV = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8")
 _PACKAGES = "python3,python3-pip"
 _BASE = re.compile(r"python:3\.\d+-slim-(?P<release>[a-z]+)")
@@ -32,7 +32,7 @@ _STEP_TIMEOUT_S = 900.0
 _LAST = 2000
 _ARCHIVE = "root.tar"
 _IMAGE = "image.tar"
-# An image of other sources is of use to nobody but who is using it now.
+# Seconds: an image of other sources is only used by processes that use it now.
 _KEPT_S = 3600.0
 _BASE_STEP = Step(
     "set -e; ln -s ../../bin/python3 /usr/local/bin/python; rm -f /usr/lib/python3*/EXTERNALLY-MANAGED;"
@@ -41,7 +41,7 @@ _BASE_STEP = Step(
 )
 # Processes and mounts of a step end with it.
 _APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
-# $1 the root, $2 the command, $3 a file of certificates or nothing; then pairs of a folder and where it is seen.
+# $1 is the root, $2 the command, $3 a file of certificates or empty; then pairs of a folder and its path inside.
 _ENTER = """
 set -e
 root=$1 command=$2 certificates=$3
@@ -61,7 +61,7 @@ exec chroot "$root" /bin/sh -c "$command"
 
 
 def missing() -> str:
-    """Why no image can be built here; empty where one can."""
+    """The reason why no image can be built here; empty if one can."""
     lacking = [program for program in ("debootstrap", "apt-get", "unshare", "tar") if _program(program) is None]
     if lacking:
         return f"what builds images is not installed ({', '.join(lacking)}): tools/system_packages.sh k8s"
@@ -69,7 +69,7 @@ def missing() -> str:
 
 
 def base(file: Dockerfile) -> Kept:
-    """What stands in for the image that the file begins with; ValueError where nothing here does."""
+    """The replacement of the base image; ValueError if this machine has none."""
     found = _BASE.fullmatch(file.base)
     if found is None:
         raise ValueError(f"nothing here stands in for the base '{file.base}', only for python:VERSION-slim-RELEASE")
@@ -80,7 +80,7 @@ def base(file: Dockerfile) -> Kept:
         root.mkdir()
         argv = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release, str(root), _debian_archive()]
         _run([*_APART, _program("debootstrap") or "debootstrap", *argv[1:]], {**os.environ, **_network()}, " ".join(argv))
-        # Of this machine.
+        # These files are this machine's.
         for name in ("resolv.conf", "hostname"):
             (root / "etc" / name).write_text("")
         shutil.rmtree(root / "dev")
@@ -92,7 +92,7 @@ def base(file: Dockerfile) -> Kept:
 
 
 def prepared(file: Dockerfile) -> Kept:
-    """The base after the first steps, as far as they take nothing from the checkout."""
+    """The base after the first steps that use nothing of the checkout."""
     steps = _first_steps(file)
     before = base(file)
     if not steps:
@@ -109,7 +109,7 @@ def prepared(file: Dockerfile) -> Kept:
 
 
 def wheels() -> Kept:
-    """The wheels of this checkout, by the hash of what they are built from."""
+    """The wheels of this checkout, by the hash of their sources."""
     digest = hashlib.sha256()
     for path in files():
         if (path.parts[0] == "packages" and "tests" not in path.parts) or path.name == "build_wheels.py":
@@ -124,7 +124,7 @@ def wheels() -> Kept:
 def built(path: Path, name: str) -> Path:
     """The archive of the image of this Dockerfile, with the wheels of this checkout; `name` is REPOSITORY:TAG.
 
-    RuntimeError has the last words of a step that fails.
+    RuntimeError has the last lines of a step that fails.
     """
     file = read(path)
     first, packages = _first_steps(file), wheels()
@@ -178,7 +178,7 @@ def _program(name: str) -> str | None:
 
 
 def _debian_archive() -> str:
-    """Where this machine's apt has Debian from."""
+    """The address of this machine's Debian archive, from the configuration of apt."""
     listed = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(SITE)"], check=True, capture_output=True, text=True
     ).stdout
@@ -189,7 +189,7 @@ def _debian_archive() -> str:
 
 
 def _network() -> dict[str, str]:
-    """How this machine reaches archives, where that is by a proxy."""
+    """The proxy variables of this machine, if it reaches archives by a proxy."""
     names = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
     found = {name: os.environ[name] for name in names if name in os.environ}
     asked = subprocess.run(["apt-config", "shell", "PROXY", "Acquire::http::Proxy"], check=True, capture_output=True, text=True).stdout
@@ -198,7 +198,7 @@ def _network() -> dict[str, str]:
 
 
 def _pip() -> tuple[str, dict[str, str]]:
-    """The file of certificates that pip is configured with here, and what else tells it where its index is, as variables."""
+    """The file of certificates of this machine's pip, and its other settings for the index, as variables."""
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], check=True, capture_output=True, text=True).stdout
     found: dict[str, str] = {}
     certificates = ""

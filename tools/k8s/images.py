@@ -29,7 +29,7 @@ _FILES = {
 
 
 class Image(NamedTuple):
-    """What a name stands for, besides its layer."""
+    """The properties of an image besides its layer."""
 
     command: Sequence[str]
     env: Sequence[str] = (_PATH,)
@@ -39,7 +39,7 @@ class Image(NamedTuple):
 
 
 def write_host_images(archive: Path) -> None:
-    """The archive of `localhost/pause:1`, which every pod's sandbox is, and `localhost/host:1`."""
+    """Writes the archive of `localhost/pause:1`, which every pod's sandbox uses, and `localhost/host:1`."""
     with tempfile.NamedTemporaryFile(dir=archive.parent, suffix=".layer") as file:
         with tarfile.open(fileobj=file, mode="w") as layer:
             for name in _FOLDERS:
@@ -57,7 +57,7 @@ def write_host_images(archive: Path) -> None:
 
 
 def write_root_image(archive: Path, root: Path, name: str, image: Image) -> None:
-    """The archive of an image whose only layer is the folder `root`."""
+    """Writes the archive of an image whose only layer is the folder `root`."""
     with tempfile.NamedTemporaryFile(dir=archive.parent, suffix=".layer") as file:
         with tarfile.open(fileobj=file, mode="w") as layer:
             for path in sorted(root.iterdir()):
@@ -67,7 +67,7 @@ def write_root_image(archive: Path, root: Path, name: str, image: Image) -> None
 
 
 def write_archive(archive: Path, layer: Path, images: Mapping[str, Image]) -> None:
-    """An archive as `docker save` makes it, of images that share one layer."""
+    """Writes an archive in the format of `docker save`, with images that share one layer."""
     with layer.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     manifest: list[dict[str, object]] = []

@@ -1,8 +1,8 @@
-"""Programs that take long to build: built once, kept in the user's cache folder, checked by a hash whenever they are used.
+"""Programs with a long build: built once, kept in the user's cache folder, checked by a hash at each use.
 
-A program's folder is named by the hash of its recipe, so that a changed recipe is another program. It gets its name only when all of it
-is there: what a build that was cut off has left never counts, and the next build removes it. What other recipes of the same name have
-made goes once it has not been used for a while.
+A program's folder is named by the hash of its recipe, so that a changed recipe is another program. It gets its name only when it is
+complete: the leftovers of an aborted build never count, and the next build removes them. The programs of other recipes with the same name
+are removed once they have not been used for a while.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _UNUSED_S = 14 * 24 * 3600.0
 
 
 def cache_folder() -> Path:
-    """Where programs are kept: `monarch/k8s` below XDG_CACHE_HOME, which is ~/.cache where it is not set."""
+    """The folder of the programs: `monarch/k8s` below XDG_CACHE_HOME, which defaults to ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "monarch" / "k8s"
 
 
 class Kept(NamedTuple):
-    """A kept program: `recipe` is all that decides what it is, `make(folder)` puts its files below `folder/bin`.
+    """A kept program: `recipe` is all its inputs, `make(folder)` writes its files below `folder/bin`.
 
-    `make` may use `folder` for whatever else it needs meanwhile; only `bin` stays. `unused` is how long, in seconds, another recipe's files
+    `make` may use `folder` for other files meanwhile; only `bin` stays. `unused` is the time, in seconds, for which another recipe's files
     stay after their last use.
     """
 
@@ -46,7 +46,7 @@ class Kept(NamedTuple):
         return cache_folder() / digest[:16]
 
     def damage(self) -> str:
-        """What is wrong with the kept files; empty where all are there and as they were built."""
+        """The problem of the kept files; empty if all are there and unchanged since the build."""
         try:
             sums: dict[str, str] = json.loads((self.folder / _SUMS).read_text())
         except FileNotFoundError:
@@ -60,14 +60,14 @@ class Kept(NamedTuple):
         return ""
 
     def bin(self) -> Path | None:
-        """The folder of the programs; None where there is none that is whole."""
+        """The folder of the programs; None if there is no complete one."""
         if self.damage():
             return None
-        os.utime(self.folder / _SUMS)  # used
+        os.utime(self.folder / _SUMS)  # records the use
         return self.folder / "bin"
 
     def build(self) -> Path:
-        """The folder of the programs, built where it is missing or damaged. Who comes second waits for who builds."""
+        """The folder of the programs, built if it is missing or damaged. A second process waits for the first one's build."""
         if found := self.bin():
             return found
         with _only_one():

@@ -1,6 +1,6 @@
 """A node: containerd with runc, kubelet and kube-proxy in namespaces of network, mounts, processes and host name.
 
-The namespaces live as long as one process; with it, all of the node's processes and mounts are gone, as after a power cut.
+The namespaces live as long as one process. With it, all of the node's processes and mounts end, as after a power cut.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tools.netns.namespace import Namespace
 from tools.netns.process import Process
 
 _START_TIMEOUT_S = 60.0
-# What the kubelet wants of the kernel it would write into the machine's own settings: in the node, files with these values lie over them.
+# The kernel settings that the kubelet requires. It would change the machine's own: in the node, files with these values are mounted over
+# them.
 _KERNEL = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -30,7 +31,7 @@ _KERNEL = {
     "kernel/keys/root_maxkeys": "1000000",
     "kernel/keys/root_maxbytes": "25000000",
 }
-# $0 is its folder.
+# $0 is the node's folder.
 _PREPARE = f"""
 mount --make-rshared /
 for folder in /run /var/log /var/lib/cni; do
@@ -99,7 +100,7 @@ class Node:
         return self._namespace is not None
 
     def start(self, images: Sequence[Path]) -> None:
-        """Starts it (again) with these image archives; returns before it is Ready."""
+        """Starts the node (again) with these image archives; returns before it is Ready."""
         if self.up:
             raise RuntimeError(f"{self.name} is up")
         cgroups.make(self._group)
@@ -120,14 +121,14 @@ class Node:
         self._start_proxy()
 
     def kill(self) -> None:
-        """Ends every process of the node at once, those of its pods too; the control plane learns of it by its own means."""
+        """Ends every process of the node at once, including its pods; the control plane detects the loss by itself."""
         lifeline, self._lifeline = self._lifeline, None
         space, self._namespace = self._namespace, None
         if lifeline is not None:
             os.close(lifeline)
         if space is not None:
             space.gone()
-            # The kernel removes it with the namespace of its other end, some time later; the node may come back before.
+            # The kernel removes the link with the namespace of its other end, some time later; the node may return before.
             with contextlib.suppress(OSError):
                 self._plane.namespace.configure("ip", "link", "delete", self.name)
         for process in self._processes.values():
@@ -163,11 +164,11 @@ class Node:
         )
 
     def kill_kubelet(self) -> None:
-        """Ends the kubelet only: the pods go on, and nobody says so."""
+        """Ends the kubelet only: the pods continue, and no component reports the end."""
         self._end("kubelet")
 
     def restart_clients(self) -> None:
-        """Starts what asks the API server again; the pods go on."""
+        """Restarts the clients of the API server; the pods continue."""
         for name in ("kubelet", "kube-proxy"):
             if name in self._processes:
                 self._end(name)
@@ -180,7 +181,7 @@ class Node:
         process.wait()
 
     def partition(self) -> None:
-        """Nothing goes to the node and its pods, nothing comes from them, until `heal`."""
+        """Stops all traffic to and from the node and its pods, until `heal`."""
         self._plane.namespace.configure("ip", "link", "set", self.name, "down")
         self.cut_off = True
 
@@ -189,11 +190,11 @@ class Node:
         self.cut_off = False
 
     def running(self) -> list[str]:
-        """The daemons that run."""
+        """The running daemons."""
         return [name for name, process in self._processes.items() if process.poll() is None]
 
     def ended(self) -> list[str]:
-        """The daemons that have ended without being told to."""
+        """The daemons that have ended unexpectedly."""
         return [f"{self.name}-{name}" for name, process in self._processes.items() if process.poll() is not None]
 
     def _connect(self, space: Namespace) -> None:
@@ -248,11 +249,11 @@ class Node:
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             "containerRuntimeEndpoint": f"unix://{CONTAINERD}",
-            # Refused by default since 1.35; the message says that a later release will drop it.
+            # v1 is refused by default since 1.35; the message announces its removal in a later release.
             "failCgroupV1": False,
-            # containerd 1.6 cannot tell it.
+            # containerd 1.6 cannot report its driver.
             "cgroupDriver": "cgroupfs",
-            # A kubelet removes groups of pods that it does not know, and there are several on this machine.
+            # A kubelet removes groups of unknown pods, and there are several kubelets on this machine.
             "cgroupRoot": f"/{self._group}",
             "address": self.address,
             "healthzPort": 0,
@@ -276,7 +277,7 @@ class Node:
             "clusterDNS": [slot.control_plane],
             "resolvConf": "",
             "nodeStatusUpdateFrequency": f"{max(1, grace // 4)}s",
-            # Renewed every quarter of it.
+            # The lease is renewed every quarter of it.
             "nodeLeaseDurationSeconds": grace,
             "syncFrequency": "5s",
             "podLogsDir": f"{NODE_FOLDER}/pods",

@@ -1,4 +1,4 @@
-"""Names and addresses of one cluster, apart from those of every other cluster of this machine."""
+"""Names and addresses of one cluster, which no other cluster of this machine has."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ API_PORT = 6443
 
 
 class Slot:
-    """A number that no other cluster has; names and addresses are made of it.
+    """A number that no other cluster has; names and addresses are made from it.
 
-    A socket with an abstract address reserves it, which the kernel frees with the process that has it.
+    A socket with an abstract address reserves the number. The kernel frees it at the end of the process that holds it.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """The network's name, and the beginning of the names of control groups and of the machine's link."""
+        """The network's name, and the prefix of the names of control groups and of the machine's link."""
         return _network_name(self.number)
 
     @property
@@ -80,8 +80,10 @@ def _in_use(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
 
 
 def remove_leftovers() -> None:
-    """Removes the control groups of clusters that were killed, which nothing else ends, and links that live on: connections that wait for
-    an answer keep a network alive for minutes after its last process."""
+    """Removes control groups of killed clusters, which nothing else removes, and their remaining links.
+
+    Connections that wait for an answer keep a network alive for minutes after its last process.
+    """
     for number in range(SLOTS):
         if (mark := _reserve(number)) is not None:
             with mark:

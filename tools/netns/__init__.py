@@ -11,12 +11,12 @@ From a terminal: `python -m tools.netns up 3`, and in another one `python -m too
 
 | file | noun |
 |---|---|
-| `namespace` | namespaces, and the process that they live and die with |
-| `process`, `enter` | a process in them, and how it comes there |
+| `namespace` | namespaces, and the process that they live and end with |
+| `process`, `enter` | a process in them, and the way into them |
 | `network` | the hosts and the bridge between them |
-| `cluster` | hosts with a worker each, and clients that do what a test tells them |
+| `cluster` | hosts with a worker each, and clients that run the commands of a test |
 | `requirement` | tests that need namespaces |
-| `host` | one host, and what can be done to its network |
+| `host` | one host, and operations on its network |
 """
 
 from tools.netns.host import Host

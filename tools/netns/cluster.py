@@ -1,4 +1,4 @@
-"""Hosts in network namespaces with a worker each, and client scripts on a host of their own that do what a test tells them."""
+"""Hosts in network namespaces with a worker each, and client scripts on a host of their own that run the commands of a test."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Client:
         return self._line()
 
     def end(self) -> int:
-        """Its exit code, when there is nothing more for it to do."""
+        """Ends the script, and returns its exit code."""
         out, _ = self.process.communicate()
         assert out == ""
         return self.process.returncode
@@ -69,8 +69,10 @@ class Client:
 
 
 class Cluster:
-    """The first host is the client's, the others have workers. `script` is what clients run: it answers each line by one, and says `up`
-    when it can. `settings` go into the environment of all."""
+    """Hosts: the first one is the client's, the others have workers.
+
+    Clients run `script`: it answers each line by one, and prints `up` when it is ready. `settings` go into the environment of all.
+    """
 
     def __init__(self, workers: int, folder: Path, script: str, **settings: str) -> None:
         self.folder = folder
@@ -85,7 +87,7 @@ class Cluster:
         self.clients: list[Client] = []
 
     def client(self, **settings: str) -> Client:
-        """A script that has attached to all, the settings in its environment; workers take their settings from it."""
+        """A script that has attached to all workers, with the settings in its environment; workers take their settings from it."""
         if not self.workers:
             self.workers = [Worker(host, self.env, self.secret) for host in self.hosts]
         path = self.folder / "script.py"
@@ -121,7 +123,7 @@ class Cluster:
             time.sleep(0.005)  # sleeps: another process opens them
 
     def half_open(self, n: int, flows: list[Flow], *, from_client: bool = False) -> None:
-        """Destroys one end of connections of a host while that is cut off; the other ends have nothing to send when it is back."""
+        """Destroys one end of connections of a host while the host is cut off; the other ends have nothing to send when it is back."""
         self.hosts[n].cut()
         time.sleep(0.5)  # sleeps: so long until all that was under way has been received and acknowledged
         if from_client:
@@ -131,7 +133,7 @@ class Cluster:
         self.hosts[n].heal()
 
     def cleanups(self, host: Host, pids: list[int]) -> list[str]:
-        """What `__cleanup__` was given in these processes."""
+        """The arguments of `__cleanup__` in these processes."""
         return [path.read_text() for path in (self.folder / f"cleanup-{host.name}-{pid}" for pid in pids) if path.exists()]
 
     def __enter__(self) -> Cluster:

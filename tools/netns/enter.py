@@ -1,7 +1,7 @@
 """Runs a command in the namespaces of a process: `python -IS enter.py PID COMMAND...`; ends as the command does.
 
-`nsenter` would do, but it stops itself when its command is stopped, and then does not reap it: hosts with a frozen process in them would
-not end. Into a namespace of processes one comes only by a fork, so this process stays, and waits. Should it end first, the kernel
+`nsenter` is not used: it stops itself when its command is stopped, and then does not reap it, so hosts with a frozen process would
+not end. Only a fork enters a namespace of processes, so this process stays, and waits. If it ends first, the kernel
 kills the command.
 """
 
@@ -26,7 +26,7 @@ def main(first: str, *command: str) -> int:
     child = os.fork()
     if child == 0:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # Python ignores it, and so would the command.
+        # Python ignores this signal, and the command would inherit that.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         try:
             os.execvp(command[0], command)

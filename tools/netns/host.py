@@ -1,17 +1,17 @@
-"""One host, and what can be done to its network.
+"""One host, and the operations on its network.
 
 | call | does | others see |
 |---|---|---|
-| `cut()` | the bridge drops what goes to it, and what comes from it | silence, both ways |
+| `cut()` | the bridge drops all frames to and from the host | silence, both ways |
 | `cut(inbound=False)`, `cut(outbound=False)` | one of these | silence, one way |
 | `reset()` | destroys its established connections | resets, then all is as before |
 | `destroy(flows)` | destroys these connections alone | resets; during a cut silence, until they send |
-| `lose(flows)` | drops what goes to and comes from these connections | silence, both ways, on these connections alone |
-| `refuse(port)` | answers what comes to the port with a reset | resets, then refused connections |
+| `lose(flows)` | drops the packets of these connections | silence, both ways, on these connections alone |
+| `refuse(port)` | answers packets to the port with a reset | resets, then refused connections |
 | `heal()` | ends all of these | |
 
-A cut of the link between two hosts alone is `Network.cut_link`. No cut takes a port down: the kernel looks at carriers once a second, so
-the way back would be open a second or two late.
+A cut of the link between two hosts alone is `Network.cut_link`. No cut takes a port down: the kernel checks carriers once a second, so
+the link would come back a second or two late.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Flow(NamedTuple):
 
 
 class Host(NamedTuple):
-    """`name` is its host name, and the name of its port at the bridge in `switch`."""
+    """A host. `name` is its host name, and the name of its port at the bridge in `switch`."""
 
     name: str
     address: str
@@ -47,23 +47,23 @@ class Host(NamedTuple):
         return self.namespace.popen(*argv, **options)
 
     def cut(self, *, inbound: bool = True, outbound: bool = True) -> None:
-        """Nothing goes to it (`inbound`), nothing comes from it (`outbound`)."""
+        """Drops traffic to the host (`inbound`) and from it (`outbound`)."""
         if inbound:
             self.drop("oifname", self.name)
         if outbound:
             self.drop("iifname", self.name)
 
     def drop(self, *match: str) -> None:
-        """The bridge drops the frames that match, until `heal` of this host."""
+        """Makes the bridge drop the frames that match, until `heal` of this host."""
         rules = (f"add table bridge {self.name}", f"add chain bridge {self.name} cut {{ type filter hook forward priority 0 ; }}")
         self.switch.configure("nft", "; ".join((*rules, f"add rule bridge {self.name} cut {' '.join(match)} drop")))
 
     def reset(self) -> None:
-        """Its TCP connections are no more: here an error, at their other ends a reset."""
+        """Destroys the host's TCP connections: an error at this end, a reset at the other one."""
         self.namespace.configure("ss", "--kill", "--tcp", "state", "established")
 
     def flows(self, *, besides: int) -> list[Flow]:
-        """Its established connections, besides those of the process `besides`, by its id out here."""
+        """The host's established connections, without those of the process `besides`, given by its id outside."""
         rows = [line.split() for line in self.namespace.list_sockets("-p", "state", "established")]
         return [
             Flow(*(int(address.rpartition(":")[2]) for address in row[2:4]))
@@ -72,12 +72,12 @@ class Host(NamedTuple):
         ]
 
     def destroy(self, flows: list[Flow]) -> None:
-        """Its ends of these connections are no more; a cut keeps the other ends from learning it."""
+        """Destroys the host's ends of these connections. During a cut the other ends do not learn of it."""
         for flow in flows:
             self.namespace.configure("ss", "--kill", "--tcp", "sport", "=", f":{flow.local}", "and", "dport", "=", f":{flow.peer}")
 
     def lose(self, flows: list[Flow]) -> None:
-        """The network carries these connections no more, as if a firewall had forgotten them, until `heal`; others go on."""
+        """Drops the packets of these connections until `heal`, like a firewall that has forgotten them; others continue."""
         rules = ["add table inet lost"]
         for chain, hook, here, there in (("in", "input", "dport", "sport"), ("out", "output", "sport", "dport")):
             rules.append(f"add chain inet lost {chain} {{ type filter hook {hook} priority 0 ; }}")
@@ -85,12 +85,12 @@ class Host(NamedTuple):
         self.namespace.configure("nft", "; ".join(rules))
 
     def refuse(self, port: int) -> None:
-        """The port is as if nobody listened: connections to it, made or to be made, are reset."""
+        """Resets all present and new connections to the port, as if no process listened."""
         rules = ("add table inet refuse", "add chain inet refuse in { type filter hook input priority 0 ; }")
         self.namespace.configure("nft", "; ".join((*rules, f"add rule inet refuse in tcp dport {port} reject with tcp reset")))
 
     def heal(self) -> None:
-        """All is as it was; connections that were reset stay so."""
-        # A table that is there can be added, so that it can be deleted whether it was there or not.
+        """Restores the network; connections that were reset stay so."""
+        # An existing table can be added again, so it can be deleted whether it existed or not.
         self.switch.configure("nft", f"add table bridge {self.name}; delete table bridge {self.name}")
         self.namespace.configure("nft", "; ".join(f"add table inet {name}; delete table inet {name}" for name in ("refuse", "lost")))

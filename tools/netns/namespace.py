@@ -1,8 +1,8 @@
-"""Namespaces that live as long as one process, and one process that lives as long as who asked for it.
+"""Namespaces that live as long as one process, and one process that lives as long as its owner.
 
-A namespace of processes ends with its first process: the kernel kills all others in it. Once they are gone, so are their network,
-with its links, and their mounts. That first process is a `cat` that reads a pipe whose other end the user holds. So when
-the user closes the pipe, or is killed, nothing is left, and nothing has a name that could be left: no file below /run/netns or /etc/netns.
+A namespace of processes ends with its first process: the kernel kills all others in it. Then their network, with its links, and their
+mounts end too. That first process is a `cat` that reads a pipe whose other end the owner holds. So when
+the owner closes the pipe, or is killed, nothing is left. Nothing has a name that could be left: no file below /run/netns or /etc/netns.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 from tools.netns.process import Process
 
-# In the environment of each first process: `network/label`.
+# The variable of each first process: `network/label`.
 MARK = "MONARCH_NETNS"
 _PROGRAMS = ("ip", "nft", "ss", "nsenter", "unshare")
-# How often a process without an environment is looked at again, and the pause before, seconds: some have none.
+# The number of checks of a process without an environment, and the pause before each, in seconds: some processes never have one.
 _LOOKS, _PAUSE_S = 50, 0.002
 _KINDS = ("--net", "--uts", "--ipc", "--mount", "--pid")
-# $0 is the host name, $1 the text of /etc/hosts. Shared memory is each host's own, as it would be. Ignored, SIGCHLD makes the kernel
-# reap what is left to the first process.
+# $0 is the host name, $1 the text of /etc/hosts. Each host has shared memory of its own. An ignored SIGCHLD makes the kernel reap the
+# orphans of the first process.
 _FIRST = """
 set -e
 hostname "$0"
@@ -40,7 +40,7 @@ exec cat >/dev/null 2>&1
 
 
 def unavailable() -> str | None:
-    """Why there can be no namespaces here; None if there can."""
+    """The reason why there can be no namespaces here; None if there can."""
     missing = [program for program in _PROGRAMS if shutil.which(program) is None]
     if missing:
         return f"no {', '.join(missing)} here (tools/system_packages.sh test)"
@@ -57,7 +57,7 @@ class Namespace:
 
     @classmethod
     def make(cls, network: str, label: str, lifeline: int, hosts: str = "") -> Namespace:
-        """New ones, that live as long as the other end of the pipe `lifeline` is open somewhere; `hosts` is their /etc/hosts."""
+        """Makes namespaces that live as long as the other end of the pipe `lifeline` is open somewhere; `hosts` is their /etc/hosts."""
         made = subprocess.Popen(
             ["unshare", *_KINDS, "--fork", "--kill-child", "--mount-proc", "sh", "-c", _FIRST, label, hosts],
             stdin=lifeline,
@@ -83,7 +83,7 @@ class Namespace:
             self._made.wait()
 
     def enter(self, *kinds: str) -> list[str]:
-        """The beginning of a command line that runs in these namespaces, or in these kinds of them, and the folder we are in."""
+        """The prefix of a command line that runs in these namespaces, or in these kinds of them, and in the current folder."""
         return ["nsenter", f"--target={self.first}", *(kinds or _KINDS), f"--wd={Path.cwd()}"]
 
     def popen(self, *argv: str, **options: Any) -> Process:
@@ -95,26 +95,26 @@ class Namespace:
         return subprocess.run([*self.enter(), *argv], check=check, text=True, **options)
 
     def configure(self, *argv: str, lines: str | None = None) -> None:
-        """Runs `ip`, `nft` or `ss` of out here on this network."""
+        """Runs `ip`, `nft` or `ss` of the outside on this network."""
         done = subprocess.run([*self.enter("--net"), *argv], input=lines, text=True, capture_output=True)
         if done.returncode != 0:
             raise OSError(f"{' '.join(argv)}: {done.stderr.strip()}")
 
     def list_sockets(self, *argv: str) -> list[str]:
-        """What `ss` of out here lists of the TCP sockets of this network, a line each."""
+        """The TCP sockets of this network, by `ss` of the outside, a line each."""
         done = subprocess.run([*self.enter("--net"), "ss", "-Htn", *argv], check=True, text=True, capture_output=True)
         return done.stdout.splitlines()
 
 
 def living() -> dict[str, dict[str, Namespace]]:
-    """All that there are on this machine: network, label, namespaces."""
+    """All namespaces on this machine: network, label, namespaces."""
     found: dict[str, dict[str, Namespace]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
             status = (entry / "status").read_text()
-            # Its numbers in all namespaces of processes, ours first.
+            # The process's numbers in all namespaces of processes, the outer one first.
             numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), None)
             if numbers is None or len(numbers) < 2 or numbers[-1] != "1":
                 continue
@@ -129,11 +129,13 @@ def living() -> dict[str, dict[str, Namespace]]:
 
 
 def _environ(entry: Path) -> bytes:
-    """The environment of a process. It has none for a moment while it becomes another program, as the first one of a namespace does."""
+    """The environment of a process. While a process executes another program, it has none for a moment; the first process of a namespace
+    does that.
+    """
     found = (entry / "environ").read_bytes()
     for _ in range(_LOOKS):
         if found:
             break
-        time.sleep(_PAUSE_S)  # sleeps: between two looks at a process that says nothing when it is done
+        time.sleep(_PAUSE_S)  # sleeps: between two checks of a process, because no event announces the end of its exec
         found = (entry / "environ").read_bytes()
     return found

@@ -10,15 +10,15 @@ from tools.netns.host import Host
 from tools.netns.namespace import Namespace, living
 
 _SWITCH = "switch"
-# Networks know nothing of each other, so all have the same addresses.
+# Networks are isolated from each other, so all have the same addresses.
 _SUBNET = "10.77.0"
 
 
 class Network:
     """Hosts `h1`, `h2`, … with addresses 10.77.0.1, …, that reach each other by name.
 
-    They are there until `close`, the end of the `with` statement, or the end of this process, whatever its cause; with them goes
-    everything that runs in them.
+    They exist until `close`, the end of the `with` statement, or the end of this process, whatever its cause; all processes in them end
+    with them.
     """
 
     def __init__(self, count: int, name: str | None = None) -> None:
@@ -47,7 +47,7 @@ class Network:
 
     @staticmethod
     def find(name: str | None = None) -> tuple[str, dict[str, Host]]:
-        """The hosts of a network that another process has up, by name; of the only one, if no network is named."""
+        """The hosts of a network of another process, by name; of the only network, if none is named."""
         networks = living()
         if name is None and len(networks) == 1:
             (name,) = networks
@@ -58,13 +58,13 @@ class Network:
         return name, {label: Host(label, f"{_SUBNET}.{label[1:]}", spaces[label], switch) for label in sorted(spaces)}
 
     def cut_link(self, a: Host, b: Host, *, back: bool = True) -> None:
-        """Nothing goes from `a` to `b`, nor back, until `a.heal()`; what goes to others goes on."""
+        """Drops traffic from `a` to `b`, and back with `back`, until `a.heal()`; traffic to others continues."""
         a.drop("iifname", a.name, "oifname", b.name)
         if back:
             a.drop("iifname", b.name, "oifname", a.name)
 
     def close(self) -> None:
-        """Ends everything that runs in the hosts, and the hosts; returns when all is gone. Again: does nothing."""
+        """Ends all processes in the hosts, and the hosts; returns when all have ended. A second call does nothing."""
         lifeline, self._lifeline = self._lifeline, None
         if lifeline is not None:
             os.close(lifeline)

@@ -14,9 +14,9 @@ _ENTER = Path(__file__).with_name("enter.py")
 
 
 class Process(subprocess.Popen[str]):
-    """`Popen` of what runs in the host: signals go to it, whose process id out here is `target`, and its end is the end.
+    """A `Popen` for a process in the host: signals go to that process, whose process id outside is `target`, and its end is the end.
 
-    `pid` is that of `enter.py`, which stands between.
+    `pid` is that of `enter.py`, the process in between.
     """
 
     def __init__(self, first: int, argv: tuple[str, ...], **options: Any) -> None:
@@ -24,7 +24,7 @@ class Process(subprocess.Popen[str]):
         self.target = self._child()
 
     def _child(self) -> int:
-        """The process in the host, as soon as it is there; `enter.py` itself if that has ended before."""
+        """The process in the host, as soon as it exists; `enter.py` itself if that has ended before."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         while os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             if words := children.read_text().split():

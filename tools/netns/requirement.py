@@ -1,4 +1,4 @@
-"""Tests that need network namespaces: left out where there can be none, but not in CI."""
+"""Tests that need network namespaces: left out if there can be none, but not in CI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.netns.namespace import unavailable
 
 
 def need_namespaces() -> None:
-    """Skips the test that runs, or fails it in CI, where there can be no namespaces."""
+    """Skips the current test, or fails it in CI, if there can be no namespaces."""
     if reason := unavailable():
         if os.environ.get("CI"):
             pytest.fail(reason)

@@ -3,7 +3,7 @@
     python -m tools.slurm up DIR [--nodes N] [--cpus C] [--memory MB] [--gpus G]
     python -m tools.slurm down DIR
 
-`up` returns when all nodes are idle and prints what a client must have in its environment.
+`up` returns when all nodes are idle and prints the variables that a client needs in its environment.
 """
 
 from __future__ import annotations

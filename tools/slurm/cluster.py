@@ -1,6 +1,6 @@
 """SlurmCluster: munged, slurmctld and one slurmd per node, from Debian's packages, on loopback and below one folder.
 
-Each daemon is an enclosure (tools/enclosure.py): whatever a job starts ends with its node, and everything with the owner of the cluster.
+Each daemon is an enclosure (tools/enclosure.py): all processes of a job end with its node, and all daemons with the owner of the cluster.
 Several clusters can run at once, each with its own folder, key and ports.
 """
 
@@ -18,14 +18,14 @@ from tools.enclosure import Enclosure, unavailable
 from tools.ports import PortBlock
 from tools.slurm.configuration import CGROUP_CONF, Node, gres_conf, node_address, slurm_conf
 
-START_TIMEOUT_S = 20.0  # 1 s on a machine that is not busy
+START_TIMEOUT_S = 20.0  # 1 s on an idle machine
 CGROUPS = Path("/sys/fs/cgroup")
 _HOSTS = Path("/etc/hosts")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 
 
 def missing() -> str:
-    """Why no cluster can be started here; empty where one can."""
+    """The reason why no cluster can be started here; empty if one can."""
     lacking = [program for program in PROGRAMS if shutil.which(program, path=_path()) is None]
     if lacking:
         return f"SLURM is not installed ({', '.join(lacking)}): tools/system_packages.sh slurm"
@@ -35,7 +35,7 @@ def missing() -> str:
 
 
 def without_cgroups() -> str:
-    """Why memory cannot be limited by control groups here; empty where it can."""
+    """The reason why control groups cannot limit memory here; empty if they can."""
     return "" if (CGROUPS / "memory" / "memory.limit_in_bytes").exists() else "no memory controller of control groups v1 here"
 
 
@@ -44,10 +44,10 @@ def _path() -> str:
 
 
 class SlurmCluster:
-    """A cluster with the nodes n0, n1, ... while the `with` block runs; `env` is what its clients need.
+    """A cluster with the nodes n0, n1, ... while the `with` block runs; `env` is the environment for its clients.
 
     With `cgroups` the kernel limits the memory of jobs, in groups named after the nodes: no two clusters may then have the same `prefix`.
-    With `named`, what runs on a node sees the name of the node as the machine's, and finds each node by its name at an address of its own.
+    With `named`, processes on a node see the name of the node as the machine's, and find each node by its name at an address of its own.
     Nodes see `files` as an `Enclosure` does.
     """
 
@@ -74,7 +74,7 @@ class SlurmCluster:
         self._daemons: dict[str, Enclosure] = {}
 
     def up(self) -> None:
-        """Starts everything and waits until all nodes are idle."""
+        """Starts all daemons and waits until all nodes are idle."""
         for folder in ("", "state", "spool", "munge", "devices", *(f"spool/{self._prefix}{index}" for index in range(len(self.nodes)))):
             (self.directory / folder).mkdir(mode=0o755, parents=True, exist_ok=True)
         self._ports = PortBlock(1 + len(self.nodes))
@@ -102,7 +102,7 @@ class SlurmCluster:
             self._ports = None
 
     def kill_node(self, index: int) -> None:
-        """Ends a node's slurmd, its jobs and all that they started, at once; the controller learns of it by its own means."""
+        """Ends a node's slurmd, its jobs and all their processes, at once; the controller detects the loss by itself."""
         self._daemons.pop(f"{self._prefix}{index}").kill()
 
     def start_node(self, index: int, *, wait: bool = True) -> None:
@@ -119,11 +119,11 @@ class SlurmCluster:
         self._wait(f"{len(self.nodes)} idle nodes", lambda: self.states().count("idle") == len(self.nodes))
 
     def states(self) -> list[str]:
-        """The state of every node, as the controller sees it: idle, allocated, down* and so on; empty while it does not answer."""
+        """The controller's state of every node: idle, allocated, down* and so on; empty while it does not answer."""
         return [line.split()[1] for line in sorted(self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T", check=False).splitlines())]
 
     def run(self, *argv: str, check: bool = True, timeout: float = 10, stdin: str = "") -> str:
-        """What a client command prints."""
+        """The output of a client command."""
         env = {**os.environ, **self.env}
         done = subprocess.run(argv, env=env, input=stdin, capture_output=True, text=True, timeout=timeout)
         if check and done.returncode:
@@ -163,7 +163,7 @@ class SlurmCluster:
         found = shutil.which(program or name, path=_path())
         if found is None:
             raise RuntimeError(missing())
-        # Jobs see the environment of who submits them, daemons none that could differ between two runs.
+        # Jobs inherit the environment of the submitting process. Daemons inherit none, which could differ between two runs.
         env = {"PATH": _path(), "LANG": "C.UTF-8", **self.env}
         is_node = program == "slurmd"
         self._daemons[name] = Enclosure(

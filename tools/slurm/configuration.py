@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Node(NamedTuple):
-    """What SLURM is told a node has; `gpus` devices that look like GPUs to it."""
+    """The resources of a node in SLURM's configuration; `gpus` devices count as GPUs."""
 
     cpus: int = 2
     memory_mb: int = 4096
@@ -16,7 +16,7 @@ class Node(NamedTuple):
 
 
 def node_address(index: int, *, named: bool) -> str:
-    """Where the daemon of a node listens: on an address of its own if nodes are found by name."""
+    """The address of a node's daemon: one of its own if nodes are found by name."""
     return f"127.0.1.{10 + index}" if named else "127.0.0.1"
 
 
@@ -30,11 +30,11 @@ def slurm_conf(
     extra: str = "",
     named: bool = False,
 ) -> str:
-    """The controller listens on `first_port`, the nodes on those after it.
+    """The text of slurm.conf. The controller listens on `first_port`, the nodes on the following ports.
 
-    Everything is fast: scheduling within a second, a lost node within ten. Memory is limited by control groups, or checked by sampling
-    (`OverMemoryKill`), which needs none, and knows no limit for steps that take all memory of their job. There is no accounting database;
-    what ended is in `completed`, and in the controller's memory for ten minutes.
+    All intervals are short: scheduling within a second, a lost node within ten. Memory is limited by control groups, or checked by sampling
+    (`OverMemoryKill`), which needs none, and has no limit for steps that take all memory of their job. There is no accounting database;
+    ended jobs are in `completed`, and in the controller's memory for ten minutes.
     """
     host = socket.gethostname().split(".")[0]
     lines = [
@@ -70,7 +70,7 @@ def slurm_conf(
         "PropagateResourceLimits=NONE",
         "SlurmctldTimeout=5",
         "SlurmdTimeout=5",
-        # How long a node that is gone is asked again: with the default of 10 s its loss is seen 10 s later.
+        # Seconds of retries for a node that is gone: with the default of 10 s its loss is seen 10 s later.
         "MessageTimeout=3",
         "TCPTimeout=1",
         "KillWait=2",
@@ -105,7 +105,7 @@ ConstrainRAMSpace=yes
 
 
 def gres_conf(directory: Path, nodes: list[Node], prefix: str = "n") -> str:
-    """Device nodes that exist (major 195, as of NVIDIA's driver) without a driver behind them: SLURM only counts and names them."""
+    """The text of gres.conf. The device nodes exist (major 195, as of NVIDIA's driver) without a driver: SLURM only counts them."""
     return "".join(
         f"NodeName={prefix}{index} Name=gpu File={directory}/devices/nvidia[0-{node.gpus - 1}] Flags=nvidia_gpu_env\n"
         if node.gpus > 1

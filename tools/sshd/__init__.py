@@ -1,1 +1,1 @@
-"""A real sshd on loopback, one for each host that a test wants: `hosts.py` has them, `__main__.py` the command."""
+"""A real sshd on loopback, one for each host of a test: `hosts.py` defines them, `__main__.py` the command."""

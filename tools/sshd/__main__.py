@@ -3,7 +3,7 @@
     python -m tools.sshd up DIR [NAME...]
     python -m tools.sshd down DIR
 
-`up` returns when each listens and prints how ssh gets there.
+`up` returns when each listens and prints the command for ssh.
 """
 
 from __future__ import annotations

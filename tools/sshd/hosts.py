@@ -1,6 +1,6 @@
 """SshHosts: hosts with names of their own that ssh reaches, each an sshd of its own on loopback for the current user.
 
-Each sshd is an enclosure (tools/enclosure.py): what a session leaves behind ends with its host, and everything with the owner.
+Each sshd is an enclosure (tools/enclosure.py): processes left by a session end with its host, and all hosts with the owner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ START_TIMEOUT_S = 10.0
 
 
 def missing() -> str:
-    """Why there can be no sshd here; empty where there can."""
+    """The reason why there can be no sshd here; empty if there can."""
     lacking = [program for program in ("sshd", "ssh", "ssh-keygen") if shutil.which(program, path=_path()) is None]
     if lacking:
         return f"there is no {', '.join(lacking)}: tools/system_packages.sh ssh"
@@ -36,7 +36,7 @@ def _path() -> str:
 
 
 class SshHosts:
-    """The hosts `names` while the `with` block runs; `ssh -F config NAME` gets there.
+    """The hosts `names` while the `with` block runs; `ssh -F config NAME` reaches them.
 
     Sessions see `env`, and `files` as an `Enclosure` does. Their home is an empty folder of the hosts.
     """
@@ -60,14 +60,14 @@ class SshHosts:
 
     @property
     def ssh_args(self) -> list[str]:
-        """What ssh needs to find the hosts."""
+        """The arguments with which ssh finds the hosts."""
         return ["-F", str(self.config)]
 
     def up(self) -> None:
-        """Starts one sshd a host and waits until each listens."""
+        """Starts one sshd per host and waits until each listens."""
         self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         (self.directory / "home").mkdir(mode=0o700, exist_ok=True)
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd separates its privileges
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd needs this folder for its privilege separation
         for key in ("host", "user"):
             if not (self.directory / key).exists():
                 argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(self.directory / key)]
@@ -84,7 +84,7 @@ class SshHosts:
             raise
 
     def down(self) -> None:
-        """Ends every sshd, and all that their sessions have started."""
+        """Ends every sshd, and all processes of their sessions."""
         for host in self._hosts.values():
             host.kill()
         self._hosts.clear()
@@ -93,15 +93,15 @@ class SshHosts:
             self._ports = None
 
     def kill_host(self, name: str) -> None:
-        """Ends a host's sshd and everything that came of it, at once."""
+        """Ends a host's sshd and all its descendants, at once."""
         self._hosts.pop(name).kill()
 
     def freeze_host(self, name: str) -> None:
-        """Stops every process of a host: as a cut network, the kernel takes connections and nothing answers."""
+        """Stops every process of a host: as in a cut network, the kernel accepts connections and no process answers."""
         self._hosts[name].signal(signal.SIGSTOP)
 
     def thaw_host(self, name: str) -> None:
-        """Has the processes of a frozen host go on."""
+        """Continues the processes of a frozen host."""
         self._hosts[name].signal(signal.SIGCONT)
 
     def start_host(self, name: str) -> None:
@@ -113,7 +113,7 @@ class SshHosts:
         program = shutil.which("sshd", path=_path())
         assert program is not None
         log = self.directory / f"{name}.log"
-        log.unlink(missing_ok=True)  # its words say below that it listens
+        log.unlink(missing_ok=True)  # the new log shows below that it listens
         self._hosts[name] = Enclosure([program, "-D", "-e", "-f", str(settings)], log=log, files=self._files)
         end = time.monotonic() + START_TIMEOUT_S
         while "Server listening on" not in self._hosts[name].last_words():

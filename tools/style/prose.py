@@ -1,4 +1,4 @@
-"""The text of a page or a docstring with everything that is not prose as spaces; every line and column stays where it was."""
+"""The text of a page or a docstring with everything but prose replaced by spaces; every line and column keeps its place."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from tools.style.problem import Problem, is_test
 
 CLOCKS = {"time", "asyncio", "trio", "anyio"}
-# Also inside strings: a script that a test hands to another interpreter. `sleep(0)` gives others a turn and takes no time.
+# The pattern is also applied inside strings: a script for another interpreter. `sleep(0)` only yields and takes no time.
 SLEEP_TEXT = re.compile(r"\b(?:time|asyncio|trio|anyio)\.sleep\s*\((?!\s*0\s*\))")
 SLEEP_MARK = re.compile(r"# sleeps: \S")
 # Calls that pass time in a loop, and the mark of a loop that must not be an `eventually`.
 _PAUSES = re.compile(r"\b(?:sleep|sched_yield|sigtimedwait|select\.select)\(")
 _POLL_MARK = re.compile(r"# polls: \S")
-# PEP 562: how a facade loads names late.
+# The hooks of PEP 562, by which a facade loads names late.
 MODULE_HOOKS = {"__getattr__", "__dir__"}
 
 
@@ -31,7 +31,7 @@ def contents(path: Path, text: str) -> Iterator[Problem]:
 
 
 def sleeps(path: Path, text: str) -> Iterator[Problem]:
-    """No sleep in a test. A line that must have one says why: `# sleeps: <reason>`."""
+    """No sleep in a test. A line that needs one gives the reason: `# sleeps: <reason>`."""
     if not is_test(path):
         return
     lines = text.splitlines()
@@ -43,7 +43,7 @@ def sleeps(path: Path, text: str) -> Iterator[Problem]:
 
 
 def polls(path: Path, text: str) -> Iterator[Problem]:
-    """No loop of a test that only waits, also in its scripts: `eventually` names what did not come. Else `# polls: <reason>`."""
+    """No loop of a test that only waits, also in its scripts: `eventually` names the awaited condition. Otherwise `# polls: <reason>`."""
     if not is_test(path):
         return
     lines = text.splitlines()
@@ -56,7 +56,7 @@ def polls(path: Path, text: str) -> Iterator[Problem]:
 
 
 def _only_waits(loop: ast.While) -> bool:
-    """An endless loop and one that passes a given time are meant as they are."""
+    """Whether a loop only waits. An endless loop and one that passes a given time are intended."""
     condition = ast.unparse(loop.test)
     if isinstance(loop.test, ast.Constant) or "monotonic" in condition:
         return False
@@ -64,7 +64,7 @@ def _only_waits(loop: ast.While) -> bool:
 
 
 def _scripts(text: str) -> Iterator[tuple[int, str]]:
-    """First line and text of each string that may be a script; an f-string stands with a name for each of its values."""
+    """First line and text of each string that may be a script; in an f-string a name replaces each value."""
     for node in ast.walk(_parse(text)):
         parts = node.values if isinstance(node, ast.JoinedStr) else [node]
         found = "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in parts if isinstance(part, ast.expr))
@@ -80,7 +80,7 @@ def _parse(text: str) -> ast.AST:
 
 
 def _sleep_calls(tree: ast.AST) -> Iterator[ast.Call]:
-    """Calls of a clock's `sleep`, under whatever name it was imported."""
+    """Calls of a clock's `sleep`, under any imported name."""
     modules = set(CLOCKS)
     functions: set[str] = set()
     for node in ast.walk(tree):

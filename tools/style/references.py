@@ -13,7 +13,7 @@ from tools.style import prose
 from tools.style.problem import Check, Problem
 
 FAILURES = Path("docs/failures.md")
-# Pages that lead readers to files of the code by the ends of their paths.
+# Pages that name files of the code by the ends of their paths.
 MAPS = (Path("ARCHITECTURE.md"), Path("docs/glossary.md"))
 _LINK = re.compile(r"\]\(<?(?P<target>[^()<>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 _HEADING = re.compile(r"^#{1,6}[ ]+(?P<text>.+?)[ ]*#*$", re.MULTILINE)

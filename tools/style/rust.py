@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tools.style.problem import Problem, is_test
 
-# In the order in which they must be tried: a quote inside a comment opens nothing.
+# The alternatives must be tried in this order: a quote inside a comment opens nothing.
 _TOKEN = re.compile(
     r"""
     //[^\n]*                                    # line comment
@@ -35,7 +35,7 @@ def blank(text: str) -> str:
 
 
 def masked(text: str) -> str:
-    """`blank`, but strings and characters as underscores: what is left on a line is code."""
+    """Like `blank`, but strings and characters become underscores: the rest of a line is code."""
     return _TOKEN.sub(lambda found: re.sub(r"[^\n]", " " if found[0].startswith("/") else "_", found[0]), text)
 
 

@@ -8,21 +8,21 @@ from pathlib import Path
 
 from tools.style.problem import Problem
 
-MAX_LINES = 600  # "about 300, a reason needed past 600": no file has had one so far
+MAX_LINES = 600  # "about 300, a reason needed past 600": no file has had a reason so far
 MAX_COLUMNS = 140
 SOURCES = {".py", ".pyi", ".rs", ".sh", ".toml"}
 VAGUE = {"util", "utils", "common", "manager", "managers", "helper", "helpers", "misc"}
 
-# A folder of somebody's machine, at the start of a path.
+# A folder of a person's machine, at the start of a path.
 MACHINE_PATH = re.compile(r"(?<![\w./{}$~-])/(?:work|home|root|farm|Users)/[\w.]")
-# A package registry as a download address: an archive, or a host that is named like one.
+# A package registry as a download address: an archive, or a host with such a name.
 _ARCHIVE = r"[^\s\"'<>)]+\.(?:whl|tar\.gz|tgz|crate|deb|zip)\b"
 _REGISTRY = r"[\w.-]*(?:pythonhosted|pypi|crates|npmjs|debian)[\w.-]*"
 DOWNLOAD = re.compile(f"https?://(?:{_ARCHIVE}|{_REGISTRY})")
 
 
 def name(path: Path, _text: str) -> Iterator[Problem]:
-    """Names that say nothing; a package file in the namespace folder."""
+    """Meaningless names; a package file in the namespace folder."""
     if path.suffix in SOURCES and VAGUE & set(path.stem.lower().split("_")):
         yield Problem(path, 0, "vague-name", f"'{path.stem}' says nothing; name the file after its noun")
     if path.name in ("__init__.py", "__init__.pyi") and path.parent.name == "monarch":
@@ -42,7 +42,7 @@ def size(path: Path, text: str) -> Iterator[Problem]:
 
 
 def addresses(path: Path, text: str) -> Iterator[Problem]:
-    """Folders of one machine and download addresses, in any text file. Lock files name the registry by nature."""
+    """Folders of one machine and download addresses, in any text file. Lock files always name the registry."""
     if path.suffix == ".lock":
         return
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,13 +1,13 @@
-"""Plain words: refuses words that stand for a term of the field, and subjects that are no noun, in pages and in converted docstrings.
+"""Plain words: refuses words that replace a term of the field, and subjects that are no noun, in pages and in converted docstrings.
 
-A row is refused where it is unambiguous. These words stand for a term too, but ordinary English needs them, so a reader has to look:
+A row is refused if it is unambiguous. These words replace a term too, but ordinary English needs them, so a reader has to look:
 
-| word | why it is not refused | where it stands for a term |
+| word | why it is not refused | where it replaces a term |
 |---|---|---|
 | opening | "opening a connection" | handshake |
 | cell | of a notebook, of a table | pending call |
 | slot | of SLURM, of a class | call id |
-| far | "so far", "how far" (refused before a noun, as in "far host") | remote |
+| far | "so far", "how far" (refused before a noun, as in `far host`) | remote |
 | line | of text | connection for bulk data |
 | way, path | "on the way", of a file, `buffer.path` | transport, route |
 | still | "still running" (`standstill` is refused) | paused |

@@ -1,5 +1,6 @@
-"""Puts folders behind all others on the path of modules. Every interpreter imports this at its start, once its own packages are on the
-path; `python -m tools.with_torch` sets the variable."""
+"""Appends folders to the path of modules, behind all others. Every interpreter imports this module at its start, once its own packages are
+on the path; `python -m tools.with_torch` sets the variable.
+"""
 
 import os
 import sys

@@ -1,9 +1,9 @@
 """A command in an emulated machine with RDMA devices.
 
     python -m tools.vm run [--memory MIB] [--cpus N] [--timeout S] [--wires N] [--writable DIR]... COMMAND...
-    python -m tools.vm build            downloads the kernel and makes the initramfs, if need be
+    python -m tools.vm build            downloads the kernel and makes the initramfs, if needed
 
-Ends with the code of the command; 124 if time was up, 125 if the machine did not come up.
+Ends with the code of the command; 124 after a time-out, 125 if the machine did not start.
 """
 
 from __future__ import annotations

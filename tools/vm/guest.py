@@ -1,4 +1,4 @@
-"""One run of a command in the emulated machine. When QEMU ends, or its owner does, nothing is left of it."""
+"""One run of a command in the emulated machine. It leaves nothing when QEMU or its owner ends."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _QEMU = "qemu-system-x86_64"
 _PROGRAMS = (_QEMU, "busybox", "cpio", "modprobe", "depmod", "setpriv", "rdma", "apt-get", "dpkg-deb")
 _PYVERBS = "/usr/lib/python3/dist-packages/pyverbs"
 _PYTHON = "/usr/bin/python3"
-# A boot in three seconds; the rest would be spent on calibrations and on what an emulated processor need not fear.
+# With these options a boot takes three seconds. They skip calibrations, and protections that an emulated processor does not need.
 _KERNEL = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check rcupdate.rcu_expedited=1 random.trust_cpu=1"
 
 
 def missing() -> str:
-    """What is not installed; empty where all is."""
+    """The missing programs; empty if all are installed."""
     lacking = [name for name in _PROGRAMS if shutil.which(name, path=path()) is None]
     if not os.path.isdir(_PYVERBS):
         lacking.append("python3-pyverbs")
@@ -44,7 +44,7 @@ class Guest:
         self.kernel_log = ""
 
     def run(self, command: Sequence[str], timeout: float) -> int:
-        """The exit code of the command; its output goes where ours does."""
+        """The exit code of the command; its output goes to this process's streams."""
         sys.stdout.flush()
         sys.stderr.flush()
         with tempfile.TemporaryDirectory(prefix="monarch-vm-") as name:
@@ -52,7 +52,7 @@ class Guest:
             (exchange / "writable").write_text("".join(f"{folder}\n" for folder in self._writable))
             (exchange / "command").write_text(self._script(command))
             _python(exchange / "python")
-            # QEMU takes no standard streams.
+            # QEMU does not accept the standard streams.
             streams = os.dup(1), os.dup(2)
             try:
                 ended = subprocess.run(self._argv(exchange, streams), stdin=subprocess.DEVNULL, timeout=timeout, pass_fds=streams)
@@ -101,7 +101,7 @@ class Guest:
 
 
 def _python(script: Path) -> None:
-    """Debian's interpreter, which finds pyverbs, and all that the one that runs this finds."""
+    """Writes a script that runs Debian's interpreter, which finds pyverbs, with the packages of this interpreter."""
     folders = [package / "python" for package in (CORE, JOBS, RDMA, FS, TELEMETRY)] + [ROOT, Path(sysconfig.get_path("purelib"))]
     path = ":".join(str(folder) for folder in folders)
     script.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(path)} exec {_PYTHON} "$@"\n')

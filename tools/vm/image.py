@@ -1,4 +1,4 @@
-"""A kernel and an initramfs: all that QEMU needs to boot, made of packages that Debian signs.
+"""A kernel and an initramfs: the files that QEMU needs to boot, made from packages that Debian signs.
 
 The initramfs has busybox, the modules in the order in which they are loaded, and `init.sh`. It is kept until one of these changes.
 """
@@ -19,7 +19,8 @@ from tools.project import ROOT
 CACHE = ROOT / ".hatch" / "vm"
 _INIT = Path(__file__).with_name("init.sh")
 _PACKAGE = "linux-image-amd64"
-# The bus and the share of files, wires and what breaks them, devices and their checksums, and how programs reach them.
+# Modules for the bus and the shared files, for wires and their disturbances, for devices and their checksums, and for programs that use
+# these.
 MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "veth", "sch_netem", "crc32_generic", "rdma_rxe", "ib_uverbs")
 
 
@@ -36,7 +37,7 @@ class Image(NamedTuple):
 
     @classmethod
     def built(cls, cache: Path = CACHE) -> Image:
-        """The image, from the cache where it is there; else the kernel is downloaded, 70 MB, but not installed."""
+        """The image, from the cache if it is there; else the kernel is downloaded, 70 MB, but not installed."""
         key = hashlib.sha256("\n".join((*MODULES, _INIT.read_text())).encode()).hexdigest()[:16]
         image = cls(cache / key)
         if image.initramfs.exists():
@@ -71,14 +72,14 @@ def _build(image: Image, cache: Path) -> None:
         packed = subprocess.run(
             ("cpio", "-o", "-H", "newc", "--quiet"), cwd=files, input=names.encode(), stdout=subprocess.PIPE, check=True
         )
-        # Not compressed: the guest would unpack it ten times slower than it is read.
+        # Without compression: the emulated machine would unpack the image ten times slower than it reads it.
         unfinished = image.folder / "initramfs.new"
         unfinished.write_bytes(packed.stdout)
         unfinished.rename(image.initramfs)
 
 
 def _load_order(unpacked: Path, release: str) -> list[Path]:
-    """Modules with those that they need before them."""
+    """Modules in their load order, after the modules that they need."""
     told = _run("modprobe", "-d", str(unpacked), "-S", release, "--show-depends", "-a", *MODULES)
     paths = [Path(line.split()[1]) for line in told.splitlines() if line.startswith("insmod ")]
     return list(dict.fromkeys(paths))
@@ -92,14 +93,14 @@ def _kernel_package(cache: Path) -> Path:
         raise OSError(f"apt knows no {_PACKAGE}: `apt-get update` first")
     found = sorted(cache.glob(f"{names[0]}_*.deb"))
     if not found:
-        # As the user of the cache, not as apt's own, which may not write there.
+        # The download runs as the user of the cache, because apt's own user may not write there.
         _run("apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", names[0], folder=cache)
         found = sorted(cache.glob(f"{names[0]}_*.deb"))
     return found[-1]
 
 
 def path() -> str:
-    """Where programs are, those of the administrator too."""
+    """The path of programs, including those of the administrator."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 

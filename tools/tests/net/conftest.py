@@ -1,4 +1,4 @@
-"""Where there can be no network namespaces these tests are left out, but not in CI."""
+"""Without network namespaces these tests are left out, but not in CI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts in namespaces reach each other, a cut cuts what it says, and nothing is left, whatever ends it."""
+"""Hosts in namespaces reach each other, each cut has its documented effect, and nothing is left, whatever ends them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools.netns import Host, Network, Process
 from tools.netns.namespace import living
 from tools.project import ROOT
 
-# Answers each datagram and each line of a connection, under its own name, so that one sees which way something was lost.
+# Answers each datagram and each line of a connection, under its own name, so that the lost direction is visible.
 SERVER = """
 import selectors, socket, sys
 from pathlib import Path
@@ -105,12 +105,12 @@ def line(process: Process) -> str:
 
 
 def ask(asking: Host, asked: Host, word: str = "word", limit: float = 10) -> str:
-    """What comes back, or the name of the error; `limit` is long where an answer is awaited, short where none is to come."""
+    """The answer, or the name of the error; `limit` is long if an answer is awaited, short if none is expected."""
     return asking.run(sys.executable, "-IS", "-c", ASK, asked.name, word, str(limit), stdout=subprocess.PIPE).stdout.strip()
 
 
 def got(servers: dict[str, Process], host: Host, word: str) -> bool:
-    """Whether the server has heard the word; another word, that does arrive, tells that it has not."""
+    """Whether the server has received the word. A later word that does arrive proves that the first is lost."""
     assert host.run(sys.executable, "-IS", "-c", ASK, "127.0.0.1", "mark", "10", stdout=subprocess.PIPE).stdout.strip() == "mark"
     heard: list[str] = []
     while not heard or heard[-1] != "got mark":
@@ -125,7 +125,7 @@ def test_hosts_have_names_and_reach_each_other_by_them(hosts: list[Host], server
 
 
 def test_hosts_are_apart(hosts: list[Host]) -> None:
-    """Each has its own processes, shared memory and ports; files and the folder are ours."""
+    """Each has its own processes, shared memory and ports; files and the folder are shared."""
     a, b, _ = hosts
     a.run("sh", "-c", "echo 1 >/dev/shm/x")
     assert b.run("sh", "-c", "ls /dev/shm; pwd", stdout=subprocess.PIPE).stdout.strip() == os.getcwd()
@@ -249,7 +249,7 @@ def test_healing_the_healthy_changes_nothing(hosts: list[Host], servers: dict[st
 
 
 def ended(*pids: int) -> None:
-    """Waits until these processes, which are not our children, have ended."""
+    """Waits until these processes, which are not children of this one, have ended."""
     for pid in pids:
         try:
             handle = os.pidfd_open(pid)
@@ -260,7 +260,7 @@ def ended(*pids: int) -> None:
 
 
 def traces() -> set[str]:
-    """What could be left outside of all namespaces: links, and what tools give names to."""
+    """Possible leftovers outside of all namespaces: links, and files with names given by tools."""
     named = [*Path("/sys/class/net").iterdir(), *Path("/run").glob("netns/*"), *Path("/etc").glob("netns/*")]
     return {str(path) for path in named if path.name in ("h1", "h2", "bridge", "switch", "eth0") or "netns" in path.parts}
 
@@ -273,7 +273,7 @@ def test_nothing_is_left() -> None:
         assert line(inside) == "up"
         assert network.name in living()
         assert traces() == before
-    # Of the sleeping ones, too: they hold the pipe.
+    # The sleeping ones have ended, too: they hold the pipe.
     assert inside.communicate() == ("", None)
     assert inside.returncode == -signal.SIGKILL
     network.close()

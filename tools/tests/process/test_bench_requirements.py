@@ -1,4 +1,4 @@
-"""Benchmarks name what they need before they start."""
+"""Benchmarks name their requirements before they start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.project import ROOT
 
 
 def run(bench: str, *arguments: str) -> tuple[int, list[str]]:
-    """Exit code and lines of stderr of a bench where no program is on the path and the optional modules are not installed."""
+    """Exit code and lines of stderr of a bench, without programs on the path and without the optional modules."""
     code = (
         "import runpy, sys\n"
         "sys.modules.update(dict.fromkeys(('pyfuse3', 'torch', 'matplotlib')))\n"
@@ -33,7 +33,7 @@ def test_bench_of_mounts_names_all_that_its_parts_need() -> None:
     text = "\n".join(lines)
     assert f"needs the Python module pyfuse3 in {sys.executable}\n  to do: bash tools/pyfuse3.sh {sys.executable}" in text
     assert "nft" in text and "to do: bash tools/system_packages.sh test, and root" in text
-    # A part that needs none of these does not ask for them.
+    # A part that needs none of these does not require them.
     _, lines = run("fs.py", "--only", "reads")
     assert not any("pyfuse3" in line or "nft" in line for line in lines)
 

@@ -1,4 +1,4 @@
-"""Code of the documentation is run, and what is wrong with it is said."""
+"""Code of the documentation is run, and its errors are reported."""
 
 from __future__ import annotations
 

@@ -93,6 +93,6 @@ sys.exit(ci_steps.main([]))
         os.set_blocking(reader, True)
         run.send_signal(number)
         assert run.wait() != 0
-    # The end of the file: nobody has it open any more.
+    # The end of the file: no process has it open any more.
     assert os.read(reader, 1) == b""
     os.close(reader)

@@ -1,4 +1,4 @@
-"""Steps of CI whose failed tests run once more."""
+"""Steps of CI whose failed tests are repeated."""
 
 from __future__ import annotations
 

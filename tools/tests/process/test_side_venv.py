@@ -1,4 +1,4 @@
-"""Environments of their own: made once, made again where they are not whole, and none is left of an installation that failed."""
+"""Separate environments: made once, made again if they are incomplete, and removed after a failed installation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from tools import side_venv
 
-# A processor second or two, at the priority of what can wait.
+# A processor second or two, at a low priority.
 pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
 def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Pins of no package: what is tested needs no index."""
+    """Pins of no package: the test needs no index."""
     folder = tmp_path / "pins"
     folder.mkdir()
     monkeypatch.setattr(side_venv, "PINS", folder)
@@ -45,7 +45,7 @@ def test_one_that_is_not_whole_is_made_again(pins: Path) -> None:
     assert side_venv.existing("nothing") is None
     side_venv.made("nothing")
     assert not (folder / "rest").exists()
-    (folder / "bin" / "python").unlink()  # as when the interpreter that it was made with is gone
+    (folder / "bin" / "python").unlink()  # as after the removal of the interpreter that it was made with
     assert side_venv.existing("nothing") is None
     assert side_venv.made("nothing").exists()
 

@@ -1,4 +1,4 @@
-"""Stand-ins for libraries: what links a library that is missing is loaded with one, and is ended where it calls a function of it."""
+"""Stand-ins for libraries: a program that links a missing library is loaded with one, and ends if it calls one of its functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tools import torch_standins
 
 SITE = ("torch/lib", "torch-1.dist-info")
-# One function is of a version, one is found by its prefix, and one variable, too.
+# One function has a version, one is found by its prefix, and one variable, too.
 LIBRARY = "int cublasTimes(int x) { return 2 * x; }\nint ncclCount(int x) { return x; }\nint ncclTable[4];\n"
 USER = """
 int cublasTimes(int x);

@@ -1,4 +1,4 @@
-"""The emulated machine: a command's code and streams are those of the tool, its files are not, but for what is writable."""
+"""The emulated machine: a command's code and streams are those of the tool; its files are not, except in writable folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wheels go into an empty environment and are imported there without any environment variable."""
+"""Wheels are installed into an empty environment and imported there without any environment variable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker of chaos runs: a history that keeps every promise passes, and for each promise one that breaks it is found."""
+"""The checker of chaos runs: a history that keeps every promise passes, and for each promise a violation is found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Record = dict[str, Any]
 
 
 class Story:
-    """A history, told line by line. Two processes with a mesh `m1` of the root on them, and `m2`, owned by the first actor of `m1`."""
+    """A history, built line by line. Two processes with a mesh `m1` of the root on them, and `m2`, owned by the first actor of `m1`."""
 
     def __init__(self, mode: str = "handle") -> None:
         self.records: list[Record] = []

@@ -1,4 +1,4 @@
-"""The driver of CI: which steps run, and what a failed one stops."""
+"""The driver of CI: the selected steps, and the effect of a failed one."""
 
 from __future__ import annotations
 

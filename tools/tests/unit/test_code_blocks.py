@@ -1,4 +1,4 @@
-"""Python blocks of a page become one script whose lines are where the page has them."""
+"""Python blocks of a page become one script with the line numbers of the page."""
 
 from __future__ import annotations
 

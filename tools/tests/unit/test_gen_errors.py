@@ -1,4 +1,4 @@
-"""The page of errors fails where a code is missing, or there twice."""
+"""The generation of the page of errors fails if a code is missing, or exists twice."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_each_problem_is_named(tables: list[tuple[str, list[object]]], codes: di
 
 def test_a_problem_ends_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gen_errors, "of_wheels", lambda group: [("a", [ROW, ROW])])
-    # The codes in the sources of all wheels take seconds to find.
+    # The search for the codes in the sources of all wheels takes seconds.
     monkeypatch.setattr(gen_errors, "carried", lambda folder: {})
     with pytest.raises(SystemExit, match=r"docs/errors.md: a: the code `word` is in a row of a already"):
         gen_errors.text()

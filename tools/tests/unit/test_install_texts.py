@@ -1,4 +1,4 @@
-"""What the repository says about installing: names that exist, and never a package of another project."""
+"""Texts of the repository about installing: they name existing packages, and never a package of another project."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_no_text_installs_from_an_index() -> None:
         ("pip install ./packages/monarch-core dist/monarch_jobs-*.whl", []),
         ("pip install monarchs", []),
         ("pip install monarch[jobs] 'monarch-suite[all]'", ["monarch", "monarch-suite"]),
-        # Of a wheel that is installed, the extra needs no index for the wheel itself.
+        # The extra of an installed wheel needs no index for the wheel itself.
         ("pip install 'monarch-rdma[verbs]'", []),
         ("pip install 'monarch-telemetry[http]'", []),
     ],

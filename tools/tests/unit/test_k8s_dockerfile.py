@@ -1,4 +1,4 @@
-"""The Dockerfiles of the images as they are read here, and what is not understood."""
+"""The parsed Dockerfiles of the images, and refused instructions."""
 
 from __future__ import annotations
 

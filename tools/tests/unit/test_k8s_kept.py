@@ -1,4 +1,4 @@
-"""Programs that are kept: built once, checked, built again where they are damaged."""
+"""Kept programs: built once, checked, built again if they are damaged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 class Builds:
-    """Makes `tool`, and counts how often."""
+    """Makes `tool`, and counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -89,7 +89,7 @@ def test_a_build_that_was_cut_off_does_not_count(cache: Path) -> None:
         kept.build()
     assert kept.bin() is None
     assert [path.name for path in cache.iterdir()] == ["lock"]
-    # As a process leaves it that was killed.
+    # A killed process leaves this.
     (cache / ".building" / "bin").mkdir(parents=True)
     (cache / ".building" / "bin" / "other").touch()
     assert [path.name for path in sorted(Kept("tool", "1", Builds()).build().iterdir())] == ["link", "tool"]

@@ -1,4 +1,4 @@
-"""The description of public names shows what users rely on and nothing else."""
+"""The description of public names has the parts that users rely on and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of a release of images; a program that notes its arguments stands in for docker, which cannot be had here."""
+"""The commands of a release of images; a program that records its arguments replaces docker, which is not available here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSION = tomllib.loads((JOBS / "pyproject.toml").read_text())["project"]["versi
 
 @pytest.fixture
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Fails for the operator; the file has what was asked for."""
+    """A docker that fails for the operator; the file has its arguments."""
     program, noted = tmp_path / "docker", tmp_path / "noted"
     program.write_text(f'#!/bin/sh\necho "$*" >>{noted}\ncase $* in *operator*) exit 7 ;; esac\n')
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""A wheel that holds what it must not is refused, with the reason."""
+"""A wheel with forbidden content is refused, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-# Names of PyTorch, most of them of any type: it is not in the development environment, and pyright would take minutes for its sources.
+# Names of PyTorch, most of them of any type: PyTorch is not in the development environment, and pyright would take minutes for its sources.
 from collections.abc import Iterator
 from typing import Any
 

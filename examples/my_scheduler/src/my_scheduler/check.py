@@ -17,5 +17,5 @@ def slot_job() -> JobTrait:
 
 
 def _folder() -> str:
-    """Goes with the folder of the suite."""
+    """The folder of the jobs, removed with the folder of the suite."""
     return os.path.join(os.environ["MONARCH_HOME"], "my_scheduler")

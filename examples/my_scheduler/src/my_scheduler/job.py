@@ -1,4 +1,4 @@
-"""The second way: a subclass of JobTrait, which may do anything, and has to do more by itself."""
+"""The second way: a subclass of JobTrait, which has more freedom, and has to do more by itself."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SlotJob(JobTrait):
     def _create(self, client_script: str | None) -> None:
         secret = secrets.token_bytes(32)
         for _ in range(self.size):
-            # When this raises, `_kill` is called: it ends what is noted here.
+            # When this raises, `_kill` is called: it ends the tasks recorded here.
             task = self._queue.new()
             self.tasks.append(task)
             start_worker(self._queue, secret, task)

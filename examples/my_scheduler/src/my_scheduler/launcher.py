@@ -1,4 +1,4 @@
-"""The first way: a launcher. It operates the scheduler; joining, re-attaching, healing and credentials are Monarch's."""
+"""The first way: a launcher. It operates the scheduler; Monarch does joining, re-attaching, healing and credentials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from my_scheduler.worker import address_of, start_worker
 
 
 class QueueLauncher:
-    """Made of the arguments of `job_of_kind("my-queue", meshes={...}, folder=..., slots=...)`.
+    """A launcher, made from the arguments of `job_of_kind("my-queue", meshes={...}, folder=..., slots=...)`.
 
     `ids` has the task of each host: `{"tasks": {mesh: [task, ...]}}`.
     """
@@ -30,7 +30,7 @@ class QueueLauncher:
         try:
             for mesh, size in self._meshes.items():
                 for _ in range(size):
-                    # Noted before it is started: an interrupt in between would lose it.
+                    # The task is recorded before it is started: an interrupt in between would lose it.
                     task = self._slots.new()
                     ids["tasks"][mesh].append(task)
                     start_worker(self._slots, secret, task)
@@ -62,7 +62,7 @@ class QueueLauncher:
     def relaunch(self, ids: dict[str, Any], lost: list[tuple[str, int]]) -> list[tuple[str, int]]:
         for mesh, rank in lost:
             old, new = ids["tasks"][mesh][rank], self._slots.new()
-            # The secret of the job is with the tasks only.
+            # Only the tasks have the secret of the job.
             with open(f"{self._slots.place(old)}/secret", "rb") as f:
                 secret = f.read()
             ids["tasks"][mesh][rank] = new

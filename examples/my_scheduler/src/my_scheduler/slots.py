@@ -1,7 +1,7 @@
-"""The scheduler itself, without Monarch: a queue of tasks, of which so many run at once as there are slots.
+"""The scheduler itself, without Monarch: a queue of tasks, of which at most one per slot runs at once.
 
 There is no daemon. Every task has a process that waits for the lock of a slot, and then runs the command. A second lock is held as long as
-that process lives: a process that asks for the state of a task tries to take it.
+that process lives: a process that queries the state of a task tries to take it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Slots:
         """Queues the command."""
         with open(os.path.join(self.place(task), "command.json"), "w") as f:
             json.dump(list(command), f)
-        # The lock is taken here and inherited: there is no moment at which the task looks like one that is over.
+        # The lock is taken here and inherited: at no moment does the task look ended.
         with open(os.path.join(self.place(task), "alive"), "w") as alive, open(os.path.join(self.place(task), "output"), "ab") as output:
             fcntl.flock(alive, fcntl.LOCK_EX)
             argv = [sys.executable, "-m", "my_scheduler.slots", self.folder, str(self.slots), task, str(alive.fileno())]
@@ -57,7 +57,7 @@ class Slots:
             )
 
     def state(self, task: str) -> str:
-        """`waiting`, `running`, or how it ended: `ended with code N`, `killed`, `unknown` for a task that was removed."""
+        """`waiting`, `running`, or the end: `ended with code N`, `killed`, `unknown` for a task that was removed."""
         if not os.path.isdir(self.place(task)):
             return "unknown"
         if self._is_alive(task):
@@ -73,7 +73,7 @@ class Slots:
         return ""
 
     def cancel(self, task: str) -> None:
-        """Ends the task and removes its folder; one that is over or unknown is fine."""
+        """Ends the task and removes its folder; an ended or unknown task is no error."""
         end = time.monotonic() + TERM_SECONDS
         for number in (signal.SIGTERM, signal.SIGKILL):
             while self._is_alive(task):
@@ -103,7 +103,7 @@ class Slots:
 
 
 class _Task(subprocess.Popen[bytes]):
-    """A child that goes on when this process ends: that needs no warning."""
+    """A child that outlives this process, which needs no warning."""
 
     def __del__(self) -> None:
         self.poll()

@@ -1,4 +1,4 @@
-"""A task that is a worker of Monarch: what both backends have in common."""
+"""A task that is a worker of Monarch: the common part of both backends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def start_worker(slots: Slots, secret: bytes, task: str) -> None:
 
 
 def address_of(slots: Slots, task: str) -> str | None:
-    """Where the worker listens; None as long as it does not."""
+    """The address of the worker; None as long as it does not listen."""
     with contextlib.suppress(FileNotFoundError), open(os.path.join(slots.place(task), "worker.json")) as f:
         return published_address(f.read())
     return None

@@ -1,1 +1,1 @@
-"""A package of somebody else."""
+"""A third-party package."""

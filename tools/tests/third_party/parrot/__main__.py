@@ -1,4 +1,4 @@
-"""Uses each point of the extension interface, and sees each fail as it should."""
+"""Uses each point of the extension interface, including its failures."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def promises() -> None:
     gc.collect()
     error = raised(PromiseDropped, dropped.get)
     assert "a word that never comes" in str(error), error
-    # Native code that lets go of a promise fails it too.
+    # Native code that drops a promise fails it too.
     given = promise("a native word")
     capsule = given.native_handle(bytes.decode)
     raised(RuntimeError, lambda: given.set_result("hello"))
@@ -183,7 +183,7 @@ def process_setup() -> None:
     assert procs.spawn("talker", Talker).told.call().get().values() == [(["hello greeted 0"], "open"), (["hello greeted 1"], "open")]
     procs.stop().get()
     logging.getLogger("monarch.extension").removeHandler(handler)
-    # The two that fail were left out when the first proc was spawned, and for good.
+    # The two failing hooks were left out when the first proc was spawned, and for good.
     assert records == [] and "PARROT_CAGE" not in os.environ, records
 
 
@@ -195,7 +195,7 @@ def requests() -> None:
     gone = str(raised(RequestError, ask(proc, "parrot.gone").get))
     assert "parrot 1.2.3" in gone and "'parrot.gone'" in gone and "ModuleNotFoundError" in gone, gone
     assert "no wheel" in str(raised(RequestError, ask(proc, "parrot.unknown").get))
-    # In the client too, which goes on.
+    # The client fails too, and continues.
     assert ask(member().proc, "parrot.echo", b"me").get() == b"meme"
     other = this_host().spawn_procs(name="mortal")
     victim = other.spawn("talker", Talker).proc.call_one().get()
@@ -215,13 +215,13 @@ def meshes() -> None:
     propagate, words = talkers.repeat.rref("hi")
     assert propagate == "cached" and list(words.values()) == ["hihi", "hihi"]
     raised(TypeError, lambda: talkers.repeat.rref("hi", "again"))
-    # `send` takes what calls as an endpoint does; the answers have the ranks.
+    # `send` accepts an object that calls as an endpoint does; the answers have the ranks.
     port, receiver = Channel[str].open()
     send(Echoes(), ("hi",), {"times": 2}, port)
     assert sorted(receiver.ranked().recv().get() for _ in range(2)) == [(0, "hihi"), (1, "hihi")]
     assert "no words" in str(raised(ValueError, lambda: send(Echoes(), (), {}, port)))
     assert "expected an endpoint" in str(raised(TypeError, lambda: send(procs, (), {}, port)))  # pyright: ignore[reportArgumentType]
-    # What a method raises is what the caller sees; a wheel that cannot be loaded, or that is missing, is named.
+    # The exception of a method is the caller's; a wheel that cannot be loaded, or that is missing, is named.
     assert "no ranks for 2 procs" in str(raised(ArithmeticError, procs.rank_tensors))
     broken = str(raised(NotImplementedError, lambda: procs.rank_tensor("gpus")))
     assert "parrot 1.2.3" in broken and "'rank_tensor' of monarch.mesh" in broken, broken
@@ -231,7 +231,7 @@ def meshes() -> None:
 
 
 def healers() -> None:
-    # Hosts that this program has attached, and what replaces them: for a part of the mesh, the same part of the healed one.
+    # Hosts that this program has attached, and their replacement: for a part of the mesh, the same part of the healed one.
     with local_hosts(2) as hosts, local_hosts(2) as others:
         part = hosts.slice(hosts=slice(1, 2))
         assert healer_of(part) is None
@@ -255,7 +255,7 @@ def services() -> None:
     service(this_host(), "own_perch").tell.call_one(port).get()
     assert receiver.recv().get() == "red"
     assert "cannot have" in str(raised(ServiceError, lambda: service(this_host(), "own_perch", {"color": "blue"})))
-    # One that ends is started again; the old handle fails.
+    # An ended service is started again; the old handle fails.
     pid = perch.pid.call_one().get()
     raised(SupervisionError, perch.leave.call_one().get)
     assert service(this_host(), "shared_perch").pid.call_one().get() != pid
@@ -298,7 +298,7 @@ def features() -> None:
         add_feature(job, "cage", path=str(file), bars=4)
         assert not file.exists() and job.state(state_file).cage == str(file)
         assert file.read_text(encoding="utf-8") == "4 bars around perch"
-        # What is saved with the job is there again, without the arguments.
+        # The data saved with the job is there again, without the arguments.
         assert [one["saved"]["starts"] for one in json.loads(job.dumps())["features"]] == [1]
         assert job_loads(job.dumps()).state(None).cage == str(file)
         job.kill()
@@ -340,7 +340,7 @@ def observers() -> None:
     assert "parrot 1.2.3" in gone and "ModuleNotFoundError" in gone, gone
     assert "parrot.breaks" in str(raised(LookupError, lambda: events.observe("cuckoo")))
     procs.stop().get()
-    # What an ended process has recorded is still there.
+    # The events of an ended process are still there.
     (ended,) = [recording for recording in events.recordings() if recording.proc == proc and recording.ended]
     spoken = [event.fields["name"] for event in ended.reader().read() if event.name == "span.enter"]
     assert set(spoken) == {"speech"}, spoken
@@ -361,7 +361,7 @@ def values() -> None:
     assert len(pickled) < 1000 and sum(len(part) for part in parts) == 100_000
     assert loads(pickled, parts) == {"small": 1, "large": b"x" * 100_000}
 
-    # What this program defines is itself for the same program, and a function that no name leads to is a copy.
+    # Definitions of this program are the same objects for the same program; a function without a name is a copy.
     pickled, parts = dumps_for_same_program([Talker, values, lambda: Talker, b"x" * 1000])
     talker, function, get, data = loads(pickled, parts)
     assert (talker, function, get(), data) == (Talker, values, Talker, b"x" * 1000) and b"unknown" not in pickled
@@ -384,7 +384,7 @@ def looking() -> None:
 
 
 def collectors() -> None:
-    # On each host a service drains the rings of this job, of living processes and of those that have died.
+    # On each host a service drains the rings of this job, of living processes and of ended ones.
     def collector() -> ActorMesh:
         return service(this_host(), "collector", {"job": int(member().job)})
 
@@ -396,14 +396,14 @@ def collectors() -> None:
     talker.say.call_one("good morning").get()
     while dead not in collect.dead.call_one().get():
         talker.say.call_one("good morning").get()
-    # Its last batch holds all of its words. The ring of a living process is drained at a pace of its own.
+    # The last batch of a process holds all of its words. The ring of a living process is drained at a pace of its own.
     assert collect.who.call_one("help").get() == {dead}
     while not (greeted := collect.who.call_one("good morning").get()):
         talker.say.call_one("good morning").get()
     assert greeted == {living}
     talker.say.call_one("good night").get()
     assert living in collect.now.call_one().get() and collect.who.call_one("good night").get() == {living}
-    # One that is killed is started again, and finds what the rings still have.
+    # A killed service is started again, and finds the events that the rings still have.
     raised(SupervisionError, collect.leave.call_one().get)
     collect = collector()
     while not collect.who.call_one("good morning").get():
@@ -420,7 +420,7 @@ def settings() -> None:
         assert procs.spawn("talker", Talker).words.call_one().get() == 4
         procs.stop().get()
     assert "parrot_words" in str(raised(TypeError, lambda: configure(parrot_words="many")))
-    # The declaration that takes a key of core is left out, and named where a key of such a kind is asked for.
+    # A declaration with a key of core is left out, and named when code uses a key with its prefix.
     wrong = str(raised(ValueError, lambda: configure(parrot_cage="here")))
     assert "parrot 1.2.3: entry point 'parrot-taken'" in wrong and "belongs to monarch-core" in wrong, wrong
     assert setting("exit_grace") == "500ms"
@@ -434,7 +434,7 @@ def errors() -> None:
     caught = raised(ActorError, talker.unknown.call_one("hello").get)
     assert isinstance(caught, ActorError) and isinstance(caught.exception, WordError) and caught.exception.hint == "say it twice", caught
     procs.stop().get()
-    # The row that takes a code of core is left out.
+    # A row with a code of core is left out.
     assert "spawn again" in str(MonarchError("gone", code="host_lost").hint)
     assert "no wheel declares" in str(raised(KeyError, lambda: error_text("parrot_phrase")))
 
@@ -464,7 +464,7 @@ def raised(kind: type[BaseException], function: Callable[[], object]) -> BaseExc
 
 
 if __name__ == "__main__":
-    # The root does not handle the death of `mortal`: it is meant.
+    # The root does not handle the death of `mortal`, which is intended.
     import monarch.actor
 
     def handled(failure: object) -> None:

@@ -12,7 +12,7 @@ from monarch.extension.inspection import host_stacks, host_state
 
 
 class Collector(Actor):
-    """Counts words by the process that said them; takes columns, and makes no object of an event."""
+    """Counts words by the process that emitted them; takes columns, and makes no object per event."""
 
     def __init__(self, job: int) -> None:
         self.lock = Lock()
@@ -21,7 +21,7 @@ class Collector(Actor):
         self.observation = observe(self.take, every=0.01, job=JobId(job))
 
     def take(self, batch: Batch) -> None:
-        """On the thread of the observation."""
+        """Runs on the thread of the observation."""
         spoken = batch.columns.get("user.event")
         with self.lock:
             for number in set(() if spoken is None else spoken["name"]) - {-1}:
@@ -41,7 +41,7 @@ class Collector(Actor):
 
     @endpoint
     def now(self) -> list[int]:
-        """The processes of this host, after a look at what they have recorded."""
+        """The processes of this host, after a read of their events."""
         assert self.observation.look()
         assert host_stacks()["procs"]
         return [proc["pid"] for proc in host_state()["procs"]]

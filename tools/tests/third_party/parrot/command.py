@@ -1,4 +1,4 @@
-"""A verb of the `monarch` command, a line of `monarch doctor`, and what core's verbs get of another machine."""
+"""A verb of the `monarch` command, a line of `monarch doctor`, and the output of another machine for core's verbs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from monarch.extension.cli import Elsewhere
 @click.command()
 @click.argument("word")
 def command(word: str) -> None:
-    """Says a word twice."""
+    """Prints a word twice."""
     click.echo(f"{word} {word}")
 
 

@@ -1,4 +1,4 @@
-"""The errors of this package, and rows that cannot be."""
+"""The errors of this package, and invalid rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from monarch.extension import ErrorRow, error_text
 
 
 class WordError(MonarchError):
-    """A word is not known."""
+    """A word is unknown."""
 
     def __init__(self, word: str) -> None:
         super().__init__(error_text("parrot_word", word=word), code="parrot_word")
@@ -15,5 +15,5 @@ class WordError(MonarchError):
 
 ROWS = (ErrorRow("parrot_word", WordError, "a word is not known", "parrot does not know {word}", "say it twice"),)
 
-# Core has this one.
+# Core has this code.
 TAKEN = (ErrorRow("host_lost", WordError, "it flew away", "parrot is gone"),)

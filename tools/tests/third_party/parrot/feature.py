@@ -1,4 +1,4 @@
-"""Features of jobs: one that works, and those that fail."""
+"""Features of jobs: one that works, and others that fail."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import threading
 
 from monarch.extension import ProcSetup, member
 
-# What the procs were told, by the hook that was called in this process.
+# The values that the hook of this process got from the spawner.
 told: list[str] = []
 
 

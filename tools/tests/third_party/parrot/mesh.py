@@ -1,4 +1,4 @@
-"""Methods of meshes, as monarch-tensor implements them."""
+"""Methods of meshes, like those of monarch-tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def to_table(procs: ProcMesh) -> str:
 
 
 def rref(call: EndpointCall) -> tuple[str, ValueMesh[Any]]:
-    """Sends the call with every argument twice; what `propagate` is says where the results are."""
+    """Sends the call with every argument twice; `propagate` gives the place of the results."""
     doubled = tuple(argument + argument for argument in call.args)
     return call.propagate, call.endpoint.call(*doubled, **call.kwargs).get()
 

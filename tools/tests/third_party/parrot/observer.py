@@ -13,5 +13,5 @@ def listen(batch: Batch) -> None:
 
 
 def breaks(batch: Batch) -> None:
-    """Cannot take anything."""
+    """Raises for every batch."""
     raise ValueError(f"{len(batch.events)} are too many")

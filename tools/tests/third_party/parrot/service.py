@@ -1,4 +1,4 @@
-"""Programs of which each host has one: a shared one, one for each job, and those that fail."""
+"""Programs of which each host has one: a shared one, one for each job, and failing ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monarch.extension import Service
 
 
 class Perch(Actor):
-    """Remembers who has sat on it."""
+    """Records the birds that have sat on it."""
 
     def __init__(self, color: str = "green") -> None:
         self.color = color

@@ -1,4 +1,4 @@
-"""Settings of this package, and some that cannot be."""
+"""Settings of this package, and invalid ones."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ SETTINGS = (
     Setting("parrot_pause", "duration", "1s", "Time between two words."),
 )
 
-# Core has this one.
+# Core has this key.
 TAKEN = (Setting("exit_grace", "duration", "1s", "Time to say good-bye."),)
