@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from eventually import eventually
-from external_actors import Adder, External, outcome
 from worker_processes import Workers
 
 from monarch.actor import HostMesh, ProcMesh, SupervisionError, this_host
+from tools.external_process import Adder, External, outcome
 
 
 @pytest.fixture(params=["unix", "tls"])
@@ -76,7 +76,7 @@ def test_external_processes_call_at_once(procs: ProcMesh) -> None:
 
 def test_third_client_gets_the_handle(procs: ProcMesh) -> None:
     adder = procs.spawn("adder", Adder)
-    code = "from external_actors import outcome\nsay(*outcome('say(values(given.add.call(1)))', given))\n"
+    code = "from tools.external_process import outcome\nsay(*outcome('say(values(given.add.call(1)))', given))\n"
     assert outcome(code, adder) == ["[1, 1, 1, 1]"]
 
 
@@ -192,7 +192,7 @@ say(given.slice(hosts=0).add.call_one(1).get(timeout=25))
 
 CLIENT = """
 import pickle, sys
-from external_actors import Adder
+from tools.external_process import Adder
 from monarch.actor import attach_to_workers, this_host
 hosts = attach_to_workers(workers=sys.argv[2:])
 adder = hosts.spawn_procs().spawn("adder", Adder)

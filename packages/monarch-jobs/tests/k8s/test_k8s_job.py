@@ -19,6 +19,7 @@ from operator_process import OperatorProcess
 from monarch.job import JobEndedError, JoinTimeoutError, SubmitError, job_load
 from monarch.job.kubernetes import KubernetesJob
 from monarch.job.kubernetes.manifests import install
+from tools.external_process import Adder, call_elsewhere, use_hosts
 from tools.k8s.cluster import KubeCluster
 from tools.project import ROOT
 
@@ -52,6 +53,20 @@ def test_actors_answer_in_pods_on_both_nodes(jobs: Jobs, workload: Literal["job"
     assert status.phase == "running" and [host.phase for host in status.hosts] == ["joined"] * 3
     job.kill()
     assert jobs.objects() == []
+
+
+def test_external_processes_use_the_pods(jobs: Jobs) -> None:
+    workers = jobs.joined(jobs()).workers
+    use_hosts(workers)
+    adder = workers.spawn_procs().spawn("adder", Adder)
+    assert sum(adder.add.call(1).get(PODS_S).values()) == 2
+    # A pod is not the machine of the client.
+    name = jobs.pods()[0]["metadata"]["name"]
+    text = jobs.cluster.kubectl("exec", "-n", jobs.namespace, name, "--", *call_elsewhere(adder.slice(hosts=1)))
+    assert "client of its job lost: no client of this user answers for it on this machine: " in text
+    assert (
+        "hint: a handle works outside its job while the client of the job runs, for processes of the same user on the client's mach" in text
+    )
 
 
 def test_meshes_of_one_job_reach_each_other_and_end_together(jobs: Jobs) -> None:

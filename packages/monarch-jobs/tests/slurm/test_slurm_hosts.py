@@ -16,6 +16,7 @@ from worker_processes import Workers
 
 from monarch.actor import Actor, HostMesh, SupervisionError, endpoint
 from monarch.job import DEFAULT_JOB_PATH, SlurmJob, job_load
+from tools.external_process import use_hosts
 from tools.ports import PortBlock
 from tools.project import ROOT
 from tools.sshd.hosts import SshHosts
@@ -85,6 +86,12 @@ def test_reserved_once_and_run_three_times(jobs: Jobs, tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", "from monarch.job import job_load; job_load().kill()"], capture_output=True, text=True)
     assert (killed.returncode, killed.stderr) == (0, "")
     assert jobs.cluster.run("squeue", "-h") == "" and not Path(".monarch/job_state.json").exists()
+
+
+def test_external_processes_use_the_nodes(jobs: Jobs) -> None:
+    job = jobs({"a": 2}, python_exe=sys.executable)
+    use_hosts(job.state(cached_path=None).a)
+    job.kill()
 
 
 def test_a_worker_is_killed(jobs: Jobs, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from eventually import eventually
 
 from monarch.actor import Actor, SupervisionError, endpoint
 from monarch.job import JobError, JobStatus, SSHJob, SubmitError, job_load
+from tools.external_process import use_hosts
 from tools.sshd.hosts import SshHosts
 
 
@@ -59,6 +60,14 @@ def test_hosts_join_run_and_end(hosts: SshHosts, tmp_path: Path) -> None:
     assert again.can_run(_job(hosts)) and not again.can_run(_job(hosts, monarch_port=9))
     job.kill()
     assert not _left(hosts, tmp_path) and not Path("state.json").exists()
+
+
+def test_external_processes_use_the_hosts(hosts: SshHosts) -> None:
+    job = _job(hosts)
+    try:
+        use_hosts(job.state(cached_path=None).workers)
+    finally:
+        job.kill()
 
 
 def test_logs_shows_what_actors_print(hosts: SshHosts) -> None:

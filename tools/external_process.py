@@ -1,4 +1,4 @@
-"""Actors of a job, and the programs that external processes run with handles of them."""
+"""Actors of a job, and the programs that external processes run with handles of them, for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import tempfile
 from typing import Any
 
-from monarch.actor import Actor, Port, endpoint, this_host
+from monarch.actor import Actor, HostMesh, Port, endpoint, this_host
 
 
 class Adder(Actor):
@@ -24,6 +24,10 @@ class Adder(Actor):
     @endpoint
     def pid(self) -> int:
         return os.getpid()
+
+    @endpoint
+    def pickled(self, other: object) -> bytes:
+        return pickle.dumps(other)
 
     @endpoint
     def echo(self, data: bytes) -> bytes:
@@ -54,7 +58,7 @@ class Adder(Actor):
 
 PRELUDE = """
 import os, pickle, signal, sys
-from external_actors import Adder
+from tools.external_process import Adder
 from monarch.actor import Channel, SpawnError, SupervisionError, this_host
 
 def values(future):
@@ -81,7 +85,7 @@ class External:
         with tempfile.NamedTemporaryFile(delete=False) as f:
             f.write(given if isinstance(given, bytes) else pickle.dumps(given))
         self.file = f.name
-        env = {**os.environ, **(variables or {}), "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
+        env = {**os.environ, **(variables or {}), "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-c", PRELUDE + code, self.file]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
@@ -114,3 +118,35 @@ def outcome(code: str, given: object) -> list[str]:
         found, out, err = process.end()
     assert (found, err) == (0, ""), (found, out, err)
     return out
+
+
+def call_elsewhere(handle: object) -> list[str]:
+    """The command, for another machine with this checkout, that prints why a call of the handle fails there."""
+    code = f"""
+import pickle, sys
+sys.path[:] = {sys.path!r}
+from monarch.actor import SupervisionError
+try:
+    pickle.loads(bytes.fromhex({pickle.dumps(handle).hex()!r})).add.call_one(1).get(timeout=25)
+except SupervisionError as e:
+    print(e)
+"""
+    return [sys.executable, "-c", code]
+
+
+USE = """
+hosts, adder = given
+own = hosts.spawn_procs(per_host={"gpus": 2}).spawn("own", Adder)
+say(sum(values(adder.add.call(1))), sum(values(own.add.call(1))))
+"""
+
+
+def use_hosts(hosts: HostMesh) -> None:
+    """Two external processes, one after another, call an actor on each host and spawn procs there."""
+    procs = hosts.spawn_procs()
+    adder = procs.spawn("adder", Adder)
+    count = len(hosts)
+    for number in (1, 2):
+        assert outcome(USE, (hosts, adder)) == [f"{number * count} {2 * count}"]
+    assert sum(adder.add.call(0).get().values()) == 2 * count
+    procs.stop().get()
