@@ -13,7 +13,7 @@ from monarch.extension import ServiceError
 from monarch.telemetry._collector.options import Options
 from monarch.telemetry._engine import engine as engines
 from monarch.telemetry._engine import questions, running_queries
-from monarch.telemetry._sql import wire
+from monarch.telemetry._sql import expected, wire
 from monarch.telemetry._sql.limits import Limits
 from monarch.telemetry._sql.plan import Plan, merge, part
 
@@ -71,8 +71,9 @@ class _Collector:
             theirs = other._part(plan, limits)
             answers.append(theirs.get() if theirs.done and not other.is_ended else None)
         given = Limits(*limits)
-        parts, scanned, without = wire.parts_of(answers, given.memory)
-        data = wire.encode(merge(Plan.from_json(plan, self.host.schemas), parts, limits=given))
+        made = Plan.from_json(plan, self.host.schemas)
+        parts, scanned, without = wire.parts_of(answers, given.memory, lambda batches: expected.check(made, batches))
+        data = wire.encode(merge(made, parts, limits=given))
         return _Future((data, scanned, [place - 1 for place in without]))
 
 

@@ -5,7 +5,7 @@ Each answer is that of one session over the rows of the hosts that have answered
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from support.stand_in_hosts import ANSWER_TIMEOUT, StandIn, made
 from test_telemetry_plan import HOST, SCHEMAS, equal, rows_of, statements, union
 
-from monarch.telemetry import PartialAnswer, QueryTimeout
+from monarch.telemetry import PartialAnswer, QueryError, QueryTimeout
+from monarch.telemetry._arrow import pa
 from monarch.telemetry._sql import plan as planning
+from monarch.telemetry._sql import wire
 
 CHANGES = ("stop", "continue", "kill", "lose")
 # A host joins with its rows; a host, by its place, changes; a statement is asked.
@@ -24,6 +26,57 @@ STEP = st.one_of(
     st.tuples(st.sampled_from(CHANGES), st.integers(0, 7)),
     statements().map(lambda stated: ("ask", stated)),
 )
+
+
+def _column(kind: Any, value: Any = None) -> Callable[[Any], bytes]:
+    """The batch with a column of this type in the place of the first one."""
+
+    def made(batch: Any) -> bytes:
+        column = pa.array([value] * batch.num_rows, kind)
+        return _encoded(pa.RecordBatch.from_arrays([column, *batch.columns[1:]], names=batch.schema.names), batch)
+
+    return made
+
+
+def _encoded(found: Any, of: Any) -> bytes:
+    return wire.encode([wire.marked(found, (of.schema.metadata or {})[wire.STREAM].decode())])
+
+
+def _empty_rows(batch: Any) -> Any:
+    nothing = pa.StructArray.from_buffers(pa.struct([]), 1 << 40, [None])
+    return pa.RecordBatch.from_struct_array(nothing)
+
+
+def _packed(batch: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(batch)
+    stream = sink.getvalue().to_pybytes()
+    return b"MTP1" + (1).to_bytes(4, "little") + len(stream).to_bytes(8, "little") + stream
+
+
+def _nested(depth: int) -> Any:
+    kind: Any = pa.int64()
+    for _ in range(depth):
+        kind = pa.list_(kind)
+    return kind
+
+
+# Answers that are Arrow, made of the first batch of a right one.
+FOREIGN: dict[str, Callable[[Any], bytes]] = {
+    "another type": _column(pa.float32(), 1.0),
+    "text": _column(pa.large_string(), "1"),
+    "no type": _column(pa.null()),
+    "a dictionary": _column(pa.dictionary(pa.int32(), pa.string()), "x" * 10_000),
+    "views": _column(pa.binary_view(), b"x" * 10_000),
+    "nested": _column(_nested(40)),
+    "other names": lambda batch: _encoded(batch.rename_columns([f"{name}2" for name in batch.schema.names]), batch),
+    "a column more": lambda batch: _encoded(batch.append_column("more", batch.column(0)), batch),
+    "no columns": lambda batch: _encoded(_empty_rows(batch), batch),
+    "compressed": _packed,
+    "another stream": lambda batch: wire.encode([wire.marked(batch, "9" * 5_000)]),
+    "two schemas": lambda batch: wire.encode([batch, batch.select(range(batch.num_columns - 1)), batch]),
+}
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +170,33 @@ def test_host_with_a_malformed_answer_costs_only_itself(patch: pytest.MonkeyPatc
         engine.ask("select count(*) n from t", timeout=ANSWER_TIMEOUT, require_all=True)
 
 
+def test_answer_of_malformed_parts_alone_is_an_error(patch: pytest.MonkeyPatch) -> None:
+    engine = made(patch, SCHEMAS, 16)
+    host = StandIn("host", SCHEMAS, {})
+    engine.hosts.append(host)
+    host.says = (b"x" * 100, 5)
+    with pytest.raises(QueryError, match="^host: a part of an answer is not Arrow"):
+        engine.ask("select count(*) n from t", timeout=ANSWER_TIMEOUT)
+
+
+@pytest.mark.parametrize("group", [2, 16])
+@pytest.mark.parametrize("sql", ["select count(*) n from t", "select x, g from t limit 9", "select a.x from t a join t b on a.g = b.g"])
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_host_with_foreign_arrow_costs_only_itself(patch: pytest.MonkeyPatch, group: int, sql: str, foreign: str) -> None:
+    engine = made(patch, SCHEMAS, group)
+    row = pa.RecordBatch.from_pylist([{"g": "a", "x": 1}], schema=SCHEMAS["t"])
+    hosts = [StandIn(f"host{n}", SCHEMAS, {"t": [row]}) for n in range(4)]
+    engine.hosts.extend(hosts)
+    whole = engine.ask(sql, timeout=ANSWER_TIMEOUT)
+    plan = planning.make(sql, SCHEMAS)
+    hosts[1].says = (FOREIGN[foreign](*planning.part(plan, {"t": (SCHEMAS["t"], [row])})[:1]), 5)
+    answer = engine.ask(sql, timeout=ANSWER_TIMEOUT)
+    assert [one.host for one in answer.coverage.missing] == ["host1"] and answer.coverage.hosts_answered == 3
+    hosts.pop(1)
+    del engine.hosts[1]
+    assert answer.table.num_rows <= whole.table.num_rows and answer.table.equals(engine.ask(sql, timeout=ANSWER_TIMEOUT).table)
+
+
 @pytest.mark.parametrize(
     "says", [b"", (b"", 0), (b"", 0, None), ("text", 0, []), (b"", "many", []), (b"", 0, ["one"]), (b"", 0, [9]), (b"", 0, [-1])]
 )
@@ -129,13 +209,17 @@ def test_group_of_a_malformed_leader_is_asked(patch: pytest.MonkeyPatch, says: o
     assert (coverage.hosts_answered, coverage.missing) == (4, ())
 
 
-def test_group_of_bytes_without_meaning_is_missing(patch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("data", [b"x" * 100, wire.encode([wire.marked(pa.RecordBatch.from_pydict({"n": ["many"]}), "0")])])
+def test_leader_of_bytes_without_meaning_costs_only_itself(patch: pytest.MonkeyPatch, data: bytes) -> None:
     engine = made(patch, SCHEMAS, 2)
-    hosts = [StandIn(f"host{n}", SCHEMAS, {}) for n in range(4)]
+    row = pa.RecordBatch.from_pylist([{"x": 1}], schema=SCHEMAS["t"])
+    hosts = [StandIn(f"host{n}", SCHEMAS, {"t": [row]}) for n in range(6)]
     engine.hosts.extend(hosts)
-    hosts[2].says_of_group = (b"x" * 100, 0, [])
-    coverage = engine.ask("select count(*) n from t", timeout=ANSWER_TIMEOUT).coverage
-    assert (coverage.hosts_answered, [one.host for one in coverage.missing]) == (2, ["host2", "host3"])
+    hosts[2].says_of_group = (data, 0, [])
+    hosts[4].says_of_group, hosts[5].says = (data, 0, []), "nothing"
+    answer = engine.ask("select count(*) n from t", timeout=ANSWER_TIMEOUT)
+    missing = [one.host for one in answer.coverage.missing]
+    assert (answer.coverage.hosts_answered, missing, answer.table.to_pylist()) == (3, ["host2", "host4", "host5"], [{"n": 3}])
 
 
 @pytest.mark.parametrize("group", [2, 16])

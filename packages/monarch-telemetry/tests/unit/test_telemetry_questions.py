@@ -37,7 +37,9 @@ def ignore(listener: object) -> None:
     pass
 
 
-@pytest.mark.parametrize("answer", [None, b"", (b"",), ("text", 1), (b"", "many"), (object, object)])
+@pytest.mark.parametrize(
+    "answer", [None, b"", (b"",), ("text", 1), (b"", "many"), (b"", -1), (b"", 10**5000), (bytes(DEFAULT.memory + 1), 1), (object, object)]
+)
 def test_host_with_a_malformed_answer_is_missing(answer: object) -> None:
     query: Any = SimpleNamespace(token=1, on_cancel=ignore, wait=wait)
     hosts: list[Any] = [Answers("good", (b"rows", 2)), Answers("bad", answer)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -72,3 +74,19 @@ def test_used_up_memory_is_read_from_the_text_of_the_engine() -> None:
     assert limit is not None
     assert (limit.limit, limit.value, limit.reached) == ("memory bytes", 1000, 3048)
     assert memory_limit("Divide by zero", 1000) is None
+
+
+def test_texts_that_rows_share_count_for_each() -> None:
+    # A view: the length of its text, its first bytes, the number of a buffer, and the place there.
+    view = struct.pack("<i4sii", 10_000, b"xxxx", 0, 0)
+    texts = pa.Array.from_buffers(pa.string_view(), 1_000, [None, pa.py_buffer(view * 1_000), pa.py_buffer(b"x" * 10_000)])
+    shared = wire.encode([wire.marked(pa.RecordBatch.from_arrays([texts], ["x"]), "0")])
+    assert wire.decode(shared, 1 << 24)[0].num_rows == 1_000
+    with pytest.raises(wire.Malformed, match="more than a host may send"):
+        wire.decode(shared, 1 << 20)
+
+
+def test_rows_without_columns_are_bounded() -> None:
+    nothing = pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), 1 << 40, [None]))
+    with pytest.raises(wire.Malformed, match="more than a host may send"):
+        wire.decode(wire.encode([wire.marked(nothing, "0")]), 1 << 20)

@@ -25,7 +25,7 @@ from monarch.telemetry._collector.keeping import Keeping, schemas
 from monarch.telemetry._collector.live import Live
 from monarch.telemetry._collector.options import Options
 from monarch.telemetry._collector.snapshots import Schedule
-from monarch.telemetry._sql import wire
+from monarch.telemetry._sql import expected, wire
 from monarch.telemetry._sql.context import version
 from monarch.telemetry._sql.functions import is_call
 from monarch.telemetry._sql.limits import Limits
@@ -153,9 +153,10 @@ class Collector(Actor):
         found = await asyncio.gather(mine, *(of(other) for other in others))
 
         def merged() -> tuple[bytes, int, list[int]]:
-            parts, scanned, without = wire.parts_of(found, given.memory)
+            made = Plan.from_json(plan, schemas())
+            parts, scanned, without = wire.parts_of(found, given.memory, lambda batches: expected.check(made, batches))
             # The first is that of this host.
-            return wire.encode(merge(Plan.from_json(plan, schemas()), parts, limits=given)), scanned, [place - 1 for place in without]
+            return wire.encode(merge(made, parts, limits=given)), scanned, [place - 1 for place in without]
 
         return await self._on_thread(merged)
 

@@ -33,7 +33,7 @@ from monarch.telemetry._sql.plan import Plan
 from monarch.telemetry._sql.problems import PlanMismatch
 from monarch.telemetry._sql.worker import WORKERS
 from monarch.telemetry._stacks.merged import StackReport
-from monarch.telemetry.errors import PartialAnswer, QueryTimeout, TelemetryError
+from monarch.telemetry.errors import PartialAnswer, QueryError, QueryTimeout, TelemetryError
 
 # An asker that never leaves.
 _STAYS = Asker()
@@ -89,8 +89,16 @@ class Engine:
                 host.rest()
         # Only now all collectors are known, to each of them.
         quiet = [host.proc for host in self._hosts if host.proc]
-        for future in [host.start().configure.call_one(tuple(self.options), quiet, 0.0) for host in self._hosts if host.proc]:
-            future.get(timeout=RESTART)
+        configured: list[Any] = []
+        deadline = time.monotonic() + RESTART
+        for host in self._hosts:
+            if host.proc:
+                # One that does not answer gets them when it is found again.
+                with suppress(Exception):
+                    configured.append(host.start(RESTART).configure.call_one(tuple(self.options), quiet, 0.0))
+        for future in configured:
+            with suppress(Exception):
+                future.get(timeout=max(0.0, deadline - time.monotonic()))
         others = ((host, differing(host.running, self.options)) for host in self._hosts if host.proc)
         other = next(((host, options) for host, options in others if options), None)
         if other is not None:
@@ -174,13 +182,23 @@ class Engine:
                 raise QueryTimeout(
                     f"no host has answered in {in_words(came - began)} ({reasons})", stage="parts", missing=[one.host for one in missing]
                 )
-            of_hosts = [one.data for one in parts.values()]
-            ANSWERS.had(sum(map(len, of_hosts)))
+            ANSWERS.had(sum(len(one.data) for one in parts.values()))
             own = self.own.tables(plan.reads)
-            finished = planner.finish(plan, of_hosts, own, hosts=list(parts), limits=limits, deadline=began + seconds, clock=query.clock)
-            table, rows, malformed = finished
-            for leader, why in malformed.items():
-                missing += tuple(Missing(host, why) for host in (leader, *parts.pop(leader).others))
+            # What leaders say has no meaning is asked of their members, which lead no other host: twice at most.
+            while True:
+                data = [one.data for one in parts.values()]
+                finished = planner.finish(plan, data, own, hosts=list(parts), limits=limits, deadline=began + seconds, clock=query.clock)
+                table, rows, malformed = finished
+                missing += tuple(Missing(*one) for one in malformed.items())
+                members = {member for leader in malformed for member in parts.pop(leader).others}
+                if not members:
+                    break
+                ask = Questions(query, plan.to_json(), limits, began + seconds * _SHARE)
+                ask.each([host for host in self._hosts if host.name in members])
+                parts |= ask.found
+                missing += tuple(Missing(*one) for one in ask.missing.items())
+            if missing and not parts and plan.way != "local":
+                raise QueryError("; ".join(f"{one.host}: {one.reason}" for one in missing))
         except PlanMismatch:
             if not cut:
                 raise

@@ -95,8 +95,8 @@ class Host:
         while not self._rests.wait(pause) and not is_ending():
             if self._handle is not None and self._handle is not ended:  # a question was first
                 return
-            # The host may be lost, or have no memory: the next question gets the reason.
-            with suppress(MonarchError, TimeoutError, RuntimeError, OSError):
+            # The host may be lost, have no memory, or answer anything: the next question gets the reason.
+            with suppress(Exception):
                 self.start(_TRY)
                 return
             pause = min(_LONGEST_PAUSE, 2 * pause)

@@ -14,7 +14,8 @@ from monarch.actor import ActorError, MonarchError, SupervisionError
 from monarch.telemetry._engine.host import Host, reason
 from monarch.telemetry._engine.running_queries import RunningQuery
 from monarch.telemetry._sql.limits import Limits
-from monarch.telemetry.errors import QueryError, QueryLimit, QueryTimeout
+from monarch.telemetry._sql.wire import is_number
+from monarch.telemetry.errors import QueryError, QueryTimeout
 
 # How long a collector may take to start, seconds, where a question finds that it has ended.
 RESTART = 5.0
@@ -98,8 +99,8 @@ class Questions:
         """Waits for a part. `QueryError` where the question is wrong, `SupervisionError` where the collector has ended."""
         try:
             match self._query.wait(future, self._left()):
-                case (bytes() as data, int() as scanned):
-                    self.found[host.name] = Part(self._checked(data), scanned)
+                case (bytes() as data, int() as scanned) if self._may_be(data, scanned):
+                    self.found[host.name] = Part(data, scanned)
                 case _:
                     self.missing[host.name] = "its answer is malformed"
         except TimeoutError:
@@ -116,10 +117,9 @@ class Questions:
         except (RuntimeError, OSError) as error:
             self.missing[host.name] = reason(error)
 
-    def _checked(self, data: bytes) -> bytes:
-        if len(data) > self._limits.memory:
-            raise QueryLimit("shipped bytes", self._limits.memory, len(data))
-        return data
+    def _may_be(self, data: bytes, scanned: int) -> bool:
+        """Whether a host may have sent so much: one with more to send refuses the question itself."""
+        return len(data) <= self._limits.memory and is_number(scanned)
 
     def leaders(self, groups: Sequence[Sequence[Host]]) -> list[Host]:
         """Asks the first host of each group for the parts of all; the hosts of groups that have to be asked one by one."""
@@ -139,9 +139,11 @@ class Questions:
         for hosts, future in asked:
             try:
                 match self._query.wait(future, self._left() * _LEADERS):
-                    case (bytes() as data, int() as scanned, unreached) if _are_places(unreached, len(hosts) - 1):
+                    case (bytes() as data, int() as scanned, unreached) if _are_places(unreached, len(hosts) - 1) and self._may_be(
+                        data, scanned
+                    ):
                         others = (host.name for place, host in enumerate(hosts[1:]) if place not in unreached)
-                        part = Part(self._checked(data), scanned, tuple(others))
+                        part = Part(data, scanned, tuple(others))
                     case _:
                         left += hosts
                         continue
@@ -160,4 +162,6 @@ class Questions:
 
 
 def _are_places(found: object, most: int) -> TypeGuard[list[int]]:
-    return isinstance(found, list) and all(isinstance(place, int) and 0 <= place < most for place in cast("list[object]", found))
+    if not isinstance(found, list) or len(cast("list[object]", found)) > most:
+        return False
+    return all(isinstance(place, int) and 0 <= place < most for place in cast("list[object]", found))

@@ -68,9 +68,11 @@ def nullable(schema: Any) -> Any:
 class Session:
     """Tables, and plans over them. One thread at a time."""
 
-    def __init__(self, tables: Tables, limits: Limits = DEFAULT, *, information_schema: bool = False) -> None:
+    def __init__(self, tables: Tables, limits: Limits = DEFAULT, *, information_schema: bool = False, show_columns: bool = False) -> None:
+        """With `show_columns`, EXPLAIN writes the columns of each node."""
         library = _library()
         config = library.SessionConfig().with_target_partitions(PARTITIONS).with_information_schema(information_schema)
+        config = config.set("datafusion.explain.show_schema", "true") if show_columns else config
         # Without room on disk: a query that needs more memory than its limit ends with an error that says so.
         runtime = library.RuntimeEnvBuilder().with_disk_manager_disabled().with_greedy_memory_pool(limits.memory)
         self._context = library.SessionContext(config, runtime)

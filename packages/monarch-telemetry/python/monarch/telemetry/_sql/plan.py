@@ -19,6 +19,7 @@ from monarch.telemetry._sql import functions, gate
 from monarch.telemetry._sql.context import Session, Tables, filter_sql, nullable
 from monarch.telemetry._sql.cuts import Cut, NoCut
 from monarch.telemetry._sql.expansion import check as check_expansion
+from monarch.telemetry._sql.expected import columns_of
 from monarch.telemetry._sql.growth import may_grow
 from monarch.telemetry._sql.limits import DEFAULT, Count, Limits
 from monarch.telemetry._sql.plan_bytes import UnknownPlan, partial_reduce, replaced
@@ -57,6 +58,8 @@ class Plan(NamedTuple):
     fragments: tuple[Fragment, ...] = ()
     # Tables and calls of table functions that it reads.
     reads: tuple[str, ...] = ()
+    # What batches of the cuts have, see `expected`.
+    columns: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """For the hosts; without the schemas, which they have."""
@@ -71,7 +74,7 @@ class Plan(NamedTuple):
                 Cut(tuple(node), tuple(run), None if final is None else tuple(final)) for node, run, final in fields["cuts"]
             )
             fields["fragments"] = tuple(Fragment(table, sql, tuple(columns)) for table, sql, columns in fields["fragments"])
-            fields["hidden"], fields["reads"] = tuple(fields["hidden"]), tuple(fields["reads"])
+            fields |= {name: tuple(fields[name]) for name in ("hidden", "reads", "columns")}
             return Plan(**fields, schemas=schemas)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise QueryError(f"this is no plan of a query: {error}") from None
@@ -100,7 +103,9 @@ def make(sql: str, schemas: Mapping[str, Any], *, limits: Limits = DEFAULT, cut:
         if cut and "Values:" not in text and not may_grow(sql) and not gate.reads_catalog(sql):
             found = _cut(stated, logical, sql, schemas, limits)
             if found is not None:
-                return found._replace(reads=reads)
+                columns = columns_of(_session_of(found.hidden, sql, schemas, limits, show_columns=True), sql, found.cuts)
+                if all(columns):
+                    return found._replace(reads=reads, columns=columns)
         whole = [Fragment(call, f"SELECT * FROM {call}", tuple(schemas[f"{functions.parsed(call)[0]}()"].names)) for call in calls]
         fragments = (*_fragments(logical, scanned, schemas, limits), *whole)
         return Plan(sql, "select", "ship", schemas, fragments=fragments, reads=reads)
@@ -265,6 +270,12 @@ def _skeleton(plan: Plan, limits: Limits) -> tuple[Session, Any]:
 
 
 def _planned(sql: str, schemas: Mapping[str, Any], hidden: Sequence[str], limits: Limits) -> tuple[Session, Any]:
+    session = _session_of(hidden, sql, schemas, limits)
+    return session, session.frame(sql)
+
+
+def _session_of(hidden: Sequence[str], sql: str, schemas: Mapping[str, Any], limits: Limits, *, show_columns: bool = False) -> Session:
+    """A session with the tables of a statement, and without rows of hosts."""
     tables: dict[str, tuple[Any, Sequence[Any]]] = dict(_none(schemas))
     for name in hidden:
         # One row of nulls: the planner knows what an empty table answers, hidden or not.
@@ -272,9 +283,9 @@ def _planned(sql: str, schemas: Mapping[str, Any], hidden: Sequence[str], limits
             schemas[name],
             [pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in schemas[name]], schema=nullable(schemas[name]))] * 2,
         )
-    session = Session(functions.mentioned(sql, tables), limits)
+    session = Session(functions.mentioned(sql, tables), limits, show_columns=show_columns)
     session.hide_sizes(hidden)
-    return session, session.frame(sql)
+    return session
 
 
 def _counted(batches: Iterator[Any], count: Count, stream_name: str) -> Iterator[Any]:

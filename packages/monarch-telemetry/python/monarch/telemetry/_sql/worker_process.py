@@ -14,8 +14,8 @@ from itertools import zip_longest
 from typing import Any
 
 from monarch.telemetry._arrow import pa
+from monarch.telemetry._sql import expected, wire
 from monarch.telemetry._sql import plan as planning
-from monarch.telemetry._sql import wire
 from monarch.telemetry._sql.limits import Limits
 from monarch.telemetry._sql.worker import OUT_OF_MEMORY, most_planning, most_working, receive, send
 from monarch.telemetry.errors import QueryError, QueryLimit, QueryTimeout
@@ -70,15 +70,16 @@ class _Answers:
         view, parts, at, malformed = memoryview(data), list[list[Any]](), 0, dict[str, str]()
         for size, host in zip_longest(head["sizes"], head["hosts"]):
             try:
-                parts.append(wire.decode(view[at : at + size], size))
+                batches = wire.decode(view[at : at + size], max(size, limits.memory))
+                if host is not None:
+                    expected.check(plan, batches)
+                parts.append(batches)
             except wire.Malformed as error:
                 if host is None:
                     raise
                 malformed[host] = str(error)
             at += size
         own = wire.by_stream(parts.pop()) if head["own"] else {}
-        if malformed and not parts:
-            raise QueryError("; ".join(f"{host}: {why}" for host, why in malformed.items()))
         rows = sum(batch.num_rows for part in parts for batch in part)
         if own:
             tables = {name: (self._schemas[name], batches) for name, batches in own.items()}
