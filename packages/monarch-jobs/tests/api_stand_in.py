@@ -53,7 +53,7 @@ class ApiStandIn:
         self.authority.issue("server", "server", hosts=tuple(hosts))
         self.answer = answer
         self.requests: list[Asked] = []
-        # The port that stands for that of a pod; the error that the kubelet would report in its place.
+        # The port that replaces that of a pod; the error that the kubelet would report instead.
         self.pod_port, self.pod_error = 0, ""
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(self.authority.certificate("server"), self.authority.key("server"))
@@ -91,7 +91,7 @@ class ApiStandIn:
                 return wrapped, place
 
             def handle_error(self, request: Any, client_address: Any) -> None:
-                pass  # clients that go away, which tests make them do
+                pass  # clients that disconnect, as tests make them do
 
         class Handler(_Handler):
             owner = stand_in

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-# Shared by the categories; the second has what runs scripts.
+# The shared modules of the categories; the second folder has the module that runs scripts.
 sys.path += [str(HERE), str(HERE.parents[1] / "monarch-core" / "tests" / "process")]
 
 

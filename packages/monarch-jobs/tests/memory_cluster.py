@@ -19,7 +19,7 @@ class MemoryCluster(Cluster):
     """Keeps what is applied; a test plays controllers and nodes. `refuse` raises what a request is refused with."""
 
     def __init__(self, namespace: str = "research") -> None:
-        # Nothing is sent there.
+        # Nothing is sent to this address.
         self.connection = ApiConnection(Endpoint("https://memory.example", "memory", proxy=""), Identity())
         self.namespace = namespace
         self.title = "kubernetes job 11111111"

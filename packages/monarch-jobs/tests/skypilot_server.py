@@ -23,7 +23,7 @@ from tools.ports import PortBlock
 USER_HASH = "00c0ffee"  # SkyPilot's identifier of a user; a part of the names of clusters
 # SkyPilot leaves these in the temporary folder, of its server and of nodes, whose paths are fixed.
 _LEFT = ("sky-tmp*", "sky_app_*", "sky_setup_*", "sky_ssh_*", f"*-{USER_HASH}")
-START_TIMEOUT_S = 240.0  # 8 s on a machine that is not busy, a minute on one that compiles
+START_TIMEOUT_S = 240.0  # seconds: 8 on an idle machine, a minute on one that compiles
 _UV = """#!/bin/sh
 # {python} in place of 3.10, which would be downloaded; the packages of nodes are kept between runs.
 count=$#
@@ -120,7 +120,7 @@ class SkyPilotServer:
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in logs if path.exists())
 
     def _environment(self) -> dict[str, str]:
-        # What pytest and its caller have set is not for SkyPilot.
+        # Variables of pytest and its caller are not for SkyPilot.
         kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "TZ", "SSL_CERT_FILE")}
         return {**kept, **self.env}
 

@@ -112,7 +112,7 @@ class Both(Owner):
 class Reader(Actor):
     def __init__(self, **variables):
         os.environ.update(variables)
-        # Of no interest here, and standard error is looked at.
+        # The warning does not matter here, and tests check standard error.
         warnings.simplefilter("ignore", RDMATcpFallbackWarning)
         self.kept = []
 

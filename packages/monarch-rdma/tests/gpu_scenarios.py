@@ -24,7 +24,7 @@ import monarch.actor
 from monarch.actor import Channel, this_host
 from monarch.rdma import RDMABuffer, RDMATcpFallbackWarning, probe
 
-# Less than a pinned piece, and more than two.
+# One byte, less than a pinned piece, and more than two.
 SIZES = (1, 5000, (9 << 20) + 1)
 
 
@@ -70,7 +70,7 @@ def handles():
     assert buffer.size() == nbytes and not buffer.readonly
     cuts = [(0, 1), (5, 100), (nbytes - 7, 7)]
     assert reader.parts.call_one(buffer, cuts).get() == [pattern(nbytes)[start : start + length] for start, length in cuts]
-    # Of a part of a part, given on.
+    # A part of a part is passed on.
     part = buffer.restrict(offset=1000, length=500, readonly=False).restrict(offset=100, length=50, readonly=False)
     assert reader.read.call_one(part).get() == pattern(nbytes)[1100:1150]
     reader.write.call_one(part, b"part", offset=10).get()
@@ -95,7 +95,7 @@ def the_owner_keeps_what_is_shared():
     reader.keep.call_one(buffers).get()
     owner.forget_the_tensor.call_one().get()
     assert reader.read_kept.call_one().get() == [pattern(3000, i) for i in range(20)]
-    # They are of one allocation, which is opened once, and closed with the last handle.
+    # They belong to one allocation, which is opened once, and closed with the last handle.
     assert reader.settled_imports.call_one(1).get()
     for i in range(20):
         owner.drop.call_one(i).get()
@@ -104,7 +104,7 @@ def the_owner_keeps_what_is_shared():
     del buffers
     assert reader.settled_imports.call_one(0).get()
     eventually("no allocation is open", lambda: owner.counts.call_one().get(), lambda counts: counts == (0, 0))
-    # And once more, by the same.
+    # The same reader does it once more.
     buffer = owner.share.call_one(3000, seed=5).get()
     assert reader.read.call_one(buffer).get() == pattern(3000, 5)
 
@@ -164,7 +164,7 @@ def probed():
 def expandable_segments():
     """The setting of torch, and what stands for it."""
     owner, reader = pair(owner={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "MONARCH_FAKE_NO_EXPORT": "1"})
-    # Of more than one piece of the allocator.
+    # The memory has more than one piece of the allocator.
     nbytes = (33 << 20) + 5
     buffer = owner.share.call_one(nbytes).get()
     assert reader.path.call_one(buffer).get() == "cuda-ipc+staged"
@@ -188,7 +188,7 @@ def another_host():
                 assert reader.read.call_one(buffer, here).get() == pattern(nbytes, nbytes), (nbytes, there, here)
                 reader.write.call_one(buffer, b"!", here, offset=nbytes - 1).get()
                 assert owner.content.call_one().get() == pattern(nbytes, nbytes)[:-1] + b"!"
-        # The client, which nobody can dial.
+        # The client is the reader, and no process can dial it.
         buffer = owner.share.call_one(nbytes).get()
         got = memoryview(bytearray(nbytes))
         buffer.read_into(got).get()
@@ -255,7 +255,7 @@ def devices_that_cannot_reach_the_readers_gpu():
         pass
 
 
-# Of these only what stands for a driver can be had to do it.
+# Only the stand-in for a driver can be made to do this.
 
 
 def two_devices_that_are_seen_in_another_order():
@@ -290,7 +290,7 @@ def memory_that_is_not_exported():
     assert reader.read.call_one(part).get() == pattern(SIZES[-1], SIZES[-1])[1000:1100]
     reader.write.call_one(part, b"part", "host", offset=50).get()
     assert owner.content.call_one().get()[1050:1054] == b"part"
-    # A handle that claims to be writable, or longer than it is.
+    # These handles claim to be writable, or longer than they are.
     frozen = owner.share.call_one(5000, readonly=True).get()
     frozen._readonly = frozen._handle.readonly = False
     failed = reader.write_outcome.call_one(frozen, b"x").get()

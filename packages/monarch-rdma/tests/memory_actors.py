@@ -25,7 +25,7 @@ def descriptors() -> int:
     for fd in os.listdir("/proc/self/fd"):
         try:
             count += os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:monarch-rdma")
-        except FileNotFoundError:  # that of the listing, or closed meanwhile
+        except FileNotFoundError:  # the descriptor of the listing, or closed meanwhile
             continue
     return count
 
@@ -50,7 +50,7 @@ def bulk_connections() -> int:
     """Sockets that others have opened to this process's memory, and that are still open."""
     name = f"@monarch-bulk-{this_process().member.proc:016x}"
     with open("/proc/net/unix") as f:
-        # The seventh word is the number of the socket; a listener has the flag that it accepts.
+        # The seventh word is the number of the socket; a listener has the flag of accepting sockets.
         rows = [line.split() for line in f if line.rstrip().endswith(name)]
     own: set[str] = set()
     for fd in os.listdir("/proc/self/fd"):

@@ -166,7 +166,7 @@ class Rail:
     def register_dma_buffer(self, descriptor, offset, nbytes, *, remote_read=False, remote_write=False):
         if (folder() / f"nodma.{self.port.device}").exists():
             raise OSError(95, "not supported")
-        # The stand-in for a driver says by the position where in its file the memory begins, if it does not say it by the offset.
+        # The stand-in for a driver gives the begin of the memory by the position in its file, if not by the offset.
         start = os.lseek(descriptor, 0, os.SEEK_CUR) + offset
         length = min(nbytes, os.fstat(descriptor).st_size - start)
         mapped = (ctypes.c_char * length).from_buffer(mmap.mmap(descriptor, length, offset=start))

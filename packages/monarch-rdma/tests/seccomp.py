@@ -7,7 +7,7 @@ import os
 import platform
 import struct
 
-# System calls: seccomp, process_vm_readv, process_vm_writev.
+# Numbers of the system calls seccomp, process_vm_readv, process_vm_writev.
 NUMBERS = {"x86_64": (317, 310, 311), "aarch64": (277, 270, 271)}
 _LOAD_NUMBER, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _EPERM = 0x7FFF0000, 0x00050001

@@ -48,7 +48,7 @@ class Owner:
 
 
 def pattern(nbytes):
-    # Of a period that divides neither packets nor slices.
+    # The period of the pattern divides neither packets nor slices.
     return (bytes(range(251)) * (nbytes // 251 + 1))[:nbytes]
 
 

@@ -39,7 +39,7 @@ def enforce(scope: int) -> None:
     """Before there are other threads."""
     _show(scope)
     here, there = socket.socketpair()
-    # Not a thread of this process: who asks may hold the GIL.
+    # A fork instead of a thread: the querying thread may hold the GIL.
     if os.fork() == 0:
         here.close()
         try:
@@ -69,7 +69,7 @@ class _Rule:
     def __init__(self, scope: int, questions: int) -> None:
         self.scope = scope
         self.questions = questions
-        # Whom processes have named, by process.
+        # The processes that others have named, by process.
         self.named: dict[int, int] = {}
 
     def answer(self) -> None:
@@ -82,7 +82,7 @@ class _Rule:
                 fcntl.ioctl(self.questions, _RECEIVE, question)
                 id, thread, _, number, _, _, first, second, *_ = _QUESTION.unpack(question)
                 fcntl.ioctl(self.questions, _SEND, _ANSWER.pack(id, 0, *self._answer(_process(thread), number, first, second)))
-            except FileNotFoundError:  # killed while it was asking
+            except FileNotFoundError:  # killed during its query
                 continue
 
     def _answer(self, process: int, number: int, first: int, second: int) -> tuple[int, int]:

@@ -15,10 +15,10 @@ import monarch.actor
 from tools.k8s.administration import Administration
 from tools.k8s.cluster import KubeCluster, missing
 
-# Of which starting the cluster, before the first test, is most on a busy machine, and after some tests the end of the namespace.
+# Seconds. On a busy machine most of it is the start of the cluster, before the first test, and after some tests the end of the namespace.
 LIMIT_S = 300
-# Controllers that were without the API server ask it again after up to 30 s (client-go's reflectors), one after another here: pods, then
-# what the garbage collector and the namespace controller watch.
+# Seconds: controllers that were without the API server query it again after up to 30 s (client-go's reflectors), here one after another:
+# pods, then the objects of the garbage collector and the namespace controller.
 NAMESPACE_END_S = 150
 HERE = Path(__file__).parent
 
@@ -36,7 +36,7 @@ def failures_do_not_end_pytest() -> None:
     def ignore(_: object) -> None:
         pass
 
-    # For good: that of the last test may come when pytest is done.
+    # The hook is never restored: the last test's failure may come when pytest is done.
     monarch.actor.unhandled_fault_hook = ignore
 
 

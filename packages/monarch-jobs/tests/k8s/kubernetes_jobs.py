@@ -20,7 +20,7 @@ from tools.k8s.cluster import KubeCluster
 from tools.k8s.images import HOST
 from tools.project import ROOT
 
-# For pods on a busy machine.
+# Seconds for pods on a busy machine.
 PODS_S = 90.0
 
 Template = dict[str, Any]

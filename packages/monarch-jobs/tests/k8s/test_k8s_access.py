@@ -153,7 +153,7 @@ def test_watch_and_requests_survive_a_restart_of_the_api_server(api: Cluster, cl
     restarting.start()
     eventually("the server has gone or is back", lambda: not restarting.is_alive() or not _is_up(cluster))
     restarting.join()
-    # On the connections of before the restart.
+    # These requests use the connections from before the restart.
     api.apply(ours("after"))
     eventually("the addition after the restart", lambda: watched.has("ADDED", "after"))
 
@@ -201,7 +201,7 @@ def use(api: Cluster, resource: str, verb: str) -> None:
         Forward(api, "none", 1).start()
     elif verb in ("create", "patch"):
         version, _, name = kind.rpartition("/")
-        # A mesh has a name of the user's, so clients make it only where there is none.
+        # A mesh has a name of the user's, so clients make it only if there is none.
         make = api.create if base == "monarchmeshes" else api.apply
         make({"apiVersion": version, "kind": name, "metadata": {"name": "one"}, **_SPECS.get(base, {})})
     elif verb == "delete":

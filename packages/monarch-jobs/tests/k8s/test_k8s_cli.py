@@ -166,7 +166,7 @@ signal.pause()
 
 
 def test_interrupted_run_leaves_no_workers_that_have_no_pods(cluster: KubeCluster, namespace: str, template: str, tmp_path: Path) -> None:
-    # That of the script.
+    # The quota is that of the script.
     cluster.kubectl("create", "quota", "small", "--hard=pods=1", "-n", namespace)
     eventually("the quota", lambda: cluster.kubectl("get", "quota", "small", "-n", namespace, "-o", "jsonpath={.status.hard.pods}"))
     argv = [*COMMAND, "run", script(tmp_path, WAITING), "--pod-template", template, "-n", namespace, "--mesh", "workers=2"]
@@ -184,7 +184,7 @@ def test_deleted_pod_ends_a_run(cluster: KubeCluster, namespace: str, template: 
         assert process.stdout is not None and process.stdout.readline() == "started\n"
         cluster.kubectl("delete", "pods", "--all", "-n", namespace, "--wait=false")
         _, err = process.communicate(timeout=60)
-    # Either the end of its container is seen, or that it is gone.
+    # The client sees either the end of its container, or that it is gone.
     assert (process.returncode, "was removed while the script ran" in err) == (143, True) or (
         process.returncode == 4 and "the pod of the script is gone" in err
     ), err

@@ -122,7 +122,7 @@ def test_two_clusters_at_once_and_nothing_left_of_either(cluster: KubeCluster, t
     directory = tmp_path / "second"
     command = [sys.executable, "-m", "tools.k8s"]
     before = traces(directory)
-    # It returns when no process has its output open any more: the cluster does not.
+    # The command returns when no process has its output open any more: the cluster does not have it open.
     argv = [*command, "up", str(directory), "--nodes", "1"]
     up = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert up.returncode == 0, up.stdout

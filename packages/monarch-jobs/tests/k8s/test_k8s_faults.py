@@ -102,7 +102,7 @@ def test_state_after_replacement_by_the_cluster_has_the_new_pod(jobs: Jobs) -> N
 def test_worker_that_has_completed_its_index_is_started_again(jobs: Jobs) -> None:
     job = jobs()
     state = jobs.joined(job)
-    # As an idle one ends, with exit code 0.
+    # The worker ends like an idle one, with exit code 0.
     procs = state.workers.slice(hosts=1).spawn_procs({"procs": 1})
     procs.spawn("victim", Victim).end_worker.broadcast(signal.SIGTERM)
     jobs.until(job, "the end of the worker", lambda status: "exit code 0" in status.hosts[1].detail)
@@ -175,7 +175,7 @@ def test_lost_node_is_left_by_heal(jobs: Jobs, workload: Any) -> None:
     job = jobs(workload=workload, replicas=2)
     jobs.joined(job)
     nodes = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in jobs.pods()}
-    # The scheduler may have put both there.
+    # The scheduler may have placed both ranks there.
     ranks = [host.rank for host in job.status().hosts if nodes[host.name] == "node2"]
     if not ranks:
         pytest.skip("the scheduler has put both pods on the other node")

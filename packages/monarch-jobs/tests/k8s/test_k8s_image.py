@@ -55,7 +55,7 @@ def operator(started_cluster: KubeCluster) -> str:
 def _known_to_nodes(cluster: KubeCluster, dockerfile: str, name: str) -> str:
     if lacking := image_build.missing():
         pytest.skip(lacking)
-    # Not that of KubeCluster, which imports it on every node that comes back in a later test.
+    # The method of KubeCluster would import the image on every node that comes back in a later test.
     Administration.import_image(cluster, image_build.built(DOCKERFILES / dockerfile, name))
     return name
 
@@ -121,7 +121,7 @@ print(job.state(cached_path=None).workers.spawn_procs().spawn("hello", Hello).us
 
 
 def test_command_of_slim_image_is_a_worker(cluster: KubeCluster, namespace: str, slim: str) -> None:
-    # It has no secret here, and says where it looks for one.
+    # The container has no secret here, and prints the place where it expects one.
     cluster.kubectl("run", "own", f"--image={slim}", "--restart=Never", "-n", namespace)
     cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", "pod/own", "-n", namespace, "--timeout=60s", timeout=90)
     assert "tcp://*:26600 needs one of: secret= (or MONARCH_JOB_SECRET_FILE)" in cluster.kubectl("logs", "own", "-n", namespace)
@@ -139,7 +139,7 @@ def test_operator_of_its_image_makes_meshes_of_slim_image(jobs: Jobs, slim: str,
         assert _answers(jobs, job) == [(6, 1000), (6, 1000)]
         job.kill()
     finally:
-        # What is not in the namespace; the definition stays for other tests.
+        # These objects are not in the namespace; the definition stays for other tests.
         cluster.kubectl("delete", "clusterrole,clusterrolebinding", "monarch-operator", "--ignore-not-found")
 
 
@@ -163,7 +163,7 @@ def _add(jobs: Jobs, job: KubernetesJob, image: str) -> KubernetesJob:
 def _answers(jobs: Jobs, job: KubernetesJob) -> list[tuple[int, int]]:
     """The answer of an actor on every host, and the user that it runs as."""
 
-    # The image has no module of these tests, so the class goes with the call.
+    # The image has no module of these tests, so the class is sent with the call.
     class Digits(Actor):
         @endpoint
         def total(self, text: str) -> tuple[int, int]:

@@ -86,7 +86,7 @@ def test_pods_that_are_there_already_are_attached_and_stay(jobs: Jobs) -> None:
     assert owner._ids is not None
     secret = f"{owner._ids['anchor']}-join"
     uids = {pod["metadata"]["uid"] for pod in jobs.pods()}
-    # The second one finds the workers that the end of the first one has left.
+    # The second job finds the workers that the end of the first one has left.
     for _ in range(2):
         job = KubernetesJob(jobs.namespace, join_secret=secret)
         job.add_mesh(
@@ -171,7 +171,7 @@ def test_monarch_meshes_are_made_by_operator(jobs: Jobs, tmp_path: Path) -> None
 
 
 def test_suspended_job_is_pending_until_it_is_resumed(jobs: Jobs) -> None:
-    # As Kueue does with a job that waits in its queue.
+    # Kueue does this with a job that waits in its queue.
     job = jobs(replicas=1)
     job.apply()
     name = json.loads(jobs.cluster.kubectl("get", "jobs", "-n", jobs.namespace, "-o", "json"))["items"][0]["metadata"]["name"]
@@ -241,7 +241,7 @@ def test_fresh_process_attaches_again(jobs: Jobs, route: str, tmp_path: Path, pr
     job.apply()
     job.dump("job.json")
     status = jobs.until(job, "workers that listen", lambda status: all(host.address for host in status.hosts))
-    # As a port that the user forwards to the first pod.
+    # This acts as a port that the user forwards to the first pod.
     proxy.lead_to((status.hosts[0].address or "").partition("@")[2])
     script = tmp_path / "client.py"
     script.write_text(_CLIENT)

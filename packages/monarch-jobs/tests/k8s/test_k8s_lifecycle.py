@@ -55,7 +55,7 @@ def test_two_clients_heal_one_pod(jobs: Jobs) -> None:
     jobs.until(job, "the loss of the pod", lambda status: status.hosts[0].phase == "lost")
     report = other.heal(timeout=PODS_S)
     assert [host.rank for host in report.replaced] == [0]
-    # What the other one has healed is found.
+    # The job finds the workers that the other process has healed.
     report = job.heal(timeout=PODS_S)
     assert not report.replaced and not report.missing
     state = job.state("job.json")
@@ -78,7 +78,7 @@ def test_allocation_of_cached_file_is_used_again(jobs: Jobs) -> None:
     again, other = jobs(replicas=1), jobs(replicas=2)
     again.state("job.json")
     assert again.apply_id == first.apply_id
-    # It cannot run this: it is killed and another one takes its place.
+    # The interpreter is killed and another one takes its place.
     other.state("job.json")
     assert other.apply_id != first.apply_id
     assert first.status().phase == "ended"
@@ -153,7 +153,7 @@ def test_given_configuration_is_written_nowhere_and_needed_again(jobs: Jobs) -> 
     code = "from monarch.job import job_load; job_load('job.json').status()"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert "CredentialsError" in result.stderr and "from_config" in result.stderr
-    # In this process, the one that was given last is at hand.
+    # This process has the job that was given last.
     again = job_load("job.json")
     assert again.status().phase in ("pending", "running")
     again.kill()
@@ -163,7 +163,7 @@ def test_given_configuration_is_written_nowhere_and_needed_again(jobs: Jobs) -> 
 def test_verbs_of_core_reach_pods(jobs: Jobs) -> None:
     job = jobs()
     job.apply()
-    # Without a client that would tell of its pods.
+    # There is no client that would report its pods.
     job.dump(DEFAULT_JOB_PATH)
     jobs.until(job, "pods that have joined", lambda status: all(host.phase == "joined" for host in status.hosts))
     for verb in ("ps", "stack"):
@@ -172,6 +172,6 @@ def test_verbs_of_core_reach_pods(jobs: Jobs) -> None:
         for host in job.status().hosts:
             _, _, section = done.stdout.partition(f"=== {host.mesh}[{host.rank}]\n")
             assert re.match(rf"agent \d+ on \S+-{host.rank}: ", section), done
-    # A process that has not looked at the job before has their output too.
+    # A process that has not queried the job before has their output too.
     done = subprocess.run([*ARGV, "logs"], capture_output=True, text=True, timeout=PODS_S)
     assert done.stdout.count("listening at ") == len(job.status().hosts) and done.stderr == "", done

@@ -175,7 +175,7 @@ def test_bad_meshes_are_refused(api: Cluster) -> None:
 def test_definition_of_a_mesh(cluster: KubeCluster, api: Cluster) -> None:
     mesh = api.apply(_mesh(api.namespace, replicas=2))
     assert mesh["spec"]["port"] == 26600
-    # A status is written apart, and by no one else.
+    # A status is written separately, and only by its owner.
     api.patch(names.MESH_KIND, "workers", {"status": {"readyReplicas": 9}})
     assert "status" not in (api.get(names.MESH_KIND, "workers") or {})
     condition = {"type": "Ready", "status": "False", "reason": "Waiting", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}

@@ -168,7 +168,7 @@ def test_changed_image_is_not_fought(api: Cluster, cluster: KubeCluster, start: 
     start().await_ready()
     api.apply(_mesh(api, template))
     _await_ready(api)
-    # What a webhook does that takes images from a mirror.
+    # A webhook that takes images from a mirror does this.
     mirrored = "mirror.example.com/host:1"
     cluster.kubectl("-n", api.namespace, "set", "image", "statefulset/workers", f"worker={mirrored}", "--field-manager=mirror")
     api.apply(_mesh(api, template, labels={"step": "2"}, replicas=2))
@@ -218,7 +218,7 @@ def test_second_operator_takes_over(api: Cluster, start: Start, template: Object
     second.await_log(f"waiting: {holder} is the leader")
     assert second.get("/readyz")[0] == 200
     assert first.end() == 0
-    # Released, so that nothing waits for its expiry.
+    # The lease is released, so that nothing waits for its expiry.
     second.await_ready()
     assert _holder(api) not in ("", holder)
     api.apply(_mesh(api, template))
@@ -291,7 +291,7 @@ def test_objects_of_a_manifest_are_adopted(api: Cluster, cluster: KubeCluster, s
     for kind, item in ((SET, made), (SERVICE, service)):
         assert item["metadata"]["uid"] == uids[kind]
         assert [owner["uid"] for owner in item["metadata"]["ownerReferences"]] == [mesh["metadata"]["uid"]]
-    # As the operator makes them, and no more.
+    # The ports are those that the operator makes, and no others.
     assert [port["port"] for port in service["spec"]["ports"]] == [26600] and "theirs" not in service["metadata"]["labels"]
     assert [container["name"] for container in made["spec"]["template"]["spec"]["containers"]] == ["worker"]
     if way == "apply":
@@ -307,7 +307,7 @@ def test_objects_of_a_manifest_are_adopted(api: Cluster, cluster: KubeCluster, s
 def test_operator_is_installed_over_the_definition_of_others(api: Cluster, cluster: KubeCluster, start: Start, template: Object) -> None:
     other = install.crd()
     schema = other["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    # As an operator has it that knows no generation.
+    # This is the state of an operator without a generation.
     del schema["properties"]["status"]["properties"]["observedGeneration"]
     schema["description"] = "Theirs."
     cluster.kubectl("replace", "--field-manager=helm", "-f", "-", stdin=json.dumps(other))
@@ -357,7 +357,7 @@ def test_bad_meshes_do_not_stop_others(api: Cluster, cluster: KubeCluster, start
     }
     for mesh in meshes.values():
         api.apply(mesh)
-    # Deeper than a decoder that recurses can follow.
+    # The nesting is deeper than a recursive decoder can follow.
     deep = json.dumps(_mesh(api, {"spec": {"containers": []}}, "deep")).replace("[]", "[" * 3000 + "]" * 3000)
     path = f"/apis/monarch.pytorch.org/v1alpha1/namespaces/{api.namespace}/monarchmeshes"
     cluster.kubectl("create", "--raw", path, "-f", "-", stdin=deep)
@@ -382,7 +382,7 @@ def test_bad_meshes_do_not_stop_others(api: Cluster, cluster: KubeCluster, start
         assert (event["type"], event["reason"]) == ("Warning", found["reason"]) and text in event["message"]
     assert "Traceback" not in operator.log()
     assert 'monarch_operator_reconciles_total{result="error"}' in operator.get("/metrics", "metrics")[1]
-    # The one that is put right is served.
+    # The corrected mesh is served.
     api.apply(_mesh(api, template, "invalid"), force=True)
     _await_ready(api, "invalid")
 

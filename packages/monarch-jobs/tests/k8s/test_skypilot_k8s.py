@@ -24,19 +24,19 @@ from tools.k8s.build import KUBE
 from tools.k8s.cluster import KubeCluster
 from tools.k8s.images import HOST
 
-# A minute on a machine that does nothing else: SkyPilot installs itself on the nodes.
+# The test takes a minute on an idle machine: SkyPilot installs itself on the nodes.
 pytestmark = pytest.mark.timeout(1500)
 JOINED_S = 1200.0
 RESOURCES = {"infra": "kubernetes", "cpus": 1, "memory": "1+", "image_id": f"docker:{HOST}"}
-# What SkyPilot runs on nodes, and would install there.
+# Programs that SkyPilot runs on nodes, and would install there.
 PROGRAMS = ("sudo", "rsync", "curl", "wget", "nc", "gcc", "patch", "lspci", "sshd", "socat")
-# Where the user of a pod, root, has programs.
+# The folder of programs of a pod's user, root.
 _PROGRAMS = Path("/", "root", ".local", "bin")
-# Beside what the pods of other tests mount: SkyPilot sets up an sshd, so `/etc` and what programs write is the pod's own.
+# The additional set-up beside the mounts of other tests: SkyPilot sets up an sshd, so `/etc` and written files are the pod's own.
 _COPY = "cd /node/etc && /busybox cp -a . /own/etc/ && /busybox rm -f /own/etc/ssh/ssh_host*; /busybox mkdir -p /own/etc/apt"
 
 
-# As another program of the user: SSH finds the home of its user in /etc/passwd, whatever HOME is.
+# Runs like another program of the user: SSH takes the home of its user from /etc/passwd, whatever HOME is.
 _AT_HOME = 'mount --bind "$1" /etc/passwd && shift && exec "$@"'
 _CLIENT = """
 import json, os, sys

@@ -18,10 +18,10 @@ from monarch.job.spmd import SPMDJob, serve
 from monarch.spmd import RestartPolicy, SPMDFailure
 from tools.k8s.cluster import KubeCluster
 
-# Where the pods have the directory of the client.
+# The path of the client's directory in the pods.
 PLACE = "/project"
 NAMES = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
-# Rank 0 listens where the others dial: in pods, no other address than that of its pod works.
+# Rank 0 listens at the address that the others dial: in pods, only the address of its pod works.
 PROGRAM = f"""
 import os, socket, sys
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -39,7 +39,7 @@ else:
             continue
 print("FIRST", os.uname().nodename, *(os.environ[name] for name in {NAMES}), *sys.argv[1:])
 """
-# The first attempt waits to be disturbed.
+# The first attempt waits until the test disturbs it.
 WAITS = """
 import os, signal
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -98,11 +98,11 @@ def test_launch_on_pods(jobs: Jobs, served: SPMDJob, tmp_path: Path, capfd: pyte
     assert first == expected("FIRST", nodes) and [node[-2:] for node in nodes] == ["-0", "-1"]
     pods = uids(jobs)
     assert len(pods) == 2
-    # On the same pods, with an edited program.
+    # The run is on the same pods, with an edited program.
     program.write_text(PROGRAM.replace("FIRST", "SECOND"))
     served.run_spmd()
     assert lines(capfd.readouterr().out) == expected("SECOND", nodes)
-    # In another process, which knows no more than the file.
+    # The run is in another process, which knows only the file.
     program.write_text(PROGRAM.replace("FIRST", "THIRD"))
     again = subprocess.run([sys.executable, "-c", RUN_AGAIN], capture_output=True, text=True, timeout=PODS_S, check=False)
     assert again.returncode == 0, again.stderr
@@ -134,7 +134,7 @@ def test_lost_pod_is_healed_during_a_run(jobs: Jobs, served: SPMDJob, tmp_path: 
     found = [line for line in lines(out) if line != ["waits"]]
     assert found == expected("FIRST", [found[0][1], found[2][1]], attempt=1)
     assert "healed and restarted" in err and "all 2 hosts are there" in err
-    # The other pod, and the mount on the new one, which has the program.
+    # One pod is the other one, and the new one has the mount with the program.
     assert len(uids(jobs) & before) == 1
     status = served.status()
     assert [host.phase for host in status.hosts] == ["joined"] * 2 and status.hosts[0].name != name

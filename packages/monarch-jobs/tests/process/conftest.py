@@ -9,5 +9,5 @@ import monarch.actor
 
 @pytest.fixture(scope="session", autouse=True)
 def failures_do_not_end_pytest() -> None:
-    # For good: that of the last test may come when pytest is done.
+    # The hook is never restored: the last test's failure may come when pytest is done.
     monarch.actor.unhandled_fault_hook = lambda failure: None

@@ -126,7 +126,7 @@ def test_pod_that_does_not_read_stops_the_writer(forward: Forward, pod: Pod) -> 
                 return True
             return False
 
-        # Full three times in a row: no buffer on the route takes more.
+        # The buffers are full three times in a row: none on the route takes more.
         sizes: list[int] = []
 
         def is_still() -> bool:
@@ -136,7 +136,7 @@ def test_pod_that_does_not_read_stops_the_writer(forward: Forward, pod: Pod) -> 
 
         eventually("the writer waits", is_still)
         assert sent < 64 << 20
-        # Others are not delayed by it.
+        # Other connections are not delayed by it.
         pod.free.set()
         sock.settimeout(20)
         assert len(read(sock, sent)) == sent
@@ -157,7 +157,7 @@ def test_program_that_has_ended_sending_still_receives(forward: Forward, pod: Po
         sock.shutdown(socket.SHUT_WR)
         pod.free.set()
         assert read(sock, 8) == b"question"
-        # And the pod sees the end.
+        # The pod sees the end, too.
         assert sock.recv(1) == b""
     eventually("the pod sees the end", lambda: pod.ended == 1)
 

@@ -123,7 +123,7 @@ def test_a_worker_that_was_started_again(workers: Workers) -> None:
     workers.processes[1].wait()
     with pytest.raises(SupervisionError):
         where.parent.call_one().get()
-    # Nobody has done anything about it.
+    # No process has replaced the host.
     report = job.heal(timeout=0.2)
     assert (report.restarted, report.replaced) == ([], [])
     assert [(host.mesh, host.rank, host.phase) for host in report.missing] == [("b", 0, "lost")]
@@ -132,7 +132,7 @@ def test_a_worker_that_was_started_again(workers: Workers) -> None:
     assert workers.addresses[number] == place
     assert job.heal() == ([], [], [])
     assert agents(job.state(None)) == [workers.processes[0].pid, workers.processes[number].pid]
-    # Old handles keep failing for what is lost, and only for that.
+    # Old handles keep failing for lost hosts, and only for those.
     with pytest.raises(SupervisionError):
         where.parent.call_one().get()
     assert kept.parent.call_one().get() == workers.processes[0].pid

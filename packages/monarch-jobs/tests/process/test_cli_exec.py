@@ -20,7 +20,7 @@ from exec_scripts import Script
 from monarch.job import LocalJob
 from monarch.job._cli.hosts import Ports, parse
 
-# What the installed entry points do.
+# The code of the installed entry points.
 MAIN = """
 import sys
 from importlib import import_module
@@ -301,7 +301,7 @@ def test_cp_to_and_fro(folder: Path) -> None:
     assert (there / "inner/file").read_bytes() == (folder / "tree/inner/file").read_bytes()
     assert (there / "inner/file").stat().st_mode & 0o777 == 0o640
     assert os.readlink(there / "link") == "inner/file"
-    # Into a directory that is there, under its own name.
+    # The copy goes into an existing directory, under its own name.
     assert said("cp", f"second[]:{there}/inner/file", "tree") == ""
     assert (folder / "tree/file").read_bytes() == (there / "inner/file").read_bytes()
     assert said("cp", f"second:{there}", str(back)) == ""

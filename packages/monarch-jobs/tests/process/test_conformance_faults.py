@@ -118,7 +118,7 @@ class LosesInterrupted(FileJob):
     ],
 )
 def test_fault_of_a_life_is_named(cls: type[FileJob], words: str) -> None:
-    # Within the folder of the suite, as backends keep what they need below MONARCH_HOME.
+    # The leftover is within the folder of the suite, like files of backends below MONARCH_HOME.
     with pytest.raises(AssertionError, match=words):
         conformance(lambda: cls(os.path.join(os.environ["MONARCH_HOME"], "alloc")), hosts=False)
 

@@ -115,7 +115,7 @@ def test_a_command_has_a_group_of_its_own_and_default_signals(capfd: pytest.Capt
 
 def test_no_descriptor_leaks_into_it(capfd: pytest.CaptureFixture[str]) -> None:
     assert run("sh", "-c", "ls /proc/self/fd | wc -l") == 0
-    # Its three, and the folder that it lists.
+    # The count is its three files, and the folder that it lists.
     assert capfd.readouterr().out.strip() == "4"
 
 

@@ -96,7 +96,7 @@ def test_ignored_signals_are_ignored_by_exec_alone(job: ProcessJob, folder: Path
             process.send_signal(number)
         Path("end").write_text("end\n")
         out, err = process.communicate(timeout=25)
-    # The C library keeps the first real-time signals for itself.
+    # The C library reserves the first real-time signals.
     ignored = int(out.split()[1], 16) & 0x7FFF_FFFF
     assert (process.returncode, ignored, err) == (128 + signal.SIGHUP, 0, "")
 

@@ -15,9 +15,9 @@ from exec_scripts import Done, Script, kill_and_wait, number_after, wait_for_end
 from monarch.actor import SupervisionError, this_host
 from monarch.job import exec_command
 
-# Says its own number and that of a process that has left its group and its parent.
+# Prints its own number and that of a process that has left its group and its parent.
 FAMILY = "setsid sleep 1000 & echo pids $$ $!; while :; do sleep 1000; done"
-# The same, and only SIGKILL ends it.
+# A similar program that only SIGKILL ends.
 STUBBORN = "trap '' INT TERM; echo pids $$ > $FIFO; while :; do sleep 1; done"
 
 

@@ -57,7 +57,7 @@ def test_characters_that_are_split_across_reads(monkeypatch: pytest.MonkeyPatch,
     os.mkfifo(tmp_path / "go")
     shown = io.StringIO()
     monkeypatch.setattr(sys, "stdout", shown)
-    # The two bytes of the character are written by two processes, the second when the first has been shown.
+    # Two processes write the two bytes of the character, the second when the first has been shown.
     future = exec_command(this_host(), ["sh", "-c", rf"printf 'a\303'; read x < {tmp_path}/go; printf '\244b\377'"])
     (tmp_path / "go").write_text("go\n")
     assert future.get() == 0
@@ -119,7 +119,7 @@ while written < 64 << 20:
     try:
         assert script._wait(25) == 0
         script.err.seek(0)
-        # Of the pipes, the buffer of the proc, and what is on its way; the script itself reads nothing.
+        # The bound covers the pipes, the buffer of the proc, and output in flight; the script itself reads nothing.
         assert 0 < int(script.err.read()) < 4 << 20
         assert all_end(script)
     finally:
@@ -188,7 +188,7 @@ def test_a_reader_that_is_gone() -> None:
 
 def test_full_disk_is_named_and_the_command_goes_on(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "stdout.txt").symlink_to("/dev/full")
-    # As `monarch exec --output-dir`: shown, and kept.
+    # `monarch exec --output-dir` does the same: output is shown, and kept.
     target = make_target(this_host(), ["sh", "-c", "echo out; exit 3"], folder=str(tmp_path), streams=True)
     assert start([target])[1].get() == 3
     assert capfd.readouterr() == ("out\n", f"monarch: {tmp_path}/stdout.txt is not complete: No space left on device\n")

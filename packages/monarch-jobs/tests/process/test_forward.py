@@ -234,7 +234,7 @@ def test_a_reader_that_does_not_read_stops_the_writer(forwarder: PortForwarder, 
     servers.append(Server(serve))
     with connected(tunnel(forwarder, pair, servers[0].port)) as sock:
         assert ready.wait(25)
-        # Of two sockets' buffers at each end, which the kernel grows to 6 MB and less, and one window.
+        # The bound covers two sockets' buffers at each end, which the kernel grows to 6 MB and less, and one window.
         assert 0 < stuck[0] < 32 << 20
         read_on.set()
         writer = threading.Thread(target=lambda: (sock.sendall(bytes(amount)), sock.shutdown(socket.SHUT_WR)))

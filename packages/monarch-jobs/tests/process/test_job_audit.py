@@ -96,7 +96,7 @@ def test_where_it_cannot_be_written(capfd: pytest.CaptureFixture[str], tmp_path:
     monkeypatch.setattr(audit, "_told", False)
     home = Path(os.environ["MONARCH_HOME"])
     home.mkdir(0o700)
-    # Somebody has put something in its place.
+    # Another program has replaced the file.
     (home / "audit.jsonl").symlink_to(tmp_path / "elsewhere")
     for _ in range(2):
         job = FileJob("alloc", 1, "hosts")
@@ -121,7 +121,7 @@ def test_hosts_write_down_who_had_what_run(monkeypatch: pytest.MonkeyPatch) -> N
     job = ProcessJob({"hosts": 2})
     try:
         hosts = job.state(cached_path=None)["hosts"]
-        # What the workers do not have: they are to write down what they are told.
+        # The workers do not have these values: they must log the ones that they receive.
         monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 50000 192.0.2.1 22")
         words = ["sh", "-c", "exit $MONARCH_RANK_HOSTS"]
         assert exec_command(hosts, words, {"TOKEN": "not to be seen"}, workdir="/").get() == 1

@@ -27,7 +27,7 @@ from monarch.job import (
 )
 
 events: list[tuple[str, Any]] = []
-# The names of the meshes that each start was given.
+# The names of the meshes of each start.
 started: list[list[str]] = []
 
 
@@ -214,7 +214,7 @@ def test_job_ends_without_the_wheel_of_its_feature(installed: dict[str, Any]) ->
     first.state("s.json")
     del installed["plain"]
     loaded: JobTrait = job_load("s.json")
-    # Saved again as it was.
+    # The feature is saved unchanged.
     assert json.loads(loaded.dumps())["features"] == [{"name": "plain", "configured": {"number": 1}, "saved": {"number": 1}}]
     with pytest.raises(JobError, match="could not stop plain: FeatureMissingError: no job feature 'plain' is installed"):
         loaded.kill()

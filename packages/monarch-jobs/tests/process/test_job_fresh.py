@@ -20,7 +20,7 @@ for _ in range(50):
 
 
 def test_importing_the_facade_loads_nothing_else() -> None:
-    # Without `site`, which may load whatever is installed.
+    # The run is without `site`, which may load any installed package.
     code = f"import sys\nsys.path[:] = {sys.path!r}\nimport monarch.job\nprint([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-S", "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

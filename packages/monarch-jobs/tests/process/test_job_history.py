@@ -98,7 +98,7 @@ def test_events_before_the_observer_are_reported_with_their_time(job: ProcessJob
         lost = observer.until(title, "submitted", "attached", "host_lost")[-1]
         assert lost["host"] == os.uname().nodename and lost["detail"].startswith("a[1]: ")
         assert Plain.hosts is not None and Plain.hosts.control is not None
-        # What a feature may do to its job.
+        # A feature may do this to its job.
         report = Plain.hosts.control.heal(timeout=60.0)
         assert len(report.restarted) + len(report.replaced) == 1
         healed = observer.until(title, "submitted", "attached", "host_lost", "replaced")[-1]

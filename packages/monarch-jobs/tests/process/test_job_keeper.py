@@ -114,7 +114,7 @@ def test_killed_keeper_is_started_again(tmp_path: Path) -> None:
     keeper = keeper_of(job_load())
     assert keeper.status() is None and keeper.stop("lamp", "x") is False
     second = run_script(tmp_path / "lamp")
-    # The keeper starts what the one before has left, and the script refreshes it.
+    # The keeper starts the services of the previous one, and the script refreshes them.
     assert second["starts"] == 2 and second["pid"] != first["pid"]
     assert monarch("kill")[0] == 0
     await_end(second["pid"])
@@ -129,7 +129,7 @@ def test_services_of_a_killed_keeper_are_started_again(tmp_path: Path) -> None:
     os.kill(pid, signal.SIGKILL)
     await_end(pid)
     try:
-        # No process runs it any more, and the next one does not start it.
+        # No process runs it any more, and the next keeper does not start it.
         assert keeper.stop("lamp", "lamp1") is False
         assert keeper.status() is None
         keeper.restore()
@@ -291,7 +291,7 @@ def test_silent_host_is_named_and_the_keeper_stays(tmp_path: Path) -> None:
         lines = str(caught.value).splitlines()
         assert lines[-2].startswith(f"  host b[0] (pid {frozen}) is lost: silent for ")
         assert lines[-1] == "hint: a worker runs and does not answer: end it, then `monarch heal` (job.heal()) starts another"
-        # A service that does without the host goes on.
+        # A service that works without the host continues.
         assert keeper.serve("lamp", "y", lamp)["pid"] == first
         os.kill(frozen, signal.SIGKILL)
         eventually("the worker is over", lambda: job.status().hosts[1].phase == "lost")

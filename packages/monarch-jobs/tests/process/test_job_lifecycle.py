@@ -66,7 +66,7 @@ def test_job_has_meshes_of_its_own_kind() -> None:
         assert isinstance(own, OwnMesh) and own.hosts == 3
         assert state.here == this_host()
     assert repr(state).startswith("<JobState hosts: <")
-    # Hosts that are lost are looked for among the other meshes.
+    # Lost hosts are searched among the other meshes.
     job._life.history._heard(HostEnd(1, "a host", ExitReason("host_lost")))
     job.kill()
     assert allocations("alloc") == []
@@ -94,7 +94,7 @@ def test_the_next_script_finds_it_again(capfd: pytest.CaptureFixture[str]) -> No
     assert second.apply_id == first.apply_id
     assert second.active
     assert len(allocations("alloc")) == 1
-    # Later calls do not look at the file.
+    # Later calls do not read the file.
     os.unlink(".monarch/default/state.json")
     second.state()
     assert len(allocations("alloc")) == 1
@@ -110,7 +110,7 @@ def test_kill_of_the_one_that_found_it_ends_it_for_both() -> None:
     assert not second.active
     assert not os.path.exists(DEFAULT_JOB_PATH)
     assert first.status().phase == "ended"
-    first.state()  # its allocation is over: a new one
+    first.state()  # the allocation is over: this makes a new one
     assert allocations("alloc") == [first.apply_id]
 
 
@@ -231,7 +231,7 @@ def test_every_step_of_a_kill_is_tried(tmp_path: Path) -> None:
         job.kill()
     assert "could not end the allocation (id 4711): RuntimeError: scheduler is away" in str(found.value)
     assert not credentials.exists()
-    # What could not be ended can be killed again, also by others.
+    # A job that could not be ended can be killed again, also by other processes.
     assert job.active
     assert isinstance(job_load(), Broken)
     job.kill_error_ = None

@@ -15,7 +15,7 @@ import pytest
 from monarch.job._machine import sessions
 from monarch.job._machine.sessions import Session
 
-# Says its pid and those of two children: one in its own process group, one that ignores SIGTERM.
+# Prints its pid and those of two children: one in its own process group, one that ignores SIGTERM.
 FAMILY = """
 import os, signal, subprocess, sys
 sleep = [sys.executable, "-c", "import signal, sys; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"]
@@ -43,7 +43,7 @@ _started: set[int] = set()
 
 
 def start_family(mark: str, folder: Path, end: str) -> tuple[Session, list[int]]:
-    # A pipe in the place of the log tells when they are there.
+    # A pipe in the place of the log shows when the processes are there.
     out = str(folder / "out")
     os.mkfifo(out)
     reader = os.open(out, os.O_RDONLY | os.O_NONBLOCK)

@@ -96,7 +96,7 @@ def test_a_life() -> None:
     (name,) = os.listdir("alloc")
     title = f"FileJob job {name[:8]}"
     assert out.startswith(title)
-    # The same allocation again, now from the current spec.
+    # The allocation is the same, now with the current spec.
     assert monarch("apply")[0] == 0
     assert os.listdir("alloc") == [name]
     assert monarch("status") == (0, f"{title}: running\n", "")
@@ -208,7 +208,7 @@ def test_export_and_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert b"trainers" not in Path("x.sealed").read_bytes()
     assert monarch("context", "import", "x.sealed", "--name", "copy", *options) == (0, "", "")
     assert monarch("context", "ls") == (0, "* copy\n  default\n", "")
-    # Its spec came along, and so its class is found.
+    # Its spec was saved too, and so its class is found.
     assert monarch("status")[0] == 0
     secret.write_text("wrong\n")
     code, _, err = monarch("context", "import", "x.sealed", "--name", "other", *options)

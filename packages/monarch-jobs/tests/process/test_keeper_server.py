@@ -102,9 +102,9 @@ def bell(*, busy: bool) -> dict[str, Any]:
 def test_idle_hour_ends_a_keeper_without_stopping_what_it_has_done(running: Running) -> None:
     assert running.ask(bell(busy=True)) == {"hosts": ["hosts"]}
     running.now = 4000.0
-    assert running.ask(bell(busy=True)) == {"hosts": ["hosts"]}  # it is busy, so an hour is nothing
+    assert running.ask(bell(busy=True)) == {"hosts": ["hosts"]}  # the service is busy, so an hour counts as nothing
     assert running.ask({**bell(busy=False), "key": "x"}) == {"hosts": ["hosts"]}
-    assert Bell.stopped == 1  # of the other configuration
+    assert Bell.stopped == 1  # the service of the other configuration
     running.now += 3599.0
     assert running.ask({"do": "status"}) is not None
     running.now += 4000.0
@@ -156,7 +156,7 @@ def test_garbage_is_refused_and_the_next_client_is_served(running: Running, data
             raw.sendall(data)
             raw.shutdown(socket.SHUT_WR)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # refused before it was all there
+            pass  # refused before it was complete
         answers = b""
         try:
             while more := raw.recv(1 << 16):
@@ -201,7 +201,7 @@ def test_other_user_is_refused(running: Running, capfd: pytest.CaptureFixture[st
         return subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
 
     assert "PermissionError" in ask().stderr
-    # Also where the modes were changed.
+    # The check also notices changed modes.
     running.folder.chmod(0o711)
     (running.folder / "socket").chmod(0o666)
     found = ask()

@@ -45,7 +45,7 @@ def test_a_script_runs_detached_and_is_the_cached_job(folder: Path) -> None:
     found = logs(job)
     assert (found["out"], found["err"]) == (f"{[str(folder / 'script.py')]} __main__ 1\n", "")
     assert os.listdir(".monarch/logs") == [f"job_{job.apply_id}"] if job.apply_id else True
-    # It killed its job when it ended.
+    # The script killed its job when it ended.
     assert not os.path.exists(DEFAULT_JOB_PATH)
     assert job.status().phase == "ended"
 
@@ -83,7 +83,7 @@ def test_it_goes_on_when_the_client_ends(folder: Path) -> None:
     os.mkfifo("gate")
     done = subprocess.run([sys.executable, "-W", "error", "client.py"], capture_output=True, text=True, check=False, timeout=25)
     assert (done.returncode, done.stderr) == (0, "")
-    # The client is gone before the script can say this.
+    # The client is gone before the script can report this.
     assert Path("gate").read_text() == "on"
     job = job_load()
     assert isinstance(job, BatchJob)

@@ -153,7 +153,7 @@ def test_the_secret_is_nowhere(ended: Callable[[Any], Any]) -> None:
     assert {path.name for path in files} >= {"0.json", "1.json", "a-0.out"}
     told += [path.read_bytes() for path in (*files, Path("x.json"))]
     assert not [form for form in forms if any(form in text for text in told)]
-    # Who is started again gets it the same way.
+    # A restarted worker gets the secret in the same way.
     fd = os.pidfd_open(sessions(job)[0])
     os.kill(sessions(job)[0], signal.SIGKILL)
     assert wait_for_end(sessions(job)[0])
@@ -215,7 +215,7 @@ def test_a_lost_host_is_healed(ended: Callable[[Any], Any], folder: Path) -> Non
     assert after[0] == before[0] and after[1] != before[1]
     with pytest.raises(SupervisionError):
         where.slice(hosts=1).pids.call_one().get()
-    # The next script has both.
+    # The next script has both jobs.
     (folder / "script.py").write_text("import os\n" + APPLIES.replace("state()", "state('x.json')"))
     assert [int(word) for word in _python("script.py").split()[1:]] == after
 

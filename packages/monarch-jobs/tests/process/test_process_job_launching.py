@@ -37,7 +37,7 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
         return this_host()
 
     monkeypatch.setattr("monarch.actor.attach_to_workers", attach)
-    # It is no host of the job, and must not be shut down with it.
+    # The worker is no host of the job, and must not be shut down with it.
     monkeypatch.setattr("monarch.job._job.launcher_job.shut_down", lambda meshes: None)
     return found
 
@@ -179,7 +179,7 @@ def test_lost_ones_are_started_again(applied: Callable[..., ProcessJob], attache
     after = pids(job)
     assert (after[0], len(report.restarted) + len(report.replaced), report.missing) == (before[0], 1, [])
     assert after[1] != before[1]
-    # What the dead one had left did not outlive it into its successor's time.
+    # The leftovers of the dead worker ended before its successor began.
     assert len(orphan & set(running(job))) == 1
     assert [host.phase for host in job.status().hosts] == ["joined", "joined"]
     loaded = job_load("x.json")

@@ -121,7 +121,7 @@ def test_failed_mount_is_raised_by_the_meshes(job: QueuedJob) -> None:
     Mount.is_there.set()
     with pytest.raises(JobEndedError, match="the disk is full"):
         state.a.initialized.get(20)
-    # The next one begins anew, and waits, as the hosts are there.
+    # The next process starts the feature again, and waits, as the hosts are there.
     assert job.state(cached_path=None).a.initialized.get(20) is True and Mount.starts == ["keep", "start"]
 
 

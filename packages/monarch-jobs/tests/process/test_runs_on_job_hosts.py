@@ -69,7 +69,7 @@ def test_lost_host_of_a_mesh_is_replaced(job: ProcessJob, folder: Path) -> None:
     assert (result.attempts, result.world_size) == (2, 3)
     assert attempt(folder / "run", 0) == [[3, pid] for pid in before[1:]]
     assert attempt(folder / "run", 1) == [[3, before[1]], [3, 1], [3, before[3]]]
-    # The others are those that they were.
+    # The other workers are the same as before.
     assert [pid for pid in workers(job) if pid in before] == [before[0], before[1], before[3]]
 
 

@@ -67,7 +67,7 @@ def test_commands_and_exit_code(tmp_path: Path) -> None:
         assert asked(session, "tty | tr / :", "(:dev:pts:[0-9]+)")
         session.sendline("exit 7")
         assert ended(session) == 7
-    # The host has written it down, for its client.
+    # The host has logged the session, for its client.
     rows = [json.loads(line) for line in Path(os.environ["MONARCH_HOME"], "audit.jsonl").read_text().splitlines()]
     (asked_for,) = [row for row in rows if row["action"] == "shell"]
     begun, over = [row for row in rows if row["action"] == "host.shell"]
@@ -88,7 +88,7 @@ def test_window_size_is_followed(tmp_path: Path) -> None:
         session.expect(PROMPT)
         session.sendline("stty size")
         session.expect("33 77")
-        # Without job control, so that it is the one that is told.
+        # The shell has no job control, so that the script itself is notified.
         (tmp_path / "loop.sh").write_text("trap 'stty size; echo resized' WINCH\necho trapped\nwhile :; do sleep 0.05; done\n")
         session.sendline(f"sh {tmp_path}/loop.sh")
         session.expect("trapped")
@@ -98,7 +98,7 @@ def test_window_size_is_followed(tmp_path: Path) -> None:
 
 
 def test_signals_that_another_thread_gets_count(tmp_path: Path) -> None:
-    # The kernel hands a signal to any thread that does not block it, and Python handles it when its main thread wakes.
+    # The kernel delivers a signal to any thread that does not block it, and Python handles it when its main thread wakes.
     code = """
     import threading
     this_host().spawn_procs().initialized.get()
@@ -130,7 +130,7 @@ def test_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
 def test_ctrl_c_goes_to_the_program_over_there(tmp_path: Path) -> None:
     with terminal(tmp_path) as session:
         session.expect(PROMPT)
-        # A shell that waits for a program answers an interrupt of its own when that has ended; so this one waits for short ones.
+        # A shell that waits for a program handles its own interrupt when that has ended; so this one waits for short ones.
         (tmp_path / "loop.sh").write_text("trap 'echo interrupted; exit' INT\necho waiting\nwhile :; do sleep 0.05; done\n")
         session.sendline(f"sh {tmp_path}/loop.sh")
         session.expect("waiting")
@@ -202,12 +202,12 @@ def test_when_the_client_goes_the_shell_hears_hup_then_term_and_is_killed(tmp_pa
             echo p=$$=
             while :; do sleep 0.05; done
         """)
-        # In the place of the shell, and without its care for the terminal.
+        # The script replaces the shell, and does not control the terminal.
         pid = int(asked(session, f"exec sh {tmp_path}/loop.sh", "p=([0-9]+)="))
         kill_and_wait(session.pid, number) if number == signal.SIGKILL else os.kill(session.pid, number)
         assert wait_for_end(pid)
         heard = (tmp_path / "heard").read_text().split()
-        # The kernel says the first one as well, when nobody has the terminal any more.
+        # The kernel sends the first signal as well, when no process has the terminal any more.
         assert heard in (["hup", "term"], ["hup", "hup", "term"])
         if number != signal.SIGKILL:
             assert ended(session) == 128 + number

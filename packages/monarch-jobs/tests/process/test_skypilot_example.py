@@ -13,7 +13,7 @@ from tools import side_venv
 from tools.project import ROOT
 
 EXAMPLE = ROOT / "examples" / "skypilot"
-# Of files that it is given; it asks no cloud.
+# The script reads the given files, and queries no cloud.
 READ = """
 import json, sys
 import sky

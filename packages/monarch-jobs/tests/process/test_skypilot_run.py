@@ -19,7 +19,7 @@ from monarch.job.skypilot.task import SECRET_WAIT_S, task
 
 BASE = Path(f"/tmp/monarch-skypilot-{os.getuid()}")
 SECRET = os.urandom(32)
-# A worker that says what it was given, and ends with the code in the file `end` once there is one.
+# A worker that prints its arguments, and ends with the code in the file `end` once there is one.
 WORKER = """
 import json, os, pathlib, sys, time
 words = sys.argv[sys.argv.index("worker") + 1 :]

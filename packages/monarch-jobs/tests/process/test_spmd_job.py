@@ -55,7 +55,7 @@ def test_runs_are_repeated_on_the_same_hosts(folder: Path, ended: Callable[[Any]
     for _ in range(2):
         job.run_spmd()
         assert notes(folder) == ["0/2", "1/2"]
-    # Edited files are those of the next run.
+    # The next run has the edited files.
     (folder / "train.py").write_text(NOTES.replace("{os.environ['RANK']}", "new{os.environ['RANK']}"))
     job.run_spmd()
     assert notes(folder) == ["new0/2", "new1/2"] and job._where() == where

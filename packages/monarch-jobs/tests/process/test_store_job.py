@@ -64,7 +64,7 @@ def test_ranks_of_a_world_are_hosts(folder: Path, transport: str) -> None:
             ranks.append(subprocess.Popen(argv, env={**os.environ, **places}, stdin=pipe, stdout=pipe, text=True))
         assert ranks[0].stdout is not None
         assert ranks[0].stdout.readline() == "2 2\n"
-        # The secret is gone, the agents are there as long as the ranks that have started them.
+        # The secret is gone. The agents run as long as the ranks that have started them.
         assert ranks[0].stdout.readline() == "['monarch.monarch_worker.agent.0', 'monarch.monarch_worker.agent.1']\n"
         agents = _agents(ranks)
         assert len(agents) == 2
@@ -114,7 +114,7 @@ def test_agent_that_does_not_start_is_named(monkeypatch: pytest.MonkeyPatch, fol
     store = Memory()
     with pytest.raises(SubmitError, match="the agent ended with exit code 1"):
         StoreJob.from_store(store, **ALONE)
-    # What rank 0 of another host gets.
+    # Rank 0 of another host gets this value.
     assert store.found["monarch/monarch_worker/agent/0"].startswith("failed: ")
 
 

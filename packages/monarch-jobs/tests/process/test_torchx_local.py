@@ -72,7 +72,7 @@ def test_roles_are_meshes_of_workers() -> None:
             ("trainers", 1, "joined"),
             ("ps", 0, "joined"),
         }
-        # TorchX's local scheduler takes over the handlers of signals, in its own process.
+        # TorchX's local scheduler replaces the handlers of signals, in its own process.
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         secret = Path(job._directory, "secret").read_bytes()
         for pid in pids(job):

@@ -10,7 +10,7 @@ import pytest
 from monarch.job import CredentialsError, ProcessJob, SubmitError
 from monarch.job.process import ProcessLauncher
 
-# The kernel lets no user make anything there, root included.
+# The kernel lets no user make files there, root included.
 READ_ONLY = "/proc"
 
 
@@ -48,7 +48,7 @@ def test_failed_clean_up_does_not_hide_the_cause(
     monkeypatch.setenv("MONARCH_HOME", str(home))
 
     def submit(self: ProcessLauncher, plan: object, secret: bytes) -> dict[str, object]:
-        # The directory of the credentials is not removed as one any more.
+        # The directory of the credentials is no longer removed as one.
         (folder,) = (home / "jobs").iterdir()
         for file in folder.iterdir():
             file.unlink()

@@ -35,7 +35,7 @@ def test_hosts_without_scheduler_are_asked_and_a_bad_one_hides_no_other(monkeypa
 @pytest.mark.usefixtures("current")
 def test_only_the_bad_host_is_named() -> None:
     code, out, err = monarch("ps")
-    # The other one is on this machine, and listed with it.
+    # The other host is on this machine, and listed with it.
     assert code == 1 and re.search(r"\bagent\b", out) and "monarch: a[1]: " in err
     assert "=== a[0]" not in out and "monarch: a[0]" not in err
 

@@ -19,7 +19,7 @@ from tools.slurm.cluster import SlurmCluster, missing
 @pytest.fixture(scope="session", autouse=True)
 def failures_do_not_end_pytest() -> None:
     """A failure may reach the root after the test that wanted it is over."""
-    # For good: that of the last test may come when pytest is done.
+    # The hook is never restored: the last test's failure may come when pytest is done.
     monarch.actor.unhandled_fault_hook = lambda failure: None
 
 

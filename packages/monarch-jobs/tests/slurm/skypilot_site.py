@@ -26,7 +26,7 @@ class SkyPilotSite:
     """`env` is what clients need; `python` is the interpreter that SkyPilot is installed for."""
 
     def __init__(self, directory: Path, clusters: list[str]) -> None:
-        # The login node is known to ssh by the keys of this site only.
+        # Only the keys of this site make the login node known to ssh.
         self._server = SkyPilotServer(directory)
         accounts = self._server.accounts
         self.directory, self.home = self._server.directory, self._server.home

@@ -44,7 +44,7 @@ class Jobs:
             assert status.phase != "ended", f"{status.detail}\n{self.outputs()}"
             return False
 
-        # The scheduler offers nothing to wait for.
+        # The scheduler has no event to wait for.
         return eventually("the status of the job", job.status, holds)
 
     def tell(self, address: str | None, words: str) -> None:

@@ -16,7 +16,7 @@ from monarch.actor import Actor, endpoint
 from monarch.job import JobEndedError, SubmitError
 from monarch.job.skypilot import SkyPilotJob
 
-# Two minutes on a machine that does nothing else: SkyPilot installs itself on the nodes and asks them by ssh.
+# The test takes two minutes on an idle machine: SkyPilot installs itself on the nodes and queries them by ssh.
 pytestmark = pytest.mark.timeout(1500)
 JOINED_S = 1200.0
 RESOURCES = {"infra": "slurm", "cpus": 1, "memory": "1+"}

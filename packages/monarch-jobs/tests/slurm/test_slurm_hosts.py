@@ -308,7 +308,7 @@ def test_a_gateway_that_knows_another_secret(jobs: Jobs, tmp_path: Path, port: i
             _, err = client.communicate(timeout=25)
         assert client.returncode == 1
         assert "AuthenticationError" in err and gateway.addresses[0] in err
-        # It is there, and can be used another way.
+        # The job exists, and can be used in another way.
         job_load().kill()
 
 

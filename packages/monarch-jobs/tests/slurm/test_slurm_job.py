@@ -232,7 +232,7 @@ def test_a_script_inside_the_allocation(jobs: Jobs, python_exe: str, tmp_path: P
     """The job ends with it and has its exit code."""
     script = tmp_path / "client.sh"
     script.write_text('echo "$MONARCH_BATCH_JOB $MONARCH_BATCH_JOB_FILE on $SLURMD_NODENAME"; exit 9\n')
-    # An interpreter that is a worker, or runs a script.
+    # The interpreter is a worker, or runs a script.
     Path(python_exe).write_text(Path(python_exe).read_text().replace("exec", '[ "$1" = -c ] || exec /bin/sh "$@"; exec'))
     job = jobs({"a": 2})
     job.apply(client_script=str(script))

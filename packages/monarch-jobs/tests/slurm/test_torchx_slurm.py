@@ -86,7 +86,7 @@ def test_dead_worker_is_healed_on_its_node(job: TorchXJob) -> None:
     state.trainers.initialized.get(60)
     assert job._ids is not None
     folder = Path(job._ids["directory"], "hosts")
-    # The heal itself ends a worker that is wanted again.
+    # The heal itself ends a worker whose replacement is wanted.
     (folder.parent / "wanted" / "0").write_text("here\n")
     eventually("another worker", job.status, lambda status: status.hosts[0].address not in (None, before.address))
     assert job.status().hosts[0].name == before.name

@@ -17,7 +17,7 @@ from tools.sshd.hosts import SshHosts, missing
 @pytest.fixture(scope="session", autouse=True)
 def failures_do_not_end_pytest() -> None:
     """A failure may reach the root after the test that wanted it is over."""
-    # For good: that of the last test may come when pytest is done.
+    # The hook is never restored: the last test's failure may come when pytest is done.
     monarch.actor.unhandled_fault_hook = lambda failure: None
 
 
@@ -30,7 +30,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshHosts]
     monkeypatch.chdir(tmp_path)
     sources = [str(ROOT / "packages" / name / "python") for name in ("monarch-core", "monarch-jobs")]
     environment = {"PYTHONPATH": ":".join([*sources, *filter(None, [os.environ.get("PYTHONPATH")])]), "TMPDIR": str(tmp_path)}
-    # The sockets of ssh's connections need a short path; a test sees its own only.
+    # The sockets of ssh's connections need a short path; a test sees only its own.
     with tempfile.TemporaryDirectory(prefix="mt-") as short, SshHosts(tmp_path / "sshd", ("h0", "h1"), env=environment) as found:
         monkeypatch.setattr("tempfile.tempdir", short)
         yield found

@@ -31,12 +31,12 @@ def test_launch_runs_on_machines_again_and_again(hosts: SshHosts, tmp_path: Path
     job = serve(command, "ssh", options)
     job.run_spmd()
     assert notes(tmp_path) == [f"{rank}/4 ['x']" for rank in range(4)]
-    # An edited file, by a job that is read from its state.
+    # The run uses an edited file, by a job that is read from its state.
     (tmp_path / "train.py").write_text(NOTES.replace("{os.environ['RANK']}", "edited {os.environ['RANK']}"))
     again = job_load(".monarch/job_state.json")
     again.run_spmd()
     assert notes(tmp_path) == [f"edited {rank}/4 ['x']" for rank in range(4)]
-    # One host of two; the job before is killed.
+    # The job has one host of two; the previous job is killed.
     one = serve(["torchrun", "--nnodes=1", str(tmp_path / "train.py")], "ssh", options)
     one.run_spmd()
     assert notes(tmp_path) == ["edited 0/1 []"]

@@ -208,7 +208,7 @@ def test_verbs_of_core_reach_the_hosts_of_the_current_job(hosts: SshHosts) -> No
     job = _job(hosts)
     state = job.state()
     state.workers.spawn_procs(name="busy").spawn("echo", Echo).parent.call().get(20)
-    # This client is here, and reports its hosts; hosts with sshds of this machine see other jobs of it too.
+    # This client is on this machine, and reports its hosts; hosts with sshds of this machine see other jobs of it too.
     listed = json.loads(_monarch("stack", "--json").stdout)
     (mine,) = [one for one in listed if one["pid"] == os.getpid() and "on" not in one]
     # Hosts of earlier tests of this process are among them, as lost ones.
@@ -216,7 +216,7 @@ def test_verbs_of_core_reach_the_hosts_of_the_current_job(hosts: SshHosts) -> No
     assert len(known) >= 2 and not [one for one in listed if "on" in one and one["agent"] in (mine["agent"], *known)]
     subjects = [(one.get("on", ""), one["subject"]) for one in json.loads(_monarch("doctor", "--json").stdout)]
     assert {"", "workers[0]", "workers[1]"} == {on for on, _ in subjects}
-    # One that is gone is named, and costs the others nothing.
+    # A host that is gone is named, and does not affect the others.
     hosts.kill_host("h1")
     done = _monarch("ps")
     assert done.returncode == 1 and "monarch: workers[1]: " in done.stderr, done

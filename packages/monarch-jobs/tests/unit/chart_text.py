@@ -46,7 +46,7 @@ def _block(pieces: Iterator[str], values: Mapping[str, Any], dot: Any, until: st
             inner = _block(pieces, values, dot, word)
             found += inner if _value(rest, values, dot) else []
         elif word == "range":
-            # The pieces of the body are wanted for each item.
+            # The parts of the body are used for each item.
             body = _body(pieces)
             for item in _value(rest, values, dot):
                 found += _block(iter([*body, "{{ end }}"]), values, item, word)

@@ -281,7 +281,7 @@ def test_watch_goes_on_after_a_cut_and_lists_after_an_expiry(cluster: Cluster, s
     bookmark = {"kind": "Pod", "metadata": {"resourceVersion": "15"}}
     server.answer = in_turn(
         listed(10, pod("a", 9)),
-        # Cut in the middle of a line.
+        # The answer is cut in the middle of a line.
         Answer(200, [event("ADDED", pod("b", 11)), b'{"type": "ADDED", "obj']),
         Answer(200, [event("MODIFIED", pod("b", 12)), event("BOOKMARK", bookmark)]),
         Answer(503, b"starting"),
@@ -332,7 +332,7 @@ def test_log_of_a_container_that_has_not_started_is_empty(cluster: Cluster, serv
 
 
 def test_end_of_a_long_log_is_kept(cluster: Cluster, server: ApiStandIn) -> None:
-    # More than 1 MiB, of which the traceback is the end.
+    # The text exceeds 1 MiB, and ends with the traceback.
     text = "".join(f"{number:06d} {'x' * 200}\n" for number in range(10_000)) + "ValueError: mine\n"
     server.answer = lambda asked: Answer(200, text.encode())
     assert cluster.pod_log("p", "worker", 10_001) == text

@@ -74,7 +74,7 @@ def test_hosts_behind_a_lost_gateway_are_attached_again(unreached: tuple[int, ..
     job = _Job(*unreached)
     report = heal(job, 20.0)
     assert [rank for _, rank in job.launcher.asked] == asked
-    # The next `state()` has new handles of all of them.
+    # The next `state()` has new handles of all hosts.
     assert sorted(rank for _, rank in job.replaced) == [0, 1] and not report.missing
 
 
@@ -104,7 +104,7 @@ def test_gateway_pod_stays_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     job._through_pod(ids)
     dead.add("a")
     job._through_pod(ids)
-    # That of a job which is elsewhere by now, and that does not answer any more.
+    # The gateway is that of a job which is elsewhere by now, and does not answer any more.
     assert (forwarded, ids["gateway"]) == (["a", "a", "b"], "b")
     job._through_pod(ids)
     assert forwarded[3:] == ["b"]

@@ -110,7 +110,7 @@ def test_a_context_moves_to_another_machine(tmp_path: Path, apply_id: str, monke
     assert isinstance(found, ProcessJob)
     assert (found.apply_id, found._spec) == (apply_id, ProcessSpec(meshes={"a": 1}, env={}))
     assert found._secret() == secret
-    # A second time nothing is replaced.
+    # The second call replaces nothing.
     for name in (None, "another"):
         with pytest.raises(RuntimeError):
             export.restore(sealed, "passphrase", name)

@@ -38,7 +38,7 @@ def test_snapshots(folder: Path) -> None:
     assert not ProcessJob({"a": 1}).plan().redacted
     assert str(LocalJob(("a", "b")).plan()) == "mesh a: the machine of the client\nmesh b: the machine of the client\n"
     assert str(AttachJob({"a": ["tcp://h:1", "ipc:///x"]}).plan()) == "a[0]: tcp://h:1\na[1]: ipc:///x\n"
-    # A plan touches nothing, and neither does a constructor.
+    # A plan changes nothing, and neither does a constructor.
     assert os.listdir(folder) == []
     assert not os.path.exists(os.environ["MONARCH_HOME"])
 

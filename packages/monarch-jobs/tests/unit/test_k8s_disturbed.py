@@ -21,7 +21,7 @@ from monarch.job.kubernetes.pods.output import copy_logs
 def test_logs_are_those_of_the_pods_that_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = submitted()
     made.cluster.pod("trainers", 0)
-    # One that has never been Ready, and whose container has another name.
+    # A pod that has never been Ready, and whose container has another name.
     crashed = {"name": "main", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
     made.cluster.pod("trainers", 1, phase="Failed", conditions=[], containerStatuses=[crashed])
     made.cluster.logs = {("trainers-11111111-0-aaaaa", False): "zero\n", ("trainers-11111111-1-aaaaa", False): "no module\n"}
@@ -39,7 +39,7 @@ def test_logs_are_those_of_the_pods_that_there_are(tmp_path: Path, capsys: pytes
     second = {"trainers[0] trainers-11111111-0-aaaaa.log": "zero\n", "trainers[1] trainers-11111111-1-bbbbb.log": "one\n"}
     assert logs() == second
     made.addresses()
-    # The pod that clients were given is gone: what it has printed up to the last look is there.
+    # The pod that clients knew is gone: its output up to the last read is there.
     del made.cluster.objects["v1/Pod", "trainers-11111111-1-bbbbb"]
     del made.cluster.logs["trainers-11111111-1-bbbbb", False]
     assert logs() == {**first, **second}
@@ -185,7 +185,7 @@ def test_mesh_that_another_client_makes_at_the_same_moment_stays_its_own() -> No
     others = {"metadata": {"name": "trainers", "uid": "u", "labels": {JOB_LABEL: "of-another"}}}
 
     def refuse(verb: str, kind: str, name: str) -> None:
-        # It comes after the look at the names, and before the mesh.
+        # The request comes after the check of the names, and before the mesh.
         if kind == "v1/Secret":
             made.cluster.objects[names.MESH_KIND, "trainers"] = copy.deepcopy(others)
 

@@ -64,7 +64,7 @@ def test_limit_is_the_one_that_was_asked_for() -> None:
     job, _ = _job(3600)
     assert job._join_deadline() is not None and _job()[0]._join_deadline() is None
     assert job._ids is not None
-    # Long since joined, or given up.
+    # The host has joined long ago, or was given up.
     job._ids["submitted"] -= 7200
     assert job._join_deadline() is None
 

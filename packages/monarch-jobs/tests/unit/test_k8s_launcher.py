@@ -97,7 +97,7 @@ def test_addresses_come_with_ready_pods() -> None:
     assert made.addresses() == ["worker<ga1gggggg>@tcp://10.0.0.1:26600", None]
     first["status"]["conditions"] = [ready("False")]
     first["status"]["containerStatuses"] = [running(is_ready=False)]
-    # A worker that is busy for a second is no lost one.
+    # A worker that is busy for a second is not lost.
     assert made.addresses()[0] is not None and not made.ids["joined"]
     made.cluster.pod("trainers", 1)
     assert None not in made.addresses() and made.ids["joined"]
@@ -246,7 +246,7 @@ def test_lost_pod_is_lost_until_it_is_healed() -> None:
     assert made.launcher.relaunch(made.ids, [("trainers", 1)]) == [("trainers", 1)]
     host, address = made.poll().hosts[1], made.addresses()[1]
     assert host.phase == "waiting" and host.name == "trainers-11111111-1-bbbbb"
-    # The same IP, another host.
+    # The IP is the same, the host is another.
     assert address is not None and address.startswith("worker<gbggggggg>@")
 
 
@@ -391,7 +391,7 @@ def test_lasting_fault_of_replacement_leaves_the_others() -> None:
     made.cluster.pod("trainers", 0, name="w-0-bbbbb", phase="Pending", conditions=[], containerStatuses=[waiting("ErrImagePull")])
     made.poll()
     made.clock.time += FAULT_S
-    # The wait of `heal` ends; the job goes on without this host.
+    # The wait of `heal` ends; the job continues without this host.
     with pytest.raises(JobEndedError, match="ErrImagePull"):
         made.poll()
     other = KubernetesLauncher(arguments_of(), cluster=lambda: made.cluster, apply_id=JOB, title="", now=made.clock)
@@ -455,7 +455,7 @@ def test_cancel_removes_all_and_waits_for_pods() -> None:
     made.launcher.cancel(made.ids)
     assert made.cluster.objects == {}
     verbs = [(verb, kind) for verb, kind, _ in made.cluster.requests]
-    # Controllers first, or they would make pods anew.
+    # Controllers come first, or they would make pods again.
     assert verbs.index(("delete", JOB_KIND)) < verbs.index(("delete", "v1/Pod"))
     made.launcher.cancel(made.ids)
 

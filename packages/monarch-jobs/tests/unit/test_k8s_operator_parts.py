@@ -274,7 +274,7 @@ def test_silent_connections_do_not_keep_probes_away() -> None:
             one.sendall(b"GET /well HTTP/1.1\r\n")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/well", timeout=20) as answer:
             assert answer.read() == b"ok"
-        # The oldest has been ended, not kept until its time is over.
+        # The oldest connection has been ended before its time was over.
         with contextlib.suppress(ConnectionResetError):
             assert silent[0].recv(1) == b""
 

@@ -10,7 +10,7 @@ from memory_cluster import MemoryCluster
 from monarch.job._job.launcher import Host
 from monarch.job.kubernetes.pods.output import Printing, copy_logs
 
-# Lines of a log that one look sees.
+# The number of lines of a log in one read.
 WINDOW = 6
 
 
@@ -39,7 +39,7 @@ def numbered(begin: int, end: int) -> str:
 def test_window_that_moves_adds_each_line_once(look: Look) -> None:
     for end in range(1, 41, 3):
         assert look(numbered(max(0, end - WINDOW), end)) == numbered(0, end)
-    # All lines of the copy have left the window: those between are not known.
+    # All lines of the copy have left the window: the lines between are unknown.
     assert look(numbered(90, 96)) == numbered(0, 40) + numbered(90, 96)
 
 

@@ -27,7 +27,7 @@ RESTARTS = ApiError("the cluster refused to get pods/log", cause="dial tcp: conn
 DENIED = ApiError("no right to list pods", status=403)
 NAME = "script-pod"
 
-# A part of a log, its failure, or what happens then.
+# A part of a log, its failure, or an action at that point.
 Part = bytes | BaseException | Callable[[], object]
 
 
@@ -45,7 +45,7 @@ class Namespace(MemoryCluster):
         self.steps: list[Callable[[], object]] = []
         self.output: list[list[Part]] = []
         self.graces: list[int | None] = []
-        # Does a pod end as soon as it is asked to?
+        # Whether a pod ends as soon as its end is requested.
         self.ends_pods = True
 
     def monotonic(self) -> float:
@@ -222,7 +222,7 @@ def test_failure_before_the_script_runs_becomes_an_error(namespace: Namespace, f
     namespace.steps = [lambda: namespace.fail(*[failure] * 50), *[nothing] * 200]
     with pytest.raises(type(failure), match=str(failure).splitlines()[0]):
         k8s_run.run(namespace, ASKED)
-    # It was given time.
+    # The server got time.
     assert len(_asked_again(capsysbinary.readouterr().err)) == 1
 
 
@@ -363,9 +363,9 @@ def test_workers_of_a_stateful_set_are_removed(namespace: Namespace) -> None:
 @pytest.mark.parametrize(
     ("denied", "words"),
     [
-        # Who has no right to see StatefulSets cannot grant the script one to make them.
+        # A user who may not see StatefulSets cannot grant the script the right to make them.
         (("list", "apps/v1/StatefulSet"), b""),
-        # A step that fails does not leave out the next one.
+        # A failed step does not skip the next one.
         (("delete", "batch/v1/Job"), b"may not be removed: no right to list pods"),
     ],
 )

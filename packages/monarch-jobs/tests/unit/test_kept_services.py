@@ -62,7 +62,7 @@ def test_services_that_were_not_stopped_are_started_again(tmp_path: Path) -> Non
         "a": ("running", {"of": "a"}, {"calls": ["start"]}),
         "c": ("running", {"of": "another"}, {"calls": ["start"]}),
     }
-    # A refresh of what is there.
+    # The call is a refresh of the running service.
     second.serve("counter", "a", {"of": "a"}, dict)
     assert second.status()[0]["detail"] == {"calls": ["start", "start"]}
 
@@ -126,7 +126,7 @@ def test_services_start_again_on_other_hosts_only(tmp_path: Path, monkeypatch: p
     assert renewed(found, dict(before)) == [["start"]]
     monkeypatch.setattr(Counter, "broken", "the host is gone")
     assert renewed(found, now) == [["start"]]
-    # What could not be started is tried again.
+    # A service that could not be started is tried again.
     monkeypatch.setattr(Counter, "broken", "")
     assert renewed(found, now) == [["start", "start"]]
     assert renewed(found, now) == [["start", "start"]]

@@ -73,7 +73,7 @@ def test_client_certificates_leave_no_file(server: ApiStandIn, tmp_path: Path, i
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     user = {"client-certificate-data": encoded(certificate), "client-key-data": encoded(key)}
     if not is_inline:
-        # Relative to the folder of the file.
+        # The paths are relative to the folder of the file.
         user = {"client-certificate": os.path.relpath(certificate, tmp_path), "client-key": os.path.relpath(key, tmp_path)}
     path = server.kubeconfig(tmp_path / "config", user)
     assert who(KubeConfig.from_path(str(path)))["subject"] == "ada"
@@ -379,7 +379,7 @@ def proxy(server: ApiStandIn) -> Iterator[Proxy]:
 
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
 def test_proxy_of_the_kubeconfig_is_used(server: ApiStandIn, proxy: Proxy, tmp_path: Path, scheme: str) -> None:
-    # A name that only the proxy knows.
+    # Only the proxy knows this name.
     path = server.kubeconfig(
         tmp_path / "config", {"token": "t"}, server="https://api.example:7443", proxy_url=f"{scheme}://127.0.0.1:{proxy.port}"
     )

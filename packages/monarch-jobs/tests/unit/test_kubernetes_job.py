@@ -177,7 +177,7 @@ def test_job_of_another_cluster_than_that_of_the_context_is_refused(
     two_clusters: tuple[ApiStandIn, ApiStandIn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = two_clusters
-    # As `kubectl config use-context` does: the same file, another cluster.
+    # `kubectl config use-context` does this: the same file, another cluster.
     config = a.kubeconfig(tmp_path / "config", {"token": "t"})
     monkeypatch.setenv("KUBECONFIG", str(config))
     job = _job()
@@ -190,7 +190,7 @@ def test_job_of_another_cluster_than_that_of_the_context_is_refused(
             getattr(other, verb)()
         assert a.url in str(raised.value) and b.url in str(raised.value) and str(config) in str(raised.value), verb
         assert other.active
-    # The process that has submitted it stays with its cluster, and so does one that comes back to it.
+    # The process that has submitted the job stays with its cluster, and so does one that returns to it.
     assert job.status().phase != "none"
     a.kubeconfig(config, {"token": "t"})
     job_loads(text).kill()

@@ -44,7 +44,7 @@ def test_rank_of_pod_comes_from_label_annotation_or_name(meta: dict[str, Any], r
 
 def test_address_has_identity_of_pod() -> None:
     pod = _view(uid="0a0b0000-1111-2222-3333-444444444444")
-    # The command of the container makes the same of it: see `manifests.script`.
+    # The command of the container computes the same: see `manifests.script`.
     assert pod.address(26600) == "worker<ggagbgggg>@tcp://10.0.0.1:26600"
     # Core reads it as the identity of a process.
     assert ProcId.from_string(identity(pod.uid)).uid.is_instance
@@ -64,7 +64,7 @@ def test_address_of_ipv6_pod_has_brackets() -> None:
 def test_pod_of_lost_node_is_unreachable_while_its_phase_is_running() -> None:
     pod = _view(conditions=[ready("False")])
     assert pod.is_unreachable and pod.phase == "Running" and not pod.is_over
-    # A probe that fails is no lost node.
+    # A failed probe is no lost node.
     assert not _view(conditions=[ready("False")], containerStatuses=[running(is_ready=False)]).is_unreachable
 
 

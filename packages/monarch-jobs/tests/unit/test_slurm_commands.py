@@ -39,7 +39,7 @@ def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     found = Fakes(folder)
-    # None of the real ones, where they are installed.
+    # The real commands must not be found, even if they are installed.
     for name in ("sbatch", "squeue", "scontrol", "sacct", "scancel", "sinfo"):
         found.add(name, "exit 127")
     found.add("squeue", "")

@@ -25,7 +25,7 @@ def test_as_many_hosts_as_the_launch_has(scheduler: str, options: dict[str, Any]
     assert job.hosts_ is not None and job.hosts_.kind == scheduler
     plan = job.plan()
     assert plan.text.startswith(f"launch: {' '.join(command)}\n") and job.hosts_.plan().text in plan.text
-    # As it is saved; another process finds the same launch and hosts.
+    # This is the saved form; another process finds the same launch and hosts.
     found = job_loads(job.dumps())
     assert isinstance(found, SPMDJob) and found.plan() == plan and found.can_run(job)
 

@@ -211,7 +211,7 @@ def test_a_symlink_is_followed_and_one_of_another_user_is_not(folder: Path, monk
 
 def test_places_that_cannot_be_used(folder: Path) -> None:
     os.mkfifo("pipe.json")
-    assert "is not a file" in str(refused("pipe.json"))  # and nobody waits for a writer
+    assert "is not a file" in str(refused("pipe.json"))  # and no process waits for a writer
     os.mkdir("directory.json")
     assert "is not a file" in str(refused("directory.json"))
     with pytest.raises(StateFileError, match="is not a file"):
@@ -225,7 +225,7 @@ def test_places_that_cannot_be_used(folder: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As root every directory can be written; what the kernel says otherwise is the same in all of them.
+    # For root every directory is writable; the kernel's other errors are the same for all of them.
     real = os.open
 
     def refuse(path: Any, flags: int, mode: int = 0o777) -> int:

@@ -56,7 +56,7 @@ def test_a_tree_comes_out_as_it_was(place: Path) -> None:
     make(place / "from")
     assert write(place / "to", list(entries(str(place / "from")))).skipped == []
     assert listing(place / "to") == listing(place / "from")
-    # Once more over what is there.
+    # The second copy overwrites existing files.
     (place / "to/a/b").chmod(0o755)
     write(place / "to", list(entries(str(place / "from"))))
     assert listing(place / "to") == listing(place / "from")
@@ -102,7 +102,7 @@ def test_links_are_not_followed(place: Path) -> None:
     for entry in [(FILE, "out/x", 0o644, 0), (DIRECTORY, "out/x", 0o755, 0), (LINK, "out/x", "y"), (DIRECTORY, "out", 0o777, 0)]:
         with pytest.raises(OSError):
             write(place / "to", [TOP, (LINK, "out", str(place / "outside")), entry, (END,)])
-    # A link in the place of a file is replaced, what it leads to stays.
+    # A link in the place of a file is replaced, and its target stays.
     write(place / "to", [TOP, (LINK, "file", str(place / "victim")), (FILE, "file", 0o644, 0), (DATA, b"new"), (END,)])
     assert (place / "victim").read_text() == "as it was"
     assert (place / "to/file").read_text() == "new"

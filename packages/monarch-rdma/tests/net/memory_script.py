@@ -1,7 +1,7 @@
 """What the script of a client does here on request of a test."""
 
-# Commands come as lines, each is answered by one line. On each host there are two procs with an actor each; `share` names a buffer that
-# the following commands are about.
+# Commands arrive as lines; one line answers each. Each host has two procs with an actor each; `share` names a buffer for the following
+# commands.
 SCRIPT = """
 import json, os, random, signal, sys, threading, time, warnings
 import monarch.actor

@@ -24,7 +24,7 @@ def test_every_pair_of_hosts(cluster: Cluster) -> None:
     assert client.say("notify", 3) == "True"
     assert client.say("words") == "True"
     assert client.say("map").startswith("RDMAUnsupportedError None map of ")
-    # A client listens on nothing: it is asked to dial.
+    # A client does not listen: it is requested to dial.
     assert client.say("share_here", 3 * MIB + 1, 5) == str(3 * MIB + 1)
     assert client.say("read_by", 1, 1, 2) == "tcp"
     assert client.say("read_by", 0, 0, 2) == "tcp"
@@ -99,7 +99,7 @@ def test_an_owner_that_is_killed(cluster: Cluster) -> None:
     client.say("kill", 0, 1)
     said = client.say("outcome")
     assert said.startswith("RDMAPeerLostError ") and "the owner's process is gone" in said, said
-    # Also for who has not used it before.
+    # The error also reaches a process that has not used the buffer before.
     assert client.say("read_by", 1, 1, 1).startswith("RDMAPeerLostError ")
     client.kill()
 
@@ -127,7 +127,7 @@ def test_behind_a_gateway_bytes_go_by_messages(cluster: Cluster) -> None:
     assert client.say("read_by", 0, 0, 1) == "tcp"
     client.say("share_here", 5 * MIB, 3)
     assert client.say("read_by", 1, 1, 2) == "routed"
-    # An end is news here, too.
+    # The notice of an end arrives here, too.
     client.say("share", 1, 1, 9 * MIB, 4)
     client.say("begin", 1000)
     client.say("kill", 1, 1)

@@ -20,7 +20,7 @@ class Pair(NamedTuple):
     path: str
     owner: Any
     reader: Any
-    # Where there is room for another reader like it.
+    # A second reader of the same kind, if there is room for it.
     near: Any
 
 

@@ -11,7 +11,7 @@ import pytest
 from fresh_script import Script
 from listener_flood import KINDS, STRANGER, ListenerFlood, is_bulk, listening_sockets
 
-# For longer than a host may be silent.
+# Seconds: longer than a host may be silent.
 FLOOD_S = 4.5
 FLOOD = (*KINDS, "churn")
 

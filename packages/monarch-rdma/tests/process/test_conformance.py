@@ -60,7 +60,7 @@ def test_dropped_by_the_owner(pair):
     assert kind == "RDMAReleasedError"
     first = text.splitlines()[0]
     assert first.startswith("read of 4,096 bytes, process ") and f"path {pair.path}: dropped by its owner, process " in first
-    # Once more, by one who has never used it.
+    # Another process that has never used the buffer tries it.
     assert pair.reader.read_outcome.call_one(buffer).get()[0] == "RDMAReleasedError"
     pair.owner.drop.call_one().get()
 
@@ -134,7 +134,7 @@ def test_a_notice_comes_after_the_bytes(pair):
     assert pair.reader.notify.call_one(buffer, data, sending, {"step": 1}).get() is None
     assert receiving.recv().get() == {"step": 1}
     assert pair.owner.content.call_one().get() == data
-    # None after a failure: what comes next is what was sent next.
+    # No notice comes after a failure: the next message is the next one sent.
     pair.owner.drop.call_one().get()
     assert pair.reader.notify.call_one(buffer, data, sending, "never").get()[0] == "RDMAReleasedError"
     sending.send("next")

@@ -27,7 +27,7 @@ def test_map(procs, nbytes):
     assert reader.map.call_one(buffer).get() == (pattern(nbytes), False)
     assert reader.mapped.call_one(b"written by the reader").get()[:21] == b"written by the reader"
     assert owner.content.call_one().get()[:21] == b"written by the reader"
-    # A view outlives the buffer; its memory is nobody else's as long as it lives.
+    # A view outlives the buffer; its memory is not reused as long as the view lives.
     owner.drop.call_one().get()
     owner.forget.call_one().get()
     assert owner.counts.call_one().get() == (0, 1)
@@ -96,7 +96,7 @@ def test_huge_pages():
         memory = allocate(100, huge_pages=True)
         memory[99] = 1
         return
-    # Without any, memory is reserved for the mapping when it is made.
+    # Without huge pages, memory is reserved for the mapping when it is made.
     with pytest.raises(RdmaInitError, match="huge pages"):
         allocate(100, huge_pages=True)
     assert len(allocate(100, huge_pages=False)) == 100
@@ -140,7 +140,7 @@ def test_ten_thousand_buffers_that_others_use_and_end(pair):
         assert again == opened
         growths.append(more - used)
         used = more
-    # Kilobytes. Threads and caches of theirs take some at first; a buffer, or what stands for it at a reader, would be more each time.
+    # Kilobytes. Threads and their caches take some at first; a kept buffer, or its record at a reader, would add more each time.
     assert min(growths) < 1000, growths
 
 

@@ -68,18 +68,18 @@ def cut_and_healed(hosts: Any, path: str) -> None:
             before = reading.count
             late = [readers[0].read.call_one(known), readers[1].read.call_one(fresh), outside.read.call_one(known)]
             written = readers[2].write.call_one(target, b"late")
-            # The client, and the other host, go on.
+            # The client, and the other host, continue.
             memory = bytearray(SIZE)
             for _ in range(5):
                 other.read_into(memoryview(memory)).get()
                 assert memory == pattern(SIZE, 1)
-            # One may have had all of its bytes.
+            # One read may have had all of its bytes.
             assert reading.count <= before + 1
             assert all(waiting(f) for f in [*late, written])
         assert [f.get() for f in late] == [pattern(SIZE, 0), pattern(1000, n), pattern(SIZE, 0)]
         written.get()
         assert owners.slice(hosts=0).content.call_one(-2).get()[:4] == b"late"
-        # In the other direction what was asked for before waits.
+        # In the other direction earlier requests wait.
         asked = inside.many.call_one(mine, 2, 50)
         with fault(hosts.slice(hosts=0), "cut"):
             for _ in range(5):
@@ -122,5 +122,5 @@ def test_memory_of_the_same_machine_whose_host_is_lost():
 @isolated
 def test_streams_to_a_host_that_is_lost():
     with configured(host_loss_timeout="1s"), other_hosts() as hosts:
-        # It is back, and nobody takes it for what it was.
+        # The host is back, but counts as lost.
         assert lost(hosts).read_kept.call_one().get()[0] == "RDMAPeerLostError"

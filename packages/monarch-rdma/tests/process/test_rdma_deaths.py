@@ -22,7 +22,7 @@ def test_owner_killed_in_the_middle(mortals):
     assert kind == "RDMAPeerLostError"
     first = text.splitlines()[0]
     assert first.startswith("read of 33,554,432 bytes, process ") and f"path {mortals.path}: the owner's process is gone" in first
-    # And so it stays, also for one who has never used it; with how it ended, once that is known.
+    # The error stays the same, also for a process that has never used the buffer; it has the reason of the end, once that is known.
     assert "Killed(sig=9)" in _text_with_reason(mortals.reader, buffer).splitlines()[1]
 
 
@@ -63,7 +63,7 @@ def test_owner_that_is_stopped(mortals):
         waiting = mortals.reader.read_outcome.call_one(buffer)
     finally:
         os.kill(pid, signal.SIGCONT)
-    # Neither the answer that nobody waited for nor the wait itself is in the way of the next.
+    # Neither the unread answer nor the wait itself disturbs the next operation.
     assert waiting.get() is None
     assert mortals.reader.read.call_one(buffer).get() == pattern(100)
 
@@ -106,7 +106,7 @@ def test_owner_whose_gil_is_held(mortals, tmp_path):
 
 
 def test_reader_killed_in_the_middle(mortals):
-    # What a first reader makes the owner open stays open.
+    # Resources that the owner opens for a first reader stay open.
     first = mortals.owner.share.call_one(5000).get()
     assert mortals.reader.read.call_one(first).get() == pattern(5000)
     pid = mortals.reader.pid.call_one().get()
@@ -121,10 +121,10 @@ def test_reader_killed_in_the_middle(mortals):
     mortals.owner.drop.call_one(0).get()
     mortals.owner.forget.call_one().get()
     assert mortals.owner.settled.call_one((0, 0)).get()
-    # The table of epochs, and the segment of small allocations.
+    # The rest is the table of epochs, and the segment of small allocations.
     left = 2 if mortals.path == "shm" else 1
     assert mortals.owner.settled_descriptors.call_one(left).get()
-    # A consumer that comes after it finds everything as it was, and leaves nothing either.
+    # A later consumer finds the same state, and leaves nothing either.
     buffer = mortals.owner.share.call_one(5000, seed=3).get()
     procs = mortals.near.spawn_procs(name="fresh")
     reader = procs.spawn("fresh", Reader, mortals.path == "shm-staged")
@@ -147,6 +147,6 @@ def test_a_permission_that_is_withdrawn(mortals):
     assert mortals.reader.read.call_one(buffer).get() == pattern(9 << 20)
     mortals.reader.write.call_one(small, b"still").get()
     assert mortals.owner.content.call_one().get()[:5] == b"still"
-    # What stands for devices in these tests needs the same permission.
+    # The stand-in for devices in these tests needs the same permission.
     others = {"shm": "shm", "tcp": "tcp", "verbs:near": "tcp"}
     assert mortals.reader.path.call_one(buffer).get() == others.get(mortals.path, "shm-staged")

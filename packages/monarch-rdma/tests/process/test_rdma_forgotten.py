@@ -11,7 +11,7 @@ from monarch.rdma import RDMABuffer, allocate
 from monarch.rdma._process.forgotten import Forgotten
 from monarch.rdma._process.process import this_process
 
-# Nobody touches it, so it takes no memory.
+# No code touches the memory, so it takes none.
 PRELUDE = """
 import pickle
 from monarch.actor import Actor, endpoint, this_host
@@ -56,10 +56,10 @@ def test_a_script_that_forgets(code):
 @pytest.mark.parametrize(
     "code",
     [
-        # Half a gigabyte is no news, and the same memory is counted once.
+        # Half a gigabyte is below the limit, and the same memory is counted once.
         "pickle.dumps(RDMABuffer(allocate(HALF)))",
         "memory = allocate(HALF)\nfor i in range(5): pickle.dumps(RDMABuffer(memory))",
-        # A handle is there until the end, or the memory was let go.
+        # Either a handle exists until the end, or the memory was released.
         "kept = [RDMABuffer(allocate(HALF)) for _ in range(2)]\npickle.dumps(kept)",
         "for i in range(2): RDMABuffer(allocate(HALF))",
         "for i in range(2):\n    with RDMABuffer(allocate(HALF)) as b: pickle.dumps(b)",

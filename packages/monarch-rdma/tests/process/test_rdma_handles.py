@@ -85,7 +85,7 @@ def test_forged_handles():
     flipped = bytes([packed[0] ^ 1]) + packed[1:]
     with pytest.raises(RDMAReleasedError, match="no such buffer"):
         _received(flipped).read_into(memory()).get()
-    # One that claims that it may write.
+    # The handle claims that it may write.
     writable = packed[:40] + b"\0" + packed[41:]
     assert not _received(writable).readonly
     with pytest.raises(RDMAAccessError):
@@ -254,7 +254,7 @@ def test_a_forked_process_is_told():
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # the warning of a fork with threads
         pid = os.fork()
     if pid == 0:
         try:

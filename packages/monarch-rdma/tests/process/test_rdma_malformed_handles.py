@@ -76,7 +76,7 @@ def test_handle_of_a_host_without_a_name_is_refused(packed: bytes) -> None:
 
 def test_garbage_is_an_error_of_rdma(packed: bytes) -> None:
     chance = random.Random(1)
-    # Not the owner's host: what is not there is waited for.
+    # The owner's host is left out: a reader would wait for a missing host.
     places = [at for at in range(len(packed)) if not BACKEND_AT - 8 <= at < BACKEND_AT and not BACKEND_AT < at < _PICKLED.size]
     for _ in range(200):
         handle = packed

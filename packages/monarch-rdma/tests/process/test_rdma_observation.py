@@ -79,7 +79,7 @@ def observer() -> Iterator[Observer]:
 def sharer(observer: Observer) -> Iterator[Any]:
     procs = this_host().spawn_procs(name="sharers")
     made = procs.spawn("sharer", Sharer)
-    # Recording begins with a request to the process, and with the next look of this one.
+    # Recording begins with a request to the process, and with this process's next read.
     while not (made.is_recording.call_one().get() and events.is_recording()):  # polls: no event
         continue
     yield made
@@ -116,7 +116,7 @@ def test_buffers_are_reported_by_number_until_they_end(observer: Observer, share
     observer.until("rdma_buffers", lambda row: (row["proc"], row["buffer"], row.get("given_away")) == (made["proc"], made["buffer"], True))
     sharer.drop.call_one().get()
     observer.until("rdma_buffers", lambda row: (row["proc"], row["buffer"], row.get("ended")) == (made["proc"], made["buffer"], True))
-    # The capability is in no row.
+    # No row has the capability.
     id = given._handle.parts()[0]
     shown = repr(observer.rows)
     assert id.hex() not in shown and str(int.from_bytes(id, "little")) not in shown and str(int.from_bytes(id, "big")) not in shown

@@ -17,7 +17,7 @@ from monarch.rdma._machine.probe import direct_copies
 FOLDER = str(Path(here).parent)
 SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
-# Everybody reads what everybody else owns, and what went by which path is printed.
+# Every process reads the buffers of all others, and prints the transport of each.
 CODE = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -87,7 +87,7 @@ def test_where_streams_are_forbidden_each_try_is_told():
         first, *others = text.splitlines()
         assert first.startswith("read of 4,194,304 bytes, process ") and "path verbs" in first
         assert "near: no answer after all retries" in text and "bytes 0 to 1,048,576" in text
-        # A buffer that has ended says so, whatever else is wrong.
+        # The error of an ended buffer has precedence over other errors.
         s.owner.drop.call_one().get()
         assert s.reader.read_outcome.call_one(buffer, timeout=5).get()[0] == "RDMAReleasedError"
 
@@ -143,7 +143,7 @@ def test_a_drop_is_over_when_no_device_can_reach_the_memory():
         for buffer in buffers:
             assert s.reader.path.call_one(buffer).get() == "verbs:near"
             assert s.reader.read.call_one(buffer).get() == pattern(5000)
-        # What is read once is known to the reader's devices for as long; the owner's are.
+        # Memory that is read once is registered with the reader's devices only for that time; the owner's stays registered.
         assert s.fabric.keys() >= before + 3
         s.owner.drop.call_one(0).get()
         s.owner.drop.call_one(1).get()
@@ -198,7 +198,7 @@ def test_memory_of_an_allocation_stays_known_until_it_is_freed():
         buffer = s.owner.share.call_one(2 * MB).get()
         s.reader.read_into_allocation.call_one(buffer, 3).get()
         s.reader.trim.call_one().get()
-        # The owner's export, and all of the reader's allocation, once.
+        # The keys are the owner's export, and all of the reader's allocation, once.
         assert s.fabric.keys() == 2
         s.reader.free.call_one().get()
 
@@ -222,7 +222,7 @@ def test_a_reader_ends_while_its_owner_does_not_answer():
     with configured(process_exit_timeout="300s"), setting(MONARCH_RDMA_QP_INIT_TIMEOUT="300s") as s:
         buffer = s.owner.share.call_one(MB).get()
         assert s.reader.path.call_one(buffer).get() == "verbs:near"
-        # Its queues have failed, and a question for others will be on its way.
+        # Its queues have failed, and a question for others will be in flight.
         s.fabric.begin("cut", "near")
         assert s.reader.read.call_one(buffer).get() == pattern(MB)
         pid = s.owner.pid.call_one().get()

@@ -73,7 +73,7 @@ def test_the_fast_rail_carries_more_and_what_is_measured_counts():
         slices.arrived(cut, rail)
     assert 5 < carried[0] / carried[1] < 12
     assert states[0].bandwidth == pytest.approx(8e9, rel=0.2) and states[1].bandwidth == pytest.approx(1e9, rel=0.2)
-    # No rail waits for the other at the end: the whole took what both together can do.
+    # No rail waits for the other at the end: the total time is that of both together.
     assert clock.now < 400 * SLICE / 9e9 * 1.15
 
 
@@ -125,12 +125,12 @@ def test_rests():
         clock.now += 1
         assert not rail.resting(clock.now)
         expected = min(2 * expected, LONGEST_REST)
-    # Errors that are far between are none to rest for.
+    # Errors with long intervals cause no rest.
     for _ in range(9):
         rail.failed(clock.now)
         clock.now += 5.1
         assert not rail.resting(clock.now)
-    # After a long time without, it begins with the short rest.
+    # After a long time without errors, it begins with the short rest.
     clock.now += LONGEST_REST + 1
     for _ in range(3):
         rail.failed(clock.now)

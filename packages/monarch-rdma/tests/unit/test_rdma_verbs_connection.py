@@ -14,7 +14,7 @@ from monarch.rdma.verbs.connection import CLOSED, COMPLETE, EXHAUSTED, REFUSED, 
 from monarch.rdma.verbs.memory import Range
 from monarch.rdma.verbs.slices import SLICE, SMALL, TRIES
 
-# Of a period that divides no slice.
+# The period of the pattern divides no slice.
 PATTERN = bytes(range(251)) * (20 * SLICE // 251 + 1)
 
 
@@ -168,7 +168,7 @@ def test_a_rail_that_fails_in_the_middle(pair):
     pair.settle()
     assert transfer.state == COMPLETE and bytes(pair.local) == pair.original
     assert [(one.rail, one.status) for one in transfer.attempts] == [("near0", "no answer after all retries (status 12)")]
-    # The rail is back with the next look, because it has not failed often.
+    # The rail is back with the next check, because it has not failed often.
     pair.rails[0].refuses_connections = False
     again = pair.submit([pair.piece(0, 20 * SLICE)])
     pair.connection.look()
@@ -188,7 +188,7 @@ def test_the_only_rail_is_tried_three_times(pair):
         pair.connection.look()
     assert transfer.state == EXHAUSTED and len(transfer.attempts) == TRIES
     assert list(transfer.left()) == [(0, 0, SLICE)]
-    # Now it rests, and the next transfer is for another path at once.
+    # Now it rests, and the next transfer uses another transport at once.
     assert pair.submit([pair.piece(0, SLICE)]).state == EXHAUSTED
     pair.clock.now += 31
     pair.submit([pair.piece(0, SLICE)])
@@ -313,7 +313,7 @@ def test_model(data):
             if transfer.state:
                 requests = [request for queue in pair.under_way for request in queue.requests]
                 assert not any(pair.here + start <= request.address < pair.here + start + nbytes for request in requests)
-    # All is well again: everything ends.
+    # The fault is over: everything ends.
     pair.refuses = False
     for rail in pair.rails:
         rail.refuses_posts = rail.refuses_connections = False

@@ -107,7 +107,7 @@ def test_a_device_that_fails():
     (busy,) = [rail for rail in near.rails if rail.queues[0].requests]
     other = near.rails[1 - near.rails.index(busy)]
     busy.break_down(OSError(5, "gone"))
-    # The slice is sent again by the other one.
+    # The other rail sends the slice again.
     other.posts.get()
     other.queues[0].finish()
     assert near.ended.get() is transfer and transfer.state == COMPLETE
@@ -130,7 +130,7 @@ def test_a_queue_is_replaced_while_nothing_else_happens():
     transfer = near.submit(1000)
     near.rails[0].posts.get()
     near.rails[0].queues[0].finish(status=12)
-    # Two more errors: it rests, and there is no other rail.
+    # After two more errors it rests, and there is no other rail.
     assert near.ended.get() is transfer and transfer.state == EXHAUSTED and near.connection.troubles == ["near0: not now"]
     near.close()
     answers = iter([True, False, True])

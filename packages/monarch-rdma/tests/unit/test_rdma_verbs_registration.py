@@ -76,7 +76,7 @@ def test_a_limit_that_others_have_used_up(rail):
     rail.refuses_memory = True
     with pytest.raises(OSError, match="cannot allocate"):
         cache.acquire(rail, Allocation(1000, 100, 0))
-    # What was not in use was given up for it.
+    # Unused registrations were given up for it.
     assert not rail.fabric and not cache.pinned
 
 

@@ -79,7 +79,7 @@ def test_two_rails_share_the_work(wires):
 
 def test_a_rail_that_is_cut_in_the_middle(netem):
     with joined(16 * MB, ("rxe0", "rxe2"), ("rxe1", "rxe3")) as reader:
-        # What is under way there would take seconds, so that the wire is cut before.
+        # The data in flight there would take seconds, so the wire is cut before.
         netem("wire1", "rate", "16mbit", "limit", "100")
         transfer = reader.start(False, (0, 16 * MB))
         netem("wire1", "loss", "100%", "limit", "100")

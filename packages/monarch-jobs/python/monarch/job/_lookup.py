@@ -79,7 +79,7 @@ def attach_current_job() -> tuple[JobTrait, JobState]:
 
     job = current_job()
     if isinstance(job, LocalJob) and job.process is None:
-        # Its host is this machine: it does not end.
+        # The host is this machine, which does not end.
         return job, job._state()
     return job, job._reconnect()
 
@@ -102,7 +102,7 @@ def loaded(path: str, context: str | None) -> JobTrait | None:
         spec = contexts.spec(context)
         if e.field != "kind" or spec is None:
             raise
-        # The user named it to `monarch apply`; the file did not.
+        # The user named the module to `monarch apply`; the file did not.
         importlib.import_module(spec.rpartition(".")[0])
         return saved.load_if_there(path, JobTrait)
 
@@ -111,7 +111,7 @@ def hosts_from_config(name: str) -> HostMesh:
     """The mesh `name` of the current job; without a current job, two hosts that are processes of this machine."""
     if contexts.spec() is not None:
         return load_current_job().state()[name]
-    # pydantic, which that module needs, takes longer to load than all others: only without a current job.
+    # pydantic, which that module needs, takes longer to load than all others, so it is only loaded without a current job.
     from monarch.job.process import ProcessJob
 
     job = ProcessJob({name: _LOCAL_HOSTS})

@@ -26,7 +26,7 @@ class AttachJob(JobTrait):
     __module__ = "monarch.job"
     kind = "attach"
     connection_: JobState | None = None
-    # Handles from before lost hosts were attached again: what was spawned through them ends with the job too.
+    # Handles from before lost hosts were attached again: processes spawned through them end with the job too.
     earlier_: tuple[JobState, ...] = ()
 
     def __init__(self, meshes: dict[str, list[str]], *, credentials: str | None = None) -> None:
@@ -50,7 +50,7 @@ class AttachJob(JobTrait):
 
     def _secret(self) -> bytes | str | None:
         if self._credentials is not None and os.path.islink(self._credentials):
-            return self._credentials  # as in a Secret volume of Kubernetes: who may read it is checked where it is read
+            return self._credentials  # like a Secret volume of Kubernetes: the permissions are checked where the file is read
         return None if self._credentials is None else read_private(self._credentials)
 
     def _state(self) -> JobState:
@@ -68,7 +68,7 @@ class AttachJob(JobTrait):
         """Finds the hosts that answer; nothing can be started from here."""
         secret = self._secret()
         deadline = None if timeout is None else time.monotonic() + timeout
-        # One attachment a host, so that each has a result of its own; the next `state()` has all that answer.
+        # Each host has an attachment of its own, so that each has its own result; the next `state()` has all that answer.
         joining = [(host, actor.attach_to_workers(workers=[host.address], secret=secret).initialized) for host in self._poll().hosts]
         if self.connection_ is not None:
             self.earlier_ += (self.connection_,)

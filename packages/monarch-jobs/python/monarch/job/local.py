@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
 
-# Becomes the script once a byte says that it may begin; without the byte, the process that started it failed or died before.
+# Becomes the script once a byte permits it to begin; without the byte, the process that started it failed or died before.
 _GATED = """
 import os, sys
 gate, script = int(sys.argv[1]), sys.argv[2]
@@ -64,7 +64,7 @@ class LocalJob(JobTrait):
         return Plan(self.kind, "".join(f"mesh {name}: the machine of the client\n" for name in self._hosts))
 
     def can_run(self, spec: JobTrait) -> bool:
-        # There is nothing that a new one does not have.
+        # A new job has everything that this one has.
         return False
 
     def _create(self, client_script: str | None) -> None:
@@ -101,7 +101,7 @@ class LocalJob(JobTrait):
     def _poll(self) -> JobStatus:
         session = self._session()
         if session is None:
-            # Without a script there is nothing that outlives the client.
+            # Without a script nothing outlives the client.
             alive = self._life.path is None or not self._life.loaded
             return JobStatus("running", "the machine of the client", []) if alive else JobStatus("ended", "its client is gone", [])
         if sessions.is_running(session):
@@ -111,7 +111,7 @@ class LocalJob(JobTrait):
 
     def _kill(self) -> None:
         session = self._session()
-        # At the exit of the script itself, what is to be ended is ending already.
+        # At the exit of the script itself, the processes are ending already.
         if session is None or session.pid == os.getpid():
             return
         assert self.apply_id is not None
@@ -170,7 +170,7 @@ class BatchJob(JobTrait):
 
     def _surround(self) -> JobState:
         """The hosts for a script inside the allocation, whose exit is the end of the allocation."""
-        # Before the client's own exit: the exit handlers run in reverse order.
+        # The handler runs before the client's own exit: exit handlers run in reverse order.
         state = self._state()
         atexit.unregister(self._kill_at_exit)
         atexit.register(self._kill_at_exit)

@@ -38,7 +38,7 @@ def add_mesh(meshes: dict[str, list[str]], name: str, hosts: list[str]) -> None:
     for host in hosts:
         if not isinstance(host, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"mesh '{name}': the name of a host is text, not {type(host).__name__}")
-        # A name that begins with a dash would be an option of whatever command it is given to.
+        # A name that begins with a dash would be an option of any command that takes it.
         if not host or host.startswith("-") or any(letter.isspace() or letter == "\0" for letter in host):
             raise ValueError(f"mesh '{name}': '{host}' names no host")
     if not hosts:

@@ -132,7 +132,7 @@ class ProcessLauncher:
         path = logs_folder(self._apply_id)
         try:
             os.makedirs(path, 0o700, exist_ok=True)
-        except OSError:  # the working directory cannot be written: what else the job keeps is in the home anyway
+        except OSError:  # the working directory cannot be written: the other files of the job are in the home anyway
             path = os.path.join(credentials.home(), "logs", os.path.basename(path))
             os.makedirs(path, 0o700, exist_ok=True)
         return path
@@ -177,10 +177,10 @@ class ProcessLauncher:
         for place in lost:
             n = places[place]
             session = _session(ids["workers"][n])
-            # One that hangs, and its procs, which may outlive it for a moment with the devices that the new ones need.
+            # A worker that hangs, and its procs, which may outlive it for a moment with the devices that the new ones need.
             if self._end([session]):
                 continue
-            # Another process than the one that was lost, at the same place: clients must not take one for the other.
+            # The new process is at the same place as the lost one: clients must not take one for the other.
             names = deserialize_service_proc_ids(ids["service_procs"])
             names[n] = new_service_proc_id()
             ids["service_procs"] = serialize_service_proc_ids(names)

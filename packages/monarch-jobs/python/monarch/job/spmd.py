@@ -36,7 +36,7 @@ __all__ = ["SPMDJob", "StoreJob", "job_load", "serve"]
 
 # The mesh of the hosts of a command list.
 WORKERS = "workers"
-# What `serve` takes for a command list, and where the ranks run in the directory of the client, which the hosts have as well.
+# The arguments of `serve` for a command list whose ranks run in the directory of the client, which the hosts have as well.
 _LOCAL = ("local_cwd", "local", "process")
 _SHARED = (*_LOCAL, "slurm")
 SCHEDULERS = (*_LOCAL, "kubernetes", "skypilot", "slurm", "ssh")
@@ -79,7 +79,7 @@ class SPMDJob(JobTrait):
         from monarch.spmd.spmd_run import begin, wait
 
         command, env = self._command()
-        # Where the hosts are gone, `state` would reserve others: only `serve` does that for a launch.
+        # If the hosts are gone, `state` would reserve others: only `serve` does that for a launch.
         self._check_hosts()
         hosts = first_mesh(self.state(cached_path=None))
         wait(begin(hosts, command, launch_of(command), policy=policy, env=env, workdir=self.workspace))

@@ -93,18 +93,18 @@ class SSHJob(LoginJob):
 
 
 START_TIMEOUT_S = 60.0
-# A host that is up answers within a second; these bound what a host that is cut off costs.
+# Seconds: a host that is up answers within a second; this bounds the cost of a host that is cut off.
 LOOK_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 15.0
 PORT_TRIES = 100
 AT_ONCE = 32  # an sshd refuses more than ten half-open connections by default, and these are on as many machines
 
-# Says which Python and which monarch there is; a checkout has no version.
+# Prints the versions of Python and monarch; a checkout has no version.
 _VERSIONS = (
     "import sys, importlib.metadata as m, monarch.extension.cli;"
     " print('monarch', '%d.%d' % sys.version_info[:2], next((d.version for d in m.distributions(name='monarch-core')), '-'))"
 )
-# Arguments: interpreter, listen address, port tries, and what `_VERSIONS` has to print.
+# Arguments: interpreter, listen address, port tries, and the expected output of `_VERSIONS`.
 _START = f"""
 umask 077
 IFS= read -r secret
@@ -249,7 +249,7 @@ class SshLauncher:
             return None
 
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="monarch-ssh") as pool:
-            # Each with a copy of the context, which has the time limit.
+            # Each call has a copy of the context, which has the time limit.
             started = [pool.submit(contextvars.copy_context().run, one, worker) for worker in workers]
             return [future.result() for future in started]
 
@@ -282,7 +282,7 @@ class SshLauncher:
         numbered = [{"number": number, **worker} for number, worker in enumerate(ids["workers"])]
 
         def look(entry: dict[str, Any]) -> None:
-            with time_limit(LOOK_TIMEOUT_S):  # ports that are forwarded included
+            with time_limit(LOOK_TIMEOUT_S):  # the limit includes the forwarding of ports
                 looks[entry["number"]] = self._look(ids["workers"][entry["number"]])
 
         errors = self.of_all(numbered, look)
@@ -320,11 +320,11 @@ class _Look:
 
 
 LOGS_TIMEOUT_S = 20.0
-# Of each worker in one look; the next one goes on.
+# Bytes of each worker in one read; the next read continues.
 _MOST = 16 << 20
-# Arguments: directory, the first byte that is wanted counted from 1, and how many at most. Base64, since a log may hold any bytes.
+# Arguments: directory, the first wanted byte counted from 1, and the most bytes. Base64, since a log may contain any bytes.
 _TAIL = 'tail -c +"$2" -- "$1/log" | head -c "$3" | base64'
-# Workers without an answer that a line has named; `monarch logs -f` looks again and again.
+# Workers without an answer that a line has named; `monarch logs -f` reads again and again.
 _named: set[str] = set()
 
 

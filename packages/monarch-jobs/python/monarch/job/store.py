@@ -19,7 +19,7 @@ from monarch.job.attach import AttachJob
 from monarch.job.errors import JobError, SubmitError
 
 _TRANSPORTS = ("ipc", "tcp")
-# Seconds that a worker may take to listen: an interpreter on a busy machine.
+# Seconds for a worker to listen: an interpreter on a busy machine.
 _START_S = 60.0
 _FAILED = "failed: "
 
@@ -37,7 +37,7 @@ class StoreJob(AttachJob):
     __module__ = "monarch.job.spmd"
     kind = "store"
     secret_: bytes | None = None
-    # Of this rank, as long as its process lives.
+    # The worker of this rank, as long as its process lives.
     worker_: subprocess.Popen[bytes] | None = None
 
     @staticmethod
@@ -96,7 +96,7 @@ class StoreJob(AttachJob):
         return self.secret_
 
 
-# Agents that this process has started: a worker is not reaped, and not warned of, before the process ends.
+# Agents that this process has started: a worker is not reaped, and gives no warning, before the process ends.
 _workers: list[subprocess.Popen[bytes]] = []
 
 
@@ -108,7 +108,7 @@ def _made(store: Store, prefix: str, name: str, hosts: int, worker: subprocess.P
     job = StoreJob({name: addresses})
     job.secret_ = bytes.fromhex(store.get(f"{prefix}/secret").decode())
     job.worker_ = worker
-    # All agents have it.
+    # All agents have read the secret.
     delete = getattr(store, "delete_key", None)
     if delete is not None:
         delete(f"{prefix}/secret")

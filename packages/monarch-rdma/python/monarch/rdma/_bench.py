@@ -21,13 +21,13 @@ from monarch.rdma.errors import RDMAError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# Which process reaches the memory, and of which kind that is.
+# The process that accesses the memory, and the kind of that memory.
 _OWNER, _READER, _STAGED = "owner", "reader", "staged"
 _ARENA = {"shm": True}
 _SIDES = {"local": _OWNER, "shm": _READER, "cma": _READER, "shm-staged": _STAGED}
 MEASURED = tuple(_SIDES)
 MEMCPY = "memcpy"
-# For one figure: seconds, and how often at least and at most.
+# For one figure: seconds, and the least and most repetitions.
 _SECONDS, _LEAST, _MOST = 0.4, 3, 2000
 _MARK, _OTHER = 0xA5, 0x5A
 

@@ -5,7 +5,7 @@ The streams and the copies are core's; this module enables them, from the size o
 
 from __future__ import annotations
 
-# Below it the stream is no faster than the agents' connection, which needs no message that tells that the part is there.
+# Bytes below which a stream is no faster than the agents' connection, which needs no message that announces the part.
 LEAST = 8 << 20
 
 

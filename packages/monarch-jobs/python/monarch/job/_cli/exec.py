@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-# In a directory that the job gathers from its hosts.
+# The output goes to a directory that the job gathers from its hosts.
 _OUTPUTS = "exec_outputs"
 
 
@@ -110,7 +110,7 @@ def _words(cmd: tuple[str, ...], script: BinaryIO | None, module: str | None) ->
     from monarch.job._host.command import PYTHON
 
     if text.startswith(b"#!"):
-        # As the kernel does it: the program, and the rest of the line as one word.
+        # The kernel's rule: the program, and the rest of the line as one word.
         first = text[2:].partition(b"\n")[0].decode(errors="surrogateescape").strip()
         interpreter: tuple[str, ...] = tuple(first.split(None, 1)) or ("/bin/sh",)
     else:
@@ -146,7 +146,7 @@ def _gathered(job: JobTrait, chosen: tuple[list[str], JobState, dict[str, int] |
         if one.name != "gather_mount":
             continue
         remote, local, meshes = (one.configured.get(key) for key in ("remote", "local", "meshes"))
-        # The name of a host's directory is another one for the ranks of a host.
+        # The name of a host's directory is not unique among the ranks of a host.
         if not remote or not local or ("$SUBDIR" in remote and per_host) or not set(names) <= set(meshes or state):
             continue
         return _Gathered(remote, os.path.join(local, *(["*"] if len(state) > 1 else []), *(["*"] if state[names[0]].sizes else [])))
@@ -187,7 +187,7 @@ def _targets(
         return targets
     run = secrets.token_hex(4)
     if gathered is None:
-        # The same place on all hosts that have the same temporary folder as this one, as most do.
+        # The place is the same on all hosts with the same temporary folder as this one, as most have.
         click.echo(f"monarch: output by rank on the hosts: {tempfile.gettempdir()}/{PREFIX}{run}", err=True)
         base = (TEMPORARY, f"{PREFIX}{run}")
     else:
@@ -223,7 +223,7 @@ def _run(targets: list[Target]) -> int:
         return INTERRUPTED if interrupts else code
 
 
-# From the first interrupt of an abandoned child to the second one, which kills: descendants of the command are gone within 2 s.
+# Seconds from the first interrupt of an abandoned child to the second one, which kills: descendants of the command end within 2 s.
 _GRACE = 1.0
 _PR_SET_PDEATHSIG = 1
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -248,16 +248,16 @@ def attend() -> None:
         if stream is not None:  # closed by the caller  # pyright: ignore[reportUnnecessaryComparison]
             stream.flush()
     read, write = os.pipe2(os.O_CLOEXEC)
-    # The end of the child is a signal too, where the caller of this process does not ignore it.
+    # The end of the child is a signal too, even if the caller of this process ignores it.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # A signal in between waits until the parent can pass it on.
+    # A signal that arrives meanwhile waits until the parent can pass it on.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD])
     pid = os.fork()
     if pid == 0:
         os.close(write)
         os.setsid()
         _continue_with_parent()
-        # Ignored in what a shell script starts in the background; here only the parent sends it.
+        # A shell script's background commands ignore this signal; here only the parent sends it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         threading.Thread(target=_watch, args=(read,), daemon=True, name="monarch-attended").start()
@@ -283,9 +283,9 @@ def _watch(pipe: int) -> None:
 
 def _wait(pid: int) -> NoReturn:
     """All signals that count are blocked, and stay it: `sigwait` misses none, whenever it comes."""
-    # What is ignored, as by `nohup`, stays ignored.
+    # Signals that are ignored, as by `nohup`, stay ignored.
     waited = {number for number in (*_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD) if signal.getsignal(number) != signal.SIG_IGN}
-    # WNOWAIT: until the child is reaped below, its number stands for no other process.
+    # WNOWAIT: until the child is reaped below, its number identifies no other process.
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         number = signal.sigwait(waited)
         if number in _PASSED_ON:
@@ -293,10 +293,10 @@ def _wait(pid: int) -> NoReturn:
             # A stopped child would not end.
             os.kill(pid, signal.SIGCONT)
         elif number == signal.SIGTSTP:
-            # Ctrl-Z: both stop, and go on together.
+            # Ctrl-Z: both processes stop, and continue together.
             os.kill(pid, signal.SIGSTOP)
             os.kill(os.getpid(), signal.SIGSTOP)
             os.kill(pid, signal.SIGCONT)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    # Not `sys.exit`: what runs at exit has run in the child.
+    # `sys.exit` is not used: the exit handlers have run in the child.
     os._exit(code if code >= 0 else 128 - code)

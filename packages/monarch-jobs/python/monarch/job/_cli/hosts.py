@@ -94,7 +94,7 @@ def port_forward(words: tuple[str, ...]) -> int:
     for one, address in zip(ports, forwarder.addresses.call_one().get(), strict=True):
         click.echo(f"{address} -> {where}:{one.remote}")
     try:
-        # What is lost ends the program by its failure, which interrupts as well.
+        # A lost host ends the program by its failure, which interrupts as well.
         while True:
             signal.pause()
     except KeyboardInterrupt:

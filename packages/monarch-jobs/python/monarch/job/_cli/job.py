@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from monarch.job._job.launcher import JobStatus, LogFile
     from monarch.job._job.trait import JobTrait
 
-# The end of `monarch --help`: how the verbs belong together, for a reader of nothing else.
+# The end of `monarch --help`: the relation of the verbs, for a reader of nothing else.
 GUIDE = """\
 Working with a job:
   monarch apply my_module.job      reserves hosts, waits until they answer
@@ -69,7 +69,7 @@ def apply(spec: str | None, only_plan: bool, replace: str | None) -> int:
     return 0
 
 
-# Of `status --watch`, and of `logs --follow`.
+# Seconds between two queries of `status --watch`, and of `logs --follow`.
 _STATUS_INTERVAL_S = 2.0
 _LOGS_INTERVAL_S = 0.2
 
@@ -110,7 +110,7 @@ def _show_status(title: str, status: JobStatus, as_json: bool, keeper: KeeperSta
         hosts = [host._asdict() for host in status.hosts]
         click.echo(json.dumps({"job": title, **status._asdict(), "hosts": hosts, "keeper": described}))
         return
-    # A detail may have the tail of a log: its first line is the state, the others stand below.
+    # A detail may have the tail of a log: its first line is the state, the others follow below.
     detail, *tail = status.detail.splitlines() or [""]
     click.echo("\n".join([f"{title}: {status.phase}{f' ({detail})' if detail else ''}", *(f"  {line}" for line in tail)]))
     rows = [("HOST", "NAME", "PHASE", "ADDRESS", "DETAIL")]
@@ -147,7 +147,7 @@ def logs(follow: bool, mesh: str | None, rank: int | None, system: bool, keeper:
     def find() -> list[LogFile]:
         if keeper:
             return [_keeper_log(job)]
-        # A part of the hosts has no part of what the script has printed.
+        # The output of the script belongs to no part of the hosts.
         is_part = mesh is not None or rank is not None
         found = job._current._fetch_logs()
         return [log for log in found if (not is_part if log.stream == "system" else not system)]
@@ -170,7 +170,7 @@ def logs(follow: bool, mesh: str | None, rank: int | None, system: bool, keeper:
         is_running = follow
         while is_running:
             threading.Event().wait(_LOGS_INTERVAL_S)
-            # Looked at before the files: all that was printed up to the end is shown. A host that is replaced has another file.
+            # The status is read before the files, so that all output up to the end is shown. A replaced host has another file.
             is_running = job.status().phase not in ("none", "ended")
             files = find()
             show()

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from monarch.job.kubernetes.access.config import KubeConfig
 
 OK, FAILED, INFO = "ok", "FAIL", "info"
-# Indexed Jobs are stable since then.
+# Indexed Jobs are stable since this version.
 _LEAST_VERSION = (1, 24)
 _MOST_SKEW_S = 60.0
-# Network plug-ins by the names of their DaemonSets: whether they enforce a NetworkPolicy.
+# Network plug-ins by the names of their DaemonSets, with whether they enforce a NetworkPolicy.
 _PLUGINS = {
     "calico": True,
     "cilium": True,
@@ -196,7 +196,7 @@ def _is_used(name: str, made: set[str]) -> bool:
     if name.removeprefix("count/") in made:
         return True
     resource = name.removeprefix("requests.").removeprefix("limits.")
-    # Of devices only GPUs: a job that requests others is the exception.
+    # GPUs are the only devices: a job that requests others is the exception.
     return resource in ("cpu", "memory") or (
         name.startswith("requests.") and "/" in resource and ("gpu" in resource or "/mig-" in resource)
     )

@@ -40,22 +40,22 @@ RUN_LABEL = "monarch-run"
 _FOLDER = "/run/monarch/client"
 _WORK = "/run/monarch/work"
 _CONTAINER = "client"
-# A fault that lasts so long does not heal by itself.
+# Seconds after which a fault counts as permanent.
 _FAULT_SECONDS = 60.0
-# An API server that is back may deny what it will allow, until it has loaded its rules.
+# Seconds for which an API server that is back may deny permitted requests, until it has loaded its rules.
 _DENIAL_SECONDS = 20.0
-# For the last output of a script that has ended, from a kubelet that restarts.
+# Seconds for the last output of a script that has ended, from a kubelet that restarts.
 _OUTPUT_SECONDS = 20.0
 _CLEAN_UP_SECONDS = 20.0
-# Of these, for the end of the script: its grace period, the kubelet's report, and the requests.
+# The part of these seconds for the end of the script: its grace period, the kubelet's report, and the requests.
 _END_SECONDS = 12.0
 _REPORT_SECONDS = GRACE_S + 3.0
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
-# A server or kubelet that has too much to do, or, from 500 on, that starts.
+# The statuses of an overloaded server or kubelet and, from 500 on, of one that starts.
 _OVERLOADED, _SERVER_ERRORS = 429, 500
 _NOT_STARTED, _NOT_FOUND = 400, 404
 _JOB, _STATEFUL_SET = "batch/v1/Job", "apps/v1/StatefulSet"
-# What can have the labels of a run and of its job. Pods alone do not suffice: a job that waits in a queue has none.
+# The kinds that can have the labels of a run and of its job. Pods alone do not suffice: a job that waits in a queue has none.
 _LABELLED = (_JOB, "v1/Pod", _STATEFUL_SET)
 _MOST_SCRIPT = 900_000
 _MESH = re.compile(r"(?P<name>[a-z][a-z0-9]{0,62})=(?P<replicas>[1-9][0-9]*)")
@@ -377,7 +377,7 @@ class _Follower:
             fault = diagnosis.fault(view)
             if fault is not None:
                 self._report(fault.text)
-            # Proxies cut a log that is silent for a while: that alone is no failure.
+            # Proxies cut a log without output after a while, which is no failure.
             if cut is not None and not self._log.is_open:
                 raise cut
             return None
@@ -396,7 +396,7 @@ class _Follower:
             self._check_start(diagnosis.refused(f"job {self._run}", self._cluster.events(self._run, "Job")))
             return None
         if _pod_of(self._cluster, self._run) is not None:
-            return None  # it came between the two requests
+            return None  # the end came between the two requests
         if end.state == "complete":
             return 0
         raise JobEndedError("the pod of the script is gone", title=self._cluster.title, cause=end.text, state=end.state, reason=end.reason)
@@ -483,7 +483,7 @@ def _remove(cluster: Cluster, run: str) -> None:
     """Everything of this run, the jobs of its script included; reports what it could not."""
     try:
         with time_limit(_CLEAN_UP_SECONDS), contextlib.ExitStack() as later:
-            # The script has its rights until it has ended. A failure of one step, or a second Ctrl-C, does not leave out the next one.
+            # The script keeps its rights until it has ended. A failure of one step, or a second Ctrl-C, does not skip the next step.
             later.callback(cluster.delete, "v1/ConfigMap", run)
             later.callback(_remove_jobs, cluster, run)
             _end_script(cluster, run)
@@ -494,7 +494,7 @@ def _remove(cluster: Cluster, run: str) -> None:
 def _end_script(cluster: Cluster, run: str) -> None:
     """Ends the pod of the script, and waits for it: as long as the script runs, it may make more."""
     with time_limit(_END_SECONDS):
-        # First, so that its controller makes no other pod.
+        # The Job comes first, so that its controller makes no other pod.
         cluster.delete(_JOB, run)
         end = time.monotonic() + _REPORT_SECONDS
         asked: set[str] = set()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from monarch.job._job.job_state import JobState
     from monarch.job._job.launcher import JobStatus
 
-# Seconds for a host to start a process there, and for the verb itself, which gives an agent that does not answer six.
+# Seconds for a host to start a process there, and for the verb itself, which waits six for an agent that does not answer.
 _HOST_S, _VERB_S = 10.0, 30.0
 
 
@@ -39,7 +39,7 @@ def on_hosts(arguments: Sequence[str]) -> Iterator[Elsewhere]:
     try:
         if not current_job().active:
             return
-        # A host that is lost is an answer here.
+        # A lost host is an answer here.
         monarch.actor.unhandled_fault_hook = _ignore
         job, state = job_and_hosts()
         status = job.status()
@@ -71,7 +71,7 @@ def _ask(state: JobState, status: JobStatus, arguments: list[str]) -> Iterator[E
                 continue
             point = chosen(mesh.sizes, rank, None)
             try:
-                # Each by itself: one that cannot be attached hides no other one.
+                # Each host is queried separately: one that cannot be attached hides no other one.
                 command = _commands(mesh.slice(**point) if point else mesh, arguments[0])
                 hosts.append(_Host(host, command, command.machine.call_one()))
             except MonarchError as e:
@@ -108,7 +108,7 @@ def _commands(mesh: HostMesh, verb: str) -> Any:
     """An actor on the host of the mesh."""
     from monarch.job._host.monarch_command import MonarchCommand
 
-    # It shows up in what it lists, by a name that says what it is.
+    # The verb lists this proc too, so its name is descriptive.
     return mesh.spawn_procs(name=f"monarch-{verb}").spawn("command", MonarchCommand)
 
 

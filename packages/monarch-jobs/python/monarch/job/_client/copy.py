@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from monarch.actor import Future, HostMesh
 
-    # What was done, and what went wrong: an error has to be text, since the user who copies sees it.
+    # The result, and the error as a text, which the copying user reads.
     Answer = tuple[Any, str | None]
 
-# Batches on their way: the next one is read while the last one is written.
+# Batches in flight: the next one is read while the last one is written.
 _AHEAD = 2
 
 
@@ -136,7 +136,7 @@ def _receive(source: Any, place: str, name: str) -> list[tuple[str, str]]:
                 break
             coming = source.take.call_one()
             if writer is None:
-                # Only now: what is not there leaves no folder behind.
+                # The writer starts only now: a missing source leaves no folder behind.
                 writer = tree.TreeWriter(tree.destination(place, name))
             writer.put(batch)
         assert writer is not None

@@ -17,7 +17,7 @@ from monarch.job._host.command import SUBDIR, Order
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# How long the end of the client waits for what follows a SIGKILL.
+# Seconds that the end of the client waits for the effects of a SIGKILL.
 _KILL_TIMEOUT_S = 3.0
 
 
@@ -89,7 +89,7 @@ def make_target(
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"per_host['{label}'] must be a positive int, not {size!r}")
     sizes = {**hosts.sizes, **per}
-    # A rank counts hosts, whatever runs on each.
+    # A rank counts hosts, however many processes run on each.
     fixed = chosen(sizes, None, point) if rank is None else chosen(hosts.sizes, rank, None)
     on_host = {label: index for label, index in fixed.items() if label in hosts.sizes}
     left = {label: size for label, size in per.items() if label not in fixed}
@@ -192,7 +192,7 @@ def start(targets: list[Target], ends_with_reader: bool = False) -> tuple[Execut
 
 
 def _end_with_client() -> None:
-    # After the client's own exit handler, so that it runs before it, while there are procs.
+    # The handler is registered after the client's own exit handler, so that it runs before it, while procs exist.
     global _exit_of
     if _exit_of != os.getpid():
         _exit_of = os.getpid()
@@ -205,7 +205,7 @@ def _is_over(ended: Future[None]) -> bool:
         ended.get(timeout=0)
     except TimeoutError:
         return False
-    except Exception:  # it has, in whatever way
+    except Exception:  # the execution has ended in some way
         return True
     return True
 
@@ -227,7 +227,7 @@ def _ask(endpoints: list[Any]) -> None:
     for endpoint in endpoints:
         try:
             endpoint.broadcast()
-        except Exception:  # that one has ended
+        except Exception:  # that execution has ended
             continue
 
 
@@ -236,5 +236,5 @@ def _wait(ended: list[Future[None]], seconds: float) -> None:
     for one in ended:
         try:
             one.get(timeout=max(0.0, end - time.monotonic()))
-        except Exception:  # it has ended in some way, or it is left to the kernel
+        except Exception:  # it has ended in some way, or is left to the kernel
             continue

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from monarch.actor import HostMesh, Port
 
-# Of output that is on its way to the console, for all ranks together, and for one.
+# Bytes of output in flight to the console, for all ranks together, and for one.
 _ON_THEIR_WAY = 64 << 20
 _MOST, _LEAST = 256 << 10, 16 << 10
-# How long a host may take to report that a command has begun, or ended; then the host is left alone.
+# Seconds for a host to report that a command has begun or ended; then the host is given up.
 _REPORT_TIMEOUT_S = 3.0
 KILLED, INTERRUPTED = 137, 130
 
@@ -75,7 +75,7 @@ class Execution(Actor):
         self.ending = False
 
     def __supervise__(self, failure: MeshFailure) -> bool:
-        # Reads fail as well, and the result says so.
+        # Reads fail as well, and the result reports that.
         return True
 
     @concurrent_endpoint
@@ -165,7 +165,7 @@ class Execution(Actor):
         while True:
             chunks, code = await coming
             if code is None:
-                # On its way while this is being written.
+                # The next output is in flight while this one is written.
                 coming = command.read.call_one()
             for stream, data in chunks:
                 await self.console.write(stream, prefixed(data, prefix))
@@ -214,7 +214,7 @@ async def _settled(future: Any) -> None:
 def _quietly(send: Any) -> None:
     try:
         send()
-    except MonarchError:  # a rank of it is lost: the others get no message, and end with their procs
+    except MonarchError:  # a rank is lost: the others get no message, and end with their procs
         return
 
 

@@ -32,14 +32,14 @@ FOLDER = "keeper"
 LOG = "log"
 LOCK = "lock"
 _START_LOCK = "start"
-# A process that imports the libraries of its services, on a busy machine.
+# Seconds for a process that imports the libraries of its services, on a busy machine.
 _START_SECONDS = 60.0
 _GREETING_SECONDS = 10.0
-# For the services to stop. A keeper that takes longer is ended by force.
+# Seconds for the services to stop. A keeper that takes longer is killed.
 _END_SECONDS = 10.0
 _PAUSE_S = 0.02
 _PROCESS = "monarch.job._keeper.keeper_process"
-# Variables that name the job that a process uses, or replace it.
+# Variables that name the job of a process, or replace it.
 _NOT_INHERITED = frozenset({"MONARCH_JOB", "MONARCH_JOB_SHRINK", "MONARCH_BATCH_JOB", "MONARCH_BATCH_JOB_FILE"})
 
 
@@ -96,7 +96,7 @@ class Keeper:
         if SILENT in answer and self._replaced(answer):
             answer = self._ask(message, is_started=True) or {}
         if SILENT in answer:
-            # No process gets an answer of these hosts. The service may do without them, or raises what it lacks.
+            # No process gets an answer of these hosts. The service may work without them, or raises an error.
             answer = self._ask({**message, "anyway": True}, is_started=True) or {}
         return answer
 
@@ -139,7 +139,7 @@ class Keeper:
         try:
             channel = self._greeted()
         except KeeperError:
-            channel, wait = None, 0.0  # it has had its time
+            channel, wait = None, 0.0  # the keeper has exceeded its time
         try:
             if channel is not None:
                 with contextlib.suppress(OSError, ChannelError):

@@ -19,9 +19,9 @@ from monarch.job.errors import CredentialsError
 SOCKET = "socket"
 # The field of an answer that has the places of hosts which the keeper has lost and whose workers run: the request was not carried out.
 SILENT = "silent_hosts"
-# More than the status of a thousand mounts; a longer line is no message.
+# Bytes: more than the status of a thousand mounts; a longer line is no message.
 MOST_BYTES = 1 << 20
-# A peer that has begun a line has so long to end it.
+# Seconds for a peer that has begun a line to end it.
 LINE_SECONDS = 10.0
 _CREDENTIALS = struct.Struct("3i")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 RECORD = "services"
 
-# By service and key.
+# The configurations by service and key.
 Configs = dict[tuple[str, str], dict[str, Any]]
 
 

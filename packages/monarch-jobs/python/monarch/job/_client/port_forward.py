@@ -63,7 +63,7 @@ class PortForwarder(Actor):
             for address, port in zip(found, ports, strict=True):
                 audit.record("port-forward", f"port {port} of {dst_proc_mesh}", "begun", listens=address)
         except BaseException:
-            # All or nothing.
+            # Both meshes stop.
             await asyncio.gather(*(mesh.stop().as_asyncio() for mesh in (listeners, dialers)), return_exceptions=True)
             raise
 

@@ -24,9 +24,9 @@ from monarch.job._host.terminal import Terminal
 from monarch.job.errors import ExecError
 
 _TYPED = 4096
-# As many writes may be on their way; then it is looked every so many seconds whether there is room again.
+# The most writes in flight, and the seconds between two checks for room.
 _UNTAKEN, _LOOK_AGAIN = 64, 0.02
-# As ssh has it: after the start of a line, ends the session even if the host does not answer any more.
+# The sequence of ssh: after the start of a line, it ends the session even if the host no longer answers.
 _ESCAPE = b"~."
 _LEAVE = (signal.SIGHUP, signal.SIGTERM)
 
@@ -83,7 +83,7 @@ class _Session:
             os.close(self.over)
             os.close(self._over)
             raise
-        # Answered when the terminal has taken it: what is pasted does not pile up.
+        # The calls are answered when the terminal has taken the text, so that pasted text does not pile up.
         self.sent: deque[Any] = deque()
         self.line_start = True
         self.tilde = False
@@ -159,7 +159,7 @@ class _Session:
                 self.sent[0].get(timeout=0)
             except TimeoutError:
                 return
-            except Exception:  # reads tell why
+            except Exception:  # the reads report the reason
                 self.sent.clear()
                 return
             self.sent.popleft()
@@ -179,7 +179,7 @@ class _Session:
 def _input() -> int | None:
     try:
         return sys.stdin.fileno()
-    except (AttributeError, OSError, ValueError):  # closed, or something else in its place
+    except (AttributeError, OSError, ValueError):  # the stream is closed, or replaced by another object
         return None
 
 
@@ -231,13 +231,13 @@ class _raw:
     def __enter__(self) -> None:
         if self.fd is not None:
             self.before = termios.tcgetattr(self.fd)
-            # What was typed meanwhile is for the shell.
+            # Text typed meanwhile is for the shell.
             tty.setraw(self.fd, termios.TCSANOW)
 
     def __exit__(self, *_: object) -> None:
         if self.fd is not None:
             try:
-                # Not when all is shown: the terminal may have no reader any more.
+                # TCSANOW does not wait for the output: the terminal may have no reader any more.
                 termios.tcsetattr(self.fd, termios.TCSANOW, self.before)
-            except termios.error:  # it hung up
+            except termios.error:  # the terminal hung up
                 return

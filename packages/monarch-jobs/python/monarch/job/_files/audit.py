@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
 FILE = "audit.jsonl"
-# Then it becomes `audit.jsonl.1`, in the place of the one before.
+# Bytes at which the file becomes `audit.jsonl.1`, and replaces the previous one.
 MOST_BYTES = 16 << 20
 _LONGEST_DETAIL = 4096
 _told = False
@@ -97,7 +97,7 @@ def _line(by: Origin, action: str, target: str, outcome: str, detail: dict[str, 
 def _user() -> str:
     try:
         name = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # as in a container that knows no users
+    except KeyError:  # as in a container without a user database
         name = "?"
     return f"{name} (uid {os.geteuid()})"
 

@@ -17,7 +17,7 @@ FOLDER = os.path.dirname(DEFAULT_JOB_PATH)
 DEFAULT = "default"
 STATE = "state.json"
 SPEC = "spec"
-# What else lies in the folder.
+# Another entry of the folder.
 _LOGS = "logs"
 _TAKEN = frozenset({_LOGS, os.path.basename(DEFAULT_JOB_PATH)})
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -87,7 +87,7 @@ def _move_to_default() -> None:
     path = state_path(DEFAULT)
     try:
         os.makedirs(folder(DEFAULT), 0o700, exist_ok=True)
-        # Not `rename`, which would replace the job that is there.
+        # `rename` would replace the job that is there.
         os.link(DEFAULT_JOB_PATH, path, follow_symlinks=False)
         os.unlink(DEFAULT_JOB_PATH)
     except FileExistsError:

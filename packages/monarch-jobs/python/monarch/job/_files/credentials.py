@@ -155,7 +155,7 @@ def _opened(apply_id: str | None) -> int | None:
     if apply_id is None:
         return None
     try:
-        # For writing: NFS locks nothing else.
+        # The file is opened for writing, because NFS locks no other files.
         return os.open(secret_path(apply_id), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None

@@ -54,7 +54,7 @@ def restore(data: bytes, passphrase: str, name: str | None) -> str:
 
 MAGIC = b"monarch sealed 1\n"
 _SALT, _TAG, _BLOCK = 16, 32, 64
-# 64 MiB and a good part of a second per guess.
+# A guess takes 64 MiB and a good part of a second.
 _SCRYPT = {"n": 1 << 16, "r": 8, "p": 1, "maxmem": 1 << 27}
 
 

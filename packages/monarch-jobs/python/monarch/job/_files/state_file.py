@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 # The state file of the active context.
 DEFAULT_JOB_PATH = ".monarch/job_state.json"
 SCHEMA = 1
-# The largest depth of nesting of a state file, the whole file being level one, and the largest whole number: a process id, a port or a time
-# needs no more.
+# The largest depth of nesting of a state file, the whole file being level one, and the largest whole number: process ids, ports and times
+# are smaller.
 _DEEPEST, _LARGEST = 32, 1 << 63
-# Far above what thousands of hosts need; a larger file is no state file.
+# Bytes, far more than thousands of hosts need; a larger file is no state file.
 _LIMIT = 64 << 20
 
 
@@ -174,7 +174,7 @@ def read_if_there(path: str) -> bytes | None:
     """The contents of the file; None without one."""
     try:
         _check_link(path)
-        # A pipe in its place must not block the reader.
+        # A pipe with this name must not block the reader.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None

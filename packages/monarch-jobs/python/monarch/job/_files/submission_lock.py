@@ -34,7 +34,7 @@ def submission_lock(path: str) -> Generator[None]:
 
 
 def _opened(path: str) -> int | None:
-    # Not beside the state file, whose directory may not exist yet.
+    # The lock is not beside the state file, whose directory may not exist yet.
     folder = os.path.join(home(), "locks")
     name = hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()[:32]
     try:

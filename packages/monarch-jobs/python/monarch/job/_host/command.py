@@ -25,14 +25,14 @@ from monarch.extension import remove_with_host
 from monarch.extension.command import TIMED_OUT, CannotStart, CommandLine, GuardedProcess, OutputBuffer, OutputPipe, end_in_steps, exit_code
 from monarch.job._files import audit
 
-# From SIGINT to SIGTERM, and from there to SIGKILL.
+# Seconds from SIGINT to SIGTERM, and from there to SIGKILL.
 GRACE = 5.0
-# The same where the proc itself has to end, within `cleanup_timeout`.
+# The same pause if the proc itself has to end, within `cleanup_timeout`.
 _LAST_GRACE = 1.0
-# In the name of a folder: the rank's coordinates, and the host's folder for temporary files, only at the begin.
+# In the name of a folder: the placeholder of the rank's coordinates. The host's folder for temporary files may only be at the begin.
 SUBDIR = "$SUBDIR"
 TEMPORARY = "$TMPDIR"
-# In the place of a program: the interpreter of the proc.
+# The placeholder of a program: the interpreter of the proc.
 PYTHON = "-python"
 Chunk = tuple[int, bytes]
 
@@ -44,12 +44,12 @@ class Order:
     argv: tuple[str | None, ...]
     env: dict[str, str]
     workdir: str | None
-    # The extent that the ranks are named in, and the coordinates that are the same for all that run.
+    # The extent in which ranks are named, and the coordinates that all running ranks share.
     sizes: dict[str, int]
     fixed: dict[str, int]
     streams: bool
     by_line: bool
-    # Where `stdout.txt` and `stderr.txt` go.
+    # The folder of `stdout.txt` and `stderr.txt`.
     folder: str | None
     buffered: int
     # Several processes of a host write there: the files have the rank in their names.
@@ -93,7 +93,7 @@ class Command(Actor):
         self.ending: asyncio.Task[None] | None = None
         self.code: int | None = None
         self.news = asyncio.Event()
-        # The folder of the run, as long as this actor lives.
+        # The lock of the run's folder, held as long as this actor lives.
         self.held: int | None = None
 
     @concurrent_endpoint
@@ -106,7 +106,7 @@ class Command(Actor):
             await self._start(line)
         except CannotStart as e:
             return self._refusal(argv, e.errno, e.word)
-        except OSError as e:  # of the files
+        except OSError as e:  # an error of the files
             return self._refusal(argv, e.errno or errnos.EIO, str(e.filename or order.folder or ""))
         self._record("begun", argv)
         if order.timeout is not None:
@@ -201,8 +201,8 @@ class Command(Actor):
         folder = os.path.join(self.order.workdir or "", folder.replace(SUBDIR, self._key()))
         os.makedirs(folder, exist_ok=True)
         if is_temporary:
-            # Hosts of one machine have folders of their own in that of the run.
-            with contextlib.suppress(OSError):  # it stays until it is one of the old ones
+            # Hosts of one machine have folders of their own in the folder of the run.
+            with contextlib.suppress(OSError):  # the folder stays until it is one of the old ones
                 remove_with_host(folder, os.path.relpath(folder, temporary).count("/"))
         suffix = f"_{self.order.number(self._coordinates())}" if self.order.is_named_by_rank else ""
         names = [os.path.join(folder, f"{name}{suffix}.txt") for name in ("stdout", "stderr")]
@@ -244,7 +244,7 @@ class Command(Actor):
     # ---- the end
 
     def _ended(self, ended: asyncio.Future[int]) -> None:
-        # A command that has ended by itself just before its time was over has its own.
+        # A command that ended by itself just before its time was over keeps its own result.
         is_late = self.timed_out and self.process is not None and self.process.was_signalled
         self.code = TIMED_OUT if is_late else exit_code(ended.result())
         self._record(f"ended with {self.code}", words(self.order))
@@ -272,9 +272,9 @@ def words(order: Order) -> tuple[str | None, ...]:
     return order.argv
 
 
-# Of the name of a folder.
+# The prefix of the name of a folder.
 PREFIX = "monarch_exec_"
-# Of this user on this machine, beside the ones in use.
+# The number of kept folders of this user on this machine, beside the ones in use.
 KEPT = 20
 
 

@@ -43,7 +43,7 @@ class MonarchCommand(Actor):
             timeout=timeout,
             check=False,
         )
-        # A verb exits with 0, or with 1 where it has found something.
+        # A verb exits with 0, or with 1 after a finding.
         if done.returncode in (0, 1) and (done.stdout or not done.stderr):
             return Said(done.returncode, done.stdout, "")
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 DIRECTORY, FILE, DATA, END, LINK, SKIPPED = range(6)
 _READ = 256 << 10
 BATCH = 1 << 20
-# Set-user-id and the like are not for strangers.
+# Set-user-id and similar bits must not come from another machine.
 _MODE = 0o1777
-# Without these its owner cannot look up what is in a directory.
+# Without these permissions its owner cannot look up names in a directory.
 _OPEN = 0o500
 
 
@@ -54,7 +54,7 @@ class _Walk:
 
     def __init__(self, root: str) -> None:
         self._folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        # From the root to the current directory: its path, its identity, and its names that are still to come, the next one last.
+        # From the root to the current directory: path, identity, and remaining names, the next one last.
         self._levels: list[tuple[str, tuple[int, int], list[str]]] = []
         try:
             self._levels.append(self._level(""))
@@ -102,7 +102,7 @@ class _Walk:
             yield (SKIPPED, path, "not a file, a directory or a link")
 
     def _opened(self, name: str, flags: int) -> int:
-        # A link or a pipe may have taken its place: neither must lead away or hold us up.
+        # A link or a pipe may have replaced the file: neither must redirect or block the read.
         return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._folder)
 
     def _descend(self, name: str, path: str) -> None:
@@ -171,10 +171,10 @@ class TreeWriter:
     def __init__(self, root: str) -> None:
         self.root = root
         self.skipped: list[tuple[str, str]] = []
-        # Of the entry that is being made.
+        # The path of the entry in progress.
         self._path = ""
         self._top: int | None = None
-        # The folder that was looked up last, most likely that of the next entry or above it.
+        # The last folder that was looked up, most likely that of the next entry or above it.
         self._last: tuple[list[str], int] | None = None
         self._file: int | None = None
         self._place: tuple[int, str, str] | None = None
@@ -191,7 +191,7 @@ class TreeWriter:
             except Refused:
                 raise
             except OSError as e:
-                # The kernel names what it was given: a temporary name, a folder, or nothing.
+                # The kernel names its argument: a temporary name, a folder, or nothing.
                 place = os.path.join(self.root, self._path) if self._path else self.root
                 raise OSError(e.errno, e.strerror or str(e), place) from None
 
@@ -212,8 +212,8 @@ class TreeWriter:
 
     def finish(self) -> None:
         """All has been put."""
-        # In the order of the walk, so that each lookup goes on from the last one. A directory that is closed to its owner comes after what
-        # is in it.
+        # The order is that of the walk, so that each lookup continues from the last one. A directory that is closed to its owner comes
+        # after its content.
         is_open = [mode & _OPEN == _OPEN for _, mode, _ in self._modes]
         first = [entry for entry, yes in zip(self._modes, is_open, strict=True) if yes]
         last = [entry for entry, yes in zip(self._modes, is_open, strict=True) if not yes]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from monarch.actor import Future
 
 _READ = 256 << 10
-# Unanswered bytes per direction: of a connection at most, and of all of them, where each may have one read.
+# Unanswered bytes per direction: the most of one connection, and of all together, of which each may have one read.
 _WINDOW, _ALL = 2 << 20, 64 << 20
 _BACKLOG = 4096
 _ABORT = struct.pack("ii", 1, 0)
@@ -38,7 +38,7 @@ class Connection:
         self.sock = sock
         self.peer = peer
         self.writing = asyncio.Lock()
-        # What has been read and ended, what has been written and ended.
+        # Whether reading has ended, and whether writing has.
         self.read_over = self.write_over = False
         self.is_open = True
         self.task: asyncio.Task[None] | None = None
@@ -66,7 +66,7 @@ class Connection:
                     unanswered -= size
                     if not await answer:
                         raise ConnectionResetError
-            # In order, after all data.
+            # This call comes in order, after all data.
             await self.peer.finish.call_one(self.number)
         except (OSError, MonarchError):
             self.abort()
@@ -125,7 +125,7 @@ class Connection:
     def _tell_peer(self) -> None:
         try:
             self.peer.abort.broadcast(self.number)
-        except MonarchError:  # that end is gone
+        except MonarchError:  # the other end is gone
             return
 
 
@@ -220,7 +220,7 @@ class Listener(TunnelEnd):
                 self.logger.error("no connection can be accepted any more: %s", e)
                 return
             self.count += 1
-            # Known before the other end can answer.
+            # The connection is registered before the other end can answer.
             connection = self.connections[self.count] = Connection(self, self.count, accepted, dialer)
             connection.task = loop.create_task(self._dial(connection, own, dialer, port))
 
@@ -283,7 +283,7 @@ def _listening(address: str, is_shared: bool) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if is_shared and port:
-            # Only sockets of the same user that all ask for it; the port of any other program stays taken.
+            # Only sockets of the same user that all set this option share a port; the port of any other program stays taken.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(place)
         sock.listen(_BACKLOG)

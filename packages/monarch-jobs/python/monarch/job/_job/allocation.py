@@ -34,11 +34,11 @@ class Allocation:
         self.sizes = sizes
         self.logs = logs
         self.ending = ending
-        # The most seconds between two looks, while hosts are waited for: where a look is cheap, less.
+        # The most seconds between two queries, while the job waits for hosts; a launcher with cheap queries lowers it.
         self.longest_pause = 1.0
-        # Set when it is killed.
+        # Set when the job is killed.
         self.stopped = threading.Event()
-        # What `poll` has found last.
+        # The last result of `poll`.
         self.seen = JobStatus("unknown", "", [])
 
     def poll(self) -> JobStatus:
@@ -68,7 +68,7 @@ class Allocation:
         if state == status.phase:
             what = "ended"
         else:
-            # The scheduler's own words are the first line.
+            # The scheduler's own text is the first line.
             line, _, detail = detail.partition("\n")
             what = f"ended: {line}"
         cause = "\n".join(filter(None, (detail, words)))

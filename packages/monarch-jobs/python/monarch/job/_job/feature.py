@@ -65,14 +65,14 @@ class JobFeature(ABC):
     The constructor takes the arguments of the method of the job that adds the feature, checks them, and starts nothing.
     """
 
-    # A start that raises, or is not over in `start_seconds`, is one warning and not an error of `state()`. It runs on a thread of its own.
+    # A start that raises, or exceeds `start_seconds`, is one warning and no error of `state()`. It runs on a thread of its own.
     best_effort: ClassVar[bool] = False
     start_seconds: ClassVar[float] = 30.0
-    # How long `kill()` waits for `stop`.
+    # Seconds that `kill()` waits for `stop`.
     stop_seconds: ClassVar[float] = 5.0
-    # A job may have several with different arguments, such as mounts; else a second one takes the place of the first.
+    # A job may have several features of this class with different arguments, such as mounts; otherwise a second one replaces the first.
     several: ClassVar[bool] = False
-    # The start waits for the hosts. Where they are in a queue, `state()` does not: it takes what `promised` gives, and `keep` is called
+    # The start waits for the hosts. If they are in a queue, `state()` does not wait: it uses the result of `promised`, and `keep` is called
     # when they have joined, on another thread, before the handles of this `state()` reach them.
     needs_hosts: ClassVar[bool] = False
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from monarch.job._job.job_state import JobState
 
 GROUP = "monarch.job_feature"
-# The order in which features start, whatever order they were added in; others come last.
+# The order in which features start, independent of the order of their addition; others come last.
 _ORDER = ("remote_mount", "gather_mount", "telemetry", "admin")
 
 
@@ -27,7 +27,7 @@ class Carried:
 
     def __init__(self, name: str, configured: dict[str, Any], saved: dict[str, Any], feature: JobFeature | None = None) -> None:
         self.name = name
-        # What the feature was when it was added: equal for equal arguments.
+        # The configuration of the feature at its addition: equal for equal arguments.
         self.configured = configured
         self._saved = saved
         self._feature = feature
@@ -77,7 +77,7 @@ def add(carried: list[Carried], name: str, arguments: dict[str, Any]) -> None:
     feature = cls(**arguments)
     configured = feature.dump()
     new = Carried(name, configured, configured, feature)
-    # The same again is the same feature.
+    # A feature with equal arguments is the same feature.
     carried[:] = [old for old in carried if old.name != name or (cls.several and not old.is_like(new))]
     carried.append(new)
 

@@ -20,9 +20,9 @@ from monarch.job._job.watch import until_joined
 from monarch.job._machine.commands import time_left, time_limit
 from monarch.job.errors import JobEndedError, JobError, JoinTimeoutError
 
-# Of the time that is left: what a host without an answer may cost when it is looked at, and when its worker is started again.
+# Fractions of the remaining time: the most that a host without an answer may cost in the query, and in the restart of its worker.
 _LOOK_SHARE, _RELAUNCH_SHARE = 0.3, 0.6
-# And the wait for workers: the rest is for the last look at the scheduler.
+# The fraction for the wait for workers: the rest is for the last query of the scheduler.
 _WAIT_SHARE = 0.85
 
 
@@ -74,7 +74,7 @@ def _heal(job: Healable, timeout: float | None) -> HealReport:
         with time_limit(_share(timeout, _RELAUNCH_SHARE)):
             again = [Host(*place) for place in allocation.launcher.relaunch(allocation.ids, ended)] if ended else []
         again += unreached
-        # Before the wait: another process has to know the new workers, whatever happens here.
+        # This comes before the wait: another process has to know the new workers in any case.
         job._save()
     job._replaced(again)
     joined: dict[Host, str] = {}
@@ -97,7 +97,7 @@ def _heal(job: Healable, timeout: float | None) -> HealReport:
         if place not in again:
             missing.append(new if new.phase == "lost" else old)
         elif place not in joined:
-            # The last look may have been cut short by the end of the time, and knows nothing then.
+            # The last query may have been cut short by the end of the time, and then has no detail.
             detail = (new.detail if new.name else "") or "its worker was started again and does not listen"
             missing.append(new._replace(name=new.name or old.name, phase="lost", detail=detail))
         else:

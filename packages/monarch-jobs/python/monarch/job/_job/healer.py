@@ -34,11 +34,11 @@ class Healing:
         self._job = job
         self._lock = lock
         self._connect = connect
-        # Of an allocation that comes later, a mesh of this one has no hosts.
+        # A mesh of this allocation has no hosts in a later one.
         self._apply_id = job.apply_id
 
     def set(self, state: JobState) -> None:
-        # Verbs of the command line, which make no mesh, load no native module.
+        # Verbs of the command line, which make no mesh, must load no native module.
         from monarch.extension.mesh import set_healer
 
         for name in state:
@@ -57,7 +57,7 @@ class Healing:
         try:
             self._check()
             report = self._job.heal(timeout=max(end - time.monotonic(), 0.0))
-            # Handles, which wait for nothing: workers that were started again have new ones.
+            # New handles without any wait: workers that were started again have new ones.
             hosts = self._connect()[mesh]
         except JobError:
             self._check()

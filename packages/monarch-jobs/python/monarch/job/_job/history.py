@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from monarch.job._job.launcher import HealReport
 
 TABLE = "job_events"
-# Events that wait for an observer.
+# The most events that wait for an observer.
 _MOST = 100
 
 
@@ -40,7 +40,7 @@ class History:
         self._listening: Listening | None = None
         self._job: _Named | None = None
         self._meshes: Mapping[str, HostMesh] = {}
-        # Places of hosts that were reported as lost, of these meshes.
+        # Places of hosts of these meshes that were reported as lost.
         self._lost: set[tuple[str, int]] = set()
 
     def add(self, job: _Named, event: str, *, host: str | None = None, detail: str | None = None) -> None:

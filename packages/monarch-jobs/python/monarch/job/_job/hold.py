@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from monarch.job.errors import JobEndedError
 
-# How often a wait looks whether the allocation was killed meanwhile.
+# Seconds between two checks of a wait whether the allocation was killed meanwhile.
 _PAUSE_S = 0.5
 _wanted: ContextVar[bool] = ContextVar("monarch_job_hold", default=False)
 
@@ -37,7 +37,7 @@ class Hold:
     def __init__(self) -> None:
         self._given = threading.Event()
         self._start: Callable[[], None] = _nothing
-        # Has been run, and whether it has failed: handles that waited for it have the error.
+        # Whether the work has ended. If it failed, handles that waited for it have the error.
         self.is_over = False
         self.has_failed = False
 

@@ -19,7 +19,7 @@ def shut_down(meshes: Iterable[HostMesh]) -> None:
         try:
             futures.append(mesh.shutdown())
         except RuntimeError:
-            continue  # it has been shut down already
+            continue  # the mesh has been shut down already
     _await(futures)
 
 
@@ -39,4 +39,4 @@ def _await(futures: list[Future[None]]) -> None:
         try:
             future.get(max(deadline - time.monotonic(), 0.001))
         except Exception:
-            continue  # what does not answer is ended by the scheduler, or by the loss of its client
+            continue  # the scheduler, or the loss of the client, ends a host that does not answer

@@ -44,7 +44,7 @@ class JobState:
         self.admin_url = admin_url
 
     def __getattr__(self, name: str) -> HostMesh:
-        # Also asked for names that unpickling looks for before there are any attributes.
+        # Unpickling also looks names up before there are any attributes.
         meshes: dict[str, HostMesh] = self.__dict__.get("_meshes", {})
         if name in meshes:
             return meshes[name]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from monarch.job._job.launcher import Host, JobStatus, Phase
 from monarch.job.errors import JoinTimeoutError
 
-# Where stderr is no terminal, one line in this time at most.
+# Seconds: if stderr is no terminal, at most one line is printed in this time.
 LINE_SECONDS = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.01, 1.0, 1.3
 _NAMED = 8

@@ -31,7 +31,7 @@ class HostStatus(NamedTuple):
     detail: str
 
 
-# Hosts that one line names.
+# The most hosts that one line names.
 MOST_NAMED = 4
 
 

@@ -29,23 +29,23 @@ class LauncherJob(JobTrait):
     `_ids` has what `Launcher.submit` returned, changed in place by `relaunch`; it is saved with the job.
     """
 
-    # Does `apply(client_script=...)` work? Then `self._client_script` is set before `_launcher` is asked.
+    # Whether `apply(client_script=...)` works. Then `self._client_script` is set before `_launcher` is called.
     runs_scripts: ClassVar[bool] = False
 
     _ids: dict[str, Any] | None = None
     _client_script: str | None = None
-    # Handles of this process, the addresses that they are for, and the allocation whose hosts are waited for.
+    # Handles of this process, their addresses, and the allocation whose hosts are awaited.
     connection_: JobState | None = None
-    # Earlier handles of this process: what was spawned through them ends with the job too.
+    # Earlier handles of this process: processes spawned through them end with the job too.
     earlier_: tuple[JobState, ...] = ()
     attached_: dict[Host, str] | None = None
     awaited_: Allocation | None = None
     watch_: AddressWatch | None = None
-    # Hosts that this process has lost with its gateway only, as far as the last look has shown: their workers may be well.
+    # Hosts that this process has lost only with its gateway, according to the last query: their workers may be alive.
     unreached_: frozenset[Host] = frozenset()
-    # What the handles wait for beside the hosts.
+    # The additional wait of the handles, beside the hosts.
     hold_: Hold | None = None
-    # Workers have been replaced since: the next `state` connects anew.
+    # Workers have been replaced since: the next `state` connects again.
     is_stale_: bool = False
 
     @abstractmethod
@@ -117,7 +117,7 @@ class LauncherJob(JobTrait):
         from monarch.extension.mesh import joined_by
 
         prepare = self._late_way()
-        # Without a way to them, hosts that are known by now are not dialled either.
+        # Without a route to them, hosts with known addresses are not dialled either.
         addresses = {} if prepare is not None else self._launcher().addresses(self._submitted())
         explain, explain_failure = self._explains_loss(), self._explains_failure()
         hold = self.hold_ = self._hold(addresses)
@@ -204,7 +204,7 @@ class LauncherJob(JobTrait):
             place = Host(host.mesh, host.rank)
             known, why = attached.get(place), lost.get(place)
             if host.address is None:
-                # Not known for a moment, or not there yet; where the runtime has lost it, another worker is to come.
+                # The host is unknown for a moment, or not there yet; if the runtime has lost it, another worker will come.
                 self.is_stale_ |= known is not None and why is not None
             elif known is not None and known != host.address:
                 self.is_stale_ = True

@@ -18,7 +18,7 @@ from monarch.job._job.history import History
 from monarch.job.errors import BackendMissingError, JobError, StateFileError
 
 GROUP = "monarch.launcher"
-# Found without looking at what is installed, which takes time, and works from a checkout.
+# The table avoids a scan of the installed packages, which takes time, and works in a checkout.
 BUILT_IN = {
     "attach": "monarch.job.attach:AttachJob",
     "batch": "monarch.job.local:BatchJob",
@@ -41,14 +41,14 @@ class Saved:
     def __init__(self) -> None:
         self.apply_id: str | None = None
         self.active = False
-        # The file that the job was read from or written to last, absolute, and its content then.
+        # The path of the file that the job was last read from or written to, absolute, and its content then.
         self.path: str | None = None
         self.content: bytes | None = None
         # The job was read from a file, so another process may have applied it.
         self.loaded = False
-        # What the job has besides hosts, in the order in which it was added.
+        # The features of the job, in the order in which they were added.
         self.features: list[Carried] = []
-        # What has happened to it, as far as this process knows.
+        # The events of the job, as far as this process knows them.
         self.history = History()
 
 
@@ -113,7 +113,7 @@ def _found(kind: str, base: type[J]) -> Any:
 
 def launcher_factory(kind: str) -> Any:
     """The object of an entry point of the group."""
-    # Only a job of another wheel needs what is installed.
+    # Only a job of another wheel needs the list of installed packages.
     from monarch.extension import BrokenEntry, load_entry
 
     found = load_entry(GROUP, kind)
@@ -131,7 +131,7 @@ def _imported(module: str, name: str, kind: str, base: type[J]) -> Any:
     for part in name.split("."):
         found = getattr(found, part, None)
     if not (isinstance(found, type) and issubclass(found, base)):
-        # A file must not decide what is imported: that would run code.
+        # A file must not decide which module is imported: that would run code.
         raise JobError(f"the job is of class {kind}, which is not imported", hint=f"import {module} before loading the job")
     return found
 

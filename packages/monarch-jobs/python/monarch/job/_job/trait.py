@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 # Set to 1 for a script inside an allocation.
 BATCH = "MONARCH_BATCH_JOB"
-# The state file of the surrounding allocation; without the variable, the path that the script asks for.
+# The state file of the surrounding allocation; without the variable, the path in the script's request.
 BATCH_FILE = "MONARCH_BATCH_JOB_FILE"
-# Local reproduction: `process` puts processes of this machine in the place of the hosts.
+# Local reproduction: the value `process` replaces the hosts by processes of this machine.
 REPLACE = "MONARCH_JOB"
 SHRINK = "MONARCH_JOB_SHRINK"
-# How long an interrupted or failed submission waits for the scheduler to take it back.
+# Seconds that an interrupted or failed submission waits for the scheduler to cancel it.
 CANCEL_SECONDS = 5.0
 
 
@@ -50,13 +50,13 @@ class Life(saved.Saved):
 
     def __init__(self) -> None:
         super().__init__()
-        # The job whose file has this one in it.
+        # The job whose file contains this one.
         self.inside: JobTrait | None = None
         # The job of the cached file, the surrounding allocation, or the process job that reproduces this one.
         self.stand_in: JobTrait | None = None
-        # The handles that were given out last.
+        # The last handles that were returned.
         self.attached: JobState | None = None
-        # Threads that heal at the same time.
+        # Held by a thread that heals.
         self.healing = threading.Lock()
 
 
@@ -74,7 +74,7 @@ class JobTrait(ABC):
     def __init__(self) -> None:
         self._life.apply_id = None
 
-    # What users call.
+    # The interface for users.
 
     def apply(self, client_script: str | None = None) -> None:
         """Submits the job; one that is active stays as it is. With a script, it runs that inside the allocation."""
@@ -246,11 +246,11 @@ class JobTrait(ABC):
         """Restores what `_dump` gave, into an object whose `__init__` has not run."""
         vars(self).update(saved)
 
-    # What the rest of the package uses.
+    # The interface for the rest of the package.
 
     @property
     def _life(self) -> Life:
-        # Made here and not in `__init__`, which a subclass may forget to call and loading does not call.
+        # The object is made here and not in `__init__`, which a subclass may forget to call and loading does not call.
         found: Life = vars(self).setdefault("life_", Life())
         return found
 
@@ -273,7 +273,7 @@ class JobTrait(ABC):
         return f"{_kind_name(self)} job {(self.apply_id or 'new')[:8]}"
 
 
-# The life cycle, in terms of the hooks. Functions, since a method more is a name less for the subclasses of other wheels.
+# The life cycle, in terms of the hooks. These are functions, because each method would take a name from the subclasses of other wheels.
 
 
 def _kind_name(job: JobTrait) -> str:
@@ -346,7 +346,7 @@ def _take_back(job: JobTrait) -> None:
         except Exception as e:
             failed.append(f"{type(e).__name__}: {e}")
 
-    # On a thread of its own: what it waits for may never come, and a second Ctrl-C must get through.
+    # A thread of its own cancels: its wait may never end, and a second Ctrl-C must get through.
     thread = threading.Thread(target=cancel, name="monarch-job-cancel", daemon=True)
     thread.start()
     thread.join(CANCEL_SECONDS)
@@ -358,7 +358,7 @@ def _take_back(job: JobTrait) -> None:
     if apply_id is not None and not failed:
         try:
             credentials.remove(apply_id)
-        except JobError as e:  # the error that is on its way has more information
+        except JobError as e:  # the original error has more information
             if os.path.lexists(credentials.directory(apply_id)):
                 notice(f"{job._title}: {e}")
     job._life.apply_id = None
@@ -371,7 +371,7 @@ def _find_hosts(job: JobTrait, cached_path: str | None) -> JobState:
     if current._life.active:
         if is_alive(current):
             return _connect(current)
-        _kill(job)  # what is left of it: credentials, the file
+        _kill(job)  # the rest of the job: credentials, the file
     if os.environ.get(BATCH) == "1":
         return _surrounding(job, cached_path)
     wanted = intended(job)
@@ -395,7 +395,7 @@ def _kept_or_submitted(job: JobTrait, wanted: JobTrait, cached_path: str) -> Job
             notice(f"monarch: the job in {cached_path} cannot run what is asked for now, it is killed: {kept._title}, {kept._where()}")
         _kill(kept)
     _submit(wanted, None)
-    # Before connecting: a user who interrupts that finds the allocation again.
+    # The file is written before connecting: a user who interrupts that finds the allocation again.
     _write(cached_path, wanted)
     return wanted
 
@@ -427,7 +427,7 @@ def refresh(job: JobTrait) -> bool:
     try:
         found = saved.changed(job, JobTrait)
     except StateFileError:
-        return False  # the next process that needs the file names what is wrong with it
+        return False  # the next process that needs the file reports its problem
     if found is None:
         return False
     job._adopt(found)
@@ -481,7 +481,7 @@ def _end(asked: JobTrait, job: JobTrait) -> None:
     was_active, target = life.active, _audit_name(job)
     if life.active:
         life.history.killed(job)
-        # While there are hosts to stop them on; a feature that does not stop does not keep the allocation.
+        # Features stop while their hosts exist; a feature that does not stop must not keep the allocation.
         for one in reversed(life.features):
             step(f"stop {one.name}", features.stop, one)
         step("stop what runs on the hosts", job._stop_work)
@@ -565,7 +565,7 @@ def _telemetry(job: JobTrait, method: str) -> TelemetryFeature:
 
 
 def _set_healers(job: JobTrait, found: JobState) -> None:
-    # Not `state`, which submits a job that has ended.
+    # `state` would submit a job that has ended.
     Healing(job, job._life.healing, lambda: _with_features(job, _connect(job))).set(found)
 
 
@@ -596,4 +596,4 @@ def _start_features(job: JobTrait, found: JobState) -> None:
     path = current._life.path
     if path is not None and (carried or current is not job):
         with credentials.lock(current._life.apply_id):
-            _write(path, current)  # what another process needs to go on with them
+            _write(path, current)  # another process needs this to continue with them

@@ -21,14 +21,14 @@ from monarch.job.errors import JobEndedError, JobError
 
 T = TypeVar("T")
 
-# A scheduler that is up answers in milliseconds, and has ended a job seconds after its workers.
+# Seconds: a scheduler that is up answers in milliseconds, and ends a job seconds after its workers.
 ANSWER_S = 4.0
-# A host may be lost while its job goes on: each call that fails for it would ask again.
+# Seconds: a host may be lost while its job continues, and each call that fails for it would query again.
 AGAIN_S = 5.0
 _PAUSE_S = 0.1
-# What a scheduler reports of a worker that is started again may be about the one before, for a moment.
+# Seconds: a scheduler's report about a restarted worker may be about the previous one for a moment.
 LOST_S = 1.0
-# Workers that start again take less, where all is well.
+# Seconds: workers that start again take less if there is no problem.
 TOLD_S = 2.0
 
 
@@ -165,10 +165,10 @@ class EndWatch:
         """The end of the job, or its way back into the queue; None where the job goes on, or the scheduler does not answer in time."""
         with self._lock:
             if not isinstance(self._found, JobEndedError) and (self._asked_at is None or time.monotonic() >= self._asked_at + AGAIN_S):
-                # A scheduler that hangs must not keep the call from failing.
+                # A scheduler that hangs must not block the failure of the call.
                 answer_within(ANSWER_S, self._ask)
                 self._asked_at = time.monotonic()
-            return copy.copy(self._found)  # its traceback is of one raise
+            return copy.copy(self._found)  # each raise needs a traceback of its own
 
     def _ask(self) -> None:
         end = time.monotonic() + ANSWER_S - _PAUSE_S

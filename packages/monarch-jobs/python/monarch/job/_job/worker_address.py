@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SERVICE_PROC_IDS_ENV = "MONARCH_SERVICE_PROC_IDS"
 SERVICE_PROC_RANK_ENV = "MONARCH_SERVICE_PROC_RANK"
 _LABEL = "service"
-# In no identity: a label has letters, digits, `_` and `-`, a number is base 58.
+# This character is in no identity: a label has letters, digits, `_` and `-`, a number is base 58.
 _SEPARATOR = ","
 
 
@@ -77,5 +77,5 @@ def published_address(content: str, pid: int | None = None) -> str | None:
     address, uid = fields.get("address"), fields.get("uid")
     if not isinstance(address, str) or not address or (pid is not None and fields.get("pid") != pid):
         return None
-    # With its identity: another worker at this address, or the next one, is not this one.
+    # The address includes the identity: another or a later worker at this address is not this one.
     return f"worker<{uid}>@{address}" if isinstance(uid, str) and uid else address

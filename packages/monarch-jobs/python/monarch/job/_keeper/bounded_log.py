@@ -26,7 +26,7 @@ def shorten(path: str, most: int = MOST_BYTES) -> bool:
         written = os.pwrite(descriptor, kept, 0)
         os.ftruncate(descriptor, written)
         return True
-    except OSError:  # of the disk: the file stays as it is
+    except OSError:  # an error of the disk: the file stays as it is
         return True
     finally:
         os.close(descriptor)

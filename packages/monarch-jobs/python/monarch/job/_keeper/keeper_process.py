@@ -22,12 +22,12 @@ from monarch.job._client.keeper import LOCK, LOG
 if TYPE_CHECKING:
     from monarch.actor import MeshFailure
 
-# For a keeper that is ending, whose services have a few seconds to stop.
+# Seconds to wait for a keeper that is ending, whose services have a few seconds to stop.
 _LOCK_SECONDS = 20.0
 _PAUSE_S = 0.05
-# For a keeper that is asked to leave to answer.
+# Seconds for the answer of a keeper that is requested to leave.
 _LEAVE_SECONDS = 10.0
-# For what an interpreter does when it ends. Then nothing but a thread that hangs is left.
+# Seconds for the interpreter to end. Then only a thread that hangs is left.
 _EXIT_SECONDS = 10.0
 
 
@@ -62,7 +62,7 @@ def _keep(given: dict[str, Any], ready: int) -> str:
     from monarch.job._keeper.kept_job import KeptJob
     from monarch.job._keeper.kept_services import KeptServices
 
-    # The failure of a host is for the services: it must not end this process.
+    # The services handle the failure of a host: it must not end this process.
     monarch.actor.unhandled_fault_hook = _log_failure
     job = KeptJob(given["record"], given["path"], given["modules"])
     if follows is not None:
@@ -81,7 +81,7 @@ def _keep(given: dict[str, Any], ready: int) -> str:
     return why
 
 
-# The descriptor of the lock: it is closed by the end of the process alone.
+# The descriptors of the lock: only the end of the process closes them.
 _held: list[int] = []
 
 
@@ -119,7 +119,7 @@ def _tell(ready: int, text: bytes) -> None:
         os.write(ready, text)
         os.close(ready)
     except OSError:
-        pass  # the client is gone, or has been told
+        pass  # the client is gone, or has been notified
 
 
 def _say(text: str) -> None:

@@ -26,16 +26,16 @@ from monarch.job._keeper.kept_services import KeptServices
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
 
-# A client sends its request at once.
+# Seconds for a client's request, which it sends at once.
 _REQUEST_SECONDS = 10.0
 _MOST_CONNECTIONS = 64
-# How often time, log and directory are looked at.
+# Seconds between two checks of time, log and directory.
 _TICK_S = 2.0
 _STOP_SECONDS = 8.0
 _TEXT = 8192
-# Lost hosts in an error.
+# The most lost hosts in an error.
 _NAMED = 8
-# A path or a name; the line is bounded anyway.
+# Bytes of a path or a name; the line is bounded anyway.
 _NAME = 8192
 
 
@@ -66,7 +66,7 @@ class KeeperServer:
         self._answered = threading.Condition(self._lock)
         self._connections: set[Channel] = set()
         self._why: str | None = None
-        # Another keeper goes on with the services.
+        # Whether another keeper continues with the services.
         self._is_followed = False
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._listener = keeper_channel.listen(folder)
@@ -122,7 +122,7 @@ class KeeperServer:
         try:
             connection, _ = self._listener.accept()
         except OSError:
-            return  # gone already, or no descriptor is free
+            return  # the client is gone already, or no descriptor is free
         connection.setblocking(True)
         with self._lock:
             is_full = len(self._connections) >= _MOST_CONNECTIONS
@@ -170,7 +170,7 @@ class KeeperServer:
     def _lost_hosts(self) -> Sequence[LostHost]:
         try:
             return self._lost()
-        except Exception as e:  # a scheduler that does not answer: the request goes on without its word
+        except Exception as e:  # a scheduler that does not answer: the request continues without its status
             print(f"the hosts cannot be looked at: {type(e).__name__}: {e}", flush=True)
             return ()
 

@@ -23,11 +23,11 @@ from monarch.job.errors import JobEndedError, JobError
 if TYPE_CHECKING:
     from monarch.actor import HostMesh, ProcMesh
 
-# An end that no host reports, such as that of a job which another machine has killed.
+# Seconds between two queries for an end that no host reports, such as a kill of the job on another machine.
 LOOK_SECONDS = 60.0
-# From the end of a host that is heard to the second look.
+# Seconds from the notice of a host's end to the second query.
 AGAIN_SECONDS = 0.5
-# For a host to take a process.
+# Seconds for a host to accept a process.
 ANSWER_SECONDS = 5.0
 
 
@@ -53,7 +53,7 @@ class KeptJob:
         self._lock = threading.Lock()
         self._news = threading.Event()
         self._is_attached = False
-        # The meshes that were given last, and the addresses of their hosts then.
+        # The last meshes that were given, and the addresses of their hosts then.
         self._given: Mapping[str, HostMesh] = {}
         self._addresses: dict[tuple[str, int], str | None] = {}
 
@@ -86,7 +86,7 @@ class KeptJob:
                 if why is None:
                     continue
                 if host.phase == "lost":
-                    # A reason of the scheduler's own comes before that of the runtime.
+                    # A reason of the scheduler has precedence over that of the runtime.
                     found.append(LostHost(*place, host.name, why, host.detail != why))
                 elif host.address is not None and host.address == self._addresses.get(place):
                     found.append(LostHost(*place, host.name, why, False))
@@ -134,7 +134,7 @@ class KeptJob:
                 pause = min(2 * pause, LOOK_SECONDS)
             try:
                 status = self.job.status()
-            except Exception as e:  # a scheduler that does not answer is asked again
+            except Exception as e:  # a scheduler that does not answer is queried again
                 print(f"the job cannot be looked at: {type(e).__name__}: {e}", flush=True)
                 continue
             if status.phase in ("none", "ended"):

@@ -27,9 +27,9 @@ class _Kept:
         self.service: KeptService | None = None
         self.config: dict[str, Any] = {}
         self.state = "starting"
-        # Why it could not be started again.
+        # The reason why it could not be started again.
         self.error = ""
-        # What it was started on last.
+        # The hosts of its last start.
         self.hosts: Mapping[str, HostMesh] = {}
 
 
@@ -40,7 +40,7 @@ class KeptServices:
         self._make = make or installed
         self._folder = folder
         self._recorded = kept_record.load(folder) if folder is not None else {}
-        # What an earlier keeper has served, parts of which may outlive it.
+        # Services of an earlier keeper, parts of which may outlive it.
         self._inherited = set(self._recorded)
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, str], _Kept] = {}

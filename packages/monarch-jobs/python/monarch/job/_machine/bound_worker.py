@@ -9,7 +9,7 @@ import sys
 
 from monarch.extension import cli
 
-# PR_SET_PDEATHSIG
+# The number of PR_SET_PDEATHSIG.
 _DEATH_SIGNAL = 1
 
 

@@ -18,18 +18,18 @@ from typing import Any, NamedTuple, NoReturn
 
 from monarch.job.errors import BackendMissingError, JobError
 
-# A controller that is up answers in milliseconds; one that is being failed over takes up to a minute, and the commands then retry.
+# Seconds: a controller that is up answers in milliseconds; a failover takes up to a minute, and the commands then retry.
 TIMEOUT_S = 30.0
-# The exit code of a shell for a command that is not there.
+# The exit code of a shell for a missing command.
 NOT_FOUND = 127
 # The exit code of ssh for its own failures.
 SSH_FAILED = 255
 TIMED_OUT = 124
-# Enough for the master of a connection, which is on this machine.
+# Seconds, enough for the master of a connection, which is on this machine.
 _CLOSE_TIMEOUT_S = 5.0
-# For the last output of a killed command, whose pipes another process may hold open.
+# Seconds for the last output of a killed command, whose pipes another process may hold open.
 _REST_TIMEOUT_S = 0.2
-# A connection to a host that is cut off ends after 15 s; a command that came later would wait for it.
+# Seconds: a connection to a host that is cut off ends after 15 s; a later command would wait for it.
 CONNECT_TIMEOUT_S = 10
 _LIVENESS = ("ServerAliveInterval=5", "ServerAliveCountMax=3")
 _DEADLINE: ContextVar[float | None] = ContextVar("monarch_job_commands_deadline", default=None)
@@ -93,7 +93,7 @@ class Commands:
     def close(self) -> None:
         """Ends the connection to the login node."""
         if self.login:
-            # Also after the end of a time limit: what is left open stays for ten minutes.
+            # The connection is closed even after the end of a time limit: an open one stays for ten minutes.
             result = _run(self.ssh("-O", "exit"), "", _CLOSE_TIMEOUT_S)
             if result is None:
                 self.missing("ssh")
@@ -149,7 +149,7 @@ def control_path(name: str) -> str:
 
 
 def _run(argv: Sequence[str], stdin: str, timeout: float) -> Result | None:
-    # Formats of dates and the like depend on the user's environment: not for us.
+    # Formats of dates and the like would depend on the user's environment.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SACCT_", "SINFO_"))}
     env |= {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
@@ -161,7 +161,7 @@ def _run(argv: Sequence[str], stdin: str, timeout: float) -> Result | None:
             env=env,
             text=True,
             errors="replace",
-            start_new_session=True,  # so that what it started can be ended with it, and Ctrl-C does not tear it apart
+            start_new_session=True,  # a session of its own: it can be ended with its children, and Ctrl-C does not reach parts of it
         )
     except (FileNotFoundError, PermissionError, NotADirectoryError):
         return None
@@ -235,7 +235,7 @@ class Forwarding:
         return f"{found['identity']}tcp://127.0.0.1:{kept[address]}"
 
     def _forward(self, target: str) -> int:
-        self._commands.run("true")  # the connection that the next command speaks to
+        self._commands.run("true")  # the connection that the next command uses
         words = ""
         for _ in range(5):  # another process may take the port in between
             port = _free_port()

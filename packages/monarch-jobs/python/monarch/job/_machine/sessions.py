@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MARK = "MONARCH_APPLY_ID"
 GRACE_SECONDS = 1.0
-# Children of this process among them; they have to be waited for.
+# Sessions that are children of this process, which has to reap them.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
@@ -36,7 +36,7 @@ class Session(NamedTuple):
     start: int
 
 
-# Variables that make a process part of a job, or name the job that it uses.
+# Variables that make a process part of a job, or name its job.
 _OWN = frozenset({"MONARCH_JOB", "MONARCH_JOB_SHRINK", "MONARCH_BATCH_JOB", "MONARCH_BATCH_JOB_FILE", "MONARCH_JOB_SECRET_FILE"})
 
 
@@ -62,7 +62,7 @@ def start(
         )
     _children[child.pid] = child
     found = _stat(child.pid)
-    assert found is not None  # it has not been waited for
+    assert found is not None  # it has not been reaped
     return Session(child.pid, found.start)
 
 
@@ -82,7 +82,7 @@ def exit_code(session: Session) -> int | None:
 
 
 def is_running(session: Session) -> bool:
-    exit_code(session)  # a child that has ended is let go
+    exit_code(session)  # a child that has ended is reaped
     found = _stat(session.pid)
     return found is not None and found.start == session.start and found.state not in "ZX"
 
@@ -104,7 +104,7 @@ def end(sessions: Iterable[Session], mark: str, *, is_everywhere: bool = False) 
             os.close(fd)
     ids = {session.pid for session in sessions}
     left: list[int] = []
-    # A process may fork while it is looked for; its children are found in the next round.
+    # A process may fork during the search; its children are found in the next round.
     for _ in range(100):
         left = members(None if is_everywhere else ids, mark)
         if not left:
@@ -153,7 +153,7 @@ def _stat(pid: int) -> _Stat | None:
             text = f.read()
     except OSError:
         return None
-    # The second field is the name in parentheses, which may hold anything.
+    # The second field is the name in parentheses, which may contain any character.
     fields = text.rpartition(b")")[2].split()
     return _Stat(fields[0].decode(), int(fields[3]), int(fields[19]))
 
@@ -180,7 +180,7 @@ def _await_end(fds: Mapping[int, int], seconds: float) -> None:
 
 
 def _readable(fds: set[int], seconds: float) -> list[int]:
-    poller = select.poll()  # `select` itself knows a thousand descriptors only
+    poller = select.poll()  # `select` itself supports a thousand descriptors only
     for fd in fds:
         poller.register(fd, select.POLLIN)
     return [fd for fd, _ in poller.poll(seconds * 1000)]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from monarch.job.kubernetes.job import KubernetesJob as KubernetesJob
 
 _HOMES = {"ImageSpec": "arguments", "KubeConfig": "access.config", "KubernetesJob": "job"}
-# What the extra installs and this package imports. The official client is for users who make its objects.
+# Packages that the extra installs and this package imports. The official client is for users who make its objects.
 _REQUIRED = ("yaml",)
 
 __all__ = ["ImageSpec", "KubeConfig", "KubernetesJob"]

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from monarch.job._job.trait import JobTrait
     from monarch.job.kubernetes.access.forward import Forward
 
-# Where a process finds the secret of workers that were started by other means.
+# The variable with the secret of workers that were started by other means.
 _SECRET_VARIABLE = "MONARCH_JOB_SECRET_FILE"
 _GIVEN = {"given": True}
 
 
-# Between two looks at pods that start. A list takes the API server milliseconds, and longer with the number of pods.
+# Seconds between two lists of pods that start. A list takes the API server milliseconds, and longer with the number of pods.
 _PAUSE_S, _PAUSE_OF_HOST_S = 0.1, 0.001
-# For the thread that waits for pods to see that the job is killed, which it does between two looks.
+# Seconds for the thread that waits for pods to notice that the job is killed, which it does between two lists.
 WATCH_END_S = 5.0
 # The keeper forwards a port to a pod, through which all hosts are reached.
 FORWARD = "forward"
@@ -82,15 +82,15 @@ class KubernetesJob(LauncherJob):
     __module__ = "monarch.job.kubernetes"
     kind = "kubernetes"
 
-    # The last configuration that exists in this process only: jobs out of a state file need it again.
+    # The last configuration that exists in this process only: jobs from a state file need it again.
     _given: ClassVar[KubeConfig | None] = None
 
     kubeconfig_: KubeConfig | None = None
     cluster_: Cluster | None = None
-    # A forward of this process, to which worker it leads, and its local port.
+    # A forward of this process, its worker, and its local port.
     forward_: Forward | None = None
     forwarded_: tuple[GatewayPod, int] | None = None
-    # No pod listens yet, and there is no other way to them: a thread waits for the first.
+    # No pod listens yet, and there is no other route to them: a thread waits for the first.
     is_late_ = False
 
     def __init__(
@@ -182,7 +182,7 @@ class KubernetesJob(LauncherJob):
     def kill(self) -> None:
         current = self._current
         if isinstance(current, KubernetesJob) and current._ids is not None:
-            # A kubeconfig that is of another cluster, or none, is refused before the keeper and the credentials are gone.
+            # A kubeconfig of another cluster, or a missing one, is refused before the keeper and the credentials are removed.
             current._cluster()
         super().kill()
 
@@ -265,14 +265,14 @@ class KubernetesJob(LauncherJob):
         if names.SECRET_KEY not in data:
             raise CredentialsError(f"has no key '{names.SECRET_KEY}'", path=place, cause=f"its keys: {', '.join(data) or 'none'}")
         secret = base64.b64decode(data[names.SECRET_KEY])
-        # As the workers read it from their file.
+        # The form in which the workers read the secret from their file.
         return secret if len(secret) == credentials.SECRET_BYTES else secret.strip()
 
     def _state(self) -> JobState:
         if self._ids is not None:
             launcher = self._launcher()
             if launcher.lost(self._ids):
-                # One process at a time, so that two do not have the same rank started.
+                # One process at a time, so that no rank is started twice.
                 with credentials.lock(self.apply_id):
                     self._replaced(launcher.renew(self._ids))
             if self.connection_ is None or self.is_stale_:
@@ -318,7 +318,7 @@ class KubernetesJob(LauncherJob):
 
         found, *others = self._candidates()
         if (before := next((one for one in others if one.pod == ids.get("gateway")), None)) is not None:
-            # All that is connected goes through it.
+            # All connections go through it.
             found, others = before, [found, *(one for one in others if one is not before)]
         if ids["route"] != FORWARD and has_route(*found.place):
             return
@@ -363,12 +363,12 @@ class KubernetesJob(LauncherJob):
     def _stop_work(self) -> None:
         watch, self.watch_ = self.watch_, None
         if self.awaited_ is not None and watch is not None:
-            # It may be about to have the keeper forward a port.
+            # The thread may be about to request a forwarded port from the keeper.
             self.awaited_.stopped.set()
             watch.join(WATCH_END_S)
         if self._ids is None or self._ids["route"] != FORWARD or self._args.kubeconfig == _GIVEN:
             return
-        # The keeper's forward ends with the keeper. After that, the deletion of its pod is what ends an agent.
+        # The keeper's forward ends with the keeper. After that, an agent ends by the deletion of its pod.
         connections = self._disconnect()
         leave(state[mesh] for state in connections for mesh in state if not self._starts_workers(mesh))
         stop_procs(state[mesh] for state in connections[-1:] for mesh in state if self._starts_workers(mesh))

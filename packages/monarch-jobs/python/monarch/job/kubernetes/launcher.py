@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from monarch.job.kubernetes.arguments import KubernetesArguments
     from monarch.job.kubernetes.workloads import MeshWorkload
 
-# A fault that waiting does not mend has lasted so long when the job gives up: registries and admission come back within that time.
+# Give up when a permanent fault lasts this many seconds: registries and admission recover within that time.
 FAULT_S = 60.0
-# A pod whose containers do not start within that time may wait for a volume that is not there.
+# Seconds: a pod whose containers start later may wait for a missing volume.
 SLOW_START_S = 10.0
-# For the kubelet to end a pod, or to take note of one that is given to its node: that takes it a second, and the grace of the pod.
+# Seconds for the kubelet to end a pod, or to notice one on its node: that takes it a second, and the grace of the pod.
 STUCK_S = GRACE_S + 5.0
-# Statuses name so many hosts with the last lines of their workers.
+# The number of hosts whose status has the last lines of their workers.
 _EXPLAINED = 8
-# The note that all workers have been there.
+# The note that all workers have joined.
 _JOINED = "joined"
-# A server that starts knows no roles at first. Its answer is taken for true when it has lasted so long.
+# Seconds after which a refusal is believed: a server that starts knows no roles at first.
 REFUSED_S = 20.0
-# Of answers that a server gives while it starts, or has too much to do.
+# Statuses of a server that starts, or is overloaded.
 _BUSY = (0, 429, 500, 502, 503, 504)
 
 
@@ -77,16 +77,17 @@ class KubernetesLauncher:
         self._note = None if directory is None else os.path.join(directory, _JOINED)
         self._now = now
         self._seen: list[Place] | None = None
-        # By the uids of pods that start: when their events were last asked for, or the pods first seen, and the fault in the events.
+        # By the uids of pods that start: the time of the last query of their events, or of the first sight of the pods, and the fault in
+        # the events.
         self._starts: dict[str, tuple[float, Fault | None]] = {}
-        # Since when pods, by their uids, have been waiting for their node to end or start them.
+        # By the uids of pods: the time since which they wait for their node to end or start them.
         self._stuck: dict[str, float] = {}
-        # The server has answered once; since when it refuses what it has answered.
+        # Whether the server has answered once, and the time since which it refuses.
         self._has_answered = False
         self._refused_at: float | None = None
-        # May this client look at MonarchMeshes that others have made?
+        # Whether this client may read MonarchMeshes of others.
         self._sees_meshes = True
-        # Workers have been asked for again, and a caller waits for them.
+        # Workers have been requested again, and a caller waits for them.
         self._is_healing = False
 
     def plan(self) -> Plan:
@@ -111,7 +112,7 @@ class KubernetesLauncher:
             anchor = self._submission().submit(secret)
             ids |= {"anchor": anchor["metadata"]["name"], "anchor_uid": anchor["metadata"]["uid"]}
         else:
-            # A right that is missing is known now.
+            # A missing right is known now.
             self._places(ids)
         return ids
 
@@ -181,7 +182,7 @@ class KubernetesLauncher:
         for place in places:
             mesh = self._arguments.meshes[place.host.mesh]
             if not mesh.provisioned:
-                # Its pods are not ours: there is another one, or there is none.
+                # The pods are not this job's: there is another job of this name, or none.
                 if place.successor is None and (place.own is None or place.loss is None or place.own.is_over):
                     continue
             else:
@@ -294,7 +295,7 @@ class KubernetesLauncher:
         ids["joined"] = ids["joined"] or (self._note is not None and os.path.exists(self._note))
         return bool(ids["joined"])
 
-    # What is looked at.
+    # Queries.
 
     def _submission(self) -> Submission:
         assert self._apply_id is not None
@@ -469,7 +470,7 @@ class KubernetesLauncher:
     def _replace(self, ids: dict[str, Any], place: Place, workload: MeshWorkload | None) -> None:
         own = place.own
         if own is not None and not own.has_ended:
-            # The end of a pod on a node that does not answer is never reported: only by force its place becomes free.
+            # The end of a pod on a node that does not answer is never reported: only force frees its place.
             grace = 0 if own.is_unreachable or own.disruption or own.deleted_at else GRACE_S
             self._cluster().delete("v1/Pod", own.name, grace=grace, uid=own.uid)
         elif self._is_completed(place, workload):
@@ -481,7 +482,7 @@ class KubernetesLauncher:
         """Will no pod of this rank come, since its worker has ended with exit code 0?"""
         if place.successor is not None or workload is None or not self._has_indexes:
             return False
-        # The Job counts it a moment later.
+        # The Job counts the success a moment later.
         has_succeeded = place.own is not None and place.own is place.latest and place.own.phase == "Succeeded"
         return has_succeeded or place.host.rank in workload.completed
 

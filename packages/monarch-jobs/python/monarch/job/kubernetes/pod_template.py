@@ -13,7 +13,7 @@ from monarch.job.kubernetes.manifests.script import MOUNT_PATH
 
 Object = dict[str, Any]
 
-# What the controllers of Kubernetes put on pods, and what ours are found by.
+# Labels that the controllers of Kubernetes set on pods, and those by which Monarch's are found.
 _TAKEN_DOMAINS = ("batch.kubernetes.io/", "apps.kubernetes.io/", "statefulset.kubernetes.io/", "jobset.sigs.k8s.io/", names.OUR_DOMAIN)
 _TAKEN = (names.APP_LABEL, "controller-revision-hash", "job-name", "controller-uid")
 

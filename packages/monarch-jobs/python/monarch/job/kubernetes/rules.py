@@ -21,7 +21,7 @@ LONGEST_LABEL = 63
 LONGEST_SUBDOMAIN = 253
 MOST_ANNOTATIONS = 256 * 1024  # bytes of keys and values together
 
-# What a pod can ask for without a domain in the name of the resource.
+# Resources of a pod without a domain in their names.
 _PLAIN_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 
 

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 AT_ONCE = 8
 FORBIDDEN, CONFLICT = 403, 409
-# Indexed Jobs are there for good from this release on.
+# Indexed Jobs are stable from this release on.
 OLDEST_FOR_JOBS = (1, 24)
-# A failed submission is taken back within the time that its caller waits for it.
+# Seconds for the cancellation of a failed submission, for which its caller waits.
 TAKE_BACK_S = 4.0
-# For workers to end, which takes them a fraction of a second.
+# Seconds for workers to end, which takes them a fraction of a second.
 GRACE_S = 5
-# From the deletion of pods to their end, before they are removed by force: their node may be gone.
+# Seconds from the deletion of pods to their removal by force: their node may be gone.
 PODS_S = 20.0
 FORCED_S = 10.0
-# Pods that have ended stay until the Job controller has counted them. After an API server was away that takes it half a minute.
+# Seconds for the Job controller to count ended pods, which stay until then. After an outage of the API server that takes it half a minute.
 COUNTED_S = 5.0
 _PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
 
@@ -66,7 +66,7 @@ def own_peer(cluster: Cluster) -> list[Object]:
     except ApiError as error:
         if error.status != FORBIDDEN:
             raise
-        return []  # the label of clients is another way in
+        return []  # the label of clients is another permitted source
     labels = part(found[0] if found else {}, "metadata", "labels")
     if not labels or names.CLIENT_LABEL in labels:
         return []
@@ -117,7 +117,7 @@ class Submission:
             by_name["v1/Secret", name_of(made)] = made
         before = [obj for (kind, _), obj in by_name.items() if kind not in WORKLOADS]
         self._of_all(before, self._cluster.apply)
-        # Their pods need what has been made before.
+        # Their pods need the objects that were made before.
         self._of_all([obj for (kind, _), obj in by_name.items() if kind in WORKLOADS], self._make_workload)
         return anchor
 
@@ -126,13 +126,13 @@ class Submission:
             self._cluster.apply(obj)
             return
         try:
-            # Two clients may have seen no mesh of this name: to apply it would give the one the other's pods.
+            # Two clients may have seen no mesh of this name: applying it would give one client the pods of the other.
             self._cluster.create(obj)
         except ApiError as error:
             if error.status != CONFLICT:
                 raise
             self._check_names()
-            if self._cluster.get(names.MESH_KIND, name_of(obj)) is None:  # it has gone since
+            if self._cluster.get(names.MESH_KIND, name_of(obj)) is None:  # it has been deleted since
                 raise
 
     def _check_server(self) -> None:
@@ -213,7 +213,7 @@ class Submission:
     def _delete_workload(self, obj: Object) -> None:
         kind, uid = kind_of(obj), None
         if kind == names.MESH_KIND:
-            # It has the name of the mesh: it may be another job's.
+            # The object has the name of the mesh: it may belong to another job.
             found = self._cluster.get(kind, name_of(obj))
             if found is None or text(found, "metadata", "labels", names.JOB_LABEL) != self._apply_id:
                 return
@@ -221,7 +221,7 @@ class Submission:
         self._cluster.delete(kind, name_of(obj), uid=uid)
 
     def _delete_objects(self) -> None:
-        # Workloads first: their controllers would make pods anew.
+        # Workloads come first: their controllers would make pods again.
         workloads = self.workloads
         self._of_all(workloads, self._delete_workload)
         if any(kind_of(obj) == "batch/v1/Job" for obj in workloads):
@@ -258,7 +258,7 @@ class Submission:
                 action(obj)
             return
         with ThreadPoolExecutor(min(AT_ONCE, len(objects)), thread_name_prefix="monarch-kubernetes") as pool:
-            # Each with a copy of the context, which has the time limit.
+            # Each call has a copy of the context, which has the time limit.
             started = [pool.submit(contextvars.copy_context().run, action, obj) for obj in objects]
         for future in started:
             future.result()

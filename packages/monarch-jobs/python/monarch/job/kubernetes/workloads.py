@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from monarch.job.kubernetes.access.client import Cluster, Object
     from monarch.job.kubernetes.arguments import KubernetesArguments
 
-# Of the condition of a MonarchMesh whose pods are there, or are made.
+# The reasons of the condition of a MonarchMesh whose pods exist, or are being made.
 _WELL = ("Waiting", "AllReady", "")
-# What puts jobs into a queue, and takes `suspend` away when it is their turn.
+# The label for a queue, whose controller removes `suspend` from a job when it is its turn.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
@@ -114,7 +114,7 @@ def _of_operator(cluster: Cluster, title: str, mesh: Object) -> MeshWorkload:
 
 def _completed(jobs: list[Object], replicas: int) -> frozenset[int]:
     """The ranks for which no Job makes a pod any more: one that has completed in the Job of the mesh may have a Job of its own."""
-    # A Job that is complete is removed after a while, and others go on.
+    # A complete Job is removed after a while, and others continue.
     has_main = any(not text(job, "spec", "template", "metadata", "labels", names.RANK_LABEL) for job in jobs)
     done = set[int]() if has_main or not jobs else set(range(replicas))
     served: set[int] = set()

@@ -15,7 +15,7 @@ from monarch.job._job.job_state import check_count, check_mesh_names
 _CLUSTER = re.compile(r"[a-zA-Z](?:[-_.a-zA-Z0-9]*[a-zA-Z0-9])?")
 _MAX_CLUSTER = 60
 _VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-# Those that the provider sets on nodes, and ours.
+# Prefixes of variables that the provider sets on nodes, and of Monarch's.
 _TAKEN = ("SKYPILOT_", "MONARCH_JOB_SECRET")
 
 

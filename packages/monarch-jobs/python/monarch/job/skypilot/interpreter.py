@@ -21,9 +21,9 @@ from monarch.job._machine.commands import time_left
 from monarch.job.errors import BackendMissingError, JobError
 from monarch.job.skypilot import sky_process
 
-# The versions that the tests run with: [first, next).
+# The tested versions: [first, next).
 TESTED = ((0, 14), (0, 15))
-# A start of SkyPilot's API server takes 8 s on a machine that is not busy; importing it, 2 s.
+# Seconds: a start of SkyPilot's API server takes 8 s on an idle machine; importing it, 2 s.
 START_TIMEOUT_S = 300.0
 INSTALL = 'pip install "monarch-jobs[skypilot]", or into an environment of its own, whose interpreter MONARCH_SKYPILOT_PYTHON names'
 
@@ -124,7 +124,7 @@ class SkyProcess:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._end()
-        # What is set for this interpreter is not meant for the other one; no other program receives the secrets of a job.
+        # Settings of this interpreter are not meant for the other one; no other program receives the secrets of a job.
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MONARCH_", "PYTEST_"))}
         self._errors = tempfile.TemporaryFile()
         argv = [self._python, "-u", sky_process.__file__]
@@ -163,7 +163,7 @@ class SkyProcess:
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            with process:  # its pipes
+            with process:  # closes its pipes
                 process.kill()
         if self._errors is not None:
             self._errors.close()

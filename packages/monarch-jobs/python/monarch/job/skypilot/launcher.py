@@ -18,13 +18,13 @@ from monarch.job.skypilot.interpreter import SkyPilotError, SkyProcess, sky_of
 from monarch.job.skypilot.nodes import Nodes, Worker, node_names
 from monarch.job.skypilot.task import text
 
-# A look at the task is a command on the first node, which takes seconds on some providers.
+# Seconds: a query of the task is a command on the first node, which takes seconds on some providers.
 JOB_PAUSE_S = 3.0
 CANCEL_TIMEOUT_S = 5.0
-# The provider's own time for ending machines.
+# Seconds, the provider's own limit for ending machines.
 DOWN_TIMEOUT_S = 300.0
 
-# What SkyPilot says of a task, and what that is for a job. A task that runs its set-up is not running: no clock runs yet.
+# SkyPilot's status of a task, and the phase of the job. A task that runs its set-up is not running: no limit runs yet.
 PHASES: dict[str, Phase] = {
     "INIT": "pending",
     "PENDING": "pending",
@@ -59,10 +59,10 @@ class SkyPilotLauncher:
         self._apply_id = apply_id or "new"
         self._nodes: Nodes | None = None
         self._seen: dict[int, Worker] | None = None
-        # The last status of a launch that goes on, and when that was: each look is work for the API server, which launches.
+        # The last status of a launch in progress, and its time: each query is work for the API server, which launches.
         self._going: JobStatus | None = None
         self._going_at = 0.0
-        # The last look at the task, and when that was.
+        # The last query of the task, and its time.
         self._job: dict[str, Any] | None = None
         self._asked_at: float | None = None
 
@@ -90,7 +90,7 @@ class SkyPilotLauncher:
                 f"SkyPilot refuses the task: {error.kind}", title=self._title, cause=error.cause, command=f"sky launch -c {cluster}"
             ) from None
         except BaseException as error:
-            # Interrupted: the request may have been taken.
+            # Interrupted: the server may have accepted the request.
             self._take_back(sky, cluster, error)
             raise
         return ids
@@ -133,7 +133,7 @@ class SkyPilotLauncher:
     def addresses(self, ids: dict[str, Any]) -> dict[str, list[str | None]]:
         workers = self._seen
         if workers is None:
-            # What `poll` learns, a new client has in the state file; there, this is the first look.
+            # A new client finds the results of `poll` in the state file; without them, this is the first query.
             workers = self._look(ids) if ids["nodes"] else {}
         self._seen = None
         found: dict[str, list[str | None]] = {}

@@ -15,11 +15,12 @@ from typing import Any, Literal, NamedTuple
 from monarch.job._job.worker_address import published_address
 from monarch.job._machine.commands import SSH_FAILED, Commands, Forwarding, Result, listens, time_limit
 
-# A first connection to a node of SLURM starts a step of its job, seconds on a machine that is not busy. A cut one ends after 15 s.
+# Seconds: a first connection to a node of SLURM starts a step of its job, which takes seconds on an idle machine. A cut one ends after 15
+# s.
 LOOK_TIMEOUT_S = 120.0
 AT_ONCE = 32
 
-# Argument: how the folder of the task ends. A line for each rank of this node; nodes may share the folder, when they are one machine.
+# Argument: the suffix of the folder of the task. Prints a line for each rank of this node; nodes on one machine may share the folder.
 _LOOK = """
 base=/tmp/monarch-skypilot-$(id -u)
 [ -d "$base" ] && [ ! -L "$base" ] && [ -O "$base" ] || exit 0
@@ -36,7 +37,7 @@ for directory in "$base"/*$1/[0-9]*; do
 done
 :
 """
-# Arguments: how the folder of the task ends, ranks. The secret is on standard input, in base64.
+# Arguments: the suffix of the folder of the task, ranks. The secret is on standard input, in base64.
 _GIVE = """
 umask 077
 base=/tmp/monarch-skypilot-$(id -u)
@@ -72,13 +73,13 @@ class Nodes:
         self.names = list(names)
         self._task = task
         options = ("-F", config, *(("-o", f"IdentityFile={key}") if key else ()), "-o", "LogLevel=ERROR")
-        # A socket for each node: on SLURM all of them have the address of the login node, by which ssh would tell the sockets apart.
+        # A socket for each node: on SLURM all of them have the address of the login node, by which ssh would distinguish the sockets.
         self._commands = {
             name: Commands(title, name, f"{socket}-{number}", options, int(LOOK_TIMEOUT_S)) for number, name in enumerate(names)
         }
         # Whether this machine reaches the private addresses.
         self._is_direct: bool | None = None
-        # Nodes that did not answer the last look, with why.
+        # Nodes that did not answer the last query, with the reasons.
         self.unreachable: dict[str, str] = {}
 
     def look(self) -> dict[int, Worker]:
@@ -131,7 +132,7 @@ class Nodes:
 
     def _of_all(self, names: Sequence[str], action: Callable[[str], Result]) -> list[tuple[str, Result]]:
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="monarch-skypilot") as pool:
-            # Each with a copy of the context, which has the time limit.
+            # Each call has a copy of the context, which has the time limit.
             started = [(name, pool.submit(contextvars.copy_context().run, action, name)) for name in names]
             return [(name, _result(future.result)) for name, future in started]
 

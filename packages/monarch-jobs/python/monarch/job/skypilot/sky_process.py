@@ -90,7 +90,7 @@ class Sky:
 
     def ssh(self, cluster: str) -> dict[str, str]:
         """Has SkyPilot write what ssh needs for the nodes: the paths of that file and of the key; empty where there is none."""
-        # As the command does it: the interface for programs has no such call.
+        # The command does the same: the interface for programs has no such call.
         cli = importlib.import_module("sky.client.cli.command").cli
         cli.main(["status", cluster], standalone_mode=False)
         path = os.path.join(os.path.expanduser("~/.sky/generated/ssh"), cluster)
@@ -98,7 +98,7 @@ class Sky:
             return {"config": "", "key": ""}
         with open(path) as file:
             key = re.search(r"^\s*IdentityFile\s+(.+?)\s*$", file.read(), re.MULTILINE)
-        # ssh takes `~` for the home that the user has by the machine's records, SkyPilot for what HOME says.
+        # ssh takes `~` from the machine's user database, SkyPilot from HOME.
         return {"config": path, "key": os.path.expanduser(key[1]) if key else ""}
 
     def logs(self, cluster: str, job: int | None, lines: int = _TAIL_LINES) -> str:
@@ -133,7 +133,7 @@ def _words(error: BaseException) -> str:
 
 
 def main() -> None:
-    # A caller that was started in the background may have it ignored, and what SkyPilot starts would inherit that.
+    # A caller in the background may ignore this signal, and SkyPilot's children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

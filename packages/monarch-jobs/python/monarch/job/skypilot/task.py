@@ -14,14 +14,14 @@ from typing import Any
 
 from monarch.job.skypilot.arguments import SkyPilotArguments
 
-# With PyTorch and CUDA; a node without GPUs takes the provider's own image.
+# An image with PyTorch and CUDA; a node without GPUs takes the provider's own image.
 GPU_IMAGE = "docker:pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime"
 PORT_TRIES = 100
-# How long a worker waits for the client to bring the secret, and one that ended for being started again.
+# Seconds that a worker waits for the client's secret, and that an ended one waits to be started again.
 SECRET_WAIT_S = 600
 RELAUNCH_WAIT_S = 600
 
-# Says which Python and which monarch there is; a checkout has no version.
+# Prints the versions of Python and monarch; a checkout has no version.
 VERSIONS = (
     "import sys, importlib.metadata as m, monarch.extension.cli;"
     " print('%d.%d' % sys.version_info[:2], next((d.version for d in m.distributions(name='monarch-core')), '-'))"
@@ -148,7 +148,7 @@ def _setup(arguments: SkyPilotArguments) -> str:
     wanted = version()
     core = wanted.split()[1]
     python = shlex.quote(arguments.python_exe)
-    # A checkout that was not installed has no version that could be had from an index.
+    # A checkout that was not installed has no version that an index could provide.
     install = ":" if core == "-" else f"{python} -m pip install --quiet {' '.join(map(shlex.quote, _wheels()))}"
     values = {"WANTED": shlex.quote(wanted), "PYTHON": python, "VERSIONS": VERSIONS, "INSTALL": install}
     own = "" if arguments.setup_commands is None else arguments.setup_commands.rstrip("\n") + "\n"
@@ -170,7 +170,7 @@ def _run(arguments: SkyPilotArguments) -> str:
         "TRIES": str(PORT_TRIES),
         "SECRET_WAIT": str(SECRET_WAIT_S),
         "RELAUNCH_WAIT": str(RELAUNCH_WAIT_S),
-        # A cluster is idle when its task is over: workers that no client uses have to end.
+        # A cluster is idle when its task is over: workers without a client have to end.
         "IDLE": "" if minutes is None else f" --idle-timeout {max(minutes, 1) * 60}",
     }
     return _filled(_RUN, values)

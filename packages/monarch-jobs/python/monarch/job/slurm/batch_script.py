@@ -17,10 +17,10 @@ import shlex
 from monarch.job.slurm.arguments import SlurmArguments
 
 SECRET_WAIT_S = 60  # the client writes it within a second after sbatch has returned
-RELAUNCH_WAIT_S = 60  # how long an allocation without a worker waits for one to be wanted again
+RELAUNCH_WAIT_S = 60  # the time that an allocation without a worker waits for a new one to be wanted
 PORT_TRIES = 100
 
-# What srun runs on every node. No single quotes in it.
+# The script that srun runs on every node. It contains no single quotes.
 _WORKER = r"""
 rank=${1:-$((MONARCH_FIRST_RANK + SLURM_PROCID))}
 mine=$MONARCH_JOB_DIR/hosts/$rank
@@ -106,7 +106,7 @@ serve() {
 }
 """
 
-# Ends when no worker has run for a while, or none has ever come up, with the worst of their exit codes.
+# Ends when no worker has run for a while, or none has ever started, with the worst of their exit codes.
 _RESERVED = r"""
 worst() {
     local code worst=0 file
@@ -140,7 +140,7 @@ exit $code
 _TRAP = r"""trap 'rm -f "$MONARCH_JOB_DIR/secret"' EXIT
 """
 
-# No client ends a job that ends by itself: what the client keeps goes with it, where the home is the same.
+# No client ends a job that ends by itself: the client's files go with it, if the home is the same.
 _TRAP_OF_BATCH = r"""forget() {
     local kept
     rm -f "$MONARCH_JOB_DIR/secret"
@@ -173,7 +173,7 @@ def _directives(arguments: SlurmArguments, directory: str) -> list[str]:
         f"--job-name={_quoted(arguments.job_name)}",
         f"--output={_quoted((arguments.log_dir or directory) + '/monarch-%j.out')}",
         "--open-mode=append",
-        # Losing a node is not the end: `heal` replaces it.
+        # The loss of a node is not the end: `heal` replaces it.
         "--no-kill",
         "--requeue" if arguments.requeue else "--no-requeue",
     ]
@@ -219,8 +219,8 @@ def _body(arguments: SlurmArguments, directory: str, client_script: str | None) 
         "LOGS": shlex.quote(arguments.log_dir or directory),
         "PYTHON": shlex.quote(arguments.python_exe),
         "LISTEN": shlex.quote(listen_address(arguments)),
-        # Whatever ends this. One that may be requeued needs the secret again, and cannot know that it will be: a preemption ends the
-        # workers first, so that the script may be over by itself before SLURM's signal comes.
+        # This runs at any end. A job that may be requeued needs the secret again, and cannot know the requeue: a preemption ends the
+        # workers first, so that the script may end by itself before SLURM's signal arrives.
         "TRAP": "" if arguments.requeue else _TRAP_OF_BATCH if client_script else _TRAP,
         "SCRIPT": shlex.quote(client_script or ""),
         "AWAITED": ' && [ -s "$MONARCH_JOB_DIR/job.json" ]' if client_script else "",
@@ -241,7 +241,7 @@ def listen_address(arguments: SlurmArguments) -> str:
 
 
 def _filled(text: str, values: dict[str, str]) -> str:
-    # Once through: a value that looks like a name stays what it is. `@WORKER@` has names of its own, and comes first.
+    # The values are replaced in one pass: a value that looks like a name stays unchanged. `@WORKER@` has names of its own, and comes first.
     if "WORKER" in values:
         text = text.replace("@WORKER@", values["WORKER"])
     return re.sub(r"@([A-Z_]+)@", lambda found: values.get(found[1], found[0]), text)

@@ -37,7 +37,7 @@ class Contents(NamedTuple):
     restarts: int | None
 
 
-# Everything that is said about workers, in one go: a line `name content` for each file.
+# All files about workers in one read: a line `name content` for each.
 _READ = (
     'cd "$1" 2>/dev/null || exit 0; for f in restarts nodes hosts/*.json hosts/*.exit hosts/*.failed; do'
     ' [ -f "$f" ] && echo "$f $(head -c 1000000 "$f" | tr "\\n" " ")"; done; :'

@@ -150,7 +150,7 @@ class SlurmJob(LauncherJob):
         return self._args.model_dump(mode="json")
 
     def _set_arguments(self, saved: dict[str, Any]) -> None:
-        # JSON knows no tuples.
+        # JSON has no tuples.
         arguments = {**saved, "slurm_args": tuple(saved["slurm_args"])}
         if saved.get("mesh_args") is not None:
             arguments["mesh_args"] = {name: tuple(options) for name, options in saved["mesh_args"].items()}
@@ -181,14 +181,14 @@ class SlurmJob(LauncherJob):
         launcher.write(self._ids, "job.json", saved.encode(BatchJob(self)))
 
     def _needs_kill_at_exit(self) -> bool:
-        # The batch script ends with the client script, and SLURM ends the rest: scancel would take the place of the exit code.
+        # The batch script ends with the client script, and SLURM ends the rest: scancel would replace the exit code.
         return False
 
     def _secret(self) -> bytes:
         try:
             return super()._secret()
         except CredentialsError:
-            # The home of the client is not everywhere in the cluster; the folder of the job is.
+            # The home of the client may be missing in the cluster; the folder of the job is there.
             if self._ids is None or not inside(self._ids):
                 raise
 

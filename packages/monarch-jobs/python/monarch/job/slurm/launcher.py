@@ -27,11 +27,11 @@ CANCEL_TIMEOUT_S = 5.0
 COMPLETING_S = 0.5
 SETTLE_PAUSE_S = 0.5
 
-# What srun says where cpus are not bound anyway.
+# srun's text if cpus are not bound anyway.
 _NO_BINDING = "lacks support for cpu binding"
 _JOB_ID = re.compile(r"(\d+)(?:;([\w.-]+))?")
 _UNKNOWN_JOB = re.compile(r"invalid job id|job\(s\) not found|does not exist|no such job", re.IGNORECASE)
-# States of a node on which nothing can be started; `*` says that it does not answer.
+# States of a node on which nothing can be started; `*` means that it does not answer.
 _NODE_GONE = re.compile(r"\*|down|fail|error|power|reboot|future|inval|unknown", re.IGNORECASE)
 
 
@@ -69,7 +69,7 @@ class SlurmLauncher:
             raise SubmitError("its folder cannot be made", title=self.title, cause=str(error), hint="see job_dir and log_dir") from None
         mark = f"monarch:{uuid.uuid4()}"
         argv = ["sbatch", "--parsable"]
-        # How a job is found again of which sbatch did not say the number.
+        # The comment by which a job is found again if sbatch did not print its number.
         if not any(option.startswith("--comment") for option in self._options()):
             argv.append(f"--comment={mark}")
         ids: dict[str, Any] = {}
@@ -105,7 +105,7 @@ class SlurmLauncher:
         workers = self._read(ids).workers
         found = {name: [workers.get(rank, Worker()).address for rank in ranks] for name, ranks in ids["places"].items()}
         listening = [worker.address for worker in workers.values() if worker.address]
-        # Each worker has read it before it listens. A job that is requeued needs it again, and so may a client script.
+        # Each worker has read the secret before it listens. A job that is requeued needs it again, and so may a client script.
         if len(listening) >= total(self._arguments) and not self._arguments.requeue and not self._client_script:
             self._directory(ids).remove_secret()
         if self._arguments.via_ssh:
@@ -121,7 +121,7 @@ class SlurmLauncher:
         record = self.record(ids)
         if record is None or record.phase != "running":
             return []
-        # Those that are started again read it.
+        # Restarted workers read the secret.
         self._directory(ids).write("secret", self._secret())
         nodes, workers, _ = self._read(ids)
         alive = self._alive(nodes)
@@ -149,7 +149,7 @@ class SlurmLauncher:
             raise JobError(
                 f"cannot be cancelled: {result.command} ended with exit code {result.code}", title=self.title, cause=result.words
             )
-        # What still runs there could put files into the folder while it is being removed. A node that is gone never completes.
+        # Processes that still run there could write into the folder during its removal. A node that is gone never completes.
         start = time.monotonic()
         while (record := self.record(ids)) is not None and record.phase != "ended":
             if time.monotonic() - start > (COMPLETING_S if record.state == "COMPLETING" else CANCEL_TIMEOUT_S):

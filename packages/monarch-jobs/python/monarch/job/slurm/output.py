@@ -17,9 +17,9 @@ ENDED = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED LAUNCH_FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED RECONFIG_FAIL"
     " REVOKED SPECIAL_EXIT TIMEOUT".split()
 )
-# CONFIGURING: nodes are being booted. STOPPED and SUSPENDED have their nodes and do not run: no clock runs for them either.
+# CONFIGURING: nodes are being booted. STOPPED and SUSPENDED jobs have their nodes and do not run: no limit runs for them either.
 PENDING = frozenset("PENDING CONFIGURING REQUEUED REQUEUE_HOLD REQUEUE_FED RESV_DEL_HOLD SUSPENDED STOPPED POWER_UP_NODE".split())
-# COMPLETING: over, but what it ended as is not said yet.
+# COMPLETING: the job is over, but its final state is unknown yet.
 RUNNING = frozenset("RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT UPDATE_DB".split())
 
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][\w/:.&]*)=")

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _ALIVE = ("pending", "running", "unknown")
 _HOST_PHASES = ("waiting", "joined", "lost")
-# A scheduler may take its time to notice the end of a worker, and to start another one.
+# Seconds: a scheduler may be slow to notice the end of a worker, and to start another one.
 _NOTICE_S, _HEAL_S, _JOIN_S = 60.0, 120.0, 300.0
 _PAUSE_S = 0.1
-# Submissions that are interrupted, at points that are spread over all of one.
+# The number of interrupted submissions, at points that are spread over one submission.
 _INTERRUPTIONS = 4
 
 _FRESH = """
@@ -59,7 +59,7 @@ def conformance(
     With `hosts=False` nothing is run on the hosts. `wrong` are constructions with arguments that cannot be right, such as a mesh of no
     host. `silent` makes a job whose workers never listen, with seconds to join.
     """
-    # Not within the folder: processes of this client are none of the job's.
+    # The client starts outside of the folder: its processes are none of the job's.
     start_client()
     with _own_folder() as folder:
         for construction in wrong:
@@ -189,7 +189,7 @@ def _saved(job: JobTrait, folder: str) -> bytes:
 def _fresh(job: JobTrait, hosts: bool) -> None:
     """Another process goes on with the saved job; a class of a script itself cannot be imported there."""
     module = type(job).__module__
-    # Nothing of a LocalJob outlives its client.
+    # A LocalJob leaves nothing after its client.
     if module == "__main__" or isinstance(job, LocalJob):
         return
     job.dump("fresh.json")
@@ -263,7 +263,7 @@ def _interrupted(job_factory: Callable[[], JobTrait], folder: str) -> None:
         job = job_factory()
         try:
             if not interrupt.interrupted_at(max(count * number // (_INTERRUPTIONS + 1), 1), job.apply):
-                continue  # it was over before, or a library has swallowed it
+                continue  # the submission was over before, or a library has swallowed the interrupt
             _require(not job.active and job.apply_id is None, "a job whose apply() was interrupted is not active")
             _require_no_process(folder, "an apply() that is interrupted ends what it has started")
             left = _credentials()

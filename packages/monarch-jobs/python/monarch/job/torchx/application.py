@@ -95,6 +95,6 @@ def with_workers(encoded: Json, script: str) -> Json:
     made = copy.deepcopy(encoded)
     first = places(sizes(encoded))
     for role in made["roles"]:
-        # What the command needed of the environment may be secret, and the worker needs none of it.
+        # The environment of the command may be secret, and the worker needs none of it.
         role.update(entrypoint="/bin/sh", args=[script, str(first[role["name"]][0]), specs.macros.replica_id], env={})
     return made

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
 
-# Their replicas find this machine's files at the same places.
+# Schedulers whose replicas find this machine's files at the same places.
 _SHARING = frozenset({"local_cwd", "slurm"})
 
 

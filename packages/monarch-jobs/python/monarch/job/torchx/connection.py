@@ -35,7 +35,7 @@ class Connection:
         self._logged = os.path.getsize(log) if os.path.exists(log) else 0
         ours, theirs = socket.socketpair()
         self._socket = ours
-        # Keeps a file open that has no name.
+        # The output file, open and without a name.
         self.printed: IO[bytes] | None = None
         self._rest = b""
         with theirs:
@@ -43,7 +43,7 @@ class Connection:
             self.session: Session = sessions.start(argv, sessions.inherited(), mark, log, log, [theirs.fileno()], directory)
 
     def __del__(self) -> None:
-        # Interrupted before anybody had it: the process ends with the socket.
+        # Interrupted before the connection was returned: the process ends with the socket.
         if "_socket" in self.__dict__:
             self._socket.close()
 
@@ -75,7 +75,7 @@ class Connection:
         raise SubmitError(
             f"the scheduler '{self._scheduler}' of TorchX has refused ({what})",
             title=self.title,
-            # A command has printed more than TorchX knows.
+            # The command's output has more information than TorchX's error.
             cause="\n".join(filter(None, (text, self._words() if command else ""))),
             command=command,
             exit_code=answer.get("exit_code"),
@@ -136,7 +136,7 @@ def ask(scheduler: str, title: str, what: str, **arguments: Any) -> Any:
         except SubmitError:
             raise
         except BaseException:
-            # Its answer may still come, and would be taken for that of the next request.
+            # The answer may still come, and would be taken for that of the next request.
             del _connections[scheduler]
             connection.end()
             raise

@@ -28,8 +28,8 @@ from monarch.job.torchx.arguments import TorchXArguments
 from monarch.job.torchx.connection import Connection, ask
 from monarch.job.torchx.worker_script import script
 
-SUBMIT_TIMEOUT_S = 120.0  # an image may have to be fetched
-# An interrupted submission that has nearly ended is waited for: its application can then be cancelled by name.
+SUBMIT_TIMEOUT_S = 120.0  # an image may have to be downloaded
+# Seconds to wait for an interrupted submission that has nearly ended: its application can then be cancelled by name.
 TAKE_BACK_S = 4.0
 TAIL_LINES = 10
 STATE_FILE = "application.json"
@@ -78,7 +78,7 @@ class TorchXLauncher:
         except OSError as e:
             self._directory(folder).remove()
             raise SubmitError("its folder cannot be made", title=self._title, cause=str(e), hint="see workspace") from None
-        # TorchX leaves files where it submits to SLURM; local processes run where the client does.
+        # TorchX leaves files in the folder from which it submits to SLURM; local processes run in the client's folder.
         directory = folder if self._arguments.scheduler == "slurm" else os.getcwd()
         try:
             return self._run(Connection(self._arguments.scheduler, self._title, self._apply_id, directory, f"{folder}/torchx.log"), folder)

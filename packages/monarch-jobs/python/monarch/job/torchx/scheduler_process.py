@@ -54,7 +54,7 @@ class SchedulerProcess:
         make: Any = get_scheduler_factories()[self._name]
         made = make(session_name, **parameters)
         self._holds = isinstance(made, LocalScheduler)
-        # The local one has set handlers of its own.
+        # The local scheduler has set handlers of its own.
         _handle_signals()
         return made
 
@@ -113,7 +113,7 @@ class SchedulerProcess:
 
     def _write(self, state: dict[str, Any] | None) -> None:
         path = os.path.join(self._folder, STATE_FILE)
-        with contextlib.suppress(FileNotFoundError):  # the folder goes with the job
+        with contextlib.suppress(FileNotFoundError):  # the folder is removed with the job
             with open(f"{path}.new", "w") as f:
                 json.dump(state, f)
             os.replace(f"{path}.new", path)
@@ -171,7 +171,7 @@ def _handle_signals() -> None:
         raise _Ended
 
     signal.signal(signal.SIGTERM, end)
-    # The client's Ctrl-C is the client's.
+    # The client handles its Ctrl-C itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -183,7 +183,7 @@ def main() -> None:
         with socket.socket(fileno=int(descriptor)) as requests:
             serve(requests, process)
     except _Ended:
-        # `hold` has not begun: what has been started is ended all the same.
+        # `hold` has not begun: started applications are ended all the same.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if process.handle is not None:
             process.cancel(process.handle)

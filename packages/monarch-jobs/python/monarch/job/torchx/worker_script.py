@@ -11,7 +11,7 @@ import re
 import shlex
 
 PORT_TRIES = 100
-# How long a replica whose worker has failed waits for it to be wanted again.
+# Seconds that a replica whose worker has failed waits for a new one to be wanted.
 RELAUNCH_WAIT_S = 60
 
 _SCRIPT = r"""#!/bin/sh

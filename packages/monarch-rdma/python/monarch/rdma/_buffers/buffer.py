@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 # Id, epoch, owner, bytes, read-only, job, pid, capability record, backend, agent, further jobs; then a `_PLACE` for each of those, and the
 # name of the host.
 _PICKLED = Struct("<16sQQQ?Qi8sBQB")
-# Another job whose processes may use the handle, and the agent's name there: the owner is a service.
+# Another job whose processes may use the handle, and the id of the agent there: the owner is a service.
 _PLACE = Struct("<QQ")
 _MOST_PLACES = 255
 _BACKENDS = ("none", "tcp", "ibverbs")
-# Added to the backend of a buffer on a GPU; where in its registration it begins follows then, before the host.
+# Added to the backend of a buffer on a GPU. The offset in its registration follows then, before the host.
 _ON_DEVICE = 0x80
 _DEVICE_OFFSET = Struct("<Q")
-# Bytes that a process can have.
+# More bytes than any process has.
 _MOST = 1 << 56
-# What `path`, `restrict` and `map` wait for an owner that does not answer, seconds.
+# Seconds that `path`, `restrict` and `map` wait for an owner that does not answer.
 OPENING = 2.0
 
 
@@ -77,23 +77,23 @@ class RDMABuffer:
         "_size",
         "_whole",
     )
-    # Of one that was registered here and never pickled, where the memory is; else 0.
+    # The address of a buffer that was registered here and never pickled; else 0.
     _address: int
     _handle: Handle | DeviceHandle
     _size: int
     _readonly: bool
     _host: str
-    # The jobs whose processes may use it, each with the name of its owner's host there; None where this process is the owner.
+    # The jobs whose processes may use it, each with the id of its owner's host there; None if this process is the owner.
     _places: Sequence[tuple[int, int]] | None
-    # Made here: registered, or a part of another one.
+    # Whether it was made here: registered, or a part of another buffer.
     _made: bool
-    # In rows of telemetry; 0 where it has none.
+    # Its number in rows of telemetry; 0 if it has none.
     _number: int
     _pid: int
     _record: CapabilityRecord
     _backend: str
     _path: Path | None
-    # Of a part: the buffer ends with its last handle here, and so do its parts.
+    # The whole of a part: the buffer ends with its last handle here, and so do its parts.
     _whole: RDMABuffer | None
 
     def __init__(self, data: LocalMemory, *, readonly: bool = False, lease: float | None = None) -> None:
@@ -217,7 +217,7 @@ class RDMABuffer:
     def _start(self, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> Future[None]:
         operation = "write" if write else "read"
         if self._made:
-            # The last handle of one that was never pickled may be gone before the copy is done.
+            # The last handle of a buffer that was never pickled may be dropped before the copy is done.
             memory = Memory(memory.address, memory.nbytes, memory.readonly, (memory.keep, self), memory.device)
         began: Began | None = None
         if is_recording():

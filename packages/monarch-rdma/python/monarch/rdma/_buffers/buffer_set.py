@@ -39,7 +39,7 @@ class RDMABufferSet:
 
     def __init__(self, tensors: Mapping[str, LocalMemory], *, readonly: bool = False) -> None:
         backend = check_backend()
-        # All of it is looked at before any of it is shared.
+        # All items are checked before any is shared.
         found = {key: _layout(key, data) for key, data in tensors.items()}
         self._readonly = bool(readonly) or any(run.readonly for made in found.values() for run in made.runs)
         self._entries: dict[str, _Entry] = {}

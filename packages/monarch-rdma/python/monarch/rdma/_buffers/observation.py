@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from monarch.rdma.paths.path import Path
 
 _numbers = itertools.count(1)
-# Buffers that other processes have handles of: those end with a drop, and not with the handle here.
+# Buffers of which other processes have handles: they end with a drop, and not with the handle here.
 _given: set[int] = set()
 
 
@@ -76,7 +76,7 @@ class Began(NamedTuple):
         if cell is None:
             self._report(None)
         else:
-            # Looked at in the cell: an error stays one that no reader has seen.
+            # The callback reads the cell directly: an error must still count as unseen by readers.
             when_done(future, lambda _: self._report(None if (error := cell.error()) is None else bytes(error.raw())))
         return future
 
@@ -100,7 +100,7 @@ class Began(NamedTuple):
         if self.handle is None:
             return "none"
         try:
-            # Known since the operation: this asks no process.
+            # The transport is known since the operation: no process is queried.
             return self.way.open(self.handle, 0.0)
-        except BulkFailed as e:  # it has ended meanwhile
+        except BulkFailed as e:  # the buffer has ended meanwhile
             return parse(e.args[0]).path

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from monarch.rdma._buffers.observation import Began
     from monarch.rdma._transfer.operation import Operation
 
-# What preparing waits for owners that do not answer, seconds; what is not known then is found out at the first submit.
+# Seconds that the preparation waits for owners that do not answer. The first submit finds missing information.
 _OPENING = 2.0
 
 
@@ -36,12 +36,12 @@ class RDMAPlan:
         self.ops = len(operations)
         self.nbytes = sum(op.nbytes for op in operations)
         buffers = {id(op.buffer): op.buffer for op in operations}.values()
-        # Choosing fails where no path reaches. What a path does not carry, it leaves to that of this host.
+        # Choosing fails if no transport reaches a buffer. Operations that a transport does not support use that of this host.
         ways = {buffer._way() for buffer in buffers}
         self._way = next((way for way in ways if way is not HOST_MEMORY), HOST_MEMORY)
         self._peers = {buffer._handle.parts()[2]: buffer._peer() for buffer in buffers}
         self._plan = self._way.plan(operations)
-        # How rows of telemetry show a submit.
+        # The form of a submit in rows of telemetry.
         kinds = {op.kind for op in operations}
         self._op = NAMES[kinds.pop()] if len(kinds) == 1 else "batch"
         self._first = operations[0].buffer._handle if operations else None

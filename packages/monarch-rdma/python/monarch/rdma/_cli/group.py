@@ -25,7 +25,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def probe_command(as_json: bool) -> None:
     """Prints each path and device of this machine, best first, and the obstacle of each that is not usable."""
-    # 20 ms; `monarch --help` loads this module.
+    # The import takes 20 ms; `monarch --help` loads this module.
     from monarch.rdma._machine.probe import locked_memory, probe
 
     rows = probe()
@@ -61,7 +61,7 @@ class _Size(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]  (ge
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects; times in seconds.")
 def bench_command(sizes: tuple[int, ...], paths: tuple[str, ...], as_json: bool) -> None:
     """Measures copies between processes of this machine, by each path, beside a memcpy of one thread. Moves real bytes, for seconds."""
-    # 60 ms; `monarch --help` loads this module.
+    # The import takes 60 ms; `monarch --help` loads this module.
     from monarch.actor import ActorError, MonarchError
     from monarch.rdma import _bench
 
@@ -71,7 +71,7 @@ def bench_command(sizes: tuple[int, ...], paths: tuple[str, ...], as_json: bool)
         if reason:
             listed = ", ".join(_bench.usable_paths())
             raise click.ClickException(f"path {path} cannot be measured: {reason}\nhint: measured can be {listed}")
-    # In the order given, and each once.
+    # The given order, each transport once.
     chosen, sizes = list(dict.fromkeys(paths)) or _bench.usable_paths(), tuple(dict.fromkeys(sizes))
     found: list[Figure] = []
     if not as_json:

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from monarch.rdma._transfer.operation import Step
     from monarch.rdma.drivers.driver import Device, Driver, Pointer
 
-# Of a pinned piece; and what is copied between two looks at the time.
+# Bytes of a pinned piece, and of the copies between two checks of the time.
 _CHUNK = 4 << 20
 _STRETCH = 256 << 20
-# What an owner may take to say that a buffer is there, after a failure; seconds.
+# Seconds for an owner to confirm after a failure that a buffer exists.
 _LOOK = 1.0
-# What copies that nobody waits for any more may take to end; seconds.
+# Seconds for the end of copies for which no code waits any more.
 _SETTLING = 60.0
 
 
@@ -114,7 +114,7 @@ class _Stage:
     def to_device(self, pointer: Pointer, host: _Host, nbytes: int, until: float) -> None:
         for i, at in enumerate(range(0, nbytes, _CHUNK)):
             n, piece, stream = min(_CHUNK, nbytes - at), self.pieces[i % 2], self.streams[i % 2]
-            # What was in this piece has arrived.
+            # The previous content of this piece has arrived.
             self.driver.wait(stream)
             _left(until)
             host.get(at, piece, n)
@@ -128,7 +128,7 @@ class _Stage:
                 n = min(_CHUNK, nbytes - starts[i])
                 self.driver.to_host(self.pieces[i % 2], pointer + starts[i], n, self.streams[i % 2])
             if i:
-                # The one before, while this one is on its way.
+                # The previous piece is copied while this one is in flight.
                 at = starts[i - 1]
                 self.driver.wait(self.streams[(i - 1) % 2])
                 host.put(at, self.pieces[(i - 1) % 2], min(_CHUNK, nbytes - at))
@@ -183,7 +183,7 @@ class _Copies:
         """With all that can go wrong; the GPU has finished in any case."""
         handle, memory = copy.handle, copy.memory
         if memory.device is not None:
-            # Work that was queued before may still write it, or read it.
+            # Earlier queued work may still write the memory, or read it.
             with driver().on(memory.device):
                 driver().synchronize()
         if not isinstance(handle, DeviceHandle):
@@ -258,8 +258,8 @@ def _guarded(body: Callable[[], bytes | None], handle: Handle | DeviceHandle) ->
         return pack(TRANSFER, CUDA_IPC, True, 0, 0, handle.parts()[2], f"{type(e).__name__}: {e}")
 
 
-# The block of the buffer: id, epoch; where in the buffer, how much, is it to be written; what it is registered as at who asks, the host of
-# that one by its capability record and by its agent; seconds.
+# A question: the block of the buffer (id, epoch), the offset, the size, whether to write; the registration at the requester, the
+# requester's host by its capability record and by its agent; seconds.
 _QUESTION = Struct("<16sQQQ??16sQQ8sQd")
 
 
@@ -279,7 +279,7 @@ class _Owner:
 
     def _ask(self, write: bool, at: int, address: int, nbytes: int) -> None:
         left = _left(self.until)
-        # What is only read may be memory that nobody may write.
+        # The memory of a read may be read-only for everyone.
         process = this_process()
         mine = process.bulk.register(address, nbytes, write, None, None)
         mine.give()
@@ -295,7 +295,7 @@ class _Owner:
             record = _end_of(self.handle) or e.body or self.handle.failure(TRANSFER, "the owner does not copy for others")
             raise BulkFailed(record) from None
         finally:
-            # Afterwards nobody touches the memory any more, whatever has become of the question.
+            # Afterwards no process accesses the memory any more, whatever the outcome of the question.
             wait(mine.drop(_SETTLING))
 
 
@@ -339,7 +339,7 @@ class DevicePlan:
 
     def __init__(self, steps: Sequence[Step], keep: object) -> None:
         self._copies = [Copy(step.handle, step.kind == WRITE, step.memory, step.offset, step.nbytes) for step in steps if step.on_device]
-        # The buffers, and with them what their last handles keep.
+        # The buffers, which keep the objects of their last handles.
         self._keep = keep
         rows: list[tuple[Handle, int, int, int, int, int, int]] = []
         for handle, kind, memory, nbytes, offset, first, second in steps:
@@ -380,7 +380,7 @@ class DevicePlan:
         record = _own.attempt(self._copies, until)
         if record is None:
             try:
-                # It has none, perhaps; it is what sends the notice.
+                # The rest may be empty; it sends the notice.
                 wait(self._rest.submit(max(0.0, until - monotonic()), most, notify))
             except BulkFailed as e:
                 record = e.args[0]

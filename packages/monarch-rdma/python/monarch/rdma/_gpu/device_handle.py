@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from monarch.rdma._transfer.memory import Memory
     from monarch.rdma.drivers.driver import Device, Driver, Pointer
 
-# What the allocation is opened with, its device, where in it the memory begins, the address at the owner, and how many bytes it has.
+# The handle for opening the allocation, its device, the offset of the memory in it, the address at the owner, and its bytes.
 _BLOCK = Struct(f"<8s{HANDLE_BYTES}s{UUID_BYTES}sQQQ16x")
 _MAGIC = b"monarch1"
-# In the place of what it is opened with: it is not exported, and the owner copies.
+# Replaces the handle of an allocation that is not exported: the owner copies.
 _NOT_EXPORTED = bytes(HANDLE_BYTES)
-# Of a path that goes through memory of the owner's host.
+# The suffix of a transport through memory of the owner's host.
 _STAGED = "+staged"
 _warned = False
 
@@ -46,7 +46,7 @@ def register(native: Bulk, memory: Memory, readonly: bool, lease: float | None) 
         loaded = driver()
         with loaded.on(memory.device):
             base, exported = _export(loaded, memory)
-            # Work that was queued before may still have to write it.
+            # Earlier queued work may still have to write the memory.
             loaded.synchronize()
         uuid = loaded.uuid(memory.device)
     except DriverError as e:
@@ -119,7 +119,7 @@ class DeviceHandle:
         self.nbytes = nbytes
         self.offset = offset
         self.readonly = readonly
-        # Its owner is on another host.
+        # Whether its owner is on another host.
         self.is_far = is_far
         self._lock = RLock()
         self._place: Place | None = None
@@ -155,7 +155,7 @@ class DeviceHandle:
 
     def failure(self, kind: int, detail: str, done: int = 0) -> bytes:
         if self.is_far:
-            # What is known is known without waiting.
+            # Known information is available without waiting.
             path = self.block.path(0.0) if self.is_open else "none"
             return pack_named(kind, f"{path}{_STAGED}", self.is_open, done, self.nbytes, self.owner, detail)
         path = LOCAL if self.is_own else CUDA_IPC
@@ -245,7 +245,7 @@ class _Imports:
             if found is None:
                 found = self._open[key] = _Import(loaded.open(exported))
             found.uses += 1
-            # The garbage collector may come at any time, also while this lock is held: another thread closes.
+            # The garbage collector may run at any time, also while this lock is held: another thread closes.
             weakref.finalize(handle, OWN.later, lambda: self._let_go(key)).atexit = False
             return found.base
 

@@ -34,11 +34,11 @@ class Worker:
             task = self._tasks.get()
             try:
                 task()
-            except Exception:  # of letting go of what is not needed any more
+            except Exception:  # an error of closing an unused object
                 traceback.print_exc()
             del task
 
 
 OWN = Worker()
-# Separate, because two processes may ask each other.
+# A separate thread, because two processes may query each other.
 ASKED = Worker()

@@ -17,7 +17,7 @@ def get_rdma_backend() -> str:
 
 def is_ibverbs_available() -> bool:
     """Whether this process uses RDMA devices: there is one, nothing known is in its way, and the settings permit it."""
-    # 10 ms, which a process that only reads memory of others does not need.
+    # The import takes 10 ms, which a process that only reads memory of others can save.
     from monarch.rdma.verbs.usable import usable
 
     return usable()

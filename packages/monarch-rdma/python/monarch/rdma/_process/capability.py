@@ -25,10 +25,10 @@ def _facts() -> list[str]:
     try:
         with open("/proc/sys/kernel/random/boot_id") as f:
             boot = f.read().strip()
-    except OSError:  # not mounted: hosts are told apart by their names then
+    except OSError:  # not mounted: then names distinguish hosts
         boot = os.uname().nodename
     try:
-        # Owners are found by abstract sockets, which each namespace of networks has of its own.
+        # Owners are found by abstract sockets, and each namespace of networks has its own.
         network = os.stat("/proc/self/ns/net").st_ino
     except OSError:
         network = 0

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from monarch.extension.bulk import Bulk
     from monarch.rdma._buffers.buffer import RDMABuffer
 
-# Bytes that are worth a line at exit.
+# Bytes from which a line at exit is printed.
 _MUCH = 1 << 30
-# So many are kept before those are looked for that others have dropped.
+# The number of kept buffers from which dropped ones are searched for.
 _LEAST = 1024
 
 

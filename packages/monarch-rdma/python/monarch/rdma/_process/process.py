@@ -14,7 +14,7 @@ from monarch.rdma._process.capability import CapabilityRecord, own_record
 from monarch.rdma._process.forgotten import Forgotten
 from monarch.rdma.errors import RDMAUnsupportedError
 
-# Set for tests and for machines where direct copies are permitted and bad: connections copy through rings.
+# Set for tests and for machines on which direct copies are permitted and slow: connections copy through rings.
 FORCE_STAGED = "MONARCH_RDMA_FORCE_STAGED"
 # Requests of other processes (`_buffers.requests`): to copy memory of a GPU, and about devices (`verbs.question`).
 COPY = "monarch-rdma.copy"
@@ -47,7 +47,7 @@ def _open() -> Process:
         raise RDMAUnsupportedError("the processes of a Universe share one memory: buffers are for real processes")
     with _lock:
         if _process is None or _process.member.pid != os.getpid():
-            # Of a process that was forked from one that uses Monarch this raises.
+            # This raises in a process that was forked from one that uses Monarch.
             member = extension.member()
             native = bulk.open_bulk(
                 extension.seconds("rdma_qp_init_timeout") or 0.0, int(extension.setting("rdma_tcp_fallback_parallelism"))

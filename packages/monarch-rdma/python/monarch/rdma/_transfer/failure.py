@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _RECORD = Struct("<BB?QQQi")
 _PATHS = ("none", "local", "shm", "cma", "shm-staged", "tcp", "routed")
 LOCAL = _PATHS.index("local")
-# Only `pack` makes records of these. Of the second, the detail begins with the name of the path and a zero byte.
+# Only `pack` makes records of these. The detail of the second begins with the name of the transport and a zero byte.
 CUDA_IPC, NAMED = 255, 254
 _RELEASED, _PEER_LOST, _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED, _INIT = range(1, 8)
 ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, UNSUPPORTED = _ACCESS, _PEER_LOST, _RELEASED, _TIMED_OUT, _TRANSFER, _UNSUPPORTED
@@ -40,10 +40,10 @@ _KINDS = {
     _UNSUPPORTED: "unsupported",
     _INIT: "set-up",
 }
-# How long the news of a death may take to arrive here, seconds: shared memory tells first that an owner is about to end. The agent knows
-# how it ended when the kernel has taken its memory back, which takes 0.1 s for each GiB; the error is not to wait for that.
+# Seconds for the notice of a death to arrive here: shared memory shows first that an owner is about to end. The agent knows the reason when
+# the kernel has freed its memory, which takes 0.1 s for each GiB; the error must not wait for that.
 _NEWS = 0.03
-# Kinds of the end of a process that is none of those that somebody has to be told of.
+# Kinds of the end of a process that are no failures.
 _IN_ORDER = ("returned", "stopped")
 _GONE = "actors that share memory must live as long as it is used; a handle of another process can replace this one"
 
@@ -151,5 +151,5 @@ def _end_of(owner: int) -> extension.ProcEnd | None:
         return end
     try:
         return extension.watch(owner).get(timeout=_NEWS)
-    except (TimeoutError, MonarchError):  # no news, or an owner that no process of the job is
+    except (TimeoutError, MonarchError):  # no notice, or an owner that is no process of the job
         return None

@@ -26,7 +26,7 @@ class Tensor(Protocol):
 
 LocalMemory = Tensor | memoryview
 
-# Pieces of a tensor that is not contiguous.
+# The most pieces of a tensor that is not contiguous.
 MOST_RUNS = 1024
 
 
@@ -37,7 +37,7 @@ class Memory(NamedTuple):
     nbytes: int
     readonly: bool
     keep: object
-    # The GPU that it is on, as a number of the driver; None: the host.
+    # Its GPU, as a number of the driver; None: the host.
     device: int | None = None
 
 
@@ -121,7 +121,7 @@ def _dense_on(data: Any) -> int | None:
 
 def _runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """First item and number of items of each contiguous run."""
-    # The longest tail of dimensions that lies in one piece.
+    # The longest tail of dimensions that is contiguous.
     count, dims = 1, [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
     while dims and dims[-1][1] == count:
         count *= dims.pop()[0]

@@ -43,7 +43,7 @@ class Cuda(Driver):
         "cuCtxPushCurrent_v2": (c_void_p,),
         "cuCtxPopCurrent_v2": (c_void_p,),
     }
-    # Of later drivers.
+    # Functions of later drivers.
     OPTIONAL = {"cuMemGetHandleForAddressRange": (c_void_p, c_uint64, c_size_t, c_int, c_uint64)}
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Cuda(Driver):
         if context is None:
             found, context = c_int(), c_void_p()
             self._do("device", byref(found), device)
-            # Never given back: others use it for as long as the process lives.
+            # The context is never released: other code uses it for as long as the process lives.
             self._call("cuDevicePrimaryCtxRetain", byref(context), found)
             self._contexts[device] = context
         self._call("cuCtxPushCurrent_v2", context)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 HANDLE_BYTES = 64
 UUID_BYTES = 16
-# Of memory of the host, that all devices may use it; of streams, that they do not wait for the default one; of allocations of other
-# processes, that GPUs besides the one it is on may be enabled to reach them.
+# Flags: memory of the host, usable by all devices; streams that do not wait for the default one; allocations of other processes, which GPUs
+# besides their own may be enabled to access.
 _PORTABLE, _NON_BLOCKING, _PEERS = 1, 1, 1
 
 Device = int
@@ -33,7 +33,7 @@ class _Uuid(ctypes.Structure):
     _fields_ = (("bytes", c_char * UUID_BYTES),)
 
 
-# What all drivers have under some name.
+# Functions that all drivers have under some name.
 _FUNCTIONS: dict[str, Signature] = {
     "start": (c_uint,),
     "count": (c_void_p,),
@@ -56,11 +56,11 @@ _FUNCTIONS: dict[str, Signature] = {
 class Driver(ABC):
     """Of the GPUs of one maker. Devices are numbers, as torch has them."""
 
-    # Of the library, and what it calls the functions above.
+    # The names of the library, and its names for the functions above.
     LIBRARIES: ClassVar[Sequence[str]]
     MAKER: ClassVar[str]
     NAMES: ClassVar[Mapping[str, str]]
-    # Functions that only this one has; and those that it may have.
+    # Functions that only this driver has; and those that it may have.
     OTHERS: ClassVar[Mapping[str, Signature]] = {}
     OPTIONAL: ClassVar[Mapping[str, Signature]] = {}
 
@@ -112,7 +112,7 @@ class Driver(ABC):
             raise DriverError(f"the GPUs {', '.join(map(str, found))} cannot be told apart: the driver calls them all {uuid.hex()}")
         return found[0] if found else None
 
-    # The others are called on a device.
+    # These functions are called on a device.
 
     def synchronize(self) -> None:
         """Returns when all work is done that was given to the device."""

@@ -20,7 +20,7 @@ _EXPORT = "hsa_amd_portable_export_dmabuf"
 
 
 class Hip(Driver):
-    # The number is that of ROCm.
+    # The numbers are those of ROCm.
     LIBRARIES = ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so")
     MAKER = "AMD"
     NAMES = {
@@ -57,14 +57,14 @@ class Hip(Driver):
 
     @cached_property
     def _hsa(self) -> Library:
-        # HIP has it started; this one is counted, so that it is not stopped before the process ends.
+        # HIP has started HSA; this start is counted, so that it is not stopped before the process ends.
         library = Library(_HSA, "AMD", {"hsa_init": ()}, {_EXPORT: (c_void_p, c_size_t, c_void_p, c_void_p)})
         if code := library.call("hsa_init"):
             raise DriverError(f"hsa_init: error {code:#x}")
         return library
 
     def dma_buffer(self, pointer: Pointer, nbytes: int) -> tuple[int, int]:
-        # It is of the whole allocation.
+        # The descriptor is for the whole allocation.
         descriptor, offset = c_int(-1), c_uint64()
         if code := self._hsa.call(_EXPORT, pointer, nbytes, byref(descriptor), byref(offset)):
             raise DriverError(f"{_EXPORT}: error {code:#x}")

@@ -51,7 +51,7 @@ class Library:
 
 
 def _load(names: Sequence[str], maker: str) -> tuple[str, ctypes.CDLL]:
-    # Two copies of a driver's runtime in one process would not know of each other's memory, and torch brings one along.
+    # Two copies of a driver's runtime in one process would not know each other's memory, and torch has its own.
     for mode in (os.RTLD_NOLOAD | os.RTLD_NOW, os.RTLD_NOW):
         for name in names:
             try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _candidates() -> tuple[type[Driver], ...]:
-    # Tensors are of what torch was built for, whatever else the machine has.
+    # Tensors use the driver for which torch was built, even if the machine has another one.
     version = getattr(sys.modules.get("torch"), "version", None)
     if getattr(version, "hip", None):
         return (Hip,)

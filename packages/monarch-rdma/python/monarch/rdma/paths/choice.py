@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def paths(theirs: CapabilityRecord) -> Iterator[Path]:
     """Best first. What drives devices is loaded where both sides may have some."""
     if theirs.has_rails:
-        # 30 ms to import.
+        # The import takes 30 ms.
         from monarch.rdma.paths.verbs import VERBS
 
         yield VERBS

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from monarch.rdma.verbs.rails import Known
 
 
-# What is copied once, and is no more than this, has come over a stream before a key for it would be here; bytes.
+# Bytes: data of this size that is copied once arrives over a stream before a key for it would be here.
 ONCE = 64 << 10
-# What a transfer waits for an owner that has to be asked first, before it goes over streams this time; seconds.
+# Seconds that a transfer waits for an owner that must be queried first, before it uses streams this time.
 PATIENCE = 0.1
 
 
@@ -113,11 +113,11 @@ class Run:
     def _open(self) -> None:
         everything = [(i, 0, row.nbytes) for i, row in enumerate(self._rows)]
         for device in {row.memory.device for row in self._rows if row.memory.device is not None}:
-            # Work that was queued before may still write it, or read it.
+            # Earlier queued work may still write the memory, or read it.
             with driver().on(device):
                 driver().synchronize()
         allowed = bool(extension.setting("rdma_allow_tcp_fallback"))
-        # It takes the owner's Python, which may be busy; streams do not.
+        # The query needs the owner's Python, which may be busy; streams do not.
         until = min(self._until, monotonic() + PATIENCE) if allowed else self._until
         try:
             self._peer.open(list(dict.fromkeys(row.wanted for row in self._rows)), until)
@@ -149,7 +149,7 @@ class Run:
         pieces: list[Piece] = []
         for row in self._rows:
             region = self._peer.region(row.wanted.id)
-            if region is None:  # there are more than are kept
+            if region is None:  # there are more regions than are kept
                 self._own_over()
                 in_thread(lambda: self._guarded(self._open), "rdma opening")
                 return
@@ -173,7 +173,7 @@ class Run:
             self._end(self._failure(PEER_LOST, "", done=transfer.done))
         else:
             if transfer.state == REFUSED:
-                # The key may be that of a buffer that has ended: its owner is asked the next time.
+                # The key may be that of a buffer that has ended: its owner is queried the next time.
                 for attempt in transfer.attempts:
                     self._peer.forget(self._rows[attempt.piece].wanted.id)
             tries = [
@@ -194,7 +194,7 @@ class Run:
             memory = BufferMemory(bytearray(1))
             scratch = Memory(memory.address, 1, False, memory)
             steps = [step._replace(kind=READ, memory=scratch, nbytes=1, offset=0) for step in steps]
-        # Also what is on a GPU.
+        # This includes memory on a GPU.
         cell = prepared(steps, self._keep).submit(max(0.0, self._until - monotonic()), largest_slice(), None)
 
         def ended() -> None:
@@ -267,7 +267,7 @@ class VerbsPlan:
             self._rest.open(max(0.0, until - monotonic()))
 
     def __del__(self) -> None:
-        # A submit keeps the plan. The garbage collector may come at any time, also while a lock is held that this takes.
+        # A submit keeps the plan. The garbage collector may run at any time, also while a lock is held that this takes.
         if self._known is not None:
             fabric().service.run(self._known.release)
 

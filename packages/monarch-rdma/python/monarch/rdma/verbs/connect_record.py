@@ -15,7 +15,7 @@ _NAME = 64
 _QUEUE = Struct(f"<BBHIIIHHB16s{_NAME}s")
 _REGION = Struct("<BBHQQ")
 _KEY = Struct(f"<I{_NAME}s")
-# Rails of one process; no host has more ports.
+# The most rails of one process; no host has more ports.
 MOST_KEYS = 64
 
 RC, SRD = 0, 1

@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     from monarch.rdma.verbs.poller import Poller
     from monarch.rdma.verbs.provider import Queue, Rail
 
-# Takes what there is of our queues to the other process and brings back those that it has connected to them, None for one that it could
-# not; `OSError` where it cannot be asked. It blocks, and runs on a thread that has nothing else to do.
+# Sends this process's queues to the other process and returns the queues that it has connected to them, None for a failed one; `OSError` if
+# it cannot be queried. It blocks, and runs on a dedicated thread.
 Dial = Callable[[Sequence["QueueRecord"]], Sequence["QueueRecord | None"]]
 
 DEPTH = 64
-# While transfers are under way: how often rails that show no progress are looked at again, seconds.
+# Seconds between two checks of rails without progress, during transfers.
 _LOOK = 0.05
-# Devices give up after half a second, by themselves. One from which nothing comes for so long is broken: the slowest wire carries a slice.
+# Seconds without any completion after which a device is broken: the slowest wire carries a slice in that time, and devices report a failure
+# after half a second by themselves.
 STALLED = 5.0
-# Of queues of this process; never used again, so that late completions of a closed one are nobody's.
+# Serial numbers of this process's queues, never used again, so that late completions of a closed queue belong to none.
 _serials = itertools.count(1)
 
 COMPLETE, TIMED_OUT, REFUSED, EXHAUSTED, CLOSED = "complete", "timed out", "refused", "exhausted", "closed"
@@ -99,7 +100,7 @@ class _Way:
         self.send: SendQueue[tuple[Transfer, Slice]] | None = None
         self.remote = ""  # device
         self.lost = False
-        self.trouble = ""  # why there was no queue to be had, last time
+        self.trouble = ""  # the last reason for a missing queue
 
 
 def _start(job: Callable[[], None]) -> None:
@@ -198,7 +199,7 @@ class Connection:
             self._dialed.wait_for(lambda: not self._dialing)
         self._home.leave(self)
 
-    # What pollers call.
+    # The interface for pollers.
 
     def completed(self, serial: int, completions: list[Completion]) -> None:
         with self._lock:
@@ -253,7 +254,7 @@ class Connection:
         for one in over:
             one.finish()
 
-    # With the lock.
+    # Called with the lock.
 
     def _take(self, index: int, completions: list[Completion]) -> None:
         way = self._ways[index]
@@ -350,7 +351,7 @@ class Connection:
                 self._shut(way)
         return refused
 
-    # Without it.
+    # Called without the lock.
 
     def _missing(self) -> list[_Way]:
         now = self._clock()

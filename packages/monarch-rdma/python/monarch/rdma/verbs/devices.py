@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 SYSFS = "/sys"
 INFINIBAND, ETHERNET, UNKNOWN = "InfiniBand", "Ethernet", "Unspecified"
-# Entries of an address table that are looked at; the kernel's has 1,024 in soft-RoCE, and the useful ones come first.
+# The most entries of an address table that are read; the kernel's has 1,024 in soft-RoCE, and the useful ones come first.
 _ENTRIES = 64
 _ACTIVE = 4
-# By distance: what is far takes longer, and takes bandwidth between nodes that others need.
+# Penalties by distance: a distant device takes longer, and uses bandwidth between nodes that others need.
 PENALTIES = (1.0, 1.05, 1.1, 2.0)
 
 
@@ -105,7 +105,7 @@ def distance(port: Port, numa: int | None = None, location: str = "") -> int:
     if location:
         shared = os.path.commonpath([location, port.location]) if port.location else "/"
         parts = shared.split("/")
-        # .../devices/pci0000:00/0000:00:01.0/...: what comes after the root complex are bridges that both are below.
+        # .../devices/pci0000:00/0000:00:01.0/...: the parts after the root complex are bridges above both.
         root = next((i for i, part in enumerate(parts) if part.startswith("pci")), None)
         if root is not None:
             return 0 if len(parts) > root + 1 else 1

@@ -30,13 +30,13 @@ from monarch.rdma.verbs.pyverbs_library import (
 if TYPE_CHECKING:
     from monarch.rdma.verbs.pyverbs_provider import PyverbsRail
 
-# 4.096 us * 2^14 = 67 ms until a packet is sent again where nothing came back, six times: half a second until a rail is found dead.
-# Soft-RoCE takes 7 for endless.
+# 4.096 us * 2^14 = 67 ms until a packet without an answer is sent again, six times: half a second until a rail counts as dead. Soft-RoCE
+# treats 7 as endless.
 _TIMEOUT, _RETRIES = 14, 6
-# 0.64 ms; of no consequence without receives.
+# 0.64 ms; it has no effect without receives.
 _RNR_TIMER = 12
 _HOPS = 64
-# Reads that a queue pair serves at a time, and has under way: enough slices for any delay.
+# The most reads that a queue pair serves at a time, and has in flight: enough slices for any delay.
 _READS = 16
 
 
@@ -137,7 +137,7 @@ class RcQueue:
         try:
             self._pair.post_send(linked[0])
         except module("pyverbs_error").PyverbsError:
-            # How many were taken is not told; the queue is closed in any case.
+            # The number of accepted requests is unknown; the queue is closed in any case.
             return False
         return True
 

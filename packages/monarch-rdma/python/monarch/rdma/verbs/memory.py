@@ -53,12 +53,12 @@ def register(rails: Sequence[Rail], memory: Range, *, remote_read: bool = False,
     except OSError as e:
         raise reason or e from None
     finally:
-        # Its traceback has this frame.
+        # The traceback of the exception has this frame.
         del reason
 
 
 def _by_dma_buffer(rails: Sequence[Rail], address: int, nbytes: int, device: int, read: bool, write: bool) -> Registered:
-    # Whole pages; the neighbours that come with them are not named by any key but through this range, which the key is for.
+    # The range has whole pages. Only a key for this range covers the neighbouring memory in them.
     page = os.sysconf("SC_PAGE_SIZE")
     start, end = address // page * page, -(-(address + nbytes) // page) * page
     try:

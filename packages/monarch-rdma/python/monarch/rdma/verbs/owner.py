@@ -74,7 +74,7 @@ class Owner:
     def _export(self, wanted: question.Wanted) -> RegionRecord | question.Refusal:
         id, epoch, on_device = wanted
         try:
-            # Asked each time, since it may have ended, and the news of that not have come here.
+            # The native code is queried each time, since the buffer may have ended without a notice here.
             address, nbytes, readonly = self._native.export(id, epoch)
         except BulkFailed as e:
             return question.Refusal(question.FAILED, e.args[0])

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from monarch.rdma.verbs.connect_record import QueueRecord
     from monarch.rdma.verbs.rails import Rails
 
-# How often it is looked whether an answer is still wanted, seconds.
+# Seconds between two checks whether an answer is still wanted.
 _LOOK = 0.1
-# Keys of buffers that are kept.
+# The most keys of buffers that are kept.
 _KEPT = 4096
 
 
@@ -47,7 +47,7 @@ class Peer:
         self._connected = threading.Condition(self._lock)
         self._connecting = False
         self._regions: OrderedDict[bytes, RegionRecord] = OrderedDict()
-        # Buffers that there have been small transfers of.
+        # Buffers that had small transfers.
         self._used: dict[bytes, None] = {}
         self._name = "verbs"
         self._ended = False
@@ -144,7 +144,7 @@ class Peer:
         try:
             made = Connection(self._rails().ways, self._dial, largest=self._largest)
             made.open()
-        except Exception as e:  # also those of a library: who waits is to hear of it
+        except Exception as e:  # also those of a library: the waiting code must receive it
             trouble = str(e) or type(e).__name__
             if made is not None:
                 made.close()
@@ -183,7 +183,7 @@ class Peer:
             try:
                 return answer.get(timeout=max(0.0, min(_LOOK, until - monotonic())))
             except TimeoutError:
-                # At exit nobody is to wait for one that does not answer.
+                # At exit no code must wait for a peer that does not answer.
                 if self._ended:
                     raise Ended from None
                 if monotonic() >= until:

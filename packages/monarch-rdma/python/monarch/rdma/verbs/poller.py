@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _BATCH = 64
 BUSY_WINDOW = 50e-6
-# While completions come without a pause: how often clients are asked all the same, seconds.
+# Seconds between two calls of clients while completions arrive without a pause.
 _LOOK = 0.02
 
 
@@ -115,7 +115,7 @@ class Poller:
                 self._turn()
         except OSError as e:
             self._lose(e)
-        except Exception as e:  # the library's own kinds
+        except Exception as e:  # the library has exceptions of its own
             self._lose(OSError(f"{self.rail.port.name}: {type(e).__name__}: {e}"))
 
     def _lose(self, error: OSError) -> None:
@@ -142,7 +142,7 @@ class Poller:
             if self._take():
                 return
         self._sleeping_until = self._look(self._clock())
-        # Who has changed its mind since then sees how long the thread means to sleep, and wakes it, or is seen here.
+        # A client that changes its time from now on sees how long the thread will sleep, and wakes it; an earlier change is seen here.
         due = self._next_look()
         wait = None if due is None else max(0.0, due - self._clock())
         readable, _, _ = select.select([self.rail.fileno(), self._wake], [], [], wait)

@@ -17,7 +17,7 @@ OPS_WRITE, OPS_READ = 1 << 0, 1 << 4
 SEND_SIGNALED = 2
 WR_RDMA_WRITE, WR_RDMA_READ = 0, 4
 
-# Every name that is used, by module and class: versions 44 and 59 have them all. A test compares it with the library that is there.
+# Every used name, by module and class: versions 44 and 59 have them all. A test compares the table with the installed library.
 USED: dict[str, dict[str, tuple[str, ...]]] = {
     "pyverbs.addr": {"AH": ("close",), "AHAttr": (), "GID": (), "GlobalRoute": ()},
     "pyverbs.cq": {"CQ": ("ack_events", "close", "poll", "req_notify"), "CompChannel": ("close", "get_cq_event")},

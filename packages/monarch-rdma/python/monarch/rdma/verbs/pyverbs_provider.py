@@ -17,7 +17,7 @@ from monarch.rdma.verbs.endpoint_srd import SrdEndpoint, SrdQueue, open_efa, sup
 from monarch.rdma.verbs.provider import Completion
 from monarch.rdma.verbs.pyverbs_library import LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE, failure, module, problem
 
-# Completions that a queue of them holds, and so requests under way on all queue pairs of a rail.
+# The most completions in a completion queue, and so requests in flight on all queue pairs of a rail.
 COMPLETIONS = 4096
 _CHANNEL = "anon_inode:[infinibandevent]"
 _opening = threading.Lock()
@@ -117,7 +117,7 @@ class PyverbsRail:
             queue.close()
         if self._endpoint is not None:
             self._endpoint.close()
-        # It closes what was made of it.
+        # This closes all objects made from it.
         self.context.close()
 
 

@@ -10,14 +10,14 @@ from monarch.rdma.verbs.connect_record import QueueRecord, RegionRecord
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The first byte of a question; 0 is one about memory of a GPU (`_gpu.copies`).
+# The first byte of a question; 0 is a question about memory of a GPU (`_gpu.copies`).
 CONNECT, EXPORT = 1, 2
 _HEAD = Struct("<BI")
 _BUFFER = Struct("<16sQ?")
 _LENGTH = Struct("<I")
 _NONE = b"\xff"
 
-# How a key is refused: by a failure of the buffer, as native code packs it; or as a text, if devices cannot know the memory.
+# The answers for a key: granted; a failure of the buffer, as native code packs it; or a text, if devices cannot register the memory.
 GRANTED, FAILED, UNKNOWN = range(3)
 
 

@@ -62,13 +62,13 @@ class Known:
     def __init__(self, rails: Rails, native: Bulk, ranges: Sequence[Range]) -> None:
         self._registrations = rails.registrations
         self._leases: list[Lease] = []
-        # Of GPUs: their drivers do not tell when memory is freed, so it is known for as long as this only.
+        # Registrations of GPU memory: GPU drivers do not report freed memory, so these are kept only as long as this object.
         self._registered: list[Registered] = []
         self._starts: list[int] = []
         self._keys: list[tuple[list[int], int]] = []
         try:
             for memory in merged([one for one in ranges if one.device is None]):
-                # Memory of an allocation is known as a whole and kept, since we are told when it is freed.
+                # Memory of an allocation is registered as a whole and kept, since this process is notified when it is freed.
                 whole = native.allocation(memory.address, memory.nbytes)
                 allocation = Allocation(memory.address, memory.nbytes) if whole is None else Allocation(*whole)
                 leases: list[Lease] = []

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from monarch.rdma.verbs.provider import Rail, Region
 
-# Of what may be locked: the rest is for others, and for queues.
+# The fraction of lockable memory for registrations: the rest is for other code, and for queues.
 _SHARE = 0.8
-# Of the budget, which `trim` leaves, so that a new registration need not close old ones.
+# The fraction of the budget that `trim` keeps, so that a new registration need not close old ones.
 _TRIMMED = 0.9
 _CAP_IPC_LOCK = 1 << 14
 
@@ -72,7 +72,7 @@ class Registrations:
                 entry.users += 1
                 return Lease(entry.region, entry)
             self._make_room(allocation.nbytes)
-            # Counted before it is there, so that others make room as well.
+            # The bytes are counted before the registration, so that other threads make room as well.
             self.pinned += allocation.nbytes
         try:
             region = self._register(rail, allocation)
@@ -84,7 +84,7 @@ class Registrations:
         entry.users = 1
         with self._lock:
             if entry.key is not None:
-                if entry.key in self._cached:  # somebody was faster
+                if entry.key in self._cached:  # another thread was faster
                     entry.key = None
                 else:
                     self._cached[entry.key] = entry
@@ -128,7 +128,7 @@ class Registrations:
         except OSError as e:
             if e.errno not in (errno.ENOMEM, errno.EAGAIN):
                 raise
-        # Others of this process lock memory as well: the budget is no promise.
+        # Other code of this process locks memory as well: the budget is no promise.
         self.close()
         return rail.register(allocation.address, allocation.nbytes)
 

@@ -15,7 +15,7 @@ from monarch.rdma.verbs.provider import FLUSHED, SUCCESS, Completion
 
 SIGNAL_REQUESTS = 16
 SIGNAL_BYTES = 1 << 20
-# Numbers of requests have that of their queue in front, which is never used again.
+# Numbers of requests begin with the number of their queue, which is never used again.
 POSITION_BITS = 32
 _POSITION = (1 << POSITION_BITS) - 1
 

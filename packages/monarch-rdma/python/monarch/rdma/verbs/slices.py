@@ -20,9 +20,10 @@ SLICE = 1 << 20
 TRIES = 3
 ERRORS, WITHIN = 3, 10.0
 REST, LONGEST_REST = 30.0, 300.0
-# Under way on a rail: the product of bandwidth and delay of the fastest is 1 MiB; what is more only has to be sent again if it fails.
+# The most bytes in flight on a rail: the product of bandwidth and delay of the fastest is 1 MiB; more bytes would only have to be sent
+# again after a failure.
 WINDOW = 8 << 20
-# How much one measurement of bandwidth counts.
+# The weight of one measurement of bandwidth.
 _WEIGHT = 0.25
 
 
@@ -33,14 +34,14 @@ class RailState:
         self.name = name
         self.penalty = penalty
         self.bandwidth = bandwidth
-        self.ready = True  # there is a connected queue
+        self.ready = True  # whether there is a connected queue
         self.under_way = 0
-        self.heard = 0.0  # when something arrived, or the first of what is under way was sent
+        self.heard = 0.0  # the time of the last arrival, or of the first send of the data in flight
         self.rests_until = float("-inf")
         self._window = window
         self._errors: deque[float] = deque(maxlen=ERRORS)
         self._rest = REST
-        self._troubled = float("-inf")  # when it last failed, or has rested
+        self._troubled = float("-inf")  # the time of the last failure, or of the end of the last rest
         self._progress = 0.0
         self._measured = 0
 
@@ -55,7 +56,7 @@ class RailState:
         took = (self.under_way + nbytes) / self.bandwidth * self.penalty
         if not self.under_way:
             return took
-        # What is under way should have made progress after one slice.
+        # The data in flight should have made progress after one slice.
         return took + max(0.0, now - self._progress - SLICE / self.bandwidth)
 
     def sent(self, now: float, nbytes: int) -> None:
@@ -68,7 +69,7 @@ class RailState:
         self.under_way -= nbytes
         self._measured += nbytes
         self.heard = now
-        # Short stretches say more of delays than of bandwidth.
+        # Short intervals measure the delay more than the bandwidth.
         if self._measured >= SLICE and now > self._progress:
             self.bandwidth += _WEIGHT * (self._measured / (now - self._progress) - self.bandwidth)
             self._progress, self._measured = now, 0
@@ -218,7 +219,7 @@ class Slices:
             awake = True
             if not rail.ready:
                 continue
-            # Rails that it has been tried by come after all others.
+            # Rails that have been tried for this cut come after all others.
             cost = i in tried, rail.penalty if small else rail.predicted_end(now, cut.nbytes)
             if best is None or cost < lowest:
                 best, lowest = i, cost

@@ -26,7 +26,7 @@ _NAMES = (
     "no response in time",
     "general error",
 )
-# The memory is not, or no longer, what the request says: no other rail would do better.
+# The memory does not, or no longer, match the request: another rail would fail too.
 _FINAL = (4, 8, 9, 10)
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from monarch.rdma.verbs.devices import Port
     from monarch.rdma.verbs.provider import Rail
 
-# Another library than pyverbs, as `module:class`, made without arguments: for tests, and for one of a device's maker.
+# The variable for another library than pyverbs, as `module:class`, made without arguments: for tests, and for a library of a device's
+# maker.
 PROVIDER = "MONARCH_RDMA_PROVIDER"
 
 
@@ -46,7 +47,7 @@ class Pyverbs:
         return obstacle(ports, self._sysfs, self._folder)
 
     def open(self, port: Port) -> Rail:
-        # 5 ms and a library that may be absent: the owner of any buffer loads this module.
+        # The import takes 5 ms, and the library may be absent: the owner of any buffer loads this module.
         from monarch.rdma.verbs.pyverbs_provider import PyverbsProvider
 
         return PyverbsProvider().open(port)
@@ -78,11 +79,11 @@ def rails_to_open() -> tuple[tuple[Port, float], ...]:
     return _rails_to_open(extension.setting("rdma_ibverbs_target"), extension.setting("rdma_max_nics_per_buffer"))
 
 
-# Devices do not come and go while a process runs; those that fail are the business of `connection`.
+# Devices do not change while a process runs; `connection` handles those that fail.
 @lru_cache(maxsize=8)
 def _rails_to_open(target: str, most: int | None) -> tuple[tuple[Port, float], ...]:
     free = [port for own, what in by_device(library()) if what is None for port in own]
-    # Keys of memory are those of a device, so two ports of one would be in each other's way.
+    # Keys of memory are those of a device, so two ports of one device would conflict.
     first: dict[str, tuple[Port, float]] = {}
     for port, penalty in chosen(free, target):
         first.setdefault(port.device, (port, penalty))

@@ -23,7 +23,7 @@ MANAGER = "monarch"
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 _PAGE = "500"
 _READ = 1 << 16
-# A container prints lines of any length: so much of the end of a log is kept in memory.
+# Bytes of the end of a log that are kept in memory: a container prints lines of any length.
 _MOST_LOG = 16 << 20
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 _NUMBER = re.compile(r"\d+")
@@ -136,7 +136,7 @@ class Cluster:
 
     def pod_log(self, name: str, container: str | None = None, lines: int = 10, *, previous: bool = False) -> str:
         """The last lines, of 16 MiB at most; "" where there are none yet, or no pod."""
-        # The server's own limit of bytes (`limitBytes`) would keep the first ones of these lines.
+        # The server's own limit of bytes (`limitBytes`) would keep the first of these lines.
         query = _log_query(container) | {"tailLines": str(lines)} | ({"previous": "true"} if previous else {})
         known, namespace = self._known("v1/Pod")
         response = self._send("GET", known.path(namespace, name, "log"), query, newest=_MOST_LOG)
@@ -146,7 +146,7 @@ class Cluster:
         if response.status >= 300:
             raise self._refused(Request("get", "pods/log", name, namespace), response)
         begin = response.data.find(b"\n") + 1 if len(response.data) == _MOST_LOG else 0
-        # Half a character at the end comes with the next look.
+        # Half a character at the end comes with the next read.
         return _UTF8("replace").decode(response.data[begin:])
 
     def follow_log(self, name: str, container: str | None = None, *, since: str | None = None) -> Iterator[bytes]:
@@ -241,7 +241,7 @@ class Cluster:
     def _refused(self, request: Request, response: Response, kind: Kind | None = None) -> Exception:
         owner = ""
         if kind is not None and response.status == 409 and request.name and status_object(response.data).get("details"):
-            # Whose it is helps more than its field managers; without the right to look it stays unknown.
+            # The owner is more helpful than its field managers; without the right to read it stays unknown.
             seen = self._send("GET", kind.path(request.namespace, request.name))
             if seen.status == 200:
                 metadata = cast("Object", decode(seen.data).get("metadata") or {})

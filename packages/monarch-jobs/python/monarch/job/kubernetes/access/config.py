@@ -213,7 +213,7 @@ def _of_configuration(config: Any) -> ApiConnection:
         authority = read_file(config.ssl_ca_cert, "ssl_ca_cert")
 
     def headers() -> Mapping[str, str]:
-        # Its names are those of the API description; `authorization` is the older one.
+        # The names are those of the API description; `authorization` is the older one.
         hook = getattr(config, "refresh_api_key_hook", None)
         if hook is not None:
             hook(config)

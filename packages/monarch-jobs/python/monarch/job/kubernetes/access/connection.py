@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 REQUEST_SECONDS = 30.0
-# An API server that restarts is away for so long.
+# Seconds for which an API server that restarts is away.
 RESTART_SECONDS = 20.0
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8)
-# The server is up, and asks for another try: starting, overloaded, or without its database for a moment.
+# The server is up, and requests another try: starting, overloaded, or without its database for a moment.
 _TRY_AGAIN = frozenset({429, 500, 502, 503, 504})
 _KEPT_CONNECTIONS = 8
 _READ = 1 << 16
@@ -119,7 +119,7 @@ class _Http(http.client.HTTPConnection):
     def connect(self) -> None:
         plain = dialing.connect(self._address, self._seconds)
         try:
-            # `sock` is taken away when the server closes after an answer that is still to be read.
+            # `sock` is removed when the server closes after an answer that is still unread.
             self.open = plain if self._context is None else self._context.wrap_socket(plain, server_hostname=self._server_name)
             self.sock = self.open
         except BaseException:
@@ -137,7 +137,7 @@ class ApiConnection:
             parts = urlsplit(endpoint.server)
         except ValueError as e:
             raise CredentialsError(f"the server '{endpoint.server}' is no URL", path=endpoint.source, cause=str(e)) from None
-        # Messages and state files have it, so what stands before the host is left out: it may be a password.
+        # Messages and state files contain it, so the part before the host is left out: it may be a password.
         self.server = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
         self.source = endpoint.source
         self.namespace = namespace
@@ -163,7 +163,7 @@ class ApiConnection:
         return f"<ApiConnection to {self.server}, from {self.source}>"
 
     def __del__(self) -> None:
-        # Jobs are dropped, and not closed.
+        # Jobs are dropped without being closed.
         for one in self.__dict__.get("_idle", ()):
             one.close()
 
@@ -279,7 +279,7 @@ class ApiConnection:
         except (OSError, http.client.HTTPException) as e:
             if isinstance(e, CredentialsError | UnreachableError):
                 raise
-            # A connection that is not made takes less time than an answer may.
+            # A failed connection takes less time than an answer may.
             raise self._unreachable(e, clock.spent()) from e
         finally:
             if used is not None:

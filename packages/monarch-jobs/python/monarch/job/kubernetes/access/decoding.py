@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-# No kind of Kubernetes itself is nested so deep; what is deeper becomes `CUT`.
+# The largest depth: no kind of Kubernetes itself is nested so deep; deeper parts become `CUT`.
 DEEPEST = 200
 CUT = "(nested too deep)"
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 _SOCKS_ERRORS = {1: "general failure", 2: "not allowed", 3: "network unreachable", 4: "host unreachable", 5: "connection refused"}
 _MOST_HEADER = 65536
-# A peer that is gone without a word is noticed after half a minute.
+# A peer that is gone silently is noticed after half a minute.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
@@ -79,7 +79,7 @@ def _ask_http(sock: socket.socket, parts: SplitResult, address: Address) -> str:
         lines.append(f"Proxy-Authorization: Basic {base64.b64encode(pair.encode()).decode()}")
     sock.sendall("\r\n".join([*lines, "", ""]).encode())
     head = b""
-    # Byte by byte: what follows the header is the server's.
+    # The header is read byte by byte: the bytes after it are the server's.
     while not head.endswith(b"\r\n\r\n"):
         one = sock.recv(1)
         if not one or len(head) > _MOST_HEADER:

@@ -21,7 +21,7 @@ from monarch.job.kubernetes.access.child_process import end_group
 
 TIMEOUT_S = 60.0
 _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-# What looks like a token: long words without spaces.
+# Words that look like a token: long ones without spaces.
 _SECRET = re.compile(r"[A-Za-z0-9_\-+/=.]{24,}")
 _MOST_LINES = 10
 
@@ -47,7 +47,7 @@ class ExecPlugin:
         self._source = source
         self._version = str(given.get("apiVersion") or "")
         command = str(given.get("command") or "")
-        # As for other paths of a kubeconfig: a name is looked up on PATH, a relative path from the folder of the file.
+        # The rule of other paths of a kubeconfig: a name is looked up on PATH, a relative path from the folder of the file.
         self._command = os.path.join(folder, command) if "/" in command else command
         self._arguments = [str(one) for one in given.get("args") or ()]
         self._environment = {str(one["name"]): str(one.get("value") or "") for one in given.get("env") or ()}
@@ -92,7 +92,7 @@ class ExecPlugin:
         return self._read(out)
 
     def _read(self, out: bytes) -> Answer:
-        # JSON is YAML too, but not all of it; the quick reader first.
+        # JSON is YAML too, but not all of it; the faster parser comes first.
         found: object
         try:
             found = json.loads(out)
@@ -128,7 +128,7 @@ class ExecPlugin:
         if given is None:
             return None
         try:
-            # YAML makes times of what looks like one.
+            # YAML converts a text that looks like a time.
             moment = given if isinstance(given, datetime) else datetime.fromisoformat(str(given))
         except ValueError:
             self._fail(f"the exec plugin '{self._command}' gave an expirationTimestamp that is no time")

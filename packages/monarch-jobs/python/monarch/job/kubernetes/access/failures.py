@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 from monarch.job.errors import CredentialsError, JobError, SubmitError
 
 JOB_LABEL = "monarch.pytorch.org/job"
-# How the server words a missing right; for a websocket it has no words. Quotas and admission have the reason Forbidden as well.
+# The server's text for a missing right; a websocket has no text. Quotas and admission have the reason Forbidden as well.
 _NO_RIGHT = re.compile(r"is forbidden:\s*$|\bcannot \S+ resource\b|\bcannot impersonate\b|attempting to grant RBAC permissions")
 _DENIED = re.compile(r'cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"')
 _MANAGER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
@@ -73,7 +73,7 @@ def refused(title: str, request: Request, code: int, data: bytes, *, owner: str 
     causes = cast("Sequence[dict[str, Any]]", details.get("causes") or ())
     what, hint, cause = f"the cluster refused to {request}", None, message
     if code == 403 and _NO_RIGHT.search(message):
-        # Applying needs the right to patch, and for a new object that to create: the server names the one that is missing.
+        # Applying needs the right to patch, and for a new object the right to create: the server names the missing one.
         if denied := _DENIED.search(message):
             base, slash, sub = denied["resource"].partition("/")
             resource = (f"{base}.{denied['group']}" if denied["group"] else base) + slash + sub

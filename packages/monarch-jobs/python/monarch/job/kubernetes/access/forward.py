@@ -68,7 +68,7 @@ class Forward:
 
         `UpgradeMissingError` where the server takes no websocket; `ApiError` for a missing right or pod; `UnreachableError`.
         """
-        # An exec plugin has a limit of its own: its time is not that of the first connection.
+        # An exec plugin has a limit of its own: its time does not count for the first connection.
         self.cluster.connection.headers()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"monarch-forward {self.pod}", daemon=True)
@@ -131,7 +131,7 @@ class Forward:
             try:
                 sock, _ = await self._loop.sock_accept(listener)
             except OSError as e:
-                # No descriptor is free: one that ends gives room.
+                # No descriptor is free: the end of a connection frees one.
                 self._fail(f"no connection can be accepted: {e.strerror}")
                 await asyncio.sleep(_PAUSE_S)
                 continue
@@ -154,7 +154,7 @@ class Forward:
             self._fail("; ".join(line.strip() for line in str(e).splitlines() if not line.startswith("hint:")))
         finally:
             if not is_proper:
-                # The program sees a reset, and no end that it might take for the whole.
+                # The program gets a reset, because it might take an end for the complete data.
                 with contextlib.suppress(OSError):
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
             sock.close()

@@ -149,7 +149,7 @@ def of_user(user: Entry, source: str, cluster: Mapping[str, Any]) -> Identity:
         name = dict(user.value["auth-provider"]).get("name")
         hint = "Kubernetes has replaced auth providers by exec plugins"
         raise CredentialsError(f"the user '{user.name}' has an auth-provider ('{name}')", path=user.path, hint=hint)
-    # A file counts more than the token beside it, which is what the file had once.
+    # A file has precedence over the token beside it, which is an earlier content of the file.
     if user.text("tokenFile"):
         return TokenFile(user.file("tokenFile"), f"the token of '{user.name}' in {user.path}")
     headers: dict[str, str] = {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from monarch.job._client.keeper import Keeper
 
 SERVICE = "kubernetes-forward"
-# Below the ports that the kernel gives out by itself.
+# The ports are below those that the kernel assigns by itself.
 _FIRST_PORT, _PORTS = 20000, 10000
 
 
@@ -58,8 +58,8 @@ class KeptForward(KeptService):
         namespace, pod, port = str(config["namespace"]), str(config["pod"]), int(config["port"])
         cluster = Cluster(kubeconfig.load(), namespace, str(config["title"]))
         kubeconfig.check_server(cluster.connection, config.get("server"), cluster.title)
-        # A keeper that follows one that was killed listens at the same port: clients that are connected go on. So does the forward to the
-        # next pod of the job: a process has one address of a gateway for good.
+        # A keeper that follows a killed one listens at the same port, so connected clients continue. So does the forward to the next pod of
+        # the job: a process keeps one address of a gateway for good.
         local = _FIRST_PORT + zlib.crc32(f"{cluster.connection.server}/{namespace}/{config['title']}:{port}".encode()) % _PORTS
         made: Forward | KubectlForward = Forward(cluster, pod, port, local=local, report=_report)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import quote
 
-# Those that are in no namespace, of what this wheel and its tests touch.
+# The kinds without a namespace that this wheel and its tests use.
 _CLUSTER_WIDE = frozenset(
     {
         "APIService",

@@ -37,7 +37,7 @@ class Entry(NamedTuple):
         inline = self.text(f"{key}-data")
         if inline:
             try:
-                # Tools break it into lines.
+                # Tools break the text into lines.
                 return base64.b64decode("".join(inline.split()), validate=True)
             except ValueError:
                 raise CredentialsError(f"{key}-data of '{self.name}' is not base64", path=self.path) from None
@@ -108,7 +108,7 @@ def _document(path: str) -> dict[str, Any]:
     try:
         found: object = yaml.load(text, Loader=loader)
     except (yaml.YAMLError, UnicodeDecodeError) as e:
-        # The error quotes the line, which may have a secret: only its place is shown.
+        # The error quotes the line, which may have a secret: only its position is shown.
         mark = getattr(e, "problem_mark", None)
         _fail(path, "the kubeconfig is not YAML", f"line {mark.line + 1}" if mark is not None else "")
     if found is None:

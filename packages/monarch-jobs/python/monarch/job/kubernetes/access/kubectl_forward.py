@@ -33,7 +33,7 @@ class KubectlForward:
         self._process: subprocess.Popen[str] | None = None
         self._ended = threading.Event()
         self._ready = threading.Event()
-        # A local port that is given has not shown that kubectl listens there.
+        # The number of the local port is given, but kubectl may not listen there yet.
         self._has_listened = False
         self._words: list[str] = []
         self._restarts = -1
@@ -92,6 +92,6 @@ class KubectlForward:
                     self._report(f"kubectl: {masked(line)}")
             end_group(self._process)
             if not self._has_listened:
-                self._ready.set()  # failed at once: `start` shows its words
+                self._ready.set()  # failed at once: `start` shows its output
                 return
             self._ended.wait(_PAUSES_S[min(self._restarts, len(_PAUSES_S) - 1)])

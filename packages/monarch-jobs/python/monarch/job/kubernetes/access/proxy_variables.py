@@ -49,7 +49,7 @@ def _excludes(rule: str, host: str, ip: _Ip | None, port: int) -> bool:
     if address is not None:
         return address == ip
     named = named.removeprefix("*")
-    # `.example.com` names what is below a domain, `example.com` the domain as well.
+    # `.example.com` matches names below a domain, `example.com` the domain as well.
     return named.strip(".") != "" and (host == named or host.endswith(f".{named.removeprefix('.')}"))
 
 

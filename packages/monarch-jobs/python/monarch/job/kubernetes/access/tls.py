@@ -17,10 +17,10 @@ def context(
     *, authority: bytes | None, is_verified: bool, certificate: bytes | None, key: bytes | None, server_name_checked: bool = True
 ) -> ssl.SSLContext:
     """`authority` are the certificates that vouch for the server (PEM; None: those of the machine). `ValueError` for what is no PEM."""
-    # Comments have any characters, `cadata` has ASCII. None are dropped: an empty text is that of the machine's certificates.
+    # Comments have any characters, `cadata` has ASCII. No characters are dropped: an empty text selects the machine's certificates.
     made = ssl.create_default_context(cadata=authority.decode("ascii", errors="backslashreplace") if authority is not None else None)
     if hasattr(ssl, "VERIFY_X509_STRICT"):
-        # Python 3.13 asks for key usages that the authorities of many clusters lack.
+        # Python 3.13 requires key usages that the authorities of many clusters lack.
         made.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if not is_verified:
         made.check_hostname = False
@@ -45,7 +45,7 @@ def _load(made: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 
 def _no_password() -> bytes:
-    # Without it OpenSSL asks at the terminal.
+    # Without this error OpenSSL would ask at the terminal.
     raise ValueError("the key is encrypted with a passphrase")
 
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from monarch.job.kubernetes.access.client import Cluster, Object
 
 LISTED = "LISTED"
-# The server ends a watch after so long; bookmarks come about once a minute until then.
+# Seconds after which the server ends a watch; bookmarks come about once a minute until then.
 _WATCH_SECONDS = 240
 _SILENCE_SECONDS = 100.0
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.1, 5.0
-# For a server that is back, and has not loaded its rules yet: it denies what it will allow.
+# Seconds for a server that is back and has not loaded its rules yet: it denies permitted requests.
 _DENIAL_SECONDS = 20.0
 _MOST_LINE = 64 << 20
 

@@ -41,7 +41,7 @@ class WebSocket:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        # Of the frame that is being read: bytes to come, and whether the next one is the channel.
+        # The frame in progress: its remaining bytes, and whether the next one is the channel.
         self._left, self._is_begin = 0, False
         self._channel = 0
         self._is_closed = False

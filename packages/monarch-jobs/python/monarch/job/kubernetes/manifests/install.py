@@ -38,7 +38,7 @@ VALUES: Object = {
 }
 
 
-# Below these, names are Kubernetes' own.
+# Names below these belong to Kubernetes.
 _OPEN = ("manager.podSecurityContext", "manager.securityContext", "manager.resources")
 
 

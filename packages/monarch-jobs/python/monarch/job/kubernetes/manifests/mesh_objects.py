@@ -14,7 +14,7 @@ from monarch.job.kubernetes.manifests.fields import mapping, mappings, text_map
 Object = dict[str, Any]
 
 DEFAULT_PORT = 26600
-# No template of pods is nested so deep: what copies, compares and encodes it recurses.
+# No template of pods is nested so deep; copies, comparisons and encodings are recursive.
 DEEPEST = 100
 
 

@@ -12,15 +12,15 @@ APP_LABEL = "app.kubernetes.io/name"
 APP = "monarch-worker"
 MESH_LABEL = "monarch.pytorch.org/mesh-name"
 JOB_LABEL = "monarch.pytorch.org/job"
-# On pods of clients, which may then connect to the workers of every job of the namespace.
+# A label of pods of clients, which may then connect to the workers of every job of the namespace.
 CLIENT_LABEL = "monarch.pytorch.org/client"
-# On pods that stand in for an index that has completed; it counts instead of their own index.
+# A label of pods that replace a completed index; it has precedence over their own index.
 RANK_LABEL = "monarch.pytorch.org/rank"
 TEMPLATE_HASH = "monarch.pytorch.org/desired-pod-template-hash"
 JOIN_SECRET = "monarch.pytorch.org/join-secret"
 OUR_DOMAIN = "monarch.pytorch.org/"
 
-# Where the index of a pod is, by the controller that made it; the second is an annotation too.
+# The label with the index of a pod, by the controller that made it; the second is an annotation too.
 POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -29,7 +29,7 @@ MESH_KIND = "monarch.pytorch.org/v1alpha1/MonarchMesh"
 JOB_SET_KIND = "jobset.x-k8s.io/v1alpha2/JobSet"
 
 SECRET_KEY = "secret"
-# The worker takes its identity from the pod's uid, so that a pod that has replaced another one never passes as that.
+# The worker takes its identity from the pod's uid, so that a replacement pod never passes as the replaced one.
 POD_UID_VARIABLE = "MONARCH_POD_UID"
 
 # A workload's name is at most 40 characters: pods of a StatefulSet have it in a label, with 11 characters more, pods of a Job have it in

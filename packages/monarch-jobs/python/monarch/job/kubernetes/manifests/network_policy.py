@@ -27,7 +27,7 @@ def policies(arguments: KubernetesArguments, apply_id: str, metadata: Object, cl
     if arguments.attach_to is not None:
         first = next(iter(arguments.meshes.values()))
         if first.provisioned:
-            # A load balancer's connections come from addresses that nothing here knows. The worker asks for the job's certificate.
+            # A load balancer's connections come from unknown addresses. The worker requires the job's certificate.
             index = names.COMPLETION_INDEX if arguments.restart_policy == "Never" else names.POD_INDEX_LABEL
             gateway = {**names.mesh_labels(first.name, apply_id), index: "0"}
             found.append(_policy(names.gateway_policy_name(apply_id), metadata, gateway, [{"ports": [_port(first.port)]}]))

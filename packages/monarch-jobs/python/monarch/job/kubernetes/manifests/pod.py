@@ -15,7 +15,7 @@ FUSE_VOLUME = "fuse"
 
 # The user of pods from an image, who has no rights on the node and needs none; the slim image has an account of this number.
 USER = 1000
-# A port that accepts is looked at this often, seconds: a pod counts as ready that much later.
+# Seconds between two probes of the port: a pod counts as ready that much later.
 READINESS_PERIOD_S = 1
 
 
@@ -48,7 +48,7 @@ def image_template(spec: Object) -> Object:
         }
         container["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     elif any(_is_fuse_device(name) for name in resources):
-        # The device comes from its plugin. A mount needs this capability all the same, within the container's own file systems.
+        # The device comes from its plugin. A mount needs this capability anyway, within the container's own file systems.
         container["securityContext"] = {"privileged": False, "capabilities": {"add": ["SYS_ADMIN"]}}
     else:
         container["securityContext"] = {"privileged": True}
@@ -78,7 +78,7 @@ def completed(template: Object, worker: Worker, *, restart_policy: str, labels: 
     container = worker_container(pod)
     _set_command(container, worker)
     if restart_policy == "Never" and container.get("command"):
-        # A container that is restarted in its pod would have the identity of the one before.
+        # A container that is restarted in its pod would have the identity of the previous one.
         uid = {"fieldRef": {"fieldPath": "metadata.uid"}}
         container["env"] = [{"name": names.POD_UID_VARIABLE, "valueFrom": uid}, *(container.get("env") or [])]
     _listens(container, worker.port)
@@ -102,7 +102,7 @@ def _set_command(container: Object, worker: Worker) -> None:
     if container.get("command"):
         container["command"] = script.wrapped_command(container["command"], insecure=insecure)
     elif container.get("args"):
-        # The command is the image's, which nothing here knows.
+        # The command is the image's, and unknown here.
         if not insecure:
             _set_variable(container, "MONARCH_JOB_SECRET_FILE", script.SECRET_PATH)
     else:
@@ -121,7 +121,7 @@ def _listens(container: Object, port: int) -> None:
 def _set_variable(container: Object, name: str, value: str) -> None:
     given: list[Object] = container.get("env") or []
     if not any(variable.get("name") == name for variable in given):
-        # First, so that variables of the user can refer to it.
+        # This comes first, so that variables of the user can refer to it.
         container["env"] = [{"name": name, "value": value}, *given]
 
 

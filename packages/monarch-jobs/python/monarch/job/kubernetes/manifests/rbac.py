@@ -10,15 +10,15 @@ Object = dict[str, Any]
 Mode = Literal["attach", "native", "monarchmesh", "run", "operator"]
 MODES: tuple[Mode, ...] = ("attach", "native", "monarchmesh", "run", "operator")
 
-# Server-side apply of an object: `create` where there is none yet.
+# Server-side apply of an object: `create` if it does not exist yet.
 _APPLY = ("create", "patch")
 _MADE = (*_APPLY, "delete")
 
 _Rights = dict[tuple[str, str], tuple[str, ...]]
 
-# What every client looks at: its pods, and why they do not start.
+# The objects that every client reads: its pods, and the reasons why they do not start.
 _LOOK: _Rights = {("", "pods"): ("list",), ("", "pods/log"): ("get",), ("", "events"): ("list",)}
-# `get` is for the websocket, `create` for older ways, and for the websocket too since Kubernetes 1.35.
+# `get` is for the websocket, `create` for older protocols, and for the websocket too since Kubernetes 1.35.
 _FORWARD: _Rights = {("", "pods/portforward"): ("create", "get")}
 _JOIN_SECRET: _Rights = {("", "secrets"): ("get",)}
 _OBJECTS: _Rights = {
@@ -34,7 +34,7 @@ _WORKLOADS: dict[str, _Rights] = {
     "jobset": {("jobset.x-k8s.io", "jobsets"): (*_MADE, "get"), ("batch", "jobs"): (*_MADE, "list")},
 }
 _MESHES: _Rights = {(names.GROUP, "monarchmeshes"): ("create", "delete", "get")}
-# `monarch k8s run` gives its script the rights of a native client, which its user has to have as well, or no server lets them be given.
+# `monarch k8s run` gives its script the rights of a native client. The user must have them too, or no server permits the grant.
 _RUN: _Rights = {
     ("", "serviceaccounts"): _APPLY,
     ("rbac.authorization.k8s.io", "roles"): _APPLY,

@@ -8,10 +8,10 @@ from monarch.job.kubernetes.manifests import names
 
 Object = dict[str, Any]
 
-# Ended workers stay this long, seconds, so that their output can be read.
+# Seconds for which ended workers stay, so that their output can be read.
 TTL_S = 600
-# Lost indexes are replaced as often as they are lost: the largest number that the API takes. It is no podFailurePolicy: with one, the
-# pod of a lost node would be replaced only after the node has come back.
+# The largest number that the API accepts: every lost index is replaced. A podFailurePolicy is no alternative: with one, the pod of a lost
+# node would be replaced only after the node has come back.
 BACKOFF_LIMIT = 2**31 - 1
 
 

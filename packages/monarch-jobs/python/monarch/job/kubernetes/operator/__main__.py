@@ -23,7 +23,7 @@ from monarch.job.kubernetes.operator.metrics import Metrics
 
 Place = tuple[str, int] | None
 
-LOST = 1  # the exit code of an operator that is not the leader any more: the kubelet starts it again
+LOST = 1  # the exit code of an operator that is no longer the leader: the kubelet starts it again
 
 
 class _Address(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]
@@ -63,7 +63,7 @@ def main(metrics_at: Place, health_at: Place, leader_elect: bool, namespace: str
         raise click.ClickException(str(error)) from None
     metrics = Metrics()
     identity = f"{os.uname().nodename}_{uuid.uuid4()}"
-    # The Lease is where the operator is.
+    # The Lease is in the namespace of the operator.
     own = namespace or connection.namespace or "default"
     leadership = Leadership(Cluster(connection, own), identity, log) if leader_elect else None
     controller = Controller(connection, namespace, lambda: leadership is None or leadership.is_held, metrics, log)
@@ -82,7 +82,7 @@ def main(metrics_at: Place, health_at: Place, leader_elect: bool, namespace: str
     wake.wait()
     if lost.is_set():
         log.error("the lease is lost: another operator may work now")
-        os._exit(LOST)  # at once: a request that is under way could undo what that one does
+        os._exit(LOST)  # at once: a request in flight could undo changes of the new leader
     controller.stop()
     if leadership is not None:
         leadership.release()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-# What the server never changes of an object that exists, and the value that it takes where nothing is given.
+# Fields that the server never changes in an existing object, and their default values.
 _FIXED: dict[str, tuple[tuple[str, Any], ...]] = {
     "Service": (("clusterIP", None),),
     "StatefulSet": (

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from monarch.job.kubernetes.access.watch import Change
     from monarch.job.kubernetes.operator.metrics import Metrics
 
-WORKERS = 4  # a mesh whose requests are slow delays a part of the others only
-RESYNC_S = 600.0  # what no watch reports, such as a label that was removed from a StatefulSet, is put right that often
+WORKERS = 4  # a mesh with slow requests delays only a part of the others
+RESYNC_S = 600.0  # seconds between two checks for changes that no watch reports, such as the removal of a label from a StatefulSet
 WATCH_RETRY_S = 5.0
 FINISH_S = 10.0
 
@@ -70,7 +70,7 @@ class Controller:
                 for change in self._cluster.watch(kind, selector):
                     self._see(kind, change)
             except Exception as error:
-                # The definition may be missing yet, or a right.
+                # The definition or a right may still be missing.
                 self._log.error("cannot watch %s: %s", kind, error)
                 self._stop.wait(WATCH_RETRY_S)
 
@@ -110,7 +110,7 @@ class Controller:
     def _work(self) -> None:
         while (key := self._queue.take()) is not None:
             if not self._may_work():
-                # The process ends for it, or the lease is renewed in a moment.
+                # The process ends because of it, or the lease is renewed in a moment.
                 self._queue.done(key, failed=True)
                 continue
             start = time.monotonic()
@@ -118,7 +118,7 @@ class Controller:
             try:
                 self._note(key, self._reconciler.reconcile(key))
             except Exception as error:
-                # Whatever a mesh has, the others are served.
+                # An error of one mesh must not stop the others.
                 failed = True
                 self._note(key, False)
                 self._log.error("%s/%s: %s", key.namespace, key.name, error, exc_info=not isinstance(error, JobError | ValueError))

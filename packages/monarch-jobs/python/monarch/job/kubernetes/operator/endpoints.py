@@ -14,7 +14,7 @@ from http import HTTPStatus
 
 Answer = Callable[[], tuple[bool, str]]
 
-# For a request to come, and for its answer to be taken, seconds.
+# Seconds for a request to arrive, and for its answer to be taken.
 REQUEST_S = 5.0
 MOST_CONNECTIONS = 64
 _MOST_BYTES = 8192
@@ -34,7 +34,7 @@ def address(text: str) -> tuple[str, int] | None:
 class _Endpoints:
     def __init__(self, answers: Mapping[str, Answer]) -> None:
         self._answers = answers
-        # In the order in which they came.
+        # The open connections, in the order of their arrival.
         self._open: dict[asyncio.Task[None], None] = {}
 
     async def run(self, listener: socket.socket) -> None:

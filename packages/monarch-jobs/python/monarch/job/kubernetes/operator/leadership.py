@@ -84,7 +84,7 @@ class Leadership:
             self._log.warning("the lease cannot be taken or renewed: %s", error)
             return False
         if is_ours:
-            # From before the request: the server's time of renewal is not earlier.
+            # The time is from before the request: the server's time of renewal is not earlier.
             self._renewed = start
         return is_ours
 

@@ -36,7 +36,7 @@ class Reconciler:
     def __init__(self, connection: ApiConnection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        # What each mesh and its StatefulSet looked like after the objects were applied last: a change of numbers of pods is none of these.
+        # The state of each mesh and its StatefulSet after the last application of its objects. It excludes the numbers of pods.
         self._applied: dict[Key, object] = {}
 
     def forget(self, key: Key) -> None:
@@ -57,7 +57,7 @@ class Reconciler:
         except Exception as error:
             self.forget(key)
             if isinstance(error, UnreachableError) or (isinstance(error, ApiError) and error.reason == "Conflict"):
-                raise  # the next look is another one
+                raise  # the next reconciliation is another one
             _report(cluster, mesh, found, Problem(_reason(error), str(error) or type(error).__name__))
             raise
         return _report(cluster, mesh, found, None)
@@ -72,18 +72,18 @@ class Reconciler:
         there = cluster.get(SERVICE, service["metadata"]["name"])
         strange = [(kind, old, new) for kind, old, new in ((SERVICE, there, service), (STATEFUL_SET, found, wanted)) if old is not None]
         strange = [(kind, old, new) for kind, old, new in strange if not adoption.is_owned(mesh, old)]
-        # All of them before anything is changed.
+        # All objects are checked before any is changed.
         for _, old, new in strange:
             adoption.check(mesh, old, new)
         taken = [(kind, old) for kind, old, _ in strange]
         if there is not None and adoption.is_owned(mesh, there) and adoption.is_changed(there, MANAGER):
-            # As a manifest that is applied again changes it.
+            # A manifest that is applied again changes it in this way.
             taken.append((SERVICE, there))
         for kind, old in taken:
             adoption.take_over(cluster, kind, old, MANAGER)
         if found is not None and is_ours and _hash(found) == _hash(wanted):
             wanted["spec"]["template"] = found["spec"]["template"]
-            # A template that changes meanwhile is a conflict, and the next look has it.
+            # A template that changes meanwhile is a conflict, and the next reconciliation uses it.
             wanted["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
         cluster.apply(service, force=True)
         made = cluster.apply(wanted, force=True)
@@ -132,7 +132,7 @@ def _notify(cluster: Cluster, mesh: Object, problem: Problem, now: str) -> None:
         "lastTimestamp": now,
         "count": 1,
     }
-    # The status has it as well: a namespace that ends takes no events.
+    # The status has the reason as well: a namespace that ends accepts no events.
     with contextlib.suppress(ApiError):
         cluster.create(event)
 

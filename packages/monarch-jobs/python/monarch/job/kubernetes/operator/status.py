@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 Object = dict[str, Any]
 
 READY, WAITING, ALL_READY = "Ready", "Waiting", "AllReady"
-# Why the objects of a mesh cannot be made: the template, an object of that name that stays another's, the words of the server, or a defect.
+# The reasons why the objects of a mesh cannot be made: the template, an object of that name with another owner, the server's refusal, or a
+# defect.
 INVALID_TEMPLATE, NOT_ADOPTED, REFUSED, FAILED = "InvalidTemplate", "NotAdopted", "Refused", "Failed"
 LONGEST_MESSAGE = 4096
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from monarch.job.kubernetes.pods.pod_view import ContainerView, PodView
 
-# What the kubelet gives as the reason of a waiting container that does not get further by waiting.
+# The kubelet's reasons for waiting containers that will not start by themselves.
 STUCK = frozenset(
     {
         "ErrImagePull",
@@ -31,10 +31,10 @@ STUCK = frozenset(
 )
 # Events of kubelets that name a fault of the pod's own specification, before any container waits for a reason.
 _STUCK_EVENTS = frozenset({"FailedMount", "FailedCreatePodSandBox"})
-# Events of a pod whose volumes and sandbox are there: what failed before has passed.
+# Events of a pod whose volumes and sandbox exist: earlier failures have passed.
 _PROGRESS_EVENTS = frozenset({"Pulling", "Pulled", "Created", "Started"})
 _EVENTS_SHOWN = 5
-# In the words of the API server for a pod that a quota refuses.
+# The API server's words for a pod that a quota refuses.
 QUOTA = "exceeded quota"
 
 

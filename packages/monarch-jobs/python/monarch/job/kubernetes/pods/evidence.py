@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from monarch.job.kubernetes.pods.pod_view import PodView
 
 _LINES = 10
-# Of a container that runs again: its last lines are those of the one before.
+# The mark of a container that runs again: its last lines are those of the previous run.
 RESTARTED = "Restarted"
 
 

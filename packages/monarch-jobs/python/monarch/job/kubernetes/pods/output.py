@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from monarch.job.kubernetes.access.client import Cluster
 
-# Of each pod in one look.
+# Lines of each pod in one read.
 _LINES = 10_000
-# Pods without an answer that a line has named; `monarch logs -f` looks again and again.
+# Pods without an answer that a line has named; `monarch logs -f` reads again and again.
 _named: set[str] = set()
 
 
@@ -47,7 +47,7 @@ def copy_logs(cluster: Cluster, printing: Iterable[Printing], folder: str) -> li
 def _copy(path: str, text: bytes) -> None:
     """Adds what is new, so that a reader of the copy can go on where it was."""
     with open(path, "a+b", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC, 0o600)) as copy:
-        # Not more of a long copy than `text` can have in common with it.
+        # Only the part of a long copy that `text` can share with it.
         copy.seek(max(0, copy.seek(0, os.SEEK_END) - len(text)))
         copy.write(text[_known(copy.read(), text) :])
 

@@ -31,7 +31,7 @@ class Place:
         self.port = port
         self.latest = current(self.pods)
         given: str | None = record["worker"]
-        # The pod of the worker that clients were given, if it is still there.
+        # The pod of the worker that clients know, if it still exists.
         self.own = None if given is None else next((pod for pod in self.pods if pod.uid == given.partition("/")[0]), None)
 
     @property

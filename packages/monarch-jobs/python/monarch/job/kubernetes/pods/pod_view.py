@@ -12,7 +12,7 @@ from typing import NamedTuple
 from monarch.job.kubernetes.manifests import names
 from monarch.job.kubernetes.pods.fields import Object, part, rows, text
 
-# The random end of a name of a Job's pod comes after it.
+# The index in the name of a pod; in that of a Job's pod a random suffix follows.
 _ORDINAL = re.compile(r"-(\d+)(?:-[a-z0-9]{5})?$")
 
 
@@ -47,7 +47,7 @@ class PodView(NamedTuple):
     phase: str
     created: str
     is_ready: bool
-    # The node does not answer, while the containers on it were well.
+    # The node does not answer, and its containers had no problem before.
     is_unreachable: bool
     deleted_at: str
     disruption: str
