@@ -11,7 +11,7 @@ import pytest
 import monarch.actor
 
 HERE = Path(__file__).parent
-# The second has what runs scripts.
+# The second folder has the module that runs scripts.
 sys.path += [str(HERE), str(HERE.parents[1] / "monarch-core" / "tests" / "process")]
 
 

@@ -53,7 +53,7 @@ def test_error_names_the_host_without_the_program(folder: Path, tmp_path: Path) 
     with Cluster(3, tmp_path, "") as cluster:
         cluster.workers = [Worker(host, cluster.env, cluster.secret) for host in cluster.hosts]
         second = cluster.hosts[1]
-        # Another, empty file system in this place, on this host alone.
+        # Another, empty file system is mounted there, on this host alone.
         second.run("mount", "-t", "tmpfs", "tmpfs", str(code))
         order = {"workers": [worker.address for worker in cluster.workers], "launches": launches}
         done = cluster.client_host.run(*(sys.executable, str(client), json.dumps(order)), env=cluster.env, check=False, capture_output=True)
@@ -63,6 +63,6 @@ def test_error_names_the_host_without_the_program(folder: Path, tmp_path: Path) 
     assert script == lacks.format("2 of 6") + f"program 'code/waits.py' is not on this host; the directory is {folder}"
     assert tool == lacks.format("1 of 3") + f"cannot start '{code / 'tool'}': No such file or directory (ENOENT)"
     assert workdir == lacks.format("1 of 3") + f"the directory '{code / 'sub'}' is not on this host"
-    # The folder is there, and what is missing in it only its interpreter sees.
+    # The folder is there, and only its interpreter sees that a file is missing.
     assert main.startswith(f"rank 1 (hosts=1, gpus=0, {second.name}, pid ") and "can't find '__main__' module in 'code'" in main
     assert whole == ""

@@ -101,7 +101,7 @@ def test_handler_of_a_signal_names_the_remedy(procs: ProcMesh, program: Program,
     with pytest.raises(ActorError, match=error) as raised:
         ranks.main.call("127.0.0.1", 1, [program(text)]).get()
     assert "hint: SPMDActor.main runs the program on an actor's thread; monarch.spmd.run gives each rank a process" in str(raised.value)
-    # A program that does without goes on, and what Python raises by itself has no hint.
+    # A program that handles the error continues, and errors of Python itself have no hint.
     ranks.main.call("127.0.0.1", 1, [program(f"try:\n    exec({text!r})\nexcept Exception: pass")]).get()
     with pytest.raises(ActorError, match="ValueError: other") as raised:
         ranks.main.call("127.0.0.1", 1, [program("raise ValueError('other')")]).get()

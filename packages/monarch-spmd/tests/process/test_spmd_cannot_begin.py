@@ -34,7 +34,7 @@ def test_actor_that_cannot_be_made(start: Callable[..., SPMDRun], program: Calla
     running = start("--nproc-per-node=1", program(""))
     with pytest.raises(SPMDError, match=r"^the run .* cannot go on: OSError: .*Too many open files.*\n.*ulimit -n"):
         running.result.get()
-    # Every reader gets it, and `with` does not wait either.
+    # Every reader gets the error, and `with` does not wait either.
     with running, pytest.raises(SPMDError, match="Too many open files"):
         running.result.get()
 

@@ -244,7 +244,7 @@ def test_stop_of_a_run_at_a_breakpoint(program: Program, start: Start, debug: De
     terminal.enter("attach stopped 0")
     running.stop()
     terminal.until("The session of stopped rank 0 is over.")
-    # The line that was being typed is one of the debugger now.
+    # The incomplete line now goes to the debugger.
     terminal.enter("list", "No debug sessions.")
     with pytest.raises(SPMDError, match="stopped"):
         running.result.get()

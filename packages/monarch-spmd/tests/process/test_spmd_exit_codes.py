@@ -14,7 +14,7 @@ from monarch.spmd.program import ProgramExit, run_program
 Start = Callable[..., SPMDRun]
 Program = Callable[..., str]
 
-# What `sys.exit` is given. Of `()` and `(0,)`, Python before 3.12 makes another code where no frame above has an `except`.
+# Arguments of `sys.exit`. For `()` and `(0,)`, Python before 3.12 gives another code if no frame above has an `except`.
 VALUES = (
     *("0", "1", "2", "3", "126", "127", "128", "129", "137", "143", "254", "255", "256", "257", "512", "-1", "-2", "-255", "-256"),
     *("2**31", "2**31 + 3", "-2**31", "2**32 + 7", "2**63 - 1", "2**63", "-2**63", "2**64", "2**200", "-2**200"),

@@ -36,7 +36,7 @@ def test_rank_without_memory_is_named_and_the_policy_decides(cgroup: Cgroup, pro
         """
     )
     with several_hosts(1) as hosts:
-        # What starts procs runs already.
+        # The process that starts procs already runs.
         worker = hosts.workers[0].pid
         for pid in (worker, *_descendants(worker)):
             cgroup.take(pid)

@@ -18,7 +18,7 @@ from monarch.extension.mesh import HealedHosts, set_healer
 from monarch.spmd import LaunchArgumentError, RestartPolicy, SPMDError, SPMDFailure, run
 
 Program = Callable[..., str]
-# The first attempt waits to be disturbed, the next ones end.
+# The first attempt waits until the test disturbs it, the next ones end.
 WAITS = """
 import os, signal, sys
 count, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
@@ -148,7 +148,7 @@ def test_run_grows_back_at_the_next_restart(hosts: Hosts, program: Program, fold
     kill_a_rank(folder, 1, 4)
     result = running.result.get()
     assert (result.attempts, result.world_size, len(job.limits)) == (3, 6, 1)
-    # It could go on without.
+    # The run could continue without the host.
     assert job.limits[0] < 60
     assert [found(folder, 2)[rank][1] for rank in range(6)] == ["6"] * 6
     assert "monarch: all 3 hosts are there" in capfd.readouterr().err
@@ -207,7 +207,7 @@ def test_healed_run_keeps_its_number_of_hosts(hosts: Hosts, program: Program, fo
     job = Job(lambda: HealedHosts(hosts.replaced(1), frozenset({2})))
     set_healer(hosts.mesh, job.heal)
     policy = RestartPolicy(max_restarts=2, backoff=(0.0, 0.0))
-    # The third host is lost before it could take the place of the second one.
+    # The third host is lost before it could replace the second one.
     hosts.mesh.initialized.get()
     hosts.kill(2)
     running = run(hosts.mesh, ["torchrun", "--nnodes=2", script], policy=policy, workdir=str(folder))
@@ -216,7 +216,7 @@ def test_healed_run_keeps_its_number_of_hosts(hosts: Hosts, program: Program, fo
     assert running.result.get().world_size == 2 and len(job.limits) == 1
 
 
-# Writes the processes above it, among which is the worker of its host; the first attempt waits.
+# Writes its ancestor processes, among which is the worker of its host; the first attempt waits.
 ANCESTORS = """
 import os, signal
 count, rank, pids = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"], [os.getpid()]

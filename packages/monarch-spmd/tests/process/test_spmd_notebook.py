@@ -40,7 +40,7 @@ def test_output_is_in_the_cell_and_an_interrupt_keeps_the_hosts(kernel: Kernel, 
     kernel.manager.interrupt_kernel()
     shown = dict(kernel.events(waiting))
     assert shown["error"].startswith("KeyboardInterrupt")
-    # The hosts are those of before, and run again.
+    # The hosts are the same as before, and run again.
     shown = kernel.cell("job.original_roles[0]['args'].pop(); job.run_spmd(); print(job._where() == where); job.kill()")
     assert sorted(shown["stdout"].split("\n")) == ["", "True", "[0] rank 0 of 2", "[1] rank 1 of 2"], shown
 

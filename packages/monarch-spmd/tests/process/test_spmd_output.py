@@ -18,9 +18,9 @@ from monarch.spmd import RestartPolicy, SPMDRun
 Start = Callable[..., SPMDRun]
 Program = Callable[..., str]
 
-# Of each rank; a block has 8192 lines, or a part of the one line.
+# Bytes of each rank; a block has 8192 lines, or a part of the one line.
 SIZE, BLOCK, LINE = 512 << 20, 1 << 20, 128
-# Memory that a process may need beyond what it has at the start, whatever the program writes: buffers, queues, the last lines of each rank.
+# Memory of a process beyond that at its start, whatever the program writes: buffers, queues, the last lines of each rank.
 GROWTH_KB = 48 << 10
 WRITES = f"""
 import json, os, sys
@@ -95,7 +95,7 @@ def test_gigabyte_of_output_needs_little_memory(folder: Path) -> None:
         for rank, block in (("0", (b"x" * (LINE - 1) + b"\n") * (BLOCK // LINE)), ("1", b"y" * BLOCK)):
             _check_file(folder / "logs" / "r" / "attempt_0" / rank / "stdout.log", block, rank)
             before, after = json.loads((folder / f"peaks.{rank}").read_text())
-            # The program's guard and its watchdog, its proc, what started that, the client.
+            # The program's guard and its watchdog, its proc, the process that started that, the client.
             assert len(before) >= 5
             grown = {pid: after[pid] - kilobytes for pid, kilobytes in before.items()}
             assert max(grown.values()) < GROWTH_KB, grown
@@ -148,7 +148,7 @@ def test_runs_at_the_same_time_have_their_names_before_ranks(
     first, second = start(script, "a", run_id="run-a"), start(script, "b", run_id="run-b", policy=again)
     go("a0")
     first.result.get()
-    # Another one is still active.
+    # Another run is still active.
     third = start(script, "c", run_id="run-c")
     for name in ("b0", "b1", "c0"):
         go(name)

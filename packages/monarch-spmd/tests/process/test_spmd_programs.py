@@ -58,7 +58,7 @@ def test_other_taken_port_is_the_programs_own_failure(program: Program, start: S
 
 
 def test_port_that_another_program_has_taken(program: Program, start: Start, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # The thief outlives its attempt: it is no process of the run's.
+    # The thief outlives its attempt: it is no process of the run.
     script = program(
         """
         import os, socket
@@ -167,7 +167,7 @@ def test_nothing_is_left_where_the_client_is_killed(program: Program, folder: Pa
     assert [path.name for path in temporary.iterdir() if "rank" in path.name] == []
 
 
-# Seconds that the program takes for its end: less, and more, than the default allows.
+# Seconds of the program's end: fewer, and more, than the default permits.
 @pytest.mark.parametrize(("options", "takes", "is_left"), [(["--shutdown-timeout=0"], 3, True), (["--shutdown-timeout=25"], 6, False)])
 def test_time_for_the_end_of_a_program(program: Program, start: Start, folder: Path, options: list[str], takes: int, is_left: bool) -> None:
     script = program(

@@ -175,7 +175,7 @@ def test_run_that_is_active_already(program: Program, start: Start, folder: Path
     assert repr(first) == "SPMDRun('same', active)"
     with pytest.raises(SPMDError, match="the run same is already active, with its files in .*logs\n.*run_id or log_dir"):
         start(ends, run_id="same", log_dir=str(folder / "logs"))
-    # Other files, or another name.
+    # A run with other files, or another name.
     start(ends, run_id="same", log_dir="others").result.get()
     start(ends, run_id="other", log_dir="logs").result.get()
     (folder / "fifo").write_text("")
@@ -200,7 +200,7 @@ def test_first_rank_that_fails_is_the_headline(program: Program, start: Start) -
     assert "3 ranks were ended in consequence" in str(raised.value)
 
 
-# Rank 1 raises, and the others fail by its connections: those close when it leaves, or while its exception is on its way.
+# Rank 1 raises, and the connections of the others fail: they close when it ends, or while its exception is in flight.
 LEAVES = {
     "ends at once": """
         if rank == "1":
@@ -336,7 +336,7 @@ def test_log_and_procs_while_it_runs(program: Program, start: Start) -> None:
 def _log(running: SPMDRun, rank: int) -> str:
     try:
         return running.log(rank).get()
-    except SPMDError:  # the ranks are not there yet
+    except SPMDError:  # the ranks do not exist yet
         return ""
 
 

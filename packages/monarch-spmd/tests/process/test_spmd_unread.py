@@ -36,7 +36,7 @@ def has_ended(running: SPMDRun) -> bool:
 def test_collected_run_that_has_failed_is_reported_once(program: Program, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     running = start(program("raise ValueError('bad')"), run_id="r")
     eventually("its end", partial(has_ended, running))
-    # The list of active runs lets go of it when the next one begins.
+    # The list of active runs drops it when the next one begins.
     start(program("", "good.py")).result.get()
     gc.collect()
     assert not caplog.records

@@ -33,7 +33,7 @@ def start(folder: Path) -> Iterator[Start]:
         pytest.skip("there is no environment with torch: python -m tools.side_venv torch")
     mark = uuid.uuid4().hex
     environment = {**os.environ, "PYTHONPATH": str(side_venv.site_packages(python)), VARIABLE: mark, "PYTHONUNBUFFERED": "1"}
-    # What a launch around this one has set is not the example's.
+    # Variables of an outer launch are not the example's.
     for name in ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE"):
         environment.pop(name, None)
     started: list[subprocess.Popen[str]] = []
@@ -117,7 +117,7 @@ def test_accelerate_finds_the_ranks(start: Start) -> None:
 def test_killed_replica_group_comes_back(start: Start) -> None:
     text = printed_by(start("replica_groups/main.py"))
     assert "group 1: rank 1 dies at step 20" in text
-    # The others went on before it was there again, and all three after that.
+    # The other groups continued before it was there again, and all three after that.
     assert [groups for _, groups in re.findall(r"quorum (\d+) at step \d+: groups ([\d, ]+)", text)] == ["0, 1, 2", "0, 2", "0, 1, 2"]
     steps = [int(step) for step in re.findall(r"quorum \d+ at step (\d+)", text)]
     back = re.search(r"group 1: attempt 1 goes on at step (\d+), from group 0", text)
@@ -156,4 +156,4 @@ def test_ctrl_c_ends_all_of_it(start: Start, example: str) -> None:
     text, _ = process.communicate()
     assert process.returncode == -signal.SIGINT, text
     assert text.count("KeyboardInterrupt\n") == 1
-    assert "does not exist" not in text  # files of the example are there until its ranks have ended
+    assert "does not exist" not in text  # files of the example exist until its ranks have ended

@@ -51,7 +51,7 @@ if rank == 0:
 if world_size > 1:
     dist.destroy_process_group()
 """
-# A client in a network namespace; what it runs is as in a process of the user.
+# A client in a network namespace; its code is the same as in a process of the user.
 CLIENT = """
 import json, os, sys
 from monarch.actor import attach_to_workers
@@ -137,7 +137,7 @@ def test_fsdp2_on_two_ranks(torch_env: dict[str, str], program: Program, folder:
         assert losses[-1] < losses[0] / 2, losses
 
 
-# With DDP, connections stay until the process ends. A program that tidies up closes them before it, and the others may be gone first.
+# With DDP, connections stay until the process ends. A program that cleans up closes them before that, and the others may have ended first.
 FAULTS = {
     "ddp": """
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))

@@ -19,7 +19,7 @@ from monarch.spmd import run
 pytestmark = pytest.mark.timeout(120)
 Program = Callable[[str], str]
 Found = dict[str, dict[str, str]]
-# Of each attempt and rank. With restarts, rank 1 of the first attempt fails once all ranks have written what they have.
+# Written by each attempt and rank. With restarts, rank 1 of the first attempt fails once all ranks have written their variables.
 WRITES = """
 import json, os, signal, sys
 folder, restarts = sys.argv[1:]
@@ -34,11 +34,11 @@ if restarts != "0" and count == "0":
     open(f"{folder}/fifo", "w").close()
     signal.pause()
 """
-# What launchers may have to say to ranks, by the beginnings of names; Python and others change more variables.
+# Prefixes of the variables with which launchers inform ranks; Python and others change more variables.
 FAMILIES = ("MASTER_", "RANK", "LOCAL_", "WORLD_", "GROUP_", "ROLE_", "TORCH", "OMP_", "CUDA_", "HIP_", "NCCL_", "GLOO_", "PET_")
-# They differ from one run to the next.
+# These differ from one run to the next.
 OWN = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE")
-# Of torchrun alone: a choice for NCCL, and a message from its agent to its parts.
+# Variables of torchrun alone: a choice for NCCL, and a message from its agent to its parts.
 THEIRS = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCHELASTIC_SIGNALS_TO_HANDLE")
 
 
@@ -46,7 +46,7 @@ THEIRS = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCHELASTIC_SIGNALS_TO_HANDLE")
 def base(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The environment of the launchers."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    # Else the store of its agent is the ranks' as well, which have USE_AGENT_STORE then; ours has no agent of that kind.
+    # Otherwise the store of its agent is the ranks' as well, which have USE_AGENT_STORE then; Monarch has no agent of that kind.
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     return dict(os.environ)
 
@@ -121,7 +121,7 @@ def test_ranks_of_two_hosts(torch_python: Path, program: Program, folder: Path, 
     same(found(theirs, base), found(ours, base))
 
 
-# Words that may stand for something of a rank, and some that stand for themselves.
+# Words that may be replaced by a value of a rank, and some that are not.
 WORDS = (
     *(
         "$local_rank",
@@ -170,7 +170,7 @@ def test_local_rank_in_words(torch_python: Path, folder: Path, options: list[str
     for local_rank in (0, 1):
         for name in (f"words.{local_rank}.py", f"words_{local_rank}.py"):
             (folder / name).write_text(WRITES_WORDS)
-    # Of a command, the name is no macro.
+    # In a command, the name is no macro.
     (folder / "$local_rank").write_text(f"#!{torch_python}\n{WRITES_WORDS}")
     (folder / "$local_rank").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")

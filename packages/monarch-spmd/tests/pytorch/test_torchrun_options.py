@@ -50,7 +50,7 @@ VALUES: dict[str, tuple[str, ...]] = {
 }
 FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")
 LETTERS = {"redirects": "-r", "tee": "-t", "module": "-m"}
-# What ours says otherwise, and why.
+# Options that Monarch treats differently, and the reasons.
 DIFFERENT: dict[tuple[str, ...], str] = {
     ("--nproc-per-node=0",): "torchrun refuses it when it starts",
     ("--nproc-per-node=-1",): "torchrun refuses it when it starts",

@@ -26,7 +26,7 @@ GARBAGE = [
     b"x" * (3 << 20),
     *(json.dumps({**PROMPT, name: value}).encode() + b"\n" for name, value in (("line", "x"), ("prompt", {}), ("more", 1))),
     b'{"prompt": "p"}\n',
-    # A text, and then something that is too long to be a line.
+    # A text, and then data that is too long for a line.
     b'{"text": "x"}\n[]\n' + b"y" * (3 << 20),
 ]
 
@@ -50,7 +50,7 @@ def test_garbage_ends_its_connection_without_a_traceback(sent: bytes) -> None:
                 one.shutdown(socket.SHUT_WR)
                 assert await loop.sock_recv(one, 1) == b""
             except (BrokenPipeError, ConnectionResetError):
-                pass  # the other end did not read all
+                pass  # the other end did not read everything
             while breakpoints.is_standing:  # polls: no event of the socket is later than this
                 await asyncio.sleep(0)
         finally:

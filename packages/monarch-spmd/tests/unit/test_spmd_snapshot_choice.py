@@ -79,7 +79,7 @@ def test_a_lost_host_leaves_a_complete_snapshot(keep: int, order: list[int]) -> 
     hosts: list[dict[int, set[Key]]] = [{0: set(), 1: set()}, {0: set(), 1: set()}]
     complete: list[Key] = []
     for rank in order:
-        # A rank is at most one step ahead: a training step needs all of them.
+        # A rank is at most one step before the others: a training step needs all of them.
         if next_step[rank] > next_step[1 - rank]:
             continue
         key = Key(0, next_step[rank])

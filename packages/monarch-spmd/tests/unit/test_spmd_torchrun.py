@@ -38,7 +38,7 @@ from monarch.spmd.torchrun import OPTIONS, LaunchSpec, Option, Streams, parse_to
         (["--tee=1:3"], {"tees": {1: Streams.BOTH}}),
         (["-mr", "1"], {"kind": "module", "redirects": {None: Streams.OUT}}),
         (["-mt=2"], {"kind": "module", "tees": {None: Streams.ERR}}),
-        # A path comes before the other two.
+        # A path has precedence over the other two.
         (["--run-path", "-m", "--no-python"], {"kind": "path"}),
         (["--virtual_local_rank"], {"virtual_local_rank": True}),
         (["--role", "-4"], {"role": "-4"}),
@@ -60,7 +60,7 @@ from monarch.spmd.torchrun import OPTIONS, LaunchSpec, Option, Streams, parse_to
             ["--duplicate-stdout-filters=a", "--duplicate_stderr_filters=b"],
             {"needless": ("--duplicate-stdout-filters", "--duplicate_stderr_filters")},
         ),
-        # The last one counts, and a name is cut short where it is one option.
+        # The last option counts, and a unique prefix is a valid name.
         (["--nnod=2", "--nnodes=5"], {"min_hosts": 5, "max_hosts": 5, "has_hosts": True}),
     ],
 )
@@ -112,7 +112,7 @@ def test_what_an_option_does_not_allow(args: list[str], text: str) -> None:
     assert str(caught.value).startswith(text)
 
 
-# By option, values that it does not allow: as a word of its own, after `=` and in the variable they are refused alike.
+# By option, its invalid values: they are refused alike as a separate word, after `=` and in the variable.
 REFUSED: dict[str, tuple[str, ...]] = {
     "nnodes": ("", " ", "0", "-1", "1.0", "x", "2:", ":2", "2:1", "0:1", "1:2:3", "1-2", "1e1", "9" * 20, "1" * 5000),
     "nproc-per-node": ("", "0", "-1", "1.5", "GPU", "gpus", "xpu", "1:2", "9" * 20),

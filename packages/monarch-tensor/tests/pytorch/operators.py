@@ -20,7 +20,7 @@ from monarch import tensor as mt
 SAMPLES = 2
 # The seed that functions of torch's samples set themselves, on the controller.
 SEED = 42
-# What names the operator that needs data, or has no fake implementation.
+# The name of an operator that needs data, or has no fake implementation.
 _NAMED = re.compile(r"[a-z_]+\.\w+\.\w+[: ]|a number or truth value of it \(`item\(\)`")
 _TYPES = (torch.float32, torch.int64, torch.complex64, torch.float8_e4m3fn)
 

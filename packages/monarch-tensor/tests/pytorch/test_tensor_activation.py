@@ -11,7 +11,7 @@ from monarch.tensor import Stream, TensorMeshError, get_active_mesh, get_active_
 
 pytestmark = pytest.mark.timeout(180)
 
-# Where nothing has begun, or nothing is left to be done. Before the first instruction of `__exit__` no code can act.
+# Functions in which nothing has begun, or nothing is left to do. No code can act before the first instruction of `__exit__`.
 OUT_OF_REACH = ("__enter__", "__exit__")
 
 

@@ -94,5 +94,5 @@ def test_displaced_signatures_are_forgotten_by_the_workers(mesh, monkeypatch):
     mesh.controller.cache.clear()
     for n in range(100):
         assert inspect(torch.zeros(n)).shape == (n,)
-    # Those in the table, those that have just gone, and what else the mesh has used.
+    # The definitions in the table, those that have just gone, and others that the mesh has used.
     assert len(mesh.controller._known_definitions) - len(mesh.controller.kept) < 60

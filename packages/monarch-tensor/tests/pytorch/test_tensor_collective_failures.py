@@ -101,7 +101,7 @@ def test_a_rank_without_data_and_without_room_keeps_no_other_waiting(mesh):
 
 @pytest.mark.parametrize("name", ["_Combining", "_Stacking"])
 def test_no_rank_takes_part_in_the_collective_of_another(mesh, name):
-    # One rank fails where the other has succeeded, and goes on with another group.
+    # One rank fails, the other succeeds and continues with another group.
     break_on(mesh.rank("gpus"), name, "run", True)
     first, second = of_both(torch.ones(2).reduce("gpus", "stack" if name == "_Stacking" else "sum"))
     # The flag after the data of "stack" is a collective too.

@@ -157,7 +157,7 @@ def test_every_adverb_takes_tensors(mesh, actors):
     assert inspect(t, gpus=1).tolist() == [6]
     assert values(as_endpoint(actors.method).call(t)) == [[5], [6]]
     assert values(actors.by_port.call(t)) == [5, 6]
-    # What was handed over is in no table any more, on no rank.
+    # Tensors that were handed over are in no table any more, on no rank.
     del t
     actors.keep.call(None).get()
     assert table(mesh) == [0, 0]
@@ -446,6 +446,6 @@ def test_a_proc_that_dies_in_an_endpoint(monkeypatch):
         with pytest.raises((SupervisionError, RemoteException)):
             inspect(out)
     assert noticed.acquire(timeout=60)
-    # Two meshes of two actors fail. Those that an exception has shown before may be left out.
+    # Two meshes of two actors fail. Failures that an exception has shown before may be left out.
     for _ in range(3):
         noticed.acquire(timeout=5)

@@ -187,7 +187,7 @@ def test_a_failure_that_nothing_fetches_is_logged_once(mesh):
     try:
         bad = failing(4)
         assert logged.wait(60)
-        # The second time nothing is left to log.
+        # The second call has nothing left to log.
         mesh.controller.failures._log()
     finally:
         logging.getLogger("monarch.tensor").removeHandler(handler)
@@ -336,7 +336,7 @@ def test_a_killed_worker_ends_fetches_with_its_rank(monkeypatch):
         os.kill(pids[1], signal.SIGKILL)
         with pytest.raises(SupervisionError, match="SIGKILL|signal 9|killed"):
             inspect(t, gpus=1)
-        # The other one waits for no collective with it.
+        # The other rank waits for no collective with it.
         with pytest.raises((SupervisionError, RemoteException, TensorMeshError)):
             for _ in range(100):
                 inspect(torch.ones(2).reduce("gpus"))
@@ -416,7 +416,7 @@ def test_check_raises_one_failure_after_the_other(mesh):
 def test_the_line_of_a_failure_is_known_long_after_it(mesh):
     bad = failing()
     x = torch.zeros(1)
-    for _ in range(20_000):  # more than the lines of which are remembered
+    for _ in range(20_000):  # more than the number of operations whose lines are kept
         x = x + 1
     with pytest.raises(RemoteException) as e:
         inspect(bad)

@@ -223,13 +223,13 @@ def test_random_graphs(program: list[tuple[int, int, int]], choices: list[int], 
     try:
         expected = torch.autograd.grad(roots, tensors, seeds, retain_graph=True, allow_unused=True)
     except RuntimeError as e:
-        # A saved tensor that was written to afterwards.
+        # A saved tensor that was changed afterwards.
         try:
             found = list(grad_generator(roots, tensors, seeds))
         except RuntimeError as ours:
             assert str(ours)[:40] == str(e)[:40]
         else:
-            # For a result that nothing uses, of an operator with several, the engine runs what is above the operator.
+            # For an unused result of an operator with several results, the engine runs the nodes above the operator.
             assert None in found
         return
     order = gradient_execution_order(roots, tensors)
@@ -336,7 +336,7 @@ def test_hooks_run_once() -> None:
     other, others = hooked(logs[1])
     last, *expected = torch.autograd.grad(total, tensors)
     found = list(grad_generator(other, others))
-    # What torch returns for a tensor depends: here it is the gradient from before the hooks of the tensor.
+    # Torch's result for a tensor depends on its version: here it is the gradient before the hooks of the tensor.
     torch.testing.assert_close(found, [last * 5, *expected[:2], expected[2] * 3] if VERSION >= (2, 5) else [last, *expected])
     assert sorted(logs[0]) == sorted(logs[1]) == ["a", "last", "middle", "total"]
     torch.testing.assert_close(others[3].grad, tensors[3].grad)

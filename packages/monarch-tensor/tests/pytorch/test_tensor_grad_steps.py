@@ -178,7 +178,7 @@ def test_saved_tensors_are_freed_step_by_step() -> None:
     total = value.sum()
     del value
     counts = [sum(one() is not None for one in held) for _ in grad_generator(total, reversed(weights))]
-    # Of each result the node above alone keeps a reference, which it loses when it runs.
+    # Only the node above keeps a reference to each result, which it drops when it runs.
     assert counts == [1, 0, 0]
 
 

@@ -12,7 +12,7 @@ from tools.code_blocks import blocks
 from tools.notebook import execute
 from tools.project import ROOT
 
-# The kernel, torch, and the processes of the guide start on a busy machine.
+# Seconds: the kernel, torch, and the processes of the guide start on a busy machine.
 SECONDS = 300
 
 pytestmark = pytest.mark.timeout(SECONDS + 20)
@@ -32,5 +32,5 @@ def test_the_guide_is_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
         assert cell.execution_count, cell.source
         for output in cell.outputs:
             assert output.output_type != "error", (cell.source, output)
-            # A cell can await, where a script cannot: the first one that waits instead gets this hint.
+            # A cell can await, unlike a script: the first cell that waits instead gets this hint.
             assert output.get("name") != "stderr" or "get() blocks the active event loop" in output.text, (cell.source, output)

@@ -12,10 +12,10 @@ from monarch.tensor import coalescing, fetch_shard, get_active_mesh, inspect, ou
 
 pytestmark = pytest.mark.timeout(180)
 
-# What issues and sends commands, and what a message is taken apart and put together by.
+# Modules that issue and send commands, and that pickle and unpickle messages.
 OWN = ("tensor/controller.py", "tensor/outbox.py", "tensor/commands.py")
 FILES = (*OWN, "tensor/fetch.py", "pickle/tensor.py", "utils/_python_dispatch.py")
-# What no signal breaks off. The first instruction of an `__exit__` is out of reach of its own code.
+# Functions that no signal interrupts. The first instruction of an `__exit__` is out of reach of its own code.
 ATOMIC = ("_take", "commit", "__exit__")
 
 
@@ -76,7 +76,7 @@ def test_no_command_is_lost_or_executed_twice_where_ctrl_c_comes(mesh):
             for _ in issue(t, 12):
                 expected += 1
             inspect(t)
-        # That of the interrupt itself may be there or not.
+        # The result of the interrupted operation itself may be there or not.
         assert int(inspect(t)) - expected in (0, 1), n
         assert get_active_mesh() == mesh and len(_get_current_dispatch_mode_stack()) == 1
         if not at.done:
@@ -87,7 +87,7 @@ def test_no_command_is_lost_or_executed_twice_where_ctrl_c_comes(mesh):
 def test_definitions_of_a_batch_that_ctrl_c_breaks_off_are_sent(mesh):
     for n in points(3_000, 11):
         with suppress(KeyboardInterrupt), At(n, interrupt) as at:
-            # Shapes that are new: the batch has their definitions.
+            # The shapes are new: the batch has their definitions.
             t = torch.zeros(n + 1, 2)
             inspect(t.add_(1))
         for _ in range(2):
@@ -107,7 +107,7 @@ def test_a_handler_that_uses_tensors_disturbs_nothing(mesh, what):
     def handler():
         nonlocal handled
         handled += 1
-        # A handler that runs within a dispatch has no mode: it activates the mesh itself, as a program has to that knows nothing of it.
+        # A handler that runs within a dispatch has no mode: it activates the mesh itself, as a program without knowledge of it must.
         with mesh.activate():
             if what == "same tensor":
                 t.add_(1)
@@ -157,7 +157,7 @@ def test_a_batch_that_is_sent_again_is_executed_once(mesh):
         send(*args)
         raise KeyboardInterrupt
 
-    # The thread that sends what is old is kept out.
+    # The thread that sends old commands is blocked.
     with mesh.controller.lock:
         mesh.controller._run = interrupted
         with pytest.raises(KeyboardInterrupt):

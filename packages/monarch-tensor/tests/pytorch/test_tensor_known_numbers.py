@@ -90,7 +90,7 @@ def test_numbers_in_the_place_of_tensors_are_constants_of_one_definition(mesh):
         total = total + i * 0.25
     assert len(cache) <= before + 1
     assert inspect(total).tolist() == [0.25 * 190] * 2
-    # The kind of the number decides on the type of the result.
+    # The kind of the number decides the type of the result.
     assert (torch.ones(2, dtype=torch.int64) + 1).dtype == torch.int64
     assert (torch.ones(2, dtype=torch.int64) + 1.0).dtype == torch.float32
 

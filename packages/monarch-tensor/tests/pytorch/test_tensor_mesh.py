@@ -226,7 +226,7 @@ def test_what_dies_is_freed_on_the_workers(mesh):
 
 def test_tensors_collected_after_their_place_are_freed(mesh):
     before = entries(mesh)
-    # The collector takes what it has not seen before in the order in which it was made: first the place.
+    # The collector visits new objects in the order of their creation: the place comes first.
     with no_collection():
         with mesh.slice(gpus=1).activate():
             part = torch.ones(2)

@@ -26,9 +26,9 @@ _LAZY = "torch's implementation without data does not conjugate the result lazil
 _NO_VALUES = "its result has no values yet"
 _STRIDES = "torch's implementations with and without data give other strides"
 
-# What is left out. All other operators, their variants and their gradients are compared: form, shapes, types, strides and values on each
-# rank. Samples for which the operator fails on this process are no question to the mesh, and neither is an operator that this device
-# lacks. One that the mesh refuses with `TensorMeshError` names an operator in it, and fails for torch's own tensors without data.
+# Operators that are left out. All others, their variants and their gradients are compared: form, shapes, types, strides and values on each
+# rank. A sample for which the operator fails on this process is skipped, and so is an operator that this device lacks. If the mesh refuses
+# one with `TensorMeshError`, the error names an operator in it, and torch's own tensors without data fail too.
 LEFT_OUT = {
     "addbmm in place": _STRICTER,
     "linalg.lu_solve with out=": _LAZY,
@@ -52,7 +52,7 @@ if torch.__version__.startswith("2.8."):
         STRIDES_LEFT_OUT |= {_name: _STRIDES, f"{_name} with out=": _STRIDES}
     STRIDES_LEFT_OUT |= {"fft.hfft backward": _STRIDES, "fft.irfft backward": _STRIDES}
 
-# Among those that need data.
+# Some of the operators that need data.
 NEED_DATA = {"allclose", "equal", "masked_select", "nonzero", "unique", "bincount"}
 
 
@@ -92,7 +92,7 @@ def compare_all(
     assert not problems, "\n".join(problems)
     if not requires_grad and dtype is None:
         assert refused >= NEED_DATA & {operators.full_name(i) for i in infos}
-    # The tables of the workers have no entry that no tensor refers to.
+    # Each entry of the workers' tables has a tensor that refers to it.
     gc.collect()
     mesh.check()
     assert set(mesh.controller.workers.size_of_table.call().get().values()) == {0}

@@ -327,7 +327,7 @@ def test_generator_runs_each_node_on_the_mesh_of_its_gradient(mesh: DeviceMesh) 
         moved = crossing(second, seen)(hidden)
     with second.activate():
         loss = (moved * factor).sum()
-    # No mesh is active here, and another one there.
+    # No mesh is active here, and another one is active there.
     with no_mesh.activate():
         gradients = list(grad_generator(loss, [factor, weight]))
         assert active.mesh is None
@@ -390,7 +390,7 @@ def slow(x):
 
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 8), (4, 8), (8, 32)])
 def test_no_schedule_waits_for_gradients_with_activations(stages, microbatches):
-    # In the simulated time a forward takes 1 s, a backward 2 s, and nothing else takes any.
+    # In the simulated time a forward takes 1 s, a backward 2 s, and all else takes no time.
     free = Link(1e30, 0.0)
     costs = CostModel(1e30, 1e30, 1e30, 0.0, free, free, free, 0.0, {"forward": 1.0, "backward": 2.0})
     seconds = {}
@@ -407,5 +407,5 @@ def test_no_schedule_waits_for_gradients_with_activations(stages, microbatches):
         pipeline.run(x, y)
         seconds[schedule] = simulator.estimate().seconds
     assert max(seconds.values()) <= min(seconds.values()) + 1e-6
-    # A stage is idle while the first microbatch comes to it, and while the last one goes.
+    # A stage is idle while the first microbatch comes to it, and while the last one leaves.
     assert seconds["gpipe"] == pytest.approx((microbatches + stages - 1) * 3, abs=stages)

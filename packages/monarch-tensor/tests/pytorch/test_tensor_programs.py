@@ -17,7 +17,7 @@ from torch.utils import _pytree
 from monarch import tensor as mt
 from monarch.actor import ProcMesh, this_host
 
-# Torch warns once a process, wherever that is.
+# Torch warns once per process, at any place.
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:Casting complex values to real")]
 
 RANKS = 2
@@ -25,7 +25,7 @@ TYPES = (torch.float32, torch.int64, torch.bool, torch.bfloat16, torch.complex64
 SHAPES = ((), (2,), (3,), (2, 3), (3, 2), (2, 2, 2), (1, 4), (0, 2))
 One = Callable[[Any], Any]
 Two = Callable[[Any, Any], Any]
-# What torch raises for calls that make no sense.
+# Torch's exceptions for invalid calls.
 _REFUSED = (RuntimeError, IndexError, TypeError, ValueError)
 
 
@@ -262,7 +262,7 @@ class Program:
             lambda x: x.squeeze_(),
             lambda x: x.unsqueeze_(c % 2),
             lambda x: x.swapaxes_(0, 1),
-            # The memory is new from somewhere on.
+            # A part of the memory is new.
             lambda x: x.resize_(c % 8).fill_(c % 3),
             lambda x: x.resize_(2, c % 3).zero_(),
             lambda x: x.as_strided_((2,), (1,), c % 2),
@@ -408,7 +408,7 @@ class Program:
         if b % 2:
             lending.borrow.drop()
         else:
-            # It ends with its last reference.
+            # The borrow ends with its last reference.
             lending.borrow = None
             self.mesh.check()
         lending.lent.state = "DROPPED"
@@ -427,7 +427,7 @@ class Program:
 
     def check(self) -> None:
         while self.lendings:  # polls: no, each pass ends one
-            # The last one: a borrow ends after those that were made of it.
+            # The last borrow ends first: a borrow ends after those that were made from it.
             self.do_return(len(self.lendings) - 1, 1, 0)
         self.mesh.check()
         live = [s for s in self.slots if s.memory.state != "DROPPED"]
@@ -491,7 +491,7 @@ def table_sizes(mesh: Any) -> set[int]:
 @pytest.fixture(scope="module")
 def procs() -> Iterator[ProcMesh]:
     made = this_host().spawn_procs({"gpus": RANKS})
-    # A collection looks at what the programs make, and not at all of torch.
+    # The collection visits objects of the programs, and none of torch.
     gc.collect()
     gc.freeze()
     yield made
@@ -499,7 +499,7 @@ def procs() -> Iterator[ProcMesh]:
     made.stop().get()
 
 
-# Some come often.
+# Some steps are frequent.
 OFTEN = ["make", "binary", "view", "view", "write", "write", "relay", "reduce", "borrow"]
 NAMES = [*(n.removeprefix("do_") for n in dir(Program) if n.startswith("do_")), *OFTEN]
 numbers = st.integers(0, 999)

@@ -293,7 +293,7 @@ def test_a_recomputation_draws_the_numbers_of_the_first_pass(mesh):
     manual_seed(3)
     out, grad = masked(use_reentrant=False, context_fn=random.checkpoint_contexts)
     assert out.equal(grad) and 0.0 in out
-    # What is drawn afterwards is not drawn again.
+    # Numbers that are drawn afterwards are not drawn again.
     torch.rand(1)
     assert inspect(torch.rand(1)).item() == expected
 

@@ -159,7 +159,7 @@ def test_threads_record_at_the_same_time(mesh):
     @compile
     def step(x, by):
         half = x * by
-        # Both record, and neither has what the other does.
+        # Both threads record, and neither recording has commands of the other.
         barrier.wait()
         freed = half + 1
         del freed
@@ -251,7 +251,7 @@ def test_gradients_that_a_recording_leaves_are_those_of_each_call(mesh):
         found.append(inspect(w.grad).item())
     assert found == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
-    # A gradient that is gone before each call is made by none of the replays.
+    # No replay makes a gradient that is gone before each call.
     @compile
     def backward(x):
         (w * x).sum().backward()

@@ -116,7 +116,7 @@ def test_no_rank_waits_for_one_that_cannot_take_part(mesh, first, how, which):
         found, own = of_both(summed(broken, group, rank)), "ZeroDivisionError: integer division or modulo by zero"
     else:
         found, own = of_both(summed(torch.ones(1), group, rank, which)), "ValueError: not today"
-    # Where it has not come to the group, the others wait in a request.
+    # If this rank has not come to the group, the others wait in a request.
     assert found[which] == own and found[1 - which].endswith(f": rank {which} could not take part: {own}")
     assert of_both(summed(torch.ones(1), group, rank)) == [[2.0]] * 2
 
@@ -162,7 +162,7 @@ def test_a_stop_lets_functions_that_were_called_end(tmp_path: Path):
         inspect(torch.ones(1))
         for _ in range(50):
             note.broadcast(str(path))
-        # What is in the batch at the stop has not been sent.
+        # Commands in the batch at the stop have not been sent.
         mesh.controller.flush()
     own.stop().get()
     assert path.stat().st_size == 50

@@ -179,11 +179,11 @@ def test_moves_are_trees():
         x = torch.empty(1000)
         x.slice_mesh(gpu=0).to_mesh(sim.mesh.slice(gpu=2))
         found = sim.estimate()
-        # Ranks 0 and 2 have a part in it, the others go on.
+        # Ranks 0 and 2 take part in it, the others continue.
         assert found.members == [[0], [1, 3], [2]]
         assert [us(found.end.get((g, 0), 0)) for g in range(3)] == [15, 0, 15]
         x.slice_mesh(gpu=0).to_mesh(sim.mesh)
-        # Itself and three others: two rounds.
+        # The rank itself and three others: two rounds.
         assert us(sim.estimate().seconds) == 15 + 1 + 2 * 14
 
 
@@ -217,7 +217,7 @@ def test_streams_run_beside_each_other_but_for_borrows():
         with beside.activate():
             torch.empty(4).sin()
         x.cos()
-        # Beside each other.
+        # The two run side by side.
         assert us(sim.estimate().seconds) == 100
         x.cos()
         theirs, borrow = beside.borrow(x)
@@ -227,7 +227,7 @@ def test_streams_run_beside_each_other_but_for_borrows():
         assert [us(found.end[0, s]) for s in (0, 1)] == [20, 110]
         x.cos()
         borrow.drop()
-        # The owner waits for the end of the borrow, and not for what comes after it.
+        # The owner waits for the end of the borrow, and not for later commands.
         with beside.activate():
             torch.empty(4).sin()
         x.cos()
@@ -435,7 +435,7 @@ def test_the_graph():
     assert node["outputs"][0]["tensor"] == 2 and node["stream"] == "main"
     assert node["mesh"] == {"labels": ["host", "gpu"], "offset": 0, "sizes": [1, 2], "strides": [2, 1]}
     edges = {(e["from"], e["to"], e["kind"]) for e in graph["edges"]}
-    # `x * 2` reads what was written through the view.
+    # `x * 2` reads the numbers that were written through the view.
     assert {(0, 2, "data"), (2, 3, "data"), (3, 6, "data"), (3, 7, "data"), (4, 5, "order"), (0, 1, "order"), (5, 6, "order")} <= edges
     assert (3, 5, "order") not in edges
     json.dumps(graph)
@@ -537,7 +537,7 @@ def test_a_mesh_of_workers_has_no_estimate(procs):
     with simulated(procs) as pretended:
         assert pretended.controller is not mesh.controller
         torch.ones(2)
-    # Outside of a simulated mesh the procs are those with workers.
+    # Outside of a simulated mesh the procs have real workers.
     with procs.activate() as again:
         assert again == mesh
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from monarch.spmd.torchrun import LaunchSpec
 
 INTERRUPTED = 130
-# A rank that was killed counts as 128 plus its signal.
+# The exit code for other failures. A killed rank counts as 128 plus its signal.
 _OTHER = 1
-# Entry points of other wheels: functions that give hosts, with the name of what they belong to, or None.
+# Entry points of other wheels: functions that return hosts, with the name of their job, or None.
 GROUP = "monarch.run"
 _HELP = """Runs a program on every rank, as torchrun would: on the hosts of the current job, without one on this machine.
 
@@ -86,7 +86,7 @@ def _current_hosts() -> Any:
 
     for name in entry_names(GROUP):
         entry = load_entry(GROUP, name)
-        # `monarch doctor` names a broken one.
+        # `monarch doctor` names a broken entry point.
         if entry is not None and not isinstance(entry, BrokenEntry) and (found := entry.value()) is not None:
             return found
     return None

@@ -23,7 +23,7 @@ _FAMILIES = {
     AddrType.IPv4: (socket.AF_INET,),
     AddrType.IPv6: (socket.AF_INET6,),
 }
-# Addresses for documentation (RFC 5737, RFC 3849): a socket that is connected to one has the address from which this host speaks to others.
+# Addresses for documentation (RFC 5737, RFC 3849): a socket that is connected to one has the address from which this host reaches others.
 _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 
@@ -103,7 +103,7 @@ class ReservedPort:
 
 
 def _bound() -> socket.socket:
-    # For both families where the host has both.
+    # Both families are tried if the host has both.
     for family in (socket.AF_INET6, socket.AF_INET):
         try:
             made = socket.socket(family, socket.SOCK_STREAM)

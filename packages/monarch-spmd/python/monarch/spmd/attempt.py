@@ -26,22 +26,22 @@ from monarch.spmd.torchrun import LaunchSpec
 if TYPE_CHECKING:
     from monarch.actor import ProcMesh
 
-# Lines of each rank that `log` and failures have.
+# Lines of each rank in `log` and in failures.
 KEPT_LINES = 1000
 _IN_FAILURE = 20
 _LONGEST_LINE = 2000
-# After SIGKILL, seconds that a host may take to report the ends of its ranks; then its procs are stopped all the same.
+# Seconds after SIGKILL for a host to report the ends of its ranks; then its procs are stopped all the same.
 _REPORT_S = 5.0
-# A day: clocks and timers have limits of their own.
+# Seconds of a day: clocks and timers have limits of their own.
 _MOST_GRACE_S = 24 * 3600
 _PORT_TAKEN = ("EADDRINUSE", "Address already in use", "address already in use")
-# What the exceptions of gloo, NCCL, the store of PyTorch and Python say where the other end of a connection has gone.
+# Texts in the exceptions of gloo, NCCL, the store of PyTorch and Python for a connection whose other end is gone.
 _LOST_CONNECTION = re.compile(
     r"(?:BrokenPipe|ConnectionReset|ConnectionAborted)Error\b|ncclRemoteError|DistNetworkError|pair closure"
     r"|connection (?:was )?(?:likely )?(?:closed|reset)|broken pipe|remote process exit",
     re.IGNORECASE,
 )
-# Reasons of core for the end of a proc, as kinds of failures; all others are those of a host that is gone.
+# Core's reasons for the end of a proc, as kinds of failures; all others mean a lost host.
 _KINDS: dict[str, FailureKind] = {"signal": "signal", "oom": "oom", "exit_code": "exit", "returned": "exit"}
 
 
@@ -57,9 +57,9 @@ class Plan:
     log_dir: str | None
     record_dir: str
     run_id: str
-    # What no other run of this client may have meanwhile: the place of its files, and its name.
+    # The key that no other run of this client may have meanwhile: the place of its files, and its name.
     key: tuple[str, str]
-    # Whether other runs of this client were active when this one began: then what appears here has its name.
+    # Whether other runs of this client were active when this one began: then its output has its name.
     shows_run_id: bool = False
 
     @property
@@ -85,7 +85,7 @@ class LiveRank:
     host_number: int
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     started: Started | None = None
-    # The host's clock less that of this process, seconds.
+    # The host's clock minus that of this process, in seconds.
     offset: float = 0.0
     ended: Ended | None = None
     lost: SupervisionError | None = None
@@ -131,7 +131,7 @@ class RunningAttempt:
                 await self._follow_all()
             return self._failure()
         finally:
-            # Together: a lost host does not delay the stop of the procs on the others.
+            # All meshes stop together: a lost host does not delay the procs on the others.
             await asyncio.gather(*(stop_procs(mesh, "the attempt has ended") for mesh in self.meshes))
             self.meshes = []
 
@@ -276,7 +276,7 @@ class RunningAttempt:
             while rank.ended is None:
                 chunks, ended = await coming
                 if ended is None:
-                    # On its way while this is being written.
+                    # The next output is in flight while this one is written.
                     coming = rank.actor.read.call_one()
                 if chunks:
                     self._progress = time.monotonic()
@@ -309,7 +309,7 @@ class RunningAttempt:
         failed = {one.rank for one in failures}
         consequences = sum(1 for rank in self.ranks if rank.number not in failed and (rank.ended is None or rank.ended.was_ended))
         if not failures and self._stacks:
-            # Ranks that went on in the meantime, and succeeded, do not hang.
+            # Ranks that continued in the meantime, and succeeded, do not hang.
             failures = [self._hang(rank) for rank in self.ranks if rank.ended is None or rank.ended.was_ended]
             consequences = 0
         if not failures and not self._stop.is_set():
@@ -339,7 +339,7 @@ class RunningAttempt:
         failure = _failure_of(rank)._replace(at=at)
         if rank.ended is None or not rank.ended.was_ended:
             return failure
-        # The code that the exception would have left.
+        # The exit code that the exception would have produced.
         return failure._replace(kind="exception", exitcode=1, reason=ExitReason("exit_code", code=1, detail=failure.message))
 
     def _hang(self, rank: LiveRank) -> RankFailure:
@@ -399,7 +399,7 @@ def _kind(ended: Ended) -> tuple[FailureKind, ExitReason]:
     if ended.was_out_of_memory:
         return "oom", ExitReason("oom", signal=-ended.code)
     if ended.code == -signal.SIGINT and ended.message:
-        # A KeyboardInterrupt of the program's own, with which the interpreter ends by this signal.
+        # A KeyboardInterrupt of the program's own, for which the interpreter ends by this signal.
         return "exception", ExitReason("signal", signal=signal.SIGINT, detail=ended.message)
     if ended.code < 0:
         return "signal", ExitReason("signal", signal=-ended.code)

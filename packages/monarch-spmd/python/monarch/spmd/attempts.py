@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-# Attempts that lose the port to another program between its choice and its use; they are no failures of the program.
+# The most attempts that lose the port to another program between its choice and its use; these are no failures of the program.
 _PORT_ATTEMPTS = 3
 
-# How long a job may take where the run needs its hosts, and where it could go on without; and how long a spare host, to have a proc.
+# Seconds for a job to heal if the run needs its hosts, and if it could continue without; and for a spare host to have a proc.
 _HEAL_S, _GROW_S, _SPARE_S = 600.0, 15.0, 15.0
-# Healers on their way to the actor of their run, by `Plan.key`: functions that are no messages.
+# Healers for the actors of runs, by `Plan.key`: functions cannot be sent in messages.
 healers: dict[tuple[str, str], Healer] = {}
 
 
@@ -65,7 +65,7 @@ class Outcome:
             self._promise.set_exception(error)
 
 
-# Of runs whose actor is about to begin, by `Plan.key`, as healers.
+# Outcomes of runs whose actor is about to begin, by `Plan.key`, like healers.
 outcomes: dict[tuple[str, str], Outcome] = {}
 
 
@@ -106,14 +106,14 @@ class Attempts(Actor):
     async def run(self, control: object) -> None:
         """Until the run has its outcome. `control` is the handle of this actor, which ranks get."""
         self._control = control
-        # A failure refers to the frames that have raised it, up to those of its readers: this actor keeps none.
+        # A failure refers to the frames that have raised it, including those of its readers: this actor keeps none.
         outcome, self._outcome = self._outcome, None
         assert outcome is not None
         try:
             try:
                 found = await self._run()
             finally:
-                # Procs of the run are gone before its result is there.
+                # Procs of the run end before its result is there.
                 await self._snapshots.close()
             outcome.succeed(found)
         except BaseException as error:
@@ -195,7 +195,7 @@ class Attempts(Actor):
         healer = self._healer
         missing = self._pool.missing
         replaced = ""
-        # A host that is lost is the reason of all else, whichever rank was first.
+        # A lost host is the reason of all other failures, whichever rank failed first.
         if lost:
             kind = "host_lost"
             self._pool.lose(lost)
@@ -251,7 +251,7 @@ class Attempts(Actor):
         try:
             healed = answer.result()
             self._pool.replace(healed.hosts, healed.missing)
-        except Exception as error:  # of any kind: it must not hide the failure of the ranks
+        except Exception as error:  # any kind: it must not hide the failure of the ranks
             first_line = str(error).split("\n", 1)[0]
             return f"{type(error).__name__}: {first_line}"
         return healed.why if self._pool.missing else None

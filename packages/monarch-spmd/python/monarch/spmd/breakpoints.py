@@ -21,7 +21,7 @@ from monarch.actor import MonarchError
 if TYPE_CHECKING:
     from monarch.extension.debug import ProgramSession
 
-# A line of the program's, bytes: it sends longer texts in pieces.
+# The longest line of the program in bytes: it sends longer texts in pieces.
 _LINE = 1 << 20
 _UCRED = struct.Struct("3i")
 
@@ -33,7 +33,7 @@ class Breakpoints:
     """
 
     def __init__(self, run_id: str, rank: int, coords: Mapping[str, int], say: Callable[[str], None], moved: Callable[[], None]) -> None:
-        # What the debugger takes for a name.
+        # A name that the debugger accepts.
         self._name = re.sub(r"[^-_a-zA-Z0-9]", "-", run_id)
         self._rank = rank
         self._coords = coords
@@ -77,7 +77,7 @@ class Breakpoints:
         self._moved()
         try:
             await _Link(self, reader, writer).serve()
-        except (OSError, ValueError, asyncio.CancelledError):  # the program is gone, or it is none of ours
+        except (OSError, ValueError, asyncio.CancelledError):  # the program is gone, or is no process of this run
             pass
         finally:
             self._count -= 1
@@ -88,7 +88,7 @@ class Breakpoints:
                 await writer.wait_closed()
 
     async def open(self, function: str, path: str, line: int) -> ProgramSession:
-        # Every rank waits for this module, and few programs stop.
+        # Every rank waits for this import, and few programs stop at breakpoints.
         from monarch.extension.debug import open_session
 
         session = await open_session(self._name, self._rank, self._coords, function=function, line=line)
@@ -123,7 +123,7 @@ class _Link:
                     self._write(message)
                     continue
                 answer = asyncio.ensure_future(self._ask(message))
-                # Until it has an answer, the program sends nothing: what comes is its end.
+                # Until the program has an answer, it sends nothing but its end.
                 await asyncio.wait((answer, coming), return_when=asyncio.FIRST_COMPLETED)
                 if not answer.done():
                     answer.cancel()

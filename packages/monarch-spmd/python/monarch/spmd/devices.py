@@ -31,7 +31,7 @@ class Counter(Actor):
 def _gpus() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        # As the driver: what follows a number that is not one does not count.
+        # The driver does the same: entries after an invalid number do not count.
         names = [name.strip() for name in visible.split(",")]
         return len([name for name in names[: _first_invalid(names)] if name])
     try:

@@ -24,7 +24,7 @@ class HostPool:
     def __init__(self, hosts: HostMesh, most: int) -> None:
         self.mesh = hosts
         self._lost: set[int] = set()
-        # The host at each place of the run, None where it is lost: what takes the place of one gets its ranks, and the others keep theirs.
+        # The host at each place of the run, None if it is lost. A replacement gets the ranks of the lost host, and the others keep theirs.
         self._places: list[int | None] = list(range(most))
 
     @property

@@ -34,7 +34,7 @@ def launch_of(command: Sequence[str], environ: Mapping[str, str] | None = None) 
         return parse_torchrun(words[1:], environ=environ)
     if name.startswith("python") and len(words) > 2 and words[1] == "-m" and words[2] in _TORCHRUN_MODULES:
         return parse_torchrun(words[3:], environ=environ)
-    # `sh -c 'echo $$'` is no word of torchrun.
+    # `$$` in `sh -c 'echo $$'` is no macro of torchrun.
     return replace(_without_torchrun(words, name), has_macros=False)
 
 
@@ -55,7 +55,7 @@ def _python(words: list[str]) -> LaunchSpec:
     if rest and rest[0] == "-m":
         return _module(rest[1:])
     if not rest or rest[0].startswith("-"):
-        # With options of its own the interpreter is a program like any other.
+        # An interpreter with options of its own is a program like any other.
         return LaunchSpec(words[0], tuple(words[1:]), kind="command")
     return LaunchSpec(rest[0], tuple(rest[1:]))
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from monarch.spmd.errors import SPMDError
 
-# What Python has for handlers of signals on another thread, in `signal` and in the loops of asyncio.
+# The text of Python's errors for handlers of signals on another thread, in `signal` and in the loops of asyncio.
 _MAIN_ONLY = "only works in main thread"
 _REMEDY = (
     "SPMDActor.main runs the program on an actor's thread; monarch.spmd.run gives each rank a process of its own, with its main thread"
@@ -54,11 +54,11 @@ def _check_exit(exit: SystemExit, program: str) -> None:
     if code is None:
         return
     if not isinstance(code, int):
-        # As the interpreter, for which no other type is a number, not even 0.0: the value is printed, and the code is 1.
+        # The interpreter does the same: no other type is a number, not even 0.0. The value is printed, and the code is 1.
         print(code, file=sys.stderr)
         code = 1
     elif not -(1 << 63) <= code < 1 << 63:
-        # What is no `long` of C.
+        # The number does not fit into a C `long`.
         code = -1
     if code & 0xFF:
         raise ProgramExit(program, code & 0xFF) from None

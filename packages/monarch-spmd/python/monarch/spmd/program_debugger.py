@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import Any
 
-# What has frames between a thread's beginning and the program: modules, and the file that starts the program.
+# Modules with frames between the begin of a thread and the program. The file that starts the program has one, too.
 _LAUNCHERS = ("runpy", "threading")
 _STARTER = os.path.join(os.path.dirname(__file__), "start_program.py")
-# A text is sent in pieces of so many characters, and one without an end of line from here on.
+# The characters of one piece of a text, and of an incomplete line that is sent.
 _PIECE = 8192
 
-# By thread, where a program is stopped, or steps.
+# By thread: the session in which a program is stopped, or steps.
 _sessions: dict[int, ProgramDebugger] = {}
 
 
@@ -45,7 +45,7 @@ def stop_at(frame: FrameType, address: str, *, header: str | None = None, comman
     if header is not None:
         session.message(header)
     session.rcLines.extend(commands or ())
-    # The last call: what is called after it would be stopped in.
+    # The last call: the debugger would stop in any later call.
     session.set_trace(frame)
 
 
@@ -62,12 +62,12 @@ class ProgramDebugger(pdb.Pdb):
         self._input = self._link.makefile("rb")
         self._written = ""
         self.thread = get_ident()
-        # A command is being carried out.
+        # Whether a command is being carried out.
         self.is_busy = False
         self.is_over = False
-        # No debugger asks any more: every command is `continue`.
+        # The debugger is gone: every command is `continue`.
         self._is_released = False
-        # Where it is about to stop, and where its world begins.
+        # The frame of the next stop, and the outermost frame of the session.
         self._start: FrameType | None = None
         self._outermost: FrameType | None = None
         self._place: tuple[str, str, int] = ("", "", 0)
@@ -80,7 +80,7 @@ class ProgramDebugger(pdb.Pdb):
     def set_trace(self, frame: FrameType | None = None, **options: Any) -> None:
         """Stops in `frame`, after this has returned; the frames before the program are left alone."""
         assert frame is not None
-        # It may be stepping, and would step into this.
+        # pdb may be stepping, and would step into this method.
         sys.settrace(None)
         self.reset()
         self._start, self._outermost = frame, _outermost(frame)
@@ -94,7 +94,7 @@ class ProgramDebugger(pdb.Pdb):
         sys.settrace(self.trace_dispatch)
 
     def stop_here(self, frame: FrameType) -> bool:
-        # Destructors and callbacks of weak references run anywhere, even between here and there.
+        # Destructors and weak-reference callbacks run anywhere, even between this call and the frame.
         return (self._start is None or self._start is frame) and super().stop_here(frame)
 
     def _load_breaks(self) -> None:
@@ -103,7 +103,7 @@ class ProgramDebugger(pdb.Pdb):
     def break_here(self, frame: FrameType) -> bool:
         try:
             return super().break_here(frame)
-        except KeyError:  # another thread's has taken back one at the same line
+        except KeyError:  # another thread's session has removed a breakpoint at the same line
             return False
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
@@ -175,7 +175,7 @@ class ProgramDebugger(pdb.Pdb):
     def _send(self, message: dict[str, Any]) -> None:
         try:
             self._link.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:  # who waits for a line notices it
+        except OSError:  # the code that waits for a line notices it
             return
 
     def _answer(self) -> str | None:
@@ -198,7 +198,7 @@ class ProgramDebugger(pdb.Pdb):
 
     def interaction(self, frame: FrameType | None, traceback: Any, *rest: Any) -> None:
         super().interaction(frame, traceback, *rest)
-        # A command of the user's `.pdbrc` may have let it go on.
+        # A command in the user's `.pdbrc` may have continued the program.
         if self.is_over:
             self.end()
 
@@ -208,7 +208,7 @@ class ProgramDebugger(pdb.Pdb):
         self.clear_all_breaks()
         if _sessions.get(self.thread) is self:
             del _sessions[self.thread]
-        # Frames hold what the program works on.
+        # The frames hold objects of the program.
         self._start = self._outermost = self.botframe = None
         text, self._written = self._written, ""
         self._show(text)

@@ -31,10 +31,10 @@ from monarch.spmd.stacks import of_program
 if TYPE_CHECKING:
     from monarch.spmd.snapshot_transfer import RankSnapshots
 
-# From SIGTERM to SIGKILL, seconds, where the launch has no `--shutdown-timeout`.
+# Seconds from SIGTERM to SIGKILL, if the launch has no `--shutdown-timeout`.
 GRACE_S = 5.0
 _BUFFERED = 256 << 10
-# How long a process may take to write its stacks, seconds.
+# Seconds for a process to write its stacks.
 _STACKS_S = 1.0
 _LONGEST_STACKS = 256 << 10
 _LONGEST_ERROR = 4 << 20
@@ -92,7 +92,7 @@ class Order(NamedTuple):
 
     program: Program
     local_addr: str | None
-    # Of the ranks' rendezvous; None or 0: one that is chosen on the host.
+    # The port of the ranks' rendezvous; None or 0: chosen on the host.
     master_port: int | None
     virtual_local_rank: bool
     attempt: Attempt
@@ -102,7 +102,7 @@ class Order(NamedTuple):
     first: int
     world_size: int
     per_host: int
-    # From SIGTERM to SIGKILL, seconds.
+    # Seconds from SIGTERM to SIGKILL.
     grace: float
     control: Any
 
@@ -129,13 +129,13 @@ class Ended(NamedTuple):
     was_out_of_memory: bool
     message: str = ""
     traceback: str = ""
-    # Another process has the port that this rank was to listen on.
+    # Another process has the port on which this rank had to listen.
     has_lost_port: bool = False
     raised_at: float | None = None
 
 
 Chunk = tuple[int, bytes]
-# The stream of what this actor says to the user, which is shown whatever the program's streams are redirected to.
+# The stream of this actor's messages for the user, shown wherever the program's streams are redirected.
 NOTES = 0
 
 
@@ -149,7 +149,7 @@ class Rank(Actor):
         self._place = RankPlace(order.first + current_rank().rank, order.world_size, order.per_host)
         self._program = order.program.on(self._place.local_rank)
         self._reserved: ReservedPort | None = None
-        # Of the ranks' rendezvous, where it is this rank's and was chosen here.
+        # The port of the ranks' rendezvous, if it belongs to this rank and was chosen here.
         self._port: int | None = None
         self._process: GuardedProcess | None = None
         self._buffer = OutputBuffer(_BUFFERED)
@@ -161,13 +161,13 @@ class Rank(Actor):
         self._kills = out_of_memory_kills()
         self._requests: Requests | None = None
         self._snapshots: RankSnapshots | None = None
-        # Files without a name, which are gone with this process, however it ends.
+        # Files without a name, which end with this process, however it ends.
         self._error = _Unnamed("error")
         # Whether the program had left an exception when the run sent its signal.
         self._has_raised_before = False
         self._stack = _Unnamed("stacks")
         self._breakpoints = Breakpoints(order.attempt.run_id, self._place.rank, dict(current_rank()), self._say, self._note)
-        # What leaves the session of the program, and outlives it, becomes a child of this process.
+        # A process that leaves the session of the program, and outlives it, becomes a child of this process.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     @concurrent_endpoint
@@ -204,7 +204,7 @@ class Rank(Actor):
                 await self._start(CommandLine(argv, environment, order.workdir))
         except CannotStart as error:
             problem = f"cannot start {error.word!r}: {os.strerror(error.errno)} ({errno.errorcode.get(error.errno, error.errno)})"
-        except OSError as error:  # of the files
+        except OSError as error:  # an error of the files
             problem = f"{error.filename or order.log_dir}: {error.strerror}"
         pid = 0 if self._process is None else self._process.pid
         return Started(host, pid, time.time(), problem)
@@ -241,7 +241,7 @@ class Rank(Actor):
             return ""
         try:
             os.kill(self._process.pid, start_program.STACKS)
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended meanwhile
             return ""
         end = time.monotonic() + _STACKS_S
         size = before
@@ -290,7 +290,7 @@ class Rank(Actor):
 
     async def _about_snapshots(self, request: Request) -> dict[str, Any]:
         if self._snapshots is None:
-            # Most programs have none.
+            # Most programs have no snapshots.
             from monarch.spmd.snapshot_transfer import RankSnapshots
 
             self._snapshots = RankSnapshots(self._place, self._order.attempt.number, self._order.control)
@@ -358,7 +358,7 @@ class Rank(Actor):
         assert self._process is not None
         at = time.time()
         code = os.waitstatus_to_exitcode(ended.result())
-        # A guard that was killed reports a signal as well, which is none of the run.
+        # A guard that was killed reports a signal as well, which the run has not sent.
         was_ended = self._ending is not None and self._process.was_signalled
         message, traceback, time_of = ("", "", None) if code == 0 else _exception(self._error.read(0, _LONGEST_ERROR))
         was_out_of_memory = code == -signal.SIGKILL and not was_ended and out_of_memory_kills() > self._kills
@@ -391,7 +391,7 @@ def _exception(data: bytes) -> tuple[str, str, float | None]:
         at = more.get("raised_at")
         text = str(more.get("py_callstack", ""))[-_LONGEST_TRACEBACK:]
         return str(found["message"])[:_LONGEST_MESSAGE], text, at if isinstance(at, float) else None
-    except (ValueError, KeyError, TypeError, AttributeError):  # none, or one of another format
+    except (ValueError, KeyError, TypeError, AttributeError):  # no record, or one of another format
         return "", "", None
 
 
@@ -441,7 +441,7 @@ def _end_descendants() -> None:
             try:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            except OSError:  # no child of this process, but of one that is about to be
+            except OSError:  # the parent is not this process, but a process that is about to become its child
                 continue
 
 
@@ -454,7 +454,7 @@ def _descendants(root: int) -> list[int]:
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         if fields[0] != b"Z" or int(fields[1]) == root:
             parents[int(name)] = int(fields[1])

@@ -19,12 +19,12 @@ from monarch.extension.masking import MASK, Masking, is_secret
 from monarch.spmd.errors import RankFailure, SPMDError
 
 SCHEMA = 1
-# Of the ranks that failed by themselves, the earliest.
+# The number of failures that are kept: the earliest of ranks that failed by themselves.
 _KEPT_FAILURES = 64
 MASKED = MASK
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_PWD$|(^|_)PAT$|CREDENTIAL|KEY$|PRIVATE|AUTH|COOKIE|SESSION", re.IGNORECASE)
-# An option whose last word is one of these, which leaves `--max-tokens` and `--token-dim` alone. Hydra and its like have `db.password=X`
-# and `++token=X`.
+# An option whose last word is one of these, which excludes `--max-tokens` and `--token-dim`. Hydra and similar libraries have
+# `db.password=X` and `++token=X`.
 _SECRET_OPTION = re.compile(
     r"(?:--?|\+{0,2})(?:[\w.-]*[_.-])?(?:token|secret|passw\w*|passphrase|credentials?|(?:api|access|private)?key|cookie)", re.IGNORECASE
 )
@@ -32,7 +32,7 @@ _SECRET_OPTION = re.compile(
 _SHORTEST = 6
 # A password in a URL.
 _IN_URL = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]+(?=@)")
-# What authorizes in headers and in queries of URLs, by its name.
+# Credentials in headers and in queries of URLs, by their names.
 _BEARER = re.compile(r"(?<=\b)((?:bearer|basic)\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
 _IN_QUERY = re.compile(r"([?&][\w.-]*(?:token|secret|passw|credential|key|sig|signature)[\w.-]*=)[^&\s#\"']+", re.IGNORECASE)
 _BY_FORM = Masking()

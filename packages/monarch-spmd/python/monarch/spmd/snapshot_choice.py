@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-# Of the snapshots of one rank that are not complete, a keeper holds so many and `keep` more.
+# The incomplete snapshots of one rank that a keeper holds beyond `keep`.
 MOST_INCOMPLETE = 4
 
 
@@ -102,9 +102,9 @@ class Reports:
     """Which ranks have saved what, from their reports, and what is complete: only what keepers hold of every rank still."""
 
     def __init__(self) -> None:
-        # The newest that all ranks have saved.
+        # The newest snapshot that all ranks have saved.
         self.complete: Key | None = None
-        # The first part of all that went in vain.
+        # The first part that was dropped before its snapshot was complete.
         self.dropped: Dropped | None = None
         self._ranks: dict[Key, set[int]] = {}
         self._keys: dict[int, list[Key]] = {}
@@ -118,10 +118,10 @@ class Reports:
         if key not in keys:
             keys.append(key)
         self._ranks.setdefault(key, set()).add(held.rank)
-        # By the rule of keepers, which may be one part ahead of the reports: it has dropped the older ones of this rank.
+        # The rule is that of keepers, which may hold one part more than the reports show: a keeper has dropped the older ones of this rank.
         most = keep + MOST_INCOMPLETE - 1
         for old in keys[:-most]:
-            # Those of an earlier attempt went with that.
+            # Parts of an earlier attempt were dropped with that attempt.
             if self.dropped is None and old.attempt == key.attempt:
                 there = self._ranks[old]
                 self.dropped = Dropped(old, held.rank, tuple(rank for rank in range(held.world_size) if rank not in there))
@@ -130,7 +130,7 @@ class Reports:
         if not held.replicated and len(self._ranks[key]) < held.world_size:
             return False
         self.complete = key
-        # What is older and not complete will not be any more.
+        # Older incomplete snapshots can never become complete.
         self._ranks = {other: ranks for other, ranks in self._ranks.items() if other > key}
         self._keys = {rank: [other for other in keys if other > key] for rank, keys in self._keys.items()}
         return True

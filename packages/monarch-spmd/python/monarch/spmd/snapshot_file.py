@@ -28,13 +28,13 @@ from monarch.spmd.errors import SPMDError
 _MAGIC = b"MONSNAP1"
 _HEAD = struct.Struct("<8sQ")
 _ROW = struct.Struct("<QQQ")
-# Of the memory that is left, what a snapshot does not take.
+# Bytes of the free memory that a snapshot leaves.
 _SPARE = 64 << 20
-# Bytes of one system call, or that one thread copies at a time.
+# Bytes of one system call, or of one copy by a thread.
 _WRITE = 64 << 20
 _PAGE = mmap.PAGESIZE
 _LARGE = 256 << 10
-# Two threads copy half as fast again as one; more than four find the memory busy.
+# Two threads copy 50 % faster than one; more than four saturate the memory.
 _MOST_THREADS = 4
 
 
@@ -120,11 +120,11 @@ class SnapshotFile:
     def write(self, packed: PackedState, threads: int = 1) -> None:
         """Copies a state into the file, with as many threads where it is large. The file stays larger than that, if it is by a little."""
         had = self.nbytes
-        # Texts in the pickle become longer and shorter from one step to the next.
+        # Texts in the pickle change their length from one step to the next.
         if not packed.nbytes <= had <= packed.nbytes + packed.nbytes // 8 + _LARGE:
             self.resize(packed.nbytes)
         head = _HEAD.pack(_MAGIC, len(packed.rows)) + b"".join(_ROW.pack(*row) for row in packed.rows)
-        # Pages that are new come at half the price in system calls, those that exist at a third of it through a map.
+        # System calls write new pages at half the price; a map writes existing pages at a third of it.
         if had < packed.nbytes // 2:
             os.pwrite(self.fd, head, 0)
             for (begin, nbytes, _), part in zip(packed.rows, packed.parts, strict=True):
@@ -157,7 +157,7 @@ class SnapshotFile:
 def _write(fd: int, offset: int, part: BufferMemory, nbytes: int) -> None:
     if not nbytes:
         return
-    # The memory of the part, which `part` holds: a view of an object that may be read-only, or have another shape.
+    # The memory of the part, kept alive by `part`: a view of an object that may be read-only, or have another shape.
     view = memoryview((ctypes.c_char * nbytes).from_address(part.address)).cast("B")
     while view.nbytes:
         done = os.pwrite(fd, view[:_WRITE], offset)
@@ -169,7 +169,7 @@ def _copy(pieces: list[tuple[int, int, int]], threads: int) -> None:
     left = iter(pieces)
 
     def take() -> None:
-        # The next one of a list is one step for the interpreter: each piece is taken once.
+        # Taking the next item of a list is one step for the interpreter: each piece is taken once.
         for to, source, nbytes in left:
             ctypes.memmove(to, source, nbytes)
 
@@ -178,7 +178,7 @@ def _copy(pieces: list[tuple[int, int, int]], threads: int) -> None:
         thread = Thread(target=take, name="monarch-snapshots-copy")
         try:
             thread.start()
-        except RuntimeError:  # the process has as many as it may have
+        except RuntimeError:  # the process has reached its limit of threads
             break
         others.append(thread)
     take()

@@ -12,7 +12,7 @@ from monarch.spmd.snapshot_choice import Chosen, Dropped, Held, Key, Reports, ch
 if TYPE_CHECKING:
     from monarch.actor import ProcMesh
 
-# How long a host may take to report what it holds; one that does not answer has nothing.
+# Seconds for a host to report its snapshots; a host without an answer has none.
 _ANSWER_S = 10.0
 
 
@@ -35,7 +35,7 @@ class SnapshotHosts:
         self._meshes: list[ProcMesh] = []
         self._keepers: dict[int, Any] = {}
         self._reports = Reports()
-        # What the current attempt begins with.
+        # The snapshot with which the current attempt begins.
         self._chosen: Chosen | None = None
 
     async def keepers(self, group: int, copies: int, *, renewed: bool = False) -> list[Any]:
@@ -122,7 +122,7 @@ class SnapshotHosts:
 async def _pinned(keeper: Any, key: Key | None) -> None:
     try:
         await asyncio.wait_for(keeper.pin.call_one(key), _ANSWER_S)
-    except (MonarchError, TimeoutError):  # what it has is had from other hosts
+    except (MonarchError, TimeoutError):  # other hosts have its parts
         return
 
 

@@ -10,7 +10,7 @@ from monarch.spmd.snapshot_choice import MOST_INCOMPLETE, Held, Key, stale
 from monarch.spmd.snapshot_file import SnapshotFile, check_memory
 from monarch.spmd.snapshot_memory import Offer, OfferedFile, pull
 
-# Files for the next copies of each rank: reports that a snapshot is complete come a step or two late, and free several at once then.
+# Spare files for the next copies of each rank: reports of complete snapshots come a step or two late, and then free several at once.
 _SPARE = 2
 
 
@@ -24,11 +24,11 @@ class Keeper(Actor):
         self._offers: dict[SnapshotFile, OfferedFile] = {}
         self._complete: list[Key] = []
         self._keep = 1
-        # What the current attempt begins with.
+        # The snapshot with which the current attempt begins.
         self._pinned: Key | None = None
-        # Files of copies that were dropped. Their pages exist: the next copies are written several times as fast.
+        # Files of dropped copies. Their pages exist: the next copies are written several times as fast.
         self._unused: list[SnapshotFile] = []
-        # Files that no other process has, and the ranks whose copies they were.
+        # Files that no other process has mapped, and the ranks of their copies.
         self._private: dict[SnapshotFile, int] = {}
 
     @concurrent_endpoint
@@ -103,11 +103,11 @@ class Keeper(Actor):
             if key == self._pinned:
                 continue
             _, file = files.pop(key)
-            # What processes of this host have mapped, or write themselves, is not written here.
+            # Files that processes of this host have mapped, or write themselves, are not written here.
             is_private = self._private.pop(file, None) is not None
             offered = self._offers.pop(file, None)
             if offered is not None:
-                # It is being read, perhaps.
+                # A reader may be using it.
                 offered.end()
             elif is_private and len(self._unused) < _SPARE * len(set(self._private.values()) | {rank}):
                 self._unused.append(file)

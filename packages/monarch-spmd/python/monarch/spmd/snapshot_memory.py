@@ -11,9 +11,9 @@ from monarch.extension.bulk import BufferMemory, Bulk, BulkFailed, Handle, Pendi
 from monarch.spmd.errors import SPMDError
 from monarch.spmd.snapshot_file import SnapshotFile
 
-# Bytes that are copied in one go.
+# Bytes of one copy.
 _SLICE = 64 << 20
-# Seconds without an answer of the owner, and the slowest link that is waited for, bytes a second.
+# Seconds without an answer of the owner, and the slowest accepted link in bytes per second.
 _PATIENCE_S, _SLOWEST = 60.0, 10e6
 
 

@@ -49,13 +49,13 @@ class Requests:
         except BlockingIOError:
             return
         *lines, self._received = self._received.split(b"\n")
-        # What never ends in a line is none of ours.
+        # Data without a line end is no request of this protocol.
         self._received = self._received[-_MOST:]
         for line in lines:
             try:
                 request: Any = json.loads(line)
                 reply = os.open(request["answers"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            except (ValueError, KeyError, TypeError, OSError, RecursionError):  # not of this protocol, or its process is gone
+            except (ValueError, KeyError, TypeError, OSError, RecursionError):  # the line is not of this protocol, or its process is gone
                 continue
             task = self._loop.create_task(self._serve(request, reply))
             self._tasks.add(task)

@@ -14,7 +14,7 @@ from monarch.spmd.snapshot_hosts import Found
 from monarch.spmd.snapshot_memory import OfferedFile, pull
 from monarch.spmd.snapshot_requests import Request
 
-# That stay open here. A program has as many as it keeps snapshots, and a few.
+# Files that stay open here. A program has as many as it keeps snapshots, and a few more.
 _MOST_FILES = 16
 
 
@@ -25,12 +25,12 @@ class RankSnapshots:
         self._place = place
         self._attempt = attempt
         self._control = control
-        # One after the other, in the order of the program.
+        # Saves run one after the other, in the order of the program.
         self._saving = asyncio.Lock()
         self._keepers: dict[int, list[Any]] = {}
-        # The program writes the same files again and again: to map one takes longer than to copy from it.
+        # The program writes the same files again and again: mapping one takes longer than copying from it.
         self._files: dict[int, SnapshotFile] = {}
-        # Until the program has opened it.
+        # The file is kept until the program has opened it.
         self._restored: SnapshotFile | None = None
 
     async def answer(self, request: Request) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class RankSnapshots:
         return await self._save(request)
 
     async def _save(self, request: Request) -> dict[str, Any]:
-        # Now: the program may end before its turn comes.
+        # The file is opened now: the program may end before its turn comes.
         file = self._file(request["path"])
         key = Key(self._attempt, int(request["step"]))
         held = Held(key, self._place.rank, self._place.world_size, file.nbytes, bool(request["replicated"]))

@@ -16,7 +16,7 @@ from monarch.spmd.snapshot_link import VARIABLE, Link
 if TYPE_CHECKING:
     from monarch.actor import Future
 
-# Saves that have not ended: one that is being copied, one that waits.
+# The most saves that have not ended: one that is being copied, and one that waits.
 _MOST_UNDER_WAY = 2
 
 
@@ -90,7 +90,7 @@ class Snapshots:
             with self._lock:
                 self._held[step] = self._under_way.pop(step)
                 if error is None:
-                    # The keeper has let go of the others, and their pages exist.
+                    # The keeper has dropped the other files, and their pages exist.
                     kept = {*answer["kept"], *self._under_way}
                     self._unused += [self._held.pop(old) for old in list(self._held) if old not in kept]
                 self._lock.notify_all()

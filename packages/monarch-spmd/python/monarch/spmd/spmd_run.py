@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from monarch.spmd.torchrun import LaunchSpec
 
 _log = logging.getLogger("monarch.spmd")
-# Where records of failures go, in the directory of the client.
+# The folder of records of failures, in the directory of the client.
 RECORDS = ".monarch/runs"
 _RUN_ID = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,64}")
-# The end of the client waits for that of its ranks: for so many seconds after their SIGKILL.
+# Seconds that the end of the client waits for its ranks after their SIGKILL.
 _EXIT_S = 3.0
 
 
@@ -130,7 +130,7 @@ class SPMDRun:
     or at the end of the program.
     """
 
-    # Until it has begun, and once its result was asked for.
+    # Defaults until the run has begun, and once its result was read.
     _unread: Outcome | None = None
 
     def __init__(self, hosts: HostMesh, plan: Plan) -> None:
@@ -181,7 +181,7 @@ class SPMDRun:
         """
         try:
             self._attempts.stop_ranks.broadcast()
-        except MonarchError:  # it has ended
+        except MonarchError:  # the run has ended
             pass
         return self._ended
 
@@ -221,7 +221,7 @@ class SPMDRun:
             _log.error("the run %s has failed, and its result was not read: %s", self.run_id, outcome.failure)
 
     def _is_over(self) -> bool:
-        # The result is there a moment earlier than the end of its actor.
+        # The result is there a moment before the end of its actor.
         return self._outcome.is_there or _is_done(self._ended)
 
 
@@ -230,10 +230,10 @@ def _failed_without(outcome: Outcome, plan: Plan) -> Callable[[Future[None]], No
         try:
             ended.get(timeout=0)
         except Exception as error:
-            # What an actor that was not made has left for a later run of this name.
+            # An actor that was not made would leave these for a later run of this name.
             healers.pop(plan.key, None)
             outcomes.pop(plan.key, None)
-            # Without the names of actors, which the program does not know.
+            # The names of actors are left out, as the program does not know them.
             text = str(error.__cause__ or error).split("\n", 1)[0].rpartition(" have failed: ")[2].strip()
             hint = "more files may be open after `ulimit -n 65536`" if os.strerror(errno.EMFILE) in text else None
             failure = SPMDError(f"the run {plan.run_id} cannot go on: {text}", hint=hint)
@@ -248,7 +248,7 @@ def _is_done(future: Future[Any]) -> bool:
         future.get(timeout=0)
     except TimeoutError:
         return False
-    except Exception:  # in whatever way
+    except Exception:  # it has ended in some way
         return True
     return True
 
@@ -265,7 +265,7 @@ def wait(running: SPMDRun) -> RunResult:
 def _stopped(running: SPMDRun) -> None:
     try:
         running.stop().get(timeout=running._plan.grace + _EXIT_S)
-    except (MonarchError, TimeoutError):  # a host that does not answer
+    except (MonarchError, TimeoutError):  # a host does not answer
         pass
 
 
@@ -304,15 +304,15 @@ def _checked(env: Mapping[str, str] | None) -> dict[str, str]:
 # ---- the end of the client
 
 _live: dict[int, SPMDRun] = {}
-# Those that may have to be reported.
+# Runs that may have to be reported.
 _unread: weakref.WeakSet[SPMDRun] = weakref.WeakSet()
-# Threads that start runs look at the ones that are active, one after the other.
+# Held by a thread that starts a run while it checks the active runs.
 _admission = threading.Lock()
 _exit_of = 0
 
 
 def _end_with_client() -> None:
-    # After the client's own exit handler, so that it runs before it, while there are procs.
+    # The handler is registered after the client's own exit handler, so that it runs before it, while procs exist.
     global _exit_of
     for key in [key for key, running in _live.items() if running._is_over()]:
         del _live[key]
@@ -330,7 +330,7 @@ def _at_exit(pid: int) -> None:
     for end, grace in ends:
         try:
             end.get(timeout=grace + _EXIT_S)
-        except (Exception, KeyboardInterrupt):  # it has ended in some way, or it is left to the hosts
+        except (Exception, KeyboardInterrupt):  # it has ended in some way, or is left to the hosts
             continue
     for one in list(_unread):
         one._report()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 # Numbers of threads differ from rank to rank.
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+", re.MULTILINE)
-# Frames as faulthandler writes them, and those before a program: of the file that starts it, of `runpy` and of imports.
+# Frames in the format of faulthandler, and the frames before a program: of the file that starts it, of `runpy` and of imports.
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _HEAD = re.compile(r"^((?:Current thread|Thread) 0x[0-9a-f]+.*) \(most recent call first\):$")
 _BESIDE = re.compile(r"<frozen (runpy|importlib\b.*)>|(.*/)?runpy\.py|.*/monarch/spmd/start_program\.py")
@@ -28,7 +28,7 @@ def of_program(dump: str, source_line: Callable[[str, int], str]) -> str:
                 shown = f'  File "{found[1]}", line {found[2]}, in {found[3]}'
                 threads[-1][1].insert(0, f"{shown}\n    {source}" if source else shown)
         elif threads and line.strip():
-            # Such as `...`, for frames that are left out.
+            # A line such as `...`, for frames that are left out.
             threads[-1][1].insert(0, line)
     threads.sort(key=lambda one: not one[0].startswith("Current"))
     return "\n".join("\n".join((f"{head} (most recent call last):", *lines)) for head, lines in threads)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
     from typing import Any
 
-# A real-time signal, which programs leave alone: they use SIGUSR1 and SIGUSR2 for checkpoints.
+# A real-time signal, which programs do not use: they use SIGUSR1 and SIGUSR2 for checkpoints.
 STACKS = 45
 STACKS_FILE = "MONARCH_SPMD_STACKS"
 DEBUGGER = "MONARCH_SPMD_DEBUGGER"
@@ -39,7 +39,7 @@ def main() -> None:
     except KeyboardInterrupt as error:
         if os.getpid() == pid:
             _record(error, _of_program(error.__traceback__))
-        # The interpreter shows it and ends by SIGINT, as without this file.
+        # The interpreter prints it and ends by SIGINT, as without this file.
         raise
     except BaseException as error:
         error.__traceback__ = _of_program(error.__traceback__)
@@ -55,9 +55,9 @@ def _answer_with_stacks() -> None:
         return
     import faulthandler
 
-    # Open as long as the process lives.
+    # The file is open as long as the process lives.
     file = open(path, "wb", buffering=0)
-    # From here on, the signal ends nothing: who sends it looks for this.
+    # From now on the signal ends nothing: its sender checks for this.
     faulthandler.register(STACKS, file=file)
     file.write(b"\n")
 
@@ -73,7 +73,7 @@ def _stop_at_breakpoints() -> None:
             return None
         if chosen not in ("", "pdb.set_trace"):
             return sys.__breakpointhook__(*args, **options)
-        # The last call of this frame: what is called after it would be stopped in.
+        # The last call of this frame: the debugger would stop in any later call.
         return _debugger().stop_at(sys._getframe(1), address, *args, **options)
 
     sys.breakpointhook = stop
@@ -97,7 +97,7 @@ def _run(kind: str, program: str) -> None:
         import runpy
 
         _find_first(os.getcwd())
-        # What `python -m` calls: the module becomes `__main__` itself, so that what it pickles is found again.
+        # `python -m` calls the same function: the module becomes `__main__` itself, so that its pickled objects can be found again.
         runpy._run_module_as_main(program)  # pyright: ignore
         return
     if kind == "path" or os.path.isdir(program) or _is_archive(program):
@@ -108,7 +108,7 @@ def _run(kind: str, program: str) -> None:
     from importlib.machinery import SourceFileLoader
 
     _find_first(os.path.dirname(os.path.realpath(program)))
-    # As the interpreter: where the program changes its directory, it is still found.
+    # The interpreter does the same: the file is found even if the program changes its directory.
     program = os.path.abspath(program)
     with open(program, "rb") as file:
         code = compile(file.read(), program, "exec")
@@ -157,14 +157,14 @@ def _record(error: BaseException, traceback_: TracebackType | None) -> None:
         return
     import time
 
-    # Before what takes time. The file's own time is that of the last tick of the kernel, milliseconds before.
+    # The time is taken before slow steps. The file's own time is that of the last tick of the kernel, milliseconds before.
     at = time.time()
     import json
     import traceback
 
     text = "".join(traceback.format_exception(type(error), error, traceback_))
     if len(text) > _LONGEST_TRACEBACK:
-        # The line of the program is in the first part, the error at the end.
+        # The first part has the line of the program, the end has the error.
         text = f"{text[: _LONGEST_TRACEBACK // 8].rpartition(chr(10))[0]}\n  ...\n{text[-_LONGEST_TRACEBACK // 2 :].partition(chr(10))[2]}"
     message = {
         "message": _line(error)[:_LONGEST_MESSAGE],
@@ -186,14 +186,14 @@ def _line(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    # `__main__` becomes the program's namespace: what this file needs until its end is in a module, which the program does not see.
+    # `__main__` becomes the program's namespace: this file keeps its own functions in a module that the program does not see.
     sys.path.insert(0, os.path.dirname(__file__))
     import start_program  # pyright: ignore[reportMissingImports]
 
     del sys.path[0], sys.modules["start_program"]
     if not sys.flags.safe_path:
         del sys.path[0]
-    # A new namespace, which has nothing of this file.
+    # A new namespace, without names of this file.
     sys.modules["__main__"] = type(sys)("__main__")
     sys.modules["__main__"].__dict__.update(__builtins__=__builtins__, __annotations__={})
     start_program.main()  # pyright: ignore[reportUnknownMemberType]

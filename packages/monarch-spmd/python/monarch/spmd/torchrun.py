@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from monarch.spmd.errors import LaunchArgumentError
 
 Kind = Literal["script", "module", "command", "path"]
-# How many ranks a host has: a number, or what is counted there.
+# The ranks per host: a number, or the resource whose count is used.
 PerHost = int | Literal["gpu", "cpu", "auto"]
 
 
@@ -60,11 +60,11 @@ class LaunchSpec:
     tees: Mapping[int | None, Streams] = field(default_factory=dict[int | None, Streams])
     # The local ranks whose output is shown; None: all of them.
     shown: frozenset[int] | None = None
-    # Whether `$local_rank` in the program's name and arguments stands for the local rank.
+    # Whether `$local_rank` in the program's name and arguments is replaced by the local rank.
     has_macros: bool = True
     # Seconds from SIGTERM to SIGKILL.
     shutdown_timeout: int | None = None
-    # Options that were given and change nothing here.
+    # Given options that have no effect here.
     needless: tuple[str, ...] = ()
 
     def shows(self, local_rank: int, stream: int) -> bool:
@@ -89,7 +89,7 @@ class Option(NamedTuple):
     letter: str = ""
     is_flag: bool = False
     is_needless: bool = False
-    # Whether a variable may stand for it.
+    # Whether a variable may replace it.
     has_variable: bool = True
 
     @property
@@ -138,7 +138,7 @@ _MOST_PORT = 65535
 _STREAMS = re.compile(r"[0-3]")
 _STREAMS_OF_RANKS = re.compile(r"\d+:[0-3](?:,\d+:[0-3])*")
 _NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
-# Of what is counted; longer numbers are a mistake.
+# The largest number of a counted thing; longer numbers are a mistake.
 _MOST_NUMBER = 10**18
 _PER_HOST = ("gpu", "cpu", "auto")
 
@@ -184,7 +184,7 @@ def parse_torchrun(args: Sequence[str], *, environ: Mapping[str, str] | None = N
 
 
 class _Value(NamedTuple):
-    # The option as it was written, for errors.
+    # The option in the user's spelling, for errors.
     written: str
     text: str
 
@@ -208,7 +208,7 @@ def _given(args: Sequence[str]) -> tuple[dict[str, _Value], list[str]]:
                     raise LaunchArgumentError(written, "a value is missing", hint=dash)
                 value = left.pop(0)
             found[option.name] = _Value(written, value)
-    # As in torchrun, the first dashes after the program are no argument of it.
+    # torchrun does the same: the first dashes after the program are no argument of it.
     if left[1:2] == ["--"]:
         del left[1]
     return found, left
@@ -272,7 +272,7 @@ def _unknown(written: str, name: str) -> LaunchArgumentError:
 
 def _kind(flags: set[str]) -> Kind:
     if "run-path" in flags:
-        # It comes before the others, as there.
+        # The path has precedence over the others, as in torchrun.
         return "path"
     if {"module", "no-python"} <= flags:
         raise LaunchArgumentError("--module", "does not go with --no-python: each says how the program is run")

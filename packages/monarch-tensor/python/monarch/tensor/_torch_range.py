@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import metadata
 
-# The oldest and the first one that is too new, by major and minor version.
+# The oldest supported version and the first unsupported one, by major and minor number.
 OLDEST, TOO_NEW = (2, 8), (3, 0)
 
 

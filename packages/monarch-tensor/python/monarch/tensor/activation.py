@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from monarch.tensor.stream import Stream
 
 _is_finalizing = sys.is_finalizing
-# What torch knows of its stack of modes beside it: each mode keeps what was there before it.
+# Torch's state beside its stack of modes: each mode keeps the previous values.
 _torch: dict[str, Any] = _python_dispatch.__dict__
 _FLAGS = [name for name in _torch if name.startswith("_is_in_")]
 _FLAG_OF_GUARDS = "_is_in_any_mode_without_ignore_compile_internals"
@@ -60,7 +60,7 @@ class Activation:
     def _leave(self) -> bool:
         """False where the activation is not the innermost one of this thread."""
         mode = self._mode
-        # A generator that is suspended in an activation is closed when the interpreter has taken torch apart.
+        # A generator that is suspended in an activation is closed when the interpreter has dismantled torch.
         if mode is not None and not _is_finalizing():
             if _innermost() is not mode:
                 return False

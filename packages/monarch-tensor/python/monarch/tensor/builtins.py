@@ -7,7 +7,7 @@ import torch
 from monarch.tensor.remote_function import remote
 from monarch.tensor.worker import logs, rng
 
-# That of this process is as long as that of a worker, which has the same release of torch.
+# The length in this process equals that of a worker, which has the same release of torch.
 _LENGTH: int = torch.get_rng_state().numel()
 
 
@@ -34,12 +34,12 @@ set_manual_seed_remote = remote(rng.set_manual_seed)
 # The state of the generator of the CPU, as a tensor of bytes, and back.
 get_rng_state_remote = remote(rng.get_rng_state, propagate=_state)
 set_rng_state_remote = remote(rng.set_rng_state)
-# A seed by chance, of its own on each rank; and what the generator was seeded with, as a signed integer.
+# A random seed, separate for each rank; and the seed of the generator, as a signed integer.
 seed_remote = remote(rng.seed)
 random_seed_remote = seed_remote
 initial_seed_remote = remote(rng.initial_seed, propagate=_number)
 
-# The same for the generators of GPUs: that of the rank's device, or all of them.
+# The same functions for the generators of GPUs: that of the rank's device, or all of them.
 manual_seed_cuda_remote = remote(rng.manual_seed_cuda)
 manual_seed_all_cuda_remote = remote(rng.manual_seed_all_cuda)
 seed_cuda_remote = remote(rng.seed_cuda)
@@ -47,6 +47,6 @@ seed_all_cuda_remote = remote(rng.seed_all_cuda)
 initial_seed_cuda_remote = remote(rng.initial_seed_cuda, propagate=_number)
 get_rng_state_cuda_remote = remote(rng.get_rng_state_cuda, propagate=_cuda_state)
 set_rng_state_cuda_remote = remote(rng.set_rng_state_cuda)
-# The states of all GPUs of the rank, as a list; rank 0 is asked how many those are.
+# The states of all GPUs of the rank, as a list; rank 0 gives their number.
 get_rng_state_all_cuda_remote = remote(rng.get_rng_state_all_cuda, propagate="inspect")
 set_rng_state_all_cuda_remote = remote(rng.set_rng_state_all_cuda)

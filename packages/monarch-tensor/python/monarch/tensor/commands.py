@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RELEASE, SIGNAL, WAIT = -1, -2, -3
 
-# Of a batch of another version nothing is executed.
+# A batch of another version is not executed.
 _VERSION = 1
 _HEAD = 3  # version, segments, numbers that follow the heads of the segments
 _SEGMENT_HEAD = 5
@@ -308,8 +308,8 @@ class Segment(NamedTuple):
     constants: list[Any]
 
 
-# In the order of a batch: an operation, with the head of its place (the numbers of stream and target), its definition, the numbers of its
-# tensors, its constants and its lines; or an opcode with numbers.
+# The entries are in the order of a batch: an operation, with the head of its place (the numbers of stream and target), its definition, the
+# numbers of its tensors, its constants and its lines; or an opcode with numbers.
 Entry = tuple[tuple[int, int], int, "Sequence[int]", "Sequence[int]", "Sequence[Any]", Any] | tuple[tuple[int, int], int, "Sequence[int]"]
 
 
@@ -357,7 +357,7 @@ def encode(segments: list[Segment]) -> tuple[bytes, list[Any]]:
         constants += s.constants
     for s in segments:
         numbers += s.code
-    # An array takes four times as long to make from a list.
+    # An array takes four times as long to build from a list.
     return struct.pack(f"{len(numbers)}q", *numbers), constants
 
 

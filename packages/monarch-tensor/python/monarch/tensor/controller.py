@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from monarch.tensor.stream import Borrow, Stream
     from monarch.tensor.tensor import Tensor
 
-# The issuing thread sends a batch when it has this many commands; when its first ones come after a pause, so that workers begin; and when
-# it is so many seconds since the last one was sent: the first time after a pause, and at most. It looks at the clock with each command
-# whose number has none of the bits of the mask.
+# The issuing thread sends a batch with this many commands. It also sends the first ones after a pause, so that workers begin, and after
+# these seconds since the last batch: the first time after a pause, and at most. It reads the clock with each command whose number has none
+# of the bits of the mask.
 BATCH_COMMANDS = 256
 FIRST_SECONDS = 500e-6
 GROWING_SECONDS = 2e-3
 _CLOCK_MASK = 7
-# How far the controller may be ahead of the slowest worker: four marks, of so many commands or so many bytes each.
+# The most by which the controller may precede the slowest worker: four marks, each of so many commands or bytes.
 MARKS = 4
 MARK_COMMANDS = 1_024
 MARK_BYTES = 16 << 20
-# Entries of the tables are freed together when there are so many, or at the end of the batch; large ones at once.
+# Entries of the tables are freed together in this number, or at the end of the batch; large ones at once.
 _RELEASES = 16
-# Signatures of operators that are remembered; those of the first quarter go when there are more, and the workers forget them the next time.
+# The most cached signatures of operators; beyond it the first quarter is dropped, and the workers forget them the next time.
 _SIGNATURES = 16_384
 
 _now = time.monotonic
@@ -64,7 +64,7 @@ class Controller:
     `rank` is a worker's place in the activated mesh.
     """
 
-    # Whether there are any: a simulation has none.
+    # Whether there are workers: a simulation has none.
     has_workers = True
     # The hosts of the ranks, in their order.
     hosts: Sequence[Any]
@@ -76,22 +76,22 @@ class Controller:
         self.numbers = itertools.count(1)
         self._events = itertools.count(1)
         self.places: weakref.WeakValueDictionary[Any, Place] = weakref.WeakValueDictionary()
-        # What has died at places that are no more, with the heads of these.
+        # Tensors that have died at places that no longer exist, with the heads of these.
         self.orphans: list[tuple[tuple[int, int], list[int]]] = []
-        # The numbers of streams that nothing refers to any more.
+        # The numbers of streams without references.
         self.dropped_streams: list[int] = []
         self.cache: dict[tuple[Any, ...], tuple[Known, int]] = {}
         self.pinned: set[int] = set()
         self._retired: list[int] = []
-        # Of the threads whose calls are recorded.
+        # The recorders of the threads whose calls are recorded.
         self.recorders: dict[int, Recorder] = {}
-        # Blocks at whose end the batch is sent. One that was interrupted where it ends is no more when it is collected.
+        # Blocks at whose end the batch is sent. The collector removes one that was interrupted at its end.
         self.held: weakref.WeakSet[Any] = weakref.WeakSet()
         self.failed: Exception | None = None
         self.kept: dict[Any, Any] = {}
         # Borrows that were collected without an end.
         self.forgotten: list[Borrow] = []
-        # Process groups of the program that nothing refers to any more.
+        # Process groups of the program without references.
         self.dropped_groups: list[str] = []
         self._definitions = itertools.count(1)
         self._streams: MutableMapping[Stream, int] = weakref.WeakKeyDictionary()
@@ -100,9 +100,9 @@ class Controller:
         self._outbox = Outbox()
         self._entries = self._outbox.entries
         self._calls = itertools.count()
-        # Commands that were issued, about: several threads may count one.
+        # The approximate number of issued commands: several threads may count one.
         self.issued = 0
-        # When the issuing thread has it sent, and how long it waits for the next one.
+        # The time at which the issuing thread sends a batch, and its wait for the next one.
         self._due = 0.0
         self._age = FIRST_SECONDS
         self._bytes = 0
@@ -160,7 +160,7 @@ class Controller:
     def define(self, definition: Definition) -> int:
         """The number of a definition, which is sent with the next batch."""
         if isinstance(definition, Apply):
-            # What cannot be sent is the error of this call, and not of a later batch.
+            # A definition that cannot be sent is the error of this call, and not of a later batch.
             dumps(definition)
         with self.lock:
             number = next(self._definitions)
@@ -196,10 +196,10 @@ class Controller:
         """Sends the definition for a signature, and remembers both."""
         with self.lock:
             if (other := self.cache.get(key)) is not None:
-                # Of another thread, meanwhile.
+                # Another thread has defined it meanwhile.
                 return other[1]
             if len(self.cache) >= _SIGNATURES:
-                # Not the new ones of them: another thread may have one in its hands, and has not issued its command.
+                # The new ones are excluded: another thread may hold one and not have issued its command.
                 for number in self._retired:
                     if number not in self.pinned:
                         self.forget_definition(number)
@@ -237,7 +237,7 @@ class Controller:
         if (recorder := self.recorder) is not None:
             recorder.order(first, then)
         event = next(self._events)
-        # Both or none.
+        # Both commands or none.
         self._entries += ((first.head, SIGNAL, (event,)), (then.head, WAIT, (event,)))
 
     def emit_all(self, commands: Sequence[tuple[Any, ...]]) -> None:
@@ -284,7 +284,8 @@ class Controller:
         """Frees what has died at a place since the last time."""
         with self.lock:
             place.release_now = False
-            # Others append meanwhile; what is there now is taken from the front, after it is in the batch: to free it twice does no harm.
+            # Others append meanwhile; the present entries are removed from the front, after they are in the batch: freeing twice does no
+            # harm.
             count = len(place.released)
             self._free_dead(place, self._unused(place.released[:count], place.head))
             del place.released[:count]
@@ -296,7 +297,7 @@ class Controller:
     def _unused(self, numbers: list[int], head: tuple[int, int]) -> list[int]:
         """Those of them, which have died at a place, that no recording uses."""
         if self._pins:
-            # What a recording uses stays.
+            # Tensors that a recording uses stay.
             self._unreferenced.update(n for n in numbers if n in self._pins)
             numbers = [n for n in numbers if n not in self._pins]
         for recorder in self.recorders.values():
@@ -369,7 +370,7 @@ class Controller:
         """Sends a batch that grows no more; False where there is none."""
         if not self.has_old():
             return False
-        # A thread that has it sends by itself.
+        # A thread that holds the lock sends by itself.
         if self.lock.acquire(blocking=False):
             try:
                 self.take_dead()
@@ -391,7 +392,7 @@ class Controller:
         An exception may come from anywhere, as that of Ctrl-C, and a handler of a signal may send in the middle of this: what is not known
         to be sent is sent again, and the workers execute no batch twice.
         """
-        # What uses these was issued before their ends, and is in the batch.
+        # Commands that use these were issued before their ends, and are in the batch.
         streams, groups = tuple(self.dropped_streams), tuple(self.dropped_groups)
         try:
             for batch in self._outbox.batches(self.issued):
@@ -428,10 +429,10 @@ class Controller:
         """Ends the borrows that were collected without an end."""
         if not self.forgotten:
             return
-        # They are no part of a recording, which keeps its own.
+        # These commands are no part of a recording, which keeps its own.
         recorder, self.recorder = self.recorder, None
         try:
-            # A borrow of a borrow comes before that one, whichever was collected first.
+            # A borrow of a borrow ends before that one, whichever was collected first.
             while (borrow := next((b for b in self.forgotten if b.can_end), None)) is not None:  # polls: no, each pass ends one
                 self.forgotten.remove(borrow)
                 borrow.drop()
@@ -448,7 +449,7 @@ class Controller:
         found = self.places.get(key)
         if found is None:
             head = (self.stream_number(stream), self.target_number(ranks))
-            # What lives there is never used by a call: it has no mesh.
+            # Tensors there are never used by a call, because the place has no mesh.
             found = self.places[key] = Place(self, None, stream, head)
         return found
 
@@ -489,7 +490,7 @@ class Controller:
         try:
             self._passed(mark)
         except KeyboardInterrupt:
-            # It is waited for again.
+            # The mark is awaited again.
             raise
         except BaseException:
             self._forget_mark(mark)
@@ -526,7 +527,7 @@ class Controller:
             if self.failed is None:
                 self.failed = error
         if self.has_workers:
-            # It ends.
+            # The flusher ends.
             self._flusher.stir()
 
     def end_if_stopped(self) -> None:
@@ -570,7 +571,7 @@ class Controller:
 
 
 def _drop_stream(of: weakref.ref[Controller], number: int) -> None:
-    # On any thread, as the end of a tensor.
+    # This runs on any thread, as the end of a tensor.
     controller = of()
     if controller is not None and controller.failed is None:
         controller.dropped_streams.append(number)

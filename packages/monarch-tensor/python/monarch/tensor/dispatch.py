@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 
-# What brings a tensor of the controller to the mesh: `torch.tensor(...)` ends in one of these.
+# Operators that bring a tensor of the controller to the mesh: `torch.tensor(...)` ends in one of these.
 _LIFTS = {_aten.lift_fresh.default, _aten.lift_fresh_copy.default, _aten.lift.default}
 
-# What gives its first operand the memory of the second one, or new memory.
+# Operators that give their first operand the memory of the second one, or new memory.
 _SETS = {_aten.set_.default, _aten.set_.source_Tensor, _aten.set_.source_Tensor_storage_offset}
 
-# What a `DataLoader` and `torch.load` begin with, where they make a tensor of memory of the controller.
+# The operator with which a `DataLoader` and `torch.load` begin to make a tensor of memory of the controller.
 _EMPTY = _aten.empty.memory_format
 
-# What draws random numbers, by its identity: an operator's own hash runs Python code.
+# Operators that draw random numbers, by identity: an operator's own hash runs Python code.
 _random: dict[int, Any] = {}
 
-# What makes a tensor of one number.
+# Operators that make a tensor of one number.
 _NUMBERS = {_aten.ones.default, _aten.zeros.default, _aten.full.default, _aten.scalar_tensor.default}
 
-# Marks for the profiler of this process.
+# Namespaces of marks for the profiler of this process.
 _LOCAL_NAMESPACES = {"profiler"}
 
 _NUMBER = frozenset({int, float, bool, complex})
@@ -58,7 +58,8 @@ class _Unusual(Exception):
 class MeshMode(TorchDispatchMode):
     """Takes the operators of a thread while it is active."""
 
-    # Torch would import its compiler with the first operator, to keep it away from here: 2 s. It does not come here.
+    # Torch would import its compiler with the first operator, to exclude it from this mode, which takes 2 s. The compiler never reaches
+    # this mode.
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
@@ -70,7 +71,8 @@ class MeshMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         place = self.place
         if place is None:
-            # Also for the modes outside of this one. Subclasses of tensors, as those of a mesh, take their operators themselves.
+            # This also applies to the modes outside of this one. Subclasses of tensors, such as those of a mesh, handle their operators
+            # themselves.
             with modes_off() if types else no_dispatch():
                 return func(*args, **(kwargs or {}))
         operands: list[Any] = []
@@ -82,11 +84,11 @@ class MeshMode(TorchDispatchMode):
             if func in _LIFTS:
                 return _lifted(place, args[0])
             if _is_local(args) and _is_local((kwargs or {}).values()):
-                # What was fetched, or made outside, is used as ever: only a mixture is refused.
+                # Tensors that were fetched, or made outside, are used as usual: only a mixture is refused.
                 with modes_off() if types else no_dispatch():
                     return func(*args, **(kwargs or {}))
             if _in_backward() >= 0 and (other := _common_place(args, kwargs or {})) is not None and other is not place:
-                # A graph may lead over several meshes: each node computes where its gradients are.
+                # A graph may include several meshes: each node computes on the mesh of its gradients.
                 with MeshMode(other):
                     return func(*args, **(kwargs or {}))
             place.controller.end_forgotten()
@@ -133,7 +135,8 @@ def _signature(
     key: list[Any] = [id(func), _default_dtype()]
     varying = varying_arguments(func)
     position = 0
-    # The three loops over operands, here and in `_list`, are alike and stay apart: a call for each operand would cost more than its body.
+    # The three loops over operands, here and in `_list`, are alike and stay separate: a call for each operand would cost more than its
+    # body.
     for value in args:
         kind = value.__class__
         if kind is Tensor:
@@ -245,7 +248,7 @@ def _first(
         if _is_rebuilding():
             with no_dispatch():
                 return func(*args, **kwargs)
-        # Not remembered: each one is looked at.
+        # Such calls are not cached: each one is propagated.
         known = propagate(func, args, kwargs, _handle_or_none)
         number = controller.define_known(known)
         try:
@@ -259,7 +262,7 @@ def _first(
         and not known.single.shape
         and (all(not t._handle.layout.shape for t in operands) if operands else func in _NUMBERS)
     ):
-        # Numbers that are known stay known: this goes the longer way.
+        # Known numbers stay known: this takes the slow path.
         known = known._replace(single=None)
     if func in _SETS:
         known = known._replace(only_writes=False)
@@ -344,7 +347,7 @@ def _known_values(
     if torch.Tag.nondeterministic_seeded in func.tags:
         return None
     recorder = operands[0]._handle.place.controller.recorder if operands else None
-    # Operands of one memory are one number, also where several of them are written.
+    # Operands of one memory are one number, even if several of them are written.
     clones: dict[int, Any] = {}
     values: list[Any] = []
     for operand in operands:
@@ -359,7 +362,7 @@ def _known_values(
         with no_dispatch():
             out = func(*(_local(a, left) for a in args), **{k: _local(v, left) for k, v in kwargs.items()})
     except Exception:
-        # The workers report what is wrong with it; a warning that the program has made an error is one of theirs too.
+        # The workers report the problem; they also report a warning that the program has turned into an error.
         return None
     return values, out if isinstance(out, torch.Tensor) and not out.dim() and out.device.type == "cpu" else None
 
@@ -472,7 +475,7 @@ def _raise_if(found: list[str], refusal: TypeError) -> None:
         if found:
             raise refusal
     finally:
-        # The traceback has this frame: both would hold the tensors of the program until the garbage collector comes.
+        # The traceback has this frame: both would hold the tensors of the program until the garbage collector runs.
         del refusal
 
 
@@ -499,5 +502,5 @@ def outside(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     """A call with mesh tensors where no mesh is active."""
     place = _own_place(args) or _own_place(kwargs.values())
     assert place is not None
-    # Not entered: what the mode would take beside this call has no mesh.
+    # The mode is not entered: it would handle other calls, which have no mesh.
     return MeshMode(place).__torch_dispatch__(func, types, args, kwargs)

@@ -67,7 +67,7 @@ def _resume_after(held: dict[Place, list[int]], then: Callable[..., Future[Any]]
     for place, numbers in held.items():
         controller = place.controller
         if controller.failed is None:
-            # The first tensor stands for the message.
+            # The first tensor represents the message.
             controller.emit(place, controller.defined(Resume()), (), (numbers[0],), ())
     context = contextvars.copy_context()
     when_done(done, lambda _: context.run(_resume, list(held.items())))
@@ -128,7 +128,7 @@ def rref(call: EndpointCall) -> Any:
     answer = call.through(handoff.keep, handoff.keep_async, controller.session, key)
     context = contextvars.copy_context()
     when_done(answer, lambda future: context.run(_check, place, future, key))
-    # After the message, whose tensors the stream has to hand over before it waits.
+    # This comes after the message, whose tensors the stream has to hand over before it waits.
     given = receive.arguments(place, (controller.session, key), {})
     return receive.inspected(place, given)[1] if results is None else receive.emitted(place, given, results)
 

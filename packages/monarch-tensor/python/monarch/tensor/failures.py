@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from monarch.tensor.frames import Site
 
-# A failure that no fetch has raised is logged after this long: a fetch that is under way raises it first.
+# Seconds after which a failure is logged if no fetch has raised it: a fetch in progress raises it first.
 LOG_SECONDS = 0.5
-# The failures that wait to be logged or raised. After the first ones of a program the others say nothing new.
+# The most failures that wait to be logged or raised. After the first ones of a program the others add no information.
 _KEPT = 64
 _REMEMBERED = 65_536
 
@@ -51,9 +51,9 @@ class Failures:
         self._waiting: dict[int, Failure] = {}
         self._known: set[int] = set()
         self._timer: threading.Timer | None = None
-        # By the number of the operation, when its report came.
+        # By the number of the operation: the time of its report.
         self._unlogged: dict[int, float] = {}
-        # The lines of reported operations: those of old ones are not known for ever.
+        # The lines of reported operations, kept because those of old operations are dropped.
         self._sites: dict[int, Site] = {}
 
     def report(self, failure: Failure) -> None:

@@ -29,7 +29,7 @@ def moved_far(tensor: Tensor, source: DeviceMesh, target: DeviceMesh, routes: li
         takers[of] = takers.get(of, 0) + 1
     procs = mesh_view(sender.procs)
     sender.emit(owner, sender.defined(Offer()), (handle.id,), (key, takers), ())
-    # The other controller may wait for its workers, which wait for this tensor: it is on its way before.
+    # The other controller may wait for its workers, which wait for this tensor: it is sent before.
     sender.flush()
     layout = handle.layout.with_shape(handle.layout.shape)
     place = place_of(target, stream)

@@ -40,7 +40,7 @@ def fetch_shard(obj: T, shard: dict[str, int] | None = None, **coords: int) -> F
     answer, place = _ask(tensors, shard, coords)
     done = promise(f"the shard of {place.mesh!r}")
 
-    # A failure counts as raised where the future is read.
+    # A failure counts as raised when the future is read.
     when_done(answer, lambda future: done.set_from(lambda: _filled(leaves, spec, _read(place, future, began))))
     return done.future
 

@@ -12,11 +12,11 @@ from monarch.extension import is_ending
 if TYPE_CHECKING:
     from monarch.tensor.controller import Controller
 
-# It looks for a batch that grows no more after so many seconds, and after twice the time where it has grown: each look costs the issuing
-# thread the interpreter's lock.
+# Seconds between two checks for a batch that no longer grows, and half of the pause after growth: each check costs the issuing thread the
+# interpreter's lock.
 BATCH_SECONDS = 200e-6
 _LONGEST_PAUSE = 10e-3
-# After so many looks at nothing it waits to be stirred.
+# The number of checks without work after which it waits to be stirred.
 _LOOKS = 10
 
 
@@ -25,9 +25,9 @@ class Flusher:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        # A queue and no event: what dies on any thread, between any two instructions of it, stirs.
+        # A queue instead of an event: a tensor that dies on any thread, between any two instructions of this thread, stirs it.
         self._wake: SimpleQueue[None] = SimpleQueue()
-        # Its commands are those of the actor, or client, that made the controller: their order is that of one sender.
+        # Its commands belong to the actor, or client, that made the controller: their order is that of one sender.
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(self._run,), name="monarch-tensor-flusher", daemon=True).start()
 
@@ -58,7 +58,7 @@ class Flusher:
                 if idle >= _LOOKS:
                     controller.awake = False
                     controller.begin_burst()
-                    # What has come, or died, in between has seen this thread awake.
+                    # Commands and ends in between have seen this thread awake.
                     if controller.has_old():
                         idle, controller.awake = 0, True
             except Exception as e:

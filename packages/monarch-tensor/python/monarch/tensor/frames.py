@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-# A command keeps this many lines of the program, and looks for them in this many frames: a module within modules has two or three
-# frames of torch for each of its own.
+# The number of lines of the program that a command keeps, and of frames in which they are searched: a module within modules has two or
+# three frames of torch for each of its own.
 KEPT = 3
 DEPTH = 40
 _DEPTH = range(DEPTH)
@@ -18,7 +18,7 @@ _ENOUGH = 2 * KEPT
 # The packages whose frames are not the program's.
 _OTHERS = ("torch", "monarch")
 
-# Whether code is the program's, by its identity: its hash is that of all its contents. An identity is safe while the code is kept.
+# Whether code is the program's, by identity, because the hash of code covers all its contents. An identity is safe while the code is kept.
 _is_program: dict[int, bool] = {}
 _kept: list[CodeType] = []
 
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
         return f'File "{self.file}", line {self.line}, in {self.function}'
 
 
-# Code and place in it of each kept frame, innermost first, one after the other: cheap to take, and read only after a failure.
+# Code and position of each kept frame, innermost first, one after the other: cheap to take, and read only after a failure.
 Site = tuple["CodeType | int", ...]
 
 
@@ -58,7 +58,7 @@ def current_site() -> Site:
 
 
 def _look_at(frame: FrameType) -> bool:
-    if len(_kept) > 65_536:  # programs that make code without end
+    if len(_kept) > 65_536:  # for programs that make code without end
         _is_program.clear()
         _kept.clear()
     _kept.append(frame.f_code)

@@ -156,7 +156,7 @@ class _GradFunction(torch.autograd.Function):
         ctx.restored = capture_context()
         results, ctx.backward_function = call.run(tensors)
         ctx.name, ctx.inputs, ctx.leaves = call.name, call.inputs, len(call.leaves)
-        # Aliases: the backward may refer to the results, which would refer to it by `grad_fn`, a cycle that no collector sees.
+        # These are aliases: the backward may refer to the results, which would refer to it by `grad_fn`, a cycle that no collector sees.
         aliases = tuple(map(_alias, results))
         ctx.mark_non_differentiable(*(a for a in aliases if not (a.dtype.is_floating_point or a.dtype.is_complex)))
         return aliases
@@ -211,7 +211,7 @@ def _seeds(roots: list[Any], gradients: list[Any]) -> list[Any]:
     for i, root in enumerate(roots):
         if _is_leaf(root) and not hasattr(root.node, "_input_metadata"):
             raise TypeError(f"roots[{i}] is a GradientEdge, which torch {torch.__version__} cannot begin at\nhint: use torch 2.5 or later")
-        # The metadata of an edge have the same names as a tensor.
+        # The metadata of an edge have the same attributes as a tensor.
         like = root.node._input_metadata[root.output_nr] if _is_leaf(root) else root
         gradient = gradients[i] if i < len(gradients) else None
         if gradient is None:
@@ -285,7 +285,7 @@ class _Graph:
                     self.stage[node] = i if stages else 0
                     for number in slots[node]:
                         above.extend(users[node, number])
-        # Contributions that are still to come, for each slot of which the gradient is used, and for each node that runs.
+        # Contributions that are still missing, for each slot whose gradient is used, and for each node that runs.
         self.pending: dict[_Slot, int] = {}
         used = {(node, number) for node in self.stage for number in slots[node]}
         for slot in used.union(slot for slot in self.targets if slot is not None):
@@ -294,7 +294,7 @@ class _Graph:
 
     @staticmethod
     def _target(target: Any, leaves: dict[int, Any], seen: dict[Any, None]) -> _Slot | None:
-        # A leaf has the number of its node only in a graph that uses it; asking torch for the node is one more operation on the tensor.
+        # A leaf has the number of its node only in a graph that uses it; a query for the node is one more operation on the tensor.
         if not _is_leaf(target) and target.grad_fn is None:
             node = leaves.get(id(target))
             return None if node is None else (node, 0)
@@ -327,9 +327,9 @@ class _Graph:
 def _gradients(graph: _Graph, seeds: list[Any]) -> Iterator[Any]:
     sums: dict[_Slot, Any] = {}
     final: set[_Slot] = set()
-    # Nodes that are still to run, which need the gradients of their slots.
+    # Nodes that have not run, which need the gradients of their slots.
     waiting = set(graph.stage)
-    # How often a target is still to be yielded.
+    # The number of times that a target must still be yielded.
     wanted: dict[_Slot, int] = defaultdict(int)
     for slot in graph.targets:
         if slot is not None:
@@ -339,7 +339,7 @@ def _gradients(graph: _Graph, seeds: list[Any]) -> Iterator[Any]:
         gradient = _reduced(gradient, slot[0], graph.metadata(slot[0])[slot[1]])
         present = sums.get(slot)
         if present is not None:
-            # Not in place, as several slots may share a gradient. Sparse and dense add up in one order only.
+            # The addition is not in place, as several slots may share a gradient. Sparse and dense tensors add up in one order only.
             gradient = gradient + present if present.is_sparse else present + gradient
         sums[slot] = gradient
 
@@ -441,7 +441,7 @@ def _with_hooks(slot: _Slot, gradient: Any) -> Any:
         if not leaf._backward_hooks and leaf.dtype == gradient.dtype:
             return gradient
     edges = (GradientEdge(node, number),)
-    # `torch.autograd.grad` would build more around the call than the call costs.
+    # `torch.autograd.grad` would do more work around the call than the call itself.
     run = torch.autograd.Variable._execution_engine.run_backward
     return run(edges, (gradient,), True, False, edges, allow_unreachable=False, accumulate_grad=False)[0]
 
@@ -480,7 +480,7 @@ def _called_python(node: Any, inputs: tuple[Any, ...], metadata: Sequence[Any]) 
     """Calls a custom function as torch's engine does: missing gradients are zeros, outputs are those of the tensor inputs."""
     present = next((gradient for gradient in inputs if gradient is not None), None)
     if present is not None:
-        # The engine leaves None where the function asked for it. The function's setting cannot be read, and zeros are right in any case.
+        # The engine leaves None if the function requested it. The function's setting cannot be read, and zeros are right in any case.
         inputs = tuple(
             present.new_zeros(tuple(of_one.shape), dtype=of_one.dtype) if gradient is None else gradient
             for gradient, of_one in zip(inputs, metadata, strict=True)
@@ -525,5 +525,5 @@ def _release(node: Any) -> None:
             for tensor in _tuple(saved):
                 try:
                     tensor.register_hooks(_keep_nothing, _freed)
-                except (RuntimeError, AttributeError):  # it has hooks, or no tensor was saved
+                except (RuntimeError, AttributeError):  # the node has hooks, or no tensor was saved
                     continue

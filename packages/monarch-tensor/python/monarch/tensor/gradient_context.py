@@ -50,7 +50,7 @@ class _Restored(Activation):
 
 
 def _within(mesh: DeviceMesh | None, stream: Stream | None) -> _Context:
-    # Torch's engine has the modes of its caller also on its own threads. `active` belongs to one thread.
+    # Torch's engine has the modes of its caller on its own threads, too. `active` belongs to one thread.
     place = _mode_place()
     if mesh is None:
         needed = place is not None

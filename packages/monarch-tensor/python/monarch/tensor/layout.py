@@ -9,7 +9,7 @@ import torch
 
 CONJUGATED, NEGATED = 1, 2
 
-# Bytes of a tensor whose memory workers free at once, and not with those of others.
+# Bytes of a tensor whose memory workers free at once, and not together with others.
 _LARGE = 256 << 10
 
 
@@ -31,8 +31,8 @@ class Layout:
         self.device = device
         self.bits = bits
         self.is_large = math.prod(shape) * dtype.itemsize >= _LARGE
-        # Sizes, strides, offset, format, type, layout and device, as torch has them for a tensor without data. It takes them faster by
-        # their places, and makes the strides of a contiguous tensor faster than it reads them.
+        # Sizes, strides, offset, format, type, layout and device, in torch's order for a tensor without data. Torch takes positional
+        # arguments faster, and makes the strides of a contiguous tensor faster than it reads them.
         plain = not offset and stride == row_major(shape)
         self.wrapper_arguments = (shape, None if plain else stride, None if plain else offset, None, dtype, torch.strided, device)
 
@@ -51,8 +51,8 @@ class Layout:
         return contiguous_layout(shape, self.dtype, self.device)
 
 
-# Layouts of programs whose shapes change without end are not kept for ever. An old one is then another object than a new equal one,
-# which costs a lookup.
+# The number of kept layouts: programs may change shapes without end. A dropped layout is then another object than a new equal one, which
+# costs a lookup.
 _KEPT = 65_536
 _layouts: dict[tuple[Any, ...], Layout] = {}
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from monarch.tensor.place import Place
 
 DROPPED = "DROPPED"  # its memory is free on the workers
-BORROWED = "BORROWED"  # another stream has it for itself
+BORROWED = "BORROWED"  # another stream has exclusive use of it
 SHARED = "SHARED"  # other streams read it: no stream writes
 
 
@@ -25,10 +25,10 @@ class Memory:
     first = 0
     others: set[int] | None = None
     borrows = 0
-    # Itself a shared borrow: it stays one when those that were made of it have ended.
+    # Whether it is itself a shared borrow: it stays one when the borrows made from it have ended.
     read_only = False
     dropped_at: Site | None = None
-    # The number that a tensor without dimensions is known to have, as a local tensor: what optimisers count steps with.
+    # The known number of a tensor without dimensions, as a local tensor: optimisers count steps with it.
     value: Any = None
 
     def add(self, number: int) -> None:
@@ -71,18 +71,19 @@ class Handle:
             memory.first = number
 
     def __del__(self) -> None:
-        # On any thread, between any two instructions of it: no lock is taken here. The controller sends the numbers with a later command.
+        # This runs on any thread, between any two instructions of it: no lock is taken here. The controller sends the numbers with a later
+        # command.
         try:
             number, memory, place = self.id, self.memory, self.place
         except AttributeError:
-            # It was interrupted before it had them.
+            # The constructor was interrupted before it had the numbers.
             return
         if memory.first == number:
             memory.first = 0
         else:
             memory.discard(number)
         place.release(number)
-        # The size of an object that is no tensor is not known here.
+        # The size of an object that is no tensor is unknown here.
         if getattr(self.layout, "is_large", True):
             place.release_now = True
         controller = place.controller

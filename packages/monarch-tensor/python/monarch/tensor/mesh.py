@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _group_names = itertools.count(1)
 
-# Ranks in the text of a mesh.
+# The most ranks in the text of a mesh.
 _SHOWN = 8
 
 
@@ -61,7 +61,7 @@ class DeviceMesh(MeshTrait):
         parts = [f"{name}={size}" for name, size in self.sizes.items()]
         ranks = self.ranks_in_order
         if len(ranks) < self.controller.size:
-            # Slices of the same sizes differ by their ranks.
+            # The ranks distinguish slices of the same sizes.
             shown = [*map(str, ranks)] if len(ranks) <= _SHOWN else [*map(str, ranks[: _SHOWN - 1]), "...", str(ranks[-1])]
             parts.append(f"ranks=[{', '.join(shown)}]")
         return f"DeviceMesh({', '.join(parts)})"
@@ -132,7 +132,7 @@ class RemoteProcessGroup:
         self.dims = dims
         self.dropped = False
         self.name = f"program-{next(_group_names)}"
-        # Those that have whole groups.
+        # The meshes with complete groups.
         self._meshes: set[Any] = set()
         self._end = weakref.finalize(self, _drop_group, mesh.controller, self.name)
 

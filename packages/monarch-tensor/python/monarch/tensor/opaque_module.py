@@ -68,7 +68,7 @@ class OpaqueModule(OpaqueObject):
             of = [t for t, needed in zip(tensors, needs, strict=True) if needed] + learned
             layouts = tuple(contiguous_layout(tuple(t.shape), t.dtype, t.device) for t in of)
             places = iter(range(len(of)))
-            # One for each tensor of the arguments, and one for each parameter.
+            # One item for each tensor of the arguments, and one for each parameter.
             wanted = [next(places) if needed else None for needed in (*needs, *(True for _ in learned))]
 
             def backward(*gradients: Any) -> list[Any]:

@@ -20,7 +20,7 @@ class OpaqueRef:
 
     def __init__(self, value: Any = None) -> None:
         self._value = value
-        # On the controller: what the workers have under a number.
+        # On the controller: the workers' object, by its number.
         self._handle: Handle | None = None
 
     @property

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from monarch.tensor.commands import Definition, Entry
     from monarch.tensor.frames import Site
 
-# The lines of the program are known of so many of the last operations: of all in the window, and of those that are held for one message.
-# More of them cost each operation a miss of the cache. Those of a failure are kept from its report on.
+# The number of operations whose lines are kept: those in the window, and those held for one message. A larger number costs each operation a
+# cache miss. The lines of a failure are kept from its report on.
 _SITES = 16_384
 
 
@@ -51,10 +51,10 @@ class Outbox:
         self.targets: list[tuple[int, tuple[int, ...]]] = []
         # Definitions that no command uses any more.
         self.forget: list[int] = []
-        # How many commands were sent, by the count of the controller, and how many operations.
+        # The number of sent commands, by the count of the controller, and of operations.
         self.sent = 0
         self.operations = 0
-        # What is perhaps on its way.
+        # A batch that may be in flight.
         self._unsent: Batch | None = None
         self._serials = itertools.count(1)
         self._last = 0
@@ -73,8 +73,8 @@ class Outbox:
         if (batch := self._unsent) is not None:
             yield batch
 
-    # These two are atomic. Nothing in them is a call, or makes an object with which a collection may begin: CPython handles no signal, and
-    # runs no other thread, but at calls and in loops.
+    # These two are atomic. They contain no call, and make no object with which a collection may begin: CPython handles signals, and
+    # switches threads, only at calls and in loops.
 
     def _take(self, made: Batch, last: int) -> bool:
         """Takes a batch as the one to send, unless a handler has sent since, which had what is in it."""
@@ -96,7 +96,7 @@ class Outbox:
             self._unsent = None
 
     def _made(self, issued: int) -> Batch:
-        # In this order: each definition that the commands use is there, and no command after them uses what is to be forgotten.
+        # The order ensures that each definition exists before a command uses it, and that no later command uses a forgotten one.
         forget, entries = list(self.forget), self.entries[:]
         first = self.operations
         segments, sites, size = segments_of(entries, first)

@@ -28,11 +28,11 @@ class Place:
         self.head = head
         # The numbers of tensors that have died here, filled by any thread.
         self.released: list[int] = []
-        # One of them is large: its memory is not to wait for more of them.
+        # Whether one of them is large: its memory must not wait for more of them.
         self.release_now = False
 
     def __del__(self) -> None:
-        # On any thread, as the end of a tensor.
+        # This runs on any thread, as the end of a tensor.
         self.is_collected = True
         if getattr(self, "released", None):
             self.controller.orphans.append((self.head, self.released))
@@ -40,7 +40,7 @@ class Place:
     def release(self, number: int) -> None:
         """Has the controller free the entry of a tensor that has died here, with a later command. Takes no lock."""
         if self.is_collected:
-            # The garbage collector ends what it finds in any order: the tensors of a place may end after it.
+            # The garbage collector ends objects in any order: the tensors of a place may end after it.
             self.controller.orphans.append((self.head, [number]))
         else:
             self.released.append(number)
@@ -53,7 +53,7 @@ def place_of(mesh: Any, stream: Any) -> Place:
     """The one place of this mesh and this stream."""
     controller: Controller = mesh.controller
     places = controller.places
-    # By the ranks and labels, not by the object: two slices that are equal are the same mesh.
+    # The key has the ranks and labels, not the object: two equal slices are the same mesh.
     key = (mesh.key, stream.serial)
     found = places.get(key)
     if found is None:

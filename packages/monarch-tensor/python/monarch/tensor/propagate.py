@@ -54,7 +54,7 @@ class Place(NamedTuple):
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
-# What an operator may have as arguments beside tensors, numbers and lists of them.
+# Types of an operator's arguments beside tensors, numbers and lists of them.
 _SENT = {type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
 
 
@@ -79,13 +79,13 @@ class _Quiet(logging.Filter):
 _quiet = _Quiet()
 
 
-# Operators whose numbers decide on shapes.
+# Operators whose numbers decide shapes.
 _NUMBERS_COUNT = {"arange", "range", "linspace", "logspace", "histc", "scalar_tensor"}
 
-# Of arguments; a number in the place of a tensor is one without dimensions.
+# Types of arguments; a number in the place of a tensor is one without dimensions.
 _NUMBER_TYPES = {"number", "Scalar", "Optional[number]", "Optional[Scalar]", "Tensor", "Optional[Tensor]"}
 
-# By the identity of the operator, which is kept here.
+# The cache is by the identity of the operator, which is kept here.
 _scalars: dict[int, tuple[Any, frozenset[int | str]]] = {}
 
 
@@ -107,7 +107,7 @@ def varying_arguments(func: Any) -> frozenset[int | str]:
 
 _local = threading.local()
 
-# More elements than a tensor has.
+# More elements than any tensor has.
 _ROOM = 1 << 48
 
 
@@ -140,7 +140,7 @@ def propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_o
         with torch.set_grad_enabled(grad):
             return _propagate(func, args, kwargs, handle_of)
 
-    # Fake tensors that are broken off in the middle leave torch in a state in which it ends the process.
+    # Interrupted fake tensors leave torch in a state in which it ends the process.
     return uninterrupted(run)
 
 
@@ -153,10 +153,10 @@ def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_
     if not _QUANTIZED.isdisjoint(v for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype)) or func in _QUANTIZING:
         raise TensorMeshError(f"{func}: what is known of a quantized tensor without its data is wrong. {_BY_REMOTE}")
     varying = varying_arguments(func)
-    # How much memory there is behind a view is known on the workers only.
+    # Only the workers know the size of the memory behind a view.
     room = _ROOM if func is torch.ops.aten.as_strided_.default else 0
     fakes: list[Any] = []
-    # No handles: a function that calls itself is a cycle of references, and would keep them until it is collected.
+    # The function has no handles: a recursive function is a cycle of references, and would keep them until it is collected.
     inputs: list[Layout] = []
     constants = 0
 
@@ -188,21 +188,21 @@ def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_
         return value, value
 
     mode = fake_mode()
-    # The caches of the mode are by layout as well, and this module's come first.
+    # The caches of the mode are by layout as well, and this module's have precedence.
     with modes_off(), mode, _quiet:
         pairs = [template(a, i in varying) for i, a in enumerate(args)]
         named = {k: template(v, k in varying) for k, v in kwargs.items()}
         try:
             out = func(*(p[1] for p in pairs), **{k: p[1] for k, p in named.items()})
         except AssertionError as e:
-            # What fake tensors have nothing for, as the memory of a device that this machine has none of.
+            # Fake tensors do not support this, such as the memory of a device that this machine lacks.
             raise TensorMeshError(f"{func}: the shape of its result is not known on the controller. {_BY_REMOTE}") from e
         except Exception as e:
             explain(str(func), e)
             raise
     mutated, sources = _aliases(func, tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()})
     results: list[Result] = []
-    # Where each result lies among all leaves: a worker may return None for a tensor that is of no use there.
+    # The position of each result among all leaves: a worker may return None for an unused tensor.
     leaves: list[int] = []
     counted = itertools.count()
 
@@ -216,7 +216,7 @@ def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_
                 operand = mutated[number]
             source = sources.get(number)
             if source is None and operand is None:
-                # Schemas have no aliases for views in lists, as those of `split`.
+                # Schemas have no aliases for views in lists, such as those of `split`.
                 storage = _storage(value)
                 source = next((i for i, f in enumerate(fakes) if _storage(f) == storage), None)
             results.append(Result(_layout(func, value), operand, source))
@@ -240,7 +240,7 @@ def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], handle_
     view_of = None if alone is None else alone.source
     returned = None if alone is None else alone.operand
     only_writes = bool(written) and not relaid and (returned is not None or not results)
-    # The functions above refer to themselves: without this, they keep the operands until the next collection of garbage.
+    # The functions above refer to themselves: without this, they keep the operands until the next garbage collection.
     inputs.clear()
     fakes.clear()
     return Known(call, single, view_of, only_writes, returned, tuple(results), shape, written, relaid)

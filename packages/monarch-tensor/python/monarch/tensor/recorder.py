@@ -50,7 +50,7 @@ class Used:
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self.written = False
-        # By number. The recording keeps none of them.
+        # The tensors by number, as weak references.
         self.tensors: dict[int, weakref.ref[Tensor]] = {}
 
 
@@ -58,22 +58,22 @@ class Recorder:
     """Listens to the commands of one call."""
 
     def __init__(self, place: Place, formals: Sequence[int]) -> None:
-        # Where the call begins.
+        # The place at which the call begins.
         self.place = place
-        # Where its commands are, by their heads; they and their streams live as long as the recording.
+        # The places of its commands, by their heads; they and their streams live as long as the recording.
         self.places: dict[tuple[int, int], Place] = {}
         self.formals = tuple(formals)
         self.log: list[Operation | Order | Freed] = []
         self.made: set[int] = set()
-        # What it uses without being given it, and where that is.
+        # Tensors that it uses without getting them as arguments, and their places.
         self.captured: dict[int, Place] = {}
         self.used: dict[Memory, Used] = {}
-        # What is written and had a number that the controller knew: a replay writes other ones.
+        # Written memory with a number that the controller knew: a replay writes other numbers.
         self.known: list[Memory] = []
         # Borrows that begin in the call, and end there.
         self.borrows: set[Borrow] = set()
-        # Numbers from before the call that it has computed with, and those on which a number depends that its Python code has got: a replay
-        # is right while these are what they were.
+        # Numbers from before the call that it has computed with, and numbers on which a number depends that its Python code has read: a
+        # replay is valid while these are unchanged.
         self._computed_with: list[tuple[Memory, Any]] = []
         self.numbers_read: list[tuple[Memory, Any]] = []
         self._place_of: dict[int, Place] = {}
@@ -125,7 +125,7 @@ class Recorder:
         """Nothing more comes. `TensorMeshError` for a borrow that is still in force: no replay would begin it."""
         if any(not borrow.ended for borrow in self.borrows):
             raise TensorMeshError(f"compile({name}): a borrow that began in the recorded call has not ended there (`Borrow.drop`)")
-        # They keep what was borrowed.
+        # They keep the borrowed tensors.
         self.borrows.clear()
         for operation in self.operations():
             if not self.place.controller.knows(operation.definition):
@@ -170,7 +170,7 @@ def comparable(value: Any) -> Any:
     """The same for equal values of two calls."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape), repr(value.tolist())
-    # Zeros of both signs are equal, and what is not a number is not.
+    # Zeros of both signs are equal, and NaN is equal to NaN.
     return repr(value) if isinstance(value, float | complex) else value
 
 

@@ -60,15 +60,15 @@ class _Recording:
         out_leaves, self.spec = _pytree.tree_flatten(out)
         self._arguments = [v for v in leaves if type(v) is Tensor]
         argument_of = {t._handle.id: i for i, t in enumerate(self._arguments)}
-        # The arguments whose number the call has written: they are the first ones that a replay makes unknown.
+        # The arguments whose number the call has written: a replay makes these unknown first.
         self._writes = [i for i, (t, value) in enumerate(zip(self._arguments, before, strict=True)) if t._handle.memory.value is not value]
-        # Of each returned tensor: the argument that it is, itself if it was there before, or a new one with this layout.
+        # For each returned tensor: the argument that it is, itself if it existed before, or a new one with this layout.
         self.outs: list[Any] = []
         results: list[int] = []
         self.layouts: list[Any] = []
-        # Where they are: a reduction may have its result on a part of the mesh.
+        # The places of the results: a reduction may have its result on a part of the mesh.
         self._places: list[Place] = []
-        # Of the tensors that a replay makes: whose memory they have, as views of it.
+        # For each tensor that a replay makes: the tensor whose memory it shares as a view.
         memories = [t._handle.memory for t in self._arguments]
         made: list[Memory] = []
         self._shared: list[_Owner | None] = []
@@ -90,13 +90,13 @@ class _Recording:
                 made.append(leaf._handle.memory)
             else:
                 self.outs.append(("value", leaf))
-        # What lives on although it is not returned, as a gradient in `.grad`, is made anew under its number.
+        # A tensor that lives on although it is not returned, such as a gradient in `.grad`, is made again under its number.
         where_made = {n: operation.place for operation in recorder.operations() for n in operation.results}
         alive = {n for n in where_made if n not in results} - {n for e in recorder.log if isinstance(e, Freed) for n in e.numbers}
         for living in controller.living_places():
             alive -= set(living.released)
         self.survivors = sorted(alive)
-        # Those that are the gradient of an argument, by its place, or of another tensor; and the references to the gradient.
+        # Tensors that are the gradient of an argument, by its position, or of another tensor; and the references to the gradient.
         leaves_used = [(i, None, t) for i, t in enumerate(self._arguments)]
         seen = {t._handle.id for t in self._arguments}
         for used in recorder.used.values():
@@ -107,13 +107,13 @@ class _Recording:
             if type(grad) is Tensor and grad._handle.id in alive:
                 self._gradients.append((i, ref, grad._handle.id, sys.getrefcount(grad)))
         del leaves_used
-        # Memory that is used and whether it is written: that of arguments, by their places, and other.
+        # Used memory and whether it is written: that of arguments, by their positions, and other memory.
         self._given = [(i, recorder.used[m].written) for i, m in enumerate(memories) if m in recorder.used]
         self._used = [(used.memory, used.written) for used in recorder.used.values() if used.memory not in memories]
-        # What is written, for the versions that autograd compares.
+        # Written memory, for the versions that autograd compares.
         self._written_given = [i for i, written in self._given if written]
         self._written = [ref for used in recorder.used.values() if used.written for ref in used.tensors.values()]
-        # Numbers of arguments, by their place, and others.
+        # Numbers of arguments, by their positions, and other numbers.
         self._numbers_given = [(i, v) for m, v in recorder.numbers_read for i, of in enumerate(memories) if of is m]
         self._numbers_used = [(m, v) for m, v in recorder.numbers_read if not any(of is m for of in memories)]
         del self._arguments
@@ -152,7 +152,7 @@ class _Recording:
         if recorder.place.controller.are_lost(self._pinned, set(self._pinned.values())):
             return False
         arguments = [v for v in leaves if type(v) is Tensor]
-        # Where a command may not do with a memory what the call has done, the call itself raises the reason.
+        # If a command may no longer use a memory as the call has, the call itself raises the reason.
         for memory, written in self._used:
             if memory.state is not None and (written or memory.state != SHARED):
                 return False
@@ -164,7 +164,7 @@ class _Recording:
             tensor = arguments[index] if ref is None else ref()
             if tensor is None:
                 return False
-            # Where the program has kept the gradient, a replay must not write to it: one reference more.
+            # If the program has kept the gradient, which adds one reference, a replay must not write to it.
             grad = tensor.grad
             if type(grad) is not Tensor or grad._handle.id != number or sys.getrefcount(grad) != references:
                 return False
@@ -266,7 +266,7 @@ class Commands:
             if isinstance(entry, Operation):
                 where.update(dict.fromkeys(entry.results, entry.place))
             self._log.append(entry)
-        # What has died since.
+        # Tensors that have died since.
         self._log += [(where[n], [n]) for n in self._new if n not in kept and n not in freed]
 
     def send(self, controller: Controller, given: Sequence[int]) -> list[int]:
@@ -360,13 +360,13 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
         with controller.lock:
             if controller.recorder is not None:
                 raise TensorMeshError(f"compile({name}): another recording is under way")
-            # What has died before is no business of the recording.
+            # Tensors that died before are no part of the recording.
             controller.flush()
             controller.recorder = recorder
         before = [v._handle.memory.value for v in leaves if type(v) is Tensor]
         try:
             out = function(*args, **kwargs)
-            # With what has died in it.
+            # The flush includes tensors that have died in it.
             controller.flush()
             recorder.end(name)
         finally:
@@ -374,7 +374,7 @@ def compile(fn: Callable[..., Any] | None = None, verify: bool = True) -> Any:
                 controller.recorder = None
         if len(recordings) >= 64:
             recordings.clear()
-        # Also that of the second call: what it has left behind is what the program has now.
+        # This includes the second call: its remaining tensors are the program's present ones.
         recordings[key] = _Recording(recorder, leaves, out, name, before)
         if found is not None:
             # After a difference the next call is compared with this one.

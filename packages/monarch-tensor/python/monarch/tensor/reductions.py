@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 REDUCTIONS = ("stack", "sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 _BITS = ("band", "bor", "bxor")
-# What gloo computes with: of other types it only moves data.
+# Types with which gloo computes: it only moves data of other types.
 _GLOO_TYPES = frozenset(
     {
         *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),

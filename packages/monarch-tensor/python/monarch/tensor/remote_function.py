@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 Propagation = "Callable[..., Any] | str | None"
 KINDS = ("mocked", "cached", "inspect")
 
-# Constants of commands; anything else of an argument is part of the definition.
+# Types of constants of commands; any other value of an argument is part of the definition.
 _PLAIN = (int, float, complex)
 
 
-# Leaves of arguments that each process can unpickle.
+# Types of leaves of arguments that each process can unpickle.
 _SAFE = (Input, Varying, Held, type(None), bool, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -162,7 +162,7 @@ class Remote:
         def take(future: Future[Any]) -> None:
             if not failed and _has_failed(future):
                 failed.append(future)
-                # It counts as raised where the future is read.
+                # The failure counts as raised when the future is read.
                 done.set_from(lambda: _value(place, future, site))
             if next(left) == 0 and not failed:
                 done.set_from(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Each gets an object that is given to `remote`, and returns an import path, or None for an object that it does not know. They are asked in
-# order, for everything but functions, methods and strings.
+# Each resolver gets an object that is given to `remote`, and returns an import path, or None for an unknown object. They run in order, for
+# everything but functions, methods and strings.
 function_resolvers: list[Callable[[Any], str | None]] = []
 
 _USUAL = (str, FunctionType, BuiltinFunctionType, MethodType)

@@ -65,7 +65,7 @@ class Stream:
         handle.memory.state = BORROWED if mutable else SHARED
         if mutable:
             handle.memory.value = None
-            # Whether the other stream writes to it is not known here.
+            # It is unknown here whether the other stream writes to it.
             count_writes((t,))
         borrow = Borrow(handle, memory, place)
         if (recorder := controller.recorder) is not None:
@@ -115,7 +115,7 @@ class Borrow:
             if self._place is not owner:
                 controller.emit_order(self._place, owner)
         lent = self._handle.memory
-        # One that was interrupted before this ends again.
+        # A borrow that was interrupted before this ends again.
         if self._ended:
             return
         self._ended = True
@@ -131,7 +131,7 @@ class Borrow:
 
     def __del__(self) -> None:
         if not self._ended:
-            # Collected on any thread, perhaps inside of the controller: its own commands take the borrow back.
+            # Collected on any thread, perhaps inside of the controller, whose own commands end the borrow.
             self._handle.place.controller.forgotten.append(self)
 
 

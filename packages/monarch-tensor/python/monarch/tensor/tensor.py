@@ -51,16 +51,16 @@ def _divided(one: Any, other: Any) -> Any:
 class Tensor(torch.Tensor):
     """A tensor on each rank of a mesh. Operators on it are commands to the workers; its data come to the controller by a fetch only."""
 
-    # A slot and no entry of the dictionary: it is read for each operand.
+    # A slot instead of a dictionary entry: it is read for each operand.
     __slots__ = ("_handle",)
     _handle: Handle
 
-    # Functions of torch take it as any tensor: only operators are looked at, below autograd.
+    # Functions of torch take it as any tensor: only operators are intercepted, below autograd.
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        # Outside of every activation: a mode would have come first.
+        # This is outside of every activation: a mode would have come first.
         outside = above("dispatch", "outside")
 
         return outside(func, types, args, kwargs or {})
@@ -225,7 +225,7 @@ class Tensor(torch.Tensor):
         memo[id(self)] = made
         if self.grad is not None:
             made.grad = copy.deepcopy(self.grad, memo)
-        # Those of the program, and that it is a parameter.
+        # The attributes of the program, and the mark of a parameter.
         made.__dict__.update(copy.deepcopy(_attributes(self), memo))
         return made
 
@@ -250,7 +250,7 @@ def new_tensor(handle: Handle) -> Tensor:
     """The tensor for a handle."""
     layout = handle.layout
     made: Tensor = _wrapper(Tensor, *layout.wrapper_arguments)
-    # What reads the data of a tensor without asking its class, as a capsule of DLPack, gets an error in place of the address 0.
+    # Code that reads the data of a tensor without its class, such as a capsule of DLPack, gets an error instead of the address 0.
     _throws(made)
     if layout.bits:
         mark(made, layout.bits)

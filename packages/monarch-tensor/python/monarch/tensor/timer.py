@@ -24,7 +24,7 @@ class ExecutionTimer:
     """
 
     _lock = threading.Lock()
-    # The begin of what is measured now.
+    # The begin of each measurement in progress.
     _started: dict[str, Any] = {}
     _finished: dict[str, list[tuple[Any, Any]]] = {}
 
@@ -153,8 +153,8 @@ def _number(*_: Any, **__: Any) -> torch.Tensor:
     return torch.empty((), dtype=torch.float64)
 
 
-# On the workers, in the order of torch calls; their arguments are those of `ExecutionTimer`. `get_..._ms` return a tensor; the values of a
-# summary come by `.call()`.
+# These run on the workers, in the order of torch calls; their arguments are those of `ExecutionTimer`. `get_..._ms` return a tensor; the
+# values of a summary come by `.call()`.
 execution_timer_start = Remote(_start)
 execution_timer_stop = Remote(_stop)
 execution_timer_reset = Remote(_reset)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Of this process: a fork has none.
+# The queue of this process: a fork has none.
 _queue: tuple[int, SimpleQueue[_Call]] | None = None
 
 
@@ -54,7 +54,7 @@ class _Call:
             self.result = function()
         except BaseException as e:
             self.error = e
-        # What the function has dies with it, before the caller goes on.
+        # The objects of the function die with it, before the caller continues.
         del function
         self.done.release()
 

@@ -71,7 +71,7 @@ class PipelineParallelism:
         self.stages = list(stages)
         self.compute_stream = compute_stream
         self.p2p_stream = p2p_stream
-        # Of the other direction: a gradient that is not there yet holds up no activation that is.
+        # The stream of the other direction: a missing gradient delays no activation that is ready.
         self.gradient_stream = Stream(f"{p2p_stream.name}, gradients")
         self.batch_size = batch_size
         self.microbatch_size = microbatch_size
@@ -165,7 +165,7 @@ class _Run:
         with pipeline.compute_stream.activate(), mesh.activate():
             borrows: list[Borrow] = []
             given = self._receive(action, borrows)
-            # The stream of movements waits here for the compute stream, which had time since.
+            # The stream of movements waits here for the compute stream, which has had time meanwhile.
             _end(self._received[index])
             self._received[index] = borrows
             if action.kind == "forward":
@@ -255,7 +255,7 @@ class _Run:
             if tensor is not None and moved.on_the_way:
                 lent, borrow = self._pipeline.compute_stream.borrow(tensor)
                 borrows.append(borrow)
-                # Gradients of parameters may be views of what is received, and outlive every borrow.
+                # Gradients of parameters may be views of received tensors, and outlive every borrow.
                 value = lent.detach() if action.kind == "forward" else lent.clone()
             found.append(value.requires_grad_() if requires_grad else value)
         return found

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-# How long a backward takes, in forwards, where an order is made by simulation.
+# The time of a backward in units of a forward, for an order that is made by simulation.
 _BACKWARD = 2
 
 
@@ -147,7 +147,7 @@ def _interleaved(meshes: int, stages: int, microbatches: int) -> Order:
         own = range(mesh, stages, meshes)
         forwards = [Action("forward", stage, i) for part in rounds for stage in own for i in part]
         backwards = [Action("backward", stage, i) for part in rounds for stage in reversed(own) for i in part]
-        # Until the first backward comes: the first round through all own stages but the last, and the way to the end and back.
+        # The forwards before the first backward: the first round through all own stages but the last, and the route to the end and back.
         order.append(_in_turn(forwards, backwards, (len(own) - 1) * meshes + 2 * (meshes - mesh - 1)))
     return order
 
@@ -168,7 +168,7 @@ def _depth_first(meshes: int, stages: int, microbatches: int) -> Order:
     is not empty has its backwards ready, or a microbatch that the stage behind it has room for.
     """
     order: Order = [[] for _ in range(meshes)]
-    # By stage: the forwards and backwards that were begun, and when each ends.
+    # By stage: the number of begun forwards and backwards, and the end of each.
     begun = {kind: [0] * stages for kind in ("forward", "backward")}
     ends: dict[Action, int] = {}
     free = [0] * meshes

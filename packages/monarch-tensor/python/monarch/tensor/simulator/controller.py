@@ -40,10 +40,10 @@ class SimulatedController(Controller):
         self.log: list[Entry] = []
         self.sites = sites
         self._known: dict[int, Known] = {}
-        # By definition, for those whose operands always have the same layouts, or by definition and layouts.
+        # The work of each definition whose operands always have the same layouts; otherwise by definition and layouts.
         self._works: dict[Any, Work] = {}
         self._layouts: dict[int, Layout | None] = {}
-        # What a recording makes has no number of the program.
+        # Tensors of a recording have no number of the program.
         self._inner = itertools.count(-1, -1)
         self._last: Place | None = None
         super().__init__(procs)  # pyright: ignore[reportArgumentType]

@@ -104,7 +104,7 @@ def _ring(work: Work, n: int, link: Link) -> float:
     return 2 * (n - 1) * share
 
 
-# Of matrices, the place of the first one among the operands.
+# The position of the first matrix among the operands.
 _MATRICES = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_addmm_activation": 1, "_scaled_mm": 0, "_int_mm": 0, "addbmm": 1}
 _CONVOLUTIONS = {"convolution", "convolution_overrideable", "_convolution", "convolution_backward"}
 
@@ -120,7 +120,7 @@ def flops_of(work: Work) -> int:
         one, other = shapes[first], shapes[first + 1]
         return 2 * math.prod(one) * other[-1]
     if name in _CONVOLUTIONS:
-        # Each weight is used once for each place of the smaller side: of the output, or of the input of a transposed one.
+        # Each weight is used once for each position of the smaller side: of the output, or of the input of a transposed one.
         backward = name == "convolution_backward"
         weight = shapes[2] if backward else shapes[1]
         given = work.definition.args

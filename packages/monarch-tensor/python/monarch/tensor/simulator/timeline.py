@@ -158,7 +158,7 @@ class _Memory:
 
     def add(self, number: int, layout: Layout | None, source: int | None, starts: dict[int, float]) -> None:
         if number in self._storages:
-            # A recording makes what outlives it anew with each call.
+            # A recording makes surviving tensors again with each call.
             self.release(number, starts)
         shared = None if source is None else self._storages.get(source)
         if shared is not None:

@@ -80,7 +80,7 @@ class Entry(NamedTuple):
     # The only rank that has it, for a fetch.
     rank: int | None = None
     site: Site = ()
-    # Of `set_meta`.
+    # The argument of `set_meta`.
     meta: Any = None
 
 
@@ -130,7 +130,7 @@ def work_of(definition: Any, known: Known | None, inputs: tuple[Layout | None, .
         return Work("move", "to_mesh", definition, inputs, (contiguous_layout(*definition.layout),), (None,), ())
     if isinstance(definition, Alias):
         return Work("borrow", "borrow", definition, inputs, inputs, (0,), ())
-    # A remote function, or what takes its results apart.
+    # A remote function, or the command that takes its results apart.
     outputs = tuple(layout if isinstance(layout, Layout) else None for layout in getattr(definition, "results", ()))
     outputs += (None,) * (len(definition.keep) - len(outputs))
     return Work("function", definition.name, definition, inputs, outputs, (None,) * len(outputs), tuple(definition.mutates))

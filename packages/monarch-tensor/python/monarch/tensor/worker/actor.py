@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from monarch.tensor.commands import Definition
 
 
-# As long as a stopped actor may go on with its messages. A clean-up has 3 s in all.
+# Seconds for which a stopped actor may continue with its messages. A clean-up has 3 s in all.
 _DRAIN_SECONDS = 1.0
 
 
@@ -64,7 +64,7 @@ class Worker(Actor):
         targets: list[Any],
         forget: list[int],
     ) -> None:
-        # A controller that was interrupted sends again what it may have sent.
+        # An interrupted controller sends again a batch that it may have sent.
         if serial <= self._last:
             return
         self._last = serial
@@ -85,7 +85,7 @@ class Worker(Actor):
     @endpoint(explicit_response_port=True)
     def fetch(self, port: Port[Any], stream: int, numbers: tuple[int, ...]) -> None:
         """Answers with copies on the CPU, when the stream has come here."""
-        # Copies in any case: the stream goes on while the answer is on its way.
+        # Copies in any case: the stream continues while the answer is in flight.
         self._answer(port, stream, numbers, "fetch_shard", lambda values: [_copy(v) for v in values])
 
     @endpoint(explicit_response_port=True)
@@ -135,7 +135,7 @@ class Worker(Actor):
             except PoisonedElsewhere as e:
                 port.send(e.failure)
             except BaseException as e:
-                # Also `SystemExit`: it is the end of the function, and of nothing else.
+                # Also `SystemExit`: it ends the function, and nothing else.
                 port.send(executor.failure(e, -1, name))
 
         executor.stream(stream).put(read)
@@ -171,10 +171,10 @@ class Worker(Actor):
 
     def __cleanup__(self, error: Exception | None) -> None:
         if error is None:
-            # As an actor handles the messages that came before it is stopped.
+            # An actor handles earlier messages in the same way before it stops.
             self._executor.drain(_DRAIN_SECONDS)
         handoff.closed(self._session)
-        # First the groups: a stream may wait in a collective of one.
+        # The groups close first: a stream may wait in a collective of one.
         self._groups.close()
         self._executor.close()
 

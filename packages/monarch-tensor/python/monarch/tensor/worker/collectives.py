@@ -27,7 +27,7 @@ _OPS = {"sum": "SUM", "avg": "SUM", "product": "PRODUCT", "min": "MIN", "max": "
 
 _FINE = 1 << 40  # more than any rank
 
-# Of an offer that is a failure, and has no data.
+# The layout in an offer that is a failure, and has no data.
 _NO_LAYOUT = ((0,), torch.uint8, "cpu")
 
 
@@ -42,7 +42,7 @@ class Collectives:
         self.groups = groups
         self.rank = rank
         self._operations = operations
-        # By the stream, the operation of its last collective, and how many it had: a recording has several.
+        # By stream: the operation of its last collective, and its number of collectives: a recording has several.
         self._last: dict[int, tuple[int, int]] = {}
 
     def _group(self, ranks: tuple[int, ...], stream: int, device: str) -> tuple[Group, int]:
@@ -56,7 +56,7 @@ class Collectives:
         before, count = self._last.get(stream, (number, -1))
         count = count + 1 if before == number else 0
         self._last[stream] = number, count
-        # Before it, those of functions that are called after the operation before, as `Controller.moment` numbers them.
+        # The collectives of functions that are called after the previous operation come before it, as `Controller.moment` numbers them.
         return number + 1 << 24 | count
 
     def reduce(self, stream: int, command: Reduce, inputs: list[Any]) -> Any:
@@ -78,7 +78,7 @@ class Collectives:
             raise
         try:
             exchange.run()
-            # Not at the same time: a group whose connections have failed is closed only when nothing of it is under way.
+            # The two are not concurrent: a group whose connections have failed is closed only when no operation of it is in progress.
             misses = exchange.misses_data()
             if misses or not exchange.has_marker:
                 _check_flags(self.groups, group, poison, torch.device(command.layout[2]))
@@ -235,7 +235,7 @@ def _check_flags(groups: Groups, group: Group, poison: Poison | None, device: An
     raise RuntimeError(f"rank {group.ranks[place]} reported a failure in a collective, and has none")
 
 
-# By the reduction, the marker of a rank that has its data, and of one that has not; the result of the first alone is the first.
+# By reduction: the marker of a rank with data, and of one without; the result of markers of the first kind alone is that marker.
 _MARKERS = {"sum": (0, 1), "avg": (0, 1), "max": (0, 1), "bor": (0, 1), "min": (1, 0), "product": (1, 0), "band": (1, 0)}
 
 
@@ -298,7 +298,7 @@ class _Combining:
         sizes = (*shape, 2) if kind.is_complex else shape
         moved_kind = kind.to_real() if kind.is_complex else kind
         if kind == torch.bool:
-            # True is 1: of its sum what is not 0, as torch counts.
+            # True is 1: a sum other than 0 is true, as torch counts.
             moved_kind = torch.int32
         elif group.is_gloo and kind in (torch.bfloat16, torch.int16):
             moved_kind = torch.float32 if kind.is_floating_point else torch.int32

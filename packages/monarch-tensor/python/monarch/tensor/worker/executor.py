@@ -58,15 +58,15 @@ _NAME = re.compile(r"([A-Za-z_]\w*)(?:::|\.)([A-Za-z_]\w*)\.([A-Za-z_]\w*)")
 # Operators that a module of torch itself defines when it is imported, with their first use on the controller.
 _DEFINED_IN = {"torch_nn": "torch.nn.modules.linear_cross_entropy"}
 
-# Operators that leave out a result for the backward where autograd is off in general, as it is on a worker.
+# Operators that leave out a result for the backward if autograd is off, as it is on a worker.
 _LOOK_AT_GRAD_MODE = {"aten.mkldnn_rnn_layer.default"}
 
-# The longest that the end of a worker waits for the tasks of its streams.
+# Seconds that the end of a worker waits for the tasks of its streams.
 _END_SECONDS = 1.0
 
 _OWN = os.path.dirname(__file__) + os.sep
 
-# Reports of failures in a row that no fetch has asked for: what comes after them is poisoned all the same.
+# The most consecutive reports of failures without a fetch: later failures are poisoned all the same.
 _REPORTS = 64
 
 
@@ -106,7 +106,7 @@ def function_of(reference: tuple[bytes, ...] | str) -> Any:
 
 
 def _function(found: Any) -> Any:
-    # A decorated function is pickled by its name, which is that of what the decorator made of it.
+    # A decorated function is pickled by its name, under which the module has the decorator's result.
     Remote = above("remote_function", "Remote")
 
     if not isinstance(found, Remote):
@@ -120,7 +120,7 @@ class Step:
     __slots__ = ("checks", "constants", "inputs", "keep", "may_miss", "mutates", "name", "operator", "results", "run", "takes_poison")
 
     def __init__(self, definition: Definition, run: Callable[[int, list[Any], list[Any]], Any], operator: _Operator | None = None) -> None:
-        # The usual case: an operator of which nothing is kept, or its first tensor.
+        # The usual case: an operator of which no result, or the first tensor, is kept.
         self.operator = operator
         self.inputs = definition.inputs
         self.results = len(definition.keep)
@@ -128,11 +128,11 @@ class Step:
         self.keep = definition.keep
         self.mutates = definition.mutates
         self.name = definition.name
-        # Gives all tensors of the result, of which `keep` have numbers.
+        # A function that gives all tensors of the result, of which `keep` have numbers.
         self.run = run
-        # An operator that only raises, as `linalg.cholesky` ends in one.
+        # An operator that only raises: `linalg.cholesky` ends in one.
         self.checks = isinstance(definition, Call) and not definition.keep and not definition.mutates
-        # Collectives take part also without data.
+        # Collectives take part even without data.
         self.takes_poison = isinstance(definition, Reduce | Move | Offer | Replay | Alias | Hand)
         # A rank that only receives has no operand.
         self.may_miss = isinstance(definition, Move)
@@ -149,24 +149,24 @@ class Executor:
         self.table: dict[int, Any] = {}
         self.steps: dict[int, Step] = {}
         self._report = report
-        # Why the tables of this rank are not what the controller takes them for.
+        # The reason why the tables of this rank differ from the controller's view.
         self.broken: Failure | None = None
-        # In a row, without a mark or a fetch between them.
+        # The number of consecutive reports, without a mark or a fetch between them.
         self.reports = 0
         self._targets: dict[int, frozenset[int]] = {}
         self._streams: dict[int, StreamThread] = {}
-        # By the stream, the number of the operation that it executes, where that may have others in it.
+        # By stream: the number of the operation that it executes, if that may include others.
         self.operations: dict[int, int] = {}
         self.collectives = Collectives(groups, rank, self.operations)
         self._events: dict[int, _Event] = {}
         self._events_lock = threading.Lock()
-        # The results of operations with several ones, by each of them.
+        # The results of operations with several results, by each of them.
         self._siblings: dict[int, list[int]] = {}
         self._functions: dict[tuple[bytes, ...] | str, Any] = {}
-        # Failures since the last mark: their reports go another way, and may come after the mark.
+        # Failures since the last mark: their reports take another route, and may arrive after the mark.
         self.unmarked: list[Failure] = []
 
-    # What the controller sends
+    # The controller's messages
 
     def take(self, segments: list[Segment], definitions: list[tuple[int, Definition]], targets: list[Any], forget: list[int]) -> None:
         """Hands the commands to the streams; returns at once."""
@@ -241,7 +241,7 @@ class Executor:
         try:
             self.run(segment)
         except BaseException as e:
-            # What commands raise is reported by `run`: this is a defect of ours. From here on each fetch raises it.
+            # `run` reports exceptions of commands: this is a defect of the executor. From now on each fetch raises it.
             self.broken = failure = self.failure(e, segment.first, "a batch of commands")
             self.unmarked.append(failure)
             self._report(failure)
@@ -275,7 +275,7 @@ class Executor:
                                 table[code[middle]] = out
                     except BaseException as e:
                         self._failed(e, step, number, code[at + 1 : middle], code[middle:after])
-                    # What has died is free before the next command, which may wait for long.
+                    # Dead tensors are freed before the next command, which may wait for a long time.
                     values = out = None
                 used += step.constants
                 at = after
@@ -311,7 +311,7 @@ class Executor:
                 if not step.may_miss:
                     if not step.takes_poison:
                         raise
-                    # A defect of ours. The other ranks of a collective do not wait for this one for ever.
+                    # A defect of the executor. The other ranks of a collective must not wait for this one for ever.
                     missing = Poison(self.failure(e, number, step.name))
                 values = [table.get(i, missing) for i in inputs]
             out = step.run(stream, values, constants)
@@ -327,7 +327,7 @@ class Executor:
 
     def _failed(self, error: BaseException, step: Step, number: int, inputs: list[int], results: list[int]) -> None:
         """Poisons what an operation was to make, and reports why, if that is not the failure of an earlier one."""
-        # Asked only now: what is poisoned is no tensor, so that no operator takes it.
+        # The check comes last: a poisoned value is no tensor, so no operator accepts it.
         poison = None if step.takes_poison else poison_among([self.table.get(i) for i in inputs])
         if poison is not None and isinstance(error, Exception):
             self._poison(poison, step, inputs, results)
@@ -345,7 +345,7 @@ class Executor:
     def failure(self, error: BaseException, number: int, name: str) -> Failure:
         """The report of an exception to the controller."""
         frames = traceback.extract_tb(error.__traceback__)
-        # The frames of this package come first; the reader knows that a worker has executed it.
+        # The frames of this package come first; they only show that a worker has executed it.
         while len(frames) > 1 and frames[0].filename.startswith(_OWN):
             del frames[0]
         return Failure(self.rank, number, self.host, name, _portable(error), tuple(traceback.format_list(frames)), self.session)
@@ -355,7 +355,8 @@ class Executor:
         for entry in results:
             table[entry] = poison
         if step.checks:
-            # A check of what another operation has made, as `linalg.cholesky` ends in: its operands are wrong, and what came with them.
+            # A check of the result of another operation, in which `linalg.cholesky` ends: its operands are wrong, and all views of their
+            # memory.
             for checked in inputs:
                 for entry in self._siblings.get(checked, [checked]):
                     if entry in table:
@@ -410,14 +411,14 @@ class Executor:
         if isinstance(definition, Pull):
             return lambda stream, inputs, constants: [offers().pull(constants[0], constants[1][self.rank], definition.layout)]
         if isinstance(definition, Alias):
-            # A tensor of its own: what is done to its layout is not done to that of the other one.
+            # The result is a separate tensor: changes of its layout do not affect the other one.
             return lambda stream, inputs, constants: [inputs[0] if type(inputs[0]) is Poison else inputs[0].detach()]
         if isinstance(definition, Hand):
             return lambda stream, inputs, constants: handoff.offered(self.session, constants[0], inputs[0])
         if isinstance(definition, Resume):
             return lambda stream, inputs, constants: handoff.resumed(self.session, constants[0])
         if isinstance(definition, Apply):
-            # Taken apart with the first call, whose failure it is where that is not possible.
+            # The arguments are unpacked with the first call, which fails if that is impossible.
             given = functools.lru_cache(1)(lambda: unpacked(definition.args, definition.kwargs))
             return lambda stream, inputs, constants: self._apply(stream, definition, given, inputs, constants)
         if isinstance(definition, Unpack):
@@ -469,14 +470,14 @@ class Executor:
         inputs: list[Any],
         constants: list[Any],
     ) -> list[Any]:
-        # A function may have anything in its arguments: it is not called with what is poisoned.
+        # The arguments of a function may contain any object: it is not called with poisoned ones.
         out = self.called(given(), inputs, constants, command.function, self.collectives.moment(stream))
         return checked_results(command.name, out, command.results)
 
 
 def _operator(call: Call) -> _Operator:
     """An operator with its arguments. `LookupError` if there is none of this name."""
-    # The operator without the Python function around it, which only passes on what it is given.
+    # The operator without the Python function around it, which only passes its arguments on.
     op: Any = method_of(call.operator, call.args) or operator_of(call.operator)._op
     if call.operator in _LOOK_AT_GRAD_MODE:
         op = _in_grad_mode(op)
@@ -502,7 +503,7 @@ def _in_grad_mode(op: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-# The default type is one of the process: streams take turns while one of them needs another.
+# The default type belongs to the process: streams take turns while one of them needs another.
 _default_lock = threading.Lock()
 
 
@@ -527,7 +528,7 @@ def _raiser(error: Exception) -> Callable[[int, list[Any], list[Any]], Any]:
 
 
 def _constant(value: Any) -> Any:
-    # A copy: what came in a message may be memory that cannot be written.
+    # A copy, because a received message may have read-only memory.
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 

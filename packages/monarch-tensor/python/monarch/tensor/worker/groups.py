@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from monarch.extension import HostId, ProcId
 
-# The time-out of torch's own groups. A rank that has failed or died ends a collective at once; this is for one that hangs.
+# The time-out of torch's own groups. A rank that has failed or died ends a collective at once; this is for a rank that hangs.
 COLLECTIVE = timedelta(minutes=30)
 
 
@@ -47,7 +47,7 @@ class Group:
         self.pg._register_backend(where, kind, backend)
         self.pg._set_default_backend(kind)
         self.pg._set_group_name(name)
-        # What functions of torch.distributed look a group up in.
+        # Functions of torch.distributed look a group up in this object.
         world = distributed_c10d._world
         world.pg_map[self.pg] = ("gloo" if self.is_gloo else "nccl", store)
         world.pg_names[self.pg] = name
@@ -56,7 +56,7 @@ class Group:
 
     def _gloo(self, store: RequestStore, one_host: bool) -> Any:
         options = dist.ProcessGroupGloo._Options()
-        # On one host nothing of the group can be reached from another one.
+        # If all ranks are on one host, no part of the group can be reached from another host.
         device = dist.ProcessGroupGloo.create_device(interface="lo") if one_host else dist.ProcessGroupGloo.create_default_device()
         options._devices = [device]
         options._timeout = COLLECTIVE
@@ -89,7 +89,7 @@ class Groups:
         self._hosts = hosts
         self._lock = threading.Lock()
         self._groups: dict[Any, Group] = {}
-        # The ranks that have ended, of those that this rank makes groups for; and the groups that are being made.
+        # The ended ranks, among those with which this rank makes groups; and the groups in the making.
         self._ended: set[int] = set()
         self._watched: set[int] = set()
         self._making: dict[str, tuple[tuple[int, ...], RequestStore]] = {}
@@ -174,7 +174,7 @@ class Groups:
         elif group.store.reason() is None:
             self.leave(group, moment, error)
         else:
-            # Another one was the first.
+            # Another thread was the first.
             self.fail(group, moment)
 
     def reason(self, ranks: tuple[int, ...], stream: int | str, device: str) -> str | None:
@@ -196,7 +196,7 @@ class Groups:
 
     def fail(self, group: Group, moment: int) -> None:
         """The collective of this number has failed here: no rank makes a group for it, or for one before."""
-        with suppress(Exception):  # where another rank is further already
+        with suppress(Exception):  # another rank may have progressed further
             group.store.enter(moment + 1)
         self.forget(group)
 
@@ -209,7 +209,7 @@ class Groups:
         group.close()
         if group.place == 0:
             with suppress(Exception):
-                # Others may still ask for the reason.
+                # Others may still query the reason.
                 if group.store.reason() is None:
                     group.store.clear()
 

@@ -13,7 +13,7 @@ from monarch.tensor.worker.poison import Poison
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A worker is started before a tensor of it is sent, and may import torch meanwhile.
+# Seconds: a worker is started before a tensor of it is sent, and may import torch meanwhile.
 START_SECONDS = 60.0
 
 
@@ -21,14 +21,14 @@ _changed = threading.Condition()
 # The controllers that have a worker in this process, and those that had one.
 _sessions: set[str] = set()
 _ended: set[str] = set()
-# By session and number: tensors for actors, with the point of the device's stream from which on they are computed.
+# By session and number: tensors for actors, with the point of the device's stream at which they are computed.
 _offers: dict[tuple[str, int], tuple[Any, Any]] = {}
-# The last ones that were taken: a message that cannot be read is read again to find out why.
+# The last taken tensors: a message that cannot be unpickled is unpickled again to find the reason.
 _taken: dict[tuple[str, int], bool] = {}
 _REMEMBERED = 16_384
-# The last tensors for which no stream waits any more; False where the actor may take it nevertheless.
+# The last tensors for which no stream waits any more; False if the actor may still take it.
 _handled: dict[tuple[str, int], bool] = {}
-# What endpoints have returned for results that are mesh tensors, by session and key.
+# The results of endpoints that are mesh tensors, by session and key.
 _outcomes: dict[tuple[str, int], Any] = {}
 
 

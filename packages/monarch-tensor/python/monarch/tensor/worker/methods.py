@@ -14,7 +14,7 @@ from monarch.tensor.commands import Input
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Operators whose method has the same arguments in the same order, and no other form that takes them.
+# Operators whose method has the same arguments in the same order, and no other form that accepts them.
 _METHODS = {
     f"aten.{name}.{overload}": getattr(torch.Tensor, name)
     for name, overload in (

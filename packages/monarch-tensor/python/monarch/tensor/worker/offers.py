@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 REQUEST = "monarch.tensor.offer"
 
-# The last byte of an answer: what the others are.
+# The last byte of an answer: the kind of the other bytes.
 _DATA, _FAILURE = b"\0", b"\1"
 
 

@@ -26,7 +26,7 @@ class Replayed:
             table[formal] = value
         for _, code, values in recording.code:
             executor.run(Segment(stream, 0, number, list(code), list(values)), more=0)
-        # A rank may have none, as of a reduction to a part of the mesh.
+        # A rank may have no result, for example of a reduction to a part of the mesh.
         results = [table.get(number) for number in recording.results]
         for _, code, _ in recording.code:
             _clear(executor, code)

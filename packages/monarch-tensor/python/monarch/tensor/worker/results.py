@@ -37,7 +37,7 @@ def checked_results(name: str, out: Any, expected: tuple[Any, ...]) -> list[Any]
             if tuple(value.shape) != layout.shape or value.dtype != layout.dtype or value.layout is not torch.strided:
                 got = describe(value.dtype, value.shape) + ("" if value.layout is torch.strided else f" in the format {value.layout}")
                 raise UnexpectedResult(f"{name} returned {got} as its tensor {i}, and {layout.describe()} was propagated for it")
-            # Without the bits of a lazy conjugation, of which the controller knows nothing.
+            # The bits of a lazy conjugation are resolved, because the controller does not track them.
             value = value.detach() if layout.bits else value.detach().resolve_conj().resolve_neg()
             leaves[i] = value if _has_strides(value, layout) else _with_strides(value, layout)
     return leaves

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 REQUEST = "monarch.tensor.store"
 
 SET, GET, ADD, CHECK, DELETE, FAIL, ENTER = range(7)
-# Longer than any creation of a group takes, and shorter than a night.
+# Seconds, longer than the creation of any group.
 SECONDS = 300.0
-# Groups that could not be made are remembered until there are so many: all ranks have learned of it by then.
+# The number of kept failed groups: all ranks have learned of older ones.
 _FAILED = 256
 
 
-# The key of why a rank has left.
+# The key of the reason why a rank has left.
 _REASON = "reason"
 _LEFT_BEHIND = "another rank has failed in an earlier collective of this process group, and has gone on to a later one"
-# Seconds for an answer to why a rank has left.
+# Seconds for an answer with the reason why a rank has left.
 _REASON_SECONDS = 1.0
 
 
@@ -42,9 +42,9 @@ class Shelf:
         self._set = threading.Condition(self._lock)
         self._entries: dict[str, bytes] = {}
         self._waiting: dict[str, list[Any]] = {}
-        # Why a group cannot be made, by the prefix of its keys.
+        # By the prefix of its keys: the reason why a group cannot be made.
         self._failed: dict[str, str] = {}
-        # Of the groups of the same ranks and stream, the collective for which one was made last.
+        # Of the groups of the same ranks and stream: the collective for which one was made last.
         self._latest: dict[str, int] = {}
 
     def answer(self, request: Request) -> bytes | None:

@@ -29,7 +29,7 @@ class StreamThread:
             if not self._ended:
                 self._tasks.put(task)
                 return
-        # All that came before it is done.
+        # All earlier tasks are done.
         task()
 
     def end(self) -> None:
@@ -60,7 +60,7 @@ class StreamThread:
             try:
                 task()
             except BaseException:
-                # A task reports what its commands raise: this is a defect of ours, and the stream goes on.
+                # A task reports exceptions of its commands: this is a defect of the task itself, and the stream continues.
                 logging.getLogger("monarch.tensor").exception("stream %d of a worker", self.number)
-            # The queue is empty for long times: nothing of the last task stays meanwhile.
+            # The queue is empty for long times: no object of the last task must stay meanwhile.
             del task
