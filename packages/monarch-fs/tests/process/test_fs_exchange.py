@@ -239,7 +239,7 @@ def test_hostile_upstream_is_passed(four: Procs, how: str) -> None:
     ids = list(source.contents)
     four.services[2].join.call_one([four.services[1].hostile_peer.call_one(how).get(), four.origin.peer()]).get()
     assert four.services[2].fetch.call_one(ids, True).get() == ({}, {}, 0)
-    # The host below it is none the worse.
+    # The child of that host is not affected.
     assert four.services[3].fetch.call_one(ids).get() == ({}, {}, 0)
     assert [four.services[rank].held.call_one(ids).get() for rank in (2, 3)] == [10, 10]
 

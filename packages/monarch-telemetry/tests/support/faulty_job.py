@@ -22,7 +22,7 @@ from monarch.actor.testing import local_hosts
 
 monarch.actor.unhandled_fault_hook = lambda failure: None
 _PUSHES, _LINES = 20, 1500
-# Mebibytes that are lost in the end, so that a job that nobody ends harms no machine.
+# The most mebibytes of the leak, so that a job that is never ended does not exhaust the machine.
 _LEAK = 1024
 
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 from monarch.telemetry._sql.coverage import Coverage
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 
-# The stage of a `QueryTimeout` where the process that serves does not answer at all.
+# The stage of a `QueryTimeout` if the server process does not answer at all.
 NO_SERVER = "HTTP"
-# What a query may be given at most, seconds; without a time of its own it has that of `DEFAULT`.
+# The most seconds of a query; a query without a limit has that of `DEFAULT`.
 MOST_SECONDS = 600.0
 
 
@@ -72,7 +72,7 @@ class Asker:
                 self._asked.pop(mine, None)
 
 
-# Who asks, in this thread.
+# The client of the question, per thread.
 ASKER: ContextVar[Asker] = ContextVar("asker")
 
 

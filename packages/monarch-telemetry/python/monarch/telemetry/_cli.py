@@ -27,7 +27,7 @@ _NO_JOB = 3
 _MISSING = 4
 _INTERRUPTED = 130
 _FORMATS = ("table", "json", "jsonl", "csv", "arrow")
-# A statement has 16 KiB at most; what is longer is cut here and refused by its length.
+# A statement has at most 16 KiB; a longer one is cut here and refused by its length.
 _MOST_READ = 64 << 10
 
 
@@ -204,7 +204,7 @@ def _answer(engine: Asking, sql: str, form: Any, timeout: float, require_all: bo
     from monarch.telemetry._sql.limits import DEFAULT
     from monarch.telemetry.errors import PartialAnswer
 
-    # An engine of another process narrows what its token does not allow.
+    # The engine of another process reduces these to the limits of the token.
     limits = DEFAULT._replace(seconds=max(timeout, DEFAULT.seconds))
     try:
         table, coverage = engine.ask(sql, timeout=timeout, require_all=require_all, limits=limits)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from monarch.telemetry._http.remote_engine import Found
 
 _PORT = 5000
-# As a shell has it for a program that SIGTERM ended.
+# The exit code that a shell has for a program that SIGTERM ended.
 _TERMINATED = 143
 
 
@@ -105,7 +105,7 @@ def capture(output: str, since: float | None, force: bool, addr: str | None, tok
     engine = RemoteEngine(found)
     until = now_us(engine)
     since_us = None if since is None else max(until - round(since * 1e6), 0)
-    # Programs print the URL of the dashboard, which has a token.
+    # Programs print the URL of the dashboard, which contains a token.
     secrets = {*known_tokens(), *(value for name, value in os.environ.items() if is_secret(name))}
     secrets |= {found.token} if found.token is not None else set()
     taken = _Taken()
@@ -143,7 +143,7 @@ def profile(context: click.Context, url: str | None, seconds: float, saved: str 
 
     found = _found(url, token_file)
     engine = RemoteEngine(found)
-    # The window is of the job's clock, which may differ from that of this machine.
+    # The window is in the clock of the job, which may differ from that of this machine.
     since_us = now_us(engine)
     _note(f"recording {found.url} for {seconds:g} s")
     time.sleep(seconds)
@@ -197,7 +197,7 @@ def dashboard(port: int, addr: str | None, token_file: str | None) -> int:
 
     found = _found(addr, token_file)
     engine = RemoteEngine(found)
-    # A job that does not answer is an error now, not an empty page later.
+    # A job that does not answer is an error here, not an empty page later.
     now_us(engine)
     client = HttpClient(found.url, token=found.token)
 
@@ -240,7 +240,7 @@ def capture_dashboard(db: str, host: str, port: int, tls_cert: Path | None, tls_
         _note(f"{db}: {text}")
     engine = OneHost(tables)
     manifest = tables.manifest
-    # The nodes are as old as the capture, not as the look at it.
+    # The age of the nodes is that of the capture, not the time of this command.
     made = (manifest.last_us or manifest.made_us) / 1e6
     parts = Parts(engine, SqlNodes(engine, clock=lambda: made), files=files().get)
     return _serve(parts, host, port, None if tls_cert is None or tls_key is None else (tls_cert, tls_key))
@@ -282,7 +282,7 @@ def _tls(files: tuple[Path, Path] | None) -> Any:
     try:
         from monarch.telemetry._http.server import Tls
     except ImportError:
-        # Of a library whose lack `serve` states.
+        # Raised for a missing library, which `serve` reports.
         return None
     return Tls(*files)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _uses: Uses | None = None
 _making = threading.Lock()
-# Options of which the one that runs may be more than what a start asks for.
+# Options of which the running telemetry may have more than a start requests.
 _WIDENED = ("retention_secs", "snapshot_interval_secs", "level", "budget_bytes", "metric_interval_secs", "memory_interval_secs")
 _CONTROL = ("title", "apply_id", "heal", "kill")
 
@@ -71,7 +71,7 @@ class Telemetry:
                 self.stop_serving()
                 with all_uses().changing:
                     all_uses().rest(self.asking)
-            except BaseException as error:  # the waiter has to know
+            except BaseException as error:  # the waiter has to get the error
                 stopped.set_exception(error)
             else:
                 stopped.set_result(None)
@@ -115,14 +115,14 @@ def start(
     except KeyboardInterrupt:
         from monarch.telemetry._few_threads import can_start, hint
 
-        # OpenBLAS, which Arrow loads with NumPy, interrupts the program where it has no thread.
+        # OpenBLAS, which Arrow loads with NumPy, interrupts the program if it cannot start a thread.
         if can_start():
             raise
         raise TelemetryError("telemetry cannot start: no thread can be started for a library that it loads", hint=hint()) from None
-    member()  # `RuntimeError` in a fork, where no thread is there that would answer
+    member()  # `RuntimeError` in a fork, which has no thread that would answer
     wanted = frozenset([this_host(), *_each_host(meshes.values())])
     with all_uses().changing:
-        # A job names its hosts, and has no others in its answers.
+        # A job names its hosts, and its answers contain no others.
         running = all_uses().covering(wanted, exactly=job is not None)
         if running is None:
             asking = Engine(meshes, options)
@@ -146,7 +146,7 @@ def start(
             try:
                 served = serving.start(asking, admin_addr, job=job, control=control, dashboard_port=port)
             except BaseException:
-                # Collectors that no telemetry of this process asks would observe for ever.
+                # Collectors without telemetry of this process would observe forever.
                 all_uses().rest(asking)
                 raise
         found = Telemetry(asking, served)
@@ -184,7 +184,7 @@ def _check(serve: object, admin_addr: object, job: object, control: object) -> N
     if job is not None and not isinstance(job, str):
         raise TypeError(f"start(job={job!r}): expected the apply_id of a job, a str, not {type(job).__name__}")
     if job is not None and (not job or "/" in job or job.startswith(".")):
-        # It is the name of a folder.
+        # The value is used as the name of a folder.
         raise TelemetryError(f"job={job!r}: expected the apply_id of a job")
     if control is not None and not all(hasattr(control, name) for name in _CONTROL):
         raise TypeError(f"start(control={control!r}): expected a monarch.job.JobControl, not {type(control).__name__}")
@@ -269,7 +269,7 @@ def current() -> Telemetry:
 def _newest() -> Use:
     found = None if _uses is None else _uses.newest
     if found is not None:
-        # In a fork no thread is there that would answer.
+        # A fork has no thread that would answer.
         from monarch.extension import member
 
         member()

@@ -37,7 +37,7 @@ def refusal(
     return TypeError("\n".join(lines))
 
 
-# No function inside of `refusal`: one that calls itself is a cycle of references, and would keep the operands until it is collected.
+# This is no function inside of `refusal`: a recursive one is a cycle of references, and would keep the operands until it is collected.
 def _shown(value: Any, problem: Callable[[Any], tuple[str, dict[str, str]] | None], found: dict[str, dict[str, str]]) -> str:
     if isinstance(value, list | tuple):
         values: list[Any] = [*value]

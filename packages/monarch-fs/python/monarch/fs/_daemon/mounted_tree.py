@@ -76,7 +76,7 @@ _ADDED = 1024
 _STALE = 1000
 # Failed reads that are kept for observers.
 _FAILURES = 64
-# Names of one hash in a directory that cookies can tell apart.
+# Bits of the rank in a cookie: cookies distinguish 2**20 names of one hash in a directory.
 _RANK_BITS = 20
 
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from monarch.telemetry._queries import formats, values
 from monarch.telemetry._sql.coverage import Coverage
 
-# Bytes of an answer at most: what one tool call may take of the memory of an agent.
+# The most bytes of an answer: what one tool call may take of the memory of an agent.
 MOST_BYTES = 50_000
-# Of those for the lines about coverage and cursor.
+# The part of `MOST_BYTES` for the lines about coverage and cursor.
 _HEAD = 3_000
-# Characters of a value at most, at first; halved until a row fits.
+# The most characters of a value, at first; halved until a row fits.
 CELL = 300
 _LEAST_CELL = 16
 _MOST_MISSING = 20
@@ -43,7 +43,7 @@ def rows(table: Any, first: int, most: int, *, size: int = MOST_BYTES - _HEAD, n
             break
         width //= 2
     if page.next == first < table.num_rows:
-        # Not even one row of short values has room: the first columns have.
+        # Not even one row of short values has room, but the first columns have.
         return _few_columns(table, first, most, size, newest_last)
     if newest_last:
         page.lines[1:] = page.lines[:0:-1]
@@ -94,7 +94,7 @@ def joined(*parts: str | list[str]) -> str:
 
 def shown(text: str) -> str:
     """The text as one answer of at most `MOST_BYTES`: of what a terminal would act upon, only ends of lines and tabs stay."""
-    # What is cut off need not be made printable.
+    # The text beyond the limit need not be made printable.
     lines = text[:MOST_BYTES].split("\n")
     return _fitted(
         "\n".join("\t".join(map(values.printable, line.split("\t"))) for line in lines), MOST_BYTES, is_cut=len(text) > MOST_BYTES
@@ -128,7 +128,7 @@ def _few_columns(table: Any, first: int, most: int, size: int, newest_last: bool
 def _value(name: str, value: object, width: int) -> str:
     if value is None:
         return "null"
-    # A time is its number: it is what a statement compares with.
+    # A time is shown as its number, with which statements compare.
     return _cut(str(value) if type(value) is int else formats.cell(name, value), width)
 
 

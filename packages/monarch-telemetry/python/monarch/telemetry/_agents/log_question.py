@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from monarch.telemetry._queries.durations import seconds
 from monarch.telemetry.errors import QueryError
 
-# In their order: a level has those after it.
+# In ascending order: a minimum level includes the later ones.
 _LEVELS = (("TRACE",), ("DEBUG",), ("INFO",), ("WARN", "WARNING"), ("ERROR",), ("CRITICAL", "FATAL"))
-# Rows that one question gets; the cursor leads through them.
+# The most rows of one question; the cursor leads through them.
 MOST_LINES = 5000
 _LONGEST_LINE = 600
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")

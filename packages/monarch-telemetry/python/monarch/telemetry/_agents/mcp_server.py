@@ -41,7 +41,7 @@ def made(tools: Tools) -> Any:
         return types.ListToolsResult(tools=[_described(types, tool) for tool in tools.tools.values()])
 
     async def called(_context: Any, parameters: Any) -> Any:
-        # Questions wait for hosts: other calls go on meanwhile.
+        # Questions wait for hosts: other calls are served in the meantime.
         call = functools.partial(_called, tools, parameters.name, dict(parameters.arguments or {}))
         text, failed = await anyio_threads.run_sync(call, abandon_on_cancel=True)
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=failed)
@@ -57,7 +57,7 @@ def _called(tools: Tools, name: str, arguments: dict[str, object]) -> tuple[str,
     except (MonarchError, OSError) as error:
         return shown(str(error)) or type(error).__name__, True
     except Exception as error:
-        # A defect of ours: the agent gets to know it, and the server goes on.
+        # A defect of the server: the agent gets the error, and the server continues.
         return shown(f"{type(error).__name__}: {error}"), True
 
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from monarch.telemetry.errors import QueryError
 
 Kind = Literal["string", "integer"]
-# Characters of a text at most; a statement has 16 KiB.
+# The most characters of a text; a statement has at most 16 KiB.
 _LONGEST = 20_000
 
 

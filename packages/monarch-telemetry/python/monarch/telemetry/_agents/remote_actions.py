@@ -10,9 +10,9 @@ from monarch.telemetry._http.http_client import HttpClient
 from monarch.telemetry._http.references import Reference
 from monarch.telemetry._http.remote_engine import find
 
-# Of one action, seconds: healing a job takes the longest.
+# Seconds for one action: healing a job takes the longest.
 _SECONDS = 130.0
-# Actions whose target is a proc; agents name one by its number, the API by its reference.
+# Actions with a proc as their target; agents name a proc by its number, the API names it by its reference.
 _OF_PROCS = ("kill_proc", "signal_proc", "set_log_level", "dump_state")
 
 

@@ -10,7 +10,7 @@ from monarch.telemetry._agents import compact
 from monarch.telemetry._asking import Asking
 from monarch.telemetry.errors import QueryError
 
-# Seconds for all statements, and for each.
+# Seconds for all statements, and for each one.
 _ALL = 15.0
 _EACH = 5.0
 _SIZE = 5000
@@ -82,7 +82,7 @@ def status(engine: Asking, *, clock: Callable[[], float] = time.monotonic) -> st
         except QueryError as error:
             parts.append(f"{section.title}: {error}")
             continue
-        # The first one, or one that lacks a host.
+        # The first coverage, or one in which a host is missing.
         if not head or coverage.missing:
             head = compact.coverage(coverage)
         page = compact.rows(table, 0, 50, size=_SIZE)

@@ -147,7 +147,7 @@ class Tools:
         except QueryError:
             raise
         except Exception:
-            # The job may have ended, and another one begun.
+            # The job may have ended in the meantime, and another one started.
             with self._lock:
                 self._engine = None
             raise

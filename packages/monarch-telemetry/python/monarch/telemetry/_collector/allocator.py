@@ -17,16 +17,16 @@ from typing import Any
 
 from monarch.telemetry._arrow import pa
 
-# Of malloc.h, glibc. Threads that answer queries share the arenas.
+# Constants of malloc.h of glibc. Threads that answer queries share the arenas.
 _ARENA_MAX, _ARENAS = -8, 2
-# Bytes that answers have to have had before memory is given back, and seconds between two times: it takes the arenas from other threads.
+# Bytes of answers after which memory is returned, and the seconds between two returns: a return locks the arenas for other threads.
 LONG, _EVERY = 4 << 20, 10.0
-# Bytes that a question takes beside its rows: its plan, and what it is made of. Most of it is had again by the next one.
+# Bytes that a question takes in addition to its rows, for its plan and its parts. The next question reuses most of them.
 QUESTION = 256 << 10
 # Threads that give back the ends of arenas, and what each of them takes of an end: blocks of so many bytes. Answers had in use what two or
 # three statements of a page need, each a few MiB.
 _ENDS, _BLOCKS, _BLOCK = 4, 16, 1 << 20
-# Seconds after an answer: who asked has what it needs of it, and does not wait for the arenas.
+# Seconds from an answer to the return of memory: the client already has the answer, and does not wait for the arenas.
 _SOON = 0.5
 
 
@@ -48,7 +48,7 @@ def prepare() -> None:
 
 def give_back() -> None:
     """What is free. Other threads go on."""
-    # Of a client this is a pool of its own, which keeps what threads had that have ended.
+    # In a client this is a separate pool, which keeps the memory of ended threads.
     pa.default_memory_pool().release_unused()
     _function("malloc_trim")(0)
 
@@ -68,7 +68,7 @@ def give_back_ends() -> None:
         for thread in threads:
             thread.start()
             started.append(thread)
-    except RuntimeError:  # no thread is to be had: those that there are wait for no others
+    except RuntimeError:  # no thread can be started: the existing ones wait for no others
         here.abort()
     for thread in started:
         thread.join()
@@ -89,7 +89,7 @@ def _give_back_end(here: threading.Barrier) -> None:
         advise(first, end - first, mmap.MADV_DONTNEED)
     for at in reversed(blocks):
         free(at)
-    # Until all have taken theirs: an arena that is free again would go to another of these threads.
+    # Until each thread has its arena: a released arena would be given to another one of these threads.
     try:
         here.wait()
     except threading.BrokenBarrierError:
@@ -113,7 +113,7 @@ class Answers:
             left = self._given + self._every - self._clock()
             if self._bytes < LONG or self._waits is not None:
                 return
-            # Answers that follow each other are one: what the last one leaves goes back as well.
+            # Answers that follow each other are one: the memory of the last one is returned as well.
             self._waits = threading.Timer(max(left, _SOON), self._give)
             self._waits.name, self._waits.daemon = "monarch telemetry memory", True
             self._waits.start()

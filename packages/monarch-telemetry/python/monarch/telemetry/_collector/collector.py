@@ -34,17 +34,17 @@ from monarch.telemetry.errors import QueryError, QueryTimeout
 
 _log = logging.getLogger("monarch.telemetry")
 _EVERY, _RESOURCES_EVERY = 0.2, 10.0
-# Questions that are worked on at the same time; others wait for one of these.
+# Questions in progress at the same time; others wait for one of these.
 _WORKERS = 8
-# How long a question waits for what was recorded before it, seconds.
+# The most seconds that a question waits for the events recorded before it.
 _LOOK = 0.5
-# How long a start waits until all processes of the host record, seconds.
+# The most seconds that a start waits until all processes of the host record.
 _BEGIN = 0.5
-# A cancelled query is over within its time: no more of them are remembered.
+# The most cancelled queries that are remembered; each ends within its time limit.
 _MOST_CANCELLED = 256
-# How long procs may take to set their log level, seconds.
+# The most seconds of a change of the log level of procs.
 _SET = 5.0
-# Below procs of the job: a process that is observed loses no time to its observer.
+# A lower priority than that of procs of the job: an observed process loses no time to its observer.
 _NICENESS = 10
 
 
@@ -61,7 +61,7 @@ class Collector(Actor):
         self._options: Options | None = None
         self._live = Live(me.hostname, JobId(job), self._keeping.ingest)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="monarch-query")
-        # Queries that were cancelled, the last ones.
+        # The most recently cancelled queries.
         self._cancelled: OrderedDict[int, None] = OrderedDict()
         self._stop = threading.Event()
         self._schedule = Schedule()
@@ -85,14 +85,14 @@ class Collector(Actor):
             except Exception:
                 if is_ending():
                     return
-                # What could not be written is lost; the next look goes on.
+                # Rows that could not be written are lost; the next look continues.
                 _log.exception("rows of telemetry could not be written")
 
     def _take_snapshot(self) -> None:
         number, observation = self._schedule.due(time.time()), self._observation
         if number is None or observation is None:
             return
-        # An actor that the agent knows has a beginning that is known.
+        # The start of an actor is known once the agent has it.
         observation.look(_LOOK)
         self._keeping.ingest.flush()
         self._keeping.snapshot(number, self._live.state)
@@ -121,7 +121,7 @@ class Collector(Actor):
             return math.inf if token in self._cancelled else time.monotonic()
 
         plan = Plan.from_json(text, schemas())
-        # What was recorded before the question is part of the answer, unless the agent of this host does not answer.
+        # Events recorded before the question are part of the answer, unless the agent of this host does not answer.
         if self._observation is not None:
             self._observation.look(max(0.0, min(_LOOK, deadline - time.monotonic())))
         calls = [name for name in plan.reads if is_call(name)]
@@ -155,7 +155,7 @@ class Collector(Actor):
         def merged() -> tuple[bytes, int, list[int]]:
             made = Plan.from_json(plan, schemas())
             parts, scanned, without = wire.parts_of(found, given.memory, lambda batches: expected.check(made, batches))
-            # The first is that of this host.
+            # The first part is that of this host.
             return wire.encode(merge(made, parts, limits=given)), scanned, [place - 1 for place in without]
 
         return await self._on_thread(merged)
@@ -225,16 +225,16 @@ class Collector(Actor):
         options = self._options = wanted if self._options is None else self._options.widened(wanted)
         self._keeping.ingest.be_quiet_about(quiet)
         self._keeping.configure(options)
-        # Before the first rows come.
+        # Before the first rows arrive.
         await self._on_thread(lambda: self._exporting.follow(options))
-        # A `rest` may have come meanwhile, or more options, which then begin.
+        # A `rest` may have arrived in the meantime, or more options, which then start.
         if self._options is options and options.level != "off" and self._observation is None:
             self._keeping.ingest.begin(int((time.time() - age) * 1e6))
             self._observation = observe(self._keeping.take, every=_EVERY)
             await self._until_all_record(self._observation)
         if self._observation is not None:
             interval = options.snapshot_interval
-            # Those of less than a look's time would follow each other without a pause.
+            # Intervals below the time of a look would leave no pause between looks.
             self._schedule.every(None if interval is None else max(interval, _EVERY))
         return tuple(options)
 

@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from monarch.telemetry._export.otlp import OtlpExporter
 
 _ENTITIES = ("hosts", "procs", "meshes")
-# How late rows may come, seconds: windows of metrics end so long ago, and each row is in one of them.
+# The most seconds that rows may be late: windows of metrics end that long ago, so that each row is in exactly one.
 _LATE = 2.0
-# Seconds between two measurements where metrics are not exported: endpoint_stats and resources have rows as often.
+# Seconds between two measurements without an export of metrics: the interval of rows of endpoint_stats and resources.
 _TABLES_EVERY = 10.0
-# A measurement is at most this part of the time.
+# The largest part of the time that a measurement may take.
 _SHARE = 0.05
-# What may still go to the receiver when telemetry is stopped, seconds.
+# The most seconds for the last exports to the receiver when telemetry is stopped.
 _REST = 2.0
-# How much older than the window of metrics its rows may be: those of endpoint_stats are.
+# Microseconds that rows may be older than the window of metrics: rows of endpoint_stats are.
 _OLDER_US = 30_000_000
-# The time of rows that are counted by it.
+# The column with the time of a row, of each table whose rows are counted by it.
 _TIMED = {
     "endpoint_stats": "window_us",
     "snapshots": "snapshot_ts",
     **dict.fromkeys(("messages", "sent_messages", "actor_status_events", "resources", "failures", "rdma_ops", "fs_events"), "timestamp_us"),
 }
 
-# The table of which a source needs a row, where it has not the name of the source: without one the answer is always the same.
+# The table that has to have rows for a source, where its name differs from that of the source: without rows the answer is constant.
 _NEEDED = {
     "undeliverable": "message_status_events",
     "sent": "sent_messages",
@@ -66,15 +66,15 @@ class Exporting:
         self._exporter: OtlpExporter | None = None
         self._exports_metrics = False
         self._exported = frozenset[str]()
-        # The variables of the last start, which may have failed.
+        # The variables of the last start, also of a failed one.
         self._asked: tuple[tuple[str, str], ...] = ()
         self._stated: set[str] = set()
-        # Entities that have changed since the exporter got them.
+        # Entities that changed since their last export.
         self._changed = set[str](_ENTITIES)
         self._handing = threading.Lock()
         self._since_us = self._started_us = self._late_us()
         self._due = self._memory_due = clock()
-        # The last answers of sources, with the rows that they depend on: a host on which nothing happens asks few statements.
+        # The last answers of sources, with the rows that they depend on: an idle host runs few statements.
         self._answered: dict[str, tuple[list[Any] | None, Any]] = {}
         mine = mentioned(" ".join(source.sql for source in SOURCES), schemas())
         self._measured = [name for name in mine if "(" not in name]
@@ -85,7 +85,7 @@ class Exporting:
             is_begin, self._options = self._options is None, options
             if is_begin:
                 self._since_us = self._started_us = self._late_us()
-                # Not at once: a start is followed by questions that wait for its end.
+                # With a delay: a start is followed by questions that wait for its end.
                 self._due = self._clock() + options.metric_interval_secs
                 self._memory_due = self._clock()
             if options.otel and options.otel != self._asked and options.level != "off" and self._exporter is None:
@@ -128,7 +128,7 @@ class Exporting:
                     exporter.add(self._store.snapshot(changed))
                 exporter.add({table: [batch]})
         except Exception as error:
-            # Without the listener this row does not come back here.
+            # Without the listener this row is not exported again.
             self._store.listener = None
             self._state("rows", f"rows are not exported any more: {type(error).__name__}: {error}")
 
@@ -166,7 +166,7 @@ class Exporting:
         if until_us <= self._since_us:
             return
         window = Window(self._since_us, until_us, self._started_us)
-        # A measurement that fails is not made again: its rows may be what is wrong.
+        # A failed measurement is not repeated: its rows may be the cause.
         self._since_us = until_us
         resource = {"host.name": self._host, "service.name": options.service_name}
         found = self._keeping.tables(self._measured)
@@ -180,7 +180,7 @@ class Exporting:
             if selected is not None:
                 answers[source.name] = selected
                 continue
-            # What the answer depends on: nothing where there is no row, the rows where time does not matter, else it is not known.
+            # What the answer depends on: nothing without rows, the rows if it does not depend on time, else it is unknown.
             given = [] if not any(batch.num_rows for batch in rows) else rows if "{since}" not in source.sql else None
             before, answer = self._answered.get(source.name, (None, None))
             if given is not None and before is not None and _are_same(given, before):
@@ -248,7 +248,7 @@ def _near(tables: dict[str, tuple[Any, list[Any]]], window: Window) -> dict[str,
     """The rows that statements about this window may read: tables keep an hour, a window is a second."""
     since = window.since_us - _OLDER_US
     kept = {name: _since(batches, _TIMED[name], since) if name in _TIMED else batches for name, (_, batches) in tables.items()}
-    # Of tables that are joined: what the few rows on the other side ask for.
+    # Of joined tables: the rows that match the few rows on the other side.
     states = _since(tables["message_status_events"][1], "timestamp_us", window.since_us)
     failed = [batch.filter(pc.equal(batch.column("status"), "failed")) for batch in states]
     kept["message_status_events"] = _matching(tables["message_status_events"][1], "message_id", failed)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 _PROGRAM = "nvidia-smi"
 _COLUMNS = ("index", "name", "memory.total", "memory.used", "utilization.gpu")
 _MIB = 1 << 20
-# How long the program may take, seconds: the first one after a start of the machine loads the driver.
+# The most seconds of the program: its first run after a start of the machine loads the driver.
 _MOST_SECONDS = 5.0
-# Failures in a row after which the program is not run any more: a driver that is broken stays broken, a busy host does not stay busy.
+# Failures in a row after which the program is no longer run: a broken driver stays broken, a busy host does not stay busy.
 _MOST_FAILURES = 3
 
 

@@ -35,7 +35,7 @@ class Memory(NamedTuple):
     vm: int
     shared: int
     swap: int
-    # The most that `rss` has been.
+    # The largest `rss` so far.
     peak: int
 
 
@@ -47,7 +47,7 @@ def process_use(pid: int) -> Use | None:
         fds = len(os.listdir(f"/proc/{pid}/fd"))
     except (OSError, ValueError):
         return None
-    # proc(5), counted from the state of the process, field 3.
+    # The fields of proc(5), counted from the state of the process, field 3.
     return Use(int(fields[11]) + int(fields[12]), int(fields[21]) * _PAGE, int(fields[17]), fds)
 
 
@@ -75,7 +75,7 @@ def host_use() -> Use:
         threads = int(file.read().split()[3].partition("/")[2])
     with open("/proc/sys/fs/file-nr", encoding="ascii") as file:
         fds = int(file.read().split()[0])
-    # user, nice, system, irq, softirq, steal: all but idle and waiting for disks.
+    # user, nice, system, irq, softirq, steal: all except idle and iowait.
     busy = sum(times[:3]) + sum(times[5:8])
     return Use(busy, memory["MemTotal"] - memory.get("MemAvailable", memory["MemFree"]), threads, fds)
 

@@ -27,11 +27,11 @@ from monarch.telemetry._tables.catalog import TABLES
 from monarch.telemetry._tables.facts import METRIC_TOTALS, RESOURCES, TELEMETRY_STATUS
 from monarch.telemetry.errors import TelemetryError
 
-# Tables whose rows are made when they are asked for.
+# Tables whose rows are computed per query.
 _MADE = frozenset({"telemetry_status", "metric_totals"})
-# A gauge that was not measured this many times is not true any more: its process has ended.
+# Missed measurements after which a gauge is stale: its process has ended.
 _MISSED = 3
-# Seconds between two measurements of most gauges, at most.
+# The shortest interval between two measurements of most gauges, in seconds.
 _GAUGES_EVERY = 10.0
 _SCHEMAS: dict[str, Any] = {}
 
@@ -65,9 +65,9 @@ class Keeping:
         self.ingest = Ingest(self.store, int(host), hostname, int(job), clock=clock)
         self._sampler, self._gpus = Sampler(hostname), Gpus()
         self._jobs: dict[ProcId, JobId] = {}
-        # Of Monarch's own metrics; those of programs are in `ingest`.
+        # Totals of the metrics of Monarch; those of programs are in `ingest`.
         self._totals, self._totals_lock = Totals(), threading.Lock()
-        # By name of the gauge, of those that are measured less often.
+        # The time of the last measurement in microseconds, by name, of the gauges that are measured less often.
         self._gauges_us: dict[str, int] = {}
         self._put_host()
 
@@ -105,7 +105,7 @@ class Keeping:
     def take(self, batch: Batch) -> None:
         """Events of a process of this host: of the job, or of the agent, which records what its procs print and how they end."""
         if batch.proc == self._own:
-            # Work for queries is nothing that a query should find.
+            # Work for queries is not recorded: queries should not find themselves.
             return
         if batch.proc != self._host:
             if batch.proc not in self._jobs:

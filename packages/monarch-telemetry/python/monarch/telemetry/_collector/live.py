@@ -23,11 +23,11 @@ from monarch.telemetry._stacks.rows import stack_rows
 from monarch.telemetry._tables.live import LIVE_ACTORS, LIVE_PROCS, LIVE_QUEUES, MEMORY, STACKS
 from monarch.telemetry.errors import TelemetryError
 
-# How long the agent of this host may take, seconds. It answers within two.
+# The most seconds that the agent of this host may take. It answers within two.
 _PATIENCE = 4.0
-# How the classes of the runtime's own actors begin.
+# The prefix of the classes of actors of the runtime.
 SYSTEM = "monarch."
-# Of an actor whose process is stopped, or does not get to answer.
+# The state of an actor whose process is stopped, or cannot answer.
 UNKNOWN = "Unknown"
 _STATUS = {None: "Idle", "__init__": "Initializing", "__cleanup__": "Stopping"}
 

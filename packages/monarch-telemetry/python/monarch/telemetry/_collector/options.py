@@ -9,7 +9,7 @@ from monarch.extension import seconds, setting
 from monarch.telemetry.errors import TelemetryError
 
 Level = Literal["off", "normal", "messages"]
-# Options that 0 switches off.
+# Options that 0 disables.
 _OFF = {"retention_secs": ", or 0 for no bound of time", "snapshot_interval_secs": ", or 0 for no snapshots"}
 LEVELS: tuple[Level, ...] = get_args(Level)
 
@@ -124,6 +124,6 @@ def _pairs(given: Any) -> tuple[tuple[str, str], ...]:
     except (TypeError, ValueError):
         pairs = ((None, None),)
     if not all(isinstance(one, str) for pair in pairs for one in pair):
-        # The value is not shown: it may have secrets.
+        # The value is not shown: it may contain secrets.
         raise TelemetryError("otel: expected pairs of a variable and its value")
     return pairs

@@ -8,14 +8,14 @@ from typing import Any
 from monarch.extension.masking import Masking
 from monarch.telemetry._export.masked_column import masked_column
 
-# Columns of free text.
+# Columns of free text, by table.
 _COLUMNS = {
     "logs": ("line",),
     "failures": ("message", "traceback", "last_lines"),
     "actor_failures": ("failure_error_message",),
     "actor_status_events": ("reason",),
 }
-# And of JSON, whose names are those of the program.
+# Columns of JSON, whose names are chosen by the program.
 _JSON = {"events": ("fields_json",), "spans": ("fields_json",)}
 
 

@@ -18,9 +18,9 @@ from monarch.telemetry._ingest.ingest import Known, Work
 from monarch.telemetry._tables.catalog import TABLES
 from monarch.telemetry.errors import TelemetryError
 
-# The class of the procs that services of a host run in, as displays have it.
+# The class of the procs of services of a host, in displays.
 _SERVICE = "service"
-# States of a proc in which it answers, unless it is stopped by a signal.
+# States in which a proc answers, unless a signal has stopped it.
 _ANSWERS = frozenset({"running", "unresponsive"})
 _NO_ANSWER = "gateway_timeout"
 _SECOND = 1_000_000
@@ -145,7 +145,7 @@ class _Proc:
     def write(self) -> None:
         rows, look = self._rows, self._look
         rows.node(self._id, "proc")
-        # The client is the agent of its host, and has the same number: an edge from a node to itself would be a circle.
+        # The client is the agent of its host, and has the same number: an edge from a node to itself would be a cycle.
         if self._id != self._host.host_id:
             rows.add("children", self._host.host_id, self._id, self._key, self.is_system, False)
         failed = self._known.failed.get(self._id, 0)
@@ -188,7 +188,7 @@ class _Proc:
         last = doing or work.endpoint
         done, queued = actor["taken"], actor["queued"]
         rows.add("actor_nodes", node, status_of(doing), kind, node, done, created, last, work.us, queued, is_system)
-        # A look has the oldest of the endpoints in progress: there may be others.
+        # A look has only the oldest of the endpoints in progress: there may be others.
         rows.add("actor_executions", node, int(doing is not None), doing is None, False)
         if doing is not None:
             rows.add("active_handlers", node, doing, 1, rows.now_us - int(actor["doing_for"] * _SECOND))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 STATIC = Path(__file__).parent / "static"
 INDEX = "index.html"
 PAGES = ("overview", "topology", "explorer", "logs", "charts", "sql", "stacks", "timeline", "audit")
-# No inline script or style, nothing from another server, no frame around the page.
+# No inline script or style, no content of another server, no frame around the page.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -43,7 +43,7 @@ the program that serves this page:</p>
 </body>
 </html>
 """
-# The names of these files have a hash of their bytes.
+# The names of these files contain a hash of their contents.
 _HASHED = "assets/"
 
 
@@ -98,7 +98,7 @@ class Files:
             if not self.is_built:
                 data = _NOT_BUILT_PAGE.encode()
                 return File(_TYPES[".html"], data, _etag(data), False, 503)
-        # A name of `_files` is normal; the second condition keeps it so where the table is made otherwise.
+        # The names in `_files` are normalized; the second condition holds also for a table that is built differently.
         if name not in self._files or posixpath.normpath(name) != name:
             return None
         found = self._read.get(name)

@@ -35,11 +35,11 @@ from monarch.telemetry._sql.worker import WORKERS
 from monarch.telemetry._stacks.merged import StackReport
 from monarch.telemetry.errors import PartialAnswer, QueryError, QueryTimeout, TelemetryError
 
-# An asker that never leaves.
+# A client that never disconnects.
 _STAYS = Asker()
-# Options that no collector does differently by.
+# Options that do not affect collectors.
 _OF_CLIENT = frozenset({"job", "include_dashboard", "dashboard_port"})
-# The part of the time of a question that hosts have.
+# The part of the time of a question that hosts get.
 _SHARE = 0.8
 
 
@@ -59,7 +59,7 @@ class Engine:
         ]
         for name, hosts in meshes.items():
             self.own.know_mesh(host_mesh_number(hosts), name, hosts.extent)
-        # What this process records is on its own host, which may be none of the job's.
+        # The events of this process are recorded on its own host, which may not belong to the job.
         if not alone:
             self._hosts.append(Host(this_host(), "client", arguments, options, quiet, self._lost))
 

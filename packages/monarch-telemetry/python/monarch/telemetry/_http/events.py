@@ -18,7 +18,7 @@ from monarch.telemetry.errors import TelemetryError
 CLIENTS = 32
 # Events that wait for a client; one that is slower than this loses the rest, and is sent how many.
 WAITING = 1_000
-# Seconds between looks, between signs of life on a quiet stream, and of rows that may come late.
+# Seconds between two looks, between two keep-alives of a quiet stream, and that rows may be late.
 LOOK_SECONDS, QUIET_SECONDS, LATE_SECONDS = 1.0, 10.0, 10.0
 _MOST_ROWS = 1_000
 _SECOND = 1_000_000

@@ -173,7 +173,7 @@ class Server:
             log_config=None,
             log_level=None,
             access_log=True,
-            # A header of a client is no evidence of its address.
+            # The headers of a client do not prove its address.
             proxy_headers=False,
             server_header=False,
             date_header=False,

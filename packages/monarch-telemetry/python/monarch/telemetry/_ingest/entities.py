@@ -178,7 +178,7 @@ class Facts:
         made = {"id": mesh, "timestamp_us": row["us"] - row["age"] // 1000, "class": kind or "Proc", "given_name": name, "full_name": full}
         parent = {"parent_mesh_id": row["parent"]} if row["parent"] else {}
         if parent and (row["offset"] or kind):
-            # Processes of an older version do not say which part it was.
+            # Processes of an older version do not report the part of the parent.
             parent["parent_view_json"] = view_json(row["offset"] - 1, row["dims"] or "") if row["offset"] else shape
         self._store.put("meshes", mesh, {**made, "shape_json": shape, **parent})
 

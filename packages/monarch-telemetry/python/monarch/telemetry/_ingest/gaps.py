@@ -13,7 +13,7 @@ from typing import Any
 # Seconds between two requests, which cost each process of the host an event for each of its actors and meshes; longer where rings go
 # round again and again, as no introduction helps for long then.
 _SHORTEST, _LONGEST = 1.0, 60.0
-# The kind of an end that nobody knows the reason of.
+# The kind of an end without a known reason.
 UNKNOWN = "unknown"
 _REASON = "the event of its end was overwritten before it was read"
 

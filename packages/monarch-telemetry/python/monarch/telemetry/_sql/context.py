@@ -73,7 +73,7 @@ class Session:
         library = _library()
         config = library.SessionConfig().with_target_partitions(PARTITIONS).with_information_schema(information_schema)
         config = config.set("datafusion.explain.show_schema", "true") if show_columns else config
-        # Without room on disk: a query that needs more memory than its limit ends with an error that says so.
+        # Without room on disk: a query that needs more memory than its limit ends with an error that names the limit.
         runtime = library.RuntimeEnvBuilder().with_disk_manager_disabled().with_greedy_memory_pool(limits.memory)
         self._context = library.SessionContext(config, runtime)
         self._options = library.SQLOptions().with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)

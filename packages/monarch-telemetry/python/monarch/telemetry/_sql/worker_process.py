@@ -20,8 +20,8 @@ from monarch.telemetry._sql.limits import Limits
 from monarch.telemetry._sql.worker import OUT_OF_MEMORY, most_planning, most_working, receive, send
 from monarch.telemetry.errors import QueryError, QueryLimit, QueryTimeout
 
-# Limits of the kernel count what allocators reserve: the process that asks looks at memory in use, and these are for what grows between
-# two looks.
+# Limits of the kernel count reserved memory: the asking process checks the memory in use, and these limits bound the growth between two
+# checks.
 _RESERVED = 512 << 20
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -90,7 +90,7 @@ class _Answers:
 def _end_with(stdin: int) -> None:
     """Ends this process when the other end of stdin is closed, also while a question is worked on."""
     poll = select.poll()
-    # What there is to read is read by the main thread.
+    # Input is read by the main thread.
     poll.register(stdin, 0)
     poll.poll()
     os._exit(0)
@@ -103,13 +103,13 @@ def main() -> None:
     stdin = sys.stdin.fileno()
     threading.Thread(target=_end_with, args=(stdin,), daemon=True).start()
     answers = _Answers()
-    # The first plan of a process takes ten times longer: what hosts may plan is measured by it.
+    # The first plan of a process takes ten times longer, and the limit of planning on hosts is measured with a plan.
     planning.make("SELECT sum(n) AS n FROM t WHERE n > 0", {"t": pa.schema([("n", pa.int64())])})
-    # No process reads output that is written from now on.
+    # The output written from here on has no reader.
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     os.close(nothing)
-    # It can be asked.
+    # Ready for questions.
     sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()
     poll = select.poll()

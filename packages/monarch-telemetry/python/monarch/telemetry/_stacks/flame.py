@@ -22,18 +22,18 @@ from monarch.telemetry._stacks.frames import Frame, ProcStacks
 from monarch.telemetry._stacks.merged import StackReport
 from monarch.telemetry.errors import TelemetryError
 
-# Names of calls from the outermost to the innermost, and how often the stack was found.
+# Names of calls from the outermost to the innermost, and the number of samples of the stack.
 Counted = tuple[Sequence[str], int]
 
-# Pixels: of the picture, one call, the margins, one column of text of this size.
+# Pixels: the least and the largest width of the picture, the height of a call, the margins, the width of a character of this size.
 _LEAST_WIDTH, _MOST_WIDTH = 320, 4000
 _ROW, _SIDE, _TOP, _BOTTOM = 17, 10, 44, 26
 _FONT, _COLUMN = 12, 7.3
-# The narrowest call that is drawn, in pixels; rows; calls of one picture. A picture of that size has about 5 MB.
+# The narrowest call that is drawn, in pixels; the most rows; the most calls of one picture. A picture of that size has about 5 MB.
 _NARROWEST = 0.4
 _MOST_ROWS = 250
 _MOST_CALLS = 20_000
-# Columns of a name in a tooltip.
+# The most characters of a name in a tooltip.
 _MOST_NAME = 2_000
 
 # Attributes instead of a style sheet, which a strict Content-Security-Policy refuses.
@@ -88,7 +88,7 @@ class _Sorted:
     def calls(self, box: _Box) -> Iterator[tuple[str, int, int]]:
         """The calls above one: their names and ranges."""
         depth, stacks, index = box.row, self.stacks, box.first
-        # A stack that ends here is before those that go on.
+        # A stack that ends here precedes those that continue.
         while index < box.end and len(stacks[index]) == depth:
             index += 1
         while index < box.end:

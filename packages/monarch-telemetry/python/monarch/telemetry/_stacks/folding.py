@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 from monarch.telemetry._stacks.frames import Frame, Thread
 
-# Files of the wheels of the namespace, whatever the folder that they are installed in.
+# Files of the wheels of the namespace, in any folder of installation.
 _WHEELS = r"/monarch/(?:_[a-z_]+|actor|config|extension|job|rdma|fs|remotemount|gather_mount|telemetry|distributed_telemetry)/"
-# What the standard library has between the start of a thread and its target, and around coroutines.
+# Calls of the standard library between the start of a thread and its target, and around coroutines.
 _STANDARD = r"/(?:asyncio/\w+|concurrent/futures/\w+|threading|selectors|runpy)\.py$|^<frozen [\w.]+>$"
 _FRAMEWORK = re.compile(f"{_WHEELS}|{_STANDARD}")
-# `python -c` and the interpreters of procs start in a text. Functions of user code may be in one too.
+# `python -c` and the interpreters of procs start in a string. Functions of user code may be in one too.
 _STARTS = frozenset({("<string>", "<module>")})
 
-# Innermost functions of threads that wait for work: of actors and the runtime, of event loops, of pools.
+# Innermost functions of threads that wait for work: threads of actors and the runtime, of event loops, of pools.
 _WAITS = frozenset({"_run_sync", "_first_message", "next_event", "wait_pop", "run", "select", "sleep", "take", "threads", "_worker"})
 
 
@@ -52,7 +52,7 @@ def folded(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     ours = [is_framework(frame) for frame in outward]
     if all(one or is_native(frame) for one, frame in zip(ours, outward, strict=True)):
         return tuple(frames)
-    # Native frames before the user's first call belong to the interpreter and the C library.
+    # Native frames before the first call of the user belong to the interpreter and the C library.
     first = next(index for index, frame in enumerate(outward) if not ours[index] and not is_native(frame))
     shown = [frame for index, frame in enumerate(outward) if index >= first and not (ours[index] and ours[index - 1])]
     return tuple(reversed(shown))

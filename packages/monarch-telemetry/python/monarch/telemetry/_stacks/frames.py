@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 from monarch.telemetry._stacks.fields import Fields, integer, items, malformed, whole
 from monarch.telemetry._stacks.place import Place, parse_place
 
-# gil and no_gil: by the process itself; py-spy: from outside.
+# gil and no_gil: read by the process itself; py-spy: read from outside.
 Source = Literal["gil", "no_gil", "py-spy"]
 
-# Frames of one thread that are read; py-spy gives at most 4,096, the process itself 100.
+# The most frames of one thread that are read; py-spy gives at most 4,096, the process itself 100.
 _MOST_FRAMES = 5_000
 
 _HEAD = re.compile(
@@ -79,7 +79,7 @@ def _proc(proc: Fields) -> ProcStacks:
     if not re.fullmatch(r"[0-9a-fA-F]{1,16}", uid, re.ASCII):
         raise malformed(proc.path("uid"), uid, "a hexadecimal number of 64 bits")
     found = ProcStacks(int(uid, 16), proc.number("pid", 32, signed=True), parse_place(proc.text("name")), ())
-    # The text of faulthandler lies beside the answer where the answer came too late to have it.
+    # The text of faulthandler is beside the answer if the answer came too late to contain it.
     given = "answer" if "answer" in proc else "stacks"
     if given not in proc:
         return found._replace(unread=_reason(proc))

@@ -23,7 +23,7 @@ _MOST_LINES = 18
 _OUTERMOST = 4
 _MOST_LOCALS = 8
 _MOST_ENTRIES = 50
-# Numbers that Python counts threads with.
+# The numbers that Python gives to threads.
 _NUMBERED = re.compile(r"^(Thread|Dummy|ThreadPoolExecutor|asyncio)(?:-\d+)?(?:_\d+)?(?=$| )")
 
 
@@ -199,20 +199,20 @@ class _Stacks:
     def __init__(self, calls: tuple[Call, ...]) -> None:
         self.calls = calls
         self.threads = 0
-        # Single procs, and procs that are merged already.
+        # Single procs, and procs that are already merged.
         self.procs: list[Place] = []
         self.places: list[Places] = []
         self.sample: Sample | None = None
 
     def add(self, calls: tuple[Call, ...], sample: Sample | None) -> None:
         if calls != self.calls:
-            # The qualified names, where one of the sources has them.
+            # The qualified names, if one of the sources has them.
             self.calls = tuple(max(pair, key=lambda call: (len(call.name), call.name)) for pair in zip(self.calls, calls, strict=True))
         if sample is not None:
             self.sample = sample if self.sample is None else min(self.sample, sample)
 
 
-# The thread's name, the note and what equal calls have in common.
+# The name of the thread, the note and the common part of equal calls.
 _Key = tuple[str, str | None, tuple[tuple[str, int, str], ...]]
 
 
@@ -231,10 +231,10 @@ class _Merging:
         if proc.unread is not None:
             self.silent.setdefault(proc.unread, []).append(proc.place)
             return
-        # Equal stacks of several threads are one proc.
+        # Equal stacks of several threads of a proc are counted once.
         seen: set[_Key] = set()
         for thread in proc.threads:
-            # Of a proc that does not run, the thread that keeps it from running is the one to look at.
+            # Of a proc that does not run, the blocking thread is the important one.
             holds = proc.note is not None and thread.owns_gil is True
             if not idle and not holds and waits_for_work(thread):
                 continue

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from monarch.telemetry._stacks.frames import ProcStacks
 from monarch.telemetry._stacks.result import Ok, Result
 
-# At the same time. Each is a process that pauses one proc for some milliseconds.
+# The most readers at the same time. Each is a process that pauses one proc for some milliseconds.
 _MOST_READERS = 8
 
 
@@ -38,5 +38,5 @@ def _with(proc: ProcStacks, result: Result) -> ProcStacks:
     if proc.unread is None:
         return proc
     reason = f"process {proc.pid} has no Python thread" if isinstance(result, Ok) else result.describe()
-    # Without its number, equal reasons of many processes are one entry of a report.
+    # Without the number of the process, equal reasons of many processes are one entry of a report.
     return proc._replace(unread=f"{proc.unread}; {reason.replace(f'process {proc.pid}', 'the process')}")

@@ -9,7 +9,7 @@ from monarch.telemetry._stacks.fields import Fields
 from monarch.telemetry._stacks.place import Place
 from monarch.telemetry._stacks.ranks import Ranks, parse_ranks, print_ranks, ranks_of, union
 
-# What one line shows at most.
+# The most meshes that one line shows.
 _MOST_MESHES = 4
 _MOST_RUNS = 12
 

@@ -24,12 +24,12 @@ from monarch.telemetry._stacks.frames import threads_of_pyspy
 from monarch.telemetry._stacks.result import BinaryNotFound, Failed, Ok, Result
 from monarch.telemetry.errors import TelemetryError
 
-# Seconds of one dump, a second attempt included: py-spy needs about 0.02.
+# Seconds of one dump, including a second attempt: py-spy needs about 0.02.
 TIME_LIMIT = 10.0
-# Seconds of one profile, and samples per second.
+# The most seconds of one profile, and samples per second.
 MOST_SECONDS = 300
 MOST_RATE = 1000
-# A dump of 10,000 threads of 100 frames has 200 MB.
+# The most bytes of output: a dump of 10,000 threads of 100 frames has 200 MB.
 _MOST_OUTPUT = 256 << 20
 _MOST_STDERR = 4096
 
@@ -53,7 +53,7 @@ class _Ended(Exception):
     def __init__(self, failed: Failed, *, final: bool) -> None:
         super().__init__(failed.stderr)
         self.failed = failed
-        # A second attempt would fail alike.
+        # A second attempt would fail in the same way.
         self.final = final
 
 
@@ -158,7 +158,7 @@ def profile(
             _run(binary, pid, command, time.monotonic() + limit, limit)
         except _Ended as ended:
             return ended.failed
-        # py-spy may have put another file in the place of the one that is open here.
+        # py-spy may have replaced the file that is open here.
         return Profile(pid, str(binary), parse_folded(Path(output.name).read_text("utf-8", "replace")), tuple(warnings))
 
 
@@ -188,7 +188,7 @@ def _run(binary: Path, pid: int, command: Sequence[str], deadline: float, timeou
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
-                # A Ctrl-C at the terminal is not for py-spy: it would leave without a result.
+                # Ctrl-C at the terminal must not reach py-spy: it would end without a result.
                 process_group=0,
             )
         except OSError as e:

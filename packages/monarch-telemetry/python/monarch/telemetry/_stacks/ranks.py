@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from monarch.telemetry._stacks.fields import malformed
 
-# First and last rank of each run of neighbours, in order; at least one rank lies between two runs.
+# First and last rank of each run of adjacent ranks, in order; at least one rank is between two runs.
 Ranks = tuple[tuple[int, int], ...]
 
 _FORM = re.compile(r"(?:\d{1,19}(?:-\d{1,19})?(?:,\d{1,19}(?:-\d{1,19})?)*)?", re.ASCII)

@@ -8,7 +8,7 @@ from typing import Any
 
 from monarch.telemetry._arrow import pa
 
-# Ended entities that are kept, of each table.
+# The most ended entities that are kept per table.
 ENDED = 10_000
 
 
@@ -25,7 +25,7 @@ class Entities:
         self._places = {name: place for place, name in enumerate(self._names)}
         self._living: dict[object, list[Any]] = {}
         self._ended: OrderedDict[object, list[Any]] = OrderedDict()
-        # The last value of each column: names, classes and shapes are often those of the row before, and then the same object.
+        # The last value of each column: names, classes and shapes often equal those of the row before, and then share the object.
         self._last: list[Any] = [None] * len(self._names)
         self._batch: Any = None
         self.dropped = 0
@@ -85,7 +85,7 @@ class Entities:
             return []
         if self._batch is None:
             rows = [*self._ended.values(), *self._living.values()]
-            # A column at a time: `zip(*rows)` would have all of them as objects at once.
+            # One column at a time: `zip(*rows)` would hold all of them as objects at once.
             columns = [pa.array([row[place] for row in rows], type=field.type) for place, field in enumerate(self.schema)]
             self._batch = pa.record_batch(columns, schema=self.schema)
         return [self._batch]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from monarch.telemetry._arrow import pa
 
-# Bytes of a partition, and seconds from its first row to its last one: what is dropped at once.
+# Bytes of a partition, and seconds from its first to its last row: the unit in which history is dropped.
 PARTITION_BYTES, PARTITION_SECONDS = 1 << 20, 10.0
 # Batches of the open partition that are joined into one.
 _JOIN = 32
@@ -21,7 +21,7 @@ class Partition(NamedTuple):
     batches: tuple[Any, ...]
     rows: int
     nbytes: int
-    # Of its first and last row, by the clock of the store, in seconds.
+    # Times of the first and last row in the clock of the store, in seconds.
     first: float
     last: float
 
@@ -37,7 +37,7 @@ class History:
         self._first = self._last = 0.0
         self.rows = self.nbytes = 0
         self._open_rows = self._open_bytes = 0
-        # Rows that were dropped for time or room.
+        # Rows that were dropped because of age or size.
         self.dropped = 0
 
     def append(self, batch: Any, now: float) -> None:

@@ -51,7 +51,7 @@ class Store:
         self._clock, self._budget, self._retention = clock, budget, retention
         self._clean = clean
         self._lock = threading.Lock()
-        # Called after each change, outside the lock: with a table and its new batch, None where an entity has changed.
+        # Called after each change without the lock: with a table and its new batch, or None if an entity changed.
         self.listener: Callable[[str, Any], None] | None = None
         self._history = {name: History(schema) for name, schema in schemas.items()}
         self._entities = {name: Entities(schema) for name, schema in entities.items()}
@@ -72,7 +72,7 @@ class Store:
             while self._used() > self._budget:
                 largest = max(self._history.values(), key=lambda history: history.nbytes)
                 if not largest.drop_oldest():
-                    break  # what is left is entities, which have bounds of their own
+                    break  # the rest is entities, which have limits of their own
         if self.listener is not None:
             self.listener(table, batch)
 

@@ -8,7 +8,7 @@ _HOST = Column("host", "text", "the host (hosts.name)")
 _PROC = Column("proc_id", "u64", "the proc (procs.proc_id)")
 _PID = Column("pid", "i32", "the process")
 _ACTOR = Column("actor_id", "u64", "the actor (actors.id)")
-# The client's process is no proc of a mesh.
+# The process of the client is not a proc of a mesh.
 _PLACE = (Column("mesh_name", "text", "the mesh, none for the client", True), Column("rank", "u64", "the rank in it, from 0", True))
 
 STACKS = Table(

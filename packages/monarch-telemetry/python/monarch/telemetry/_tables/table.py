@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal["text", "u64", "i64", "i32", "f64", "bool"]
-# What bounds a table. history: time and bytes. entities: all that live, and the last 10,000 that have ended. on demand: a number of
-# captures. live: nothing is kept, a query makes the rows.
+# The limit of a table. history: time and bytes. entities: all live ones, and the last 10,000 ended ones. on demand: a number of captures.
+# live: no rows are kept, a query computes them.
 Retention = Literal["history", "entities", "on demand", "live"]
 
 
@@ -40,7 +40,7 @@ class Table(NamedTuple):
     columns: tuple[Column, ...]
     # One sentence, without its full stop.
     meaning: str
-    # A statement that runs.
+    # A valid statement.
     example: str
     retention: Retention
     function: bool = False

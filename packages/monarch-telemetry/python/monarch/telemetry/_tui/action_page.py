@@ -75,7 +75,7 @@ class ActionPage(Page):
             text, role = self.texts("not_done", detail=str(error)), "bad"
         else:
             text, role = self.texts("done" if done.done else "not_done", detail=done.detail), "good" if done.done else "bad"
-        # The whole text is among the lines: it may be long.
+        # The complete text is among the lines: it may be long.
         cells = self.view.size.width - 2
         self._show([EMPTY, *(piece for one in text.split("\n") for piece in wrapped(line(one, role), cells))])
         self.state(text, role)

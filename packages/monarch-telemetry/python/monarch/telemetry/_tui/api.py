@@ -14,13 +14,13 @@ from monarch.telemetry._http.references import Reference
 from monarch.telemetry._stacks.merged import StackReport
 from monarch.telemetry.errors import TelemetryError
 
-# Seconds. A node is answered within one second by a server that is well, stacks within ten.
+# Timeouts in seconds. A healthy server answers a node within one second, stacks within ten.
 NODE_SECONDS, QUERY_SECONDS, STACK_SECONDS, ACTION_SECONDS = 5.0, 10.0, 15.0, 130.0
-# Rows of an answer to a statement of the user, and of a search.
+# The most rows of a statement of the user, and of a search.
 MOST_ROWS, MOST_FOUND = 1_000, 200
-# Ids in one statement: a statement has at most 16 KiB.
+# The most ids in one statement: a statement has at most 16 KiB.
 _IDS = 400
-# A server that is busy answers a node without what it has not found in time, such as the node above.
+# A busy server answers a node without the parts that it did not find in time, such as the parent.
 _TRIES = 3
 
 Row = dict[str, Any]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _FAILED, _NO_JOB, _INTERRUPTED = 1, 3, 130
 _THEMES = ("nord", "doom-nord-light")
 _LANGUAGES = ("en", "zh")
-# Milliseconds between refreshes: a server is not asked more often than this.
+# The least and the most milliseconds between two refreshes.
 _LEAST_MS, _MOST_MS = 200, 3_600_000
 
 

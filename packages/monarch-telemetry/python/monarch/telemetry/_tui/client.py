@@ -63,7 +63,7 @@ def address(where: Where) -> str | None:
             return None
         addr = "127.0.0.1"
     if "://" not in addr:
-        # Several colons are a number of IPv6 without brackets.
+        # Several colons: an IPv6 address without brackets.
         addr = f"[{addr}]" if addr.count(":") > 1 and not addr.startswith("[") else addr
         addr = f"{'https' if where.has_tls else 'http'}://{addr}"
         is_short = True
@@ -93,7 +93,7 @@ def _context(where: Where) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=where.tls_ca)
         if where.tls_cert is not None:
-            # A key with a password would ask on the terminal.
+            # A key with a password would prompt on the terminal.
             context.load_cert_chain(where.tls_cert, where.tls_key, password="")
     except (ssl.SSLError, OSError) as error:
         raise TelemetryError(f"the TLS files cannot be used: {error}") from None

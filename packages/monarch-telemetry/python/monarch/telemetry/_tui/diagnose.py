@@ -13,9 +13,9 @@ from monarch.telemetry.errors import TelemetryError
 
 Status = Literal["ok", "warn", "fail"]
 Group = Literal["admin", "mesh"]
-# Of each host one proc, of each such proc one actor: a job has thousands.
+# The most hosts; of each one proc is checked, of each such proc one actor: a job has thousands.
 _MOST_HOSTS = 64
-# An answer that takes longer is slow, milliseconds.
+# The milliseconds above which an answer is slow.
 _SLOW_MS = 1_000.0
 
 
@@ -69,7 +69,7 @@ class _Checks:
         except _Warning as warning:
             status, detail = "warn", str(warning)
         except (TelemetryError, OSError) as error:
-            # What a process does not offer is no fault of it.
+            # A feature that a process does not offer is not a failure.
             status, detail = "warn" if "answers 503" in str(error) else "fail", str(error)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             status, detail = "fail", f"the answer has another form: {error!r}"
@@ -103,7 +103,7 @@ class _Checks:
             try:
                 node = Node(self._node(child), 0)
             except (TelemetryError, OSError):
-                # Its own check has the reason.
+                # The check of the child reports the reason.
                 yield child
                 continue
             if node.kind != "Proc" or not has_ended(node):

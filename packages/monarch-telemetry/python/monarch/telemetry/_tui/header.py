@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from monarch.telemetry._tui.api import Coverage
     from monarch.telemetry._tui.page import Context
 
-# Seconds after which an answer is waited for visibly.
+# Seconds after which the header shows that an answer is pending.
 _SLOW = 1.5
 _BETWEEN = Span("  ")
 
@@ -62,7 +62,7 @@ def _state(context: Context, topology: Topology, contact: Contact, now: float) -
     def add(text: str, role: Role = "") -> None:
         parts.extend((span(text, role), _BETWEEN))
 
-    # First what is wrong: a narrow terminal cuts the end.
+    # Errors are first: a narrow terminal cuts the end.
     if contact.error is not None:
         since = contact.last if contact.last is not None else contact.began
         add(texts("lost", time=amounts.duration(max(now - (since or now), 0)), error=contact.error), "bad")

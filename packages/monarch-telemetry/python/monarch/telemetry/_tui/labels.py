@@ -6,7 +6,7 @@ from monarch.telemetry._tui.lines import Line, Role, Span, span
 from monarch.telemetry._tui.texts import Texts
 from monarch.telemetry._tui.topology import Node, Row, Topology, has_ended, is_failed
 
-# Statuses of actors that are no news.
+# The roles of the ordinary statuses of actors.
 _ROLES: dict[str, Role] = {"idle": "dim", "processing": "busy", "failed": "bad", "stopped": "dim", "unknown": "dim", "client": "dim"}
 
 

@@ -17,9 +17,9 @@ from textual.strip import Strip
 from monarch.telemetry._queries.values import printable
 from monarch.telemetry._tui.lines import EMPTY, ROLES, Line, width, wrapped
 
-# Marks the row of the cursor where there are no colours.
+# Marks the row of the cursor on terminals without colours.
 _CURSOR, _NO_CURSOR = ">", " "
-# Cells that left and right scroll.
+# Cells that the left and right keys scroll.
 _SIDEWAYS = 8
 
 
@@ -74,7 +74,7 @@ class LineView(ScrollView, can_focus=True):
         self._source: Sequence[Line] = ()
         self._lines: Sequence[Line] = ()
 
-    # What is shown; the tree has its own
+    # The lines; the tree overrides these
 
     def count(self) -> int:
         """The number of lines."""
@@ -201,7 +201,7 @@ class LineView(ScrollView, can_focus=True):
             segments.append(Segment(_CURSOR if is_cursor else _NO_CURSOR, base))
         for one in found:
             style = base + self.get_component_rich_style(f"line--{one.role}", partial=True) if one.role else base
-            # What is shown never acts upon the terminal, wherever it has come from.
+            # Text of any origin must not control the terminal.
             segments.append(Segment(printable(one.text), style))
         if is_cursor:
             cursor = self.get_component_rich_style("line--cursor", partial=True)

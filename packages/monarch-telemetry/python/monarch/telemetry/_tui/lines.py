@@ -81,7 +81,7 @@ def wrapped(of: Line, cells: int, *, indent: int = 2) -> list[Line]:
             head = _head(rest, left)
             word = rest.split(" ", 1)[0]
             if not head.endswith(" ") and left < cells - indent and cell_len(word) <= cells - indent:
-                # The word has room in a line of its own.
+                # The word fits on a line of its own.
                 head = ""
             if head:
                 found[-1].append(Span(head, one.role))
@@ -89,7 +89,7 @@ def wrapped(of: Line, cells: int, *, indent: int = 2) -> list[Line]:
             found.append([Span(" " * indent)])
             left = cells - indent
             if not head and left < min(2, cell_len(rest)):
-                # Not even one character of two cells has room.
+                # Not even one character of two cells fits.
                 return [tuple(piece) for piece in found[:-1]]
     return [tuple(piece) for piece in found]
 

@@ -15,9 +15,9 @@ from monarch.telemetry._tui.lines import Line, Role, line, span
 from monarch.telemetry._tui.page import Context, Page
 from monarch.telemetry._tui.texts import Texts
 
-# Lines of one answer, and those that are kept.
+# The most lines of one answer, and of the page.
 PAGE_ROWS, MOST_LINES = 500, 5_000
-# Lines of other hosts may come so much later, microseconds.
+# Microseconds that lines of other hosts may be late.
 _LATE_US = 5_000_000
 _BAD = frozenset({"error", "critical", "fatal"})
 _WARN = frozenset({"warn", "warning"})
@@ -39,7 +39,7 @@ class Kept:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self._keys: set[Key] = set()
-        # Before these lines some are left out.
+        # Lines before which some are missing.
         self.gaps: set[Key] = set()
 
     @property
@@ -60,7 +60,7 @@ class Kept:
         if len(self.rows) > MOST_LINES:
             gone = {key_of(row) for row in self.rows[:-MOST_LINES]}
             self.rows = self.rows[-MOST_LINES:]
-            # Not the keys of lines that may come again.
+            # Keys of lines that may arrive again are kept.
             self.gaps -= gone
             oldest = int(self.rows[-1]["timestamp_us"]) - 2 * _LATE_US
             self._keys = {key for key in self._keys if key[0] >= oldest} | {key_of(row) for row in self.rows}
@@ -145,7 +145,7 @@ class LogsPage(Page):
         self.state("  ".join([*([text] if text else []), *parts]), role)
 
     def on_line_view_moved(self) -> None:
-        # A reader who scrolls up wants to read; at the end new lines are followed again.
+        # Scrolling up ends the follow mode; at the end it starts again.
         follow = self.view.is_at_end
         if follow != self._follow and self._kept.rows:
             self._follow = follow

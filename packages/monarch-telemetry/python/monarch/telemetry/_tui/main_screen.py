@@ -30,7 +30,7 @@ from monarch.telemetry._tui.stacks_page import StacksPage
 from monarch.telemetry._tui.topology import Topology
 from monarch.telemetry._tui.tree_view import TreeView
 
-# Requests for nodes at a time, and the part of an interval that they may take: a server has other clients.
+# Concurrent requests for nodes, and the part of an interval that they may take: a server has other clients.
 _AT_A_TIME = 4
 _SHARE = 0.5
 
@@ -75,7 +75,7 @@ class MainScreen(Screen[None]):
         self._contact = Contact()
         self._history = History()
         self._job, self._selected, self._in_view = Beat(context.seconds), Beat(context.seconds), Beat(context.seconds)
-        # Not found by query: an answer may come while the screen is being removed.
+        # Stored, not found by query: an answer may arrive while the screen is being removed.
         self._header, self._note_bar = LineView(id="header"), LineView(id="note")
         self.nodes_view = TreeView(self.topology, self.texts, id="tree")
         self.details = LineView(id="details", wrap=True, indent=KEY_CELLS)
@@ -98,7 +98,7 @@ class MainScreen(Screen[None]):
         for loop in (self._job_loop, self._selected_loop, self._view_loop):
             self.run_worker(loop(), group=loop.__name__)
 
-    # What is drawn
+    # Drawing
 
     def _draw(self) -> None:
         self._draw_header()
@@ -134,7 +134,7 @@ class MainScreen(Screen[None]):
         self.nodes_view.changed()
         self._draw_details()
 
-    # What is asked
+    # Requests
 
     async def _job_loop(self) -> None:
         """The root, the failures, and who answers."""
@@ -337,7 +337,7 @@ class MainScreen(Screen[None]):
             self.topology.expand(node["identity"])
         last = path[-1]["identity"]
         if self.topology.place(last) is None:
-            # It belongs to the runtime, or it has stopped.
+            # It belongs to the runtime, or has stopped.
             self.topology.set_shown(system=True, stopped=True)
         self.nodes_view.select(last)
         self._reshown()

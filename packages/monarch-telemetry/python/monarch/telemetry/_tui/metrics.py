@@ -10,7 +10,7 @@ from monarch.telemetry._tui import amounts
 from monarch.telemetry._tui.lines import EMPTY, Line, Span, line, table
 from monarch.telemetry._tui.texts import Texts
 
-# The time that is shown, and that of a step of the history, seconds.
+# The period that is shown, and a step of the history, in seconds.
 SECONDS, STEP = 300, 15
 _STEPS = SECONDS // STEP
 ROWS = 10_000

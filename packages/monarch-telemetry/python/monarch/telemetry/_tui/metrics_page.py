@@ -25,7 +25,7 @@ class MetricsPage(Page):
         return LineView(id="body")
 
     async def load(self) -> None:
-        # Whole steps, so that the histories do not change with each look.
+        # Complete steps, so that the histories do not change with each look.
         now = int(self.context.clock()) // metrics.STEP * metrics.STEP + metrics.STEP
         since = (now - metrics.SECONDS) * 1_000_000
         found: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from monarch.telemetry._tui.requests import Requests
 from monarch.telemetry._tui.texts import Texts
 from monarch.telemetry.errors import TelemetryError
 
-# What a request raises that has no answer.
+# Errors of a request without an answer.
 FAILURES = (TelemetryError, OSError)
 
 
@@ -53,7 +53,7 @@ class Page(ModalScreen[None]):
         super().__init__()
         self.context, self.page_title = context, title
         self.texts = context.texts
-        # Not found by query: an answer may come while the page is being removed.
+        # Stored, not found by query: an answer may arrive while the page is being removed.
         self._title_bar, self._state_bar = LineView(id="title", classes="bar"), LineView(id="state", classes="bar")
         self.view = self.body()
         self._state: tuple[str, Role] = ("", "")
@@ -100,7 +100,7 @@ class Page(ModalScreen[None]):
         self._title_bar.show([(span(f" {self.page_title}", "title"),)])
         text, role = self._state
         between = "  |  " if text else ""
-        # One line: a longer error is among the lines of the page.
+        # One line: the lines of the page contain a longer error.
         first = text.split("\n", 1)[0]
         self._state_bar.show([(Span(" "), span(first, role), Span(between + self.texts(self.keys), "dim"))])
 
@@ -117,7 +117,7 @@ class Page(ModalScreen[None]):
         self.run_worker(self._load(), group="load", exclusive=True)
 
     def _tick(self) -> None:
-        # A server that is slow is not asked twice at the same time.
+        # A slow server gets only one request at a time.
         if not any(worker.group == "load" and worker.is_running for worker in self.workers if worker.node is self):
             self.run_worker(self._load(), group="load")
 

@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple, cast
 from monarch.telemetry._http.models import NodePayload
 
 Kind = Literal["Root", "Host", "Proc", "Actor", "Error", ""]
-# Reasons of an end that was wanted.
+# Reasons of an intended end.
 _ORDERLY = ("stopped", "returned")
 _READY = "ready"
-# Stopped actors of a proc that are loaded to find those that failed.
+# The most stopped actors of a proc that are loaded to find the failed ones.
 _MOST_STOPPED = 200
 
 
@@ -64,12 +64,12 @@ class Topology:
         self.show_system = self.show_stopped = False
         self._nodes: dict[str, Node] = {}
         self._expanded: set[str] = set()
-        # Display names of actors by their number.
+        # Display names of actors by number.
         self.names: dict[str, str] = {}
         self._rows: list[Row] | None = None
         self._places: dict[str, int] = {}
 
-    # What is known
+    # The known nodes
 
     def node(self, reference: str) -> Node | None:
         return self._nodes.get(reference)
@@ -125,7 +125,7 @@ class Topology:
         numbers = [str(one.facts.get("instance_id", "")) for one in found if one is not None and one.kind == "Actor"]
         return [number for number in dict.fromkeys(numbers) if number.isdigit() and number not in self.names]
 
-    # What is shown
+    # The displayed rows
 
     @property
     def rows(self) -> list[Row]:
@@ -138,7 +138,7 @@ class Topology:
         return self._rows
 
     def _add(self, rows: list[Row], reference: str, depth: int) -> None:
-        # Not by recursion: what a server answers could be deep, or a circle.
+        # Without recursion: the answer of a server could be deep, or contain a cycle.
         waiting = [Row(reference, depth)]
         seen: set[str] = set()
         while waiting:

@@ -38,13 +38,13 @@ class TreeView(LineView):
         return row_label(self._topology, rows[index], self._texts) if index < len(rows) else line(self._texts("connecting"), "dim")
 
     def widest(self) -> int:
-        # A label is cut: the details have the whole name.
+        # Labels are cut: the details have the complete name.
         return 0
 
     def changed(self) -> None:
         place = self._topology.place(self._shown(self.selected))
         if place is not None and place != self.cursor:
-            # The node stays where it is on the screen.
+            # The node keeps its position on the screen.
             shift = place - self.cursor
             self.cursor = place
             super().changed()
