@@ -221,7 +221,7 @@ def test_metrics_keep_fractions_and_are_cumulative() -> None:
     (histogram,) = found["metric_histograms"][0].to_pylist()
     assert (total["sum_f64"], total["is_monotonic"], last["value_f64"]) == (0.75, True, -2.5)
     assert json.loads(total["resource_attributes_json"]) == {
-        "service.name": "monarch", "monarch.mesh": "workers", "monarch.rank": 3, "process.pid": 99
+        "service.name": "monarch", "telemetry.sdk.name": "monarch", "monarch.mesh": "workers", "monarch.rank": 3, "process.pid": 99
     }  # fmt: skip
     counts = json.loads(histogram["bucket_counts_json"])
     assert (histogram["count"], histogram["min_f64"], histogram["max_f64"], len(counts)) == (3, 1.0, 99999.0, len(BOUNDS) + 1)

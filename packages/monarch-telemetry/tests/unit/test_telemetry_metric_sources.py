@@ -77,7 +77,11 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
     "sent_messages": [{"timestamp_us": IN}, {"timestamp_us": WINDOW.until_us}],
     "snapshots": [{"snapshot_id": 1, "snapshot_ts": IN}, {"snapshot_id": 2, "snapshot_ts": IN + 1}],
-    "actor_nodes": [{"snapshot_id": 1, "queue_depth": 50}, {"snapshot_id": 2, "queue_depth": 3}, {"snapshot_id": 2, "queue_depth": 4}],
+    "actor_nodes": [
+        {"snapshot_id": 1, "node_id": 7, "queue_depth": 50},
+        {"snapshot_id": 2, "node_id": 7, "queue_depth": 3},
+        {"snapshot_id": 2, "node_id": 8, "queue_depth": 4},
+    ],
     "links": [
         {"from_host": "a", "to_host": "b", "state": "up", "rtt_us": 90, "reconnects": 2, "bytes_out": 500},
         {"from_host": "a", "to_host": "b", "state": "down", "rtt_us": 70, "reconnects": 1, "bytes_out": 50},
@@ -162,13 +166,20 @@ def test_every_metric_has_rows_of_its_kind(found: dict[str, Any]) -> None:
 def test_attributes_are_those_of_the_table(found: dict[str, Any]) -> None:
     for one in found.values():
         for row in one.to_pylist():
-            # Rows name pairs of actors, which no series has.
-            pair = {"actor_id", "dest_actor_id"} if row["name"] == "mailbox.posts" else set[str]()
-            assert {*json.loads(row["attributes_json"])} == {*BY_NAME[row["name"]].attributes, *pair}, row
+            # Rows name actors, which no series has.
+            assert {*json.loads(row["attributes_json"])} == {*BY_NAME[row["name"]].attributes, *OF_ACTORS.get(row["name"], ())}, row
             assert (row["timestamp_us"], row["scope_name"]) == (WINDOW.until_us, "monarch")
             assert json.loads(row["resource_attributes_json"]) == {"host.name": "a"}
 
 
+_PAIR = ("actor_id", "dest_actor_id")
+OF_ACTORS = {
+    "mailbox.posts": _PAIR,
+    "mailbox.undeliverable_messages": _PAIR,
+    "actor.messages_sent": _PAIR[:1],
+    "actor.message_queue_size": _PAIR[:1],
+    "proc_mesh.actor_failures": _PAIR[:1],
+}
 VALUES: dict[tuple[str, str], float] = {
     ("endpoint_call_throughput", "step,trainers"): 4,
     ("endpoint_broadcast_error", "step,trainers"): 1,
@@ -176,9 +187,10 @@ VALUES: dict[tuple[str, str], float] = {
     ("actor.message_receive_errors", "step,trainers"): 1,
     ("channel.throughput.messages", ""): 4 * 4 + 1 + 4 * 3 + 1,
     ("mailbox.posts", "0,0"): 5,
-    ("mailbox.undeliverable_messages", ""): 1,
-    ("actor.messages_sent", ""): 1,
-    ("actor.message_queue_size", ""): 7,
+    ("mailbox.undeliverable_messages", "0,0"): 1,
+    ("actor.messages_sent", "0"): 1,
+    ("actor.message_queue_size", "7"): 3,
+    ("actor.message_queue_size", "8"): 4,
     ("channel.connections", "a,b"): 1,
     ("channel.latency.us", "a,b"): 90,
     ("channel.reconnections", "a,b"): 3,
@@ -186,7 +198,7 @@ VALUES: dict[tuple[str, str], float] = {
     ("channel.throughput.bytes", "a,b"): 550,
     ("proc_mesh.active_procs", ""): 1,
     ("proc_mesh.proc_failures", ""): 1,
-    ("proc_mesh.actor_failures", ""): 1,
+    ("proc_mesh.actor_failures", "0"): 1,
     ("monarch.host.cpu", "a"): 20.5,
     ("process.memory.rss_bytes", "a,p0"): 300,
     ("monarch.gpu.utilization", "0,a"): 75.0,
@@ -216,6 +228,21 @@ def test_posts_of_the_busiest_pairs_name_their_actors() -> None:
     totals = Totals()
     totals.add({table: [one] for table, one in found.items()})
     assert points(totals.batches(400 * SECOND))["mailbox.posts", ""] == 60
+
+
+def test_queues_of_the_fullest_actors_are_added_up() -> None:
+    nodes = [{"snapshot_id": 1, "node_id": n, "queue_depth": max(0, n - 60)} for n in range(100)]
+    totals = Totals()
+    for seconds, depth in ((0, 1), (10, 0)):
+        snapshots = [{"snapshot_id": 1, "snapshot_ts": IN + seconds * SECOND}]
+        rows = {"snapshots": snapshots, "actor_nodes": [{**node, "queue_depth": node["queue_depth"] * depth} for node in nodes]}
+        found = measured(rows, Window(BEFORE, WINDOW.until_us + seconds * SECOND))
+        values = {key: value for key, value in points(found).items() if key[0] == "actor.message_queue_size"}
+        others = sum(range(8))
+        assert values.get(("actor.message_queue_size", "99")) == (39 if depth else None)
+        assert (len(values), values["actor.message_queue_size", ""]) == ((33, others) if depth else (1, 0))
+        totals.add({table: [one] for table, one in found.items()})
+        assert points(totals.batches(400 * SECOND))["actor.message_queue_size", ""] == sum(range(40)) * depth
 
 
 def test_histograms_have_the_buckets_of_their_series(found: dict[str, Any]) -> None:

@@ -72,6 +72,7 @@ def test_span_has_ids_times_and_the_resource_of_its_process() -> None:
     resource = the(traces(span(thread="7", file="a.py", line=3, fields={"step": 4})).resource_spans)
     assert plain(resource.resource.attributes) == {
         "service.name": "monarch",
+        "telemetry.sdk.name": "monarch",
         "host.name": "node-2",
         "monarch.job": "train",
         "monarch.mesh": "trainers",
@@ -142,6 +143,7 @@ def test_line_has_stream_severity_and_trace() -> None:
     found = plain(resource.resource.attributes)
     assert found == {
         "service.name": "monarch",
+        "telemetry.sdk.name": "monarch",
         "host.name": "node-2",
         "monarch.job": "train",
         "monarch.mesh": "trainers",
@@ -227,7 +229,7 @@ def test_gauge() -> None:
         by, metric_gauges=batch("metric_gauges", *({**row, "resource_attributes_json": '{"monarch.rank": 2}'} for row in rows))
     )
     resource = the(request.resource_metrics)
-    attributes = {"service.name": "mine", "host.name": "named", "monarch.job": "train", "monarch.rank": 2}
+    attributes = {"service.name": "mine", "telemetry.sdk.name": "monarch", "host.name": "named", "monarch.job": "train", "monarch.rank": 2}
     assert plain(resource.resource.attributes) == attributes and the(resource.scope_metrics).scope.name == "app"
     one = only(request)
     assert (one.name, one.unit, one.WhichOneof("data")) == ("tokens", "{token}", "gauge")

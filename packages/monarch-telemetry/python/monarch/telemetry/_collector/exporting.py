@@ -20,6 +20,7 @@ from monarch.telemetry._export.metric_sources import SOURCES, Window, computed, 
 from monarch.telemetry._sql.context import Session
 from monarch.telemetry._sql.functions import mentioned
 from monarch.telemetry._tables.events import EVENTS
+from monarch.telemetry._tables.metrics import SDK
 
 if TYPE_CHECKING:
     from monarch.telemetry._export.otlp import OtlpExporter
@@ -168,7 +169,7 @@ class Exporting:
         window = Window(self._since_us, until_us, self._started_us)
         # A failed measurement is not repeated: its rows may be the cause.
         self._since_us = until_us
-        resource = {"host.name": self._host, "service.name": options.service_name}
+        resource = {"host.name": self._host, "service.name": options.service_name, **SDK}
         found = self._keeping.tables(self._measured)
         near = _near(found, window)
         answers: dict[str, Any] = {}

@@ -24,8 +24,8 @@ SCOPE = "monarch"
 _LAG_US = 12_000_000
 # Upper bounds of the latencies of endpoint_stats, in microseconds. Rows have only buckets with calls: series have all of them.
 LATENCY_BOUNDS_US = tuple(1 << power for power in range(4, 27))
-# Pairs of a sender and a receiver that have points of their own in a window.
-_MOST_PAIRS = 32
+# Actors, or pairs of a sender and a receiver, that have points of their own in a window.
+_MOST_ACTORS = 32
 # Attributes of a point, and its value.
 _Attributes = Mapping[str, Any]
 _NONE: _Attributes = {}
@@ -262,17 +262,32 @@ def _weighted(posts: int, weight: float) -> int:
     return posts if weight <= 1 else round(posts * weight)
 
 
-def _one(name: str, column: str) -> Callable[[Points, Sequence[dict[str, Any]]], None]:
+def _of_actors(name: str) -> Callable[[Points, Sequence[dict[str, Any]]], None]:
+    """Points of rows of `_busiest`: one of each actor, or pair, and one without attributes of the others."""
+
     def points(points: Points, rows: Sequence[dict[str, Any]]) -> None:
-        for row in rows:
-            points.count(name, row[column])
+        is_gauge = BY_NAME[name].kind == "gauge"
+        busy = [row for row in rows if row["amount"]]
+        for row in busy:
+            actors = {key: str(row[key]) for key in _ACTORS if row.get(key) is not None}
+            (points.gauge if is_gauge else points.count)(name, row["amount"], actors)
+        others = rows[0]["whole"] - sum(row["amount"] for row in busy) if rows else 0
+        if is_gauge and rows and not busy:
+            points.gauge(name, 0)
+        elif is_gauge and others:
+            points.gauge(name, others)
+        elif not is_gauge and (others or not busy):
+            points.count(name, others)
 
     return points
 
 
-def _queues(points: Points, rows: Sequence[dict[str, Any]]) -> None:
-    for row in rows[-1:]:
-        points.gauge("actor.message_queue_size", row["waiting"])
+_ACTORS = ("actor_id", "dest_actor_id")
+
+
+def _busiest(rows: str) -> str:
+    """The statement of the actors, or pairs, of these rows with the largest amounts, and what all have as `whole`."""
+    return f"SELECT *, sum(amount) OVER () AS whole FROM ({rows}) ORDER BY amount DESC, actor_id LIMIT {_MOST_ACTORS}"
 
 
 def _links(points: Points, rows: Sequence[dict[str, Any]]) -> None:
@@ -374,22 +389,34 @@ SOURCES: tuple[Source, ...] = (
         "SELECT from_actor_id, to_actor_id, posts, sum(posts) OVER () AS all_posts,"
         " (SELECT max(sample_weight) FROM telemetry_status WHERE table_name = 'messages') AS weight"
         f" FROM (SELECT from_actor_id, to_actor_id, count(*) AS posts FROM messages WHERE {_in('timestamp_us')}"
-        f" GROUP BY from_actor_id, to_actor_id) ORDER BY posts DESC, from_actor_id, to_actor_id LIMIT {_MOST_PAIRS}",
+        f" GROUP BY from_actor_id, to_actor_id) ORDER BY posts DESC, from_actor_id, to_actor_id LIMIT {_MOST_ACTORS}",
         _messages,
     ),
     Source(
         "undeliverable",
-        "SELECT count(*) AS failed FROM message_status_events f"
-        " LEFT JOIN message_status_events a ON a.message_id = f.message_id AND a.status = 'active'"
-        f" WHERE f.status = 'failed' AND a.message_id IS NULL AND {_in('timestamp_us', 'f')}",
-        _one("mailbox.undeliverable_messages", "failed"),
+        _busiest(
+            "SELECT m.from_actor_id AS actor_id, m.to_actor_id AS dest_actor_id, count(*) AS amount FROM message_status_events f"
+            " LEFT JOIN message_status_events a ON a.message_id = f.message_id AND a.status = 'active'"
+            " LEFT JOIN messages m ON m.id = f.message_id"
+            f" WHERE f.status = 'failed' AND a.message_id IS NULL AND {_in('timestamp_us', 'f')} GROUP BY m.from_actor_id, m.to_actor_id"
+        ),
+        _of_actors("mailbox.undeliverable_messages"),
     ),
-    Source("sent", f"SELECT count(*) AS sent FROM sent_messages WHERE {_in('timestamp_us')}", _one("actor.messages_sent", "sent")),
+    Source(
+        "sent",
+        _busiest(
+            "SELECT sender_actor_id AS actor_id, count(*) AS amount FROM sent_messages"
+            f" WHERE {_in('timestamp_us')} GROUP BY sender_actor_id"
+        ),
+        _of_actors("actor.messages_sent"),
+    ),
     Source(
         "queues",
-        "SELECT s.snapshot_ts, sum(n.queue_depth) AS waiting FROM actor_nodes n JOIN snapshots s ON n.snapshot_id = s.snapshot_id"
-        f" WHERE {_in('snapshot_ts', 's')} GROUP BY s.snapshot_ts ORDER BY s.snapshot_ts",
-        _queues,
+        _busiest(
+            "SELECT n.node_id AS actor_id, n.queue_depth AS amount FROM actor_nodes n JOIN snapshots s ON n.snapshot_id = s.snapshot_id"
+            f" WHERE s.snapshot_ts = (SELECT max(snapshot_ts) FROM snapshots WHERE {_in('snapshot_ts')})"
+        ),
+        _of_actors("actor.message_queue_size"),
     ),
     Source(
         "links",
@@ -406,8 +433,11 @@ SOURCES: tuple[Source, ...] = (
     ),
     Source(
         "actor_failures",
-        f"SELECT count(*) AS failed FROM actor_status_events WHERE new_status = 'Failed' AND {_in('timestamp_us')}",
-        _one("proc_mesh.actor_failures", "failed"),
+        _busiest(
+            f"SELECT actor_id, count(*) AS amount FROM actor_status_events WHERE new_status = 'Failed' AND {_in('timestamp_us')}"
+            " GROUP BY actor_id"
+        ),
+        _of_actors("proc_mesh.actor_failures"),
     ),
     # They come in the order of time.
     Source(

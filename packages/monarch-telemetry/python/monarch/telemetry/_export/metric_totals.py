@@ -17,8 +17,16 @@ from monarch.telemetry._tables.metrics import METRIC_GAUGES, METRIC_HISTOGRAMS, 
 Kind = Literal["gauge", "sum", "histogram"]
 _KINDS: dict[str, Kind] = {"metric_gauges": "gauge", "metric_sums": "sum", "metric_histograms": "histogram"}
 _MOST_SERIES = 20_000
-# Metrics whose rows name a sender and a receiver: their series are those of all pairs together.
-_OF_PAIRS = frozenset({"mailbox.posts"})
+# Metrics whose rows name actors: their series are those of all actors together.
+_OF_ACTORS = frozenset(
+    {
+        "mailbox.posts",
+        "mailbox.undeliverable_messages",
+        "actor.messages_sent",
+        "actor.message_queue_size",
+        "proc_mesh.actor_failures",
+    }
+)
 _MOST_BOUNDS = 256
 _FORMS = ("f64", "i64", "u64")
 
@@ -95,8 +103,9 @@ class Totals:
         if found is None:
             return False
         monotonic = bool(row["is_monotonic"]) if kind == "sum" else kind == "histogram"
-        # A job makes pairs of actors for ever.
-        attributes = "{}" if row["name"] in _OF_PAIRS else row["attributes_json"]
+        # A job makes actors for ever.
+        is_of_actors = row["name"] in _OF_ACTORS
+        attributes = "{}" if is_of_actors else row["attributes_json"]
         key = Key(kind, row["name"], row["unit"], row["scope_name"], attributes, row["resource_attributes_json"], monotonic)
         time, start = row["timestamp_us"], row["start_timestamp_us"] or row["timestamp_us"]
         series = self._series.get(key)
@@ -108,7 +117,9 @@ class Totals:
             if time < series.last_us:
                 return True  # an older one adds nothing
         if kind == "gauge":
-            series.value, series.last_us, series.fresh = value, time, True
+            # Of one moment the actors are added up.
+            before = series.value if is_of_actors and time == series.last_us else None
+            series.value, series.last_us, series.fresh = value if before is None or value is None else before + value, time, True
             return True
         if row["temporality"] != "delta":
             series = self._series[key] = Series(start, time)

@@ -11,6 +11,8 @@ from os import environ
 from pathlib import Path
 from typing import Any
 
+from monarch.telemetry._tables.metrics import SDK
+
 # Ended processes may be named by rows that come late; as many as the tables of entities keep.
 _KEPT = 20_000
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -39,7 +41,7 @@ class Resources:
 
     def __init__(self, base: Mapping[str, Any], replaced: Mapping[str, Any] | None = None) -> None:
         """`base`: such as `host.name` and `monarch.job`; `replaced`: OtlpSettings.resource."""
-        self._base = {"service.name": "monarch", **base}
+        self._base = {"service.name": "monarch", **SDK, **base}
         self._replaced = dict(replaced or {})
         self._hosts: dict[int, str] = {}
         self._meshes: dict[int, str] = {}

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
+from monarch.telemetry._tables.metrics import SDK
+
 FamilyKind = Literal["gauge", "counter", "histogram"]
 _OTHER = re.compile(r"[^a-zA-Z0-9_:]+")
 _LABEL_OTHER = re.compile(r"[^a-zA-Z0-9_]")
@@ -108,8 +110,8 @@ def labels(attributes: Mapping[str, Any], resource: Mapping[str, Any], scope: st
     of labels that are the same but for letters that Prometheus does not take are joined by `;`.
     """
     found: dict[str, str] = {"otel_scope_name": scope} if scope else {}
-    # The name of the service is the label `job` of the target.
-    for name, value in _joined({name: value for name, value in resource.items() if name != "service.name"}).items():
+    # The name of the service is the label `job` of the target, and all series of a target are made by the same library.
+    for name, value in _joined({name: value for name, value in resource.items() if name != "service.name" and name not in SDK}).items():
         found.setdefault(name, value)
     for name, value in _joined(attributes).items():
         while name in found or name == "le":

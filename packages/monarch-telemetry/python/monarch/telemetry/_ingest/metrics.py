@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from monarch.telemetry._arrow import pa
 from monarch.telemetry._ingest.places import Places
 from monarch.telemetry._ingest.rows import Rows
-from monarch.telemetry._tables.metrics import METRIC_GAUGES, METRIC_HISTOGRAMS, METRIC_SUMS
+from monarch.telemetry._tables.metrics import METRIC_GAUGES, METRIC_HISTOGRAMS, METRIC_SUMS, SDK
 
 # Series of a host; updates of more are counted and left out.
 MOST_SERIES = 10_000
@@ -119,7 +119,7 @@ def _update(series: Series, kind: str, amount: float, us: int) -> None:
 
 def _row(found: Mapping[str, list[dict[str, Any]]], key: Key, series: Series, places: Places, service: str) -> None:
     place = places.get(key.proc)
-    resource = {"service.name": service, "monarch.mesh": place.mesh_name, "monarch.rank": place.rank, "process.pid": place.pid}
+    resource = {"service.name": service, **SDK, "monarch.mesh": place.mesh_name, "monarch.rank": place.rank, "process.pid": place.pid}
     row: dict[str, Any] = {
         "name": key.name,
         "timestamp_us": series.us,

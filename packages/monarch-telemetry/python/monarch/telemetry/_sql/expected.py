@@ -59,7 +59,7 @@ def _nodes(session: Session, sql: str) -> Mapping[Path, str]:
     children: list[int] = []
     for line in lines:
         depth = (len(line) - len(line.lstrip())) // 2
-        text, known, columns = line.rpartition(_SCHEMA)
+        _, known, columns = line.rpartition(_SCHEMA)
         if not known or depth > len(ways):
             # The text of a node has several lines.
             return {}

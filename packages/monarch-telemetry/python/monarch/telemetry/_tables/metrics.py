@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from monarch.telemetry._tables.table import Column, Kind, Table, time
 
+# The resource attribute that names what has made the rows.
+SDK = {"telemetry.sdk.name": "monarch"}
+
 _KINDS: tuple[tuple[Kind, str], ...] = (("f64", "a floating point"), ("i64", "a signed"), ("u64", "an unsigned"))
 _NAME = Column("name", "text", "the metric, such as endpoint_message_size")
 _TIME = time("timestamp_us", "when it was measured")
