@@ -25,7 +25,7 @@ _FAILED = 1
 _NO_JOB = 3
 _ENDED = 4
 _INTERRUPTED = 130
-# From the end of a lease to the end of its mounts.
+# The most seconds from the end of a lease to the end of its mounts.
 _UNMOUNT_SECONDS = 10.0
 # The names of the services, as in the entry points of the keeper.
 _MOUNT, _GATHER = "mount", "gather"
@@ -72,7 +72,7 @@ def _keeper() -> Keeper:
     except StateFileError as e:
         if e.field != "kind":
             raise
-        load_current_job()  # imports the module of the job's class
+        load_current_job()  # imports the module with the class of the job
         job = job_load()
     status = job.status()
     if status.phase in ("none", "ended"):
@@ -81,7 +81,7 @@ def _keeper() -> Keeper:
 
 
 def _kept(keeper: Keeper, *services: str) -> list[KeptStatus]:
-    # What a keeper that was killed has left.
+    # Restores the state of a killed keeper.
     keeper.restore()
     status = keeper.status()
     return [] if status is None else [one for one in status.services if one.service in services]
@@ -112,7 +112,7 @@ def mount(source: str, target: str | None, meshes: tuple[str, ...], excluded: tu
     keeper = _keeper()
     found = next((one for one in _kept(keeper, _MOUNT) if one.key == target), None)
     if found is not None and {name: found.config.get(name) for name in config} != config:
-        # Another configuration would end the mount that is there before the new one is known to work.
+        # Another configuration would end the existing mount before the new one is known to work.
         raise click.ClickException(f"{found.config.get('source')} is mounted at {target}: `monarch umount {target}` first")
     with raised_here():
         done = keeper.serve(_MOUNT, target, config)
@@ -148,7 +148,7 @@ def umount(target: str | None, is_all: bool) -> None:
     if (target is None) != is_all:
         raise click.UsageError("either TARGET or --all")
     keeper = _keeper()
-    # Views are at paths of this machine.
+    # Paths of views are on this machine.
     here = None if target is None else os.path.abspath(target)
     found = [one for one in _kept(keeper, _MOUNT, _GATHER) if is_all or one.key == (here if one.service == _GATHER else target)]
     if not found and target is not None:
@@ -239,7 +239,7 @@ def push(source: str, target: str) -> None:
     source = os.path.abspath(source)
     _, state = attach_current_job()
     log, once = logging.getLogger("monarch.fs"), _Once()
-    # Each mesh gets a push of its own, and the source is the same.
+    # Each mesh has its own push, all of the same source.
     log.addFilter(once)
     try:
         for name, future in [(name, monarch.fs.push(state[name], source, target)) for name in state]:

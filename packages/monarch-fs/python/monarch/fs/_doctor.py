@@ -10,7 +10,7 @@ from monarch.fs._kernel.user_entry import entry_problem
 from monarch.fs._store.location import store_place
 from monarch.fs.errors import FsError
 
-# Contents of a tree that a store without this room passes on and does not keep.
+# With less room than this, a store forwards contents of a tree without keeping them.
 _LITTLE_BYTES = 1 << 30
 
 

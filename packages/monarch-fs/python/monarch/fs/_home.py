@@ -12,7 +12,7 @@ SET_HOME = "set MONARCH_HOME to a directory that this user may write"
 def home() -> Path | None:
     """`MONARCH_HOME`, else `~/.monarch`; None for a user without a home directory."""
     path = os.path.expanduser(os.environ.get("MONARCH_HOME") or "~/.monarch")
-    # The tilde stays where HOME is not set and the user database has no entry: it would be a directory of that name.
+    # The tilde remains if HOME is not set and the user database has no entry: it would be a directory of that name.
     return None if path.startswith("~") else Path(os.path.abspath(path))
 
 

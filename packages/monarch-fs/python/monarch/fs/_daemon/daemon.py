@@ -37,10 +37,10 @@ LOCK, LOG = "lock", "log"
 _LOG_BYTES = 1 << 20
 # Seconds without mounts and clients after which the daemon ends.
 IDLE_SECONDS = 3.0
-# Seconds in which an earlier daemon lets go of the lock.
+# The most seconds until an earlier daemon releases the lock.
 LOCK_SECONDS = 5.0
 MAX_CLIENTS = 256
-# Operations of one client that may be under way.
+# The most operations of one client in progress.
 MAX_OPERATIONS = 1024
 
 
@@ -225,7 +225,7 @@ def _locked(folder: Path) -> int | None:
                 return None
             if time.monotonic() > deadline:
                 return None
-            time.sleep(0.02)  # no event announces that a lock is free
+            time.sleep(0.02)  # there is no event for a released lock
         else:
             return fd
 

@@ -38,7 +38,7 @@ from monarch.fs.errors import FsError
 REQUEST_SECONDS = 75.0
 # Pauses between two attempts to reach a daemon, in seconds.
 _PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0)
-# Differences that are kept until they are made a table, and their bytes.
+# The most differences, and their bytes, that are kept before they are merged into a table.
 _MAX_DELTAS, _MAX_DELTA_BYTES = 128, 1 << 20
 
 
@@ -66,15 +66,15 @@ class MountRequest(NamedTuple):
     """What is to be mounted where."""
 
     target: str
-    # The name by which the chunks of this mount are fetched.
+    # The name under which the chunks of this mount are fetched.
     tree: str
-    # What is shown; mounts of one source share a mount point.
+    # The shown source; mounts of one source share a mount point.
     source: str
     # An encoded `Table`.
     table: bytes
     options: MountOptions
     owner: tuple[int, int] | None
-    # Of the table; empty: the table is decoded to find out.
+    # The generation of the table; empty: decode the table to determine it.
     generation: str = ""
 
 
@@ -148,7 +148,7 @@ class DaemonClient:
         self._thread: threading.Thread | None = None
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._closed = False
-        # Of the daemon that answered last; 0 before.
+        # The pid of the daemon that answered last; 0 before the first answer.
         self.daemon_pid = 0
 
     # Mounts.
@@ -192,7 +192,7 @@ class DaemonClient:
         try:
             answer = self._request({"op": "stage", "target": key, "full": False}, delta, target)
         except ValueError:
-            # Another client has moved the mount, or the mount was made anew: the difference has another base there.
+            # Another client has moved the mount, or the mount was created again: the difference has another base there.
             table = patched(Table.decode(mount.current()), delta)
             answer = self._request({"op": "stage", "target": key, "full": True}, table.encode(), target)
         with self._lock:
@@ -208,7 +208,7 @@ class DaemonClient:
             delta = mount.staged.get(generation)
             if e.errno != errno.ESTALE or delta is None:
                 raise
-            # The mount server that had staged it was replaced.
+            # The mount server that staged the difference was replaced.
             self.stage(target, delta)
             self._request(head, b"", target)
         with self._lock:

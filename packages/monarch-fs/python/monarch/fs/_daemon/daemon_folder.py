@@ -85,7 +85,7 @@ def connect(folder: Path, name: str, timeout: float = 2.0) -> socket.socket:
     """A connection to the socket in the folder; `OSError` where no process listens, and after `timeout` seconds: its queue may be full."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # A connect without blocking fails at once where the queue of the listener is full.
+        # A nonblocking connect fails at once if the queue of the listener is full.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(timeout), int(timeout % 1 * 1e6)))
         with _short_path(folder, name) as path:
             sock.connect(path)

@@ -17,7 +17,7 @@ from monarch.fs.errors import FsError
 
 # Seconds for an interpreter to start and to import the daemon, on a loaded machine.
 START_SECONDS = 30.0
-# What a daemon takes from the environment of its first client.
+# Variables of the environment that a daemon takes from its first client.
 _VARIABLES = ("HOME", "LD_LIBRARY_PATH", "MONARCH_HOME", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "USER", "VIRTUAL_ENV")
 
 

@@ -17,7 +17,7 @@ from monarch.fs._daemon.socket_messages import Head, Message
 from monarch.fs._kernel.poll_loop import Waiter
 from monarch.fs._store.store import Store
 
-# Bytes that are kept of contents which the store had no room for.
+# The most bytes of contents without room in the store that are kept.
 PASSED_BYTES = 64 << 20
 
 
@@ -25,9 +25,9 @@ class _Request:
     __slots__ = ("again", "waiter")
 
     def __init__(self) -> None:
-        # The content; None: it is in the store.
+        # The content; None if it is in the store.
         self.waiter: Waiter[bytes | None] = Waiter()
-        # Whether the content itself is asked for: the store of the answering service is not that of this mount, or has dropped the chunk.
+        # Whether the content itself is requested: the store of the answering service is not that of this mount, or has dropped the chunk.
         self.again = False
 
 

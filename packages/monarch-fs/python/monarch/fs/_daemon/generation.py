@@ -21,15 +21,15 @@ from typing import NamedTuple
 class Do(Enum):
     """What the client's side asks its caller to do."""
 
-    # Send the difference to the host; it prepares.
+    # Send the difference to the host, which prepares it.
     STAGE = "stage"
     COMMIT = "commit"
     ABORT = "abort"
-    # Send the whole table; the host shows it as soon as it can.
+    # Send the complete table; the host shows it as soon as possible.
     OPEN = "open"
-    # Unmount the host: it cannot show the generation that was decided.
+    # Unmount the host: it cannot show the committed generation.
     CLOSE = "close"
-    # The refresh is over; the step has the outcome.
+    # The refresh has ended; the step has the outcome.
     FINISH = "finish"
 
 
@@ -37,9 +37,9 @@ class Outcome(NamedTuple):
     """The end of a refresh."""
 
     generation: str
-    # Whether the generation was decided.
+    # Whether the generation was committed.
     committed: bool
-    # Hosts that did not follow, with the reason: why nothing was committed, or which hosts are behind.
+    # Hosts that did not follow, each with the reason: why nothing was committed, or which hosts have an older generation.
     failures: dict[str, str]
 
 
@@ -55,7 +55,7 @@ class _Place(Enum):
     """Where a host stands, as far as the client has learned."""
 
     CURRENT = "current"
-    # It has been sent the whole table.
+    # The complete table was sent to it.
     OPENING = "opening"
     LOST = "lost"
 
@@ -75,11 +75,11 @@ class Rollout:
         self.generation = generation
         self.round = 0
         self._places = dict.fromkeys(hosts, _Place.CURRENT)
-        # The highest number of a round that was started.
+        # The highest number of a started round.
         self._started = 0
         self._target: str | None = None
         self._members: set[str] = set()
-        # Hosts whose answer the refresh waits for; None where none is under way.
+        # Hosts with a pending answer to the refresh; None without a refresh.
         self._pending: set[str] | None = None
         self._failures: dict[str, str] = {}
 
@@ -148,7 +148,7 @@ class Rollout:
         """A host is there, again or for the first time, and shows nothing."""
         steps: list[Step] = []
         if self._target is not None and host in self._members:
-            # Another process than the one that was asked to stage.
+            # This is another process than the one that was asked to stage.
             steps = self._abort({host: "the host was lost"})
         self._places[host] = _Place.OPENING
         return [*steps, self._open(host)]
@@ -173,7 +173,7 @@ class Rollout:
             if place is _Place.CURRENT and host in self._members:
                 steps.append(Step(Do.COMMIT, host, self.round, self.generation))
             else:
-                # It came while the others staged.
+                # The host joined while the others staged.
                 self._places[host] = _Place.OPENING
                 steps.append(self._open(host))
         return steps or self._finish(True)

@@ -14,7 +14,7 @@ from monarch.fs._daemon.shared_directory import used_elsewhere
 from monarch.fs._tree.operations import MountOptions
 
 RECORD, TABLE, STATE, SOCKET = "record", "table", "state", "s"
-# Seconds that a detached mount is served to the processes that hold it.
+# Seconds for which a detached mount is served to processes with open files in it.
 LINGER_SECONDS = 60.0
 
 
@@ -23,16 +23,16 @@ class MountRecord:
     """One mount. It is written before the mount is made, so that what a killed daemon leaves can be found."""
 
     target: str
-    # What is shown there: mounts of the same source share a mount point.
+    # The shown source: mounts of the same source share a mount point.
     source: str
     options: MountOptions
     owner: tuple[int, int] | None
     # The folder and the limit, in bytes, of the store that the mount server reads.
     store: str
     limit: int
-    # Directories that were made for the mount point, outermost first.
+    # Directories that were created for the mount point, outermost first.
     made: list[str] = field(default_factory=list[str])
-    # Minor number of the device; -1 before the mount is made.
+    # Minor number of the device; -1 before the mount exists.
     device: int = -1
     # Whether a server has negotiated with the kernel: the next one resumes.
     negotiated: bool = False

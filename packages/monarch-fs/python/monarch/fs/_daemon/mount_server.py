@@ -39,9 +39,9 @@ from monarch.fs._tree.table import Table
 from monarch.fs.backends.choice import make_backend
 from monarch.fs.errors import FsError
 
-# Seconds that a mount is served without a daemon.
+# Seconds for which a mount is served without a daemon.
 ORPHAN_SECONDS = 10.0
-# Tables that are staged at once; the oldest goes.
+# The most staged tables; the oldest is dropped.
 _MAX_STAGED = 4
 T = TypeVar("T")
 
@@ -213,7 +213,7 @@ class MountServer:
             done.set()
 
         poll_loop.call_soon_threadsafe(run)
-        # A loop that has ended ends the process.
+        # The end of a loop ends the process.
         done.wait()
         if failed:
             raise failed[0]
@@ -296,6 +296,6 @@ def main() -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        # Threads may wait for an answer of the kernel that never comes.
+        # Threads may wait forever for an answer of the kernel.
         sys.stderr.flush()
         os._exit(code)

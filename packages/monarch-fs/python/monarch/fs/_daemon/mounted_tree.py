@@ -64,17 +64,17 @@ from monarch.fs._tree.table import Table
 _TYPES: dict[int, int] = {Kind.DIRECTORY: stat.S_IFDIR, Kind.FILE: stat.S_IFREG, Kind.SYMLINK: stat.S_IFLNK}
 _NAME_BYTES = 255
 _FOREVER = float("inf")
-# Entries of which the attributes are made together.
+# Entries whose attributes are computed together.
 _AT_ONCE = 4096
-# Listings that are kept: each request of the kernel takes some 25 entries of a listing.
+# The most listings that are kept: each request of the kernel takes about 25 entries of a listing.
 _LISTINGS = 64
-# Attributes that are kept, some 300 bytes each; the kernel has its own cache of them.
+# The most attributes that are kept, about 300 bytes each; the kernel has its own cache of them.
 _ATTRS = 65536
-# Nodes of one commit of which the places of chunks are kept.
+# The most nodes of one commit whose places of chunks are kept.
 _ADDED = 1024
-# Stale paths that the status lists.
+# The most stale paths in the status.
 _STALE = 1000
-# Failed reads that are kept for observers.
+# The most failed reads that are kept for observers.
 _FAILURES = 64
 # Bits of the rank in a cookie: cookies distinguish 2**20 names of one hash in a directory.
 _RANK_BITS = 20
@@ -109,19 +109,19 @@ class TreeStatus(NamedTuple):
     """Counts since the start of the process that serves the mount."""
 
     generation: str
-    # Chunks that were not on the machine when a read needed them.
+    # Chunks that were not on the machine when they were read.
     faults: int
-    # Reads, and those of them that waited for such a chunk.
+    # Reads, and the reads that waited for such a chunk.
     reads: int
     waited: int
-    # Bytes answered, and those of them that came by a fault.
+    # Bytes answered, and the bytes of faults among them.
     bytes_read: int
     bytes_fetched: int
     errors: int
     # Files that changed at the source before their bytes arrived; at most 1,000.
     stale: list[str]
     last_error: ReadError | None
-    # Inodes of earlier generations that the kernel refers to.
+    # Inodes of earlier generations to which the kernel refers.
     retired: int
 
 
@@ -167,7 +167,7 @@ class MountedTree:
         self.generation = table.generation
         self._serial = serial
         self._retired = dict(retired)
-        # References that the kernel got from this process, by inode; and the inodes to which it may have references from an earlier one.
+        # References that this process gave to the kernel, by inode; and the inodes to which it may have references of an earlier process.
         self._references = array("q", [0]) * numbering.following
         self._unsure = bytearray(numbering.following)
         self._attrs: dict[int, Attr] = {}
@@ -179,8 +179,8 @@ class MountedTree:
         self._stale: dict[str, int] = {}
         self._failures: deque[ReadError] = deque(maxlen=_FAILURES)
         self._paths: dict[int, bytes] | None = None
-        # Where the chunks of the nodes that the last commit has added are, as (inode, offset); the table and the inodes of its nodes.
-        # One object, as other threads read it: the inodes are those of this table.
+        # The places of the chunks of the nodes that the last commit added, as (inode, offset); the table and the inodes of its nodes. One
+        # object, because other threads read it: the inodes belong to this table.
         self._placed: tuple[dict[bytes, list[tuple[int, int]]], Table, array[int]] = {}, table, numbering.numbers
         # The folder in which the last chunks were found.
         self._known_from = 0
@@ -233,7 +233,7 @@ class MountedTree:
             listing = self._listings[inode] = _listing(children)
             if self._change is None and len(children) <= _AT_ONCE:
                 self._make_all(index, children)
-        # A caller that keeps the iterator over a commit gets numbers of one generation.
+        # A caller that keeps the iterator across a commit gets numbers of one generation.
         numbers = self._numbering.numbers
         for cookie, name, child in listing[_following(listing, after) :]:
             number = numbers[child]
@@ -352,7 +352,7 @@ class MountedTree:
     async def _arrived(self, inode: int, parts: list[bytes], awaited: list[tuple[int, int, Awaitable[bytes]]]) -> None:
         failure: OSError | None = None
         self._waited += 1
-        # Each is awaited, also after a failure: an answer that no caller takes would be an unawaited task.
+        # All are awaited, also after a failure: an answer without a reader would be an unawaited task.
         for place, wanted, answer in awaited:
             try:
                 part = await answer
@@ -399,7 +399,7 @@ class MountedTree:
             raise ValueError(f"the switch to {self._change.generation} is under way")
         if not self.fits(change):
             raise ValueError(f"the change is from {change.base}, the tree shows {self.generation}")
-        # Another commit may have removed it since it was prepared.
+        # Another commit may have removed it after it was prepared.
         self._state.save_table(change.table)
         self._state.save_numbers(change.generation, self._serial + 1, change.numbering)
         self._mark(change)

@@ -23,9 +23,9 @@ from monarch.fs._tree.node import Kind, Node
 from monarch.fs._tree.operations import ROOT
 from monarch.fs._tree.table import Table
 
-# No inode: numbers start at `ROOT`.
+# Not an inode: numbers start at `ROOT`.
 NONE = 0
-# Numbers that are compared at once.
+# Numbers that are compared in one step.
 _RUN = 512
 
 
@@ -91,13 +91,13 @@ class Change(NamedTuple):
     # The numbers before and after.
     basis: Numbering
     numbering: Numbering
-    # Names, as (inode of the directory, name), that get another inode, vanish or appear; those of vanished directories included.
+    # Names, as (inode of the directory, name), that get another inode, disappear or are added; including those of removed directories.
     entries: list[tuple[int, bytes]]
-    # Inodes that stay and have other attributes, and directories whose listing changes, which vanished ones are.
+    # Inodes that remain and have other attributes, and directories whose listing changes, including removed ones.
     inodes: list[int]
-    # Inodes that no name has any more, with their nodes.
+    # Inodes without a name, with their nodes.
     gone: dict[int, Node]
-    # Directories of which the listing gets other names or kinds while the time of modification stays.
+    # Directories whose listing gets other names or kinds with the same modification time.
     silent: frozenset[int]
 
     def __repr__(self) -> str:
@@ -128,9 +128,9 @@ class _Comparison:
     def __init__(self, old: Table, numbering: Numbering, new: Table) -> None:
         self.old, self.numbering, self.new = old, numbering, new
         self.numbers = array("Q", [NONE]) * len(new)
-        # The nodes of the old table that have a successor, and those of the new one that have a number.
+        # Nodes of the old table with a successor, and nodes of the new table with a number.
         self.kept, self.given = bytearray(len(old)), bytearray(len(new))
-        # Pairs of directories whose names have to be compared.
+        # Pairs of directories whose names are still to be compared.
         self.differing: list[tuple[int, int]] = []
         self.altered: set[int] = set()
         self.following = numbering.following
@@ -141,7 +141,7 @@ class _Comparison:
         while todo:
             before, after = todo.pop()
             if self.old.digest(before) == self.new.digest(after):
-                # Equal below: names and nodes agree one by one.
+                # Equal subtrees: names and nodes are the same one by one.
                 if self.take_below(before, after):
                     continue
                 kept = True
@@ -166,7 +166,7 @@ class _Comparison:
                 if (equal or same_content(first, second)) and self.take(one, other):
                     if first.kind is Kind.DIRECTORY:
                         todo.append((one, other))
-                    # A directory's digest has all below it, its attributes may be the same.
+                    # The digest of a directory includes its subtree; its attributes may be the same.
                     if not equal and (first.kind is not Kind.DIRECTORY or first != second):
                         self.altered.add(self.numbers[other])
         if self.old.node(0) != self.new.node(0):
@@ -254,11 +254,11 @@ class _Comparison:
                 if visible and self.old.node(before).mtime_ns == self.new.node(after).mtime_ns:
                     silent.add(parent)
         gone = {self.numbering.inode(index): self.old.node(index) for index in self.ended()}
-        # A process that stands in a vanished directory lists it as empty, with the time that it had.
+        # A process with a removed directory as its working directory lists it as empty, with its old time.
         removed = [inode for inode, node in gone.items() if node.kind is Kind.DIRECTORY]
         self.altered.update(removed)
         silent.update(removed)
-        # Names below vanished directories come first: a process that stands in one resolves them without the names above.
+        # Names below removed directories are first: a process with such a working directory resolves them without the names above.
         entries = [*self.vanished(), *entries]
         numbering = self.numbering.followed_by(self.numbers, self.following, self.ended())
         return Change(

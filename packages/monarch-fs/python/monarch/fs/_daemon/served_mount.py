@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _log = logging.getLogger(__name__)
-# Seconds: a server reads a table of a million entries within this time.
+# The most seconds in which a server reads a table of a million entries.
 READY_SECONDS = 60.0
 BUSY_SECONDS = 3.0
-# Seconds that the mount of a client that ended stays, and one that an earlier daemon left.
+# Seconds for which the mount of an ended client, and one of an earlier daemon, remains.
 GRACE_SECONDS, TAKEN_GRACE_SECONDS = 2.0, 10.0
-# Seconds after which another client is asked for a chunk too.
+# Seconds after which a second client is also asked for a chunk.
 FETCH_TURN_SECONDS = 10.0
-# Seconds between two looks whether a server that does not answer the next daemon is there.
+# Seconds between two checks of a server that does not answer the next daemon.
 _GREETING_SECONDS = 1.0
-# A server that ends within this time after it was ready counts as one that keeps ending.
+# A server that ends within this time after it was ready counts towards repeated failures.
 _SHORT_LIFE = 0.1
 _FREE_DEATHS, MAX_CRASHES, _MAX_PAUSE = 4, 12, 0.5
 
@@ -154,7 +154,7 @@ class ServedMount:
                         raise FsError(self.last_error or "not mounted by this client", path=self.target, errno=errno.ENOTCONN)
                     return await self.request(head, blob)
             except FsError as e:
-                # The supervisor has the lock next.
+                # The supervisor is next to take the lock.
                 if e.errno != errno.EAGAIN:
                     raise
         raise FsError(f"the mount keeps failing: {self.last_error}", path=self.target)
@@ -250,7 +250,7 @@ class ServedMount:
         self._linked.clear()
         if link is not None:
             if not result.lazy or force:
-                # Without a mount the server ends by itself.
+                # Without a mount the server ends on its own.
                 await _ended(link, 0.0 if force else 2.0)
             else:
                 link.channel.send({"op": "detached"})
@@ -306,7 +306,7 @@ class ServedMount:
             if time.monotonic() - born > _SHORT_LIFE:
                 deaths = crashes = 0
             deaths += 1
-            # A server that served and was killed from outside has no fault that a new mount would mend.
+            # A server that was killed from outside while it served has no fault that a new mount would fix.
             crashes += not (link.killed and link.ready.done())
             _log.warning("%s: %s; it is started again", self.target, reason)
             if crashes >= MAX_CRASHES:
@@ -351,7 +351,7 @@ class ServedMount:
             table = await asyncio.to_thread(lambda: TreeState(self.folder / STATE).load().table.encode())
         except (OSError, StateError):
             table = await asyncio.to_thread((self.folder / TABLE).read_bytes)
-        # Directories that were made stay for the next mount.
+        # Created directories are kept for the next mount.
         made, record.made = record.made, []
         await self._remove(force=True)
         fresh = MountRecord(record.target, record.source, record.options, record.owner, record.store, record.limit, made)
@@ -371,7 +371,8 @@ class ServedMount:
                 while not (link.greeted.done() or link.ended.done()):
                     await asyncio.wait((link.greeted, link.ended), timeout=_GREETING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                     if not link.greeted.done() and not await asyncio.to_thread(is_running, self.folder):
-                        # Killed, and a thread of it waits in the kernel for a page, with the descriptor of the connection.
+                        # The server was killed, and one of its threads waits in the kernel for a page, with the descriptor of the
+                        # connection.
                         connection.abort(record.device)
                         break
                 taken = link.greeted.done() and len(link.descriptors) == 2
@@ -421,7 +422,7 @@ class ServedMount:
                 if user is None and not pending:
                     if asked or self.users or self._grace is None:
                         break
-                    # Clients of an earlier daemon, or one that is started again, come within the grace.
+                    # Clients of an earlier daemon, or a restarted client, connect within the grace period.
                     await self._arrival.wait()
                     if not self.users:
                         break
@@ -511,7 +512,7 @@ def _make_directories(target: str) -> list[str]:
             try:
                 os.mkdir(path, 0o755)
             except FileExistsError:
-                # On a file system that several hosts share, another one has made it meanwhile.
+                # On a file system that several hosts share, another one has created it in the meantime.
                 if not os.path.isdir(path):
                     raise
             else:

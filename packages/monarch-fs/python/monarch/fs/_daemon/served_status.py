@@ -11,19 +11,19 @@ class ServedStatus(NamedTuple):
     """Counts are those of the present mount server, from its start on."""
 
     generation: str
-    # Chunks that were not on this machine when a read needed them.
+    # Chunks that were not on this machine when they were read.
     faults: int
-    # Reads, and those of them that waited for bytes from elsewhere.
+    # Reads, and the reads that waited for bytes from another machine.
     reads: int
     waited: int
-    # Bytes answered, and those of them that came from elsewhere.
+    # Bytes answered, and the bytes from another machine among them.
     bytes_read: int
     bytes_fetched: int
     # Files whose content at the source changed before it arrived; at most 1,000.
     stale: list[str]
-    # The last read that failed: path and reason, or "".
+    # The last failed read: path and reason, or "".
     last_error: str
-    # Reads that failed: their number, and the last of them.
+    # The number of failed reads, and the last of them.
     errors: int
     failures: list[ReadError]
     # Whether opens are requests, and why.
@@ -31,7 +31,7 @@ class ServedStatus(NamedTuple):
     reason: str
     # Requests of the kernel by kind.
     requests: dict[str, int]
-    # The process that serves the mount; clients that use it; why the server was started again, or "".
+    # The server process of the mount; its clients; the reason of the last restart of the server, or "".
     server: int
     users: int
     daemon_error: str

@@ -18,7 +18,7 @@ from monarch.fs._daemon.mount_record import SOCKET
 from monarch.fs._daemon.socket_messages import Channel, Message
 
 _MAX_LOG_BYTES = 1 << 20
-# Seconds between two looks whether a server was killed that cannot end: no descriptor announces that.
+# Seconds between two checks for a killed server that cannot end: there is no event for it.
 _LOOK_SECONDS = 0.25
 
 
@@ -34,7 +34,7 @@ class ServerLink:
         self.descriptors: list[int] = []
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.pid = 0
-        # Whether SIGKILL ended it.
+        # Whether SIGKILL ended the server.
         self.killed = False
         self._pidfd = -1
         self._closed = ""
@@ -52,7 +52,7 @@ class ServerLink:
                 os.truncate(log, 0)
         with open(log, "ab") as errors:
             numbers = (str(fuse), str(listener.fileno()))
-            # A session of its own: a signal to the daemon's group does not end it.
+            # The server has its own session: a signal to the group of the daemon does not end it.
             process = subprocess.Popen(
                 python_command("monarch.fs._daemon.mount_server", str(folder), *numbers, "resume" if resumed else "first"),
                 stdin=subprocess.DEVNULL,
@@ -68,7 +68,7 @@ class ServerLink:
             process.kill()
             process.wait()
             raise
-        # The process is reaped by its number.
+        # The process is reaped through its pid.
         process.returncode = 0
         link._watch(process.pid)
         return link
@@ -133,7 +133,7 @@ class ServerLink:
         self.channel.end(reason)
 
     def _channel_ended(self, reason: str) -> None:
-        # A server of which the pid is unknown has ended before it answered; another one is awaited by its pid.
+        # A server with an unknown pid ended before it answered; another one is awaited through its pid.
         if self._pidfd < 0 and not self.ended.done():
             self.ended.set_result(reason)
         elif self._pidfd >= 0:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
-# File systems that other machines may have mounted; what FUSE serves may be such a one too.
+# File systems that other machines may have mounted; a FUSE file system may be one too.
 _OF_MACHINES = ("9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "smb3", "virtiofs")
 
 
@@ -69,7 +69,7 @@ def _points_of_others() -> Iterator[tuple[bytes, str]]:
                 continue
             rows = {row.number: row for row in _rows(process)}
         except OSError:
-            # It has ended, or is another user's.
+            # The process has ended, or belongs to another user.
             continue
         seen.add(namespace)
         for row in rows.values():

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, cast
 _PREFIX = struct.Struct("<4sIQ")
 _MARK = b"MFS1"
 MAX_HEAD_BYTES = 1 << 20
-# A table has about 100 bytes an entry: ten million entries.
+# A table has about 100 bytes per entry: room for ten million entries.
 MAX_BLOB_BYTES = 1 << 30
-# What a peer that does not read may leave queued: one table, and then some chunks.
+# The most queued bytes of a peer that does not read: one table, and then some chunks.
 MAX_QUEUED_BYTES = MAX_BLOB_BYTES + (256 << 20)
 _RECEIVE_BYTES = 1 << 20
 _MAX_DESCRIPTORS = 4

@@ -34,14 +34,14 @@ from monarch.fs._tree.table import Table, TableError
 
 _MAGIC = b"monarch tree state 1\n"
 _SUM = 16
-# Serial, next inode, count of the retired inodes, and the bytes of the generation's name.
+# Serial, next inode, number of retired inodes, length of the name of the generation in bytes.
 _HEAD = struct.Struct("<QQQB")
-# Inode, kind, mode, uid, gid, size, time, links, blocks, readable, bytes of target, bytes of chunks, count of attributes.
+# Inode, kind, mode, uid, gid, size, time, links, blocks, readable, bytes of target, bytes of chunks, number of attributes.
 _NODE = struct.Struct("<QBHIIQqQQ?III")
 _PAIR = struct.Struct("<II")
-# Changes of tables that follow each other, and the bytes of one.
+# The most consecutive changes of tables, and the most bytes of one.
 _MOST_DELTAS, _DELTA_BYTES = 16, 64 << 10
-# The bytes of the name of a generation.
+# The most bytes of the name of a generation.
 _NAME_BYTES = 64
 
 
@@ -62,7 +62,7 @@ class TreeState:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # Of each generation that is a difference the earlier one.
+        # The earlier generation of each generation that is stored as a difference.
         self._bases: dict[str, str] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import sys
 
-# Seconds for a walk: a million files need about ten.
+# The most seconds of a walk: a million files need about ten.
 WALK_SECONDS = 60.0
 _WALK = """
 import os, sys
@@ -25,7 +25,7 @@ while left:
 
 async def walk(target: str) -> None:
     """Returns when all directories of the mount have been listed, or the time is over."""
-    # -I -S: the walk starts within 10 ms.
+    # With -I -S the walk starts within 10 ms.
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-S", "-c", _WALK, target, stdin=asyncio.subprocess.DEVNULL, cwd="/", start_new_session=True
     )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TypeAlias
 
-# Bytes of a block; the last one of a file may have fewer.
+# Bytes of a block; the last block of a file may have fewer.
 BLOCK = 128 << 10
-# Bytes that are read ahead at most.
+# The most bytes that are read ahead.
 LARGEST_WINDOW = 4 << 20
 
 Version: TypeAlias = tuple[int, int, int]
@@ -55,7 +55,7 @@ class Window:
 
     def after(self, first: int, last: int) -> int:
         """Blocks to read ahead after a read of the blocks `first` to `last`."""
-        # A read of the block that the last one ended in goes on as well.
+        # A read that starts in the block where the last one ended is sequential as well.
         goes_on = self._next >= 0 and first in (self._next - 1, self._next)
         moved = last + 1 != self._next
         if not goes_on:

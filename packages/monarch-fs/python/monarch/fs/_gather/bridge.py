@@ -40,9 +40,9 @@ from monarch.fs.errors import FsError, MountBusyError
 
 _START_SECONDS = 30.0
 _END_SECONDS = 5.0
-# Servers that are started for one that was killed or has failed.
+# The most restarts of servers that were killed or failed.
 _RESTARTS = 16
-# A host that has to be found again may start a service for it.
+# The most seconds for an answer: a host that has to be found again may start a service for it.
 _ANSWER_SECONDS = 20.0
 _SERVER = "monarch.fs._gather.gather_server"
 _log = logging.getLogger("monarch.fs")
@@ -56,10 +56,10 @@ class _Host:
         self.token = secrets.token_hex(16)
         self.peer = Peer(*point.peer)
         self.health = HostHealth(time.monotonic())
-        # Requests without an answer, with the time of each; an answer of an earlier service has an earlier epoch.
+        # Requests without an answer, with the time of each; an answer of an earlier service has a lower epoch.
         self.pending: dict[int, tuple[float, bytes]] = {}
         self.epoch = 0
-        # Slots that may be named, and those that a call without an answer has named.
+        # Free slots, and slots that are named in a call without an answer.
         self.slots = list(range(SLOTS))
         self.taken: dict[int, int] = {}
 
@@ -103,7 +103,7 @@ def _with_handle(found: bytes) -> Answer | None:
         body, handle = decode(found)
         return Answer({"attr": attr_from(body["attr"]), "size": body["size"]}, handle)
     except (KeyError, TypeError, ValueError):
-        # The server of the mount takes it, or refuses it.
+        # The server of the mount accepts it, or refuses it.
         return None
 
 
@@ -141,7 +141,7 @@ class Bridge:
 
     def open(self) -> None:
         """Finds the hosts, and mounts. `FsError`, `MonarchError`."""
-        # A handler stays registered; the bridge goes.
+        # A handler remains registered after the bridge is dropped.
         bridge: weakref.ref[Bridge] = weakref.ref(self)
         for host in self._hosts:
             serve(_changes_of(host.token), lambda change, number=host.number: _reported(bridge, number, change))
@@ -150,7 +150,7 @@ class Bridge:
         def begin(host: _Host) -> None:
             try:
                 host.open()
-            except Exception as e:  # also an answer that is malformed
+            except Exception as e:  # also for a malformed answer
                 failed[host.point.directory] = e
 
         threads = [threading.Thread(target=begin, args=(host,), daemon=True) for host in self._hosts]
@@ -207,14 +207,14 @@ class Bridge:
                 return False
             kind = connection.mount_point(self.target).kind
             if kind == "live":
-                # Another file system.
+                # It is another file system.
                 return False
             self._restarts += 1
             _log.warning("%s: its server has ended with the code %s; mounted anew", self.target, code)
             for host in self._hosts:
                 host.epoch += 1
                 host.pending.clear()
-                # The host may still write to the slots that were named: they are named again with the next subscription.
+                # The host may still write to the named slots: they are free again with the next subscription.
                 host.taken.clear()
                 host.health.forgotten()
             self._channel.close()
@@ -261,7 +261,7 @@ class Bridge:
     def _is_mounted(self) -> bool:
         """Whether the mount of this bridge is there, and not one that was made in its place."""
         row = mount_row(self.target) if self._device >= 0 else None
-        # The kernel gives the number of a device to the next one.
+        # The kernel reuses the numbers of devices.
         return row is not None and row.source == MOUNT_NAME and (row.major, row.minor) == (0, self._device)
 
     # Events, on any thread.
@@ -302,7 +302,7 @@ class Bridge:
             self._device = -1
             self._end_events()
             if not self._closed:
-                # Unmounted by hand, or its servers failed: the client need not mount it again.
+                # Unmounted by hand, or the servers failed: the client must not mount it again.
                 with suppress(PeerEnded):
                     ask_peer(self._request.finder, encode({"ended": True}), lambda _: None)
 
@@ -331,7 +331,7 @@ class Bridge:
             if host.health.lost:
                 self._fail(head["call"], host)
                 return
-            # The token is the secret of the bridge: the server need not have it.
+            # The token is the secret of the bridge: the server does not need it.
             body: dict[str, Any] = decode(blob).body | {"token": host.token}
             if body["op"] == "read" and body["size"] >= SMALLEST and host.slots:
                 body["slot"] = host.taken[head["call"]] = host.slots.pop()
@@ -386,7 +386,7 @@ class Bridge:
     ) -> None:
         """The bytes of a slot are here, or could not be read: the host is asked for them in an answer then, and the slot stays unused."""
         if server != self._restarts:
-            # The calls of an earlier server have the numbers of others.
+            # The calls of an earlier server have the same numbers as others.
             return
         if data is not None:
             if epoch == host.epoch:
@@ -407,7 +407,7 @@ class Bridge:
     def _look_at(self, host: _Host, now: float) -> None:
         actions = host.health.look(now, min((at for at, _ in host.pending.values()), default=None))
         if not host.health.is_served and Action.LOSE in actions:
-            # Answers that come after all are those of an earlier service.
+            # Answers that arrive later belong to an earlier service.
             host.epoch += 1
         for action in actions:
             {Action.PING: self._ping, Action.LOSE: self._lose, Action.SEARCH: self._search}[action](host)
@@ -450,7 +450,7 @@ class Bridge:
             try:
                 host.find(self._request.finder)
                 found = True
-            except Exception as e:  # also an answer that is malformed
+            except Exception as e:  # also for a malformed answer
                 _log.debug("%s: %s: %s", self.target, host.point.directory, e)
             self._post(lambda: self._found(host, found=found))
 
@@ -460,7 +460,7 @@ class Bridge:
         host.health.found(time.monotonic(), found=found)
         if not found:
             return
-        # A subscription has slots of its own.
+        # A subscription has its own slots.
         host.slots = [slot for slot in range(SLOTS) if slot not in host.taken.values()]
         assert self._channel is not None
         self._channel.queue({"changed": host.number}, encode({"changes": None}))

@@ -34,7 +34,7 @@ class BridgeRequest(NamedTuple):
 
     target: str
     points: list[Point]
-    # Gives the service of a point, by its number, when the last one has ended.
+    # Returns the service of a point, by its number, after the last one has ended.
     finder: Peer
     cache_bytes: int
     # Whether the only point is a file at the mount point itself.

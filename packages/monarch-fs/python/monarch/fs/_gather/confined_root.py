@@ -23,12 +23,12 @@ from monarch.fs._gather.remote_attr import RemoteAttr, remote_attr
 
 _OPENAT2 = 437
 _NO_MAGICLINKS, _BENEATH = 0x02, 0x08
-# A link that is resolved leads to a link at most so often, as in the kernel.
+# The most links in a chain, as in the kernel.
 _LINKS = 40
-# The kernel gives EAGAIN where a rename elsewhere left it unsure whether ".." had left the root.
+# The kernel returns EAGAIN if a concurrent rename made it uncertain whether ".." left the root.
 _RETRIES = 64
 DANGLING = b".monarch-dangling"
-# The names of a directory that one listing may have, bounded so that a process that creates files without end cannot take all memory.
+# The most names of a directory in one listing, so that a process that creates files endlessly cannot exhaust the memory.
 LONGEST_LISTING = 4_000_000
 
 
@@ -60,7 +60,7 @@ def open_beneath(root: int, path: bytes, flags: int) -> int:
             break
     else:
         failed = errno.EAGAIN
-    # EXDEV: the path, or a link on it, leads out.
+    # EXDEV: the path, or a link on it, leads out of the root.
     failed = errno.ENOENT if failed == errno.EXDEV else failed
     raise OSError(failed, os.strerror(failed), path)
 
@@ -75,9 +75,9 @@ class ConfinedRoot:
         self._lock = threading.Lock()
         self._descriptor = -1
         self._identity = (-1, -1)
-        # The path of the root as the kernel has it, without links.
+        # The path of the root in the kernel, without links.
         self._real = b""
-        # The name of the root in its parent where the root is a file.
+        # The name of the root in its parent if the root is a file.
         self._file = b""
 
     @property
@@ -176,7 +176,7 @@ class ConfinedRoot:
         try:
             target = self._resolved(path)
         except OSError:
-            # The text of the link stays readable behind a name that leads nowhere.
+            # The text of the link remains readable after a name that leads nowhere.
             return os.path.join(DANGLING, text.lstrip(b"/").replace(b"../", b"") or b"root")
         return os.path.relpath(b"/" + target, b"/" + os.path.dirname(path))
 

@@ -19,13 +19,13 @@ from monarch.fs._gather.confined_root import ConfinedRoot
 from monarch.fs._gather.remote_attr import RemoteAttr, remote_attr
 from monarch.fs._gather.watcher import Changed, Watcher
 
-# Names of one answer.
+# The most names of one answer.
 PAGE = 4096
-# Bytes of one answer.
+# The most bytes of one answer.
 LARGEST_READ = 4 << 20
-# Files that stay open between reads.
+# The most files that remain open between reads.
 _OPEN_FILES = 128
-# Listings whose later pages may still be asked for.
+# The most listings that are kept for their later pages.
 _LISTINGS = 8
 
 
@@ -34,7 +34,7 @@ class Page(NamedTuple):
 
     entries: list[tuple[bytes, RemoteAttr]]
     is_last: bool
-    # The last name that this page covers, also where its file has gone meanwhile.
+    # The last name of this page, even if its file was removed in the meantime.
     after: bytes
 
 
@@ -100,7 +100,7 @@ class FileServer:
         now = self.root.attr(path)
         with self._lock:
             known = self._listings.get(path)
-        # A later page is of the listing that the first one was of, unless the directory has changed.
+        # A later page belongs to the listing of the first one, unless the directory has changed.
         if known is None or not after or known[0] != now:
             known = (now, self.root.names(path))
             with self._lock:
@@ -134,8 +134,8 @@ class FileServer:
             raise OSError(errno.EINVAL, f"{size} bytes at {offset}", path)
         file = self._acquire(path, identity)
         try:
-            # The attributes before the bytes: a change in between gives a later version with the next look, never bytes of a version
-            # that are older than it.
+            # The attributes are read before the bytes: a change in between gives a later version with the next look, never bytes that are
+            # older than their version.
             before = remote_attr(os.fstat(file.descriptor))
             wanted = min(size, LARGEST_READ)
             parts: list[bytes] = []
@@ -166,7 +166,7 @@ class FileServer:
     def _changed(self, changes: list[Changed] | None) -> None:
         name = self.root.file_name
         if changes is not None and name:
-            # The watched directory has other files too, which the root does not show.
+            # The watched directory also has files that the root does not show.
             changes = [Changed(b"", b"", change.renewed) for change in changes if change.name == name]
             if not changes:
                 return

@@ -38,16 +38,16 @@ from monarch.fs.errors import FsError, MountBusyError, PreflightError
 
 CACHE_BYTES = 256 << 20
 _READ_TIMEOUT = 60.0
-# Seconds that the bridge may need beyond the deadline of a close.
+# Seconds that the bridge may need after the deadline of a close.
 _END_SECONDS = 12.0
-# Seconds that a mount in use is tried to be unmounted, unless `close` is called with a deadline.
+# Seconds for attempts to unmount a mount in use, unless `close` is called with a deadline.
 _DEADLINE_SECONDS = 3.0
-# How often a mount whose bridge was killed is opened anew, each time a second later.
+# The most attempts to reopen a mount whose bridge was killed, each one second later than the last.
 _REOPENS = 5
-# To find the service of a host that has lost it.
+# Seconds to find the service of a lost host.
 _FIND_SECONDS = 10.0
 _log = logging.getLogger("monarch.fs")
-# Kept until they are closed, also where the caller drops them.
+# Open mounts, kept until they are closed even if the caller drops them.
 _open: set[GatherMount] = set()
 
 
@@ -113,7 +113,7 @@ class GatherMount:
             connection.detach(target, lazy=True)
         self._places, self._cache_bytes = places, cache_bytes
         self._lock = threading.Lock()
-        # Set when the mount is to stay away: closed, unmounted by hand, or given up.
+        # Set if the mount must not be reopened: closed, unmounted by hand, or given up.
         self._over = threading.Event()
         self._finder = self._serve_finder()
         self._is_file = _is_file(places, target)
@@ -157,7 +157,7 @@ class GatherMount:
                     _log.warning("%s: its bridge has ended, and it cannot be mounted anew: %s", self.target, str(e).splitlines()[0])
                     continue
             if self._over.is_set():
-                # Closed meanwhile.
+                # Closed in the meantime.
                 self._end(0.0)
             return
         self._over.set()
@@ -171,7 +171,7 @@ class GatherMount:
     def _serve_finder(self) -> Peer:
         """Answers the bridge where the service of a host is that has lost its service: only the client reaches the agents of all hosts."""
         name = f"{REQUESTS}.find.{secrets.token_hex(16)}"
-        # A handler stays registered; the mount goes.
+        # A handler remains registered after the mount is dropped.
         mount: weakref.ref[GatherMount] = weakref.ref(self)
 
         def asked(request: Request) -> bytes | None:
@@ -201,7 +201,7 @@ class GatherMount:
         self._closed = True
         self._over.set()
         _open.discard(self)
-        # The mount may be opened anew at this moment, and ends then by itself.
+        # The mount may be reopened at this moment, and then ends on its own.
         is_free = self._lock.acquire(timeout=_END_SECONDS)
         try:
             self._end(deadline)
@@ -222,7 +222,7 @@ class GatherMount:
             if busy:
                 _log.warning("%s: detached while it was in use: %s", self.target, busy)
         except (MonarchError, TimeoutError) as e:
-            # When the program ends its services may end first, and the server unmounts by itself.
+            # At the end of the program its services may end first, and the server unmounts on its own.
             if not is_ending():
                 _log.warning("%s: closed without an answer of its bridge: %s", self.target, str(e).splitlines()[0])
             with suppress(FsError):
@@ -246,7 +246,7 @@ class GatherMount:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        # In a forked child the mount is its parent's.
+        # In a forked child the mount belongs to the parent.
         if self.pid == os.getpid():
             self.close()
 
@@ -318,7 +318,7 @@ def _make(target: str, *, is_file: bool) -> list[str]:
 def _close_all() -> None:
     for mount in list(_open):
         if mount.pid != os.getpid():
-            # A forked child: the mount is its parent's.
+            # In a forked child the mount belongs to the parent.
             continue
         try:
             mount.close(deadline=0.3)

@@ -111,7 +111,7 @@ class GatherServer:
         while True:
             names, inodes = self._notices.get()
             assert self._backend is not None
-            # The mount ends.
+            # The mount has ended.
             with contextlib.suppress(OSError):
                 self._backend.invalidate(names, inodes)
 
@@ -120,7 +120,7 @@ class GatherServer:
         assert self._connection is not None
         with contextlib.suppress(FsError):
             row = mount_row(self.target)
-            # The kernel gives the number of a device to the next one; a connection that was unmounted has failed.
+            # The kernel reuses the numbers of devices; the connection of an unmounted mount has failed.
             if row is not None and row.source == MOUNT_NAME and not connection.descriptor_failed(self._connection.fd):
                 connection.detach(self.target, lazy=True)
         with contextlib.suppress(FsError):

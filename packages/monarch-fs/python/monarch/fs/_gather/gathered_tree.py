@@ -32,7 +32,7 @@ from monarch.fs._tree.operations import ROOT, Attr, Entry, StatFs
 T = TypeVar("T")
 _log = logging.getLogger("monarch.fs")
 _BLOCKS_OF_READ = LARGEST_READ // BLOCK
-# Names that are asked for at once where names are looked up in order.
+# Names per request if names are looked up in order.
 _NAMES_AHEAD = 256
 
 
@@ -60,7 +60,7 @@ class GatheredTree:
         is_file: bool = False,
     ) -> None:
         self._hosts, self._invalidate, self._directories = hosts, invalidate, points
-        # Hosts whose malformed answers are in the log.
+        # Hosts whose malformed answers were logged.
         self._malformed: set[int] = set()
         self.cache = BlockCache(cache_bytes)
         self._nodes: dict[int, LiveNode] = {}
@@ -68,13 +68,13 @@ class GatheredTree:
         self._keys: dict[int, tuple[object, ...]] = {}
         self._at: dict[tuple[int, bytes], int] = {}
         self._last = ROOT - 1
-        # Blocks that are under way.
+        # Blocks with a pending request.
         self._coming: dict[tuple[int, int, Version], Waiter[bytes]] = {}
         self._add(-1, b"", None)
         for host, directory in enumerate(points):
             self._add_point(host, directory)
         if is_file:
-            # Until the host is asked.
+            # Until the host has answered.
             self._nodes[ROOT].attr = RemoteAttr(stat.S_IFREG | 0o400, 0, 0, 0, 0, 0, 0)
 
     def _add_point(self, host: int, directory: str) -> None:
@@ -93,7 +93,7 @@ class GatheredTree:
     def _add(self, host: int, path: bytes, key: tuple[object, ...] | None) -> LiveNode:
         self._last += 1
         node = self._nodes[self._last] = LiveNode(self._last, host, path)
-        # What has no key of its own, and the roots of hosts, stay.
+        # Nodes without a key, and the roots of hosts, remain.
         if key is not None:
             self._numbers[key] = self._last
             if path:
@@ -141,7 +141,7 @@ class GatheredTree:
             raise OSError(errno.EIO, "malformed answer of the host") from None
         raise OSError(number, str(reason))
 
-    # What the kernel asks.
+    # Requests of the kernel.
 
     async def lookup(self, parent: int, name: bytes) -> Entry:
         directory = self._node(parent)
@@ -177,7 +177,7 @@ class GatheredTree:
                 raise OSError(errno.EIO, f"attributes of {len(attrs)} names, not {len(names)}")
             found = {one: (attr, asked) for one, attr in zip(names, attrs, strict=True) if attr is not None}
             own = found.pop(name, None)
-            # What was reported meanwhile may be of a later time than the answer.
+            # Changes reported in the meantime may be later than the answer.
             directory.ahead = found if asked > directory.reported else {}
             if own is not None:
                 return own
@@ -205,7 +205,7 @@ class GatheredTree:
             except OSError:
                 if node.path:
                     raise
-                # The directory of a lost host stays listed.
+                # The directory of a lost host remains listed.
                 return node.shown()._replace(valid=0.0)
         return node.shown()
 
@@ -215,7 +215,7 @@ class GatheredTree:
         if node.attr is not None and not node.attr.is_directory and node.path:
             body["file"] = node.attr.identity
         attr = await self._ask(node.host, body, _attr)
-        # The root of the mount keeps its kind, since the kernel has no other inode for it; that of a host may become another one.
+        # The root of the mount keeps its kind, because the kernel has no other inode for it; the kind of the root of a host may change.
         keeps_kind = node.inode == ROOT or (node.attr is not None and node.path)
         if keeps_kind and stat.S_IFMT(attr.mode) != stat.S_IFMT(node.shown().mode):
             raise OSError(errno.ESTALE, "another file has this name now")
@@ -254,7 +254,7 @@ class GatheredTree:
     async def _list(self, node: LiveNode) -> list[tuple[bytes, RemoteAttr]]:
         found: list[tuple[bytes, RemoteAttr]] = []
         position = ""
-        # A host that never comes to an end takes neither all memory here nor all time.
+        # A host with an endless listing exhausts neither the memory of this process nor its time.
         for _ in range(LONGEST_LISTING // PAGE + 1):
             body: Body = {"op": "list", "path": path_text(node.path), "after": position}
             entries, last, after = await self._ask(node.host, body, _page)
@@ -278,7 +278,7 @@ class GatheredTree:
             left = max(0.0, asked + VALID - time.monotonic())
             try:
                 yield Entry(name, node.shown(), valid=left, cookie=positions[name])
-                # Asked for the next one: the kernel has taken this one.
+                # The next name was requested: the kernel has accepted this one.
                 node.references += 1
             finally:
                 self.forget(node.inode, 0)
@@ -289,7 +289,7 @@ class GatheredTree:
         if node.host < 0 or node.attr is None:
             raise OSError(errno.EISDIR if node.host < 0 else errno.EIO, "no file")
         if not node.path:
-            # A root that is a file is whatever file has its name now.
+            # A root that is a file is the file that has its name now.
             await self._refresh(node)
         asked = time.monotonic()
         body: Body = {"op": "hold", "path": path_text(node.path), "file": node.attr.identity}
@@ -309,7 +309,7 @@ class GatheredTree:
         first, last = offset // BLOCK, min((offset + size - 1) // BLOCK, last_of_file)
         ahead = node.window.after(first, last)
         needed = self._blocks(node, version, range(first, last + 1))
-        # Half of the window at once: a request for each block would cost more than its bytes.
+        # Half of the window in one request: a request per block would cost more than its bytes.
         if ahead and not self._has(node, version, min(last + max(ahead // 2, 1), last_of_file)):
             self._blocks(node, version, range(last + 1, min(last + ahead, last_of_file) + 1))
         parts: list[bytes] = []
@@ -356,7 +356,7 @@ class GatheredTree:
                 return
             if inode in self._nodes:
                 if attr.version != version:
-                    # The reader gets the bytes of now; attributes follow.
+                    # The reader gets the current bytes; the attributes follow.
                     node.expire()
                 node.take(attr, asked)
             for at, (number, waiter) in enumerate(zip(run, waiters, strict=True)):
@@ -368,7 +368,7 @@ class GatheredTree:
         self._hosts.ask(node.host, body | {"offset": run[0] * BLOCK, "size": len(run) * BLOCK}, then)
 
     def listxattr(self, inode: int) -> list[bytes]:
-        # The kernel does not ask a second time, where `ls -l` asks for each file.
+        # After this error the kernel does not ask again; `ls -l` asks for each file.
         raise OSError(errno.ENOSYS, "no extended attributes")
 
     def getxattr(self, inode: int, name: bytes) -> bytes:
@@ -389,7 +389,7 @@ class GatheredTree:
         if self._at.get((node.host, node.path)) == inode:
             del self._at[node.host, node.path]
 
-    # What hosts report.
+    # Reports of hosts.
 
     def changed(self, host: int, changes: list[Changed] | None) -> None:
         """Drops what is out of date here and in the kernel. None: anything of the host may have changed."""

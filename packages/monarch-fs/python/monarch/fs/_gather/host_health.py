@@ -13,9 +13,9 @@ from enum import Enum
 
 LOST_SECONDS = 3.0
 PROBE_SECONDS = 1.0
-# Between two looks while an answer is awaited.
+# Seconds between two looks while an answer is pending.
 TICK_SECONDS = 0.25
-# A longer time between two looks: this process was stopped, or the machine slept.
+# After a longer time between two looks, this process was stopped or the machine was suspended.
 _LONGEST_TICK = 4 * TICK_SECONDS
 
 
@@ -35,7 +35,7 @@ class HostHealth:
         self.lost = ""
         self._heard = self._looked = now
         self._pinged: float | None = None
-        # Since when there is no service.
+        # The time since which there is no service.
         self._ended: float | None = None
         self._searching = False
         self._searched = float("-inf")
@@ -57,7 +57,7 @@ class HostHealth:
     def ended(self, now: float) -> None:
         """The service has ended."""
         if self._ended is None:
-            # A host that does not answer may be known to have ended later: its requests wait no longer for that.
+            # A host that does not answer may be reported as ended later: its requests do not wait any longer for that.
             self._ended = now if self._pinged is None else self._pinged - TICK_SECONDS
             self._pinged = None
 

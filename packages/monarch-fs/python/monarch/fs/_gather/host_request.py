@@ -16,13 +16,13 @@ from monarch.fs._gather.slots import Slots
 from monarch.fs._gather.watcher import Changed
 from monarch.fs._relay.peer import Peer
 
-# Requests for files of a root, by the token of their subscription, are asked under this name; the changes of it under the token.
+# The name of requests for files of a root, which have the token of their subscription; changes of the root are sent under the token.
 REQUESTS = "monarch.fs.gather"
 Body = dict[str, Any]
-# Bytes of an answer: a page of the longest names, with escapes, is larger than the bytes of a read.
+# The most bytes of an answer: a page of the longest names, with escapes, is larger than the bytes of a read.
 LARGEST_ANSWER = 16 << 20
 _LONGEST_NAME = 255
-# Of the fields of `RemoteAttr`: what the kernel takes.
+# The values of the fields of `RemoteAttr` that the kernel accepts.
 _BOUNDS = ((0, 0o177777), (0, 2**63 - 1), *((-(2**63), 2**63 - 1),) * 2, (0, 2**63 - 1), *((0, 2**64 - 1),) * 2)
 
 

@@ -11,7 +11,7 @@ from monarch.fs._gather.block_cache import Window
 from monarch.fs._gather.remote_attr import RemoteAttr
 from monarch.fs._tree.operations import Attr
 
-# Seconds that attributes and names are valid without a report of the host.
+# Seconds for which attributes and names are valid without a report of the host.
 VALID = 1.0
 
 
@@ -20,27 +20,28 @@ class LiveNode:
 
     def __init__(self, inode: int, host: int, path: bytes) -> None:
         self.inode, self.host = inode, host
-        # Below the root of its host; the last path that it was seen under.
+        # The path below the root of its host under which it was last seen.
         self.path = path
         self.attr: RemoteAttr | None = None
-        # When the attributes are to be asked for again, on the monotonic clock.
+        # The monotonic time at which the attributes expire.
         self.until = 0.0
         # References of the kernel.
         self.references = 0
-        # When the host was asked for `attr`, and when it last reported a change: an answer to an earlier request may be older than it.
+        # The times of the request for `attr`, and of the last reported change: an answer to an earlier request may be older than the
+        # change.
         self.asked = self.expired = 0.0
         self.window = Window()
-        # Of a directory: its last listing with the time that it was asked for, and the position of each name, which a name keeps.
+        # Of a directory: its last listing with the time of the request, and the position of each name, which a name keeps.
         self.listing: list[tuple[bytes, RemoteAttr]] = []
         self.listed = 0.0
         self.positions: dict[bytes, int] = {}
         self._last_position = 0
-        # The place in the listing that was looked up last, and attributes of the names after it with the time that they were asked for.
+        # The position in the listing of the last lookup, and attributes of the names after it with the time of the request.
         self.looked = -1
         self.ahead: dict[bytes, tuple[RemoteAttr, float]] = {}
-        # When a name of the directory was last reported.
+        # The time of the last report of a name of the directory.
         self.reported = 0.0
-        # Directories of the view: names and inodes.
+        # Directories of the view: names and nodes.
         self.children: dict[bytes, LiveNode] = {}
 
     def take(self, attr: RemoteAttr, asked: float) -> None:
@@ -77,7 +78,7 @@ class LiveNode:
         found = self.attr
         if found is None:
             return Attr(self.inode, stat.S_IFDIR | 0o555, 1, os.getuid(), os.getgid(), 0, 0, 0, valid=0.0)
-        # The bits of a link decide nothing.
+        # The permission bits of a link have no effect.
         mode = found.mode if stat.S_ISLNK(found.mode) else stat.S_IFMT(found.mode) | (found.mode & 0o555)
         left = max(0.0, self.until - time.monotonic())
         return Attr(

@@ -28,7 +28,7 @@ from monarch.fs._kernel.machine import place_here
 from monarch.fs._relay.peer import Peer, PeerEnded, ask_peer, peer_here
 from monarch.fs.errors import FsError, MountBusyError
 
-# Its name, as the entry point has it.
+# Its name in the entry point.
 NAME = "gather"
 _THREADS = 16
 _log = logging.getLogger("monarch.fs")
@@ -40,7 +40,7 @@ class GatherHost(Actor):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._servers: dict[str, tuple[FileServer, Slots]] = {}
-        # By the name of the requests to their clients: another mount may be at the place of one that was unmounted by hand.
+        # By the name of the requests to their clients: another mount may have replaced one that was unmounted by hand.
         self._bridges: dict[str, Bridge] = {}
         self._pool = ThreadPoolExecutor(_THREADS, "monarch-gather")
         serve(REQUESTS, self._asked)
@@ -64,7 +64,7 @@ class GatherHost(Actor):
         """Whether a root is a file."""
         return await asyncio.to_thread(os.path.isfile, root)
 
-    # Gather mounts of a client on this machine. A service, and not a proc of the client: when it is killed, the client goes on.
+    # Gather mounts of a client on this machine. A service, not a proc of the client: the client survives its end.
 
     @endpoint
     async def open_mount(self, request: BridgeRequest) -> Refusal | None:
@@ -118,7 +118,7 @@ class GatherHost(Actor):
 
     def _open(self, token: str, root: str, client: Peer) -> bytes:
         def report(changes: list[Changed] | None) -> None:
-            # A client that has ended closes the subscription by its end.
+            # The end of a client closes its subscription.
             with suppress(PeerEnded):
                 ask_peer(client, encode_changes(changes), _ignored)
 

@@ -20,11 +20,11 @@ from monarch.fs._gather.file_server import LARGEST_READ
 if TYPE_CHECKING:
     from monarch.rdma import RDMABuffer
 
-# Slots of one subscription, each of the size of the largest read.
+# Slots of one subscription, each with the size of the largest read.
 SLOTS = 4
-# Bytes from which on a read takes a slot.
+# The fewest bytes of a read that uses a slot.
 SMALLEST = 512 << 10
-# Seconds that a bridge waits for the bytes; then it asks for them in an answer.
+# Seconds that a bridge waits for the bytes before it requests them in an answer.
 _READ_SECONDS = 3.0
 
 
@@ -44,7 +44,7 @@ class Slots:
             try:
                 made = None if self._closed else self._made.get(slot) or self._make(slot)
             except (MonarchError, RuntimeError, OSError, MemoryError):
-                # No path is allowed, or the process ends.
+                # No path is allowed, or the process is ending.
                 self._closed, made = True, None
         if made is None:
             return None
@@ -68,7 +68,7 @@ class Slots:
             try:
                 buffer.drop()
             except (MonarchError, RuntimeError, OSError):
-                # The process ends.
+                # The process is ending.
                 return
 
 
@@ -79,7 +79,7 @@ def read_slot(handle: bytes, size: object, then: Callable[[memoryview | None], o
     """
     from monarch.rdma import RDMABuffer
 
-    # Of the process of the service: bytes travel by streams where there is no device, and no user has chosen buffers.
+    # In the process of the service: bytes travel by streams if there is no device, and no user has chosen buffers.
     warnings.filterwarnings("ignore", "no RDMA device is used")
     if not isinstance(size, int) or not 0 < size <= LARGEST_READ:
         then(None)

@@ -25,11 +25,11 @@ from typing import NamedTuple
 BATCH = 0.05
 # Seconds between two comparisons of a directory without a watch.
 POLL = 1.0
-# Directories that one host watches for one client.
+# The most directories that one host watches for one client.
 LIMIT = 4096
-# A directory without a watch is compared up to so many entries; a larger one by its own times alone.
+# The most entries for which a directory without a watch is compared by entries; a larger one is compared by its own times.
 _COMPARED = 4096
-# Changes of one report; more of them are reported as "everything".
+# The most changes of one report; more are reported as "everything".
 _LARGEST = 4096
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x8, 0x40, 0x80, 0x100, 0x200
@@ -62,7 +62,7 @@ class Watcher:
         self._polled: OrderedDict[bytes, tuple[int, dict[bytes, tuple[int, ...]]]] = OrderedDict()
         self._closed = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        # No instance left: everything is compared.
+        # No inotify instance is left: all directories are compared.
         self._queue = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="monarch-gather-watcher", daemon=True)
         self._thread.start()
@@ -95,7 +95,7 @@ class Watcher:
             except OSError:
                 return
             self._polled[path] = (copy, _entries(copy))
-            # Fewer than watches: each holds a descriptor.
+            # Fewer than watches: each comparison needs a descriptor.
             if len(self._polled) > min(self._limit, 256):
                 os.close(self._polled.popitem(last=False)[1][0])
             os.eventfd_write(self._wake, 1)
@@ -175,7 +175,7 @@ class Watcher:
                     if path is None:
                         continue
                     if mask & (_IGNORED | _MOVE_SELF | _DELETE_SELF):
-                        # The path may belong to another directory from now on, which the next access watches.
+                        # The path may now belong to another directory, which the next access watches.
                         self._by_number.pop(number, None)
                         self._watched.pop(path, None)
                         if not mask & _IGNORED:

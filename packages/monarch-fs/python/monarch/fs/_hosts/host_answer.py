@@ -12,9 +12,9 @@ class HostFacts(NamedTuple):
 
     name: str
     peer: Peer
-    # The machine and its mount namespace: hosts with the same one share mount points.
+    # The machine and its mount namespace: hosts with the same place share mount points.
     place: str
-    # What the host lacks for a mount, each with the remedy.
+    # Requirements of a mount that the host does not meet, each with the remedy.
     missing: list[str]
 
 
@@ -23,7 +23,7 @@ class OpenRequest(NamedTuple):
 
     tree: str
     source: str
-    # With `$SUBDIR` for the key of each host.
+    # May contain `$SUBDIR`, for the key of each host.
     target: str
     # An encoded `Table`.
     table: bytes
@@ -31,7 +31,7 @@ class OpenRequest(NamedTuple):
     hosts: list[Peer]
     keys: list[str]
     client: Peer
-    # What is brought at once: "hot", "all" or "demand".
+    # Chunks that are fetched at once: "hot", "all" or "demand".
     fetch: str
     allow_other: bool
     read_timeout: float
@@ -53,13 +53,13 @@ class HostMountStatus(NamedTuple):
     # "live", "lost" (the host cannot be reached) or "failed".
     state: str
     generation: str
-    # Bytes of the tree's distinct chunks that are on the host, and of all of them. Chunks that are nothing but zeros count nowhere.
+    # Bytes of the distinct chunks of the tree on the host, and of all of them. Chunks of zeros only are not counted.
     bytes_held: int
     bytes_total: int
     faults: int
     stale_paths: list[str]
     last_error: str
-    # False: opens make no request. True: they make one each, for the reason given.
+    # False: opens make no request. True: each open makes one, for the given reason.
     opens: bool
     opens_reason: str
 
@@ -84,7 +84,7 @@ class FetchReport(NamedTuple):
     """What came of bringing chunks to a host: those that are missing there, and why."""
 
     missing: list[bytes]
-    # Files have changed since the index.
+    # Files have changed after the index was made.
     stale: bool
     # The store has no room.
     unstored: bool

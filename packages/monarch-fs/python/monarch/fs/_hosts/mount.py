@@ -51,9 +51,9 @@ from monarch.fs.errors import FsError, MountBusyError, PreflightError, SourceGon
 SERVICE = "fs"
 _log = logging.getLogger("monarch.fs")
 _T = TypeVar("_T")
-# Seconds: a host that answers a step of a refresh no sooner is lost to it. Its daemon answers within 60.
+# Seconds after which a host that did not answer a step of a refresh is lost to the refresh. Its daemon answers within 60.
 _STEP_SECONDS = 90.0
-# Seconds to find the service of a host again.
+# Seconds for finding the service of a host again.
 _RETURN_SECONDS = 20.0
 _CLOSE_SECONDS = 30.0
 
@@ -108,7 +108,7 @@ class _Host:
 
     def __init__(self, rank: int, actor: ActorMesh, facts: HostFacts) -> None:
         self.rank, self.actor, self.facts = rank, actor, facts
-        # Names of machines need not differ; a host is known by its rank.
+        # Names of machines may be equal; a host is identified by its rank.
         self.key = f"{rank:08d}"
 
 
@@ -126,12 +126,12 @@ class Mount:
         self._origin = Origin()
         self._hosts: list[_Host] = []
         self._table: Table | None = None
-        # Chunks that the last refresh has hosts bring at once.
+        # Chunks of the last refresh that hosts fetch at once.
         self._eager: list[bytes] = []
         self._rollout = Rollout("")
         self._warned: set[str] = set()
         self._closing: Future[None] | None = None
-        # Nothing is queued behind the end of the queue.
+        # No request is queued after the end of the queue.
         self._queueing = threading.Lock()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.ready: Future[None] = self._ordered(f"the mount of {self.source} at {target}", self._open)
@@ -184,7 +184,7 @@ class Mount:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        # In a forked child the mount is its parent's.
+        # In a forked child the mount belongs to the parent.
         if self._pid == os.getpid():
             self.close().get()
 
@@ -234,7 +234,7 @@ class Mount:
     # Opening and closing.
 
     def _open(self) -> None:
-        # The services of the hosts start during the look.
+        # The services of the hosts start while the source is scanned.
         looking: Promise[Scan] = promise(f"the look at {self.source}")
         threading.Thread(target=_fulfil, args=(looking, self._scanned), name=f"monarch look {self.source}", daemon=True).start()
         try:
@@ -441,7 +441,7 @@ class Mount:
             return self._rollout.lost(step.host)
         return self._rollout.staged(step.host, step.round) if step.do is Do.STAGE else self._rollout.shown(step.host, step.round)
 
-    # Hosts that come and go.
+    # Lost and returned hosts.
 
     def _watch(self, host: _Host) -> None:
         """When the service of the host ends, the mount goes on there with the next one."""
@@ -524,7 +524,7 @@ class Mount:
                     return answer
                 host, opened = self._hosts[host.rank], True
             elif isinstance(answer, HostFailure) and answer.errno == errno.ENOTCONN and not opened:
-                # A service that has just come back: the mount is being opened there.
+                # The service has just returned: the mount is being opened there.
                 self._ordered(f"the mount on {self._named(host.key)}", lambda: None).get()
                 opened = True
             else:

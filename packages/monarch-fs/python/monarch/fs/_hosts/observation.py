@@ -82,7 +82,7 @@ class Observation:
     ) -> None:
         self._record, self._count, self._show = record, count or _counted(), show
         self._mounts: dict[str, _Last] = {}
-        # The rows that were reported last.
+        # The rows of the last report.
         self._shown: dict[str, MountState] = {}
         self._relayed: dict[str, int] = {}
 

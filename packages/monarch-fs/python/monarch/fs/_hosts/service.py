@@ -39,9 +39,9 @@ from monarch.fs._tree.table import Table
 from monarch.fs.errors import FsError, MountBusyError
 
 _log = logging.getLogger(__name__)
-# Chunks of a background fetch that are asked for at once, so that one list does not hold the exchange for long.
+# Chunks of a background fetch per request, so that one list does not occupy the exchange for long.
 _BATCH = 4096
-# Seconds after a refresh until all chunks are pinned anew.
+# Seconds from a refresh until all chunks are pinned again.
 _PIN_SECONDS = 1.0
 # Seconds between two looks at the counts of mounts.
 _LOOK_SECONDS = 5.0
@@ -52,14 +52,14 @@ class _Shown:
 
     def __init__(self, request: OpenRequest, table: Table) -> None:
         self.request, self.table = request, table
-        # Pieces of large files, of all generations that this host has shown.
+        # Pieces of large files, of all generations that this host showed.
         self.large = frozenset(table.large_chunk_ids())
-        # Tables that are staged, by generation.
+        # Staged tables, by generation.
         self.staged: dict[str, Table] = {}
-        # Chunks that refreshes have added since all were pinned, and the number of refreshes.
+        # Chunks that refreshes added after the last pin of all chunks, and the number of refreshes.
         self.added: set[bytes] = set()
         self.refreshes = 0
-        # Bytes of the tree that are on this host, and at which generation and number of bytes from elsewhere they were counted.
+        # Bytes of the tree on this host, and the generation and number of bytes from other machines at which they were counted.
         self.held, self.counted = 0, ("", -1)
 
 
@@ -71,12 +71,12 @@ class FileService(Actor):
     _daemon: DaemonClient
 
     def __init__(self) -> None:
-        # Why there is no store; the clients get it, and the next one has it tried again.
+        # Why there is no store; reported to the clients. The next client causes another attempt.
         self._unusable = self._opened()
         self._mounts: dict[str, _Shown] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._observation = Observation()
-        # Counts are reported in the order in which they were asked for.
+        # Counts are reported in the order of the requests.
         self._looking = asyncio.Lock()
         self._observer: asyncio.Task[None] | None = None
 
@@ -92,7 +92,7 @@ class FileService(Actor):
 
     def _fetch(self, target: str, tree: str, id: bytes) -> Future[Fetched]:
         if tree not in self._mounts:
-            # The mount is used under another name too, which is closed.
+            # The mount is also used under another name, which is closed.
             tree = next((name for name, shown in self._mounts.items() if shown.request.target == target), tree)
         return self._exchange.fetch(tree, [id], urgent=True)
 
@@ -108,7 +108,7 @@ class FileService(Actor):
                 missing.append(self._unusable)
             return HostFacts(socket.gethostname(), Peer(0, "", ()), place_here(), missing)
         if not missing:
-            # The daemon starts while the client looks at its source.
+            # The daemon starts while the client scans its source.
             asyncio.get_running_loop().run_in_executor(None, self._daemon.prepare)
         return HostFacts(socket.gethostname(), self._exchange.peer(), place_here(), missing)
 
@@ -138,7 +138,7 @@ class FileService(Actor):
         try:
             self._store.pin(name, ids)
         except OSError as e:
-            # A full disk: there is nothing to pin, contents pass through.
+            # A full disk: there is nothing to pin, contents are forwarded.
             _log.warning("the store %s: %s", self._store.folder, e)
 
     def _join(self, request: OpenRequest) -> int:
@@ -164,7 +164,7 @@ class FileService(Actor):
         stale, unstored, reason = False, False, ""
         for at in range(0, len(ids), _BATCH):
             if tree not in self._mounts:
-                # Closed meanwhile: the rest is not wanted any more.
+                # Closed in the meantime: the rest is not needed.
                 return FetchReport([], False, False, "")
             batch = ids[at : at + _BATCH]
             absent = await asyncio.to_thread(self._store.missing, batch)
@@ -201,7 +201,7 @@ class FileService(Actor):
                 if report.missing and port is None and tree in self._mounts:
                     paths = await asyncio.to_thread(self._mounts[tree].table.paths_with, set(report.missing), 4)
                     named = ", ".join(map(os.fsdecode, paths[:3])) + (" and others" if len(paths) > 3 else "")
-                    # Those of an earlier generation are wanted no more.
+                    # Chunks of an earlier generation are not needed any more.
                     if paths:
                         _log.warning("%s: %d chunks could not be brought: %s", named, len(report.missing), report.reason)
             except Exception as e:
@@ -271,7 +271,7 @@ class FileService(Actor):
         report = await self._bring(tree, eager)
         shown = self._mounts.get(tree)
         turn = shown.refreshes if shown is not None else 0
-        # All pins of a large tree cost as much as the rest of a refresh.
+        # Pinning all chunks of a large tree costs as much as the rest of a refresh.
         await asyncio.sleep(_PIN_SECONDS)
         if shown is not None and self._mounts.get(tree) is shown and shown.refreshes == turn and not shown.staged:
             shown.added = set()
@@ -314,7 +314,7 @@ class FileService(Actor):
             served.reason,
         )
 
-    # What is reported.
+    # Reports.
 
     async def _observe(self) -> None:
         """Reports while there are mounts."""
@@ -347,7 +347,7 @@ class FileService(Actor):
         if shown.counted != now:
             shown.held, _ = await asyncio.to_thread(self._held, shown.table)
             shown.counted = now
-        # All hosts count the same switches, however often each of them looks.
+        # All hosts count the same switches, at any interval of their looks.
         self._observation.mounted(shown.request.target, shown.request.source, shown.refreshes + 1, shown.held, served.faults)
 
     def _target(self, tree: str) -> str:
@@ -367,7 +367,7 @@ class FileService(Actor):
         if shown is None:
             return []
         if any(other.request.target == shown.request.target for other in self._mounts.values()):
-            # Another mount of this job shows the same there.
+            # Another mount of this job shows the same source there.
             self._leave(tree)
             return []
         target = shown.request.target
@@ -407,5 +407,5 @@ def _failure(error: Exception) -> HostFailure:
     return HostFailure(kind, reason or type(error).__name__, getattr(error, "errno", None) or errno.EIO)
 
 
-# Each job has its own: it ends with the job.
+# Each job has its own service, which ends with the job.
 SERVICE = Service(FileService)

@@ -27,7 +27,7 @@ from monarch.fs._index.cache_folder import load, save, trim
 from monarch.fs._index.compile_worker import ANSWER, REQUEST
 from monarch.fs._tree.node import ID_SIZE, WHOLE_BYTES
 
-# The ending of a compiled module, after the name without ".py".
+# The suffix of a compiled module, after the name without ".py".
 SUFFIX = f".{sys.implementation.cache_tag}.pyc".encode()
 _HEADER = 16
 # A row of the ledger: identity of the source, identity of the result or zeros, bytes of the result.
@@ -58,7 +58,7 @@ class Bytecode:
         self._folder = folder / f"bytecode-{sys.implementation.cache_tag}-{MAGIC_NUMBER.hex()}"
         self._read = read
         self._changed = Condition()
-        # Identity of a source to identity and bytes of the result; zeros for what is no module.
+        # Identity of a source to identity and bytes of the result; zeros for a source that is no module.
         self._known = _rows(load(self._folder / _LEDGER, _LEDGER_BYTES) or b"")
         self._results = {made for made, size in self._known.values() if size}
         self._waiting: deque[tuple[bytes, bytes]] = deque()
@@ -97,7 +97,7 @@ class Bytecode:
             found = (self._folder / id.hex()).read_bytes()
             if blake3(found) == id:
                 return found
-        # The next scan does not show it, and has it compiled again.
+        # The next scan does not show it, and starts another compilation.
         with self._changed:
             self._results.discard(id)
             for source in [source for source, (made, _) in self._known.items() if made == id]:
@@ -114,7 +114,7 @@ class Bytecode:
             if not self._unsaved:
                 return
             self._unsaved = False
-            # Another process may have saved since.
+            # Another process may have saved in the meantime.
             merged = _rows(load(self._folder / _LEDGER, _LEDGER_BYTES) or b"") | self._known
         rows = b"".join(source + made + size.to_bytes(4, "little") for source, (made, size) in merged.items())
         if len(rows) < _LEDGER_BYTES:
@@ -163,7 +163,7 @@ class Bytecode:
 
     def _start(self, dead: subprocess.Popen[bytes] | None) -> subprocess.Popen[bytes]:
         self._end(dead)
-        # -I -S: neither the user's environment nor site packages take part.
+        # -I -S: without the environment and the site packages of the user.
         command = [sys.executable, "-I", "-S", compile_worker.__file__]
         with self._changed:
             if self._closed:

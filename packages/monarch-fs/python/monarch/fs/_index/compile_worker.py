@@ -23,7 +23,7 @@ def compiled(source: bytes, name: str) -> bytes:
     try:
         code = compile(source, name, "exec", dont_inherit=True, optimize=0)
         return MAGIC_NUMBER + _UNCHECKED_HASH.to_bytes(4, "little") + source_hash(source) + marshal.dumps(code)
-    # What a source does to the compiler is no error of this process.
+    # An error of the compiler for a source is not an error of this process.
     except (Exception, RecursionError):
         return b""
 

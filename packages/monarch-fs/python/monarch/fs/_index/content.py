@@ -21,7 +21,7 @@ from monarch.extension.directory_tree import Attributes, blake3, digest_files, p
 from monarch.fs._tree.folder import MAX_FILE_BYTES, chunk_count
 from monarch.fs._tree.node import ID_SIZE, PIECE_BYTES, WHOLE_BYTES, ZERO_ID
 
-# Files of one call: their results are in memory together.
+# Files of one call: their results are in memory at the same time.
 _FILES_AT_ONCE = 1024
 
 
@@ -30,9 +30,9 @@ class Content(NamedTuple):
 
     attributes: Attributes
     chunks: bytes
-    # False: it changed meanwhile.
+    # False: the file changed in the meantime.
     settled: bool
-    # False: it has no extended attributes.
+    # False: the file has no extended attributes.
     has_xattrs: bool
 
 
@@ -135,7 +135,7 @@ def _pieces(fd: int, size: int) -> tuple[int, bytes]:
         if data < at + most:
             data = _next_data(fd, max(at, data), size)
         if data >= at + most:
-            # Many pieces at once: a hole may be terabytes.
+            # Many pieces in one step: a hole may have terabytes.
             count = max(1, (min(data, size) - at) // step)
             found.append(ZERO_ID * count)
             at += count * step

@@ -27,16 +27,17 @@ from monarch.fs._tree.folder import Folder
 from monarch.fs._tree.node import ID_SIZE, PIECE_BYTES, WHOLE_BYTES, ZERO_ID, Kind
 from monarch.fs._tree.table import Table
 
-# The largest cache file, and all of them, in bytes; sources that are remembered.
+# The most bytes of one cache file, and of all of them; the most sources that are remembered.
 _MOST_BYTES, _ALL_BYTES, _MOST_FILES = 1 << 30, 4 << 30, 64
 _NAMED = 5
-# Contents that are looked for one by one after a scan, and how often: the index of all contents costs as much as some hundred of these.
+# The most contents that are searched one by one after a scan, and the most such searches: the index of all contents costs as much as some
+# hundred of these.
 _FEW, _SEARCHES = 8, 32
-# Pieces of zeros that are passed over at once.
+# Pieces of zeros that are skipped in one step.
 _HOLE = ZERO_ID * 1024
-# Seconds from a look that found changes to the write of the cache file, which costs more than the look.
+# Seconds from a scan that found changes to the write of the cache file, which costs more than the scan.
 _SAVE_SECONDS = 20.0
-# Errors of a name at which nothing is any more, and of one that is no regular file: a link, a socket, a directory, a pipe.
+# Errors of a name without a file, and of a name with something other than a regular file: a link, a socket, a directory, a pipe.
 _REMOVED = (errno.ENOENT, errno.ENOTDIR)
 _REPLACED = (*_REMOVED, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EINVAL)
 
@@ -94,12 +95,12 @@ class Index:
         self._assembly = Assembly(self._bytecode)
         self._seen: dict[bytes, Seen] | None = None
         self._top = b""
-        # Whether the cache file lacks something, and what writes it.
+        # Whether the cache file is out of date, and the thread that writes it.
         self._unsaved = False
         self._saving: Timer | None = None
         self._scanning = Lock()
         self._locating = Lock()
-        # The tables of the last two scans; folders of which contents have not been located yet; where contents are.
+        # The tables of the last two scans; folders whose contents have no known places yet; the places of contents.
         self._tables: list[Table] = []
         self._unlocated: list[Table] = []
         self._searches = 0
@@ -269,7 +270,7 @@ def _spots(rel: bytes, folder: Folder) -> Iterator[tuple[bytes, _Place]]:
         if node.kind == Kind.FILE:
             step = node.size if node.size <= WHOLE_BYTES else PIECE_BYTES
             for start in range(0, len(node.chunks), len(_HOLE)):
-                # Holes are in no place, and a sparse image may have a million pieces of them.
+                # Holes have no place, and a sparse image may have a million pieces of them.
                 if node.chunks.startswith(_HOLE, start):
                     continue
                 for at in range(start, min(start + len(_HOLE), len(node.chunks)), ID_SIZE):

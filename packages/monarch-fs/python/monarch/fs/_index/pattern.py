@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 
-# Never in a tree, whatever the patterns are: jobs keep their state in it.
+# Never in a tree, with any patterns: jobs keep their state in it.
 PRIVATE = b".monarch"
 
 
@@ -78,7 +78,7 @@ def _word(word: bytes, pattern: str) -> bytes:
         elif c == b"[":
             negated = word[at : at + 1] in (b"!", b"^")
             at += negated
-            # A bracket that comes first is a member.
+            # A bracket in the first position is a member.
             end = word.find(b"]", at + 1)
             if end < 0:
                 raise ValueError(f"the pattern {pattern!r} is malformed: a '[' without ']'")

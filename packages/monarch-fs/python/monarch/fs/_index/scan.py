@@ -23,7 +23,7 @@ from monarch.fs._index.seen import Seen
 from monarch.fs._tree.folder import EMPTY, Item, folder_of, pack_file, pack_node, pack_xattrs
 from monarch.fs._tree.node import Kind, Node
 
-# File times come from a clock that ticks every 1 to 10 ms; some file systems keep whole seconds, or two.
+# File times are from a clock that ticks every 1 to 10 ms; some file systems store only full seconds, or multiples of two.
 _TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_000_000_000
 _GONE_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
@@ -31,7 +31,7 @@ _GONE_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 class Look:
     """The directories of a source: `seen` by their paths, after `run`."""
 
-    # Errors of a name that is not there any more.
+    # Errors of a name that no longer exists.
     GONE = _GONE_ERRORS
 
     def __init__(self, top: bytes, exclusion: Exclusion, gitignore: bool, before: dict[bytes, Seen]) -> None:
@@ -47,7 +47,7 @@ class Look:
         self.device = os.stat(os.fsdecode(top)).st_dev
         self._takes_xattrs = _takes_xattrs(top)
         self._by_listing: dict[bytes, Seen] | None = None
-        # Directories that were taken apart.
+        # Directories that were parsed.
         self._unread: list[_Parsed] = []
 
     def path(self, rel: bytes) -> bytes:
@@ -189,7 +189,7 @@ class Look:
         if isinstance(content, OSError):
             parsed.young.add(name)
             if content.errno in _GONE_ERRORS or content.errno == errno.EINVAL:
-                # Removed, or replaced by something else: the next look sees what is there.
+                # Removed, or replaced by something else: the next scan finds the new state.
                 return
             parsed.seen.unreadable.append(path[len(self.top) + 1 :])
             parsed.items[name] = _item(name, Kind.FILE, listed, b"", readable=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 from monarch.fs._tree.folder import Folder
 
-# Of the encoding below.
+# The version of the encoding below.
 _VERSION = 1
 
 
@@ -18,17 +18,17 @@ class Seen:
 
     def __init__(self, listing: bytes, key: bytes, folder: Folder) -> None:
         self.listing = listing
-        # Of the rules of git that hold in it.
+        # The key of the git rules that apply in it.
         self.key = key
-        # Without what other directories decide: hard links, compiled modules, directories that cannot be read.
+        # Without the parts that depend on other directories: hard links, compiled modules, unreadable directories.
         self.folder = folder
-        # Paths of the directories in it that are scanned, in order.
+        # Paths of its scanned directories, in order.
         self.children: list[bytes] = []
         # Place, device and inode of each file with several names.
         self.linked: list[tuple[int, int, int]] = []
-        # Files whose content may change without another time: their clock had not ticked.
+        # Files whose content may change without a change of their time: the clock had not ticked since.
         self.young: frozenset[bytes] = frozenset()
-        # Packed attributes of directories in it, by path, if they have any.
+        # Packed attributes of its directories, by path, if they have any.
         self.xattrs: dict[bytes, bytes] = {}
         self.skipped = 0
         self.unreadable: list[bytes] = []

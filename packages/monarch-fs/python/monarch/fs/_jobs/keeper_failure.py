@@ -10,7 +10,7 @@ import monarch.fs
 from monarch.fs.errors import FsError
 from monarch.job import KeeperError
 
-# What `mount` raises for their arguments and their source.
+# Errors that `mount` raises for its arguments and its source.
 _BUILT_IN = ("FileNotFoundError", "NotADirectoryError", "PermissionError", "TypeError", "ValueError")
 
 
@@ -32,7 +32,7 @@ def _restored(error: KeeperError) -> Exception | None:
     kind = getattr(monarch.fs, error.raised, None) if error.raised else None
     if not (isinstance(kind, type) and issubclass(kind, FsError)):
         return None
-    # The fields of a subclass stay with the keeper; the text has them.
+    # The fields of a subclass are not transferred from the keeper; the text contains them.
     found = FsError(str(error), code=error.code)
     found.__class__ = kind
     return found

@@ -39,7 +39,7 @@ class KeptGather(KeptService):
         """Mounts, unless the view of these hosts is mounted; the answer has the directory of each mesh."""
         wanted = chosen(hosts, config["meshes"])
         local: str = config["local"]
-        # A job with several meshes has a directory for each, also where one of them is shown: the layout is that of the job.
+        # A job with several meshes has a directory for each, even if only one of them is shown: the layout belongs to the job.
         is_single = len(hosts) == 1
         kept = self._kept
         if kept is None or not _is_same(kept.hosts, wanted) or not kept.view.is_mounted:

@@ -86,7 +86,7 @@ class KeptMount(KeptService):
                 for mount in mounts:
                     mount.complete().get()
                 self._is_complete = [kept.mount for kept in self._kept().values()] == mounts
-            except Exception as e:  # it stays busy, so that reads are served
+            except Exception as e:  # it remains busy, so that reads are served
                 print(f"{config['source']}: not complete on every host: {type(e).__name__}: {e}", flush=True)
 
         threading.Thread(target=wait, name="monarch-fs-complete", daemon=True).start()

@@ -15,7 +15,7 @@ from monarch.fs._tree.point_key import path_on, point_key
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
 
-# For the answers, beyond the time to wait.
+# Seconds for the answers, in addition to the time to wait.
 _ANSWER_SECONDS = 10.0
 
 

@@ -55,7 +55,7 @@ class RemoteMountFeature(JobFeature):
         self._target = self._source if mntpoint is None else mntpoint
         self._meshes = None if meshes is None else list(meshes)
         self._python = python_exe
-        # As they are after they were saved as JSON.
+        # The options in the form that they have after a round trip through JSON.
         self._options = json.loads(json.dumps(options))
         self._apply_id = None
         self._check()

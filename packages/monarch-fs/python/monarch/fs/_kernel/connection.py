@@ -42,7 +42,7 @@ __all__ = [
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
 _MNT_FORCE, _MNT_DETACH, _UMOUNT_NOFOLLOW = 1, 2, 8
 _CONNECTIONS = Path("/sys/fs/fuse/connections")
-# Seconds: fusermount3 needs milliseconds; a statfs of a served mount too.
+# Seconds: fusermount3 and a statfs of a served mount need milliseconds.
 FUSERMOUNT_TIMEOUT, PROBE_TIMEOUT = 10.0, 2.0
 _PROBE = "import os, sys\ntry: os.statvfs(sys.argv[1])\nexcept OSError as e: sys.exit(e.errno)"
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -52,7 +52,7 @@ class Connection(NamedTuple):
     """A mounted file system without a server: `fd` is the connection. Not inheritable; the caller closes it."""
 
     fd: int
-    # Minor number of the mount's device: its name in /sys/fs/fuse/connections.
+    # Minor number of the device of the mount: its name in /sys/fs/fuse/connections.
     device: int
     how: Literal["mount", "fusermount3"]
 
@@ -82,14 +82,14 @@ def _by_mount(target: str, options: MountOptions, kind: int) -> int | None:
     try:
         fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     except PermissionError:
-        # fusermount3 may open it for this user, and reports it otherwise.
+        # fusermount3 may be able to open it for this user, and otherwise reports the error.
         return None
     except OSError as e:
         raise FsError(f"cannot open /dev/fuse: {e.strerror}", path=target, errno=e.errno or errno.EIO, hint=_DEVICE_HINT) from None
     data = f"fd={fd},rootmode={kind:o},user_id={os.getuid()},group_id={os.getgid()},default_permissions"
     data += ",allow_other" if options.allow_other else ""
     flags = _MS_NOSUID | _MS_NODEV | (_MS_RDONLY if options.immutable else 0)
-    # The escape of a backslash or a new line in the source is the kernel's; a NUL is refused by the encoding below.
+    # The kernel escapes a backslash or a new line in the source; the encoding below refuses a NUL.
     if not _libc.mount(os.fsencode(options.name), os.fsencode(target), b"fuse.monarch", flags, data.encode()):
         return fd
     code = ctypes.get_errno()
@@ -157,7 +157,7 @@ def mount_point(target: str) -> MountPoint:
         except FileNotFoundError:
             return MountPoint("absent")
         except OSError as e:
-            # The connection ended below a directory on the way, which is not what is at the target.
+            # The connection of a directory on the way has ended; the target itself is unknown.
             raise FsError(f"cannot be looked at: {e.strerror}", path=target, errno=e.errno or errno.EIO) from None
         return MountPoint("free")
     return MountPoint("dead" if row.is_fuse() and _ended(row) else "live", (row.kind, row.source), row.minor if row.major == 0 else -1)
@@ -177,7 +177,7 @@ def _ended(row: MountRow) -> bool:
         try:
             child.wait(0.2)
         except subprocess.TimeoutExpired:
-            # The server has received the request and does not answer. The child ends with the answer; `subprocess` collects it then.
+            # The server has received the request and does not answer. The child ends with the answer; `subprocess` reaps it then.
             pass
         return False
 
@@ -217,7 +217,7 @@ def abort(device: int) -> None:
         cause = FsError("the control file system of FUSE is not mounted", path=str(_CONNECTIONS), hint=_CONTROL_HINT)
     except OSError as e:
         cause = FsError(f"cannot abort the connection: {e.strerror}", path=str(path), errno=e.errno or errno.EIO)
-    # A forced unmount aborts too, whether it can unmount or not; only a process that may mount can do it.
+    # A forced unmount always aborts the connection, even if it cannot unmount; only a process that may mount can do it.
     rows = [row for row in mount_rows() if row.is_fuse() and (row.major, row.minor) == (0, device)]
     if (
         rows

@@ -14,7 +14,7 @@ def answer_errno(what: str, e: Exception) -> int:
         return errno.EINTR
     if isinstance(e, TimeoutError):
         return errno.EIO
-    # The kernel takes no other numbers: the reader would wait for ever.
+    # The kernel does not accept other numbers: the reader would wait forever.
     if isinstance(e, OSError) and e.errno in errno.errorcode:
         return e.errno
     _log.error("%s failed", what, exc_info=e)

@@ -21,22 +21,22 @@ OPCODES = {
     48: "setupmapping", 49: "removemapping", 50: "syncfs", 51: "tmpfile", 52: "statx",
 }  # fmt: skip
 MAJOR = 7
-# The oldest interface that has all that is negotiated here (Linux 5.4), and the newest whose structures are these.
+# The oldest interface with everything that is negotiated here (Linux 5.4), and the newest one with these structures.
 OLDEST, NEWEST = 31, 36
-# The most bytes of one read. A buffer for requests has room for a write of as many, as libfuse negotiates: a server may take over
-# a connection that another one has negotiated.
+# The most bytes of one read. A buffer for requests has room for a write of the same size, as libfuse negotiates: a server may take over a
+# connection that another one negotiated.
 READ_BYTES = 1 << 20
 BUFFER_BYTES = READ_BYTES + (64 << 10)
-# Seconds for "without limit": 68 years, which the kernel's clock can represent.
+# Seconds that stand for "without limit": 68 years, which the clock of the kernel can represent.
 FOREVER = float(2**31)
 
 # Length, opcode, identity, inode, user, group, process; the length of extensions, padding.
 REQUEST = Struct("=IIQQIIIHH")
-# Length, error (negative; of a notice its kind), identity.
+# Length, error (negative; for a notice its kind), identity.
 ANSWER = Struct("=IiQ")
 # Inode, size, blocks of 512 bytes, three times in seconds, in nanoseconds, mode, links, user, group, device, size of a block, flags.
 _ATTR = "QQQqqqIIIIIIIIII"
-# Inode, generation, seconds that the name is valid, seconds of the attributes, both in nanoseconds, attributes.
+# Inode, generation, seconds for which the name is valid, seconds for the attributes, nanoseconds of both, attributes.
 _ENTRY = Struct("=QQQQII" + _ATTR)
 _ATTR_OUT = Struct("=QII" + _ATTR)
 _DIRENT = Struct("=QQII")
@@ -57,9 +57,9 @@ _STORE = Struct("=QQII")
 assert (REQUEST.size, ANSWER.size, _ENTRY.size, _ATTR_OUT.size, _DIRENT.size) == (40, 16, 128, 104, 24)
 assert (_STATFS.size, _OPEN.size, _INIT_OUT.size, READ.size) == (80, 16, 64, 40)
 
-# Kinds of notices. The last makes the kernel send all requests under way again (Linux 6.9).
+# Kinds of notices. The last one makes the kernel send all pending requests again (Linux 6.9).
 NOTIFY_INVAL_INODE, NOTIFY_INVAL_ENTRY, NOTIFY_STORE, NOTIFY_RESEND = 2, 3, 4, 7
-# What is asked for when a connection is negotiated.
+# Flags that are requested when a connection is negotiated.
 _ASYNC_READ, _AUTO_INVAL_DATA, _READDIRPLUS, _PARALLEL_DIROPS, _MAX_PAGES, _CACHE_SYMLINKS = (
     1 << 0, 1 << 12, 1 << 13, 1 << 18, 1 << 22, 1 << 23,
 )  # fmt: skip

@@ -24,7 +24,7 @@ from pathlib import Path
 from monarch.fs._kernel.fuse_protocol import OPCODES
 
 SOURCE = Path(__file__).with_name("interposer.c")
-# Seconds that the compiler may take; it needs less than one.
+# The most seconds of the compiler; it needs less than one.
 COMPILE_TIMEOUT = 60.0
 _COUNTERS = 64
 
@@ -43,7 +43,7 @@ class Interposer:
             self._request = ctypes.c_uint64.in_dll(self._library, "monarch_fs_request")
             self._thread = ctypes.c_uint32.in_dll(self._library, "monarch_fs_thread")
             self._flags = ctypes.c_uint32.in_dll(self._library, "monarch_fs_flags")
-            # The functions of libfuse that it calls call Python: the global lock of the interpreter is kept.
+            # The functions of libfuse that it calls call Python: the global lock of the interpreter remains locked.
             resume = ctypes.PyDLL(str(path))["monarch_fs_resume"]
         except (OSError, ValueError, AttributeError) as e:
             raise InterposerError(f"cannot load {path}: {e}") from None

@@ -43,7 +43,7 @@ class Lock:
 
     async def __aexit__(self, *_: object) -> None:
         self._held = False
-        # One that continues with an exception waits no more.
+        # A waiter that continues with an exception does not wait any more.
         while self._queue and not self._queue.popleft().resume():
             pass
 
@@ -57,7 +57,7 @@ class Nursery(ModuleType):
         super().__init__("trio")
         self.lowlevel = self
         self.name = "poll"
-        # A request that was received before the loop ran.
+        # A request that was received before the loop started.
         self.stashed = False
         self._workers, self._closing, self._fd = 0, False, -1
         self._ended = poll_loop.Waiter[None]()

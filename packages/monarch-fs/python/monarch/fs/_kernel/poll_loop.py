@@ -47,7 +47,7 @@ class Waiter(Generic[T]):
             if self._set:
                 return False
             self._value, self._error, self._set = value, error, True
-        # A task that comes to wait after this line sees that it is set; one that waits already has set the loop.
+        # A task that starts to wait after this line finds it set; a task that already waits has set the loop.
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._resume)
         return True
@@ -82,11 +82,11 @@ class Task:
     def __init__(self, loop: PollLoop, coroutine: Coroutine[Any, Any, Any]) -> None:
         self.loop, self.coroutine = loop, coroutine
         self.parked: object = None
-        # The exception that the task continues with.
+        # The exception with which the task continues.
         self.error: BaseException | None = None
         self.limit: float | None = None
         self._deadline = 0.0
-        # Whether a timer of this task is pending: it has one at most, which is set anew for a later deadline when it runs.
+        # Whether a timer of this task is pending: there is at most one, which is set again for a later deadline when it fires.
         self._timed = False
 
     def resume(self, error: BaseException | None = None) -> bool:
@@ -125,7 +125,7 @@ class _Pause:
         yield self
 
 
-# Awaited by a task that something on the loop's thread will `resume`.
+# Awaited by a task that a callback on the thread of the loop will `resume`.
 PAUSE = _Pause()
 
 
@@ -182,7 +182,7 @@ class PollLoop:
         self._calls.append(call)
         if not self._woken:
             with _lock:
-                # The descriptor of a loop that has ended belongs to something else.
+                # After the end of the loop its descriptor may have been reused.
                 if not self._ended:
                     self._woken = True
                     os.eventfd_write(self._event, 1)
@@ -199,7 +199,7 @@ class PollLoop:
         task = self.task
         assert task is not None
         self._readers[fd] = task
-        # The descriptor stays registered while a task comes back soon; the first event without a task removes it.
+        # The descriptor remains registered, because a task usually returns soon; the first event without a task removes it.
         if fd not in self._registered:
             self._registered.add(fd)
             self._poll.register(fd, select.POLLIN)
@@ -217,7 +217,7 @@ class PollLoop:
         first = self.spawn(main())
         try:
             while first in self._tasks and self._failure is None:
-                # A task that is ready when the first one has ended must not run: what it serves has been closed.
+                # A task that is ready when the first one has ended must not run: its resources are closed.
                 while self.ready and first in self._tasks and self._failure is None:
                     self._step(self.ready.popleft())
                 if first in self._tasks and self._failure is None:

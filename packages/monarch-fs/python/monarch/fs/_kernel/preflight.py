@@ -13,7 +13,7 @@ from monarch.extension import setting
 from monarch.fs._kernel.interposer import InterposerError, build
 from monarch.fs._tree.operations import DEVICE, PYFUSE3
 
-# Linux sends requests again since this version, so another server can resume a connection.
+# The first version of Linux that sends requests again, so that another server can resume a connection.
 _RESEND = (6, 9)
 _BUILD = "apt-get install gcc libc6-dev python3-dev pkg-config libfuse3-dev, then pip install pyfuse3"
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from monarch.fs._push.relocation import Relocation
 
-# A record of a package with 100,000 files has about 40 MB.
+# The most bytes of a record: that of a package with 100,000 files has about 40 MB.
 _RECORD_BYTES = 128 << 20
 _ACTIVATE = re.compile(rb"""^\s*(?:export\s+)?VIRTUAL_ENV=(?P<quote>['"]?)(?P<path>/[^'"\n]*)(?P=quote)\s*$""", re.MULTILINE)
 
@@ -47,7 +47,7 @@ def _rooms(record: Path) -> dict[bytes, int]:
     try:
         if record.stat().st_size > _RECORD_BYTES:
             raise ValueError("larger than 128 MiB")
-        # Decoding as this accepts each byte in a name.
+        # This decoding accepts each byte in a name.
         found: Any = json.loads(record.read_bytes().decode("utf-8", "surrogateescape"))
         paths: Any = _member(_member(found, "paths_data", {}), "paths", [])
         rooms: dict[bytes, int] = {}
@@ -82,5 +82,5 @@ def _recorded_prefix(source: Path) -> set[bytes]:
     except OSError:
         return set()
     found = {match["path"].rstrip(b"/") for match in _ACTIVATE.finditer(text)}
-    # An environment that was copied has the path of another one: to replace it is right too, as its scripts should work at the new place.
+    # A copied environment has the path of another one: replacing it is correct too, because its scripts should work at the new place.
     return {path for path in found if len(path) > 1}

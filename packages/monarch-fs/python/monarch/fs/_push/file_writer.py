@@ -16,7 +16,7 @@ from monarch.fs._tree.node import Kind, Node
 
 _BLOCK = 4096
 _ZEROS = bytes(_BLOCK)
-# A larger file with a prefix in it is not held in memory: it is reported instead of rewritten.
+# A larger file that contains a prefix is not held in memory: it is reported instead of rewritten.
 RELOCATED_BYTES = 256 << 20
 
 
@@ -37,7 +37,7 @@ class FileWriter:
         self._offset = 0
         self._tail = b""
         self._has_prefix = False
-        # Whether the prefix was replaced, and whether one is in it now.
+        # Whether the prefix was replaced, and whether the file contains one now.
         self.relocated = False
         self.left = False
         self.size = node.size
@@ -100,7 +100,7 @@ class FileWriter:
         relocation = self._relocation
         if relocation is None or self._has_prefix:
             return
-        # The end of the last chunk and the begin of this one may have the prefix together.
+        # The prefix may be split between the end of the last chunk and the start of this one.
         overlap = relocation.overlap
         self._has_prefix = relocation.is_in(data) or relocation.is_in(self._tail + data[:overlap])
         self._tail = (self._tail + data)[-overlap:] if overlap else b""
@@ -136,7 +136,7 @@ def set_attributes(fd: int, node: Node) -> None:
         try:
             os.fchown(fd, node.uid, node.gid)
         except OSError as e:
-            # A file system or a user namespace that does not have this owner.
+            # The file system or the user namespace does not have this owner.
             if e.errno not in (errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP):
                 raise
     os.fchmod(fd, mode_of(node, os.fstat(fd)))
@@ -144,7 +144,7 @@ def set_attributes(fd: int, node: Node) -> None:
         try:
             os.setxattr(fd, name, value)
         except OSError as e:
-            # The file system has no such attributes; the content is right.
+            # The file system has no such attributes; the content is correct.
             if e.errno != errno.EOPNOTSUPP:
                 raise
     os.utime(fd, ns=(node.mtime_ns, node.mtime_ns))

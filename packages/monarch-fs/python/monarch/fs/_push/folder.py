@@ -18,7 +18,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from secrets import token_hex
 
-# Names of files that are not complete yet. A push removes those that a killed push has left.
+# The prefix of names of incomplete files. A push removes those of a killed push.
 TEMPORARY = b".monarch-push-"
 # A directory of this name belongs to Monarch, and is neither written nor removed.
 RESERVED = b".monarch"
@@ -79,7 +79,7 @@ class Folder:
         Nothing that is mounted is entered: `OSError` with `EBUSY` names it, and what comes after it stays.
         """
         count = 0
-        # Each directory twice: to look into, and, after all below it, to remove.
+        # Each directory is here twice: to be listed, and to be removed after its contents.
         rest: list[tuple[tuple[bytes, ...], bytes, bool]] = [(tuple(parts), name, False)]
         while rest:
             above, name, is_empty = rest.pop()
@@ -124,7 +124,7 @@ def open_folder(fd: int, name: bytes) -> int:
 
 def make_accessible(fd: int, name: bytes) -> None:
     """Gives the owner of a directory all rights; `PermissionError` for another user's."""
-    # A descriptor that needs no right to the file; its path below /proc changes the mode of this inode, whatever the name is by now.
+    # A descriptor that needs no permission for the file; its path below /proc changes the mode of this inode, even after a rename.
     inner = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
     try:
         os.chmod(f"/proc/self/fd/{inner}", stat.S_IMODE(os.fstat(inner).st_mode) | 0o700)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-# As in Linux: a chain of more links is a loop.
+# The most links in a chain, as in Linux: a longer one is a loop.
 _LINKS = 40
 
 
@@ -41,7 +41,7 @@ def _is_below(root: str, path: str) -> bool:
 
 def _resolved(root: str, path: str, exe: str) -> str:
     """Where the path leads; it ends with the first place that is outside of the tree."""
-    # Two names of the root: links in the tree may have been made with either.
+    # Two names of the root: links in the tree may contain either.
     roots = {root, os.path.realpath(root)}
     rest = os.path.relpath(path, root).split("/")
     place = root
@@ -56,7 +56,7 @@ def _resolved(root: str, path: str, exe: str) -> str:
             place = os.path.join(place, part)
         inside = place in roots or any(_is_below(top, place) for top in roots)
         if not inside:
-            # A root may be part of the way to itself: an absolute link into the tree passes through its parents.
+            # The path to a root may contain the root: an absolute link into the tree passes through its parents.
             if any(_is_below(place, top) for top in roots) or place == "/":
                 continue
             return os.path.normpath(os.path.join(place, *rest))

@@ -29,9 +29,9 @@ from monarch.fs._relay.origin import Origin
 from monarch.fs.errors import FsError, StaleSourceError
 
 _LOG = logging.getLogger("monarch.fs")
-# Hosts in the text of an error.
+# The most hosts in the text of an error.
 _HOSTS = 16
-# Seconds for hosts to forget a tree; one that hangs keeps no push from its end.
+# The most seconds for hosts to forget a tree; a host that hangs does not delay the end of a push.
 _END_SECONDS = 10.0
 
 
@@ -93,7 +93,7 @@ class RunningPush:
 
     def start(self) -> Future[PushReport]:
         done: Promise[PushReport] = promise(f"the push of {self._source} to {self._targets[0]}")
-        # The services are those of the caller: an actor, or the client.
+        # The services belong to the caller: an actor, or the client.
         threading.Thread(target=contextvars.copy_context().run, args=(self._fulfil, done), name="monarch push", daemon=True).start()
         return done.future
 

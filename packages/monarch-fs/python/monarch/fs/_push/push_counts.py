@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# Failures of a host that are listed; the others are counted.
+# The most failures of a host that are listed; further ones are only counted.
 FAILURES = 100
 
 
@@ -24,14 +24,14 @@ class PushCounts:
 
     host: str = ""
     target: str = ""
-    # Files of the tree, and those of them that were written.
+    # Files of the tree, and the written files among them.
     files: int = 0
     written: int = 0
     bytes_written: int = 0
     deleted: int = 0
     # Binaries that still contain the old prefix.
     left: list[str] = field(default_factory=list[str])
-    # Files of the source that the client may not read.
+    # Files of the source that the client has no permission to read.
     unreadable: list[str] = field(default_factory=list[str])
     failures: list[PushFailure] = field(default_factory=list[PushFailure])
     failure_count: int = 0
@@ -48,15 +48,15 @@ class PushReport(NamedTuple):
     hosts: int
     # Files of the source.
     files: int
-    # Files, and bytes in them, that were written, over all hosts.
+    # Written files, and their bytes, over all hosts.
     files_written: int
     bytes_written: int
-    # Contents that the client sent, in bytes: each content once or twice, however many hosts there are.
+    # Bytes of contents that the client sent: each content once or twice, for any number of hosts.
     bytes_sent: int
-    # Files, links and directories that were removed, over all hosts.
+    # Removed files, links and directories, over all hosts.
     deleted: int
     seconds: float
-    # Relative paths of binaries that contain the old prefix, for which there is no room or no record; empty without `relocate`.
+    # Relative paths of binaries that contain the old prefix, because of missing room or a missing record; empty without `relocate`.
     prefix_left: list[str]
-    # Relative paths of files that the client may not read: hosts have what they had there before.
+    # Relative paths of files that the client has no permission to read: hosts keep the files that they had there.
     unreadable: list[str]

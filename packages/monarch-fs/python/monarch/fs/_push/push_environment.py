@@ -20,7 +20,7 @@ from monarch.fs._push.relocation import PlainRelocation
 
 _LOG = logging.getLogger("monarch.fs")
 _SHOWN = 5
-# Stands for the place of a host until the host puts in its own.
+# Stands for the place of a host until the host inserts its own.
 _ANY_PLACE = "/workspace"
 
 

@@ -38,7 +38,7 @@ class PushOrder(NamedTuple):
     # A secret name of the tree.
     tree: str
     table: bytes
-    # For each host, in the order of `hosts`; or one for all of them.
+    # One for each host, in the order of `hosts`; or one for all of them.
     targets: tuple[str, ...]
     delete: bool
     set_id: bool

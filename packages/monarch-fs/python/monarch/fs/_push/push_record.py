@@ -20,7 +20,7 @@ from monarch.fs._push.relocation import Relocation
 
 _VERSION = 1
 _NAME_BYTES = 16
-# More is no record of a push: a million files have about 200 MB.
+# A larger file is not a record of a push: a million files have about 200 MB.
 _LIMIT = 512 << 20
 _LIFE_SECONDS = 30 * 24 * 3600
 
@@ -32,9 +32,9 @@ class Written(NamedTuple):
     size: int
     mtime_ns: int
     ctime_ns: int
-    # Which content: a digest of the node's chunks and attributes.
+    # The content: a digest of the chunks and attributes of the node.
     content: str
-    # Whether the prefix of an environment was replaced in it, and whether one could not be.
+    # Whether the prefix of an environment was replaced in it, and whether it contains one that could not be replaced.
     relocated: bool = False
     left: bool = False
 
@@ -52,7 +52,7 @@ class PushRecord:
 
     def __init__(self, path: Path | None, target: str, relocation: Relocation | None) -> None:
         self._path = path
-        # A record for another place or another prefix has nothing to compare with.
+        # A record of another place or another prefix has nothing to compare with.
         self._header = [_VERSION, target, None if relocation is None else _identity(relocation)]
         self.files: dict[bytes, Written] = {}
 

@@ -35,7 +35,7 @@ T = TypeVar("T")
 _BATCH_BYTES = 16 << 20
 _BATCHES_AHEAD = 3
 _SET_ID = 0o6000
-# Errors that the next file would meet too.
+# Errors that the next file would have too.
 _FATAL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE})
 
 
@@ -96,7 +96,7 @@ class PushedTree:
         self._record = PushRecord(None if state is None else PushRecord.place(state, target), target, relocation)
         self._written: dict[bytes, Written] = {}
         self._counts = PushCounts()
-        # The first name of each file: others become its links.
+        # The first name of each file, to which the others become links.
         self._names: dict[int, Job] = {}
         self._links: list[Job] = []
         self._jobs: list[Job] = []
@@ -140,7 +140,8 @@ class PushedTree:
             if below is not None:
                 self._folders.append((parts, index))
                 rest += reversed(below)
-        # Python checks a cached module by the size and time of its source: sources first, so that a rewritten one drops its cache.
+        # Python compares the size and time of a source with its cached module: sources are first, so that a rewritten source invalidates
+        # its cache.
         self._jobs.sort(key=lambda job: job.name.endswith(b".pyc"))
 
     def _plan_folder(self, folder: Folder, parts: tuple[bytes, ...], index: int) -> list[tuple[tuple[bytes, ...], int]]:
@@ -237,7 +238,7 @@ class PushedTree:
                 self._jobs.append(job)
         for large in (False, True):
             group = [entry for entry in digested if (entry[1].size > WHOLE_BYTES) == large]
-            # The directory is open already: its path below /proc leads to it, whatever has been renamed meanwhile.
+            # The directory is already open: its path below /proc leads to it, even after a rename.
             paths = [b"/proc/self/fd/%d/%s" % (fd, job.name) for job, _, _ in group]
             digests = digest_files(paths, PIECE_BYTES if large else 0)
             for (job, node, found), digest in zip(group, digests, strict=True):
@@ -265,7 +266,7 @@ class PushedTree:
         is_root = os.geteuid() == 0
         same = stat.S_IMODE(found.st_mode) == mode_of(node, found) and found.st_mtime_ns == node.mtime_ns
         same = same and (not is_root or (found.st_uid, found.st_gid) == (node.uid, node.gid))
-        # Names outside of the target may share the inode: their attributes are not changed.
+        # Names outside of the target may share the inode: its attributes are not changed.
         if found.st_nlink != node.nlink or (not same and found.st_nlink > 1):
             self._jobs.append(job)
             return False
@@ -300,7 +301,7 @@ class PushedTree:
                 continue
             chunks = islice(arriving, node.chunk_count())
             self._guarded(job.path, lambda job=job, node=node, chunks=chunks: self._write_file(folder, job, node, chunks))
-            for _ in chunks:  # what an error has left
+            for _ in chunks:  # the chunks that remain after an error
                 continue
 
     def _write_file(self, folder: Folder, job: Job, node: Node, chunks: Iterator[bytes | Failed | None]) -> None:
@@ -326,7 +327,7 @@ class PushedTree:
         self._count_left(job, writer.left)
 
     def _count_left(self, job: Job, left: bool) -> None:
-        # Python replaces the path in cached code as it loads it.
+        # Python replaces the path in cached code when it loads it.
         if left and not job.name.endswith(b".pyc"):
             self._counts.left.append(os.fsdecode(job.path))
 

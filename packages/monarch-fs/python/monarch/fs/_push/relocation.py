@@ -23,13 +23,13 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# Linux reads that many bytes of a shebang, "#!" included and the end of the line not.
+# The most bytes of a shebang that Linux reads, including "#!" and without the end of the line.
 SHEBANG_BYTES = 127
-# What a file name may be made of, besides other rarer characters: in front of a prefix it makes another path of it.
+# Characters of a file name, without rarer ones: before a prefix they make it another path.
 _NAME = rb"\w.+~@%\-\x80-\xff"
 _BEFORE = re.compile(rb"(?P<name>[" + _NAME + rb"]*)(?P<slashes>/*)\Z")
 _OPTION = re.compile(rb"-[A-Za-z]\w*\Z")
-# The part of a file before a prefix that is looked at.
+# The bytes before a prefix that are checked.
 _BEFORE_BYTES = 300
 _PYTHON = re.compile(rb"(?:python|pypy)[\d.]*\Z")
 _SHEBANG = re.compile(rb"^#![ \t]*(?P<program>/[^\n]*?)(?P<options>[ \t]+-[^\n]*)?[ \t]*(?:\r?\n|$)")
@@ -53,11 +53,11 @@ class Relocation:
         for path in (*old, new):
             if not path.startswith(b"/") or len(path) < 2 or path.endswith(b"/") or b"\0" in path or b"\n" in path:
                 raise ValueError(f"not the absolute path of an environment: {path!r}")
-        # The longest first: one may be the begin of another.
+        # The longest first: one may be the start of another.
         self.old = tuple(sorted({path for path in old if path != new}, key=lambda path: (-len(path), path)))
         self.new = new
         self.rooms = dict(rooms)
-        # The end of a path component must follow: neither a letter nor a dot with a letter behind it.
+        # The end of a path component must follow: neither a letter nor a dot before a letter.
         self._patterns = [re.compile(re.escape(path) + rb"(?![\w+@\-\x80-\xff]|\.\w)") for path in self.old]
 
     @property
@@ -127,7 +127,7 @@ def _padded(data: bytes, pattern: re.Pattern[bytes], old: int, new: bytes, room:
         string = data[found.start() : end_of_last]
         moved, count = _substituted(pattern, new, string)
         more = len(moved) - len(string)
-        # What the installer left behind the string, besides the NUL that ends it; never more than the placeholder's room.
+        # The bytes that the installer left after the string, without the NUL that ends it; never more than the room of the placeholder.
         spare = min((room - old) * count, _zeros(data, end_of_last) - 1)
         if more > 0 and more > spare:
             whole = False
@@ -171,7 +171,7 @@ def _long_shebang(program: bytes, options: bytes) -> bytes:
     name = program.rsplit(b"/", 1)[1]
     if _PYTHON.match(name) and not re.search(rb"[\"$`\\]", program):
         return b"#!/bin/sh\n'''exec' \"" + program + b'"' + options + b" \"$0\" \"$@\"\n' '''"
-    # `-S` splits the rest of the line; without options no such switch is needed.
+    # `-S` splits the rest of the line; without options this switch is not needed.
     return b"#!/usr/bin/env " + (b"-S " if options else b"") + name + options
 
 

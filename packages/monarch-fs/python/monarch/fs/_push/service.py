@@ -6,5 +6,5 @@ from monarch.extension import Service
 from monarch.fs._push.push_host import PushHost
 
 SERVICE = Service(PushHost)
-# Its name, as the entry point has it.
+# Its name in the entry point.
 NAME = "push"

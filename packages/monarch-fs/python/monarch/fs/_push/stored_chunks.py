@@ -32,7 +32,7 @@ class StoredChunks:
         try:
             again = self._read(ids, begun.get(), contents)
             if again:
-                # No room in the store, or damaged there: an urgent fetch verifies, and passes on what it cannot store.
+                # No room in the store, or damaged there: an urgent fetch verifies the contents, and forwards those that it cannot store.
                 for id in self._read(again, self._exchange.fetch(self._tree, again, urgent=True).get(), contents):
                     contents[id] = Failed(errno.EIO, "the store neither keeps the chunk nor passes it on", False)
         finally:

@@ -19,9 +19,9 @@ from monarch.fs._relay.failure import FetchFailure
 from monarch.fs._tree.node import ID_SIZE
 
 MOST_IDS = 512
-# Bytes of contents in an answer: no further content is added beyond it.
+# Bytes of contents in an answer after which no further content is added.
 ANSWER_BYTES = 1 << 20
-# Bytes that an answer may have, compressed or not: the largest content besides others.
+# The most bytes of an answer, compressed or not: the largest content and others.
 MOST_BYTES = 4 << 20
 _REQUEST = struct.Struct("<4sBHH")
 _ANSWER = struct.Struct("<4sBBHI")
@@ -31,7 +31,7 @@ _CONTENT, _FAILURE, _PENDING, _OFFERED = 0, 1, 2, 3
 _URGENT, _COMPRESS, _OFFER, _BULK = 1, 2, 4, 8
 _STALE, _FINAL = 1, 2
 _SAMPLE = 32 << 10
-# Bytes of a handle of memory, which has the name of its host.
+# The most bytes of a handle of memory, which contains the name of its host.
 _MOST_HANDLE = 8 << 10
 
 
@@ -43,11 +43,11 @@ class ChunkRequest(NamedTuple):
     tree: str
     ids: tuple[bytes, ...]
     urgent: bool = False
-    # The answer may be compressed: sender and receiver are on two machines.
+    # The answer may be compressed: sender and receiver are on different machines.
     compress: bool = False
     # Large contents may be offered.
     offer: bool = False
-    # Pieces of large files, which the other side fetches in the order of the chain.
+    # Pieces of large files, which the peer fetches in the order of the chain.
     bulk: bool = False
 
 
@@ -57,7 +57,7 @@ class ChunkAnswer(NamedTuple):
     contents: Mapping[bytes, bytes | memoryview]
     failures: Mapping[bytes, FetchFailure]
     known: bool = True
-    # Sizes and handles of contents that are offered.
+    # Sizes and handles of offered contents.
     offered: Mapping[bytes, tuple[int, bytes]] = MappingProxyType({})
 
 
@@ -160,5 +160,5 @@ def _compressed(parts: Sequence[bytes | memoryview], size: int) -> bytes | None:
     if len(compressor.compress(bytes(sample))) > len(sample) * 0.8:
         return None
     packed = compressor.compress(b"".join(parts))
-    # The frame has the size of the content, by which the reader bounds its memory.
+    # The frame contains the size of the content, by which the reader limits its memory.
     return packed if len(packed) < size else None

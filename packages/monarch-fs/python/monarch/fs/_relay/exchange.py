@@ -40,13 +40,13 @@ from monarch.fs._relay.workers import Workers
 from monarch.fs._store.store import Store
 from monarch.fs._tree.node import ID_SIZE, WHOLE_BYTES
 
-# Seconds between two looks whether the process ends.
+# Seconds between two checks whether the process is ending.
 _LOOK_SECONDS = 1.0
-# Contents that are offered: as many as all children ask for at once.
+# The most offered contents: as many as all children request at the same time.
 _MOST_OFFERED = 192
-# Contents that are kept for the hosts that ask for them next: of the requests that a host has under way.
+# The most contents that are kept for the hosts that ask next, out of the pending requests of a host.
 _MOST_PULLED = 32
-# Wrong answers that are kept for observers.
+# The most wrong answers that are kept for observers.
 _REFUSALS = 64
 
 
@@ -54,9 +54,9 @@ class Fetched(NamedTuple):
     """What came of a fetch: the rest of its chunks is in the store."""
 
     failed: dict[bytes, FetchFailure]
-    # Contents that the store had no room for: of an urgent fetch.
+    # Contents of an urgent fetch for which the store had no room.
     passed: dict[bytes, bytes]
-    # Chunks of another fetch that the store had no room for: they were not kept.
+    # Chunks of another fetch for which the store had no room: they were not kept.
     unstored: frozenset[bytes] = frozenset()
 
 
@@ -100,7 +100,7 @@ class _Answered:
         self.sizes: dict[bytes, int] = {}
         self.failures: dict[bytes, FetchFailure] = {}
         self.unstored: dict[bytes, bytes | memoryview] = {}
-        # Failures of this host itself, which no other upstream can mend.
+        # Failures of this host itself, for which no other upstream helps.
         self.unwritten: dict[bytes, FetchFailure] = {}
         self.left = 0
         self.wrong = False
@@ -117,7 +117,7 @@ class Exchange:
         self._workers = Workers(3, "monarch-fs-exchange")
         self._offers, self._puller = Offers(_MOST_OFFERED), Puller()
         self._pulled_last = Pulled(_MOST_PULLED, self._puller.give_back)
-        # Chunks whose handle was of no use: they are asked for with their content.
+        # Chunks whose handle could not be used: their content is requested.
         self._unreadable: set[bytes] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -128,7 +128,7 @@ class Exchange:
         self._counters = dict.fromkeys(
             ("bytes_from_hosts", "bytes_from_client", "bytes_served", "requests", "answers", "chunks", "unstored", "bytes_unstored"), 0
         )
-        # Contents of the answer that is being taken, of which the store had no room.
+        # Contents of the current answer for which the store had no room.
         self._unstored: dict[bytes, bytes | memoryview] = {}
         self._refusals: deque[Refusal] = deque(maxlen=_REFUSALS)
         handler = weakref.WeakMethod(self._asked)
@@ -316,7 +316,7 @@ class Exchange:
             self._end(fetch)
 
     def _want(self, fetch: _Fetch, tree: str, missing: Sequence[bytes]) -> None:
-        # An answer that was taken meanwhile has brought some.
+        # An answer in the meantime may have delivered some of them.
         missing = self._store.missing(missing)
         if not missing:
             self._end(fetch)
@@ -370,7 +370,7 @@ class Exchange:
             for id, content in answer.contents.items():
                 self._keep(taken, id, content)
             offered = [(id, size, handle) for id, (size, handle) in answer.offered.items()]
-        except ValueError:  # of `put` too: not the content of its id
+        except ValueError:  # also from `put`: the content does not have its id
             taken.wrong = True
         except OSError as e:
             taken.unwritten = _unwritten(e, [id for id in ask.ids if id not in taken.sizes])
@@ -418,7 +418,7 @@ class Exchange:
     def _put(self, id: bytes, content: bytes | memoryview) -> bool:
         if self._store.put(id, content):
             return True
-        if blake3(content) != id:  # no room, and nothing was verified
+        if blake3(content) != id:  # no room, and not verified
             raise ValueError(id.hex())
         return False
 
@@ -520,7 +520,7 @@ class Exchange:
             return None
         handle = self._offers.handle(id)
         if handle is None:
-            # What has just come is in memory, and verified.
+            # A new content is in memory, and verified.
             content = self._pulled_last.take(id) or self._store.read(id, 0, held)
             handle = None if content is None else self._offers.offer(id, content)
         return None if handle is None else (held, handle)
@@ -531,7 +531,7 @@ class Exchange:
             if waits:
                 self._asked_early(served)
             return
-        # An answer that was taken meanwhile has brought some.
+        # An answer in the meantime may have delivered some of them.
         still = self._store.missing(missing)
         waits_on = waits and len(still) == len(missing)
         asked = served.asked

@@ -11,5 +11,5 @@ class FetchFailure(NamedTuple):
     errno: int
     reason: str
     stale: bool = False
-    # The client has given this answer: no other upstream is asked.
+    # The answer is from the client: no other upstream is asked.
     final: bool = False

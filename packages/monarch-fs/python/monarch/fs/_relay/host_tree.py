@@ -7,10 +7,10 @@ and the many hosts of a chain delay only the first one.
 
 from __future__ import annotations
 
-# Children of a host: 1,024 hosts are five levels.
+# The children of a host: 1,024 hosts are five levels.
 FANOUT = 4
 CLIENT = -1
-# Hosts before a host in the chain that it asks, in order, while those nearer have ended.
+# The preceding hosts in the chain that a host asks, in order, if nearer ones have ended.
 _BEFORE = 3
 
 

@@ -24,11 +24,11 @@ from monarch.fs._tree.node import PIECE_BYTES
 if TYPE_CHECKING:
     from monarch.rdma import RDMABuffer
 
-# Seconds that a content stays offered at most: nothing asks for it any more, or its reader has ended.
+# The most seconds for which a content remains offered: its requests or its reader have ended by then.
 _LEASE_SECONDS = 120.0
-# Seconds after which a content that no host asks for is offered no more: a host that waits longer for a copy asks for the content.
+# Seconds without a request after which a content is no longer offered: a host that waits longer for a copy requests the content.
 OFFER_SECONDS = 60.0
-# More reads at once are no faster, and the first one ends later.
+# More concurrent reads are not faster, and the first one ends later.
 _READS = 8
 _SPARE_BUFFERS = 16
 
@@ -39,9 +39,9 @@ class Offers:
     def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = most, clock
         self._lock = threading.Lock()
-        # Buffer, handle, and the time of the last request; the one that was asked for last at the end.
+        # Buffer, handle, and the time of the last request; the most recent is at the end.
         self._offered: OrderedDict[bytes, tuple[RDMABuffer, bytes, float]] = OrderedDict()
-        # Why nothing can be offered.
+        # Whether offers are impossible.
         self._refused = False
 
     def handle(self, id: bytes) -> bytes | None:
@@ -138,7 +138,7 @@ class Puller:
     """
 
     def __init__(self) -> None:
-        # Of the process of the service: files travel by streams where there is no device, and no user has chosen buffers.
+        # In the process of the service: files travel by streams if there is no device, and no user has chosen buffers.
         warnings.filterwarnings("ignore", "no RDMA device is used")
         self._lock = threading.Lock()
         self._waiting: dict[Hashable, deque[_Read]] = {}

@@ -32,9 +32,9 @@ class ReadFailed(Protocol):
 
 Reader: TypeAlias = Callable[[Sequence[bytes]], Sequence[bytes | ReadFailed]]
 
-# Chunks that are read at once.
+# Chunks that are read in one step.
 _MOST_READ = 64
-# Contents that are offered: as many as a host asks for at once.
+# The most offered contents: as many as a host requests at the same time.
 _MOST_OFFERED = 64
 
 
@@ -94,7 +94,7 @@ class Origin:
         if read is None:
             failures = dict.fromkeys(asked.ids, FetchFailure(errno.EIO, "source left", final=True))
         size = at = 0
-        # Sizes are unknown before: one chunk is read first, and then as many as fit by their mean size.
+        # Sizes are unknown at first: one chunk is read, and then as many as fit by their mean size.
         count = 1
         while read is not None and at < len(asked.ids) and size < ANSWER_BYTES:
             ids = asked.ids[at : at + count]
@@ -109,7 +109,7 @@ class Origin:
                     failures[id] = _failure(content)
                 elif asked.offer and len(content) > WHOLE_BYTES and (handle := self._offers.offer(id, content)) is not None:
                     offered[id] = len(content), handle
-                elif not size or size + len(content) <= ANSWER_BYTES:  # the rest is asked for again
+                elif not size or size + len(content) <= ANSWER_BYTES:  # the rest is requested again
                     contents[id] = content
                     size += len(content)
             count = max(int((ANSWER_BYTES - size) / max(size / max(len(contents), 1), 1)), 1)
@@ -120,5 +120,5 @@ class Origin:
 
 
 def _failure(found: ReadFailed) -> FetchFailure:
-    # Without the paths: the host has the tree, and names the file that it needs the chunk for.
+    # Without the paths: the host has the tree, and names the file for which it needs the chunk.
     return FetchFailure(errno.EIO, found.reason, found.stale, final=True)
