@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from monarch.actor import AttachError, attach_to_workers
-from monarch.extension.mesh import joined_by
+from monarch.extension.mesh import explain_failure, joined_by
 
 
 class _Explained(AttachError):
@@ -21,7 +21,7 @@ def test_hosts_join_by_the_deadline_or_fail(is_explained: bool) -> None:
         address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         with joined_by(0.0):
             mesh = attach_to_workers(workers=[address], secret=b"x" * 32)
-        mesh._explain_failure(lambda error: _Explained("explained", error.hosts) if is_explained else None)
+        explain_failure(mesh, lambda error: _Explained("explained", error.hosts) if is_explained else None)
         # The limit of the setting is beyond that of this test.
         with pytest.raises(AttachError) as raised:
             mesh.initialized.get()

@@ -10,6 +10,7 @@ from worker_processes import Workers
 
 import monarch.actor
 from monarch.actor import Actor, endpoint
+from monarch.extension.mesh import lost_hosts
 
 
 class Here(Actor):
@@ -28,5 +29,5 @@ def test_silent_host_does_not_prolong_a_shutdown(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(TimeoutError):
             mesh.shutdown().get(0.1)
         # The loss takes seconds to be noticed: nothing has waited for that.
-        assert mesh._lost_hosts() == {}
+        assert lost_hosts(mesh) == {}
         os.kill(pid, signal.SIGKILL)

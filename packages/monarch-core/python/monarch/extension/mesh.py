@@ -5,6 +5,14 @@ Methods are entry points of the group `monarch.mesh`, typed by `MeshMethods`.
 
 from monarch._core.call.mesh_methods import EndpointCall
 from monarch._core.call.port import ranked_port
+from monarch._core.extension.attached_hosts import (
+    explain_failure,
+    explain_loss,
+    lost_gateway,
+    lost_hosts,
+    stop_all_procs,
+    stop_own_procs,
+)
 from monarch._core.extension.healing import HealedHosts, Healer, healer_of, set_healer
 from monarch._core.extension.joining import joined_by
 from monarch._core.extension.mesh import MeshMethods, MeshView, SendTarget, host_mesh_number, mesh_view
@@ -19,13 +27,19 @@ __all__ = [
     "MeshView",
     "OwnedMesh",
     "SendTarget",
+    "explain_failure",
+    "explain_loss",
     "healer_of",
     "host_mesh_number",
     "join_gateway",
     "joined_by",
+    "lost_gateway",
+    "lost_hosts",
     "mesh_view",
     "owned_meshes",
     "ranked_port",
     "set_healer",
+    "stop_all_procs",
     "stop_mesh",
+    "stop_own_procs",
 ]

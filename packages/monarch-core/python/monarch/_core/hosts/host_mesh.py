@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Literal, Self
 
-    from monarch._core.errors.errors import AttachError, MonarchError
     from monarch._core.hosts.attachment import Attachment
     from monarch._core.hosts.bootstrap_command import BootstrapCommand
     from monarch._core.hosts.proc_mesh import ProcMesh
@@ -90,30 +89,6 @@ class HostMesh(MeshTrait):
         self._check_not_shut_down()
         if self._attachment is not None:
             self._attachment.check(self._agent_ids())
-
-    def _explain_loss(self, explain: Callable[[], MonarchError | None]) -> None:
-        """Sets the function whose error, if there is one, replaces the errors of calls that fail because attached hosts are lost."""
-        if self._attachment is not None:
-            self._attachment.explain = explain
-
-    def _explain_failure(self, explain: Callable[[AttachError], MonarchError | None]) -> None:
-        """Sets the function whose result, if there is one, replaces the error of hosts that have not joined."""
-        if self._attachment is not None:
-            self._attachment.explain_failure = explain
-
-    def _lost_hosts(self) -> dict[int, str]:
-        """The reasons for which this client has lost hosts of an attached mesh, by their ranks in it."""
-        if self._attachment is None:
-            return {}
-        native = self._attachment.process.hosts
-        lost = {agent: why for agent, _, _, why in native.hosts() if why is not None} if native is not None else {}
-        return {rank: lost[agent] for rank, agent in enumerate(self._agents) if agent in lost}
-
-    def _lost_gateway(self) -> str | None:
-        """The reason for the loss of the gateway to attached hosts; None if it is not lost, or if there is none."""
-        native = None if self._attachment is None else self._attachment.process.hosts
-        way = None if native is None else native.way()
-        return None if way is None else way[2]
 
     def spawn_procs(
         self,

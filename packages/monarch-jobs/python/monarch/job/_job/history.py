@@ -83,12 +83,13 @@ class History:
 
     def _heard(self, event: object) -> None:
         from monarch.extension import HostEnd
+        from monarch.extension.mesh import lost_hosts
 
         if not isinstance(event, HostEnd):
             return
         with self._lock:
             job, meshes = self._job, self._meshes
-            found = [(name, rank, why) for name, mesh in meshes.items() for rank, why in mesh._lost_hosts().items()]
+            found = [(name, rank, why) for name, mesh in meshes.items() for rank, why in lost_hosts(mesh).items()]
             fresh = [one for one in found if one[:2] not in self._lost]
             self._lost.update(one[:2] for one in fresh)
         if job is None:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from monarch.extension.mesh import stop_all_procs, stop_own_procs
+
 if TYPE_CHECKING:
     from monarch.actor import Future, HostMesh
 
@@ -25,12 +27,12 @@ def shut_down(meshes: Iterable[HostMesh]) -> None:
 
 def stop_procs(meshes: Iterable[HostMesh]) -> None:
     """Ends the procs of these hosts; the agents stay."""
-    _await([mesh._stop_procs() for mesh in meshes])
+    _await([stop_all_procs(mesh) for mesh in meshes])
 
 
 def leave(meshes: Iterable[HostMesh]) -> None:
     """Ends the procs that were spawned through these meshes and their copies; the agents stay."""
-    _await([mesh._stop_with_copies() for mesh in meshes])
+    _await([stop_own_procs(mesh) for mesh in meshes])
 
 
 def _await(futures: list[Future[None]]) -> None:

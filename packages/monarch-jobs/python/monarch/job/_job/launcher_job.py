@@ -114,12 +114,12 @@ class LauncherJob(JobTrait):
         return self.connection_
 
     def _attach(self) -> JobState:
-        from monarch.extension.mesh import joined_by
+        from monarch.extension.mesh import explain_failure, explain_loss, joined_by
 
         prepare = self._late_way()
         # Without a route to them, hosts with known addresses are not dialled either.
         addresses = {} if prepare is not None else self._launcher().addresses(self._submitted())
-        explain, explain_failure = self._explains_loss(), self._explains_failure()
+        of_loss, of_failure = self._explains_loss(), self._explains_failure()
         hold = self.hold_ = self._hold(addresses)
         promises: dict[Host, Promise] = {}
         attached = self.attached_ = {}
@@ -137,10 +137,10 @@ class LauncherJob(JobTrait):
                     attached[Host(mesh, rank)] = address
             with joined_by(self._join_deadline()):
                 meshes[mesh] = actor.attach_to_workers(workers=workers, name=mesh, **self._trust(mesh))
-            if explain is not None:
-                meshes[mesh]._explain_loss(explain)
-            if explain_failure is not None:
-                meshes[mesh]._explain_failure(explain_failure)
+            if of_loss is not None:
+                explain_loss(meshes[mesh], of_loss)
+            if of_failure is not None:
+                explain_failure(meshes[mesh], of_failure)
         if promises:
             allocation = self.awaited_ = self._allocation()
             self.watch_ = AddressWatch(allocation, promises, attached, self._join_timeout(), hold, prepare)
@@ -193,11 +193,13 @@ class LauncherJob(JobTrait):
         """
         status = allocation.poll()
         self.unreached_ = frozenset()
+        from monarch.extension.mesh import lost_gateway, lost_hosts
+
         connection, attached = self.connection_, self.attached_
         if connection is None or attached is None:
             return status
-        lost = {Host(name, rank): why for name in connection for rank, why in connection[name]._lost_hosts().items()}
-        is_gateway_lost = any(connection[name]._lost_gateway() is not None for name in connection)
+        lost = {Host(name, rank): why for name in connection for rank, why in lost_hosts(connection[name]).items()}
+        is_gateway_lost = any(lost_gateway(connection[name]) is not None for name in connection)
         unreached: set[Host] = set()
         hosts: list[HostStatus] = []
         for host in status.hosts:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from monarch.actor import MonarchError
 from monarch.config import get_global_config
 from monarch.extension import HostEnd, listen
+from monarch.extension.mesh import lost_hosts
 from monarch.job._files import audit
 from monarch.job._job import saved
 from monarch.job._job.trait import JobTrait, refresh
@@ -75,7 +76,7 @@ class KeptJob:
     def lost(self) -> list[LostHost]:
         """The hosts that this process has lost and that have no other worker since; `hosts` has no use of them."""
         with self._lock:
-            reasons = {(name, rank): why for name, mesh in self._given.items() for rank, why in mesh._lost_hosts().items()}
+            reasons = {(name, rank): why for name, mesh in self._given.items() for rank, why in lost_hosts(mesh).items()}
             if not reasons:
                 return []
             refresh(self.job)
