@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -179,6 +180,19 @@ def test_question_without_a_thread_names_the_limit(monkeypatch: pytest.MonkeyPat
             planner.make("SELECT count(*) + 1 AS n FROM t", SCHEMAS, deadline=planning.time.monotonic() + 60.0)
     assert workers() == []
     assert asked("SELECT count(*) + 2 AS n FROM t") == [{"n": ROWS + 2}]
+
+
+def test_question_without_a_descriptor_names_the_limit() -> None:
+    WORKERS.close()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(QueryError, match=r"Too many open files\nhint: this process may have 3 open files \(RLIMIT_NOFILE\)"):
+            planner.make("SELECT count(*) + 4 AS n FROM t", SCHEMAS, deadline=planning.time.monotonic() + 60.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert workers() == []
+    assert asked("SELECT count(*) + 5 AS n FROM t") == [{"n": ROWS + 5}]
 
 
 def no_thread(thread: threading.Thread) -> None:

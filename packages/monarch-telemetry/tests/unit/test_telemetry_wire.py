@@ -86,6 +86,12 @@ def test_texts_that_rows_share_count_for_each() -> None:
         wire.decode(shared, 1 << 20)
 
 
+def test_batches_without_rows_are_bounded() -> None:
+    nothing = wire.marked(pa.RecordBatch.from_pydict({"x": pa.array([], pa.int64())}), "0")
+    with pytest.raises(wire.Malformed, match="65537 batches, more than a host may send"):
+        wire.decode(wire.encode([nothing] * 65_600), 1 << 26)
+
+
 def test_rows_without_columns_are_bounded() -> None:
     nothing = pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), 1 << 40, [None]))
     with pytest.raises(wire.Malformed, match="more than a host may send"):

@@ -1,4 +1,4 @@
-"""Errors for a thread or a process that the kernel does not start: they name the limit, which is of a user and not of a process."""
+"""Errors for a thread, a process or a file that the kernel does not give: they name the limit, of the user or of this process."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ def can_start() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def files_hint() -> str:
+    """For EMFILE."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return f"this process may have {soft:,} open files (RLIMIT_NOFILE): `ulimit -n` raises it, or close some"
 
 
 def hint() -> str:

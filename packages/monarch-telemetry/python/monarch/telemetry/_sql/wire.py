@@ -14,7 +14,7 @@ STREAM = b"stream"
 _MAGIC, _HEAD = b"MTP1", struct.Struct("<4sI")
 _SIZE = struct.Struct("<Q")
 # A batch without columns, or of nulls, may claim any number of rows: collectors have room for fewer than these.
-_MOST_STREAMS, _MOST_BATCHES, _MOST_ROWS = 1024, 1 << 18, 1 << 28
+_MOST_STREAMS, _MOST_BATCHES, _MOST_ROWS = 1024, 1 << 16, 1 << 28
 # Of Arrow's flatbuffers: types of messages, and places of fields.
 _DICTIONARY, _BATCH = 2, 3
 _TYPE, _HEADER, _DATA, _COMPRESSION = 1, 2, 1, 3
@@ -127,13 +127,13 @@ def _decoded(data: bytes | memoryview, limit: int) -> list[Any]:
         if size > len(view) - at:
             raise ValueError("a stream ends too early")
         stream = pa.py_buffer(view[at : at + size])
-        _check_plain(stream)
+        _check_plain(stream, _MOST_BATCHES - len(batches))
         with pa.ipc.open_stream(stream) as reader:
             for batch in reader:
                 # What is in the buffers is looked at in whole: offsets and indexes are used without a check after this.
                 batch.validate(full=True)
                 used, rows = used + batch.nbytes + _shared(batch), rows + batch.num_rows
-                if used > limit or rows > _MOST_ROWS or len(batches) >= _MOST_BATCHES:
+                if used > limit or rows > _MOST_ROWS:
                     raise ValueError(f"{rows} rows of {used} bytes in {len(batches) + 1} batches, more than a host may send")
                 batches.append(batch)
         at += size
@@ -142,9 +142,13 @@ def _decoded(data: bytes | memoryview, limit: int) -> list[Any]:
     return batches
 
 
-def _check_plain(stream: Any) -> None:
-    """`ValueError` for a stream with buffers that are compressed, as no part has them: a few bytes may be unpacked to any number."""
-    for message in pa.ipc.MessageReader.open_stream(stream):
+def _check_plain(stream: Any, most: int) -> None:
+    """`ValueError` for a stream of more than `most` messages beside its schema, or with buffers that are compressed, as no part has
+    them: a few bytes may be unpacked to any number.
+    """
+    for number, message in enumerate(pa.ipc.MessageReader.open_stream(stream)):
+        if number > most:
+            raise ValueError(f"{number} batches, more than a host may send")
         data = memoryview(message.metadata)
         (root,) = struct.unpack_from("<I", data)
         kind = _field(data, root, _TYPE)

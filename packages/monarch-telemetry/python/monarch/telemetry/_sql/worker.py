@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple
 
 from monarch.extension import python_command
 from monarch.telemetry._arrow import pa
-from monarch.telemetry._few_threads import hint
+from monarch.telemetry._few_threads import files_hint, hint
 from monarch.telemetry._sql.limits import Limits
 from monarch.telemetry._sql.problems import PlanMismatch
 from monarch.telemetry.errors import QueryError, QueryLimit, QueryRejected, QueryTimeout
@@ -327,7 +327,7 @@ class Workers:
         try:
             worker = self._starting = _Worker(_LEAVES if self._busy else _STAYS)
         except OSError as error:
-            more = hint() if error.errno == errno.EAGAIN else None
+            more = hint() if error.errno == errno.EAGAIN else files_hint() if error.errno == errno.EMFILE else None
             raise QueryError(f"no process for the query could be started: {error.strerror or error}", hint=more) from None
 
         def begin() -> None:
