@@ -235,6 +235,9 @@ class MountServer:
 
     def _commit(self, head: Head, _: bytes) -> dict[str, Any]:
         generation = str(head["generation"])
+        if connection.descriptor_failed(self._fuse):
+            # It was unmounted or aborted: the process ends as soon as its loop notices, and the daemon decides what follows.
+            threading.Event().wait()
         if generation == self._tree.generation:
             return {}
         change = self._staged.get(generation)
