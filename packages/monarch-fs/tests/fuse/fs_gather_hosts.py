@@ -11,7 +11,7 @@ from typing import Any
 
 from fs_workers import Agent, running
 
-# For scripts of readers: waits as `tail -f` does.
+# For scripts of readers: waits in the same way as `tail -f`.
 UNTIL = """
 import time
 def until(done):

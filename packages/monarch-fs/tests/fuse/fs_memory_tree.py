@@ -135,7 +135,7 @@ def main() -> None:
     options = MountOptions(immutable=not live, read_timeout=0.5 if "short" in flags else 60.0)
 
     async def serve() -> None:
-        # When the back end has begun, so that a command finds it; the requests that a connection has sent again may be before that.
+        # Written after the back end has started, so that a command finds it; requests that a connection sends again may be earlier.
         if "resumed" in flags:
             emit("serves")
         else:

@@ -18,7 +18,7 @@ from monarch.fs._tree.operations import MountOptions
 from monarch.fs.errors import FsError
 
 SERVER = Path(__file__).with_name("fs_memory_tree.py")
-# Seconds after which a process that should have ended fails its test.
+# Seconds after which a process that did not end fails its test.
 LIMIT = 15.0
 
 

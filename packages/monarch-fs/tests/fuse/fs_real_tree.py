@@ -26,7 +26,7 @@ from monarch.fs._tree.operations import DEVICE, MountOptions
 from monarch.fs._tree.table import Table
 from monarch.fs.backends.choice import make_backend
 
-# Seconds after which a process that should have answered fails its test.
+# Seconds after which a process that did not answer fails its test.
 LIMIT = 20.0
 
 

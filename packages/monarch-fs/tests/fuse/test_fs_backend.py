@@ -13,7 +13,7 @@ from monarch.fs._tree.operations import PYFUSE3
 
 pytestmark = pytest.mark.usefixtures("back_end")
 
-# What the kernel asks of itself, not for a reader.
+# Requests that the kernel sends without a reader.
 _UNASKED = {"init", "forget", "batch_forget", "destroy", "opens", "reason"}
 
 
@@ -68,7 +68,7 @@ fd = os.open(t + "/big", os.O_RDONLY); m = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
         output(code, mount.target)
         assert _requests(server) == before
         assert not server.ask("counters")["opens"]
-        # A buffered open asks whether the file is a terminal; this is counted though libfuse would answer it.
+        # A buffered open checks whether the file is a terminal; this is counted although libfuse would answer it.
         output("open(t + '/small').read()", mount.target)
         assert _requests(server)["ioctl"] == 1
 
@@ -97,7 +97,7 @@ def test_invalidated_names_and_pages_are_new(tmp_path: Path) -> None:
 
 def test_stored_pages_are_read_without_request(tmp_path: Path) -> None:
     with mounted(tmp_path / "m") as (mount, server):
-        # A notice before the negotiation is refused otherwise.
+        # Otherwise a notice before the negotiation is refused.
         output("os.stat(t)", mount.target)
         assert server.ask("store big")["errno"] == 2
         output("os.listdir(t)", mount.target)

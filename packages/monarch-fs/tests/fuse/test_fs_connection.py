@@ -18,7 +18,7 @@ from monarch.fs._kernel.mount_table import mount_rows
 from monarch.fs._tree.operations import MountOptions
 from monarch.fs.errors import FsError
 
-# Mounts, serves, reads and unmounts as the user that runs it.
+# Mounts, serves, reads and unmounts as the user of the process.
 _ROUND = """
 import os, subprocess, sys
 sys.path.insert(0, sys.argv[2])
@@ -83,11 +83,11 @@ def test_holders_are_named_and_lazy_detach_works(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 @pytest.mark.skipif(shutil.which("fusermount3") is None, reason="fusermount3 is missing")
 def test_another_user_mounts_by_fusermount(tmp_path: Path) -> None:
-    # The device of this machine may be closed to others: the mount namespace of the test gets one that is open, as distributions have it.
+    # The device of this machine may be closed to others: the mount namespace of the test has an open one, as distributions have.
     device = tmp_path / "device"
     script = 'mknod "$0" c 10 229 && chmod 666 "$0" && mount --bind "$0" /dev/fuse && exec "$@"'
     own = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, str(device)]
-    # The interpreter may lie in a folder of root; to read it is all that the other user keeps of root's rights.
+    # The interpreter may be in a folder of root; the other user keeps only the right of root to read it.
     rights = [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
     _round(tmp_path, [*own, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *rights], "fusermount3 hello 65534")
 

@@ -62,7 +62,7 @@ def test_root_is_entered_and_has_the_modes_links_and_holes_of_the_source(source:
         file.truncate(1 << 30)
         file.seek(1 << 20)
         file.write(b"middle")
-    # A device is left out: it could not be opened on a mount without devices.
+    # There is no device: it could not be opened on a mount without devices.
     os.mkfifo(root / "pipe")
     with mount(this_host(), source, str(target), pyc="as-is"):
         assert listing(target / "root") == "".join(line for line in listing(root).splitlines(True) if not line.startswith("p"))

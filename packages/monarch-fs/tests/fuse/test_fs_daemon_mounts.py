@@ -51,7 +51,7 @@ def test_second_client_moves_the_generation(source: Source) -> None:
     first.mount(source.request(old))
     second.mount(source.request(new))
     assert content(source.target, "a") == "new"
-    # The difference of the first client has a base that is not shown any more.
+    # The difference of the first client has a base that is no longer shown.
     first.stage(source.target, difference(old, last))
     assert content(source.target, "a") == "new"
     first.commit(source.target, last.generation)
@@ -199,7 +199,7 @@ def test_held_mount_is_detached_with_its_holders(source: Source) -> None:
     lazy, holders = client.unmount(source.target)
     assert lazy and [pid for pid, _ in holders] == [holder.pid] and "python" in holders[0][1]
     assert not source.mounted() and f"held by {holder.pid}" in source.log()
-    # A mount that comes next has nothing to do with the detached one.
+    # The next mount is independent of the detached one.
     client.mount(source.request(source.table({b"a": b"two"})))
     assert content(source.target, "a") == "two"
     assert holder.communicate("\n", timeout=LIMIT)[0] == "one\n"
@@ -232,5 +232,5 @@ def test_descriptors_do_not_leak(source: Source) -> None:
     before = held()
     for _ in range(20):
         cycle()
-    # Descriptors of processes that end at this moment come and go; a leak would be 20 of them.
+    # Descriptors of ending processes appear and disappear; a leak would be 20 of them.
     assert all(now < old + 10 for now, old in zip(held(), before, strict=True))

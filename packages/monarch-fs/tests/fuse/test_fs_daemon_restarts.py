@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(bool(problems()), reason=f"cannot mount: {problems()}"),
     pytest.mark.skipif(not can_resume(), reason="the kernel is older than 6.9: it cannot send requests again"),
 ]
-# For each line of input: reads all files in pieces past the page cache, some times, and prints one line.
+# For each line of input: reads all files in pieces without the page cache, several times, and prints one line.
 _READER = """
 import hashlib, os, sys
 t, want = sys.argv[1], sys.argv[2].split(',')
@@ -138,10 +138,10 @@ def test_aborted_connection_is_mounted_anew(source: Source) -> None:
     client = source.client()
     client.mount(source.request(source.table({b"a": b"one"})))
     before = client.status(source.target).server
-    # MNT_FORCE aborts the connection, and does not unmount what is in use.
+    # MNT_FORCE aborts the connection, and does not unmount a mount in use.
     held = os.open(source.target, os.O_RDONLY)
     assert ctypes.CDLL(None).umount2(os.fsencode(source.target), 1) == -1
-    # The daemon notices it before it answers, or the old server has answered before it ended.
+    # The daemon notices it before it answers, or the old server answered before it ended.
     status = client.status(source.target)
     if status.server == before:
         _await_end(before, lambda: None)
@@ -154,7 +154,7 @@ def test_crashing_servers_do_not_crash_forever(source: Source) -> None:
     client = source.client()
     client.mount(source.request(source.table({b"a": b"one"})))
     status = client.status(source.target)
-    # No server can restore such a state; the mount is made anew from its table.
+    # No server can restore such a state; the mount is created again from its table.
     for saved in next((source.folder / "home" / "fs").glob("daemon-*/m/*")).joinpath("state").iterdir():
         saved.write_bytes(b"damaged")
     _killed(status.server)
@@ -185,7 +185,7 @@ def test_killed_client_releases_its_mount(source: Source) -> None:
     )
     assert process.stdout is not None and int(process.stdout.readline()) == keeper.daemon_pid
     assert source.mounted()
-    # The next client takes the mount over within the grace: it is the same server.
+    # The next client takes over the mount within the grace period: it is the same server.
     server = _server(source)
     process.kill()
     process.communicate()
@@ -213,7 +213,7 @@ def _await_end(pid: int, action: Callable[[], object]) -> None:
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
-        # It has ended already.
+        # The process has already ended.
         action()
         return
     try:
@@ -229,7 +229,7 @@ def test_mount_without_clients_and_daemon_ends(source: Source) -> None:
     server = client.status(source.target).server
 
     def kill() -> None:
-        # Closed without giving the mount up, as by SIGKILL.
+        # Closed without releasing the mount, as after SIGKILL.
         with client._lock:
             client._mounts.clear()
         daemon = client.daemon_pid

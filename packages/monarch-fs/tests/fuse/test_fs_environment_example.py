@@ -12,7 +12,7 @@ import pytest
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "remote_environment.py"
 
 
-@pytest.mark.timeout(120)  # of which the package index may be most
+@pytest.mark.timeout(120)  # most of which the package index may take
 def test_three_hosts_import_numpy_from_the_mount(tmp_path: Path) -> None:
     argv = [sys.executable, "-W", "error", str(EXAMPLE)]
     ran = subprocess.run(argv, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -118,7 +118,7 @@ def test_a_mount_server_that_is_replaced_has_a_row(source: Path, tmp_path: Path,
         mounted.status().get()
         assert observer.row(target, "takeover")["detail"].startswith(f"the mount server {pid} was replaced by ")
         assert not observer.of(target, "error")
-        # The numbers of the next server begin anew.
+        # The numbers of the next server start again.
         os.unlink(source / "other")
         subprocess.run(["cat", f"{target}/other"], check=False, capture_output=True, timeout=LIMIT)
         mounted.status().get()

@@ -236,7 +236,7 @@ def test_a_large_file_has_its_bytes_for_several_readers(remote: Path, local: str
 def test_a_mapped_file_is_read_by_the_client_itself(remote: Path, local: str) -> None:
     (remote / "weights").write_bytes(bytes(range(256)) * 4096)
     with gather(this_host(), str(remote), local):
-        # A page fault holds the interpreter lock: nothing of this process may be needed to answer it.
+        # A page fault holds the interpreter lock: the answer must not need this process.
         with open(f"{local}/weights", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             assert mapped[1_000_000] == 1_000_000 % 256
         assert os.listdir(local) == ["logs", "weights"]
@@ -336,7 +336,7 @@ def test_a_bridge_that_is_killed_is_replaced(remote: Path, local: str, with_serv
     with gather(this_host(), str(remote), local) as view:
         bridge, server = service(this_host(), "gather").pid.call_one().get(), view.server_pid()
         if with_server:
-            # The bridge must not start another one meanwhile.
+            # The bridge must not start another one in the meantime.
             os.kill(bridge, signal.SIGSTOP)
             os.kill(server, signal.SIGKILL)
         os.kill(bridge, signal.SIGKILL)
@@ -357,7 +357,7 @@ def test_a_close_needs_no_bridge(remote: Path, local: str, monkeypatch: pytest.M
         assert not os.path.ismount(local) and not os.path.exists(local)
     finally:
         os.kill(bridge, signal.SIGCONT)
-    # It is as before for the next view.
+    # The directory is unchanged for the next view.
     with gather(this_host(), str(remote), local):
         assert read("print(os.listdir(t))", local) == "['logs']"
 
@@ -429,7 +429,7 @@ def test_a_file_is_shown_at_the_mount_point(remote: Path, local: str) -> None:
         with log.open("a") as file:
             file.write("second\n")
         read("until(lambda: open(t).read() == 'first\\nsecond\\n')", local)
-        # The file that has the name is shown, also right after a rotation.
+        # The file that currently has the name is shown, even directly after a rotation.
         log.rename(f"{log}.1")
         log.write_text("new\n")
         read("until(lambda: open(t).read() == 'new\\n')", local)

@@ -64,7 +64,7 @@ def test_hosts_of_a_machine_have_own_mount_points(source: Path, tmp_path: Path) 
             handler.refresh()
             assert [content(f"{place}/file") for place in places] == ["second"] * 2
         assert [os.path.ismount(place) for place in places] == [False] * 2
-        # A host alone has no coordinates.
+        # A single host has no coordinates.
         with mount(hosts.slice(hosts=1), source, f"{tmp_path}/of$SUBDIR"):
             assert content(f"{tmp_path}/of/file") == "second"
 
@@ -109,7 +109,7 @@ def test_all_bytes_come_though_the_service_is_killed(source: Path, tmp_path: Pat
     (source / "large").write_bytes(os.urandom(1 << 20))
     with mount(this_host(), source, str(tmp_path / "mounted"), pyc="as-is", fetch="demand") as mounted:
         [pid] = service_processes()
-        # A stopped service answers nothing: its death meets the call, or comes before it.
+        # A stopped service does not answer: it dies during the call, or before it.
         os.kill(pid, signal.SIGSTOP if is_asked else signal.SIGKILL)
         done = mounted.complete()
         if is_asked:

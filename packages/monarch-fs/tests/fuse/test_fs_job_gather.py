@@ -99,7 +99,7 @@ def test_verb_shows_one_mesh_and_refuses_another_view_in_its_place(place: Place)
 
 def test_view_that_was_unmounted_by_hand_is_mounted_by_the_next_script(place: Place) -> None:
     place.script(workers=1)
-    # A script that finds the view leaves it as it is.
+    # A script that finds the view does not change it.
     place.script(workers=1)
     assert place.read("print(os.listdir(t))") == "['hosts_0']"
     place.run("umount", str(place.local))
@@ -151,7 +151,7 @@ def test_host_that_was_silent_is_served_again(place: Place, tmp_path: Path) -> N
     (source / "a.txt").write_text("two")
     assert place.verb("refresh").startswith(f"{target}: ")
     assert place.run("cat", str(target / "a.txt")) == "two"
-    # The keeper that follows shows the view of all hosts again.
+    # The next keeper shows the view of all hosts again.
     place.read(SHOWN_AGAIN)
     assert {row["state"] for row in json.loads(place.verb("mounts", "--json"))} == {"running"}
 

@@ -98,7 +98,7 @@ class Place:
         return self.run(sys.executable, "-P", "-c", "from monarch.extension.cli import main; main()", *arguments)
 
     def shown(self) -> str:
-        # Another process: a read of a mount whose server is gone must not hold this one.
+        # In another process: a read of a mount without a server must not block this one.
         return self.run("cat", str(self.target / "a.txt"))
 
 
@@ -143,15 +143,15 @@ def test_mounts_come_back_when_the_keeper_was_killed(tmp_path: Path) -> None:
         (place.source / "a.txt").write_text("two")
         assert place.verb("refresh", other).startswith(f"{other}: ")
         assert place.run("cat", f"{other}/a.txt") == "two"
-        # The verb waits for the mount that the keeper makes again.
+        # The command waits for the mount that the keeper restores.
         assert place.verb("refresh", str(place.target)).startswith(f"{place.target}: ")
         assert place.shown() == "two"
-        # The service of the killed keeper uses the mount too, until its lease is over.
+        # The service of the killed keeper also uses the mount, until its lease ends.
         assert place.verb("umount", other) == f"{other} is unmounted\n"
         assert not is_mounted(other)
     finally:
         place.verb("kill")
-    # The other mount has a grace when the services of the killed keeper end with the hosts.
+    # The other mount has a grace period when the services of the killed keeper end with the hosts.
     with open("/proc/self/mounts") as f:
         changed = select.poll()
         changed.register(f, select.POLLPRI)

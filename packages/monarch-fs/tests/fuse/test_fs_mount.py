@@ -78,7 +78,7 @@ with gather(this_host(), source, target):
 
 
 def test_packages_found_by_sys_path_suffice(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A daemon of its own, which is started by a process that was started like this.
+    # The test has its own daemon, started by a process in this environment.
     monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "home"))
     assert run_bare(BARE, str(source), str(tmp_path / "shown")) == "VALUE = 1\n" * 2
 
@@ -129,7 +129,7 @@ def test_patterns_of_a_prefetch_are_those_of_exclude(source: Path, target: str) 
         before = mounted.status().get().hosts[0].bytes_held
         mounted.prefetch("package/").get()
         assert mounted.status().get().hosts[0].bytes_held >= before + 64
-        # It does not need the source any more.
+        # The source is no longer needed.
         (source / "package" / "below" / "data").unlink()
         assert len(read(CONTENT, f"{target}/package/below/data")) == 64
 
@@ -186,7 +186,7 @@ def test_a_store_in_memory(source: Path, target: str, monkeypatch: pytest.Monkey
 
 
 def test_files_that_changed_since_the_index_are_named(source: Path, target: str) -> None:
-    # A content that no store has.
+    # A content that is in no store.
     (source / "package" / "module.py").write_text(f"VALUE = '{secrets.token_hex()}'\n")
     with mount(this_host(), source, target, pyc="as-is", fetch="demand") as mounted:
         (source / "package" / "module.py").write_text("VALUE = 3\n")
@@ -318,7 +318,7 @@ def test_push_to_a_mount_names_the_reason(source: Path, target: str, tmp_path: P
     other = tmp_path / "other"
     (other / "d").mkdir(parents=True)
     (other / "new").write_text("x")
-    # Another process: a service that is started here has its store until the last test.
+    # In another process: a service of this process has its store until the last test.
     assert "Read-only file system" in read(PUSHED, source, target, other)
 
 

@@ -50,7 +50,7 @@ def test_mount_is_reported_while_it_lives_and_at_its_end(tmp_path: Path) -> None
     try:
         mounted = mount(this_host(), source, target, pyc="as-is", fetch="all")
         mounted.ready.get()
-        # Each status is a look, also of a service that ran before this observer.
+        # Each status causes a look, also in a service that is older than this observer.
         while not rows.rows:
             mounted.status().get()
         live = rows.until(lambda row: row["state"] == "live")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("back_end")
 
 NAMES = ["a", "b", "c", "d", "e\udcff"]
 
-# Prints all that can be seen below a directory.
+# Prints everything visible below a directory.
 DUMP = """
 import hashlib, json, os, stat, sys
 top, names = sys.argv[1], sys.argv[2:]
@@ -74,7 +74,7 @@ def edit(source: Path, random: Random) -> None:
         case _:
             pass
     if random.random() < 0.3:
-        # As by a tool that restores times: the listing changes, the time of the directory does not.
+        # As after a tool that restores times: the listing changes, the time of the directory does not.
         os.utime(parent, ns=(before.st_mtime_ns, before.st_mtime_ns))
 
 
@@ -98,7 +98,7 @@ def test_mount_equals_its_directory_over_refreshes(tmp_path: Path, seed: int) ->
         assert shown(mount.target) == shown(source)
 
 
-# Holds what it has opened, and looks again after a line on its input.
+# Keeps its open files, and prints the state again after a line of input.
 HOLDER = """
 import mmap, os, sys
 os.chdir(sys.argv[1] + "/d/e")
@@ -139,7 +139,8 @@ def test_open_files_and_directories_outlive_a_refresh(tmp_path: Path, restart: b
         assert lines[2] == "True new", text
 
 
-# Opens files at random. Each generation has its number in every line of every file; a shared counter has the highest that any reader saw.
+# Opens files at random. Each generation has its number in every line of every file; a shared counter has the highest number that any reader
+# found.
 OPENER = """
 import mmap, os, random, struct, sys
 top, shared, count = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -87,7 +87,7 @@ def test_the_end_of_a_mount_leaves_the_one_of_another_host(tmp_path: Path) -> No
         first.ready.get(timeout=25)
         with mount(hosts.slice(hosts=1), source, target) as second:
             first.close().get(timeout=25)
-            # What the other host has at that path, as a process there sees it.
+            # The content at that path on the other host, as seen by a process there.
             argv = ["nsenter", f"--mount=/proc/{workers[1].pid}/ns/mnt", "cat", f"{target}/file"]
             shown = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=20)
             assert (shown.stdout, shown.stderr) == ("content", "")

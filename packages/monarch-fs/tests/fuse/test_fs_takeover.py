@@ -51,7 +51,7 @@ def test_server_killed_before_it_initialised_is_replaced(tmp_path: Path) -> None
         server.send("stop")
         # The process ends with or before the thread that acknowledges the command.
         assert "ended" in (server.line(), server.line())
-        # Requests wait for the next server, which begins without a look-up of its own.
+        # Requests wait for the next server, which starts without sending a look-up.
         waiting = reader("print(open(t + '/small').read())", target)
         mount.serve("resumed")
         assert waiting.communicate(timeout=LIMIT)[0] == "hello\n"
@@ -90,7 +90,7 @@ def test_killed_reader_leaves_at_once(tmp_path: Path) -> None:
         for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
             waiting = _open_reader(mount.target, "import signal; signal.signal(2, signal.SIG_DFL)\n" + _STUCK)
             if number == signal.SIGKILL:
-                # Later readers wait for the same page, without a request of their own.
+                # Later readers wait for the same page, without their own request.
                 assert server.line() == "waits"
             waiting.send_signal(number)
             assert waiting.wait(LIMIT) == -number

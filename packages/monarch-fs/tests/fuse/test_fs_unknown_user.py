@@ -49,8 +49,8 @@ def test_the_preflight_names_what_the_user_lacks(tmp_path: Path, own: Path, has_
     environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "MONARCH_HOME")}
     if has_home:
         environment["HOME"] = str(own)
-    # The mount namespace of the test has a device that is open to all.
-    # The interpreter may lie in a folder of root; to read it is all that the other user keeps of root's rights.
+    # The mount namespace of the test has a device that is open to all users. The interpreter may be in a folder of root; the other user
+    # keeps only the right of root to read it.
     script = 'mknod "$0" c 10 229 && chmod 666 "$0" && mount --bind "$0" /dev/fuse && exec "$@"'
     rights = [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
     argv = ["unshare", "-m", "sh", "-c", script, str(tmp_path / "device")]
@@ -64,5 +64,5 @@ def test_the_preflight_names_what_the_user_lacks(tmp_path: Path, own: Path, has_
     else:
         [line] = at_home
         assert line.startswith(f"the user {USER} has no home directory") and "(set MONARCH_HOME to a directory that" in line
-    # No directory with the name of a tilde.
+    # There is no directory with the name of a tilde.
     assert sorted(os.listdir(own)) == ([".monarch"] if has_home else []) + ["source"]

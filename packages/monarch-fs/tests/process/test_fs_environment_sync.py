@@ -90,17 +90,17 @@ def test_procs_run_in_the_synced_environment(environment: Path, capfd: pytest.Ca
             place = f"{values['workspace']}/.environment"
             assert (values["prefix"], values["text"], values["place"]) == (place, "first", place)
             assert values["file"].startswith(f"{place}/lib/")
-        # One file is edited: it alone is sent, and written on each of the two hosts.
+        # One file is edited: only this file is sent, and written on each of the two hosts.
         edited = f"TEXT, PLACE = 'second', {str(environment)!r}\n"
         (packages(environment) / "greeting.py").write_text(edited)
         sync(hosts, environment)
-        # A host that does not answer for a moment is passed: the client sends a content at most twice.
+        # A host that does not answer for a moment is skipped: the client sends a content at most twice.
         said = capfd.readouterr().out
         assert any(f".environment: 2 files written, {size} B to 2 hosts" in said for size in (len(edited), 2 * len(edited))), said
         assert [values["text"] for values in look(hosts, name="again")] == ["second"] * 2
         sync(hosts, environment)
         assert ".environment: 0 files written, 0 B to 2 hosts" in capfd.readouterr().out
-        # What the environment has no more goes.
+        # Files that were removed from the environment are removed on the hosts.
         (environment / "bin" / "greet").unlink()
         sync(hosts, environment)
         assert not (Path(found[0]["prefix"]) / "bin" / "greet").exists()
@@ -141,7 +141,7 @@ def test_failing_host_does_not_lose_the_environment_of_the_others(environment: P
     with local_hosts(2) as hosts:
         sync(hosts, environment)
         found = look(hosts)
-        # What is in the way on one host: a file in the place of the environment.
+        # An obstacle on one host: a file at the place of the environment.
         shutil.rmtree(found[1]["prefix"])
         Path(found[1]["prefix"]).write_text("in the way")
         (packages(environment) / "greeting.py").write_text("TEXT, PLACE = 'second', ''\n")
@@ -159,7 +159,7 @@ def test_interpreter_that_was_never_synced_is_named() -> None:
 
 
 def test_host_killed_during_a_sync_is_named_and_the_others_have_the_environment(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The procs of the sync on that host are lost with it: the test goes on.
+    # The procs of the sync on that host are lost with it: the test continues.
     monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)  # pyright: ignore
     (environment / "large").write_bytes(os.urandom(12 << 20))
     with local_hosts(2) as hosts:

@@ -26,7 +26,7 @@ from monarch.fs._store.store import Store
 TREE = "0123456789abcdef"
 
 
-# What an upstream answers that does not keep to the protocol.
+# Answers of an upstream that violates the protocol.
 HOSTILE: dict[str, Callable[[ChunkRequest], bytes]] = {
     "nothing": lambda _: encode_answer(ChunkAnswer({}, {})),
     "garbage": lambda _: b"\xff" * 50,
@@ -87,7 +87,7 @@ class HostService(Actor):
 
     @endpoint
     async def begin(self, ids: list[bytes]) -> None:
-        # An endpoint that waits would delay those after it.
+        # A waiting endpoint would delay the following ones.
         self.begun = self.exchange.fetch(TREE, ids)
 
     @endpoint
@@ -126,7 +126,7 @@ class Procs:
     """Procs with an exchange each, joined to a tree below an origin of this process."""
 
     def __init__(self, count: int, folder: Path, fanout: int = 1, limit: int = 1 << 30) -> None:
-        # A mesh for each: one that is killed ends no other.
+        # One mesh per host: killing one does not end the others.
         self.meshes: list[ProcMesh] = [this_host().spawn_procs(name=f"host{rank}") for rank in range(count)]
         self.services = [mesh.spawn("service", HostService, str(folder), limit) for mesh in self.meshes]
         self.peers = [service.peer.call_one().get() for service in self.services]
@@ -173,7 +173,7 @@ def test_chunks_go_down_a_chain(four: Procs) -> None:
         counters = service.counters.call_one().get()
         assert (counters["bytes_from_client"], counters["bytes_from_hosts"]) == ((total, 0) if rank == 0 else (0, total))
         assert counters["refused"] == counters["repairs"] == 0
-    # All is here: nothing is asked.
+    # All contents are here: nothing is requested.
     four.origin.withdraw(TREE)
     assert four.services[3].fetch.call_one(ids).get() == ({}, {}, 0)
 
@@ -260,7 +260,7 @@ def test_changed_file_fails_with_its_reason(four: Procs) -> None:
     ids = [*source.contents, b"?" * 32]
     failed, _, _ = four.services[3].fetch.call_one(ids, True).get()
     assert failed == {b"?" * 32: "it has changed"}
-    # Each host has it from the client itself, and asks it once.
+    # Each host gets it from the client itself, and requests it once.
     assert source.reads.count(b"?" * 32) == 4
 
 
@@ -309,7 +309,7 @@ def test_tree_that_was_not_joined_is_refused(four: Procs, tmp_path: Path) -> Non
     exchange = Exchange(store)
     with pytest.raises(LookupError, match="another"):
         exchange.fetch("another", ids)
-    # The chunk is there, and this tree is not.
+    # The host has the chunk, but not this tree.
     exchange.join("another", [four.peers[0]])
     found = exchange.fetch("another", ids).get()
     assert list(found.failed) == ids and not store.has(ids[0])
@@ -320,7 +320,7 @@ def test_tree_that_was_not_joined_is_refused(four: Procs, tmp_path: Path) -> Non
 
 
 def test_host_that_joins_after_it_was_asked_spares_the_client(four: Procs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The order of a push reaches a child before its parent. A machine that stands still for a moment changes nothing here.
+    # The order of a push reaches a child before its parent. A machine that is suspended for a moment changes nothing here.
     monkeypatch.setattr("monarch.fs._relay.relay.KEEPALIVE", 20.0)
     monkeypatch.setattr("monarch.fs._relay.relay.SILENCE", 30.0)
     source = noise(3, 5000)
@@ -330,14 +330,14 @@ def test_host_that_joins_after_it_was_asked_spares_the_client(four: Procs, tmp_p
     parent, child = (Exchange(store) for store in stores)
     child.join(TREE, [parent.peer(), four.origin.peer()])
     fetch = child.fetch(TREE, ids)
-    while child.counters()["requests"] < 1:  # polls: a request that was sent has no event
+    while child.counters()["requests"] < 1:  # polls: there is no event for a sent request
         time.sleep(0.002)  # sleeps: between two looks
     with pytest.raises(TimeoutError):
         fetch.get(timeout=0.2)
     parent.join(TREE, [four.origin.peer()])
     assert fetch.get(timeout=20).failed == {}
     assert (child.counters()["bytes_from_client"], four.origin.bytes_sent(TREE)) == (0, 15_000)
-    # The tree that it has left is refused at once: the limit above would end the test.
+    # A request for the tree that it left is refused at once: the limit above would end the test.
     parent.leave(TREE)
     child.join(TREE, [parent.peer()])
     assert list(child.fetch(TREE, [b"?" * 32]).get(timeout=15).failed) == [b"?" * 32]

@@ -85,7 +85,7 @@ def test_bridge_does_not_wait_for_a_silent_host() -> None:
     try:
         found: Queue[memoryview | None] = Queue()
         read_slot(handle, SMALLEST, found.put)
-        # The call has returned before the time of the read is over.
+        # The call has returned before the end of the time of the read.
         assert found.empty()
         assert found.get(timeout=30) is None
     finally:
@@ -102,7 +102,7 @@ def test_answer_names_its_slot(slots: Slots, tmp_path: Path) -> None:
         assert decode(answer(server, body, slots)).blob == b"y" * SMALLEST
         found = decode(answer(server, body | {"slot": 2}, slots))
         assert found.body["size"] == SMALLEST and read(found.blob, SMALLEST) == b"y" * SMALLEST
-        # A file that has shrunk has few bytes left: they are in the answer.
+        # A truncated file has few bytes left: they are in the answer.
         os.truncate(tmp_path / "large", 3)
         assert decode(answer(server, body | {"slot": 2}, slots)).blob == b"yyy"
     finally:
@@ -131,17 +131,17 @@ def test_slot_that_cannot_be_read_is_asked_for_again_with_its_bytes(monkeypatch:
     bridge._answered(host, host.epoch, 7, encode({"attr": [0] * 7, "size": SMALLEST}, b"handle"))
     bridge._events.popleft()()
     assert "slot" not in sent[1] and sent[1]["op"] == "read" and 7 in host.pending
-    # The host may write to the slot still.
+    # The host may still write to the slot.
     assert slot not in host.slots
     bridge._answered(host, host.epoch, 7, encode({"attr": [0] * 7}, b"z" * SMALLEST))
     assert not host.pending and not host.taken
-    # An answer that is malformed is left to the server, which refuses it.
+    # A malformed answer is passed to the server, which refuses it.
     bridge._take({"call": 9, "host": 0}, encode({"op": "read", "path": "f", "file": [1, 2], "offset": 0, "size": SMALLEST}))
     for malformed in (b"", b"\xff", b"[" * 100_000, b"[]"):
         host.pending[9], host.taken[9] = (0.0, b""), 0
         bridge._answered(host, host.epoch, 9, malformed)
         assert 9 not in host.pending
-    # An answer for an earlier server is dropped: its calls have the numbers of others.
+    # An answer for an earlier server is dropped: its calls have the same numbers as others.
     bridge._pulled(host, host.epoch, -1, 8, b"", 0, {"size": 1}, memoryview(b"z"))
     theirs.close()
     bridge._channel.close()

@@ -117,7 +117,7 @@ def test_tables_follow_the_directory(rounds: list[list[tuple[int, str, str, byte
             _edit(top, edits)
             scan = index.scan()
             _verify(index, scan, top)
-            # A process that starts with the cache file finds the same.
+            # A process that starts with the cache file has the same result.
             assert _index(top, cache).scan().table == scan.table
             assert _index(top, Path(folder, "none")).scan().table == scan.table
             assert index.scan().table == scan.table
@@ -183,7 +183,7 @@ def test_user_attributes_are_kept(tmp_path: Path) -> None:
     assert {path: table.node(number).xattrs for path, number in table.walk()} == dict.fromkeys(
         (b"", b"directory", b"file"), ((b"user.a", b""), (b"user.b", b"2"))
     )
-    # A directory's change of attributes is in no listing.
+    # A change of the attributes of a directory is not in any listing.
     os.setxattr(top / "directory", "user.a", b"new")
     os.removexattr(top / "file", "user.b")
     table = index.scan().table
@@ -460,7 +460,7 @@ def test_few_contents_are_found_without_an_index_of_all(tmp_path: Path) -> None:
     ids = {name: blake3(text) for name, text in texts.items()}
     assert index.read([ids["d1/f4"], ids["d0/f3"]]) == [texts["d1/f4"], texts["d0/f3"]]
     assert not index._located
-    # Of the last two scans, also where the file has moved.
+    # The places in the last two scans, even if the file was moved.
     (source / "d1/f4").rename(source / "moved")
     (source / "d0/f3").unlink()
     index.scan()

@@ -9,7 +9,7 @@ import pytest
 
 from monarch.fs._kernel.interposer import SOURCE
 
-# What of libfuse the interposer and the program use. A call of the library goes to the functions that it was given.
+# The functions of libfuse that the interposer and the program use. Calls of the library reach the functions given to it.
 LIBRARY = """
 #define _GNU_SOURCE
 #define FUSE_USE_VERSION 314
@@ -59,7 +59,7 @@ int main(void) {
     return 0;
 }
 """
-# The headers of libfuse 3.17 and later, as far as they differ: a macro, and a function in the place of another one.
+# The differences in the headers of libfuse 3.17 and later: a macro, and a function that replaces another one.
 HEADER = """
 #include_next <fuse3/fuse_lowlevel.h>
 struct libfuse_version;

@@ -104,7 +104,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
 def test_large_contents_are_lent(pair: Pair) -> None:
     failed, held, counters = pair.child.fetch.call_one(IDS).get()
     assert not failed and held == len(IDS) and counters["bytes_from_hosts"] == len(IDS) << 20 and not counters["repairs"]
-    # By the parent to its child, and by this process to the parent, once.
+    # By the parent to its child, and by this process to the parent, once each.
     assert pair.parent.offered.call_one().get() == len(IDS)
     assert len(pair.origin._offers._offered) == len(IDS)
     assert pair.origin.bytes_sent(TREE) == len(IDS) << 20
@@ -190,7 +190,7 @@ def test_a_process_that_is_stopped_keeps_no_other_read_waiting(monkeypatch: pyte
     puller.read("other", b"other", 4, lambda content: found.put(content and bytes(content)))
     assert found.get(timeout=10) == b"text"
     assert len(started) == 9 and b"stopped urgent" not in started
-    # The next one that may begin is the urgent one.
+    # The next one to start is the urgent one.
     pending[0].set_exception(OSError("it has ended"))
     assert found.get(timeout=10) is None
     assert has_begun.wait(10) and started[-1] == b"stopped urgent"
@@ -201,7 +201,7 @@ def test_a_process_that_is_stopped_keeps_no_other_read_waiting(monkeypatch: pyte
 def test_many_handles_of_no_use_fail_one_after_another() -> None:
     puller, found = Puller(), list[memoryview | None]()
     with puller._lock:
-        # All are there before the first one begins.
+        # All are present before the first one starts.
         puller._beginning.add("upstream")
     for _ in range(5000):
         puller.read("upstream", b"no handle", 4, found.append)
@@ -230,7 +230,7 @@ def test_contents_that_came_last_are_kept_once() -> None:
     pulled = Pulled(2, lambda content: given.append(bytes(content)))
     for name in (b"a", b"b", b"a", b"c"):
         pulled.keep(name, memoryview(name * 2))
-    # The second "a" takes the place of the first, and "b" was the oldest.
+    # The second "a" replaces the first, and "b" was the oldest.
     assert given == [b"aa", b"bb"]
     assert bytes(pulled.take(b"a") or b"") == b"aa" and pulled.take(b"a") is None
     pulled.clear()

@@ -108,7 +108,7 @@ def test_client_killed_during_a_push_leaves_whole_files(path: list[str], source:
         done = subprocess.run(argv, timeout=25, capture_output=True, text=True)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert (target / "large").read_bytes() == b"old" and (target / "more").exists()
-        # The next client's push waits for the end of that one, and repairs.
+        # The push of the next client waits for the end of that one, and repairs its result.
         push(hosts, source, f"{shared}/code", delete=True, gitignore=False).get(timeout=25)
         assert content(target) == content(source)
 

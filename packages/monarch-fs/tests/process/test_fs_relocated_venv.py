@@ -46,7 +46,7 @@ def environment(tmp_path: Path) -> Path:
             archive.writestr(member, text)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", made / "bin" / "python"]
     run(*pip, "install", "-q", "--no-index", "--no-deps", wheel)
-    # A package that is worked on within the environment, and one outside of it.
+    # An editable package within the environment, and one outside of it.
     (made / "src").mkdir()
     (made / "src" / "edited.py").write_text("PLACE = __file__\n")
     (packages(made) / "edited.pth").write_text(f"{made}/src\n/usr/share/outside\n")
@@ -77,11 +77,11 @@ def test_venv_works_where_it_was_pushed(environment: Path, tmp_path: Path, name:
         str(target),
     ]
     assert (os.readlink(target / "bin" / "absolute"), os.readlink(target / "etc")) == (f"{target}/bin/greet", "/etc")
-    # The wheel was outside of the environment: where it came from stays.
+    # The wheel was outside of the environment: its origin remains unchanged.
     origin = json.loads((packages(target) / "greeting-1.0.dist-info" / "direct_url.json").read_text())
     assert origin["url"].endswith("/greeting-1.0-py3-none-any.whl")
     assert str(environment).encode() not in b"".join(file.read_bytes() for file in target.rglob("*") if is_text(file))
-    # The record of pip has relative paths: what it has installed can be found and removed.
+    # The record of pip has relative paths: its packages can be found and removed.
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", target / "bin" / "python"]
     run(*pip, "uninstall", "-q", "-y", "greeting")
     assert not (target / "bin" / "greet").exists() and not (packages(target) / "greeting").exists()

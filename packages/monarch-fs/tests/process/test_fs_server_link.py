@@ -16,7 +16,7 @@ from monarch.fs._daemon import daemon_folder
 from monarch.fs._daemon.mount_record import SOCKET
 from monarch.fs._daemon.server_link import ServerLink, is_running
 
-# The first thread ends and another one does not: the state of a killed process of which a thread waits in the kernel.
+# The first thread ends and another one does not: the state of a killed process with a thread that waits in the kernel.
 _HALF_ENDED = """
 import ctypes, threading
 threading.Thread(target=threading.Event().wait).start()
@@ -57,7 +57,7 @@ def ended(folder: Path, process: subprocess.Popen[str]) -> tuple[str, bool]:
 def test_killed_server_that_cannot_end_is_noticed(tmp_path: Path) -> None:
     process = started(_HALF_ENDED)
     assert ended(tmp_path, process) == (f"the mount server {process.pid} was killed", True)
-    # Its last thread was killed at the end; the descriptor of the loop that would have reaped it is gone.
+    # Its last thread was killed at the end; the descriptor of the loop that would have reaped it is closed.
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:  # polls: the kernel ends the process
         try:

@@ -82,7 +82,7 @@ def test_damaged_answers_are_read_or_refused(data: st.DataObject) -> None:
 
 def test_declared_size_bounds_decompression() -> None:
     raw = bytearray(encode_answer(ChunkAnswer({b"a" * 32: bytes(1 << 20)}, {}), compress=True))
-    # The size in the head is made smaller than that of the frame.
+    # The size in the head is smaller than that of the frame.
     raw[8:12] = (1000).to_bytes(4, "little")
     with pytest.raises(ChunkProtocolError):
         decode_answer(bytes(raw))

@@ -79,7 +79,7 @@ def test_refresh_and_umount_find_what_is_mounted(keeper: StandInKeeper) -> None:
     run(_cli.mount, "code", "/m")
     before = dict(keeper.kept)
     assert run(_cli.refresh, "/m") == (0, "/m: 2 changed, 9 bytes sent\n", "")
-    assert keeper.kept == before  # with the same configuration, else it would be mounted anew
+    assert keeper.kept == before  # with the same configuration, else it would be mounted again
     assert run(_cli.refresh, "/other") == (1, "", "Error: nothing is mounted at /other\n")
     assert run(_cli.umount, "/other")[0] == 1
     assert run(_cli.umount)[0] == run(_cli.umount, "/m", "--all")[0] == 2
@@ -89,7 +89,7 @@ def test_refresh_and_umount_find_what_is_mounted(keeper: StandInKeeper) -> None:
 
 def test_gather_is_kept_with_absolute_paths(keeper: StandInKeeper, tmp_path: Path) -> None:
     local = os.path.join(os.path.realpath(tmp_path), "here")
-    # The stand-in answers as for one mesh.
+    # The stand-in answers for one mesh.
     assert run(_cli.gather, "/logs", "here", "--mesh", "a") == (0, f"/logs is shown at {local}\n", "")
     assert keeper.kept == {("gather", local): {"remote": "/logs", "local": local, "meshes": ["a"]}}
     assert run(_cli.gather, "/logs", "here", "--mesh", "a")[0] == 0

@@ -135,7 +135,7 @@ def test_swapped_directory_never_leads_out(root: ConfinedRoot, tree: Path) -> No
     thread.start()
     seen: set[bytes] = set()
     try:
-        # On a busy machine the directory may be there in none of the first attempts.
+        # On a busy machine the directory may be missing in all of the first attempts.
         for attempt in count():
             if attempt >= 20_000 and seen:
                 break

@@ -136,7 +136,7 @@ def test_a_lost_host_stays_listed(root: Path) -> None:
 def test_a_name_of_another_kind_is_another_inode(view: View, root: Path) -> None:
     inode = view.inode("a/file")
     (root / "file").unlink()
-    # A file system gives the number of a file that is gone to the next one.
+    # A file system reuses the number of a removed file.
     (root / "file").symlink_to("elsewhere")
     found = view.find("a/file").attr
     assert found is not None and stat.S_ISLNK(found.mode) and found.inode != inode
@@ -164,7 +164,7 @@ def test_the_window_has_a_bound() -> None:
     assert window.after(0, 0) == 0
     assert [window.after(at, at) for at in range(1, 9)] == [1, 2, 4, 8, 16, 32, 32, 32]
     assert LARGEST_WINDOW == 32 * BLOCK
-    # The rest of a block that was read in part is no step ahead.
+    # The rest of a partly read block is not a step ahead.
     assert window.after(8, 8) == 32
     assert window.after(70, 70) == 0
 
@@ -237,7 +237,7 @@ def test_inodes_that_the_kernel_has_dropped_are_dropped(view: View, root: Path) 
     inode = view.inode("a/file")
     entries = cast("Generator[Entry]", done(view.tree.readdir(view.inode("a"), 0)))
     assert next(entries).name == b"file"
-    # The kernel had no room for it.
+    # The kernel had no room for the entry.
     entries.close()
     assert done(view.tree.attr(inode)).size == 7
     view.tree.forget(inode, 1)
@@ -256,13 +256,13 @@ def test_a_listing_goes_on_where_it_was_though_the_directory_changes(view: View,
     half, rest = entries[:3], {entry.name for entry in entries[3:]}
     (root / os.fsdecode(half[0].name)).unlink()
     (root / "a new one").touch()
-    # Another reader lists it from the begin.
+    # Another reader lists it from the start.
     assert len(names(view, directory)) == 7
     assert set(names(view, directory, half[-1].cookie)) == rest | {b"a new one"}
 
 
 def test_names_in_the_order_of_their_listing_are_asked_for_together(view: View, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Attributes get no older than they may in the time that a busy machine takes.
+    # On a busy machine, attributes must not expire during the test.
     monkeypatch.setattr("monarch.fs._gather.gathered_tree.VALID", 3600.0)
     for number in range(600):
         (root / f"n{number:03}").write_bytes(b"x" * number)
@@ -298,7 +298,7 @@ def test_names_that_were_reported_are_asked_for_again(view: View, root: Path) ->
     (root / "n2").unlink()
     view.tree.changed(0, [Changed(b"", b"n1", False), Changed(b"", b"n2", True)])
     assert [size(name) for name in found[1:]] == [3, 5, None, 3]
-    # An answer from before a report is not kept.
+    # An answer from before a report is dropped.
     found = names(view, parent)
     view.hosts.before = lambda body: view.tree.changed(0, [Changed(b"", b"n3", False)]) if body["op"] == "attrs" else None
     assert size(found[0]) == 7

@@ -149,7 +149,7 @@ class Cluster:
         before = int(host.shown or -1)
         fails = self.lossy and step.do in (Do.STAGE, Do.COMMIT, Do.OPEN) and self.random.random() < 0.25 / len(self.names)
         done = not fails and host.take(step)
-        # Never a step back, and nothing that was not decided.
+        # Never an earlier generation, and never an uncommitted one.
         assert host.shown in self.decided and int(host.shown or -1) >= before
         if step.do in (Do.STAGE, Do.COMMIT, Do.OPEN):
             self.answers.append((step, done))
@@ -184,7 +184,7 @@ class Cluster:
         self.client(self.rollout.lost(name))
 
     def recover(self) -> None:
-        # Answers of the service before are the caller's to drop.
+        # The caller drops answers of the earlier service.
         for name in sorted(self.down):
             self.down.discard(name)
             self.client(self.rollout.returned(name))
@@ -206,7 +206,7 @@ def test_hosts_agree_though_some_fail_and_are_lost(seed: int, hosts: int, rounds
                 assert cluster.hosts[name].shown == cluster.rollout.generation
         cluster.recover()
         cluster.settle()
-    # Both ends of a refresh were met.
+    # Both outcomes of a refresh have occurred.
     assert hosts > 5 or {outcome.committed for outcome in cluster.outcomes} == {True, False}
     cluster.lossy = False
     cluster.recover()

@@ -50,7 +50,7 @@ def test_host_without_a_heartbeat_is_lost_at_its_time(host: Observed) -> None:
     assert host.after(LOST_SECONDS - TICK_SECONDS) == [Action.PING]
     assert host.after(TICK_SECONDS) == [Action.LOSE, Action.SEARCH]
     assert host.health.lost == "no answer for 3 s" and not host.health.is_served
-    # No request is sent any more, and no host is lost twice.
+    # No further request is sent, and no host is lost twice.
     assert host.after(3 * PROBE_SECONDS) == []
 
 

@@ -79,7 +79,7 @@ def test_upstream_that_never_has_it_is_passed(urgent: bool, seconds: float) -> N
     now = pending(relay, "parent", urgent=urgent)
     assert seconds <= now < seconds + 2 * KEEPALIVE
     assert relay.withheld == [(TREE, "parent")]
-    # Others are asked first from now on.
+    # Others are asked first from here on.
     relay.want(TREE, [OTHER], "w", urgent=True)
     assert [upstream for _, upstream in asked(relay, now)] == ["client"]
 
@@ -106,7 +106,7 @@ def test_client_is_waited_for_without_limit() -> None:
 def test_hosts_are_asked_again_when_the_client_is_back() -> None:
     relay = relay_of("parent", "client")
     now = pending(relay, "parent")
-    # The client is cut off: that is why the parent had nothing.
+    # The connection to the client is cut: this is why the parent had nothing.
     relay.want(TREE, [OTHER], "w", urgent=True)
     assert [upstream for _, upstream in asked(relay, now + SILENCE)] == ["parent"]
     relay.heard("client", now + SILENCE)

@@ -139,7 +139,7 @@ def test_meshes_of_the_state_start_the_mounted_interpreter(source: Path) -> None
     assert list(offer.meshes) == ["a"]
     assert offer.meshes["a"]._executable == "/m/.venv/bin/python"
     assert keeper.served == [("mount", "/m", {"source": str(source), "target": "/m", "meshes": ["a"], "options": {"fetch": "all"}})]
-    # Another process finds the keeper that has it.
+    # Another process finds the keeper of the mount.
     assert feature.dump()["apply_id"] == "0" * 32
     with pytest.raises(ValueError, match="no mesh 'c' in this job, there is: a, b"):
         RemoteMountFeature(source, "/m", ["c"]).start(hosts)
@@ -174,7 +174,7 @@ def test_failed_mount_leaves_no_half_state() -> None:
     assert events[2:] == [("close", "a1"), ("close", "bad")] and not kept.busy()
     kept.start(meshes(a="a1"), config())
     events.clear()
-    # The mounts that there were stay.
+    # The existing mounts remain.
     with pytest.raises(OSError, match="no fuse"):
         kept.start(meshes(a="a1", b="bad"), config())
     assert ("close", "a1") not in events and kept.busy()

@@ -64,7 +64,7 @@ def config(*names: str) -> dict[str, Any]:
 def test_layout_is_that_of_the_job() -> None:
     assert KeptGather().start(meshes(a="a1"), config()) == {"local": {"a": "/here"}}
     assert KeptGather().start(meshes(a="a1", b="b1"), config()) == {"local": {"a": "/here/a", "b": "/here/b"}}
-    # One mesh of several has its directory too.
+    # One mesh of several also has its directory.
     assert KeptGather().start(meshes(a="a1", b="b1"), config("b")) == {"local": {"b": "/here/b"}}
     assert events == [("gather", found, "/logs", "/here") for found in ("a1", {"a": "a1", "b": "b1"}, {"b": "b1"})]
     with pytest.raises(ValueError, match="no mesh 'c' in this job, there is: a"):
@@ -121,7 +121,7 @@ def test_saved_feature_is_loaded_as_it_was() -> None:
     local = os.path.abspath("here")
     assert keeper.served == [("gather", local, {"remote": "/logs/$SUBDIR", "local": local, "meshes": ["a"]})]
     assert GatherMountFeature.load(json.loads(json.dumps(feature.dump()))).dump() == feature.dump()
-    # Another process finds the keeper that has it.
+    # Another process finds the keeper of the mount.
     assert feature.dump()["apply_id"] == "0" * 32
     with pytest.raises(ValueError, match="no mesh 'c' in this job, there is: a, b"):
         GatherMountFeature("/logs", "here", ["c"]).start(hosts)

@@ -20,7 +20,7 @@ def test_tasks_take_turns() -> None:
             async with lock:
                 turns.append(number)
                 await _after(0)
-                # No other task has had a turn meanwhile.
+                # No other task has run in the meantime.
                 assert turns[-1] == number
         if len(turns) == 15:
             ended.set_result(None)
@@ -53,7 +53,7 @@ def test_a_task_that_gives_up_its_turn_stops_no_other() -> None:
                 found.append("never")
         except InterruptedError:
             found.append("interrupted")
-        # It waits for something else when the lock is free.
+        # The task waits for something else when the lock is released.
         await _after(0.05)
         found.append("later")
         ended.set_result(None)

@@ -21,7 +21,7 @@ from monarch.fs._push.push_record import PushRecord
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user: root is needed")
 USER = 12345
 
-# Pushes as root once, so that all modules are loaded, and then as the user.
+# Pushes once as root, so that all modules are loaded, and then as the user.
 SCRIPT = """
 import json, os, sys
 sys.path[:0] = sys.argv[1].split(":")
@@ -78,7 +78,7 @@ def test_user_owns_what_is_pushed_as_the_user(source: Path, place: Path) -> None
     assert push_as_user(source, place / "first", target, target) == [[2, []], [0, []]]
     owners = {(found.lstat().st_uid, found.lstat().st_gid) for found in target.rglob("*")}
     assert owners == {(USER, USER)}
-    # A program that ran as root does not run as this user instead.
+    # A program with the set-user-id bit of root does not get that of this user.
     assert (target / "tool").stat().st_mode & 0o7777 == 0o755
     assert (place / "first" / "tool").stat().st_mode & 0o7777 == 0o6755
     assert (target / "folder").stat().st_mode & 0o7777 == 0o555 and (target / "folder" / "file").read_text() == "content"
@@ -92,7 +92,7 @@ def test_set_id_bits_are_left_out_unless_asked_for(source: Path, place: Path) ->
     assert pushed.push(target).written == 0
     pushed.push(target, set_id=True)
     assert (target / "tool").stat().st_mode & 0o7777 == 0o6755
-    # And go again.
+    # And removed again.
     pushed.push(target)
     assert (target / "tool").stat().st_mode & 0o7777 == 0o755
 
@@ -109,7 +109,7 @@ def test_directories_of_others_are_named(source: Path, place: Path) -> None:
     assert new == ["PermissionError", str(others / "new")]
     assert (own[0], {path for path, _, _ in own[1]}) == (0, {str(others / "folder"), str(others / "tool"), f"{others}/"})
     assert all(reason == "Operation not permitted" or "denied" in reason for _, _, reason in (*own[1], *part[1]))
-    # What is the user's own is written.
+    # Files that belong to the user are written.
     assert part[0] == 1 and {path for path, _, _ in part[1]} == {str(partly / "folder"), str(partly / "folder" / "file")}
     assert closed == ["PermissionError", str(place / "closed" / "target")]
     assert list(others.iterdir()) == [] and list((partly / "folder").iterdir()) == []
@@ -164,7 +164,7 @@ def test_pushes_into_one_target_follow_each_other(source: Path, tmp_path: Path) 
         (source / f"file {number}").write_text(f"one {number}")
         (other / f"file {number}").write_text(f"another {number}")
     trees = {name: PushedSource(folder) for name, folder in (("one", source), ("another", other))}
-    # A push that has begun to fetch holds the target until its end.
+    # A push that has started to fetch locks the target until its end.
     held, goes_on, ends = threading.Event(), threading.Event(), list[str]()
 
     def wait() -> None:

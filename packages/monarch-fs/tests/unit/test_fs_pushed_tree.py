@@ -110,7 +110,7 @@ def test_failed_push_removes_nothing(source: Path, tmp_path: Path) -> None:
     counts = pushed.push(target, delete=True)
     assert [failure.reason for failure in counts.failures] == ["the source left"] and counts.failures[0].path.startswith(str(target))
     assert (target / "more").exists() and counts.deleted == 0
-    # The others came.
+    # The others were written.
     assert counts.written == 5
 
 

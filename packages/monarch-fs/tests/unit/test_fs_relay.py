@@ -25,7 +25,7 @@ class Host:
         self.held: set[bytes] = set()
         self.failed: dict[bytes, FetchFailure] = {}
         self.state = "up"
-        # Contents that it has answered with.
+        # Contents in its answers.
         self.given = 0
         self.backlog: list[Callable[[], None]] = []
         self.alarm = float("inf")
@@ -97,7 +97,7 @@ class World:
         self.sent = dict.fromkeys(ids, 0)
         self.failing: dict[bytes, FetchFailure] = {}
         self.asks = 0
-        # When the last chunk has come to a host.
+        # The time at which a host got its last chunk.
         self.last = 0.0
         self._events: list[tuple[float, int, Host, Callable[[], None]]] = []
         self._numbers = count()
@@ -220,7 +220,7 @@ def test_stopped_parent_is_passed_and_may_return() -> None:
     world.resume(1)
     world.run()
     assert world.hosts[1].held == set(ids)
-    # It was not dropped: a later chunk comes from it.
+    # It was not dropped: a later chunk is from it.
     more = [b"m" * 32]
     world.sent[more[0]] = 0
     before = world.hosts[5].relay.repairs
@@ -235,7 +235,7 @@ def test_waiting_parent_is_not_left() -> None:
     world.hosts[0].state = "stopped"
     world.want_everywhere(ids)
     world.run(until=SILENCE * 0.9)
-    # Host 5 waits for host 1, which waits for host 0: host 1 answers that it has nothing yet.
+    # Host 5 waits for host 1, which waits for host 0: host 1 answers that it has no content yet.
     assert not world.hosts[5].held and world.hosts[5].relay.repairs == 0
     world.run(until=3 * SILENCE)
     assert all(host.held == set(ids) for host in world.hosts if host.rank) and world.hosts[5].relay.repairs == 0
@@ -248,7 +248,7 @@ def test_wrong_bytes_drop_their_sender() -> None:
     world.want_everywhere(ids)
     world.run()
     assert all(host.held == set(ids) for host in world.hosts)
-    # Its children, and no other host: the siblings have what they need from host 0.
+    # Its children, and no other host: the siblings get their contents from host 0.
     assert {host.rank: host.relay.refused for host in world.hosts if host.relay.refused} == dict.fromkeys((5, 6, 7, 8), 1)
 
 
@@ -260,7 +260,7 @@ def test_a_host_sends_a_piece_of_a_large_file_once() -> None:
     assert all(host.held == set(ids) for host in world.hosts)
     assert set(world.sent.values()) == {1}
     assert [host.given for host in world.hosts] == [len(ids)] * 1023 + [0]
-    # In simulated seconds: a message from each host to the next, and the pauses of those that wait for long.
+    # In simulated seconds: a message from each host to the next, and the pauses of hosts with long waits.
     assert world.last < 1024 * LATENCY + SILENCE
 
 
@@ -285,7 +285,7 @@ def test_a_read_of_a_large_file_goes_up_the_tree() -> None:
     last.settle()
     last.relay.want(TREE, ids[:1], "read", urgent=True)
     last.settle()
-    # Up the chain and down again a message takes two seconds.
+    # A message takes two seconds along the chain and back.
     world.run(until=1.0)
     assert last.held == set(ids[:1])
 
@@ -359,7 +359,7 @@ def test_request_before_the_tree_waits_for_it() -> None:
     assert [serving.early(key, TREE, at) for key, at in (("a", 0.0), ("b", 0.5))] == [True, True]
     assert serving.early("c", "other", 0.6)
     assert (serving.unjoined(KEEPALIVE - 0.01), serving.deadline()) == ([], KEEPALIVE)
-    # The oldest has waited long enough: its sender asks elsewhere.
+    # The oldest has reached the limit: its sender asks another host.
     assert serving.unjoined(KEEPALIVE) == ["a"]
     assert serving.joined(TREE) == ["b"] and serving.joined(TREE) == []
     assert serving.deadline() == 0.6 + KEEPALIVE

@@ -87,7 +87,7 @@ def test_binary_strings_are_padded() -> None:
 def test_longer_prefix_takes_the_placeholders_room() -> None:
     data = b"a\0/opt/old/lib" + bytes(8) + b"after"
     assert relocation(b"/opt/older", f=12).content(b"f", data) == (b"a\0/opt/older/lib" + bytes(6) + b"after", False)
-    # Without room nothing moves: neither beyond the placeholder nor over what follows.
+    # Without room nothing moves: neither beyond the placeholder nor over the following bytes.
     assert relocation(b"/opt/older", f=9).content(b"f", data) == (data, True)
     tight = b"a\0/opt/old/lib\0after"
     assert relocation(b"/opt/older", f=100).content(b"f", tight) == (tight, True)
@@ -110,7 +110,7 @@ def conda_prefix(top: Path, record: object) -> Path:
     (top / "bin" / "tool").write_text(f"#!{top}/bin/python\n")
     (top / "bin" / "program").write_bytes(b"\x7fELF\0" + os.fsencode(top) + b"/lib" + bytes(200) + b"end")
     (top / "bin" / "unknown").write_bytes(b"\x7fELF\0" + os.fsencode(top) + b"\0")
-    # Cached code is not reported: Python replaces the path in it as it loads it.
+    # Cached code is not reported: Python replaces the path in it when it loads it.
     (top / "bin" / "cached.pyc").write_bytes(b"\0" + os.fsencode(top) + b"/cached.py\0")
     (top / "lib").symlink_to(top / "bin")
     (top / "conda-meta" / "tool-1.0-0.json").write_text(json.dumps(record))
@@ -143,7 +143,7 @@ def test_conda_prefix_is_rewritten(tmp_path: Path) -> None:
     assert os.readlink(target / "lib") == str(target / "bin")
     again = pushed.push(target, relocation=moved, state=tmp_path / "state")
     assert (again.written, again.left, pushed.fetched) == (0, ["bin/unknown"], 0)
-    # Without the record what has the prefix is written again, and comes out the same.
+    # Without the record, files with the prefix are written again, with the same result.
     assert pushed.push(target, relocation=moved).left == ["bin/unknown"]
     assert (target / "bin" / "program").read_bytes() == program
 

@@ -72,7 +72,7 @@ def test_limit_holds_and_least_used_goes(store: Store) -> None:
     chunks = [content(number) for number in range(600)]
     for number, (id, data) in enumerate(chunks):
         assert store.put(id, data)
-        # In use all the time: each look marks its segment.
+        # Always in use: each look marks its segment.
         store._files.clear()  # pyright: ignore[reportPrivateUsage]
         assert store.read(chunks[0][0], 0, 10) == chunks[0][1][:10], number
     assert store.usage().bytes <= LIMIT
@@ -177,7 +177,7 @@ def test_full_disk_is_no_room(tmp_path: Path) -> None:
         assert stored[0] and not all(stored)
         found = [store.read(id, 0, 9999) for id, _ in chunks]
         assert all(read == data for read, (_, data), kept in zip(found, chunks, stored, strict=True) if kept and read is not None)
-        # A put that fails makes room for the next one: by how much it comes too late depends on the pages that the file system counts.
+        # A failed put makes room for the next one: how much too late depends on the pages that the file system counts.
         id, data = content(1000, 8000)
         assert store.put(id, data) or store.put(id, data)
         assert store.read(id, 0, 9999) == data
@@ -226,7 +226,7 @@ def test_killed_writers_leave_whole_contents(tmp_path: Path) -> None:
         for number in range(start + 1, start + 301):
             id, data = content(number, 24_000)
             assert store.read(id, 0, 30_000) == data
-    # The pins of the dead are void, and their segments are sealed: all can be removed.
+    # Pins of dead processes are void, and their segments are sealed: all can be removed.
     before = store.usage().bytes
     with store._exclusive():  # pyright: ignore[reportPrivateUsage]
         assert store._pins.pinned() == set()  # pyright: ignore[reportPrivateUsage]
@@ -276,7 +276,7 @@ def test_a_user_without_a_home_directory(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(FsError, match="has no home directory: HOME is not set") as caught:
         open_store()
     assert caught.value.hint == "set MONARCH_HOME to a directory that this user may write" and caught.value.hint in home_problem()
-    # An index is kept nowhere.
+    # No index is stored.
     assert not cache_folder.save(cache_folder.default_folder() / "x", b"") and not os.listdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert home_problem() == "" and store_folder().is_relative_to(tmp_path / ".monarch")

@@ -59,7 +59,7 @@ def test_a_content_that_is_being_written_while_its_segment_fills_is_kept(tmp_pat
         waiting = threads.submit(store.put, slow, slow_content)
         written.wait(10)
         assert all(store.put(id, content) for id, content in others)
-        # It has no record yet.
+        # The content has no record yet.
         assert not store.has(slow) and not Store(tmp_path, _LIMIT).has(slow)
         release.wait(10)
         assert waiting.result(10)
@@ -74,7 +74,7 @@ def test_a_full_disk_loses_one_content_and_no_other(tmp_path: Path, monkeypatch:
     store = Store(tmp_path, _LIMIT)
     contents = _contents(40)
     unlucky = contents[20][1]
-    # What is not in use would make room.
+    # Removing unused contents would make room.
     store.pin("tree", [id for id, _ in contents])
     write = SegmentWriter.write
 

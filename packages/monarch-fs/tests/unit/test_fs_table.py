@@ -232,7 +232,7 @@ def test_nodes_are_found_by_their_chunks() -> None:
     assert found([ids[3]]) == {b"b/f03", b"b/large", b"b/second"}
     # One place of each chunk is enough.
     assert found([ids[4]]) == {b"a/f04"}
-    # Bytes of two chunks beside each other are none.
+    # Bytes across two adjacent chunks are no chunk.
     assert found([ids[3][16:] + ids[4][:16]]) == set()
     assert found(ids) == {path for path, node in nodes.items() if isinstance(node, bytes) or node.kind is Kind.FILE}
     assert found([]) == set()
@@ -252,6 +252,6 @@ def test_search_for_chunks_goes_on_where_the_last_one_ended() -> None:
         assert sorted(id for _, _, id in found) == ids[at : at + 5]
         folders.append(start)
     assert folders == sorted(folders) and len(set(folders)) == 10
-    # From the end on the search begins anew; chunks that are nowhere end it too.
+    # From the end the search starts again; unknown chunks end it too.
     assert [id for _, _, id in table.chunk_places([ids[0]], start)[0]] == [ids[0]]
     assert table.chunk_places([b"\2" * 32], start)[0] == []

@@ -102,7 +102,7 @@ def test_every_reader_sees_one_generation(seed: int) -> None:
             served.commit(change)
             table = new
             look(True)
-            # A process that stands in a directory sees its new content, or that of a removed directory.
+            # A process with this working directory sees its new content, or that of a removed directory.
             for inode in standing:
                 if kernel.walk(paths[inode][0]) == inode if paths.get(inode) else False:
                     continue
@@ -314,7 +314,7 @@ def test_kill_at_each_write_leaves_one_generation(
             again = restored.prepare(after)
             restored.begin(again)
             restored.commit(again)
-        # The next commit removes what a kill left.
+        # The next commit removes the files that a killed one left.
         back = restored.prepare(before)
         restored.begin(back)
         restored.commit(back)
@@ -365,7 +365,7 @@ def test_damaged_differences_name_the_file(mounted: MountedTree, tree: EditedTre
         path.write_bytes(damaged)
         with pytest.raises(StateError, match="no such file"):
             MountedTree.restore(tmp_path / "state", tree.chunks)
-    # A difference of itself ends too.
+    # A difference whose base is itself ends too.
     path.write_bytes(after.generation.encode() + data[64:])
     with pytest.raises(StateError, match=path.name):
         MountedTree.restore(tmp_path / "state", tree.chunks)

@@ -33,7 +33,7 @@ class FsError(MonarchError, OSError):
             lines.append(f"hint: {hint}")
         text = "\n".join(lines)
         super().__init__(text, code=code, hint=hint)
-        # `OSError` takes what `__new__` got: the arguments of a subclass, not the text.
+        # `OSError` sets the arguments of `__new__`: those of a subclass, not the text.
         self.args = (text,)
         self.path, self.host, self.reason, self.errno = path, host, reason, errno
 

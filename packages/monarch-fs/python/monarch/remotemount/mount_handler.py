@@ -47,7 +47,7 @@ class MountHandler:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        # In a forked child the mount is its parent's.
+        # In a forked child the mount belongs to the parent.
         if self._pid == os.getpid():
             self.close()
 

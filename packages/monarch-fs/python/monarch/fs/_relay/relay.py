@@ -34,20 +34,21 @@ WINDOW = 64
 SILENCE = 2.0
 KEEPALIVE = 0.75
 _COOL = 1.0
-# Seconds that a host may have nothing yet, by whether a read waits: one that has given no content meanwhile, and one that has.
+# Seconds for which a host may have no content yet, by whether a read waits: for a host that gave no content in this time, and for one that
+# did.
 _PATIENCE = {True: (10.0, 30.0), False: (60.0, float("inf"))}
-# Seconds that such a host is asked after all others.
+# Seconds for which such a host is asked after all others.
 _SLOW_SECONDS = 60.0
-# Seconds that a failure of the client answers all who ask for the chunk, and how many are kept.
+# Seconds for which a failure of the client answers all requests for the chunk, and the most failures that are kept.
 _KNOWN_SECONDS = 2.0
 _MOST_KNOWN = 4096
 _STRIKES = 3
 _TARGET_BYTES = 1 << 20
 _URGENT_IDS = 8
 _MOST_IDS = 512
-# Requests that wait for a tree: as many as a child has in flight, for each of some hundred that ask the same host.
+# The most requests that wait for a tree: as many as a child has in flight, for each of some hundred children of one host.
 _MOST_EARLY = 8192
-# Trees that this host has left, newest last.
+# The most trees left by this host that are kept, newest last.
 _MOST_LEFT = 256
 
 
@@ -77,10 +78,10 @@ class _Want:
     bulk: bool = False
     waiters: list[Hashable] = field(default_factory=list[Hashable])
     tried: set[Hashable] = field(default_factory=set[Hashable])
-    # The request that it waits for; 0: it is queued or parked.
+    # The number of its pending request; 0: it is queued or parked.
     number: int = 0
     failure: FetchFailure | None = None
-    # The upstream that was asked last, and when it was asked first.
+    # The upstream of the last request, and the time of the first request to it.
     holder: Hashable = None
     since: float = 0.0
 
@@ -90,18 +91,18 @@ class _Tree:
     upstreams: list[Hashable]
     # The same in the order for pieces of large files.
     chain: list[Hashable]
-    # The last upstream, also after its end.
+    # The last upstream, even after its end.
     client: Hashable
     wants: dict[bytes, _Want] = field(default_factory=dict[bytes, _Want])
     urgent: deque[bytes] = field(default_factory=deque[bytes])
     pushed: deque[bytes] = field(default_factory=deque[bytes])
     parked: list[bytes] = field(default_factory=list[bytes])
-    # Until when an upstream that has not joined is left alone, and how often that was so.
+    # The time until which an upstream that has not joined gets no requests, and how often that happened.
     cool: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
     strikes: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
-    # Failures of the client, and until when they count: a host that had a part of an answer asks again.
+    # Failures of the client, and the times at which they expire: a host that had a part of an answer asks again.
     known: dict[bytes, tuple[FetchFailure, float]] = field(default_factory=dict[bytes, tuple[FetchFailure, float]])
-    # Until when an upstream is asked last.
+    # The time until which an upstream is asked last.
     slow: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
     mean: float = 128 << 10
     gone: str = "no upstream is left"
@@ -122,14 +123,14 @@ class _Sent:
     ids: tuple[bytes, ...]
     at: float
     arrived: bool = False
-    # Of a silent upstream: it does not count in the window.
+    # The upstream is silent: the request does not count in the window.
     late: bool = False
 
 
 @dataclass(slots=True)
 class _Upstream:
     heard: float = float("-inf")
-    # When it has given a content last.
+    # The time of its last content.
     gave: float = float("-inf")
     silent: bool = False
     sent: dict[int, None] = field(default_factory=dict[int, None])
@@ -146,9 +147,9 @@ class Relay:
         self._number = 0
         self._live = 0
         self._done: list[Done] = []
-        # Requests that went to another upstream than the first, and upstreams removed for wrong bytes.
+        # Requests that were sent to another upstream than the first, and upstreams removed for wrong bytes.
         self.repairs = self.refused = 0
-        # Upstreams, with the tree, that had nothing yet for too long; the observer of the relay takes them out.
+        # Upstreams, with the tree, that had no content for too long; the observer of the relay removes them from here.
         self.withheld: list[tuple[str, Hashable]] = []
 
     def has_tree(self, tree: str) -> bool:
@@ -323,7 +324,7 @@ class Relay:
 
     def wrong(self, upstream: Hashable) -> None:
         """The upstream has sent bytes that are not the content of their id, or malformed ones."""
-        # Several answers of it may be under way.
+        # Several answers of it may be in progress.
         self.refused += any(upstream in tree.upstreams or upstream in tree.chain for tree in self._trees.values())
         self._remove(upstream, "no upstream is left: the last one sent wrong bytes")
 

@@ -42,5 +42,5 @@ class Workers:
                 task()
             except Exception:
                 _LOG.exception("a task of the relay failed")
-            # A task holds contents.
+            # A task keeps its contents in memory.
             del task

@@ -15,7 +15,7 @@ from monarch.fs._home import NO_HOME, SET_HOME, existing_part, home
 from monarch.fs._store.store import Store
 from monarch.fs.errors import FsError
 
-# Bytes that a store takes at most unless the setting names another number.
+# The most bytes of a store, unless the setting has another number.
 _MOST = 100 << 30
 _IN_MEMORY = ("tmpfs", "ramfs")
 

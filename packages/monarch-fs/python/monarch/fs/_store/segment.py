@@ -84,7 +84,7 @@ class SegmentIndex:
                 fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 return found
-            # The owner is dead. What it has written until then is complete now.
+            # The owner has died. Its records until then are complete now.
             found += self._records(file.fd)
             if not self.sealed:
                 os.ftruncate(file.fd, self._read)
@@ -117,7 +117,7 @@ class SegmentWriter:
         self.name = name
         self._capacity = capacity(name)
         self._path = f"{folder}/{name}"
-        # A name is visible to other processes with its index: locked before, and with its data file in place.
+        # A name is visible to other processes with its index: locked before, and with its data file present.
         made = f"{self._path}.new"
         self._index = OpenFile(made, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
@@ -130,7 +130,7 @@ class SegmentWriter:
                     os.unlink(left)
             raise
         self._end = self._records = 0
-        # Contents that have a place and no record yet.
+        # Contents that have a place but no record yet.
         self.pending = 0
         self.is_open = True
 
@@ -176,12 +176,12 @@ class SegmentWriter:
                 _write(self._index.fd, record(_SEAL, 0, 0), self._records * RECORD_BYTES)
             # A forked child may have the descriptor too.
             fcntl.flock(self._index.fd, fcntl.LOCK_UN)
-            # The bytes of a segment that is removed are free when no descriptor of it is left.
+            # The bytes of a removed segment are free after its last descriptor is closed.
             self._index.close()
             self._data.close()
 
 
 def _write(fd: int, data: bytes | memoryview, offset: int) -> None:
     done = os.pwrite(fd, data, offset)
-    while done < len(data):  # a disk that becomes full writes a part first
+    while done < len(data):  # a disk that becomes full first writes a part
         done += os.pwrite(fd, memoryview(data)[done:], offset + done)

@@ -32,15 +32,15 @@ from monarch.fs._store.pins import Pins
 from monarch.fs._store.segment import DATA, INDEX, RECORD_BYTES, OpenFile, Place, SegmentIndex, SegmentWriter, capacity
 from monarch.fs._tree.node import ID_SIZE, ZERO_ID
 
-# Bytes of a segment, at most; a content that is larger has a segment of its own.
+# The most bytes of a segment; a larger content has its own segment.
 _SEGMENT_BYTES = 64 << 20
-# A segment takes this part of the limit at most.
+# A segment takes at most this part of the limit.
 _PARTS = 64
-# Open data files, far below the 1,024 descriptors that a process may have.
+# The most open data files, far below the 1,024 descriptors that a process may have.
 _OPEN_FILES = 128
 # Seconds between two looks at the folder while all reads succeed, and between two marks that a segment is in use.
 _LOOK_SECONDS, _MARK_SECONDS = 2.0, 30.0
-# Verified contents that are kept for the next read of the same chunk: a sequential read asks for eight parts of each.
+# The most verified contents that are kept for the next read of the same chunk: a sequential read requests eight parts of each.
 _KEPT = 8
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -63,21 +63,21 @@ class Store:
         self._segments, pins = f"{folder}/segments", f"{folder}/pins"
         self._make()
         self._clock = clock
-        # Of this process: threads. Processes exclude each other by the lock file.
+        # Excludes threads of this process. Processes exclude each other by the lock file.
         self._lock = threading.RLock()
         self._lock_file = OpenFile(f"{folder}/lock", os.O_RDWR | os.O_CREAT)
         self._pins = Pins(pins)
         self._indexes: dict[str, SegmentIndex] = {}
         self._places: dict[bytes, Place] = {}
-        # Places whose content is damaged: another read of the index must not bring them back.
+        # Places with damaged contents: another read of the index must not restore them.
         self._damaged: set[Place] = set()
-        # Further places of a content that two processes have put at once.
+        # Further places of a content that two processes have put at the same time.
         self._others: dict[bytes, list[Place]] = {}
         self._verified: set[bytes] = set()
         self._files: OrderedDict[str, tuple[OpenFile, float]] = OrderedDict()
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()
         self._writer: SegmentWriter | None = None
-        # Full segments that have contents pending.
+        # Full segments with pending contents.
         self._ending: dict[str, SegmentWriter] = {}
         self._changed = -1
         self._looked = clock()
@@ -114,7 +114,7 @@ class Store:
             try:
                 writer.write(offset, data)
             except OSError as e:
-                # Its frames would keep the writer.
+                # Its frames would keep a reference to the writer.
                 failure = e.with_traceback(None)
             with self._lock:
                 failure = self._complete(writer, id, offset, len(data), failure)
@@ -122,7 +122,7 @@ class Store:
                     return True
                 if failure.errno not in _NO_ROOM:
                     raise failure
-                # Another program has filled the disk: what is not in use makes room.
+                # Another program has filled the disk: removing unused contents makes room.
                 if attempt == 2 or not self._exclusively(lambda: self._remove(max(len(data), self._segment_bytes()))):
                     return False
         return False
@@ -265,7 +265,7 @@ class Store:
 
     def _mark(self, file: OpenFile) -> None:
         with suppress(OSError):
-            # The kernel's own time has ticks of some milliseconds.
+            # The time of the kernel has ticks of some milliseconds.
             stamp = time.time_ns()
             os.utime(file.fd, ns=(stamp, stamp))
 
@@ -275,11 +275,11 @@ class Store:
         try:
             changed = os.stat(self._segments).st_mtime_ns
         except FileNotFoundError:
-            # Another program has removed the store: it is empty, and a segment that is written is nowhere.
+            # Another program has removed the store: it is empty, and the segment that is being written no longer has a name.
             self._seal()
             self._make()
             changed = os.stat(self._segments).st_mtime_ns
-        if changed != self._changed or time.time_ns() - changed < 20_000_000:  # a file system's clock ticks every 1 to 10 ms
+        if changed != self._changed or time.time_ns() - changed < 20_000_000:  # the clock of a file system ticks every 1 to 10 ms
             self._changed = changed
             names = {name.removesuffix(INDEX) for name in os.listdir(self._segments) if name.endswith(INDEX)}
             for name in self._indexes.keys() - names:

@@ -18,12 +18,12 @@ from monarch.fs._tree.table import MAX_ENTRIES, Table, decode_folders, encode_fo
 __all__ = ["difference", "patched"]
 
 _MAGIC = b"MFD1"
-# The digests of the old and of the new root, steps.
+# The digests of the old and of the new root, number of steps.
 _HEAD = Struct("<32s32sI")
 _SAME, _OWN, _SENT = 0, 1, 2
 # A directory that is sent without an old one.
 _NONE = 0xFFFFFFFF
-# Bytes of old directories that serve as the dictionary.
+# The most bytes of old directories that are used as the dictionary.
 _BASE_BYTES = 8 << 20
 
 
@@ -52,7 +52,7 @@ def difference(old: Table, new: Table) -> bytes:
         names = (folder.name(place) for place in folder.subfolders)
         queue.extend((child, children.get(name, _NONE)) for child, name in zip(new.subfolder_numbers(number), names, strict=True))
     head = _HEAD.pack(bytes.fromhex(old.generation), bytes.fromhex(new.generation), len(kinds))
-    # Numbers of neighbours follow each other: their steps compress to nothing.
+    # Numbers of neighbours are consecutive: their steps compress to almost nothing.
     steps = array("I", ((number - last) & 0xFFFFFFFF for last, number in zip([0, *numbers[:-1]], numbers, strict=True)))
     base = _base(old, kinds, numbers)
     return b"".join((_MAGIC, pack(head + bytes(kinds) + steps.tobytes()), pack(encode_folders(new.root, sent), base)))
@@ -92,7 +92,7 @@ def _assemble(old: Table, kinds: bytes, numbers: array[int], sent: list[Folder])
     steps = iter(zip(kinds, numbers, strict=True))
     left = iter(sent)
     names = 0
-    # The old folder whose subtree is taken over, or None for the next step.
+    # The old folder whose subtree is reused, or None for the next step.
     queue: list[int | None] = [None]
     for taken in queue:
         kind, number = (_SAME, taken) if taken is not None else next(steps, (-1, 0))

@@ -21,7 +21,7 @@ from monarch.fs._tree.node import ID_SIZE, PIECE_BYTES, WHOLE_BYTES, Kind, Node
 
 # Kind, flags, mode, uid, gid, nlink, size, mtime, blocks, group of a hard link.
 ATTRIBUTES = Struct("<BBHIIIQqQQ")
-# The attributes, bytes of the tail, bytes of the name.
+# The attributes, the length of the tail in bytes, the length of the name in bytes.
 RECORD = Struct("<BBHIIIQqQQIB")
 LENGTHS = Struct(f"<{ATTRIBUTES.size}xIB")
 _SIZES = Struct("<B15xQ24xIB")
@@ -32,12 +32,12 @@ UNREADABLE, HAS_XATTRS, LINKED = 1, 2, 4
 _FLAGS = UNREADABLE | HAS_XATTRS | LINKED
 _DIRECTORY, _FILE, _SYMLINK = int(Kind.DIRECTORY), int(Kind.FILE), int(Kind.SYMLINK)
 _DIRECTORY_BYTE = bytes([_DIRECTORY])
-# Linux has no longer name (NAME_MAX), and no longer text of a link (PATH_MAX).
+# The longest name in Linux (NAME_MAX), and the longest text of a link (PATH_MAX).
 NAME_BYTES = 255
 _TARGET_BYTES = 4096
-# The largest file, in bytes: 4 TiB, of which the identities of the chunks are 128 MiB.
+# The largest file in bytes, 4 TiB: the identities of its chunks are 128 MiB.
 MAX_FILE_BYTES = 1 << 42
-# The kernel's limits for the value of one attribute, and for the names of all attributes of a file.
+# The limits of the kernel for the value of one attribute, and for the names of all attributes of a file.
 _XATTR_BYTES = 64 << 10
 _XATTR_COUNT = 1 << 16
 

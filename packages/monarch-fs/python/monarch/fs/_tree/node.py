@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 # Bytes of the identity of a chunk: BLAKE3-256 of its content.
 ID_SIZE = 32
-# A chunk of which every byte is zero has this identity, is in no store and is never sent.
+# The identity of a chunk of zeros, which is not in any store and is never sent.
 ZERO_ID = bytes(ID_SIZE)
-# A file up to this size is one chunk, in bytes; a larger one is cut into pieces of `PIECE_BYTES`.
+# A file of at most this many bytes is one chunk; a larger one is cut into pieces of `PIECE_BYTES`.
 WHOLE_BYTES = 256 << 10
 PIECE_BYTES = 1 << 20
 
@@ -30,18 +30,18 @@ class Node(NamedTuple):
     mode: int
     uid: int
     gid: int
-    # Bytes of a file's content, of a symbolic link's text; 0 for a directory.
+    # Bytes of the content of a file, or of the text of a symbolic link; 0 for a directory.
     size: int
     mtime_ns: int
-    # Names of a file in the tree.
+    # The number of names of a file in the tree.
     nlink: int = 1
-    # Units of 512 bytes on the client's disk: fewer than `size` needs where the file has holes.
+    # Units of 512 bytes on the disk of the client: fewer than `size` needs if the file has holes.
     blocks: int = 0
     # The text of a symbolic link.
     target: bytes = b""
     # The identities of the chunks of a file in order, `ID_SIZE` bytes each: none of an empty file, one up to `WHOLE_BYTES`.
     chunks: bytes = b""
-    # False: the client could not read the file; to read it gives EACCES.
+    # False: the client could not read the file; reading it fails with EACCES.
     readable: bool = True
     # Extended attributes of the class `user.`, sorted by name.
     xattrs: tuple[tuple[bytes, bytes], ...] = ()

@@ -27,7 +27,7 @@ class Attr(NamedTuple):
     # Units of 512 bytes.
     blocks: int
     mtime_ns: int
-    # Seconds that the kernel may keep the attributes; infinity where a change is announced.
+    # Seconds for which the kernel may keep the attributes; infinity if changes are announced.
     valid: float = float("inf")
     ctime_ns: int = 0
 
@@ -38,9 +38,9 @@ class Entry(NamedTuple):
     name: bytes
     # None: there is no such name.
     attr: Attr | None
-    # Seconds that the kernel may keep the name.
+    # Seconds for which the kernel may keep the name.
     valid: float = float("inf")
-    # Where a listing goes on after this entry.
+    # The position at which a listing continues after this entry.
     cookie: int = 0
 
 
@@ -57,7 +57,7 @@ class MountOptions(NamedTuple):
     # Shown as the source in /proc/mounts.
     name: str = "monarch"
     allow_other: bool = False
-    # Seconds a read may wait for its bytes.
+    # The most seconds that a read may wait for its bytes.
     read_timeout: float = 60.0
     # Bytes that the kernel reads ahead.
     read_ahead: int = 1 << 20

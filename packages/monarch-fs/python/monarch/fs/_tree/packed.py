@@ -13,14 +13,14 @@ import zstandard
 
 from monarch.fs._tree.folder import TableError
 
-# Method, bytes before the compression, bytes after it.
+# Method, bytes before compression, bytes after compression.
 _HEAD = Struct("<BQQ")
 _PLAIN, _ZSTD = 0, 1
-# In bytes: what any input may grow to.
+# The bytes to which any input may expand.
 _SMALL = 64 << 20
-# What an input may grow to, as a multiple of its own size.
+# The factor by which an input may expand.
 _GROWTH = 64
-# The smallest and largest window of zstd that is used, as powers of two: decoders refuse more than 2^27 bytes.
+# The smallest and the largest window of zstd, as powers of two: decoders refuse more than 2^27 bytes.
 _WINDOWS = (17, 27)
 _LEVEL = 3
 # Its annotation in the stub of zstandard is incomplete.

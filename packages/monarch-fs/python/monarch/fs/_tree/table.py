@@ -25,11 +25,11 @@ from monarch.fs._tree.packed import pack, unpack
 __all__ = ["Table", "TableError"]
 
 _MAGIC = b"MFT1"
-# Bytes of the root's tail, folders, bytes of all names.
+# Length of the tail of the root in bytes, number of folders, length of all names in bytes.
 _HEAD = Struct("<III")
-# Identities that are looked for one by one.
+# The most identities that are searched one by one.
 _FEW = 64
-# Names of a table.
+# The most names of a table.
 MAX_ENTRIES = 1 << 26
 
 
@@ -45,7 +45,7 @@ class Table:
         """`root`: attributes and tail of the top; `folders` in breadth-first order. `TableError` if they make no tree."""
         self.root = root
         self.folders = folders
-        # Of each folder the place of its first entry among all, and the number of the first folder in it.
+        # For each folder the place of its first entry among all, and the number of the first folder in it.
         self._bases = array("Q", accumulate((folder.count for folder in folders), initial=1))
         self._firsts = array("Q", accumulate((len(folder.subfolders) for folder in folders), initial=1))
         if not folders or self._firsts[-1] != len(folders):
@@ -55,7 +55,7 @@ class Table:
         if self._bases[-1] > MAX_ENTRIES:
             raise TableError(f"{self._bases[-1]} names are too many")
         self._digests = self._sum_up()
-        # None where each name has a node of its own, else the node of each place and the place of each node.
+        # None if each name has its own node, else the node of each place and the place of each node.
         self._aliases: tuple[array[int], array[int]] | None = self._link()
         self._nodes = len(self._aliases[1]) if self._aliases else self._bases[-1]
         self._total: int | None = None
@@ -274,7 +274,7 @@ class Table:
             if not left:
                 break
             folder, base = self.folders[number], self._bases[number]
-            # A few identities are found fastest in the bytes of the folder; what is found across two of them is no chunk.
+            # A few identities are found fastest in the bytes of the folder; a match across two of them is not a chunk.
             if folder.tails and (len(ids) > _FEW or any(id in folder.tails for id in left)):
                 for place, offset, id in folder.chunk_places(ids):
                     place += base

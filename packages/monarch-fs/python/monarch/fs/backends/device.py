@@ -30,11 +30,11 @@ from monarch.fs._kernel.poll_loop import PollLoop, Task, Waiter
 from monarch.fs._tree.operations import MountOptions, TreeOperations
 from monarch.fs.backends.serving import BACKGROUND, KILL_SECONDS, ServingBackend
 
-# Requests that are answered before the loop looks at its other descriptors, calls and timers.
+# Requests that are answered before the loop checks its other descriptors, calls and timers.
 _AT_ONCE = 64
-# Seconds that a server looks for the next request before it sleeps, and the requests that it does not do so after one that did not come.
-# A reader on another processor sends its next request within 20 to 50 us. Measured there: 40 us from request to request and 38 us of
-# processor time with this look, 95 and 48 with a sleep after each answer.
+# Seconds for which a server polls for the next request before it sleeps, and the number of requests without a poll after a poll that found
+# none. A reader on another processor sends its next request within 20 to 50 us. Measured there: 40 us from request to request and 38 us of
+# processor time with this poll, 95 and 48 with a sleep after each answer.
 _SOON, _NOT_SOON = 60e-6, 16
 _WRITES = (
     "setattr",
@@ -52,7 +52,7 @@ _WRITES = (
     "tmpfile",
     "write",
 )
-# The errors of a request, or of a connection, that has ended.
+# The errors of an ended request or connection.
 _ABORTED = (errno.ENOENT, errno.ENODEV, errno.ECONNABORTED)
 Body = bytes | memoryview
 _log = logging.getLogger(__name__)
@@ -79,12 +79,12 @@ class DeviceBackend(ServingBackend):
         requests = self._requests = _Requests(self._fd, ops, options, self, loop)
         self._serving = True
         try:
-            # The earlier server ended before it answered INIT: it is the first request then, and no other comes before its answer.
+            # The earlier server ended before it answered INIT: INIT is the first request then, and no other arrives before its answer.
             if self._resumed and not requests.first_is_init():
                 loop.call_later(0, lambda: self.set_up(options))
             if not self._stopping:
                 loop.watch(self._fd, requests.receive)
-                # A request that was received for the look is announced by no event.
+                # There is no event for a request that the check has received.
                 loop.call_later(0, requests.receive)
                 await self._ended
         finally:
@@ -122,11 +122,11 @@ class _Requests:
         self._buffer = memoryview(bytearray(fuse.BUFFER_BYTES))
         self._buffers = [self._buffer]
         self._first = 0
-        # Requests until the next look for one that comes soon; a server of one processor would keep its reader from it.
+        # Requests until the next poll for a request; with one processor, a polling server would delay its reader.
         self._unhurried = 0 if len(os.sched_getaffinity(0)) > 1 else sys.maxsize
-        # Requests that wait: their task, the thread that made them, whether any signal ends them: those of O_DIRECT reads.
+        # Pending requests: their task, the thread that sent them, whether any signal ends them (as for O_DIRECT reads).
         self._waiting: dict[int, tuple[Task, int, bool]] = {}
-        # Of the request that is received.
+        # The thread of the request that is being received.
         self._thread = 0
         self.counts = [0] * 64
         self._refusal = errno.EROFS if options.immutable else errno.EACCES
@@ -179,7 +179,7 @@ class _Requests:
             return 0
         end = perf_counter() + _SOON
         while perf_counter() < end:
-            # What else there is, such as an end of the connection, is announced by the next event.
+            # The next event announces everything else, such as the end of the connection.
             with suppress(OSError):
                 return os.readv(self._fd, self._buffers)
         self._unhurried = _NOT_SOON
@@ -191,7 +191,7 @@ class _Requests:
         try:
             os.writev(self._fd, parts)
         except OSError as e:
-            # A request that was aborted meanwhile has no answer, and a connection that has ended has none.
+            # A request that was aborted in the meantime has no answer, and an ended connection has none.
             if e.errno not in _ABORTED:
                 _log.error("%s: the kernel refuses an answer: %s", self._backend.target, e.strerror)
                 if len(parts) > 1:
@@ -271,10 +271,10 @@ class _Requests:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
             self._error(identity, self._refusal)
         elif self._options.immutable:
-            # The kernel opens by itself from now on.
+            # The kernel answers further opens itself.
             self._error(identity, errno.ENOSYS)
         else:
-            # A live tree may hold the file, so that reads find it under whatever name it has then.
+            # A live tree may keep the file open, so that reads find it after a rename.
             hold: Callable[[int], Any] = getattr(self._ops, "open", lambda _: None)
             self._answer(identity, "open", hold, inode, body=lambda _: fuse.open_body(inode, keep_cache=False))
 
@@ -294,7 +294,7 @@ class _Requests:
 
         def listing(entries: Any) -> bytes:
             made = bytearray()
-            # An entry is a reference when the next one is asked for.
+            # An entry counts as a reference once the next one is requested.
             for entry in entries:
                 piece = fuse.listing_piece(entry)
                 if len(made) + len(piece) > size:
@@ -328,7 +328,7 @@ class _Requests:
         if direct or killed(thread):
             task.resume(InterruptedError(errno.EINTR, "the reader got a signal"))
         else:
-            # The kernel announces the first signal only.
+            # The kernel announces only the first signal.
             self._loop.call_later(KILL_SECONDS, lambda: self._interrupt(identity))
 
     def _on_listxattr(self, identity: int, inode: int, body: memoryview) -> None:

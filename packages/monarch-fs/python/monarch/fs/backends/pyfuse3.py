@@ -31,7 +31,7 @@ from monarch.fs._kernel.nursery import Nursery
 from monarch.fs._tree.operations import Attr, Entry, MountOptions, TreeOperations
 from monarch.fs.backends.serving import BACKGROUND, KILL_SECONDS, ServingBackend
 
-# Requests that may wait at once; each has a task with a buffer of 1 MiB, of which the kernel backs the first page.
+# The most requests that may wait at the same time; each has a task with a buffer of 1 MiB, of which the kernel backs the first page.
 _TASKS = 4096
 _BLOCK = 4096
 _WRITES = ("setattr", "mknod", "mkdir", "unlink", "rmdir", "symlink", "rename", "link", "create", "setxattr", "removexattr", "write")
@@ -80,7 +80,7 @@ class Pyfuse3Backend(ServingBackend):
         finally:
             with self._lock:
                 self._serving = False
-            # A notice that another thread sends may wait for an answer that never comes; the session is left to the end of the process.
+            # A notice that another thread sends may wait forever for an answer; the session then remains until the end of the process.
             if not self._notices:
                 fuse.close(unmount=False)
 
@@ -132,7 +132,7 @@ class _Requests:
         return absent
 
     def init(self) -> None:
-        # The kernel takes the smaller of its own value and the answer to this request, so its own is raised when the answer has been sent.
+        # The kernel takes the smaller of its own value and the answer to this request, so its own is raised after the answer was sent.
         poll_loop.current_loop().call_later(0, lambda: self._backend.set_up(self._options))
 
     def interrupt(self, request: int) -> None:
@@ -142,7 +142,7 @@ class _Requests:
         if direct or killed(thread):
             task.resume(InterruptedError(errno.EINTR, "the reader got a signal"))
         else:
-            # The kernel announces the first signal only.
+            # The kernel announces only the first signal.
             poll_loop.current_loop().call_later(KILL_SECONDS, lambda: self.interrupt(request))
 
     def _call(self, what: str, operation: Callable[..., Any], *args: Any) -> Any:
@@ -193,7 +193,7 @@ class _Requests:
             raise self._error(self._refusal)
         if not self._backend.opens:
             raise self._error(errno.ENOSYS)
-        # A live tree may hold the file, so that reads find it under whatever name it has then.
+        # A live tree may keep the file open, so that reads find it after a rename.
         if not self._options.immutable and (hold := getattr(self._ops, "open", None)) is not None:
             await self._waited("open", hold(inode))
         return self._fuse.FileInfo(fh=inode, keep_cache=self._options.immutable)
@@ -264,6 +264,6 @@ def _import(trio: Nursery) -> Any:
         else:
             sys.modules["trio"] = before
     pyfuse3.trio = trio  # pyright: ignore[reportAttributeAccessIssue]
-    # It logs each answer that comes too late, as to a reader that was killed.
+    # It logs each answer that is too late, such as one to a killed reader.
     logging.getLogger("pyfuse3").setLevel(logging.CRITICAL)
     return pyfuse3

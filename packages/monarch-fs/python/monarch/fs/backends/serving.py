@@ -14,11 +14,11 @@ from monarch.fs._tree.operations import MountOptions, TreeOperations
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-# Asynchronous reads (read-ahead) that the kernel may have in flight; its default of 12 starves reads over a network.
+# The most asynchronous reads (read-ahead) that the kernel may have in flight; its default of 12 starves reads over a network.
 BACKGROUND = 64
-# Bytes of one notice with pages.
+# The most bytes of one notice with pages.
 _STORE_BYTES = 1 << 20
-# Seconds between two looks whether a reader that got a signal has been killed since.
+# Seconds between two checks whether a reader that got a signal has been killed.
 KILL_SECONDS = 0.1
 
 
@@ -35,7 +35,7 @@ class ServingBackend:
         self._serving = self._stopping = False
         self._notices, self._lock = 0, threading.Lock()
         self.opens, self.reason = False, ""
-        # Called on the loop's thread when the connection is set up: from then on another server can take it over.
+        # Called on the thread of the loop when the connection is set up: another server can take it over from then on.
         self.negotiated: Callable[[], object] = lambda: None
 
     async def run(self, ops: TreeOperations, target: str, options: MountOptions) -> None:
