@@ -92,8 +92,7 @@ class RDMABufferSet:
     def drop(self) -> Future[None]:
         """Ends all buffers of the set, for all processes; see `RDMABuffer.drop`."""
         futures = [buffer.drop() for entry in self._entries.values() for buffer in entry.buffers]
-        pending = [future for future in futures if not future._done()]
-        return _all(pending) if pending else bulk.done()
+        return _all(futures) if futures else bulk.done()
 
     def __len__(self) -> int:
         return len(self._entries)
