@@ -90,3 +90,23 @@ with SignalThread([signal.SIGHUP, signal.SIGTERM], lambda number: print(number))
 print(signal.getsignal(signal.SIGHUP).name, signal.getsignal(signal.SIGTERM).name)
 """
     assert run_bare(code) == "SIG_IGN\nSIG_IGN SIG_DFL\n"
+
+
+def test_error_of_a_handler_stops_no_later_signal() -> None:
+    code = """
+import os, signal, sys, threading
+from monarch.extension import SignalThread
+reported, ended = threading.Event(), threading.Event()
+sys.excepthook = lambda kind, error, trace: reported.set()
+
+def handle(number):
+    if number == signal.SIGUSR1:
+        raise ValueError
+    ended.set()
+
+with SignalThread([signal.SIGUSR1, signal.SIGTERM], handle):
+    for number, event in ((signal.SIGUSR1, reported), (signal.SIGTERM, ended)):
+        os.kill(os.getpid(), number)
+        print(event.wait(20))
+"""
+    assert run_bare(code) == "True\nTrue\n"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 
 TYPE_CHECKING = False
@@ -50,8 +51,14 @@ class SignalThread:
         while data := os.read(self._read, 64):
             for number in data:
                 if number in self._numbers:
-                    self._handle(number)
+                    self._call(number)
         os.close(self._read)
+
+    def _call(self, number: int) -> None:
+        try:
+            self._handle(number)
+        except Exception as e:  # the next signal is handled all the same
+            sys.excepthook(type(e), e, e.__traceback__)
 
     def close(self) -> None:
         """Restores the handlers that were there before; returns when no call of `handle` is under way."""
