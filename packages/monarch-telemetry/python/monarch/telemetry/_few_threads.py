@@ -24,7 +24,7 @@ def files_hint() -> str:
 
 def hint() -> str:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    # The kernel does not hold root to its own limit.
+    # The kernel does not apply the limit of root to root.
     if soft == resource.RLIM_INFINITY or os.geteuid() == 0:
         return "threads need memory, and room in `pids.max` of the control group"
     return f"this user may have {soft:,} threads and processes in all (RLIMIT_NPROC): `ulimit -u` raises it, or end some"

@@ -149,7 +149,7 @@ class Engine:
 
     def ask(self, sql: str, *, timeout: float | None = None, require_all: bool = False, limits: Limits = DEFAULT) -> Answer:
         """See `Asking`. `QueryError` for a query that `running` has cancelled, `RuntimeError` in a fork."""
-        # In a fork no thread is there that would answer.
+        # A fork has no thread that would answer.
         member()
         seconds = limits.seconds if timeout is None else min(timeout, limits.seconds)
         with self._turns.turn(seconds) as left:
@@ -163,7 +163,7 @@ class Engine:
                 raise
             finally:
                 self.running.end(query)
-                # Also where it has failed: it is planned then, and may have its rows.
+                # Also after a failure: the statement was planned then, and may have its rows.
                 ANSWERS.had(QUESTION)
         ANSWERS.had(2 * answer.table.nbytes)
         return answer
@@ -184,7 +184,7 @@ class Engine:
                 )
             ANSWERS.had(sum(len(one.data) for one in parts.values()))
             own = self.own.tables(plan.reads)
-            # What leaders say has no meaning is asked of their members, which lead no other host: twice at most.
+            # Tables and columns that are unknown to leaders are requested from their members, which lead no other host: twice at most.
             while True:
                 data = [one.data for one in parts.values()]
                 finished = planner.finish(plan, data, own, hosts=list(parts), limits=limits, deadline=began + seconds, clock=query.clock)
@@ -262,7 +262,7 @@ def _at_once(actions: list[Callable[[], None]]) -> None:
         thread = threading.Thread(target=action)
         try:
             thread.start()
-        except RuntimeError:  # no thread is to be had
+        except RuntimeError:  # no thread can be started
             action()
         else:
             threads.append(thread)

@@ -15,10 +15,9 @@ from monarch.telemetry._sql.context import version
 from monarch.telemetry.errors import TelemetryError
 
 SERVICE = "telemetry"
-# Seconds for which all questions together wait for word of a collector that was silent: later ones look only whether it has come.
+# Seconds for which all questions together wait for an answer of a collector that was silent: later ones only check whether it has arrived.
 _PATIENCE = 5.0
-# Seconds that one try to find a collector again may take, as a question that comes meanwhile waits for it, and the pauses between
-# two tries.
+# The most seconds of one attempt to find a collector again, since a concurrent question waits for it, and the pauses between two attempts.
 _TRY, _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 0.1, 30.0
 
 
@@ -43,18 +42,18 @@ class Host:
         self._rests = threading.Event()
         self._hosts, self._arguments = hosts, arguments
         self._options, self._quiet = options, quiet
-        # Events that are older are not asked for, also where a collector is started again.
+        # Older events are not requested, even if a collector is started again.
         self._began = time.monotonic()
         self._handle: Any = None
         self._lock = threading.Lock()
-        # The answer to a short question that was asked when one was not answered in time; None while all are.
+        # The pending answer to a short question that was sent after a timeout; None without a timeout.
         self._word: Any = None
         self._patience = 0.0
         # The collector as a process of the job and of its host, and that host; 0 until it has started.
         self.proc = self.pid = self.host = 0
-        # What the job calls that host: news of its end have this name.
+        # The number of that host in the job: events of its end have this number.
         self.name_in_job = 0
-        # What it runs with, which may be more than what was asked for.
+        # The options of the running collector, which may be more than the requested ones.
         self.running = options
 
     def start(self, timeout: float | None = None) -> Any:
@@ -85,7 +84,7 @@ class Host:
             return
         try:
             why = end.get().reason
-        except MonarchError:  # the end is not known: a question finds it
+        except MonarchError:  # the end is unknown: a question finds it
             return
         self.ended(handle, f"its process has ended: {why.kind}{'' if why.signal is None else f' {why.signal}'}")
         threading.Thread(target=self._find_next, args=(handle,), name="monarch-telemetry-restart", daemon=True).start()
@@ -93,9 +92,9 @@ class Host:
     def _find_next(self, ended: Any) -> None:
         pause = _FIRST_PAUSE
         while not self._rests.wait(pause) and not is_ending():
-            if self._handle is not None and self._handle is not ended:  # a question was first
+            if self._handle is not None and self._handle is not ended:  # a question has replaced it before
                 return
-            # The host may be lost, have no memory, or answer anything: the next question gets the reason.
+            # The host may be lost, have no memory, or return anything: the next question gets the reason.
             with suppress(Exception):
                 self.start(_TRY)
                 return
@@ -121,7 +120,7 @@ class Host:
             self._patience -= time.monotonic() - began
             return True
         except Exception:
-            # It has ended, which the next question finds too.
+            # The collector has ended, which the next question finds too.
             pass
         self._word = None
         return False

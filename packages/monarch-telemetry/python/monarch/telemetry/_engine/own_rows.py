@@ -31,7 +31,7 @@ class OwnRows:
         entities = {name: TABLES[name].schema() for name in _ENTITIES}
         self._store = Store(history, entities, clock=time.time, budget=_BUDGET, retention=retention)
         self._lock = threading.Lock()
-        # Rows of `hosts` as their collectors have them, by what the job calls the host.
+        # Rows of `hosts` of the collectors, by the number of the host in the job.
         self._hosts: dict[int, dict[str, Any]] = {}
         self._listening: Listening | None = None
 

@@ -9,7 +9,7 @@ from monarch.telemetry._asking import Asking, checked_timeout
 from monarch.telemetry._engine.turns import OF_USER, Turns
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 
-# Of an answer that is read batch by batch: the rows and bytes that one answer may have are no limit.
+# For an answer that is read batch by batch: the most rows and bytes of one answer do not limit it.
 _ENDLESS = DEFAULT._replace(rows=1 << 62, bytes=1 << 62)
 
 
@@ -39,7 +39,7 @@ class QueryEngine:
     def _ask(self, sql: object, timeout: float | None, limits: Limits) -> Any:
         checked = _checked(sql)
         seconds = limits.seconds if timeout is None else checked_timeout(timeout, "query")
-        # The limit of the default is for questions without a time of their own.
+        # The limit of the default is for questions without their own time.
         limits = limits._replace(seconds=max(seconds, limits.seconds))
         with self._turns.turn(seconds) as left:
             return self._asking.ask(checked, timeout=left, limits=limits).table

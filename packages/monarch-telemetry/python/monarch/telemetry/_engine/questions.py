@@ -17,12 +17,12 @@ from monarch.telemetry._sql.limits import Limits
 from monarch.telemetry._sql.wire import is_number
 from monarch.telemetry.errors import QueryError, QueryTimeout
 
-# How long a collector may take to start, seconds, where a question finds that it has ended.
+# The most seconds of a start of a collector after a question has found that it ended.
 RESTART = 5.0
-# Hosts whose parts are merged at a time, and the parts of the time that a leader and its members have.
+# Hosts whose parts are merged in one step, and the shares of the time for a leader and for its members.
 GROUP, _LEADERS, _MEMBERS = 16, 0.6, 0.5
-# How long a question waits for word of hosts that have not answered the one before in time, seconds: else each question to a host that is
-# stopped would take all of its time, and a capture, which asks for fifty tables, half an hour.
+# Seconds for which a question waits for an answer of hosts that missed the deadline of the previous one: otherwise each question to a
+# stopped host would take all of its time, and a capture, which asks for fifty tables, half an hour.
 _WORD = 0.5
 
 
@@ -41,14 +41,14 @@ class Questions:
         self._query, self._plan, self._limits, self._deadline = query, plan, limits, deadline
         self.found: dict[str, Part] = {}
         self.missing: dict[str, str] = {}
-        # Those that work on the question.
+        # The collectors that work on the question.
         self._asked: list[Any] = []
         self._word_until: float | None = None
         query.on_cancel(self._cancel)
 
     def _cancel(self) -> None:
         for handle in self._asked:
-            # One that does not get this ends its part at the deadline.
+            # A collector that does not get this ends its part at the deadline.
             with suppress(MonarchError):
                 handle.cancel.broadcast(self._query.token)
 
@@ -87,7 +87,7 @@ class Questions:
                 host.ended(handle, reason(error))
                 again.append(host)
         for host in again:
-            # The agent starts the collector again, with what the rings still have.
+            # The agent starts the collector again, with the events that are still in the rings.
             handle = self._started(host)
             if handle is not None:
                 try:

@@ -83,7 +83,7 @@ class RunningQuery:
         when_done(future, lambda _: arrived.set())
         arrived.wait(timeout)
         self.check()
-        # Also where the time is over: an answer that has come before counts.
+        # Also after the deadline: an earlier answer counts.
         return future.get(timeout=0)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from monarch.telemetry._asking import in_words
 from monarch.telemetry.errors import QueryTimeout
 
-# Of one user, and of all users of an engine: the threads of a collector are as many.
+# The most questions of one user, and of all users of an engine: a collector has as many threads.
 OF_USER, IN_ALL = 2, 8
 
 

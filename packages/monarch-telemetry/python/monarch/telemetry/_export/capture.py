@@ -34,11 +34,11 @@ from monarch.telemetry._tables.table import Table
 from monarch.telemetry.errors import TelemetryError
 
 _SUFFIX = ".parquet"
-# Rows of a row group, which is what a reader has in memory while it decodes.
+# Rows of a row group, which is the part that a reader has in memory while it decodes.
 _GROUP_ROWS, _MOST_GROUP_ROWS = 65_536, 1 << 20
 _MOST_TABLES = 256
 _WHEELS = ("monarch-core", "monarch-telemetry", "pyarrow", "datafusion")
-# The earliest time that a zip archive has: the same tables give the same bytes of members.
+# The earliest time in a zip archive: the same tables give the same bytes of members.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 _NO_META = Meta()
 
@@ -87,7 +87,7 @@ def write(
     path = os.fspath(path)
     masking = Masking.of_environment(os.environ) if masking is None else masking
     pairs = cast("Mapping[str, Answer]", answers).items() if isinstance(answers, Mapping) else answers
-    # The state of the target is looked at before the work, and once more when the file takes its place.
+    # The state of the target is checked before the work, and again when the file replaces it.
     if os.path.isdir(path):
         raise TelemetryError(f"{path} is a directory", hint="give the name of a file in it")
     if not force and os.path.lexists(path):
@@ -159,7 +159,7 @@ def _write(file: IO[bytes], answers: Iterable[tuple[str, Answer]], meta: Meta, m
         manifest = Manifest(time.time_ns() // 1000, _versions(), shown, first, last, entries)
         archive.writestr(zipfile.ZipInfo(manifests.NAME, _NO_TIME), manifest.to_json())
     except BaseException:
-        # Else its finaliser writes to a file that is closed by then.
+        # Otherwise its finaliser writes to a file that is closed by then.
         with suppress(OSError, ValueError):
             archive.close()
         raise
@@ -232,7 +232,7 @@ def read(path: str | os.PathLike[str], *, limits: ReadLimits = DEFAULT_LIMITS) -
     """
     path = os.fspath(path)
     try:
-        # Without O_NONBLOCK a pipe would be waited for.
+        # Without O_NONBLOCK, opening a pipe would block.
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise TelemetryError(f"{path} was not read: {(getattr(error, 'strerror', None) or str(error)).lower()}") from None
@@ -250,7 +250,7 @@ def read(path: str | os.PathLike[str], *, limits: ReadLimits = DEFAULT_LIMITS) -
             raise TelemetryError(f"{path} is no readable capture: {lines[0]}", hint=lines[2] or None) from None
         except MemoryError:
             raise TelemetryError(f"{path} is no readable capture: it needs more memory than there is") from None
-        # The file is anything: what the libraries raise for damaged archives, Parquet files and texts is no closed list.
+        # The file may contain anything: the errors of the libraries for damaged archives, Parquet files and texts are no closed list.
         except Exception as error:
             raise TelemetryError(f"{path} is no readable capture: {type(error).__name__}: {error}") from error
 
@@ -296,7 +296,7 @@ def _members(found: Sequence[zipfile.ZipInfo], size: int) -> dict[str, zipfile.Z
         members[name] = member
     if manifests.NAME not in members:
         raise TelemetryError(f"it has no {manifests.NAME}")
-    # Members that overlap each other would count more than the file has.
+    # Overlapping members would have more bytes than the file.
     if total > size or len(members) > _MOST_TABLES or members[manifests.NAME].file_size > manifests.LONGEST:
         raise TelemetryError("it has more or larger members than a capture can have")
     return members
@@ -330,7 +330,7 @@ def _read_table(expected: Table, data: bytes, rows: int, budget: _Budget, notes:
         groups = [parts.row_group(number) for number in range(parts.num_row_groups)]
         if any(not 0 <= group.num_rows <= _MOST_GROUP_ROWS for group in groups):
             raise TelemetryError(f"table {expected.name} has a row group of more than {_MOST_GROUP_ROWS:,} rows")
-        # Null in a column that this version has and the file lacks, whatever the schema has otherwise.
+        # Null in a column of this version that is missing in the file, even if the schema does not allow it.
         shown = pa.schema([field if field.name in found.names else field.with_nullable(True) for field in schema])
         batches: list[Any] = []
         for number, group in enumerate(groups):

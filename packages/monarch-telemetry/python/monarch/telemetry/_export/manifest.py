@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, cast
 from monarch.telemetry._sql.coverage import Coverage
 from monarch.telemetry.errors import TelemetryError
 
-# Raised where a reader of this version could not read the archive. Columns and tables that are added or gone do not raise it.
+# Incremented if a reader of this version could not read the archive. Added or removed columns and tables do not increment it.
 FORMAT = 1
 NAME = "manifest.json"
-# Bytes of the manifest.
+# The most bytes of the manifest.
 LONGEST = 4 << 20
 TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

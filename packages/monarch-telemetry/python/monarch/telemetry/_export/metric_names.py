@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 Kind = Literal["counter", "up_down_counter", "gauge", "histogram"]
-# A call by choose is one by call_one, to the receiver that was chosen: it is counted there.
+# A call by choose is one by call_one, to the chosen receiver: it is counted there.
 ADVERBS = ("call", "call_one", "stream", "broadcast")
 
 

@@ -24,7 +24,7 @@ SCOPE = "monarch"
 _LAG_US = 12_000_000
 # Upper bounds of the latencies of endpoint_stats, in microseconds. Rows have only buckets with calls: series have all of them.
 LATENCY_BOUNDS_US = tuple(1 << power for power in range(4, 27))
-# Actors, or pairs of a sender and a receiver, that have points of their own in a window.
+# The most actors, or pairs of a sender and a receiver, with their own points in a window.
 _MOST_ACTORS = 32
 # Attributes of a point, and its value.
 _Attributes = Mapping[str, Any]
@@ -125,9 +125,9 @@ class Source(NamedTuple):
     name: str
     sql: str
     points: Callable[[Points, Sequence[dict[str, Any]]], None]
-    # How much earlier the window of the statement is: rows come so late.
+    # Microseconds by which the window of the statement is earlier, because of late rows.
     lag_us: int = 0
-    # Of a statement that only selects rows of one table: its columns (none: all), and the column of time that is in the window.
+    # Of a statement that only selects rows of one table: its columns (none: all), and the column of the time that the window bounds.
     selects: Selection | None = None
 
     def statement(self, window: Window) -> str:
@@ -207,7 +207,7 @@ def _endpoints(points: Points, rows: Sequence[dict[str, Any]]) -> None:
             points.histogram("message.e2e_latency.us", _latency(row, 1))
         points.histogram("endpoint_message_size", ([], [calls], size, None), here)
         points.histogram("channel.remote_message_send_size", ([], [calls], row["bytes_out"], None))
-        # A call that is no broadcast has an answer, which is a message too.
+        # A call other than a broadcast has an answer, which is a message too.
         points.count("channel.throughput.messages", calls if adverb == "broadcast" else 2 * calls)
 
 
@@ -225,7 +225,7 @@ def _latency(row: dict[str, Any], factor: int) -> _Histogram:
     if {*bounds} <= {*series} and (bounds or not row["count"]):
         bounds = series
     counts = [buckets.get(bound, 0) for bound in bounds]
-    # Calls of no bucket are above the last bound.
+    # Calls in no bucket are above the last bound.
     above = row["count"] - sum(counts)
     if any(one < 0 for one in (above, *counts)):
         bounds, counts, above = [], [], row["count"]
@@ -296,7 +296,7 @@ def _links(points: Points, rows: Sequence[dict[str, Any]]) -> None:
         points.gauge("channel.connections", row["up"], here)
         points.gauge("channel.latency.us", row["rtt_us"], here)
         points.count("channel.reconnections", row["reconnects"], here, cumulative=True)
-        # Before each connection that was made again one was lost.
+        # Each connection that was restored had been lost before.
         points.count("channel.errors", None if row["reconnects"] is None else row["reconnects"] + row["down"], here, cumulative=True)
         points.count("channel.throughput.bytes", row["bytes_out"], here, cumulative=True)
 
@@ -439,7 +439,7 @@ SOURCES: tuple[Source, ...] = (
         ),
         _of_actors("proc_mesh.actor_failures"),
     ),
-    # They come in the order of time.
+    # The rows are in the order of time.
     Source(
         "resources",
         f"SELECT * FROM resources WHERE {_in('timestamp_us')} ORDER BY timestamp_us",

@@ -53,10 +53,10 @@ class Series:
     count: int = 0
     least: float | None = None
     most: float | None = None
-    # Of a histogram: measurements by the upper bound of their bucket, and those above.
+    # Of a histogram: measurements by the upper bound of their bucket, and the number above the last bound.
     buckets: dict[float, int] = field(default_factory=dict[float, int])
     above: int = 0
-    # Whether a row has come since `batches` last had the series.
+    # Whether a row was added after `batches` last returned the series.
     fresh: bool = True
 
 
@@ -103,7 +103,7 @@ class Totals:
         if found is None:
             return False
         monotonic = bool(row["is_monotonic"]) if kind == "sum" else kind == "histogram"
-        # A job makes actors for ever.
+        # The number of actors of a job is unlimited.
         is_of_actors = row["name"] in _OF_ACTORS
         attributes = "{}" if is_of_actors else row["attributes_json"]
         key = Key(kind, row["name"], row["unit"], row["scope_name"], attributes, row["resource_attributes_json"], monotonic)
@@ -117,7 +117,7 @@ class Totals:
             if time < series.last_us:
                 return True  # an older one adds nothing
         if kind == "gauge":
-            # Of one moment the actors are added up.
+            # The values of all actors at one time are added.
             before = series.value if is_of_actors and time == series.last_us else None
             series.value, series.last_us, series.fresh = value if before is None or value is None else before + value, time, True
             return True

@@ -25,7 +25,7 @@ class Nesting:
         self._stacks: list[list[_Open]] = []
         # The track of each open slice.
         self._tracks: dict[int, int] = {}
-        # The tracks in use by the end of their lowest slice, and those that are empty.
+        # The tracks in use by the end of their lowest slice, and the empty ones.
         self._used: list[tuple[int, int]] = []
         self._free: list[int] = []
 

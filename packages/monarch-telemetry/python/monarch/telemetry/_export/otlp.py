@@ -34,9 +34,9 @@ _SPANS = ("spans", "span_context", "span_events")
 _LOGS = ("logs", "events", "failures", "audit")
 _METRICS = ("metric_gauges", "metric_sums", "metric_histograms")
 TABLES = (*_ENTITIES, *_SPANS, *_LOGS, *_METRICS)
-# Batches that wait to be encoded.
+# The most bytes of batches that wait to be encoded.
 _MOST_BYTES = 64 << 20
-# Of the rows of one request: receivers accept 4 MiB and more.
+# The most bytes of the rows of one request: receivers accept 4 MiB and more.
 _REQUEST_BYTES = 2 << 20
 _POINTS = 2048
 _KEPT_US = 3600 * 1_000_000
@@ -51,7 +51,7 @@ class ExportStatus(NamedTuple):
     dropped_spans: int
     dropped_series: int
     malformed: int
-    # Steps that failed, with all of their rows.
+    # Failed steps, with all of their rows.
     broken: int
 
 
@@ -203,7 +203,7 @@ class OtlpExporter:
     def _traces(self, forced: bool) -> None:
         self._finished += self._spans.take()
         if forced:
-            # Spans that wait for what may still come.
+            # Spans that wait for late events.
             self._finished += self._spans.take()
         if self._is_due("traces", len(self._finished), forced):
             spans, self._finished = self._finished, []

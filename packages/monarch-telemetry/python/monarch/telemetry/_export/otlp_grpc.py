@@ -36,9 +36,9 @@ class GrpcTransport:
             self._channel = self._grpc.secure_channel(place, credentials, compression=algorithm)
         else:
             self._channel = self._grpc.insecure_channel(place, compression=algorithm)
-        # Messages are bytes already, and stay bytes.
+        # Messages are already bytes.
         self._export = self._channel.unary_unary(_METHODS[target.signal])
-        # Names of gRPC metadata have no capital letters.
+        # Names of gRPC metadata are lower case.
         self._metadata = tuple((name.lower(), value) for name, value in target.headers)
 
     @property
@@ -52,7 +52,7 @@ class GrpcTransport:
             answer = self._export(body, timeout=self._target.timeout, metadata=self._metadata)
         except self._grpc.RpcError as error:
             code = error.code().name
-            # With RESOURCE_EXHAUSTED the receiver may state that a later try has a chance.
+            # With RESOURCE_EXHAUSTED the receiver may state that a retry can succeed.
             details = [value for key, value in error.trailing_metadata() or () if key == "grpc-status-details-bin"]
             later = code == "RESOURCE_EXHAUSTED" and any(b"google.rpc.RetryInfo" in one for one in details)
             return Outcome(f"gRPC status {code}: {str(error.details())[:300]}", later or code in _RETRIED)

@@ -61,7 +61,7 @@ class HttpTransport:
         packed = compress(body, 6, mtime=0) if self._target.gzip else body
         kept = self._connection is not None
         outcome = self._sent(packed)
-        # A receiver may close a connection that was idle: that is no failure, and nothing was taken.
+        # A receiver may close an idle connection: that is not a failure, and no data was accepted.
         if outcome is None and kept:
             outcome = self._sent(packed)
         return outcome if outcome is not None else Outcome("the receiver closed the connection", retry=True)
@@ -70,7 +70,7 @@ class HttpTransport:
         """None where the receiver closed the connection without an answer."""
         timer = Timer(self._target.timeout, self._expire)
         timer.daemon = True
-        # Limits of a socket are for each operation: an answer that comes byte by byte would take for ever.
+        # Timeouts of a socket are per operation: an answer that arrives byte by byte would take forever.
         self._expired = False
         timer.start()
         try:
@@ -79,7 +79,7 @@ class HttpTransport:
             response = connection.getresponse()
             answer = response.read(_MOST_ANSWER)
             if self._expired:
-                # What was cut off looks whole to the library, where only headers are missing.
+                # The library takes a response that was cut off in its headers for a complete one.
                 raise TimeoutError
             if response.will_close or not response.isclosed():
                 self.close()
@@ -89,7 +89,7 @@ class HttpTransport:
             return Outcome(self._text(error), retry=True) if self._expired or self._aborted else None
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
-            # Certificates do not get right by themselves within minutes.
+            # Certificates do not become valid within minutes.
             return Outcome(self._text(error), retry=not isinstance(error, ssl.SSLCertVerificationError))
         finally:
             timer.cancel()
@@ -141,7 +141,7 @@ class HttpTransport:
         retry = response.status in _RETRIED
         text = f"HTTP status {response.status} {response.reason}"[:_SHOWN]
         if 300 <= response.status < 400:
-            # Its place is not shown: a redirection may have a token.
+            # The target is not shown: the URL of a redirection may contain a token.
             text += ", a redirection, which is not followed"
         return Outcome(text, retry, _retry_after(response.headers.get("Retry-After")) if retry else None)
 
@@ -193,7 +193,7 @@ def _shut(connection: http.client.HTTPConnection) -> None:
     """Wakes the thread that reads or writes; it closes the socket itself."""
     sock: Any = connection.sock
     if sock is not None:
-        # Not the method of a TLS socket, which takes its state away from the thread that reads.
+        # Not the method of a TLS socket, which removes its state from the reading thread.
         with suppress(OSError):
             socket.socket.shutdown(sock, socket.SHUT_RDWR)
 

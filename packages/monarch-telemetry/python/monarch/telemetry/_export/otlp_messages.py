@@ -17,7 +17,7 @@ from monarch.telemetry._tables.facts import LOGS
 
 SCOPE = "monarch"
 _SAMPLED = 1
-# Bits of the flags of a span: the parent is known to be of this process, or of another one.
+# Bits of the flags of a span: the parent is known to be in this process, or in another one.
 _KNOWN_PARENT, _REMOTE_PARENT = 0x100, 0x200
 _SEVERITIES = {
     "trace": 1,
@@ -276,7 +276,7 @@ class Encoder:
         made.attributes.extend(self.attributes.pairs(attributes))
 
 
-# Host, pid, mesh and rank of a record; what gives the records of a source and scope.
+# Host, pid, mesh and rank of a record; the key of a source and scope.
 _Source = tuple[object, object, object, object]
 _Group = Callable[[_Source, str], Any]
 _NOWHERE = (None, None, None, None)

@@ -13,7 +13,7 @@ from typing import Any
 
 from monarch.telemetry._tables.metrics import SDK
 
-# Ended processes may be named by rows that come late; as many as the tables of entities keep.
+# Late rows may refer to ended processes; as many are kept as in the tables of entities.
 _KEPT = 20_000
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LONGEST_NAME = 253

@@ -21,7 +21,7 @@ _MOST_BYTES = 32 << 20
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _RETRY_S = 120.0
-# Causes that are remembered, so that each is logged once.
+# The most causes that are remembered, so that each is logged once.
 _MOST_CAUSES = 50
 
 
@@ -64,14 +64,14 @@ class Status(NamedTuple):
 
     sent: int
     sent_items: int
-    # In the queue, or under way.
+    # In the queue, or in progress.
     waiting: int
     waiting_items: int
-    # Rows that the receiver has rejected in requests that it took.
+    # Rows that the receiver rejected in accepted requests.
     rejected_items: int
-    # Rows of requests that were refused, or not taken in time.
+    # Rows of requests that were refused, or not accepted in time.
     failed_items: int
-    # Rows that were dropped for room, or at the end.
+    # Rows that were dropped because of the size of the queue, or at the end.
     dropped_items: int
     error: str
 
@@ -182,12 +182,12 @@ class Sender:
         while True:
             try:
                 outcome = self._transport.send(request.body)
-            except Exception as error:  # whatever a library raises: telemetry ends nothing
+            except Exception as error:  # any error of a library: telemetry must not end the program
                 outcome = Outcome(f"{type(error).__name__}: {error}")
             if not outcome.error or not outcome.retry or self._stop.is_set():
                 return outcome
             self._log(outcome.error, "sent again")
-            # Several collectors that lost the same receiver come back one after another.
+            # Several collectors that lost the same receiver return at different times.
             wait = outcome.retry_after if outcome.retry_after is not None else pause * random.uniform(0.5, 1.0)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
             if self._clock() + wait > until:

@@ -253,7 +253,7 @@ class _Environment:
         names = (*kinds, *(f"parentbased_{kind}" for kind in kinds))
         name = self.choice("OTEL_TRACES_SAMPLER", "parentbased_traceidratio", names)
         kind = name.removeprefix("parentbased_")
-        # Without a sampler of its own the default is that of Monarch; with one it is that of the specification.
+        # Without a configured sampler the default is that of Monarch; with one it is that of the specification.
         ratio = 1.0 if self.text("OTEL_TRACES_SAMPLER").lower() in ("traceidratio", "parentbased_traceidratio") else 0.01
         text = self.text("OTEL_TRACES_SAMPLER_ARG")
         if text and kind == "traceidratio":
@@ -344,7 +344,7 @@ class _Environment:
             host, port, split = None, None, None
         unreadable = any(not " " < one <= "~" for one in text)
         if split is None or not host or split.scheme not in ("http", "https") or unreadable:
-            # The text is not shown: it may have credentials.
+            # The text is not shown: it may contain credentials.
             self.problem(name, "this is no URL that begins with http:// or https://", "the signal is not exported")
             return None
         place = f"[{host}]" if ":" in host else host

@@ -17,7 +17,7 @@ from monarch.telemetry._export.otlp_settings import Sampler
 from monarch.telemetry._export.otlp_values import Attributes, made_trace_id, span_id, trace_id
 
 _OPEN = 50_000
-# Traces of spans that have ended: their children may end later.
+# Traces of ended spans: their children may end later.
 _KNOWN = 100_000
 _DEEPEST = 200
 KINDS = {"internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}
@@ -65,7 +65,7 @@ class Spans:
         self._open: dict[tuple[int, int], Span] = {}
         # Trace and choice, by process and number.
         self._known: dict[tuple[int, int], tuple[int, bool]] = {}
-        # Spans that have ended, by the number of takes that they have waited for what may still come.
+        # Ended spans, by the number of takes for which they have waited for late events.
         self._ended: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ class Spans:
             span = self._span(process, number)
             span.name, span.target, span.level, span.thread, span.file, span.line = name, target, level, thread, file, line
             parsed = self._attributes.parsed(fields)
-            # Fields that a span gets later come in another row.
+            # Fields that are added to a span later are in another row.
             span.fields = parsed if span.fields is None else {**span.fields, **parsed}
             span.began_us = time_us if span.began_us is None else min(span.began_us, time_us)
             if parent and span.around is None:
@@ -141,7 +141,7 @@ class Spans:
         ):
             key = (process, number)
             if key not in self._open and key in self._known:
-                continue  # it was taken without this event
+                continue  # the span was taken without this event
             span = self._span(process, number)
             if what == "enter":
                 # An asynchronous span is entered again after an exit.
@@ -180,7 +180,7 @@ class Spans:
             if known is not None:
                 found = known
                 break
-            # Only a span that is here can name the trace: one of another process without a context begins it anew.
+            # Only a span that is present can name the trace: one of another process without a context starts a new one.
             here = self._open.get(here.around)
         if found is None:
             first = inner[-1]

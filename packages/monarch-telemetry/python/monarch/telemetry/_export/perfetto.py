@@ -24,7 +24,7 @@ from monarch.telemetry._export.perfetto_tracks import Tracks, looked_up, table_o
 from monarch.telemetry.errors import TelemetryError
 
 Rows = Mapping[str, Sequence[Any]]
-# Rows that are Python objects at a time.
+# Rows that are Python objects at the same time.
 _PIECE = 4096
 # The last microsecond whose nanoseconds are a signed number of 64 bits.
 _LAST_US = ((1 << 63) - 1) // 1000
@@ -138,7 +138,7 @@ class _Work:
             [sends["sender"], sends["mesh"], sends["sent"], pa.nulls(sends.num_rows, pa.int64()), numbers],
             names=["sender", "mesh", "at", "place", "send"],
         )
-        # What was sent is before what came at the same time: null places are put first by their sign.
+        # Sent messages precede messages received at the same time: null places are put first by their sign.
         both = pa.concat_tables([sent, came])
         both = both.append_column("last", pc.is_null(both["send"]))
         both = both.sort_by([(name, "ascending") for name in ("sender", "mesh", "at", "last", "send", "place")]).combine_chunks()
@@ -288,7 +288,7 @@ class _Work:
         wanted = [("enter", "min"), ("enter", "count"), ("exit", "max"), ("exit", "count"), ("close", "max")]
         states = pa.table(columns).group_by(["process_id", "id"]).aggregate(wanted)
         spans = spans.join(states, ["process_id", "id"], join_type="left outer")
-        # Without a close, a span has ended when each time that it was entered it was left.
+        # Without a close, a span has ended if it was exited as often as it was entered.
         left = pc.and_(pc.greater(spans["exit_count"], 0), pc.greater_equal(spans["exit_count"], spans["enter_count"]))
         end = pc.coalesce(spans["close_max"], pc.if_else(_false_if_null(pc, left), spans["exit_max"], None))
         offset = looked_up(spans["process_id"], self._tracks.proc_offset, pa.int64())

@@ -12,9 +12,9 @@ from typing import IO, Any, Literal
 
 from monarch.telemetry.errors import TelemetryError
 
-# Packets in memory.
+# The most packets in memory.
 _PIECE = 1000
-# All packets are of one sequence, whose packets of the same time keep their order.
+# All packets have one sequence, whose packets of the same time keep their order.
 _SEQUENCE = 1
 _BOOT_TIME, _REAL_TIME = 6, 1
 _STATE_CLEARED = 1

@@ -60,7 +60,7 @@ class Tracks:
         self._by_place: dict[tuple[int | None, int], int] = {}
         self._by_pid: dict[tuple[str | None, int], int] = {}
         self._by_name: dict[tuple[str | None, str], int] = {}
-        # A place, a process number and a name may have been those of an earlier process: the last one counts.
+        # An earlier process may have had the same place, process number and name: the last one counts.
         for row in sorted(_rows(rows, "procs"), key=lambda row: row["started_us"] or 0):
             proc, host = row["proc_id"], hosts.get(row["host_id"])
             self._procs[proc] = found = _Proc(host, row["mesh_id"], row["rank"] or 0, row["pid"] or 0)

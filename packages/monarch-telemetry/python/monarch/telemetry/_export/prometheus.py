@@ -21,7 +21,7 @@ CONTENT_TYPES: dict[Format, str] = {
     "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
 }
 _Labels = tuple[tuple[str, str], ...]
-# Of a job of many hosts; an answer has no more rows.
+# Enough for a job of many hosts; an answer has no more rows.
 _MOST_SERIES = 1_000_000
 
 
@@ -85,7 +85,7 @@ def _kind(key: Key) -> FamilyKind:
 
 
 def _family(metric: Metric, family: Family, series: Mapping[_Labels, Series], scope: str, form: Format) -> Iterable[str]:
-    # In the text format a counter is named as its samples are.
+    # In the text format the name of a counter is that of its samples.
     name = f"{family.name}_total" if metric.kind == "counter" and form == "text" else family.name
     about = meaning(metric.name) or f"{metric.name}, measured by {scope or 'a program'}"
     yield f"# HELP {name} {_escaped_help(about, form)}"
@@ -106,7 +106,7 @@ def _histogram(name: str, found: _Labels, one: Series, form: Format) -> Iterable
         total += one.buckets[bound]
         yield f"{name}_bucket{_labels((*found, ('le', _value(float(bound)))))} {total}"
     yield f"{name}_bucket{_labels((*found, ('le', '+Inf')))} {total + one.above}"
-    # A sum that can fall is no counter: OpenMetrics has none then.
+    # A decreasing sum is not a counter: OpenMetrics then has no sum.
     can_fall = any(bound < 0 for bound in one.buckets) or (one.value or 0) < 0
     if one.value is not None and not (can_fall and form == "openmetrics"):
         yield f"{name}_sum{_labels(found)} {_value(one.value)}"

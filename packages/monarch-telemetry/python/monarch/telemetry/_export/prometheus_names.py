@@ -13,7 +13,7 @@ FamilyKind = Literal["gauge", "counter", "histogram"]
 _OTHER = re.compile(r"[^a-zA-Z0-9_:]+")
 _LABEL_OTHER = re.compile(r"[^a-zA-Z0-9_]")
 _SEVERAL = re.compile("__+")
-# What units of UCUM are called in names.
+# The names of UCUM units in metric names.
 UNITS = {
     "By": "bytes",
     "KiBy": "kibibytes",

@@ -8,7 +8,7 @@ from typing import Any
 
 from monarch.telemetry._tables.catalog import TABLES
 
-# Columns of tables of history. An entity may have been made long before the first row that is kept.
+# The columns of time of tables of history. An entity may be much older than the first row that is kept.
 _COLUMNS = ("timestamp_us", "window_us")
 
 

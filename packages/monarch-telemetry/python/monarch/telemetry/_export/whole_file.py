@@ -13,7 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-# The files of this process by number: the source of a link to one without a name.
+# The files of this process by number: the source of a link to a file without a name.
 _OWN = "/proc/self/fd"
 
 
@@ -54,7 +54,7 @@ def _without_name(folder: str) -> IO[bytes] | None:
     try:
         return open(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), "w+b")
     except OSError:
-        # What is wrong with the folder itself is the error of the file with a name.
+        # An error of the folder itself is reported by the file with a name.
         return None
 
 
@@ -70,7 +70,7 @@ def _new(path: str) -> IO[bytes]:
 def _linked(file: IO[bytes], path: str) -> bool:
     """Gives a file without a name this one. False where that is not possible, `FileExistsError` where there is one."""
     try:
-        # Of a symbolic link as the source only `linkat` makes a link to the file, which needs a folder.
+        # With a symbolic link as the source, only `linkat`, which needs a folder, creates a link to the file.
         folder = os.open(_OWN, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.link(str(file.fileno()), os.path.abspath(path), src_dir_fd=folder, follow_symlinks=True)
@@ -107,7 +107,7 @@ def _place(temporary: str, path: str, *, force: bool) -> None:
 
 
 def _sync_folder(folder: str) -> None:
-    # The file has its name already: a file system that cannot sync a folder makes that no failure.
+    # The file already has its name: on a file system that cannot sync a folder, this is not a failure.
     with suppress(OSError):
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -18,12 +18,12 @@ from monarch.telemetry._tables.catalog import TABLES
 from monarch.telemetry._tables.table import Table
 from monarch.telemetry.errors import QueryError, QueryLimit, QueryTimeout, TelemetryError
 
-# Of one question: what a host ships in some seconds, and a fraction of the memory of a process that trains a model.
+# Limits of one question: the amount that a host transfers in some seconds, and a fraction of the memory of a process that trains a model.
 LARGE = Limits(seconds=30.0, rows=1_000_000, bytes=256 << 20, memory=1 << 30)
 # Columns that separate the rows of a table of history by time. Numbers of snapshots grow with time.
 _TIMES = ("timestamp_us", "window_us", "snapshot_ts")
 _SNAPSHOT = "snapshot_id"
-# Seconds in which a server that has not answered has to state the time, so that it is asked for more tables.
+# Seconds within which a server that did not answer has to return the time, before it is asked for more tables.
 _ALIVE = 5.0
 _NOW = """SELECT CAST(arrow_cast(now(), 'Timestamp(Microsecond, Some("+00:00"))') AS BIGINT) AS now"""
 
@@ -55,7 +55,7 @@ class Tables:
         except TelemetryError:
             if self._limits == DEFAULT:
                 raise
-            # A token of the scope read has the default limits only; any other fault is there again.
+            # A token of the scope read has only the default limits; any other failure occurs again.
             answer = self._engine.ask(sql, limits=DEFAULT)
             self._limits = DEFAULT
             return answer
@@ -71,7 +71,7 @@ class Tables:
             yield self._cut(name, conditions, columns)
             return
         ends = self._piece(name, conditions, (f"min({column}) AS low", f"max({column}) AS high")).table.to_pylist()[0]
-        if ends["low"] is None:  # the rows have been dropped since
+        if ends["low"] is None:  # the rows have been dropped in the meantime
             yield self._cut(name, conditions, columns)
             return
         waiting = [(ends["low"], ends["high"])]
@@ -163,6 +163,6 @@ def _from(table: Table, since_us: int | None, snapshot: int | None) -> tuple[str
     if since_us is None or table.retention != "history" or column is None:
         return ()
     if column == _SNAPSHOT:
-        # Without a snapshot since then, none of its rows is wanted.
+        # Without a snapshot after that time, no row is needed.
         return ("false",) if snapshot is None else (f"{column} >= {snapshot}",)
     return (f"{column} >= {since_us}",)

@@ -22,11 +22,11 @@ from monarch.telemetry.errors import QueryLimit, QueryTimeout, TelemetryError
 _ENTITIES = ("hosts", "procs", "meshes", "actors")
 _IN_WINDOW = ("events", "failures", "resources")
 _BEGUN = ("messages", "sent_messages", "message_status_events", "spans", "span_events")
-# How much before the window all rows are asked for, microseconds.
+# Microseconds before the window for which all rows are requested.
 _LEAST_BEFORE, _MOST_BEFORE = 1_000_000, 60_000_000
-# Of messages and spans that began earlier: enough for an endpoint of each of some thousand actors.
+# The most messages and spans that started earlier: enough for an endpoint of each of some thousand actors.
 _MOST_EARLIER = 4000
-# Numbers in one statement, of which a statement of 16 KiB has room for.
+# The most numbers in one statement, within its 16 KiB.
 _NUMBERS = 500
 _EARLIER_MESSAGES = """SELECT message_id AS id, max(timestamp_us) AS at FROM message_status_events WHERE timestamp_us < {before}
 GROUP BY message_id HAVING bool_or(status = 'active') AND NOT bool_or(status IN ('complete', 'failed')) ORDER BY at DESC LIMIT {most}"""
@@ -54,7 +54,7 @@ class _Window:
             self._ask(name)
         for name in _IN_WINDOW:
             self._ask(name, inside)
-        # A trace has lines of these levels only, and a job has many others.
+        # A trace has only lines of these levels, and a job has many others.
         self._ask("logs", inside, "lower(level) IN ('error', 'critical', 'fatal')")
         for name in _BEGUN:
             self._ask(name, f"timestamp_us BETWEEN {self._before} AND {self._until}")

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from monarch.extension import is_own_peer
 from monarch.telemetry._http.places import Place, Places
 
-# Connections that are accepted before the loop goes on with others.
+# Connections that are accepted before the loop continues with others.
 _BATCH = 32
-# Seconds until the next try where the process has no descriptor left, and for a TLS handshake.
+# Seconds until the next attempt if the process has no descriptor left, and for a TLS handshake.
 _RETRY_SECONDS, _HANDSHAKE_SECONDS = 0.5, 10.0
 _log = logging.getLogger("monarch.telemetry")
 
@@ -85,10 +85,10 @@ class Acceptor:
                 lambda: self._make(place), one, ssl=self._tls, ssl_handshake_timeout=seconds
             )
         except asyncio.CancelledError:
-            # The oldest without a token, before its first byte, or the end of the server.
+            # The oldest connection without a token, before its first byte, or at the end of the server.
             _discard(one, place)
             raise
-        except OSError:  # of the handshake, or the client has left
+        except OSError:  # of the handshake, or the client has disconnected
             _discard(one, place)
             return
         place.end = transport.abort

@@ -13,10 +13,10 @@ from monarch.telemetry._http.problems import Problem
 from monarch.telemetry._http.stacks import proc_of
 
 LEVELS = ("trace", "debug", "info", "warn", "error", "off")
-# As Python's `logging` has them.
+# The names in the `logging` module of Python.
 _OTHER_NAMES = {"warning": "warn", "critical": "error"}
 ALL = "*"
-# Fields beside the target that an action has.
+# The fields of an action in addition to the target.
 _FIELDS = {"stop_mesh": ("reason",), "kill_job": ("reason",), "signal_proc": ("signal",), "set_log_level": ("level",)}
 
 

@@ -14,7 +14,7 @@ from monarch.telemetry._http.routes import MARKDOWN, TEXT
 from monarch.telemetry._http.schema import document
 from monarch.telemetry._http.stacks import proc_of
 
-# What is left of the time of a request for the answer itself.
+# The share of the remaining time of a request for its question; the rest is for the answer.
 _SHARE = 0.9
 
 

@@ -51,11 +51,11 @@ HANDLERS: Mapping[str, Handler] = {
     **pages.HANDLERS,
     **snapshots.HANDLERS,
 }
-# Requests whose handlers run at a time, and those of one token on routes with turns.
+# The most handlers of requests at the same time, and of one token on routes with turns.
 THREADS, TURNS = 16, 2
-# Requests of one token that wait for a turn.
+# The most requests of one token that wait for a turn.
 MOST_WAITING = 64
-# Seconds that a client has to send a body.
+# The most seconds in which a client sends a body.
 BODY_SECONDS = 20.0
 _API = ("/v1/", "/api/", "/metrics", "/SKILL.md", "/healthz")
 _HEADERS: tuple[tuple[bytes, bytes], ...] = (
@@ -70,7 +70,7 @@ _HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
 )
-# Bytes of objects that a byte of JSON was made of, about.
+# The approximate bytes of objects per byte of JSON.
 _OBJECTS = 8
 _FOR_EVER = "public, max-age=31536000, immutable"
 _log = logging.getLogger("monarch.telemetry")
@@ -99,7 +99,7 @@ class App:
         self._waiting = {"read": 0, "admin": 0}
         self.events = Events(parts.engine, self._threads.run, clock=clock)
         self._flushing: asyncio.Task[None] | None = None
-        # HEAD is that of GET: the server leaves out the body.
+        # HEAD is served as GET: the server omits the body.
         found = [StarletteRoute(route.path, partial(self._respond, route), methods=[route.method]) for route in routes]
         if parts.files is not None:
             found.append(StarletteRoute("/{path:path}", self._file, methods=["GET"]))
@@ -133,7 +133,7 @@ class App:
             await self._failed(problem, scope["path"].startswith("/api/"))(scope, receive, answer)
         except Exception:
             if started:
-                raise  # the connection ends, so that the client sees a part of an answer as one
+                raise  # the connection ends, so that the client can detect the partial answer
             number = secrets.token_hex(4)
             _log.exception("a request has failed (%s)", number)
             self._record(request, caller, "failed", f"500 {number}")
@@ -221,7 +221,7 @@ class App:
         asker = Asker()
 
         def work() -> Reply:
-            # Each has a thread of its own.
+            # Each has its own thread.
             ASKER.set(asker)
             found = handler(call)
             made = found if isinstance(found, Reply) else Reply(encode(found))
@@ -302,7 +302,7 @@ class App:
                 while (part := await self._threads.run(lambda: next(parts, None), 60.0)) is not None:
                     yield part
             finally:
-                # Before a part is there no one knows how many there are; an answer in parts is a long one.
+                # The number of parts is unknown before there is one; an answer in parts is a long one.
                 await self._threads.run(lambda: ANSWERS.had(LONG), 60.0)
 
         return StreamingResponse(stream(), media_type=reply.media)
@@ -442,7 +442,7 @@ def _target(request: Request, body: Any) -> str:
             if name in given:
                 return str(given[name])  # pyright: ignore[reportUnknownArgumentType]
     path = "/".join(str(value) for value in request.path_params.values())
-    # Not as they stand in the URL: secrets are masked by their form.
+    # Not the text in the URL: secrets are masked by their form.
     parameters = "&".join(f"{name}={value}" for name, value in request.query_params.multi_items())
     return f"{path}?{parameters}" if parameters else path
 

@@ -56,9 +56,9 @@ class Audit:
             self._rows.append(row)
 
     def _masked(self, text: str) -> str:
-        # Cut first: masking a text takes time that grows with its length.
+        # Cut before masking, whose time grows with the length of the text.
         shown = self._masking.text(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
-        # Half of a character, which JSON may have, would cost the rows of all others their place.
+        # An unpaired surrogate, which JSON may contain, would cost all other rows their place.
         return shown.encode(errors="replace").decode()
 
     @property

@@ -71,7 +71,7 @@ def tokens_in(folder: Path) -> Tokens:
         _make_private(folder)
         _write(path, Access(new_tokens()), new=True)
     except FileExistsError:
-        pass  # another process was faster, and its tokens are those of the folder
+        pass  # another process has created the tokens of the folder before
     except OSError as error:
         raise TelemetryError(f"{path} cannot be written: {error.strerror}") from None
     return read_access(path).tokens

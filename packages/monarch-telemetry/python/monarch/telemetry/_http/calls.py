@@ -19,7 +19,7 @@ from monarch.telemetry._http.routes import JSON
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 
 _T = TypeVar("_T")
-# Statements of one request that are asked at a time: an engine has twice as many turns.
+# The most concurrent statements of one request: an engine has twice as many turns.
 _AT_ONCE = 4
 
 
@@ -80,12 +80,12 @@ class Call(NamedTuple):
                     found[place] = self.table(sql)
             except IndexError:
                 return
-            except BaseException as error:  # it is the caller's, whatever it is
+            except BaseException as error:  # any error is passed to the caller
                 errors.append(error)
 
         name = "monarch telemetry http statement"
         others = min(len(statements), _AT_ONCE) - 1
-        # Daemons, as the thread of the request is.
+        # Daemon threads, as the thread of the request is.
         threads = [threading.Thread(target=copy_context().run, args=(work,), name=name, daemon=True) for _ in range(others)]
         for thread in threads:
             thread.start()
@@ -133,7 +133,7 @@ class Threads:
                 await self._room.acquire()
                 return await self._started(work)
         except TimeoutError:
-            # Work may raise it itself.
+            # The work itself may raise it.
             if not limit.expired():
                 raise
             raise Problem.timeout(f"there was no answer within {seconds:g} s") from None
@@ -147,7 +147,7 @@ class Threads:
             error: BaseException | None = None
             try:
                 result = work()
-            except BaseException as raised:  # it is the caller's, whatever it is
+            except BaseException as raised:  # any error is passed to the caller
                 error = raised
             try:
                 loop.call_soon_threadsafe(self._finished, thread, future, result, error)

@@ -36,7 +36,7 @@ class QueryEngineClient:
         body: dict[str, Any] = {"sql": sql, "timeout_s": seconds}
         rows: list[dict[str, Any]] = []
         while True:
-            # The server's own time limit is an answer; this one is for a server that does not answer at all.
+            # The time limit of the server gives an answer; this one is for a server that does not answer at all.
             answer = self._post("/v1/query", body, max(deadline - time.monotonic(), 0.0) + 1.0)
             rows += answer["rows"]
             if "cursor" not in answer:

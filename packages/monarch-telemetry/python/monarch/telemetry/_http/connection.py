@@ -14,18 +14,18 @@ from uvicorn.server import ServerState
 
 from monarch.telemetry._http.places import STATE, Place
 
-# Seconds for the head of a request, or for what is left of a body when its answer has been sent; and in which a client that reads nothing
-# has to read something.
+# Seconds for the head of a request, or for the rest of a body after its answer was sent; and seconds within which a client has to read
+# something.
 HEAD_SECONDS, READ_SECONDS = 10.0, 30.0
 IDLE_SECONDS = 15
-# Between looks whether a client that has ended its side is still there.
+# Seconds between two checks whether a client that closed its side is still connected.
 _LOOK_SECONDS = 0.2
-# In which a client that is refused may send the rest of its request, which is not read, and how much of it.
+# Seconds in which a refused client may send the rest of its request, which is discarded, and the most bytes of that rest.
 _REST_SECONDS, _REST_BYTES = 2.0, 64 << 20
-# Beyond this, requests are answered with 503.
+# With more connections than this, requests are answered with 503.
 CONNECTIONS = 512
 _log = logging.getLogger("monarch.telemetry.http")
-# What uvicorn logs as a warning is what a client did wrong, which is in the answer; any program could fill the log with it.
+# Warnings of uvicorn are about errors of a client, which are in the answer; any program could fill the log with them.
 _log.setLevel(logging.ERROR)
 
 
@@ -77,7 +77,7 @@ class Connection(H11Protocol):
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
         self.logger = _log
-        # A request line may have secrets in it, and there is the audit.
+        # A request line may contain secrets, and requests are in the audit.
         self.access_log = False
         self._head: asyncio.TimerHandle | None = None
         self._read: asyncio.TimerHandle | None = None
@@ -124,7 +124,7 @@ class Connection(H11Protocol):
         if not self.is_busy or self.transport.is_closing():
             return
         if is_first and not self.cycle.response_started and self.scope["http_version"] == "1.1":
-            # The system of a client that has left answers what is sent with a reset; one that waits skips this.
+            # The system of a disconnected client answers this with a reset; a client that waits ignores it.
             self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[], reason="Continue")))
         if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from monarch.telemetry._http.problems import Problem
 from monarch.telemetry._sql.coverage import Coverage
 
-# What is kept: seconds since the last page, cursors, and bytes of all.
+# Limits: seconds after the last page, cursors, and bytes of all.
 KEPT_SECONDS, KEPT_CURSORS, KEPT_BYTES = 60.0, 32, 128 << 20
 
 

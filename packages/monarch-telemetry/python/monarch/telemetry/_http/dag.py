@@ -18,7 +18,7 @@ from monarch.telemetry._http.statements import ACTORS, RUNTIME, in_last_snapshot
 
 MOST_NODES, MOST_EDGES = 20_000, 20_000
 Row = dict[str, Any]
-# The worst status of its members is that of a mesh.
+# The status of a mesh is the worst status of its members.
 _ORDER = ("failed", "stopped", "stopping", "unknown", "initializing", "created", "processing", "client", "idle")
 _TIERS = {"Host": "host_mesh", "Proc": "proc_mesh"}
 
@@ -54,7 +54,7 @@ def dag(call: Call) -> Reply:
         "SELECT proc_id, host_id, mesh_id, rank, pid, ended_us, exit_reason FROM procs ORDER BY mesh_id, rank, proc_id",
         "SELECT from_actor_id, to_actor_id, count(*) AS messages FROM messages GROUP BY from_actor_id, to_actor_id"
         f" ORDER BY messages DESC, from_actor_id, to_actor_id LIMIT {MOST_EDGES + 1}",
-        # Snapshots, and nodes of the last one that could not be read.
+        # The number of snapshots, and of unreadable nodes of the last one.
         "SELECT (SELECT count(*) FROM snapshots) AS snapshots,"
         f" (SELECT count(*) FROM resolution_errors r WHERE {in_last_snapshot('r')}) AS errors",
     )
@@ -188,7 +188,7 @@ def _of_meshes(found: _Rows) -> tuple[list[_Part], list[_Part]]:
     is_host = pc.equal(classes, "Host")
     counts = pc.fill_null(_counted(ids, procs, actors), 0)
     if pc.sum(is_host).as_py() == 1:
-        # There are no rows that name the host mesh of a host: a single one has all.
+        # There are no rows that name the host mesh of a host: a single one has all hosts.
         counts = pc.if_else(is_host, pa.scalar(hosts.num_rows, pa.int64()), counts)
     shown = meshes.append_column("tier", tiers).append_column("status", _statuses(ids, actors)).append_column("count", counts)
     below = meshes.append_column("tier", tiers).append_column("above", _looked_up(meshes.column("parent_mesh_id"), ids, tiers))

@@ -16,7 +16,7 @@ from monarch.telemetry._http.statements import ACTORS
 # Rows of a list; `limit` of a request is at most the second number.
 ROWS, MOST_ROWS = 1_000, 10_000
 _ID_MOST = (1 << 64) - 1
-# Ids in one statement: a statement has at most 16 KiB.
+# The most ids in one statement: a statement has at most 16 KiB.
 _IDS = 500
 
 

@@ -163,7 +163,7 @@ class DagParameters(TypedDict):
     mode: NotRequired[Literal["actor", "mesh"]]
 
 
-# `class` is no name of Python.
+# `class` is a keyword of Python.
 MeshesParameters = TypedDict(
     "MeshesParameters", {"class": NotRequired[str], "parent_mesh_id": NotRequired[int], "exclude_classes": NotRequired[str]}
 )

@@ -16,7 +16,7 @@ from monarch.telemetry._http.problems import Problem
 from monarch.telemetry.errors import TelemetryError
 
 CLIENTS = 32
-# Events that wait for a client; one that is slower than this loses the rest, and is sent how many.
+# The most events that wait for a client; a slower client loses the rest, and gets their number.
 WAITING = 1_000
 # Seconds between two looks, between two keep-alives of a quiet stream, and that rows may be late.
 LOOK_SECONDS, QUIET_SECONDS, LATE_SECONDS = 1.0, 10.0, 10.0
@@ -26,7 +26,7 @@ _SECOND = 1_000_000
 _KINDS = {
     "failure": "SELECT * FROM failures",
     "status": "SELECT e.id, e.timestamp_us, e.actor_id, e.new_status, e.reason, a.full_name, a.display_name, a.mesh_id, a.rank"
-    # Between these an actor changes with each message.
+    # An actor changes between these with each message.
     " FROM actor_status_events e LEFT JOIN actors a ON a.id = e.actor_id WHERE e.new_status NOT IN ('Idle', 'Processing')",
 }
 
@@ -48,7 +48,7 @@ class Look:
 
     def __init__(self, engine: Asking, clock: Callable[[], float]) -> None:
         self._engine, self._clock = engine, clock
-        # With the time of each.
+        # The seen events, with the time of each.
         self._seen: dict[tuple[str, str], int] = {}
         self._since = int(clock() * 1e6)
 
@@ -63,9 +63,9 @@ class Look:
                     continue
                 self._seen[key] = int(row["timestamp_us"])
                 found.append(Event(kind, int(row["timestamp_us"]), row))
-        # Not the time of this process: hosts have clocks of their own.
+        # Not the time of this process: hosts have their own clocks.
         self._since = max([self._since, *(event.at for event in found)])
-        # No later look asks for what is older.
+        # No later look requests older events.
         oldest = self._since - int(LATE_SECONDS * _SECOND)
         self._seen = {key: at for key, at in self._seen.items() if at >= oldest}
         return sorted(found, key=lambda event: event.at)
@@ -183,7 +183,7 @@ class Events:
             try:
                 found = await self._run(look.find, 10.0)
             except (TelemetryError, Problem):
-                continue  # a host may be busy; the next look finds what this one has missed
+                continue  # a host may be busy; the next look finds the events that this one missed
             for event in found:
                 for client in list(self._clients):
                     client.put(event)

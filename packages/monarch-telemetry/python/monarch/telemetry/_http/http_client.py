@@ -16,7 +16,7 @@ from monarch.telemetry._asking import NO_SERVER, in_words
 from monarch.telemetry._http.auth import FILE, LOOPBACK, read_access
 from monarch.telemetry.errors import QueryError, QueryLimit, QueryRejected, QueryTimeout, TelemetryError
 
-# Bytes of an answer.
+# The most bytes of an answer.
 _MOST_BYTES = 1 << 30
 _PIECE = 1 << 16
 _JSON = "application/json"
@@ -129,7 +129,7 @@ def _token(url: str) -> str | None:
         try:
             access = read_access(Path(path))
         except (TelemetryError, OSError):
-            continue  # another job's file, which this URL does not need
+            continue  # the file of another job, which this URL does not need
         if _place(url) in map(_place, access.urls):
             return access.tokens.admin
     return None

@@ -13,7 +13,7 @@ from typing import Any
 from monarch.telemetry._http.calls import Reply
 from monarch.telemetry._http.json_rows import encode, rows
 
-# Rows that are objects at a time, and bytes of a part of an answer.
+# Rows that are objects at the same time, and bytes of a part of an answer.
 BATCH_ROWS, PART_BYTES = 256, 64 << 10
 
 Row = dict[str, Any]

@@ -19,7 +19,7 @@ from monarch.telemetry._http.problems import Problem
 
 ROWS = 200
 _LONGEST = 2_048
-# Rows of resources that are so much older than the last one are not of now; they come every 10 s.
+# Rows of resources that are older than the last one by more than this are out of date; a row is added every 10 s.
 _NOW_US = 20_000_000
 _MOST = 1 << 64
 
@@ -42,7 +42,7 @@ def paged(call: Call, sql: str, keys: Sequence[str], *, descending: bool, follow
         cursor = _encoded([last[key] for key in keys])
     elif follow:
         cursor = given
-    # Columns of the order that are no part of a row.
+    # Columns for sorting that are not part of a row.
     table = table.drop_columns([name for name in table.schema.names if name.startswith("_")])
     return reply(document({"rows": batches(table, ids_as_text=True)}, {"coverage": coverage(answer.coverage), "cursor": cursor}))
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from monarch.telemetry._arrow import pa, pc
 from monarch.telemetry._ingest.ids import U64, actor_id, actor_ids, mixed_columns
 
-# Actors of which the place is found one by one, at a time.
+# Actors whose places are searched one by one, per statement.
 _AT_ONCE = 256
 
 
@@ -22,13 +22,13 @@ class Placement:
         self._procs: dict[int, dict[int, int]] = {}
         for proc in procs:
             self._procs.setdefault(proc["mesh_id"], {})[proc["rank"]] = proc["proc_id"]
-        # Numbers of the actors of a mesh, where the rank does not give the proc.
+        # Numbers of the actors of a mesh, if the rank does not determine the proc.
         self._numbers: dict[int, dict[int, int]] = {}
 
     def proc(self, actor: int, mesh: int, rank: int) -> int | None:
         """The proc of an actor; None where it is not known."""
         found = self._meshes.get(mesh)
-        # The client's script is an actor of the mesh that its process is too.
+        # The script of the client is an actor of the mesh of its process.
         procs = self._procs.get((found or {}).get("parent_mesh_id") or mesh)
         if found is None or not procs:
             return None

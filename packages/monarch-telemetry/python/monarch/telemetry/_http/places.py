@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-# In the state of a request: the place of its connection.
+# The key of the place of a connection in the state of a request.
 STATE = "place"
-# Connections of other users and machines, and those of them that have shown no token. The rest of `CONNECTIONS` is for the user's own.
+# The most connections of other users and machines, and of those without a token so far. The rest of `CONNECTIONS` is for the user.
 OTHERS, UNPROVED = 256, 128
 
 

@@ -56,7 +56,7 @@ def problem_of(error: BaseException) -> Problem | None:
         return None
     details: dict[str, Any] = {"error": error.code}
     if isinstance(error, PartialAnswer):
-        # The hosts are there, but do not answer now: another time the same request may be answered.
+        # The hosts exist, but do not answer now: the same request may succeed later.
         details["missing"] = [{"host": host, "reason": reason} for host, reason in error.missing.items()]
         return Problem(503, "service_unavailable", str(error), details)
     if isinstance(error, QueryTimeout):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 SUFFIX = ".pftrace"
-# How long the job may take to answer at the end of a block.
+# The most seconds in which the job has to answer at the end of a block.
 _CLOCK_SECONDS = 2.0
 
 
@@ -43,7 +43,7 @@ class profile:
     def __init__(self, telemetry_url: str, *, on_trace_ready: Callable[[profile], object] | None = None) -> None:
         self._engine = RemoteEngine(Found(telemetry_url, None))
         self._on_trace_ready = on_trace_ready
-        # The window by the job's clock, which may differ from that of this process.
+        # The window in the clock of the job, which may differ from that of this process.
         self._since_us: int | None = None
         self._until_us: int | None = None
         self._entered = 0.0
@@ -51,7 +51,7 @@ class profile:
 
     def __enter__(self) -> Self:
         window.check()
-        # By this process the window is longer by the time of the question, so that no end of a block is cut off.
+        # In the clock of this process the window is longer by the time of the question, so that it includes the complete block.
         self._entered = time.monotonic()
         self._since_us, self._until_us = now_us(self._engine), None
         return self

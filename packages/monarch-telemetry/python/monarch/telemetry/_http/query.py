@@ -18,9 +18,9 @@ from monarch.telemetry._http.routes import ARROW, QUERY_SECONDS
 from monarch.telemetry._sql.coverage import Coverage
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 
-# Of a page: rows, unless the request has another number, and bytes in Arrow; JSON has some three times as many.
+# The rows of a page, unless the request has another number, and its bytes in Arrow; JSON has about three times as many.
 PAGE_ROWS, PAGE_BYTES = 10_000, 8 << 20
-# What an administrator may ask for at most.
+# The largest limits that an administrator may request.
 MOST = Limits(seconds=QUERY_SECONDS, rows=10_000_000, bytes=1 << 30)
 _BATCH_ROWS = 16_384
 
@@ -57,7 +57,7 @@ def _limits(call: Call) -> Limits:
         if value > getattr(DEFAULT, name):
             call.need_admin(f"{names[name]} above {getattr(DEFAULT, name):,}")
         limits = limits._replace(**{name: value})
-    # Room for what is returned.
+    # Memory for the returned rows.
     return limits._replace(memory=max(limits.memory, 4 * limits.bytes)) if limits.bytes > DEFAULT.bytes else limits
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 KINDS = ("root", "host", "proc", "actor")
 _TEXT = re.compile(r"(root|host|proc|actor):(0|[1-9][0-9]{0,19})")
 _MOST = (1 << 64) - 1
-# The longest text that a reference can be.
+# The most characters of a reference.
 _LONGEST = 40
 
 

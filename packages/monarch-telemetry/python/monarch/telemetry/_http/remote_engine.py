@@ -21,9 +21,10 @@ from monarch.telemetry._sql.coverage import Coverage
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 from monarch.telemetry.errors import PartialAnswer, QueryError, TelemetryError
 
-# More than the time of a question: the server's own limit is an answer, this one is for a server that does not answer at all.
+# Seconds in addition to the time of a question: the limit of the server gives an answer, this one is for a server that does not answer at
+# all.
 _GRACE = 2.0
-# How long a server may take to state that it is there, seconds.
+# The most seconds in which a server has to respond to a check.
 _ALIVE = 1.0
 VARIABLE = "MONARCH_ADMIN_URL"
 # The state file of the current job of a directory, `monarch.job.DEFAULT_JOB_PATH`: JSON whose `apply_id` names the folder of the job. It is
@@ -49,7 +50,7 @@ class RemoteEngine:
         """See `Asking`; `TelemetryError` for limits above the default where the token has not the scope admin."""
         seconds = limits.seconds if timeout is None else min(timeout, limits.seconds)
         body: dict[str, Any] = {"sql": sql, "timeout_s": seconds, "require_all": False}
-        # A server with a limit of its own refuses one that is above it, so that the default is not sent.
+        # A server with its own limit refuses a higher one, so that the default is not sent.
         body |= {name: value for name, value, usual in _sizes(limits) if value != usual}
         data = self._client.post("/v1/query", body, seconds + _GRACE, accept=ARROW)
         try:
@@ -92,7 +93,7 @@ def find(addr: str | None, token_file: str | None) -> Found:
         return Found(access.urls[0], access.tokens.admin)
     served = _served()
     current = _current_job()
-    # Where the current job serves, no other one answers in its place.
+    # If the server of the current job runs, no other one answers instead.
     served = [found for job, found in served if job == current] or [found for _, found in served]
     living = [found for found in served if _is_alive(found)]
     if not living and served:
@@ -119,7 +120,7 @@ def _served() -> list[tuple[str, Found]]:
 def _current_job() -> str | None:
     """The `apply_id` of the current job of the working directory; None where there is none, or a file that its own wheel would refuse."""
     try:
-        # A pipe is not waited for.
+        # Opening a pipe does not block.
         with open(STATE, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
             of = os.fstat(file.fileno())
             if not stat.S_ISREG(of.st_mode) or of.st_uid != os.geteuid() or of.st_size > _MOST_STATE:
@@ -138,7 +139,7 @@ def _published() -> Iterator[tuple[str, Access, float]]:
         try:
             found = os.path.basename(os.path.dirname(path)), read_access(Path(path)), os.stat(path).st_mtime
         except (TelemetryError, OSError):
-            continue  # of a job that is being made or removed
+            continue  # the folder of a job that is being created or removed
         yield found
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Healing a job takes the longest.
 _ACTION_SECONDS = 130.0
-# What an answer may take beyond its own time, seconds.
+# The most seconds of an answer in addition to its own time.
 _GRACE = 2.0
 
 

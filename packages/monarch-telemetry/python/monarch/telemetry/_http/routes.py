@@ -11,7 +11,7 @@ Scope = Literal["none", "read", "admin"]
 JSON, TEXT, ARROW, SVG = "application/json", "text/plain", "application/vnd.apache.arrow.stream", "image/svg+xml"
 OPENMETRICS = "application/openmetrics-text"
 EVENTS, MARKDOWN = "text/event-stream", "text/markdown"
-# Bytes of a body.
+# The most bytes of a body.
 JSON_BYTES, ARROW_BYTES = 1 << 20, 64 << 20
 ACTIONS = ("stop_mesh", "kill_proc", "signal_proc", "heal_job", "kill_job", "set_log_level", "dump_state", "cancel_query")
 
@@ -43,7 +43,7 @@ class Route(NamedTuple):
 
 
 _NODE, _TREE, _STACKS, _CONFIG, _LISTS = 1.0, 10.0, 10.0, 5.0, 10.0
-# A profile takes at most 300 s, and its graph is drawn then. A query of an administrator takes at most 600 s.
+# A profile takes at most 300 s, and its graph is drawn afterwards. A query of an administrator takes at most 600 s.
 _PROFILE, QUERY_SECONDS = 330.0, 600.0
 
 
@@ -107,7 +107,7 @@ def _admin() -> tuple[Route, ...]:
         ),
         Route("events", "GET", "/v1/events", read, "Failures, and actors that were made, stop or fail, as it happens", media=(EVENTS,)),
         Route("metrics", "GET", "/metrics", read, "The metrics of the job, for Prometheus", media=(TEXT, OPENMETRICS)),
-        # After all others of one part: it matches them too.
+        # After all other routes of one part: this one matches them too.
         Route("node", "GET", "/v1/{reference}", read, "A node of the topology by its reference", models.NodePayload, seconds=_NODE),
     )
 

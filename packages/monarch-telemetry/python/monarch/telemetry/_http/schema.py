@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired, Union, cast, get_args, get_origin,
 
 from monarch.telemetry._http.problems import Problem
 
-# A number of 64 bits, with or without a sign.
+# The range of integers of 64 bits, signed or unsigned.
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 _PLAIN: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},
@@ -53,7 +53,7 @@ def schema(kind: Any, models: dict[str, Any], prefix: str = "#/components/schema
 def _object(model: Any, models: dict[str, Any], prefix: str) -> dict[str, Any]:
     parts = fields(model)
     found: dict[str, Any] = {"type": "object"}
-    # A model without one has that of `dict`.
+    # A model without a docstring has that of `dict`.
     if (text := (model.__doc__ or "").strip()) and text != (dict.__doc__ or "").strip():
         found["description"] = text
     found["properties"] = {name: schema(kind, models, prefix) for name, (kind, _) in parts.items()}
@@ -109,7 +109,7 @@ def _checked_object(value: Any, model: Any, where: str) -> dict[str, Any]:
     for name, one in given.items():
         if name not in parts:
             raise Problem.bad_request(f"{where} has no field {name!r}; it has {', '.join(parts) or 'none'}")
-        # null is as good as nothing where a field may be left out.
+        # null is the same as a missing value in an optional field.
         if one is None and not parts[name][1]:
             continue
         found[name] = checked(one, parts[name][0], name)
@@ -140,7 +140,7 @@ def parsed(text: str, kind: Any, where: str) -> Any:
             raise Problem.bad_request(f"{where} is true or false")
         return found
     if kind is int:
-        # `int` takes more than digits: signs, spaces, underscores.
+        # `int` accepts more than digits: signs, spaces, underscores.
         if not text.isascii() or not text.isdigit() or len(text) > 20:
             raise Problem.bad_request(f"{where} is a whole number")
         return checked(int(text), int, where)

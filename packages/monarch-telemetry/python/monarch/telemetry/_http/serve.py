@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monarch.telemetry")
 _lock = threading.Lock()
-# What this process serves, the newest first: servers of one folder share its file.
+# The servers of this process, newest first: those of one folder share its file.
 _running: list[Serving] = []
 
 
@@ -52,7 +52,7 @@ class Serving:
         try:
             _publish(self._folder, self.tokens)
         except BaseException:
-            # A server that no client finds is of no use.
+            # A server that no client can find is useless.
             self.urls = before
             server.stop()
             raise
@@ -79,7 +79,7 @@ class Serving:
         try:
             _publish(self._folder, self.tokens)
         except TelemetryError as error:
-            _log.debug("%s", error)  # the folder may be gone with the job
+            _log.debug("%s", error)  # the folder may have been removed with the job
 
 
 def is_served(folder: Path) -> bool:

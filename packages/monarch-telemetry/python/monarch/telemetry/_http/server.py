@@ -30,12 +30,12 @@ from monarch.telemetry._http.places import STATE
 from monarch.telemetry.errors import TelemetryError
 
 STOP_SECONDS = 1.0
-# Parts of that: for answers on their way, and for rows of the audit.
+# Shares of that time: for answers in progress, and for rows of the audit.
 _ANSWERS, _AUDIT = 0.4, 0.2
 _START_SECONDS = 20.0
-# Of the loop: asyncio takes three to make or end a transport.
+# Rounds of the loop: asyncio takes three to create or end a transport.
 _ROUNDS = 5
-# Ports after one that is taken; then any.
+# Ports that are tried after an occupied one; then any port.
 _NEXT_PORTS = 32
 _BACKLOG = 256
 _ANY = frozenset({"0.0.0.0", "::"})
@@ -141,7 +141,7 @@ class Server:
                 loop.call_soon_threadsafe(stop.set)
         if thread is not threading.current_thread():
             thread.join(timeout)
-        # Also where the thread hangs: the port is free again.
+        # Even if the thread hangs: the port is free again.
         self._close_sockets()
 
     def _close_sockets(self) -> None:
@@ -163,7 +163,7 @@ class Server:
         loop = asyncio.get_running_loop()
         self._stop, self._loop = asyncio.Event(), loop
         app = self._make(self._names)
-        # `access_log=True` and no level: otherwise the configuration changes uvicorn's loggers, which another server may use.
+        # `access_log=True` and no level: otherwise the configuration changes the loggers of uvicorn, which another server may use.
         config = Config(
             app,
             http=self._connection,
@@ -193,7 +193,7 @@ class Server:
         await _ended(state, began + _ANSWERS)
         flush = threading.Thread(target=app.audit.flush, name="monarch telemetry audit", daemon=True)
         flush.start()
-        # In the loop, which has nothing else to do.
+        # In the loop, which has no other work at that point.
         flush.join(_AUDIT)
 
 
@@ -202,7 +202,7 @@ async def _ended(state: ServerState, deadline: float) -> None:
     for connection in list(state.connections):
         try:
             connection.shutdown()
-        except Exception:  # what a client has sent so far decides what uvicorn can do
+        except Exception:  # the possible errors of uvicorn depend on the data of the client
             cast("Connection", connection).transport.abort()
     tasks = list(state.tasks)
     if tasks:

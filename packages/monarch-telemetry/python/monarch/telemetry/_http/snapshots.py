@@ -12,7 +12,7 @@ from monarch.telemetry._tables.snapshots import TABLES
 
 _TABLES = {table.name: table for table in TABLES}
 MOST_ROWS = 1_000_000
-# Bytes of the rows when they are unpacked.
+# The most bytes of the rows after decompression.
 MOST_BYTES = 256 << 20
 
 
@@ -38,7 +38,7 @@ def decoded(data: bytes, schema: Any) -> list[Any]:
                 expected = ", ".join(f"{field.name} {field.type}" for field in schema)
                 raise Problem.bad_request(f"the columns are {expected}")
             for batch in reader:
-                # What is in the buffers is looked at in whole: offsets are used without a check after this.
+                # All buffers are validated here: offsets are used without a check afterwards.
                 batch.validate(full=True)
                 rows, size = rows + batch.num_rows, size + batch.nbytes
                 if rows > MOST_ROWS or size > MOST_BYTES:

@@ -20,9 +20,9 @@ from monarch.telemetry.errors import QueryError, QueryTimeout
 
 Row = dict[str, Any]
 _STOPPED = frozenset({"stopped", "failed"})
-# Actors that have ended and are still in the tables.
+# The most ended actors that are still in the tables.
 RETENTION = 10_000
-# Seconds that are left when what is nice to have is not asked for any more.
+# The remaining seconds below which optional parts are not requested any more.
 _RESERVE = 0.25
 _FLIGHT_ROWS = 20
 TREE_LINES = 5_000
@@ -424,7 +424,7 @@ def _execution(look: _Look, actor: int, live: Row) -> models.Execution | None:
     if live:
         name, since = live["endpoint"], live["endpoint_since_us"]
         handlers: list[models.ActiveHandler] = [{"name": name, "active_count": 1, "oldest_since": instant(since) or ""}] if name else []
-        # Live state has the oldest of the endpoints in progress.
+        # Live state has only the oldest of the endpoints in progress.
         return {"active_count": len(handlers), "active_handlers": handlers, "complete": False, "truncated": False}
     rows = look.more(f"SELECT * FROM actor_executions e WHERE {in_last_snapshot('e')} AND node_id = {actor}")
     if not rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The last status of each actor that is in the history.
+# The last status of each actor in the history.
 LATEST_STATUS = (
     "(SELECT actor_id, last_value(new_status ORDER BY timestamp_us, id) AS new_status,"
     " last_value(reason ORDER BY timestamp_us, id) AS reason, max(timestamp_us) AS status_us FROM actor_status_events GROUP BY actor_id)"
@@ -17,9 +17,9 @@ def in_last_snapshot(alias: str) -> str:
 
 # The state of each actor in the last snapshot: a status that is older than the history.
 SNAPSHOT_STATUS = f"(SELECT n.node_id, n.actor_status, n.is_system, n.actor_type FROM actor_nodes n WHERE {in_last_snapshot('n')})"
-# A status that no row has, and the class of the mesh of the client, whose script is an actor without changes of status.
+# A status without rows, and the class of the mesh of the client, whose script is an actor without changes of status.
 UNKNOWN, CLIENT = "Unknown", "Client"
-# Classes of the runtime's own actors.
+# The classes of actors of the runtime.
 RUNTIME = "LIKE 'monarch.%'"
 
 # All actors with their last status. Columns after those of the table: latest_status, status_timestamp_us, status_reason, is_system,

@@ -10,7 +10,7 @@ from monarch.telemetry._http.calls import Call, Handler
 from monarch.telemetry._http.problems import Problem
 from monarch.telemetry._http.statements import ACTORS, CLIENT
 
-# Of a status the part of its actor's health, from 0 to 100. A status that is not here is one on the way to another.
+# The health of an actor by its status, from 0 to 100. Any other status is a transition.
 _HEALTH = {"idle": 100, "processing": 80, "client": 50, "unknown": 50, "stopped": 20, "failed": 0}
 _TRANSITIONAL = 30
 _NAMED, _PAIRS, _ENDPOINTS = 100, 100, 1_000
@@ -149,7 +149,7 @@ def message_stats(call: Call) -> models.MessageStatsAnswer:
     lifecycle, _ = _lifecycle(events)
     totals: dict[str | None, list[int]] = {row["endpoint"]: [int(row["total"]), 0] for row in rows}
     for row in exact:
-        # A call is counted when it has ended.
+        # A call is counted at its end.
         known = totals.setdefault(row["endpoint"], [0, 0])
         known[:] = [max(known[0], int(row["calls"])), int(row["calls"]) - int(row["errors"])]
     if not exact:

@@ -15,11 +15,11 @@ from monarch.telemetry._arrow import pa, pc
 from monarch.telemetry._ingest.ids import U64
 from monarch.telemetry._ingest.rows import Rows
 
-# A column of booleans that `mark` adds: whether this event is the first one of its call or broadcast. Of calls all have it.
+# A boolean column that `mark` adds: whether this event is the first one of its call or broadcast. It is true for all calls.
 FIRST = "first"
 _SAME = ("proc", "thread", "mesh", "offset", "dims", "method", "sender", "bytes", "trace")
 _KINDS = ("message.sent", "cast.sent")
-# Threads of which the last event is kept, and for how long: a broadcast is handed over without a pause.
+# The most threads whose last event is kept, and for how long: the events of a broadcast follow each other without a pause.
 _MOST_THREADS, _PAUSE_US = 10_000, 10_000_000
 
 
@@ -27,7 +27,7 @@ class Broadcasts:
     """Not for several threads at once."""
 
     def __init__(self) -> None:
-        # The last event of each thread, as a table with the columns of `_table`: its broadcast may go on with the next batch.
+        # The last event of each thread, as a table with the columns of `_table`: its broadcast may continue in the next batch.
         self._last: Any = None
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class Broadcasts:
             self._last = _lasts(ordered)
             for kind, alone in places:
                 mine = pc.equal(ordered["place"], _KINDS.index(kind) + 1)
-                # Back to the order of the events, which is not that of threads.
+                # Restores the order of the events, which is not that of threads.
                 back = pc.sort_indices(ordered["at"].filter(mine))
                 columns = marked[kind].columns
                 columns[FIRST] = pc.replace_with_mask(columns[FIRST], alone, first.filter(mine).take(back))

@@ -20,9 +20,10 @@ from monarch.telemetry._ingest.rows import Rows
 from monarch.telemetry._tables.events import SPAN_EVENTS, SPANS
 from monarch.telemetry._tables.facts import SPAN_CONTEXT
 
-# Spans without an end; of more, the oldest get rows without one.
+# The most spans without an end; beyond it, the oldest get rows without one.
 _MOST_OPEN = 50_000
-# Spans whose numbers are remembered: a call to several receivers is sent several times, and spans of programs lie in those of receivers.
+# The most spans whose numbers are remembered: a call to several receivers is sent several times, and spans of programs are inside of those
+# of receivers.
 _MOST_KNOWN = 20_000
 _TARGET = "monarch"
 
@@ -58,7 +59,7 @@ class CallSpans:
         self._served: dict[tuple[int, int], Call] = {}
         # By process and number of a span: whether it is that of a receiver.
         self._known: dict[tuple[int, int], bool] = {}
-        # The last ends of calls. A thread may record the end of a call before another one records that it was sent.
+        # The last ends of calls. A thread may record the end of a call before another one records its send event.
         self._done: Rows | None = None
 
     def is_receiver(self, proc: int, span: int) -> bool:

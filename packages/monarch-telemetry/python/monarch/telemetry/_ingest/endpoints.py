@@ -17,7 +17,7 @@ from monarch.telemetry._ingest.rows import Rows, text
 from monarch.telemetry._tables.facts import ENDPOINT_STATS
 
 WINDOW_US = 10_000_000
-# Calls of this host's processes that have no end yet; older ones are given up.
+# The most calls of processes of this host without an end; older ones are dropped.
 _MOST_OPEN = 100_000
 # Upper bounds of latencies in microseconds: powers of two, from 16 us to 67 s.
 BOUNDS = tuple(1 << power for power in range(4, 27))
@@ -83,7 +83,7 @@ class EndpointStats:
         alone = None if calls is None else calls.filter(pc.equal(calls["call"], U64[0]))
         if alone is not None and alone.num_rows:
             every = _rows(alone)
-            # One to several receivers is sent several times, too.
+            # A call to several receivers is sent several times, too.
             rows = every.where(every[FIRST])
             if rows.count:
                 none = pa.repeat(pa.scalar(0, pa.uint64()), rows.count)

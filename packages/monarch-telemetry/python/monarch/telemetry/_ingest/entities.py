@@ -23,17 +23,17 @@ from monarch.telemetry._tables.facts import FAILURES, SUPERVISION_EVENTS
 # `{creator}.<{class} {name}{point}>`; a point is `{'gpus': 1/4}`.
 _DISPLAY = re.compile(r"<(?:(?P<type>\S+) )?(?P<name>[^<>{]*)(?P<point>\{[^{}]*\})?>$")
 _COORDINATE = re.compile(r": (\d+)/(\d+)")
-# Kinds of ends that are no failure, and what caused the others where it was not the program.
+# Kinds of ends that are not failures, and the causes of the others if it was not the program.
 _ORDERLY = frozenset({"stopped", "returned", UNKNOWN})
 _CAUSES = {"not_started": "system", **dict.fromkeys(("signal", "oom", "host_lost", "link_lost", "client_lost"), "infrastructure")}
 # Ends that the host of the process cannot record.
 _UNRECORDED = frozenset({"host_lost", "link_lost", "client_lost"})
-# Failures that were delivered to an owner and are not handled yet.
+# The most failures that were delivered to an owner and are not handled yet.
 _MOST_OPEN = 1_000
 LAST_LINES = 10
-# The class of the runtime's actor that starts host services, of which the collectors are.
+# The class of the actor of the runtime that starts host services, which include the collectors.
 _STARTER = ".HostServices"
-# Ended actors of a living proc that snapshots show.
+# The most ended actors of a living proc in snapshots.
 MOST_ENDED = 100
 
 
@@ -81,15 +81,15 @@ class Facts:
         self._host_id, self._host, self._client = host_id, host, client
         self._meshes = Meshes(self._forget)
         self.names, self.shapes = self._meshes.names, self._meshes.shapes
-        # Of supervision events that wait for how they end: mesh, rank, owner.
+        # Delivered supervision events without an outcome, by mesh, rank, owner.
         self._delivered: dict[tuple[int, int, str], dict[str, Any]] = {}
         # Meshes of the actors that start host services.
         self.starters: set[int] = set()
         # Names of other hosts by their number.
         self._host_names: dict[int, str] = {}
-        # Actors that have failed, by proc.
+        # The number of failed actors, by proc.
         self.failed: dict[int, int] = {}
-        # Actors of each proc by their meshes, to name them when the proc ends; and the last ones that have ended.
+        # Actors of each proc by their meshes, for their names when the proc ends; and the most recently ended ones.
         self._actors: dict[int, dict[int, Living]] = {}
         self._ended: dict[int, OrderedDict[int, Ended]] = {}
         # Rows of `actor_status_events`, which are written together.
@@ -112,7 +112,7 @@ class Facts:
     def ended(self, rows: Mapping[str, Rows], running: Running) -> None:
         """Ends and failures, after the other events of the same look; `running` has what the processes were doing."""
         failing = {(row["proc"], row["mesh"]): row["method"] for row in _each(rows, "message.handled", failed_only=True)}
-        # Before the ends: an owner that has not handled a failure ends of it.
+        # Before the ends: an owner that has not handled a failure ends because of it.
         for row in _each(rows, "supervision.delivered"):
             self._deliver(row)
         for row in _each(rows, "supervision.handled"):
@@ -121,7 +121,7 @@ class Facts:
             self._actor_end(row, failing.get((row["proc"], row["mesh"])) or running.endpoint(row["proc"], row["mesh"]))
         for row in _each(rows, "proc.end"):
             self._proc_end(row, running)
-        # In the order of time: a session that goes on at once has lost a connection and got another one since the last look.
+        # In the order of time: a session that continues at once has lost a connection and got another one after the last look.
         links = [(row["us"], row["number"], kind, row) for kind in ("link.resumed", "link.broken") for row in _each(rows, kind)]
         for _, _, kind, row in sorted(links, key=lambda link: link[:2]):
             self._link(kind, row)
@@ -147,7 +147,7 @@ class Facts:
     def _proc(self, row: Mapping[str, Any]) -> None:
         unique, proc, rank = row["mesh"] or "", row["proc"], row["rank"]
         if proc == self._host_id != self._client:
-            # The agent of a host that is not the client's is no process of the job.
+            # The agent of a host other than that of the client is not a process of the job.
             self._places.put(proc, Place(AGENT, row["pid"], None, None))
             return
         is_client = unique == "client"
@@ -191,7 +191,7 @@ class Facts:
             self.starters.add(mesh)
         self._places.actor(proc, mesh, name, rank)
         of_proc = self._actors.setdefault(proc, {})
-        # A process is introduced to each observer that comes.
+        # A process introduces itself to each new observer.
         is_known = mesh in of_proc
         if not is_known:
             self._meshes.joined(mesh, name)
@@ -202,7 +202,7 @@ class Facts:
         if is_known:
             return
         self._status(proc, mesh, row["number"], at, "Created", None)
-        # A new one is initialized next, which is a message.
+        # A new actor is initialized next, which is a message.
         if row["age"]:
             self._status(proc, mesh, row["number"] + (1 << 62), row["us"], "Idle", None)
 
@@ -231,7 +231,7 @@ class Facts:
         proc, mesh, kind = row["proc"], row["mesh"], row["kind"] or ""
         orderly = kind in _ORDERLY
         living = self._actors.get(proc, {}).pop(mesh, None)
-        # What follows the first line is the traceback.
+        # The lines after the first one are the traceback.
         message, _, _ = (row["detail"] or kind).partition("\n")
         self._status(proc, mesh, row["number"], row["us"], "Stopped" if orderly else "Failed", message)
         if not orderly:
@@ -252,7 +252,7 @@ class Facts:
 
     def _proc_end(self, row: Mapping[str, Any], running: Running) -> None:
         """Recorded by the agent of this host, which may have procs of other jobs: those are not known here."""
-        # The field `number` of this type, an exit code or signal, has the name that the number of an event has elsewhere.
+        # The field `number` of this type, an exit code or signal, has the same name as the number of other events.
         proc, kind, code = row["peer"], row["kind"] or "", row["number"]
         known = self._store.entity("procs", proc)
         if known is None:
@@ -353,7 +353,7 @@ class Facts:
         }
         self._delivered[mesh, rank, owner] = found
         if len(self._delivered) > _MOST_OPEN:
-            # What no owner has handled so far will hardly be: it is history.
+            # A failure that was not handled so far is unlikely to be handled: it is written to the history.
             self._store.append("supervision_events", _supervision([self._delivered.pop(next(iter(self._delivered)))]))
 
     def _handled(self, row: Mapping[str, Any]) -> None:

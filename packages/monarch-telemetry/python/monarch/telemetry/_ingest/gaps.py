@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-# Seconds between two requests, which cost each process of the host an event for each of its actors and meshes; longer where rings go
-# round again and again, as no introduction helps for long then.
+# Seconds between two requests, which cost each process of the host an event for each of its actors and meshes; longer if rings are
+# overwritten repeatedly, because an introduction does not help for long then.
 _SHORTEST, _LONGEST = 1.0, 60.0
 # The kind of an end without a known reason.
 UNKNOWN = "unknown"
@@ -34,7 +34,7 @@ class Gaps:
         """Whether to ask now, in seconds of any clock; true at most once for what was lost before."""
         if not self._is_open or now < self._asked + self._pause:
             return False
-        # What is lost from here on is another gap.
+        # A later loss is another gap.
         self._is_open = False
         recent = now < self._asked + 4 * self._pause
         self._pause = min(2 * self._pause, _LONGEST) if recent else _SHORTEST

@@ -12,13 +12,13 @@ from monarch.telemetry._arrow import pa, pc
 
 _MASK = (1 << 64) - 1
 _START, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-# The last bits of the number of an event are those of its id: an actor ends one message and begins the next within a microsecond, and ids
-# decide the order of both. So many bits leave enough others: of 10,000 processes, two have equal ids with a probability of 3 in a million.
+# The low bits of an id are those of the number of its event: an actor ends one message and begins the next within a microsecond, and ids
+# decide the order of both. The remaining bits suffice: of 10,000 processes, two have equal ids with a probability of 3 in a million.
 _COUNTED = 20
 _LAST = (1 << _COUNTED) - 1
-# Numbers to compare columns of ids with: a plain one would make Arrow take them for signed numbers, which they do not fit.
+# Scalars to compare columns of ids with: Arrow would treat a Python number as signed, which does not fit.
 U64 = (pa.scalar(0, pa.uint64()), pa.scalar(1, pa.uint64()))
-# What an id is of, where the same numbers may identify two things.
+# The kinds of ids, as the same numbers may identify two objects.
 MESSAGE, BROADCAST, EVENT, ACTOR_EVENT, FAILURE, LINK, PROC_END, ROOT = range(1, 9)
 
 

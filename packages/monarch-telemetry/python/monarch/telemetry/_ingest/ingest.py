@@ -26,11 +26,11 @@ from monarch.telemetry._ingest.sampling import Sampling
 from monarch.telemetry._store.store import Store
 
 _MESSAGES = ("message.sent", "cast.sent", "message.received", "message.begun", "message.handled")
-# Events that wait to be written: more are written by the thread that brings them.
+# The most events that wait to be written: the thread that adds more writes them.
 _MOST_WAITING = 200_000
 # Tables of `Ingest.open_rows`.
 OPEN = frozenset({"endpoint_stats", "supervision_events", "spans", "span_events", "span_context"})
-# Errors of this module that become rows; all are counted.
+# The most errors of this module that become rows; all are counted.
 _MOST_REPORTED = 100
 
 
@@ -42,7 +42,7 @@ class Counts(NamedTuple):
     lost_lines: int
     dropped_updates: int
     weight: int
-    # By table: rows of other wheels that were too many, or overwritten.
+    # By table: rows of other wheels beyond the limits, or overwritten.
     dropped_rows: Mapping[str, int]
 
 
@@ -87,10 +87,10 @@ class Ingest:
         # By proc and mesh.
         self._work: dict[int, dict[int, Work]] = {}
         self._since_ns = 0
-        # Processes that have introduced themselves, which they do when they begin to record.
+        # Processes that have introduced themselves, which they do when they start to record.
         self._introduced: set[int] = set()
         self._quiet: set[int] = set()
-        # Writes that have failed.
+        # The number of failed writes.
         self.errors = 0
         self._events = 0
         self._lost: dict[int, int] = {}
@@ -164,7 +164,7 @@ class Ingest:
 
     def _write(self, parts: list[Part]) -> None:
         rows = joined(parts)
-        # What is wrong with the rows of one table costs the others nothing.
+        # An error in the rows of one table does not affect the others.
         self._guarded("begun", lambda: self.facts.begun(rows))
         self._without_telemetry(rows)
         self._guarded("broadcasts", lambda: rows.update(self._broadcasts.mark(rows)))
@@ -178,7 +178,7 @@ class Ingest:
         self._guarded("logs", lambda: self._append("logs", self._logs.batches(rows, self.places)))
         if "metric.update" in rows:
             self._guarded("metrics", lambda: self._metrics.add(rows["metric.update"]))
-        # Last of all: a failure has the last lines of its process.
+        # Last of all: a failure includes the last lines of its process.
         self._guarded("ended", lambda: self.facts.ended(rows, self._messages.running))
         if "actor.end" in rows:
             ended = rows["actor.end"]
@@ -289,7 +289,7 @@ class Ingest:
         with self._writing_lock:
             living, ended, causes = self.facts.known_actors()
             for proc, of in self._work.items():
-                # Procs make actors and end them for ever.
+                # The number of actors that procs create and end is unlimited.
                 for mesh in of.keys() - living.get(proc, {}).keys() - ended.get(proc, {}).keys():
                     del of[mesh]
             work = {proc: dict(of) for proc, of in self._work.items()}

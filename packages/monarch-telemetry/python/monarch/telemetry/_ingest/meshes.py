@@ -18,7 +18,7 @@ class Meshes:
         self._forgotten, self._most = forgotten, most
         self.names: dict[int, str] = {}
         self.shapes: dict[int, str] = {}
-        # Of meshes with members on this host, how many; and the other meshes, the oldest first.
+        # The number of members on this host, by mesh; and the other meshes, the oldest first.
         self._members: dict[int, int] = {}
         self._without: OrderedDict[int, None] = OrderedDict()
 

@@ -20,14 +20,15 @@ from monarch.telemetry._ingest.running import Running
 from monarch.telemetry._ingest.sampling import Sampling
 from monarch.telemetry._tables.events import ACTOR_STATUS_EVENTS, MESSAGE_STATUS_EVENTS, MESSAGES, SENT_MESSAGES
 
-# Pairs of receiver and sender of which messages without a call are counted; of more, those of receivers that were silent longest go.
+# The most pairs of receiver and sender whose messages without a call are counted; beyond it, those of the receivers with the oldest
+# messages are dropped.
 _MOST_COUNTED = 20_000
-# How far the numbers of a pair are from those of pairs that were forgotten for room: no number is given twice.
+# The offset from the numbers of pairs that were dropped: no number is used twice.
 _AGAIN = 1 << 40
-# Methods of the messages that begin and end an actor.
+# Methods of the first and the last message of an actor.
 _INIT, _STOP = "__init__", ""
 _LIFE = pa.array([_INIT, _STOP], pa.string())
-# Where the counts of a pair are that has a list of them, behind the number from which it counts.
+# The positions of the counts in the list of a pair, after the number from which it counts.
 _STATES = {"queued": 1, "active": 2, "complete": 3}
 
 
@@ -36,7 +37,7 @@ class Alone:
 
     def __init__(self, most: int = _MOST_COUNTED) -> None:
         self._most = most
-        # By process and mesh of the receiver, the one that was counted last at the end; then by sender.
+        # By process and mesh of the receiver, the most recently counted one last; then by sender.
         self._counts: OrderedDict[tuple[int, int], dict[int, list[int]]] = OrderedDict()
         self._first = 0
         self._pairs = 0
@@ -82,7 +83,7 @@ class Messages:
         self._sampling = sampling
         self._alone = Alone()
         self.running = Running()
-        # Calls that were sent last, which may go on with the next batch: one row is kept of a call to several receivers.
+        # The last sent calls, which may continue in the next batch: one row is kept of a call to several receivers.
         self._last_sent: Any = None
 
     def batches(self, rows: Mapping[str, Rows], shapes: Mapping[int, str]) -> dict[str, list[Any]]:
@@ -93,7 +94,7 @@ class Messages:
         found: dict[str, list[Any]] = {"sent_messages": [], "messages": [], "message_status_events": [], "actor_status_events": []}
         for kind in ("message.sent", "cast.sent"):
             if kind in rows:
-                # Of the program: an actor's first message and its stop are not.
+                # Messages of the program: the first message of an actor and its stop are not.
                 sent = rows[kind].where(pc.invert(pc.is_in(rows[kind]["method"], value_set=_LIFE)))
                 found["sent_messages"].append(self._sent(sent, shapes))
         if "message.received" in rows:
@@ -158,7 +159,7 @@ class Messages:
     def _sampled(self, rows: Rows, ids: Any, *, count: bool = False) -> tuple[Rows, Any]:
         if count:
             self._sampling.count(rows["proc"], rows["us"])
-        # What begins and ends an actor is never left out: its status would be wrong for long.
+        # The first and the last message of an actor are never omitted: its status would be wrong for long.
         keep = pc.or_(self._sampling.mask(rows["proc"], ids), pc.is_in(rows["method"], value_set=_LIFE))
         return (rows, ids) if pc.all(keep).as_py() else (rows.where(keep), ids.filter(keep))
 
@@ -174,7 +175,7 @@ def _views(sent: Rows, shapes: Mapping[int, str]) -> Any:
         return shown
     dims = text(sent["dims"]).filter(is_part)
     kinds = pc.unique(dims)
-    # One number for each different part.
+    # One number for each distinct part.
     numbers = pc.add(pc.multiply(offsets.filter(is_part), pa.scalar(len(kinds), pa.uint64())), pc.index_in(dims, value_set=kinds))
     distinct = pc.unique(numbers)
     places = [divmod(number, len(kinds)) for number in distinct.to_pylist()]
@@ -187,7 +188,7 @@ def _firsts(ids: Any) -> Any:
     distinct = pc.unique(ids)
     if len(distinct) == len(ids):
         return pa.repeat(pa.scalar(True), len(ids))
-    # `unique` gives values in the order of their first ones, so a first one is further than all before it.
+    # `unique` returns values in the order of their first occurrences, so a first one is larger than all before it.
     order = pc.index_in(ids, value_set=distinct)
     before = pa.concat_arrays([pa.array([-1], pa.int32()), pc.cumulative_max(order)[:-1]])
     return pc.greater(order, before)

@@ -15,7 +15,7 @@ from monarch.telemetry._ingest.places import Places
 from monarch.telemetry._ingest.rows import Rows
 from monarch.telemetry._tables.metrics import METRIC_GAUGES, METRIC_HISTOGRAMS, METRIC_SUMS, SDK
 
-# Series of a host; updates of more are counted and left out.
+# The most series of a host; updates of more are counted and dropped.
 MOST_SERIES = 10_000
 _EVERY_US = 1_000_000
 # The default boundaries of OpenTelemetry's explicit buckets.
@@ -53,7 +53,7 @@ class Metrics:
         # The resource attribute `service.name`.
         self.service = "monarch"
         self._written = 0
-        # Updates of series that there was no room for.
+        # Updates of series beyond the limit.
         self.dropped = 0
 
     def add(self, rows: Rows) -> None:
@@ -63,7 +63,7 @@ class Metrics:
             if name is None or kind is None:
                 self.dropped += 1
                 continue
-            # Behind the kind stands the unit, if there is one.
+            # The unit, if there is one, follows the kind.
             kind, _, unit = kind.partition(" ")
             key = Key(proc, meter or "", name, kind, unit, attributes or "{}")
             series = self._series.get(key)

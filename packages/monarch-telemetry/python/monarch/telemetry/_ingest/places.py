@@ -28,7 +28,7 @@ class Columns(NamedTuple):
 
 
 _UNKNOWN = Place("", 0, None, None)
-# The agent of a host that is not the client's.
+# The agent of a host other than that of the client.
 AGENT = "agent"
 
 
@@ -37,7 +37,7 @@ class Places:
 
     def __init__(self) -> None:
         self._places: dict[int, Place] = {}
-        # Of each process its only actor, which wrote what it printed; None where there are several.
+        # The only actor of each process, to which its output belongs; None if there are several.
         self._actors: dict[int, dict[int, tuple[str, int]]] = {}
 
     def put(self, proc: int, place: Place) -> None:

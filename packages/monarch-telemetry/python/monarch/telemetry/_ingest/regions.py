@@ -9,9 +9,9 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-# Of a mesh without dimensions.
+# The region of a mesh without dimensions.
 WITHOUT_DIMENSIONS = '{"labels": [], "slice": {"offset": 0, "sizes": [], "strides": []}}'
-# A dimension in an event: its label, in quotes where it is no plain word, its size and its stride.
+# A dimension in an event: its label, quoted if it is not a plain word, its size and its stride.
 _DIMENSION = re.compile(r'(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>\w*))=(?P<size>\d+):(?P<stride>\d+)(?: |$)', re.DOTALL)
 
 

@@ -19,7 +19,7 @@ from monarch.telemetry._tables.facts import FS_EVENTS, JOB_EVENTS, MOUNTS, RDMA_
 
 _TABLES = {table.name: table for table in (RDMA_OPS, RDMA_BUFFERS, FS_EVENTS, MOUNTS, JOB_EVENTS)}
 _NAMES = pa.array(list(_TABLES), pa.string())
-# A look is a fifth of a second.
+# The most rows of a look, which is a fifth of a second.
 _MOST = 5_000
 
 
@@ -39,7 +39,7 @@ class Reported:
         self._store, self._places, self._host = store, places, host
         # Keys of entities that end with their process: table and key.
         self._of_procs: dict[int, set[tuple[str, tuple[Any, ...]]]] = {}
-        # Rows by table that were too many, or whose fields were overwritten before they were read.
+        # Rows by table beyond the limit, or with fields that were overwritten before they were read.
         self.dropped: dict[str, int] = {}
 
     def take(self, recorded: Rows) -> Rows:
@@ -73,7 +73,7 @@ class Reported:
     def _row(self, place: int, event: Mapping[str, Any]) -> _Row | None:
         try:
             given = json.loads(event["fields"] or "{}")
-        except ValueError:  # a text that was cut
+        except ValueError:  # a truncated text
             return None
         if not isinstance(given, dict):
             return None
@@ -136,7 +136,7 @@ class Reported:
             self._store.drop(table, key)
 
 
-# What identifies an entity of a table, by its process and its columns.
+# The key of an entity of a table, by its process and its columns.
 _KEYS: dict[str, Callable[[int, Mapping[str, Any]], tuple[Any, ...]]] = {
     "rdma_buffers": lambda proc, columns: (proc, columns["buffer"]),
     "mounts": lambda proc, columns: (columns["target"],),

@@ -11,7 +11,7 @@ from monarch.telemetry._arrow import pa, pc
 
 _FORMATS = {"Q": pa.uint64(), "q": pa.int64(), "I": pa.uint32(), "d": pa.float64()}
 _TRACE_BYTES = 24
-# What a process is, its meshes and its actors: known whenever they began.
+# Events that describe a process, its meshes and its actors: known whenever these started.
 _INTRODUCE = frozenset({"proc.start", "mesh.made", "actor.start"})
 
 

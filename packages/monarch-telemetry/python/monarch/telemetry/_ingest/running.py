@@ -7,7 +7,7 @@ from typing import Any
 from monarch.telemetry._arrow import pa, pc
 from monarch.telemetry._ingest.rows import Rows
 
-# Messages that were begun and have no end: of a ring that went round, the ends may be lost.
+# The most messages without an end: the ends may be lost in an overwritten ring.
 _MOST = 100_000
 
 
@@ -15,7 +15,7 @@ class Running:
     """By the ids of messages at their receivers. Not for several threads at once."""
 
     def __init__(self) -> None:
-        # The last one that was begun is the last row.
+        # The last row is the message that started last.
         self._open: Any = None
 
     def change(self, begun: Rows | None, begun_ids: Any, ended_ids: Any) -> None:

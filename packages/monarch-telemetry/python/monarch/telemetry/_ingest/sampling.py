@@ -6,7 +6,7 @@ from typing import Any
 
 from monarch.telemetry._arrow import pa, pc
 
-# Messages of a proc in a second.
+# The most messages of a proc in a second.
 MOST_A_SECOND = 10_000
 _MOST_WEIGHT = 1 << 20
 
@@ -17,7 +17,7 @@ class Sampling:
     def __init__(self, most: int | None = MOST_A_SECOND) -> None:
         self._most = most
         self._weights: dict[int, int] = {}
-        # Of each proc: the second, and the messages of it.
+        # By proc: the current second, and the number of its messages.
         self._counted: dict[int, tuple[int, int]] = {}
 
     def change(self, most: int | None) -> None:

@@ -40,7 +40,7 @@ class Collected(TelemetryFeature):
 
         before = self._running
         if before is not None:
-            # Its port is free for the next one: the URL of a job stays.
+            # This frees the port for the next server: the URL of a job does not change.
             before.stop_serving()
         running = start(
             self._options, hosts=hosts.meshes, serve=_can_serve(), admin_addr=self._address, job=hosts.apply_id, control=hosts.control

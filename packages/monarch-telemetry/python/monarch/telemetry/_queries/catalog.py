@@ -17,7 +17,7 @@ from monarch.telemetry.errors import QueryError
 
 PATH_VARIABLE = "MONARCH_QUERY_PATH"
 _OWN = Path(__file__).parent
-# Questions of one folder: a folder that was named by mistake is not read to its end.
+# The most questions of one folder: a folder that was named by mistake is not read completely.
 MOST_FILES = 1000
 
 
@@ -101,7 +101,7 @@ def _folder(folder: Path, must_exist: bool) -> Iterator[Canned | LeftOut]:
 
 
 def _text(path: Path) -> str:
-    # Without O_NONBLOCK a named pipe holds the reader until it has a writer.
+    # Without O_NONBLOCK, opening a named pipe blocks until it has a writer.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise NotCanned("this is no regular file")

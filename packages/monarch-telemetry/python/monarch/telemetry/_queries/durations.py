@@ -7,7 +7,7 @@ import re
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s|m|h|d|)")
-# A year: what is longer is a slip.
+# A year: a longer duration is a mistake.
 _LONGEST = 366 * 86400.0
 
 

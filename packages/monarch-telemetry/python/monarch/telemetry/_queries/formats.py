@@ -16,9 +16,9 @@ from monarch.telemetry._queries import values
 
 Format = Literal["table", "json", "jsonl", "csv", "arrow"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-# A person reads no more than this; --format has the rest.
+# The most rows for a person; --format gives the rest.
 TABLE_ROWS = 1000
-# Columns of the terminal that a value takes at most.
+# The most columns of the terminal for a value.
 TABLE_WIDTH = 100
 _CUT = "…"
 
@@ -105,7 +105,7 @@ def _character_width(character: str) -> int:
 
 
 def _cut(text: str, width: int) -> str:
-    # No character is wider than two, and a mark of zero width has one before it: the loop ends early for long texts.
+    # No character is wider than two, and a mark of zero width follows another character: the loop ends early for long texts.
     if len(text) <= width and text_width(text) <= width:
         return text
     kept, used = 0, 0

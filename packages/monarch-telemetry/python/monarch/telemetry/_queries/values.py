@@ -14,11 +14,12 @@ from typing import Any, cast
 
 from monarch.telemetry._arrow import pa
 
-# Rows that are Python objects at a time.
+# Rows that are Python objects at the same time.
 _ROWS = 4096
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
-# What moves the cursor, changes colours or reorders text: C0, DEL, C1, line separators, marks of direction, half pairs, byte order marks.
+# Characters that move the cursor, change colours or reorder text: C0, DEL, C1, line separators, direction marks, surrogates, byte order
+# marks.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )

@@ -25,11 +25,11 @@ from monarch.telemetry._serving.state_dumps import write
 if TYPE_CHECKING:
     from monarch.job import JobControl
 
-# Levels of Python's `logging`, by the names of the API.
+# Levels of `logging` of Python, by the names of the API.
 LEVELS = {"trace": 5, "debug": 10, "info": 20, "warn": 30, "error": 40, "off": 60}
-# How long single actions may take, seconds: the requests that ask for them have a little more.
+# The most seconds of single actions: their requests have a little more.
 _ONE_PROC, _STOP, _HEAL = 10.0, 50.0, 110.0
-# Characters of the identity of a job that name it.
+# Characters of the id of a job that identify it.
 _SHORT = 8
 
 
@@ -153,7 +153,7 @@ class JobActions:
 
                 print(f"monarch: {control.title} was not killed completely: {error}", file=sys.stderr, flush=True)
 
-        # The end of the job ends this server too, after the answers that are on their way.
+        # The end of the job also ends this server, after the answers in progress.
         threading.Thread(target=kill, name="monarch-telemetry-kill", daemon=True).start()
         return {"done": True, "detail": f"{control.title} is being killed{f': {reason}' if reason else ''}"}
 

@@ -15,7 +15,7 @@ from monarch.telemetry._stacks.result import Ok, Result, parse_result
 from monarch.telemetry._stacks.rows import dump_rows
 from monarch.telemetry.errors import TelemetryError
 
-# How long a collector may take beyond what it was asked for, seconds.
+# The most seconds of a collector in addition to the requested time.
 _GRACE = 2.0
 
 

@@ -47,7 +47,7 @@ class Served:
         self.url = serving.urls[0]
         self.dashboard_url: str | None = None
         self.token = serving.tokens.admin
-        # What was asked for as port of the dashboard, and its place in the URLs.
+        # The requested ports of dashboards, and their positions in the URLs.
         self._dashboards: dict[int, int] = {}
         if dashboard_port is not None:
             self._dashboards[dashboard_port] = len(serving.urls) - 1
@@ -79,16 +79,16 @@ class Served:
         self._leave()
 
     def _leave(self) -> None:
-        # A fork has the handlers of its parent, whose tokens these are.
+        # A fork has the handlers of its parent, to which these tokens belong.
         if os.getpid() != self._pid:
             return
-        # The port may be that of another program from now on.
+        # Another program may use the port from now on.
         self._serving.withdraw()
         if self.job is None and not is_served(self._folder):
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-# What this process serves, the newest first. A start and a stop have the lock `changing` of `Uses`.
+# The servers of this process, newest first. A start and a stop hold the lock `changing` of `Uses`.
 _running: list[Served] = []
 
 

@@ -9,7 +9,7 @@ from monarch.telemetry._http.models import ConfigEntry
 from monarch.telemetry._http.problems import Problem
 from monarch.telemetry._serving.procs import Procs
 
-# Of the time of a request, what the proc has: the collector answers before the request is over.
+# The share of the time of a request for the proc: the collector answers before the request ends.
 _SHARE = 0.8
 
 

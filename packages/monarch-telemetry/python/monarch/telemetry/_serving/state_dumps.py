@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-# The folder keeps so many.
+# The most files in the folder.
 KEPT = 32
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from monarch.telemetry._engine.query_engine import QueryEngine
     from monarch.telemetry._serving.serving import Served
 
-# Seconds for the collectors of a telemetry that stops.
+# The most seconds for the collectors of a telemetry that stops.
 _REST = 10.0
 
 
@@ -35,7 +35,7 @@ class Use:
         self.servers = list(servers)
         self.hosts: frozenset[HostMesh] = frozenset()
         self.handle: Callable[[], object | None] = lambda: self
-        # Its handle was lost before there was a later one.
+        # Its handle was dropped before there was a later one.
         self.is_for_good = False
 
 

@@ -16,8 +16,8 @@ from monarch.telemetry._arrow import pa
 from monarch.telemetry._sql import functions
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 
-# The library logs each step of a plan: hundreds of lines a query, which would be rows of `logs` where a program logs at the level DEBUG.
-# A level that the program has set holds.
+# The library logs each step of a plan: hundreds of lines per query, which would be rows of `logs` if a program logs at the level DEBUG. A
+# level set by the program has precedence.
 _LOGGERS = (
     *("datafusion", "datafusion_catalog", "datafusion_common", "datafusion_common_runtime", "datafusion_datasource"),
     *(
@@ -38,18 +38,18 @@ for _logger in map(logging.getLogger, _LOGGERS):
 # Tables by name: the schema and the rows.
 Tables = Mapping[str, tuple[Any, Sequence[Any]]]
 PARTITIONS = 2
-# Rows of a batch while a plan runs; longer ones are cut, so that a step over one has little memory.
+# The most rows of a batch while a plan runs; larger ones are cut, so that a step over one needs little memory.
 _BATCH_ROWS = 32_768
-# Schemas whose empty batch is kept: to make it costs as much as a table in a session. There are some 60 tables and functions.
+# The most schemas whose empty batch is kept: creating it costs as much as a table in a session. There are about 60 tables and functions.
 _MOST_SCHEMAS = 256
-# Functions in FROM that datafusion brings along: nothing but our tables is there.
+# Functions in FROM that are built into datafusion: only the tables of Monarch are allowed there.
 _TABLE_FUNCTIONS = ("range", "generate_series")
-# Functions of which one value may be larger than all memory: no limit is looked at while a value is made.
+# Functions with a value that may exceed the memory: no limit is checked while a value is computed.
 _UNBOUNDED = (
     *("repeat", "lpad", "rpad", "array_repeat", "list_repeat", "array_resize", "list_resize"),
     *("range", "gen_series", "generate_series"),
 )
-# Bytes of a statement. A chain of more than some 10,000 operators overflows the stack of the parser, which ends the process.
+# The most bytes of a statement. A chain of more than about 10,000 operators overflows the stack of the parser, which ends the process.
 LONGEST_SQL = 16 << 10
 
 
@@ -81,7 +81,7 @@ class Session:
             self._context.deregister_udtf(function)
         for function in _UNBOUNDED:
             self._context.deregister_udf(function)
-        # Calls of table functions by the statements that were planned, in order.
+        # Calls of table functions in the planned statements, in order.
         self.calls: list[str] = []
         for name, (schema, batches) in tables.items():
             if not functions.is_call(name):

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from monarch.telemetry._sql.plan_bytes import UnknownPlan
 
-# Aggregates whose states of several hosts make the same result as all rows. Quantiles, and those that depend on the order, do not.
+# Aggregates that give the same result from the states of several hosts as from all rows. Quantiles, and those that depend on the order, do
+# not.
 _MERGED = frozenset(
     """approx_distinct avg bit_and bit_or bit_xor bool_and bool_or corr count covar covar_pop covar_samp max mean min regr_avgx regr_avgy
     regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy stddev stddev_pop stddev_samp sum var var_pop var_population
@@ -21,7 +22,7 @@ _BY_ROW = frozenset(
     {"ProjectionExec", "FilterExec", "CoalesceBatchesExec", "CooperativeExec", "DataSourceExec", "UnionExec", "RepartitionExec"}
 )
 _CONSTANT = frozenset({"PlaceholderRowExec", "EmptyExec"})
-# Nodes whose form depends on how many rows a table has, which differs from host to host, and those whose inputs are no children.
+# Nodes whose form depends on the number of rows of a table, which differs between hosts, and nodes whose inputs are not children.
 _BY_SIZE = ("Join", "Subquery", "Recursive", "WorkTable", "LazyMemory")
 _LIMITS = ("SortExec: TopK(", "CoalescePartitionsExec: fetch=", "LocalLimitExec")
 _AGGREGATE = re.compile(r"AggregateExec: mode=(\w+)")
@@ -48,7 +49,7 @@ def cuts(plan: Any) -> tuple[Cut, ...]:
     """The cuts that have all tables of the plan below them, from left to right; `NoCut` where there are none."""
     if any(word in name(node) for node in _nodes(plan) for word in _BY_SIZE):
         raise NoCut("joins and subqueries")
-    # A filter that leaves one value of a column is the order that a window of groups relies on; the rows that stand for it have none.
+    # A filter that leaves one value of a column is the order that a window of groups relies on; the rows that replace it have none.
     grouped = (node for node in _nodes(plan) if "WindowAggExec" in name(node) and "PARTITION BY [" in line(node))
     if any(name(below) == "FilterExec" for node in grouped for below in _nodes(node)):
         raise NoCut("windows of groups")
@@ -110,7 +111,7 @@ def _cuts(above: list[Any], path: Path) -> Iterator[Cut]:
 
 
 def _by_row(node: Any, *, limits: bool) -> bool:
-    # Nodes above rely on where a hash puts a row: rows of other hosts have to go through the same exchange.
+    # Nodes above rely on the partition of a row by its hash: rows of other hosts have to go through the same exchange.
     placed = name(node) == "RepartitionExec" and "RoundRobin" not in line(node)
     return (
         name(node) in _BY_ROW

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 
 from monarch.telemetry.errors import QueryError
 
-# Places of table expressions, groupings of one SELECT, and mentions of one column.
+# The most table expressions, groupings of one SELECT, and mentions of one column.
 MOST_REFERENCES, MOST_GROUPINGS, MOST_MENTIONS = 4096, 4096, 1 << 20
-# Texts and comments are nothing here; a name in quotes is a name.
+# Strings and comments are skipped; a quoted name is a name.
 _TOKEN = re.compile(r"'[^']*'|--[^\n]*|/\*.*?\*/|\"((?:[^\"]|\"\")*)\"|(\w+)|([(),])", re.DOTALL)
 _NEEDED = re.compile(r"\b(?:WITH|CUBE|ROLLUP|SETS)\b", re.IGNORECASE)
 
@@ -69,7 +69,7 @@ def _groupings(tokens: Sequence[str], ends: dict[int, int]) -> int:
         elif token in {"cube", "rollup", "sets"} and at + 1 in ends:
             found *= _sets(tokens, ends, at)
             at = ends[at + 1]
-        # A number that is large is not multiplied further: it has thousands of digits in the end.
+        # A large number is not multiplied further: the result would have thousands of digits.
         if found > MOST_GROUPINGS:
             return found
         at += 1
@@ -97,14 +97,14 @@ def _sets(tokens: Sequence[str], ends: dict[int, int], at: int) -> int:
 
 def _expanded(tokens: Sequence[str], ends: dict[int, int]) -> tuple[int, int]:
     """References to table expressions, and mentions of the column that is named most, with the expressions in all their places."""
-    # By the name of an expression: what a place that names it stands for.
+    # By the name of an expression: the size of a reference to it.
     sizes: dict[str, tuple[int, int]] = {}
-    # By the place where it ends, so that one comes after those that stand in it or before it, which are what it can name.
+    # By the position of its end, so that one comes after those within or before it, which are those that it can name.
     bodies = {ends[at + 2]: (tokens[at], at + 2) for at in range(len(tokens) - 2) if tokens[at + 1] == "as" and tokens[at + 2] == "("}
     for end in sorted(bodies):
         name, start = bodies[end]
         sizes[name] = _size(tokens[start + 1 : end], sizes)
-    # The last one goes on to the end of the statement, beside the expressions.
+    # The last one extends to the end of the statement, in addition to the expressions.
     inside = {at for end, (_, start) in bodies.items() for at in range(start, end)}
     return _size([token for at, token in enumerate(tokens) if at not in inside], sizes, beside=len(bodies))
 

@@ -54,7 +54,7 @@ def _nodes(session: Session, sql: str) -> Mapping[Path, str]:
     kinds = session.frame(f"EXPLAIN {sql}").to_pydict()
     lines = kinds["plan"][kinds["plan_type"].index("physical_plan")].splitlines()
     found: dict[Path, str] = {}
-    # The way to the last node of each depth.
+    # The path to the last node of each depth.
     ways: list[Path] = []
     children: list[int] = []
     for line in lines:

@@ -15,7 +15,7 @@ from monarch.telemetry.errors import QueryError, QueryRejected
 Kind = Literal["select", "explain", "analyze", "describe", "show"]
 ALLOWED = "SELECT, WITH, VALUES, EXPLAIN [ANALYZE], SHOW TABLES, SHOW COLUMNS, DESCRIBE"
 
-# A chain of operators is planned in a time that grows with the square of its length, and without a look at the deadline.
+# The planning time of a chain of operators grows with the square of its length, without a check of the deadline.
 MOST_OPERATORS = 1000
 _OPERATOR = re.compile(r"[-+*/%|&^<>=~!]+|::|\b(?:AND|OR|UNION|JOIN|LIKE|INTERSECT|EXCEPT)\b", re.IGNORECASE)
 
@@ -28,16 +28,16 @@ _REFUSED = (
 _SEVERAL = "only supports a single SQL statement"
 _SHOW = re.compile(r"SHOW (?:TABLES|COLUMNS) is not supported unless information_schema")
 _INFORMATION = re.compile(r"\binformation_schema\b", re.IGNORECASE)
-# What the library keeps beside tables and their columns: settings, functions.
+# Data of the library other than tables and their columns: settings, functions.
 _KEPT = re.compile(r"TableScan: (?:\w+\.)?(information_schema\.(?!(?:tables|columns)\b)\w+)")
 _SHOWN = ["table_catalog", "table_schema", "table_name"]
-# What comes before the first word: space and comments.
+# Space and comments before the first word.
 _SPACE = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
 _FIRST = re.compile(
     rf"(?:{_SPACE}|[(;])*(?:EXPLAIN{_SPACE}+(?:ANALYZE{_SPACE}+)?(?:VERBOSE{_SPACE}+)?)?([A-Za-z]+)", re.IGNORECASE | re.DOTALL
 )
 _ANALYZE = re.compile(rf"{_SPACE}*EXPLAIN{_SPACE}+ANALYZE{_SPACE}+(?:VERBOSE{_SPACE}+)?", re.IGNORECASE | re.DOTALL)
-# Words that begin a statement which does something; for the name in the error of one that did not parse or plan.
+# First words of statements with effects; used in the error of a statement that could not be parsed or planned.
 _VERBS = frozenset(
     """ALTER ANALYZE ATTACH BEGIN CALL CLOSE COMMENT COMMIT COPY CREATE DEALLOCATE DECLARE DELETE DETACH DISCARD DROP EXECUTE EXPORT FETCH
     FLUSH GRANT INSERT INSTALL KILL LISTEN LOAD LOCK MERGE MSCK NOTIFY OPTIMIZE PRAGMA PREPARE REFRESH RELEASE RENAME REPLACE RESET

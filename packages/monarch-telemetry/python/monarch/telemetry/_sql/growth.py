@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-# A value of these may be longer than its parts by as much as the statement is long. Names are looked for in the whole text: neither
-# comments, quotes nor the place in the statement hide one.
+# A value of these may be longer than its parts by a factor of the length of the statement. Names are searched in the complete text: neither
+# comments, quotes nor the position in the statement hide one.
 _TIMES = re.compile(
     r"(?<!\w)(?:replace|regexp_replace|overlay|translate|concat|concat_ws|decode|arrow_cast|arrow_try_cast|arrays_zip|list_zip|flatten"
     r"|make_array|make_list|struct|row|named_struct|map|string_to_array|string_to_list|to_char|date_format|string_agg|array_agg"
@@ -20,19 +20,19 @@ _TIMES = re.compile(
 # A list or a structure.
 _OPENED = re.compile(r"[\[{]")
 _LITERAL = re.compile(r"'[^']*'")
-# With these it is not known without a parser what is a literal.
+# With these, literals cannot be identified without a parser.
 _UNKNOWN = re.compile(r"--|/\*|\\'|\"|\$[^$]*\$")
-# And of these, twice as long, or some times.
+# A value of these is twice as long, or a few times.
 _TWICE = re.compile(r"\|\||(?<!\w)(?:encode|upper|lower|initcap)(?!\w)", re.IGNORECASE)
-# Bits of length: what a statement without a process of its own may add to a value.
+# Bits of length that a statement without its own process may add to a value.
 _BITS_TIMES, _BITS_MOST = 12, 13
-# Beyond this, bytes, one of the first makes too much.
+# With more bytes than this, one of the first group makes too much.
 _LONG = 2048
 
 
 def may_grow(sql: str) -> bool:
     """Whether its values may have more than some 10 MiB while it is planned."""
-    # Regular expressions have brackets too.
+    # Regular expressions also contain brackets.
     opened = _OPENED.findall(sql if _UNKNOWN.search(sql) else _LITERAL.sub("", sql))
     times, twice = len(_TIMES.findall(sql)) + len(opened), len(_TWICE.findall(sql))
     return times * _BITS_TIMES + twice > _BITS_MOST or (times > 0 and len(sql) > _LONG)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from monarch.telemetry._sql.limits import Limits
     from monarch.telemetry._sql.plan import Plan
 
-# Statements; a plan has some KiB.
+# The most statements; a plan has some KiB.
 _MOST = 256
 
 

@@ -31,7 +31,8 @@ Way = Literal["local", "states", "rows", "ship"]
 Clock = Callable[[], float]
 
 _SCAN = re.compile(r"TableScan: (\S+?)(?: |$)(?:projection=\[([^\]]*)\])?", re.MULTILINE)
-# Seconds of a processor: what the planner needed longer for is planned by no host. Long statements of this wheel need a tenth of it.
+# Seconds of processor time: a statement with a longer planning time is not planned on hosts. Long statements of this wheel need a tenth of
+# it.
 _HOST_PLANS = 0.1
 _VOLATILE = re.compile(r"\b(?:random|rand|uuid)\(", re.IGNORECASE)
 
@@ -53,12 +54,12 @@ class Plan(NamedTuple):
     schemas: Mapping[str, Any]
     cuts: tuple[Cut, ...] = ()
     shape: str = ""
-    # Tables whose number of rows the planner must not know.
+    # Tables whose number of rows must be hidden from the planner.
     hidden: tuple[str, ...] = ()
     fragments: tuple[Fragment, ...] = ()
-    # Tables and calls of table functions that it reads.
+    # Tables and calls of table functions that the plan reads.
     reads: tuple[str, ...] = ()
-    # What batches of the cuts have, see `expected`.
+    # The columns of batches of the cuts, see `expected`.
     columns: tuple[str, ...] = ()
 
     def to_json(self) -> str:
@@ -130,7 +131,7 @@ def part(
     if plan.way == "ship":
         return [batch for fragment in plan.fragments for batch in _shipped(fragment, own, plan, limits, count)]
     if plan.hidden and not any(batch.num_rows for name in plan.hidden for batch in own[name][1]):
-        # An aggregate of no rows has nothing to add; the planner would answer it from the size of the table.
+        # An aggregate without rows adds nothing; the planner would answer it from the size of the table.
         return []
     session = _session(plan, own, limits)
     stated = gate.in_session(plan.sql, session, own, limits)
@@ -278,7 +279,7 @@ def _session_of(hidden: Sequence[str], sql: str, schemas: Mapping[str, Any], lim
     """A session with the tables of a statement, and without rows of hosts."""
     tables: dict[str, tuple[Any, Sequence[Any]]] = dict(_none(schemas))
     for name in hidden:
-        # One row of nulls: the planner knows what an empty table answers, hidden or not.
+        # One row of nulls: the planner knows the answer of an empty table, hidden or not.
         tables[name] = (
             schemas[name],
             [pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in schemas[name]], schema=nullable(schemas[name]))] * 2,
@@ -309,7 +310,7 @@ def _shipped(fragment: Fragment, tables: Tables, plan: Plan, limits: Limits, cou
 
 def _reducer(session: Session, physical: Any, cut: Cut, batches: list[Any]) -> bytes | None:
     """The plan that makes these batches of a cut fewer; None where nothing does."""
-    # One partition: a group that stands in two would stay two rows.
+    # One partition: a group in two partitions would remain two rows.
     scan = session.scan(batches, batches[0].schema, 1).to_bytes()
     if cut.final is None:
         if cut.run == cut.node:

@@ -24,7 +24,7 @@ class _Field(NamedTuple):
     number: int
     kind: int
     start: int
-    # Where the value begins; for bytes after their length.
+    # The position of the value; for bytes the position after their length.
     value: int
     end: int
 

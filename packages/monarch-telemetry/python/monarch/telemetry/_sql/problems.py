@@ -13,7 +13,7 @@ from monarch.telemetry.errors import QueryError
 _TABLE = re.compile(r"table '(?:datafusion\.public\.)?([^']*)' not found")
 _COLUMN = re.compile(r"No field named (?:\"?\w+\"?\.)*\"?([^\s\".,]+)\"?[.\s]")
 _AT = re.compile(r" at Line: (\d+), Column: (\d+)")
-# The passes of the planner that an error came through.
+# The passes of the planner through which an error was propagated.
 _PASSES = re.compile(r"^(?:[^\n]*\ncaused by\n)+")
 _KINDS = "DataFusion|Schema|SQL|Arrow|Cast|Parser|Execution|Internal|Compute|Invalid argument"
 _PREFIX = re.compile(rf"^(?:(?:{_KINDS}) error: |Error during planning: |This feature is not implemented: )+")
@@ -48,7 +48,7 @@ def query_error(error: BaseException, sql: str, schemas: Mapping[str, Any], limi
     inner = _PARSER.match(said)
     said = _AT.sub("", inner[1] if inner else said)
     if table := _TABLE.search(text):
-        # The name with its folder or schema is what the statement has.
+        # The name with its folder or schema is the one in the statement.
         said, hint = f"there is no table {table[1]!r}", _nearest(table[1], schemas, "tables")
         name = table[1]
     elif column := _COLUMN.search(text):

@@ -9,13 +9,13 @@ from typing import Any
 from monarch.telemetry._arrow import pa, pc
 from monarch.telemetry.errors import QueryError, QueryLimit
 
-# Which table or cut of the plan a batch belongs to, in the metadata of its schema.
+# The key of the table or cut of a batch, in the metadata of its schema.
 STREAM = b"stream"
 _MAGIC, _HEAD = b"MTP1", struct.Struct("<4sI")
 _SIZE = struct.Struct("<Q")
 # A batch without columns, or of nulls, may claim any number of rows: collectors have room for fewer than these.
 _MOST_STREAMS, _MOST_BATCHES, _MOST_ROWS = 1024, 1 << 16, 1 << 28
-# Of Arrow's flatbuffers: types of messages, and places of fields.
+# Constants of the flatbuffers of Arrow: types of messages, and positions of fields.
 _DICTIONARY, _BATCH = 2, 3
 _TYPE, _HEADER, _DATA, _COMPRESSION = 1, 2, 1, 3
 
@@ -130,7 +130,7 @@ def _decoded(data: bytes | memoryview, limit: int) -> list[Any]:
         _check_plain(stream, _MOST_BATCHES - len(batches))
         with pa.ipc.open_stream(stream) as reader:
             for batch in reader:
-                # What is in the buffers is looked at in whole: offsets and indexes are used without a check after this.
+                # All buffers are validated here: offsets and indexes are used without a check afterwards.
                 batch.validate(full=True)
                 used, rows = used + batch.nbytes + _shared(batch), rows + batch.num_rows
                 if used > limit or rows > _MOST_ROWS:

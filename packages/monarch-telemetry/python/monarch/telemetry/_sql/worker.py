@@ -30,26 +30,26 @@ from monarch.telemetry._sql.limits import Limits
 from monarch.telemetry._sql.problems import PlanMismatch
 from monarch.telemetry.errors import QueryError, QueryLimit, QueryRejected, QueryTimeout
 
-# Workers that wait for the next question: as many as questions run at a time.
+# The most idle workers: as many as there are concurrent questions.
 _IDLE = 8
-# Seconds after which a worker without a question ends: the first one stays, as the next question of a person waits for it.
+# Seconds after which an idle worker ends: the first one remains longer, because the next question of a person waits for it.
 _STAYS, _LEAVES = 600.0, 60.0
-# Seconds that a question waits for one of them before another one is started.
+# Seconds for which a question waits for one of them before another one is started.
 _PATIENCE = 0.2
-# Seconds after which a question is a long one: procs of the job lose no time to it then, as they lose none to collectors.
+# Seconds after which a question is a long one: its priority is lowered, so that procs of the job lose no time to it.
 _LONG, _NICENESS = 2.0, 10
-# Memory in use: a plan has some times its limit, as the library does not count batches on their way, and the answer stands there twice.
-# Planning alone needs some MiB.
+# Limits of memory in use: a plan uses a multiple of its limit, because the library does not count batches in transfer, and the answer is
+# there twice. Planning alone needs some MiB.
 _TIMES, _BASE, _PLANNING = 3, 256 << 20, 256 << 20
-# How often time and memory are looked at, seconds.
+# Seconds between two checks of time and memory.
 LOOK = 0.05
-# Exit codes: memory that the kernel does not give, in the library or in Python.
+# Exit codes for memory that the kernel refuses, in the library or in Python.
 OUT_OF_MEMORY = 3
-# Those of a worker that someone else ends.
+# Exit codes of a worker that another process killed.
 _KILLS = (-signal.SIGKILL, -signal.SIGTERM)
-# How much of what a worker has written is in the error of its start: bytes, and lines.
+# The most bytes, and the most lines, of the output of a worker in the error of its start.
 _MOST_SAID, _LINES_SAID = 4096, 6
-# What Python and OpenBLAS write where they have no thread.
+# The output of Python and OpenBLAS if they cannot start a thread.
 _NO_THREAD = (b"can't start new thread", b"pthread_create failed")
 _SIZE = struct.Struct("<QQ")
 _PIPE = 1 << 20
@@ -77,7 +77,7 @@ class _Ended(Exception):
     def __init__(self, code: int, why: str | None = None, used: int = 0, *, seen: bool = True) -> None:
         super().__init__(code)
         self.code, self.why, self.used = code, why, used
-        # By someone else, and no fault of the question: it is stopped, or was killed before it was looked at once.
+        # By another process, and not because of the question: it was stopped, or was killed before its first check.
         self.is_of_others = why == "stopped" or (why is None and not seen and code in _KILLS)
 
 
@@ -107,9 +107,9 @@ class _Worker:
             os.set_blocking(pipe, False)
             with contextlib.suppress(OSError):  # the pipes of a user have a limit in all
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
-        # Those that it has been sent.
+        # The schemas that were sent to it.
         self.schemas: Mapping[str, Any] | None = None
-        # Its threads are behind all others, for good: it has no further question.
+        # Whether its threads have the lowest priority, permanently: it gets no further question.
         self.is_slow = False
 
     @property
@@ -148,7 +148,7 @@ class _Worker:
             seen = True
             if not self.is_slow and time.monotonic() - began > _LONG:
                 self.is_slow = True
-                # Its group is itself; all of its threads.
+                # All threads of its group, which contains only itself.
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PGRP, self._process.pid, _NICENESS)
             if is_over():
@@ -199,7 +199,7 @@ class _Worker:
         try:
             with open(f"/proc/{self._process.pid}/statm", encoding="ascii") as file:
                 return int(file.read().split()[1]) * _PAGE
-        except (OSError, IndexError):  # it has ended
+        except (OSError, IndexError):  # the worker has ended
             return 0
 
     @property
@@ -208,7 +208,7 @@ class _Worker:
         try:
             with open(f"/proc/{self._process.pid}/stat", "rb") as file:
                 return file.read().rpartition(b")")[2].split()[0] == b"T"
-        except (OSError, IndexError):  # it has ended
+        except (OSError, IndexError):  # the worker has ended
             return False
 
     def kill(self) -> None:
@@ -240,16 +240,16 @@ class Workers:
         self._changed = threading.Condition()
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
-        # At most one at a time.
+        # The worker that is being started; at most one at a time.
         self._starting: _Worker | None = None
-        # Starts that have failed, and how the last one did.
+        # The number of failed starts, and the error of the last one.
         self._failures = 0
         self._failure: QueryError | None = None
         self._is_registered = self._is_over = False
 
     def warm(self) -> None:
         """Starts the first worker, if there is none: the question that comes soon does not wait for it."""
-        # A question gets the reason why it has none.
+        # A question gets the reason for the missing worker.
         with self._changed, contextlib.suppress(QueryError):
             if not (self._idle or self._busy or self._starting):
                 self._start()
@@ -274,7 +274,7 @@ class Workers:
                     if ask.plans:
                         raise QueryTimeout("the time of the query is over while it is planned", stage="plan", hint=_PLANNED) from None
                     raise QueryTimeout("the time of the query is over", stage="execution", hint=_HINT) from None
-                # The library ends the process where the kernel gives it no more.
+                # The library ends the process if the kernel refuses more memory.
                 if end.why == "memory" or end.code in (OUT_OF_MEMORY, -signal.SIGABRT):
                     if ask.plans:
                         raise QueryLimit("memory bytes to plan it", most, max(most, end.used), hint=_PLANNED) from None
@@ -286,7 +286,7 @@ class Workers:
                     raise QueryError("the process of the query was stopped by a signal, as was the one that it replaced") from None
                 if end.code != 0:
                     raise QueryError(f"the process of the query has ended with exit code {end.code}", hint=_HINT) from None
-                # It had waited for too long.
+                # The worker was idle for too long.
                 continue
             except BaseException:
                 self._drop(worker)
@@ -311,7 +311,7 @@ class Workers:
                         return worker
                     worker.close()
                 if self._failure is not None and failures != self._failures:
-                    # Several questions may have it.
+                    # Several questions may raise it.
                     raise QueryError(str(self._failure).partition("\nhint: ")[0], hint=self._failure.hint)
                 if is_over():
                     raise QueryTimeout("the time of the query is over before a process was free for it", stage="turn")
