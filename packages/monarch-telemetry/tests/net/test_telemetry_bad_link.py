@@ -81,7 +81,7 @@ def test_the_host_behind_a_bad_link_is_found(tmp_path: Path) -> None:
                 bad.reset()
             found = json.loads(client.stdout.readline())
             rows = [line.split("\t") for line in found["text"].splitlines() if "\ttcp\t" in line]
-            # Behind the round trip, of which a busy machine has all lengths, stands how often a connection was made again.
+            # The number of restored connections follows the round trip, which has any length on a busy machine.
             again = [row[:2] for row in rows if int(row[6]) >= 3]
             assert again and all(bad.name in ends for ends in again), found["text"]
             assert len((found["status"] + found["text"]).encode()) < _MOST_BYTES

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Seconds; a program that hangs is a failure, and its output shows how far it came.
+# Seconds; a program that hangs is a failure, and its output shows its progress.
 _MOST = 100
 _LEAVE = """
 sys.stdout.flush()
@@ -19,7 +19,7 @@ def shown(text: str, within: float = _MOST) -> list[str]:
     """The marked lines of a program that ends with exit code 0, within so many seconds and without warnings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.py"
-        # Processes of the job write to the same pipe: a marked line begins with the end of what may stand before it.
+        # Processes of the job write to the same pipe: a marked line starts with a new line, which ends any text before it.
         path.write_text(text.replace('print("=",', 'print("\\n=",') + _LEAVE, encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-W", "error", str(path)],

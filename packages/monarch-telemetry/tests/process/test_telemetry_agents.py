@@ -78,7 +78,7 @@ def test_answers_of_a_session_have_pages_and_errors(tmp_path: Path) -> None:
         assert failed and "'sql' of run_query is not a text" in text
         text, failed = await called(client, "kill_job", target="j")
         assert failed and "--allow-actions" in text
-        # The server goes on after each of them.
+        # The server continues after each of them.
         assert (await called(client, "run_query", sql="SELECT 1 AS one"))[0].splitlines()[1:] == ["1 row", "one", "1"]
 
     with_client(("log_burst", "mcp"), scene, tmp_path / "errors")

@@ -163,7 +163,7 @@ def test_no_job_is_stated(tmp_path: Path) -> None:
 
 def test_profile_is_a_window_of_the_job() -> None:
     rows = recent()
-    # A call that began half an hour ago and goes on, and one that began as early and has ended.
+    # A call that started half an hour ago and is in progress, and one that started at the same time and has ended.
     began = time.time_ns() // 1000 - 1800 * job.SECOND
     schema = rows["messages"][0].schema
     early = [
@@ -189,7 +189,7 @@ def test_profile_is_a_window_of_the_job() -> None:
     trace = Trace(Path("job.pftrace").read_bytes())
     named = [event.name for event in trace.events if event.kind == "begin"]
     assert named.count("train") == 1 and "warm_up" not in named
-    # A message each second: of twelve, a window has those that its length has room for.
+    # A message each second: of twelve, a window contains as many as fit into its length.
     assert 1 <= sum(name in ("load", "step") for name in named) <= (after - before) // job.SECOND + 2
     assert all(before <= event.us <= after for event in trace.events)
 
@@ -227,7 +227,7 @@ def test_profile_of_a_block() -> None:
         with contextlib.ExitStack() as stopped:
             other = stopped.enter_context(served())
             window = profile(other).__enter__()
-    # The job has ended in the block: its error is not hidden by that of its profile.
+    # The job has ended in the block: its error is not replaced by that of its profile.
     window.__exit__(None, None, None)
     with pytest.raises(TelemetryError, match="cannot be reached"):
         window.export_perfetto_trace()

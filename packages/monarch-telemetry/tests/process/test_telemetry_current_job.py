@@ -65,7 +65,7 @@ def test_current_job_is_asked_where_several_serve(urls: list[str]) -> None:
     for job, url in zip(JOBS, urls, strict=False):
         state(of(job))
         assert find(None, None).url == url
-    # One that is named is asked all the same.
+    # A named one is asked nevertheless.
     assert find(urls[0], None).url == urls[0]
 
 
@@ -92,7 +92,7 @@ def test_another_job_does_not_answer_for_the_current_one(urls: list[str], tmp_pa
     with pytest.raises(TelemetryError, match=f"no server of a job answers at {url}: ") as error:
         find(None, None)
     assert error.value.code == "no_such_job"
-    # Without telemetry of its own, the only job that serves is asked.
+    # Without its own telemetry, the only serving job is asked.
     shutil.rmtree(gone)
     shutil.rmtree(tmp_path / "home" / "jobs" / JOBS[1])
     assert find(None, None).url == urls[0]

@@ -44,7 +44,7 @@ CHECKS = (
     "dark",
     "without a token it is asked for",
 )
-# Chromium starts slowly on a machine that is busy; the drive over all pages counts for the first test.
+# Chromium starts slowly on a busy machine; the run through all pages counts for the first test.
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -69,7 +69,7 @@ def report(served: Served, folder: Path) -> dict[str, Any]:
     script = build_dashboard.SOURCES / "browser" / "drive.mjs"
     argv = [build_dashboard.node(), str(script), served.url, str(folder), chromium]
     environment = {**os.environ, "DASHBOARD_TOKEN": served.tokens.admin}
-    # A session of its own: where the time is over, chromium ends too.
+    # In its own session: chromium also ends at the time limit.
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True) as driver:
         try:
             output, _ = driver.communicate(timeout=220)
@@ -92,7 +92,7 @@ def test_all_checks_are_named_here(report: dict[str, Any]) -> None:
 
 
 def test_no_page_has_an_error_in_the_console(report: dict[str, Any]) -> None:
-    # A request without a token and a wrong statement are errors that the checks cause; a node that is late is one of a busy machine.
+    # A request without a token and a wrong statement are errors that the checks cause; a late node is caused by a busy machine.
     expected = ("status of 40", "status of 504")
     assert [line for line in report["errors"] if not any(part in line for part in expected)] == []
 

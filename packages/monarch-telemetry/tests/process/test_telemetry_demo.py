@@ -14,7 +14,7 @@ import pytest
 
 from tools.project import ROOT
 
-# The demo takes some seconds, and more on a machine that is busy.
+# The demo takes some seconds, and more on a busy machine.
 pytestmark = pytest.mark.timeout(120)
 ARGV = ["-W", "error", str(ROOT / "examples" / "digits.py"), "--quick", "--dashboard"]
 ADDRESS = r"dashboard: +(http://127\.0\.0\.1:\d+)/#([\w-]{43})"
@@ -58,7 +58,7 @@ def test_dashboard_ends_with_the_demo_where_no_person_looks(tmp_path: Path, envi
         timeout=100,
         check=False,
     )
-    # The usual ports may be those of another job of this machine.
+    # The usual ports may be used by another job of this machine.
     assert (done.returncode, [line for line in done.stderr.splitlines() if " is taken; " not in line]) == (0, []), done.stdout
     assert re.search(ADDRESS, done.stdout) and done.stdout.endswith("passed\n")
     assert not [*(tmp_path / "home" / "jobs").glob("*")]

@@ -51,7 +51,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     found = Receiver()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
     monkeypatch.setenv("OTEL_SERVICE_NAME", "pretraining")
-    # What is there is exported before the end, which waits for nothing.
+    # The existing rows are exported before the end, which does not wait.
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100ms")
     yield found
     found.close()

@@ -26,7 +26,7 @@ from monarch.telemetry._sql.worker import WORKERS
 
 SCHEMAS = {"t": pa.schema([("x", pa.int64()), ("g", pa.string())])}
 ROWS = 2200
-# 10^10 rows, of which no engine knows the outcome ahead.
+# 10^10 rows, with a result that no engine knows in advance.
 PRODUCT = "SELECT sum(a.x * b.x + c.x) FROM t a, t b, t c"
 
 
@@ -47,7 +47,7 @@ def workers() -> list[int]:
     """The workers of this process that run or wait."""
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
-        # A thread may end meanwhile, and so may a process.
+        # A thread may end in the meantime, and so may a process.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for pid in (task / "children").read_text().split():
                 if b"monarch.telemetry._sql.worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -70,7 +70,7 @@ def ended(pidfd: int) -> bool:
 @pytest.fixture(autouse=True)
 def none_left() -> Generator[None]:
     WORKERS.close()
-    # The time of a query is for its work then, and not for the start of a process.
+    # The time of a query is then for its work, and not for the start of a process.
     assert asked("SELECT 1 AS n") == [{"n": 1}]
     yield
     WORKERS.close()
@@ -91,7 +91,7 @@ def test_product_of_tables_ends_at_the_limit_of_time(sql: str) -> None:
     before = used()
     with pytest.raises(QueryTimeout, match="WHERE on time"):
         asked(sql, 0.5)
-    # Its threads would go on for minutes.
+    # Its threads would continue for minutes.
     assert workers() == []
     assert used() - before < 128 << 20
 
@@ -120,7 +120,7 @@ def test_answers_and_errors_are_those_of_this_process() -> None:
 
 def test_killed_worker_is_named_and_replaced() -> None:
     def clock() -> float:
-        # The time is looked at while the worker works.
+        # The time limit is checked while the worker works.
         for pid in workers():
             os.kill(pid, signal.SIGKILL)
         return 0.0

@@ -52,7 +52,7 @@ def test_client_gets_all_pages() -> None:
 
 def test_time_of_the_client_is_that_of_its_queries() -> None:
     with served() as url:
-        # Much less than a query needs: an answer would be one of the usual time.
+        # Far below the time of a query, which would answer within the default.
         client = QueryEngineClient(url, timeout=1e-6, token=TOKENS.read)
         for _ in range(5):
             with pytest.raises(QueryTimeout) as error:

@@ -97,7 +97,7 @@ def test_one_server_has_several_addresses() -> None:
 
 def test_a_hundred_connections_are_served() -> None:
     with served() as url, contextlib.ExitStack() as stack:
-        # Idle ones keep no request waiting.
+        # Idle connections delay no request.
         idle = [stack.enter_context(connected(url)) for _ in range(100)]
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
             assert {status for status, _ in pool.map(lambda _: get(url), range(100))} == {200}
@@ -163,7 +163,7 @@ def test_large_body_is_answered_before_it_has_come(chunked: bool) -> None:
 @pytest.mark.parametrize("sent", [0, 3])
 def test_a_client_that_is_refused_while_it_sends_gets_the_answer(sent: int) -> None:
     with served() as url, connected(url) as one:
-        # More than sockets keep: a server that closed at once would reset the connection, and the answer would be lost with it.
+        # More than sockets buffer: a server that closed at once would reset the connection, and the answer would be lost.
         one.sendall(head("/v1/query", "POST", f"Content-Length: {32 << 20}") + b"\r\n")
         for _ in range(sent):
             one.sendall(b" " * (8 << 20))
@@ -175,7 +175,7 @@ def test_half_closed_client_gets_its_answer() -> None:
         body = b'{"sql": "SELECT 42 AS x"}'
         one.sendall(head("/v1/query", "POST", f"Content-Length: {len(body)}") + b"\r\n" + body)
         one.shutdown(socket.SHUT_WR)
-        # It is asked whether it is still there, where its answer takes time.
+        # A check for a disconnected client is sent during a long answer.
         data = all_of(one).replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
         assert data.startswith(b"HTTP/1.1 200") and b'{"x":42}' in data
 
@@ -446,7 +446,7 @@ connection.request("GET", "/metrics", headers={{"Authorization": "Bearer " + TOK
 entered.wait()
 print("ends")
 """
-    # The limit is that of the test: what the process imports takes a busy machine twenty seconds.
+    # The limit is that of the test: the imports of the process take twenty seconds on a busy machine.
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "ends", "")
 
@@ -511,7 +511,7 @@ def test_stranger_with_a_token_is_served_beside_silent_ones(monkeypatch: pytest.
             silent(stack, url, 250)
             held.request("GET", "/v1/admin", headers={"Authorization": f"Bearer {TOKENS.read}"})
             answer = held.getresponse()
-            # The connection stays: it has shown a token.
+            # The connection remains open: it has shown a token.
             assert answer.status == 200 and answer.read() and held.sock is not None
             assert get(url)[0] == 200
         held.close()

@@ -89,7 +89,7 @@ def captured(do: str, undo: str = "") -> dict[str, Any]:
 def test_a_killed_collector_is_asked_again() -> None:
     found = captured("os.kill(collector, signal.SIGKILL)")
     assert (found["code"], found["files"], found["tables"]) == (0, ["job.capture"], 46), found
-    # What its rings still have is read again; that the rest is lost is a row, unless the table was taken before.
+    # The events that are still in its rings are read again; the loss of the rest is a row, unless the table was captured before.
     assert found["missing"] == [] and 2 <= found["marks"] <= 3, found
     assert found["marks"] == 3 or found["ended"] == ["hosts[1]"], found
 

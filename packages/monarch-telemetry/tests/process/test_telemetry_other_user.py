@@ -44,7 +44,7 @@ def tree(pid: int) -> set[int]:
     """The process and its descendants."""
     found = {pid}
     for path in glob.glob(f"/proc/{pid}/task/*/children"):
-        # A thread may end meanwhile.
+        # A thread may end in the meantime.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for child in Path(path).read_text().split():
                 found |= tree(int(child))
@@ -55,7 +55,7 @@ def descriptors(pids: set[int]) -> list[tuple[str, str]]:
     """The files that these processes have open: the path of the descriptor, and what it is."""
     found: list[tuple[str, str]] = []
     for path in (path for pid in pids for path in glob.glob(f"/proc/{pid}/fd/*")):
-        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # it was closed in the meantime
             found.append((path, os.readlink(path)))
     return found
 
@@ -69,10 +69,10 @@ def sockets(pids: set[int]) -> list[str]:
 
 def by_another_user(action: Callable[[], Any]) -> Any:
     """What the action gives in a process of another user."""
-    "localhost".encode("idna")  # loads what the other user may not read
+    "localhost".encode("idna")  # loads a module that the other user may not read
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # threads of this process are not in the fork, which uses none
+        warnings.simplefilter("ignore")  # threads of this process do not exist in the fork, which uses none
         child = os.fork()
     if child == 0:
         try:
@@ -122,7 +122,7 @@ def asked(url: str) -> list[int]:
 
 
 def test_another_user_reaches_nothing_of_a_job(tmp_path: Path) -> None:
-    # The folder itself is open: what keeps others out is what telemetry makes.
+    # The folder itself is open: only the files of telemetry restrict access.
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
     errors = tmp_path / "errors"
@@ -155,7 +155,7 @@ def test_another_user_reaches_nothing_of_a_job(tmp_path: Path) -> None:
             )
             refused = "PermissionError"
             assert looked == [[refused] * len(names), [refused] * len(rings), refused, refused, [401] * 3]
-            # The same from this user, who is let in.
+            # The same from this user, who has access.
             assert {connected(name) for name in names} == {"connected"}
         finally:
             job.stdin.close()

@@ -32,7 +32,7 @@ from monarch.telemetry._tables.catalog import TABLES
 
 TYPES = {"/v1/traces": ExportTraceServiceRequest, "/v1/metrics": ExportMetricsServiceRequest, "/v1/logs": ExportLogsServiceRequest}
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-# Longer than any wait of these tests that succeeds.
+# Longer than any successful wait of these tests.
 LONG = 20.0
 Answer = tuple[int, dict[str, str], bytes]
 OK: Answer = (200, {}, b"")
@@ -300,7 +300,7 @@ def test_pauses_grow_and_follow_the_receiver(receivers: Callable[..., Receiver])
     sender.offer(Request(b"", 1))
     assert sender.close(LONG)
     assert all(least / 2 <= pause <= least for least, pause in zip((1, 2, 4), pauses, strict=False))
-    # The sixth would be 32 s: the longest is 30, of which a part between the half and the whole is waited.
+    # The sixth would be 32 s: the longest is 30, and the pause is between a half and the whole of it.
     assert pauses[3:5] == [7.0, 0.0] and 15 <= pauses[5] <= 30
 
 
@@ -427,7 +427,7 @@ def test_full_queue_drops_the_oldest(receivers: Callable[..., Receiver]) -> None
     receiver = receivers(hold=hold)
     sender = Sender("logs", HttpTransport(Target("logs", receiver.url)), most_items=10, most_bytes=1000)
     sender.offer(Request(b"first", 5))
-    receiver.wait_for(1)  # under way, and no longer in the queue
+    receiver.wait_for(1)  # in progress, and no longer in the queue
     for number in range(8):
         assert sender.offer(Request(f"request {number}".encode(), 5))
     assert not sender.offer(Request(b"x" * 1001, 7))

@@ -31,7 +31,7 @@ ROWS = {
     "logs": (SCHEMAS["logs"], [pa.RecordBatch.from_pydict({"seq": [1, 2], "host": ["a", "b"], "line": ["x", "y"]}, schema=SCHEMAS["logs"])])
 }
 _BODY = "SELECT CASE WHEN x > 1 THEN x ELSE x + 1 END AS x FROM "
-# Some hundred bytes that are planned for minutes: one that the first gate does not see through, and one of names.
+# Some hundred bytes with a planning time of minutes: one that the first gate does not detect, and one of names.
 NESTED = f"SELECT count(*) FROM {f'({_BODY}' * 12}(SELECT seq AS x FROM logs){')' * 12} WHERE x > 5"
 NAMED = (
     "WITH a0 AS (SELECT seq AS x FROM logs)"
@@ -48,7 +48,7 @@ def nothing_is_planned_here() -> Generator[None]:
     WORKERS.close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(context, "_library", library)
-        # The time of a statement is for its plan then, and not for the start of a process.
+        # The time of a statement is then for its plan, and not for the start of a process.
         planner.make("SELECT 1", SCHEMAS, deadline=time.monotonic() + 600.0)
         yield
     WORKERS.close()
@@ -81,7 +81,7 @@ def test_planning_ends_at_the_limit_of_time(sql: str, stage: str) -> None:
 
 
 def test_planning_ends_at_the_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Any process has more.
+    # Any process uses more.
     monkeypatch.setattr(working, "most_planning", lambda: 1 << 20)
     with pytest.raises(QueryLimit, match="memory bytes to plan it") as caught:
         answered(NAMED, 60.0)
@@ -102,7 +102,7 @@ def test_cancelled_planning_ends_at_once() -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    while not WORKERS._busy:  # polls: the thread begins
+    while not WORKERS._busy:  # polls: the thread starts
         pass
     assert queries.cancel(query.number)
     thread.join()
@@ -176,7 +176,7 @@ STATEMENTS = st.one_of(
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(sql=STATEMENTS)
 def test_every_statement_is_answered_ended_or_refused(sql: str) -> None:
-    # Also after one that has ended its process.
+    # Also after a statement that has ended its process.
     assert answered("SELECT 1 AS n", 600.0) == [{"n": 1}]
     try:
         assert isinstance(answered(sql, 0.3), list)

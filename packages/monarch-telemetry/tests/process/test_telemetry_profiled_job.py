@@ -55,8 +55,8 @@ def test_profile_has_every_call_of_its_block() -> None:
     tests = str(Path(__file__).parents[1])
     found = telemetry_program.shown(PROGRAM.replace("TESTS", repr(tests)))
     step, arrows = map(int, found.pop(2).split()[1:])
-    # A message ends after its answer is sent: that of the call before may end in the window.
+    # A message ends after its answer is sent: that of the previous call may end in the window.
     assert 40 <= step <= 42
-    # A message may come before the row of its call is written, and belongs to the call before then: that of the first is outside.
+    # A message may arrive before the row of its call is written, and then belongs to the previous call: that of the first is outside.
     assert 38 <= arrows <= step
     assert found == ["notes ()", "work 40 20", "capture 0 ", "all 0 44"]

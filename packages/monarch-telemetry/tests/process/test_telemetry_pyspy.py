@@ -33,7 +33,7 @@ def outer():
 
 threading.Thread(target=outer, name="the waiter").start()
 """
-# The first call is one that keeps the GIL too: whatever is read after its byte is read while the GIL is held.
+# The first call also holds the GIL: all later reads after its byte happen while the GIL is held.
 HOLDS = """
 import ctypes, threading
 threading.Thread(target=threading.Event().wait, name="starves", daemon=True).start()
@@ -143,7 +143,7 @@ def test_stopped_process_is_read_without_a_pause(started: Started) -> None:
     assert result.mode == "py-spy nonblocking"
     assert result.warnings == (f"process {pid} is stopped by a signal", "no native frames: the process is read without a pause")
     assert any(name.endswith("inner") for one in result.stack_traces for name in names(one))
-    # It was not continued by being read.
+    # Reading it did not continue the process.
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
@@ -192,7 +192,7 @@ def test_binary_is_searched_in_order(without: Path) -> None:
     for place in places:
         script(place, "exit 1")
         assert find(str(without / "set"), environ=environ) == place
-    # A file that cannot be executed is none.
+    # A file without permission to execute is not one.
     places[-1].chmod(0o644)
     if os.geteuid() != 0 or not os.access(places[-1], os.X_OK):
         assert find(str(without / "set"), environ=environ) == without / "set"
@@ -229,7 +229,7 @@ def test_pyspy_that_hangs_is_ended_with_its_children(without: Path) -> None:
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        # Both processes hold the writing end: its end is the end of both.
+        # Both processes hold the writing end: it is closed when both have ended.
         binary = script(without / "bin" / "py-spy", f"exec 9>{pipe}\nsleep 600 &\nwait")
         result = dump(7, timeout=0.5)
         assert result == Failed(7, str(binary), None, "py-spy has not ended within 0.5 s")

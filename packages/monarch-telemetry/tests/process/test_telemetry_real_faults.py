@@ -13,11 +13,11 @@ import pytest
 
 from monarch.telemetry._queries.catalog import load
 
-# On a busy machine; a pair that waits is a deadlock after ten seconds.
+# On a busy machine; a pair of waiting actors is a deadlock after ten seconds.
 pytestmark = pytest.mark.timeout(180)
 PROGRAM = Path(__file__).parents[1] / "support" / "faulty_job.py"
 MCP = "import sys; from monarch._core.cli import main; sys.argv[1:] = ['mcp']; main()"
-# What the answer of the canned query of each fault names.
+# The names in the answer of the canned query of each fault.
 FAULTS = {
     "first_cause": ("dying", "signal 9"),
     "straggler": ("trainer\t2\t",),
@@ -25,7 +25,7 @@ FAULTS = {
     "crash_loop": ("crasher\t0\t", "no such device"),
     "log_burst": ("procs[0]\tstdout\t1500", "retry 0"),
     "lost_host": ("agent killed",),
-    # The last two take a while: memory that grows by half, and a pair that waits for ten seconds.
+    # The last two take a while: memory that grows by half, and a pair of actors that waits for ten seconds.
     "memory_growth": ("leaking[0]",),
     "deadlock": ("left>\thold\tgive", "right>\thold\tgive"),
 }
@@ -39,7 +39,7 @@ def test_nine_faults_of_a_real_job_are_found(tmp_path: Path) -> None:
     pytest.importorskip("mcp")
     from mcp import ClientSession, StdioServerParameters, stdio_client
 
-    # Memory is measured often: else it takes ten seconds to see that it grows, six times.
+    # Memory is measured often: otherwise each of six measurements of its growth takes ten seconds.
     environment = {**os.environ, "MONARCH_HOME": str(tmp_path / "home"), "MONARCH_PROCESS_MEMORY_METRIC_INTERVAL": "300ms"}
     errors = tmp_path / "errors"
 
@@ -58,14 +58,14 @@ def test_nine_faults_of_a_real_job_are_found(tmp_path: Path) -> None:
                 status = await asked("status")
                 assert "lost\t1" in status
                 for name, expected in FAULTS.items():
-                    # What takes its time to become a fault is asked for again.
+                    # Queries for slow faults are repeated.
                     text = await asked("diagnose", name=name)
                     while not all(one in text for one in expected):
                         assert name in LATE, f"{name} does not find {expected}\n{status}\n{text}"
                         await anyio.sleep(0.3)  # sleeps: between two looks
                         text = await asked("diagnose", name=name)
                     assert len((status + text).encode()) < _MOST_BYTES
-                # The same as the canned query, but for the minute.
+                # The same as the canned query, except for the minute.
                 stuck = load().query("stuck_endpoint").sql
                 assert _MINUTE in stuck
                 text = await asked("run_query", sql=stuck.replace(_MINUTE, "running_us > 1000000"))

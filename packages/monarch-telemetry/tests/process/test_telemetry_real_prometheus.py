@@ -53,7 +53,7 @@ print(json.dumps(running.url), flush=True)
 for sql in sys.stdin:
     print(json.dumps(telemetry.query(sql).to_pylist()), flush=True)
 """
-# What the program has counted, by the query that must give it in the end.
+# The counts of the program, by the query that must return them in the end.
 COUNTED = {
     'sum(py_messages_handled_total{mesh="worker",endpoint="step"})': 40,
     'sum(endpoint_call_throughput_total{endpoint="step"})': 20,
@@ -66,7 +66,7 @@ COUNTED = {
     "sum(proc_mesh_active_procs)": 3,
     "count(process_memory_rss_bytes > 1e6)": 3,
 }
-# Samples that change while nothing is called.
+# Samples that change without a call.
 CHANGING = ("monarch_telemetry_", "mailbox_", "scrape_", "up", "channel_")
 
 
@@ -220,7 +220,7 @@ def test_a_prometheus_beside_the_job_sends_all_series_on(folder: Path, server: P
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_every_query_of_a_dashboard_runs(path: Path, server: Prometheus, counted: dict[str, float]) -> None:
-    # Of a job with calls, without GPUs, RDMA and mounts: a query that runs gives series where Monarch has some.
+    # For a job with calls, without GPUs, RDMA and mounts: a query gives series if Monarch has some.
     answers = {query: server.query(query) for query in observability.queries(path)}
     wanted = {"overview": 10, "endpoints": 9, "failures": 4, "resources": 10, "rdma-fs": 2}
     assert sum(map(bool, answers.values())) >= wanted[path.stem], {query: len(found) for query, found in answers.items()}
@@ -292,7 +292,7 @@ def test_every_alert_fires_and_none_without_a_reason(tmp_path: Path) -> None:
             inputs = [{"series": name, "values": values} for name, values in given.items()]
             wanted = {"eval_time": "10m", "alertname": alert, "exp_alerts": fires}
             tests.append({"interval": "1m", "input_series": inputs, "alert_rule_test": [wanted]})
-    # The texts are not compared: only that they are made.
+    # The texts are not compared, only created.
     rules = "\n".join(
         line for line in (CONFIGS / "rules.yaml").read_text().splitlines() if "annotations:" not in line and "summary:" not in line
     )

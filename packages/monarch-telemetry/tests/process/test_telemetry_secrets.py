@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import telemetry_program
 
-# Each of many questions starts an engine, which takes its time on a busy machine. The limit of the program is the first one: it shows how
-# far it came.
+# Each of many questions starts an engine, which is slow on a busy machine. The limit of the program is the first one: it shows its
+# progress.
 pytestmark = pytest.mark.timeout(120)
 
 PROGRAM = """

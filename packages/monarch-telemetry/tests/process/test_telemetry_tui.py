@@ -21,15 +21,15 @@ from monarch.telemetry._http.app import App
 from monarch.telemetry._http.routes import ROUTES
 
 PROGRAM = "from monarch.telemetry._tui.cli import main; main()"
-# A terminal that shows nothing ends a test by this, seconds.
+# Seconds after which a terminal without output ends a test.
 _MOST_SECONDS = 40.0
-# A program starts slowly on a machine that is busy.
+# A program starts slowly on a busy machine.
 pytestmark = pytest.mark.timeout(100)
 
 
 @pytest.fixture(scope="module")
 def url() -> Generator[str]:
-    # A node has a second, which is little on a machine that is busy.
+    # A node has a second, which is short on a busy machine.
     routes = [route._replace(seconds=max(route.seconds, SECONDS)) for route in ROUTES]
     with served(lambda names: App(parts(), TOKENS, names, routes=routes)) as found:
         yield found

@@ -71,7 +71,7 @@ STACKS: dict[str, Any] = {
     "idle": [],
     "missing": [],
 }
-# The form is that of the report.
+# Checks the form of the report.
 assert StackReport.from_json(STACKS).entries
 
 
@@ -114,7 +114,7 @@ def serving() -> Generator[Served, None, None]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    # A node is answered within a second or not at all, which 10,000 procs on a busy machine do not allow.
+    # A node is answered within a second or not at all, which is too short for 10,000 procs on a busy machine.
     nodes = SqlNodes(Cluster(now, ranks=NODE_RANKS), started_by="ada")
     parts = Parts(cluster, nodes, cast("Actions", actions), cast("Stacks", _Stacks()), files=files().get, host="host0")
     ready, ended = threading.Event(), threading.Event()

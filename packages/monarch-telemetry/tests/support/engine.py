@@ -26,7 +26,7 @@ class Engine:
 
     def ask(self, sql: str, *, timeout: float | None = None, require_all: bool = False, limits: Limits = DEFAULT) -> Answer:
         self.asked.append((sql, timeout, require_all))
-        # A session of all tables takes ten times longer to make; SHOW names them all.
+        # A session of all tables takes ten times longer to create; SHOW names all of them.
         schemas = functions.mentioned(sql, SCHEMAS) if "select" in sql.lower() else SCHEMAS
         try:
             table = self._table(planning.make(sql, schemas, limits=limits), limits)

@@ -40,7 +40,7 @@ class Pair(Actor):
 
     @endpoint
     def hold(self, holding: Any) -> None:
-        # Both hold before one calls: a call that comes earlier would be answered.
+        # Both hold before one calls: an earlier call would be answered.
         mine, gate = Channel[None].open()
         holding.send(mine)
         gate.recv().get()
@@ -136,7 +136,7 @@ async def main(answers: int) -> None:
         os.write(answers, json.dumps({"url": running.url}).encode() + b"\n")
         closed = threading.Event()
         threading.Thread(target=lambda: (sys.stdin.read(), closed.set()), daemon=True).start()
-        # The queue grows as long as the job is looked at.
+        # The queue grows while the job is observed.
         while not closed.wait(0.05):
             for _ in range(_PUSHES):
                 reader.push.broadcast()
@@ -146,7 +146,7 @@ async def main(answers: int) -> None:
 
 
 if __name__ == "__main__":
-    # What procs print is shown on stdout too: that goes where errors go.
+    # The output of procs is also shown on stdout: it is sent to stderr instead.
     answers = os.dup(1)
     os.dup2(2, 1)
     asyncio.run(main(answers))

@@ -99,7 +99,7 @@ def parts(**more: Any) -> Parts:
     return Parts(**{**given, **more})
 
 
-# A busy machine takes its time.
+# A busy machine is slow.
 SECONDS = 25.0
 
 

@@ -117,12 +117,12 @@ def _snapshots() -> Rows:
                 | {"messages_processed": 60 * number, "total_processing_time_us": number * 20 * SECOND + rank * number * SECOND // 4}
                 | {"last_message_handler": "step", "queue_depth": 5 + (number * 7 + rank) % 11}
             )
-            # One that takes long, as it always does; and one that has just begun.
+            # One that always takes long, and one that has just started.
             name, age = ("checkpoint", 25) if rank == 0 else ("step", 0.4)
             found["active_handlers"].append(
                 {**own, "node_id": actor(rank), "name": name, "active_count": 1, "oldest_since": at - int(age * SECOND)}
             )
-    # An actor of the runtime is busy for ever, and its queue grows.
+    # An actor of the runtime is busy forever, and its queue grows.
     for number in range(1, SNAPSHOTS + 1):
         found["actor_nodes"].append(
             {
@@ -158,7 +158,7 @@ def _resources() -> list[Row]:
     for step in range(MINUTES * 6):
         at = START + step * 10 * SECOND
         for rank in RANKS:
-            # Memory goes up and down as batches come and go.
+            # Memory increases and decreases with the batches.
             rss = (2 << 30) + (step * 37 % 11) * (100 << 20)
             found.append({"timestamp_us": at, "host": host(rank), "proc": f"workers[{rank}]", "rss_bytes": rss})
             found.append(

@@ -20,7 +20,7 @@ PROCS = (21, 22, 23, 24)
 TRAINER = tuple(BIG + 31 + rank for rank in range(4))
 LOADER = tuple(BIG + 41 + rank for rank in range(2))
 ACTORS = TRAINER + LOADER
-# Messages that trainer 0 got, and how far each came.
+# Messages received by trainer 0, and the last state of each.
 MESSAGES = 12
 FAILURE, CONSEQUENCE = 71, 72
 END = START + 60 * SECOND
@@ -394,7 +394,7 @@ def _snapshots() -> dict[str, list[Row]]:
             oldest_buffered_seq=9,
             newest_buffered_seq=10,
         )
-    # A runtime's actor, only in the last snapshot; its events are no longer kept.
+    # An actor of the runtime, only in the last snapshot; its events are no longer kept.
     add("children", snapshot_id=2, parent_id=PROCS[0], child_id=99, child_sort_key="~", is_system=True, is_stopped=False)
     add("nodes", snapshot_id=2, node_id=99, node_kind="actor", as_of=START + 40 * SECOND)
     add(

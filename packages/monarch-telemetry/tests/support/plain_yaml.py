@@ -6,10 +6,10 @@ import json
 import re
 from typing import Any, NamedTuple
 
-# A key, which may be quoted, and what stands behind it.
+# A key, which may be quoted, and the text after it.
 _PAIR = re.compile(r"(?P<key>[A-Za-z0-9_./$-]+|\"[^\"]*\"):(?: +(?P<value>.+))?")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
-# Words that other readers take for a truth value.
+# Words that other readers interpret as a truth value.
 _DOUBTFUL = re.compile(r"(?:yes|no|on|off|y|n|~|null|true|false|nan|inf)", re.IGNORECASE)
 _SPECIAL = (*"!&*|>@`%?[]{},#'\": ", "- ")
 

@@ -13,7 +13,7 @@ _TOKEN = re.compile(r"\"(?:[^\"\\]|\\.)*\"|\[[^\]]*\]|[a-zA-Z_:][a-zA-Z0-9_:]*|[
 _NAME = re.compile(r"[a-zA-Z_:]")
 _GROUPING = frozenset({"by", "without", "on", "ignoring", "group_left", "group_right"})
 _WORDS = frozenset({"and", "or", "unless", "bool", "offset", "inf", "nan"})
-# Prometheus gives each series the first two; the third is the resource attribute that all series of Monarch have.
+# Prometheus adds the first two to each series; the third is the resource attribute that all series of Monarch have.
 _ALWAYS = frozenset({"job", "instance", "host_name", "otel_scope_name"})
 # A metric of Prometheus itself.
 _UP = {"up": frozenset({"job", "instance"})}

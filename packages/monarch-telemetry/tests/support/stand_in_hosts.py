@@ -17,7 +17,7 @@ from monarch.telemetry._sql import expected, wire
 from monarch.telemetry._sql.limits import Limits
 from monarch.telemetry._sql.plan import Plan, merge, part
 
-# Seconds of a question: the engine waits in real time for a host that is stopped, and for no other one.
+# Seconds of a question: the engine waits in real time for a stopped host, and for no other one.
 ANSWER_TIMEOUT = 0.02
 
 
@@ -83,12 +83,12 @@ class StandIn:
     def __init__(self, name: str, schemas: Mapping[str, Any], rows: Mapping[str, Sequence[Any]]) -> None:
         self.name, self.schemas, self.rows = name, schemas, rows
         self.is_stopped = self.is_lost = self._was_silent = False
-        # What its collector answers in place of a part, and in place of one of its group.
+        # The answer of its collector instead of a part, and instead of the answer of a member of its group.
         self.says: object = None
         self.says_of_group: object = None
-        # How often its part was asked for.
+        # The number of requests for its part.
         self.asked = 0
-        # Called with each collector that has ended.
+        # Called with each ended collector.
         self.lost: Callable[[StandIn, str], None] | None = None
         self._collector = self._known = _Collector(self)
 

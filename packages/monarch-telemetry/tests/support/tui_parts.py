@@ -19,7 +19,7 @@ from monarch.telemetry._tui.texts import Language, Texts
 from monarch.telemetry._tui.tui import Tui
 
 URL = "http://127.0.0.1:1729"
-# A hung screen ends a test by this; a screen that is there is seen at once.
+# Seconds after which a hung screen ends a test; a working screen is found at once.
 _MOST_SECONDS = 20.0
 
 

@@ -70,7 +70,7 @@ def test_a_library_without_these_functions_is_no_error(monkeypatch: pytest.Monke
     assert pa.default_memory_pool().backend_name == "system"
 
 
-# Blocks of a size that was once mapped for itself come from the arena of the thread, and stay at its end when they are freed.
+# Blocks of a size that was once mapped separately come from the arena of the thread, and remain at its end when they are freed.
 _ENDS = """
 import ctypes, threading
 from monarch.telemetry._collector import allocator

@@ -18,9 +18,9 @@ from monarch.telemetry._sql import gate
 
 QUERIES = load({}, Path(__file__).parent).queries
 NAMES = sorted(job.FAULTS)
-# What else a fault shows: causes are named by first_cause whatever they are.
+# Further causes of a fault: first_cause names any cause.
 ALSO = {"crash_loop": {"first_cause"}}
-# Rows by name of a fault, as they are expected.
+# The expected rows by name of a fault.
 FOUND: dict[str, list[dict[str, Any]]] = {
     "first_cause": [{"rank": 3, "host": "host1", "endpoint": "step", "message": "ValueError: bad batch", "caused": 2}],
     "straggler": [{"mesh": "trainer", "rank": 5, "host": "host2", "handled": 1140, "last_handler": "step"}],

@@ -62,7 +62,7 @@ def _nested(depth: int) -> Any:
     return kind
 
 
-# Answers that are Arrow, made of the first batch of a right one.
+# Answers in Arrow, made from the first batch of a correct one.
 FOREIGN: dict[str, Callable[[Any], bytes]] = {
     "another type": _column(pa.float32(), 1.0),
     "text": _column(pa.large_string(), "1"),
@@ -160,7 +160,7 @@ def test_host_with_a_malformed_answer_costs_only_itself(patch: pytest.MonkeyPatc
     engine = made(patch, SCHEMAS, group)
     hosts = [StandIn(f"host{n}", SCHEMAS, {}) for n in range(5)]
     engine.hosts.extend(hosts)
-    # A member of a group, or a host of its own.
+    # A member of a group, or a separate host.
     hosts[1].says = says
     answer = engine.ask("select count(*) n from t", timeout=ANSWER_TIMEOUT)
     (missing,) = answer.coverage.missing
@@ -239,7 +239,7 @@ def test_a_host_that_was_silent_is_not_asked_before_it_gives_word(patch: pytest.
     assert hosts[1].asked == asked
     hosts[1].is_stopped = False
     assert reasons() == {} and hosts[1].asked == asked + 1
-    # One that ends meanwhile is started again.
+    # One that ends in the meantime is started again.
     hosts[2].is_stopped = True
     assert list(reasons()) == ["host2"]
     hosts[2].kill()

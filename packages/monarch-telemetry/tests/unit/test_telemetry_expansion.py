@@ -46,7 +46,7 @@ def test_statements_too_large_are_refused(sql: str, words: str) -> None:
         f"SELECT count(*) FROM logs GROUP BY CUBE({columns(8)})",
         "SELECT count(*) FROM logs GROUP BY ROLLUP(host, (proc, pid), line), GROUPING SETS ((seq), ())",
         chained(9, "SELECT * FROM {} UNION ALL SELECT * FROM {}"),
-        # In conditions a column is only looked at, and each column of the answer is counted alone.
+        # In conditions a column is only read, and each column of the answer is counted separately.
         chained(30, "SELECT x, x + 1 AS y FROM {} WHERE x > 1 AND x < 5 AND x <> 3 ORDER BY x"),
         "SELECT ')) cube((' AS a, \"with\" FROM logs -- CUBE(1,2,3,4,5,6,7,8,9,10,11,12,13,14)",
         "WITH a AS (SELECT 1",

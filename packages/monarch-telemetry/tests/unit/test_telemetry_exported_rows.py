@@ -130,7 +130,7 @@ def test_a_host_on_which_nothing_happens_asks_few_statements(monkeypatch: pytest
     busy = {row["name"]: row["value_u64"] or row["value_f64"] or row["value_i64"] for row in totals(kept)}
     assert busy["actor.messages_sent"] == 1 and busy["channel.connections"] == 1
     assert idle.keys() == busy.keys() - {name for name in busy if name.startswith("channel.")}
-    # Rows without a time are asked for again when they have changed, and only then. Two windows later no message is near.
+    # Rows without a time are requested again only after a change. Two windows later no message is near.
     for _ in range(2):
         clock.now += 60
         exporting.step()
@@ -170,7 +170,7 @@ def test_metrics_are_measured_when_they_are_due_and_each_row_counts_once() -> No
     assert counted == [1, 1, 3, 3, 5]
     assert {row["unit"] for row in stored(kept, "metric_sums") if row["name"] == "actor.messages_sent"} == {"{message}"}
     clock.now += 1.0
-    # Later than the window of a measurement that goes on reaches.
+    # Later than the end of the window of a measurement in progress.
     kept.store.append("sent_messages", batch("sent_messages", timestamp_us=int(clock.now * 1e6) - 1))
     exporting.rest()
     assert sum(row["sum_u64"] for row in stored(kept, "metric_sums") if row["name"] == "actor.messages_sent") == 6

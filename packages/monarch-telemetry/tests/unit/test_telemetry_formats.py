@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from monarch.telemetry._queries import formats, values
 
 BIG = (1 << 64) - 1
-# Escape sequences, a bell, a reversed name, line ends of several kinds, half a pair.
+# Escape sequences, a bell, a reversed name, line ends of several kinds, a surrogate.
 NASTY = "\x1b[2J\x07\u202egpj\x9b1m\n\t\r\u2028\x7f"
 
 

@@ -61,7 +61,7 @@ def test_an_end_is_lost_when_two_looks_do_not_have_the_proc() -> None:
     assert ends.look(looked(OTHER), living, {}, (), 1) == ([], [])
     found, _ = ends.look(looked(OTHER, ends={WORKER: "signal"}), living, {}, (), 2)
     assert found == [{"us": 2, "peer": WORKER, "kind": "signal", "number": 9, "detail": ""}]
-    # One that is back was only not seen; one that the agent does not remember has no reason.
+    # A returned one was only not observed; one that the agent does not remember has no reason.
     assert ends.look(looked(OTHER, WORKER), living, {}, (), 3) == ([], [])
     assert ends.look(looked(OTHER), living, {}, (), 4) == ([], [])
     found, _ = ends.look(looked(OTHER), living, {}, (), 5)

@@ -38,7 +38,7 @@ describe t
 desc t""".split("\n")
 ALLOWED = [line.replace(r"\n", "\n").replace(r"\t", "\t") for line in ALLOWED]
 
-# Statement, and what the error names.
+# Statement, and the subject of the error.
 REFUSED = [
     ("insert into t values (1, 'x')", "INSERT"),
     ("INSERT INTO t SELECT * FROM t", "INSERT"),
@@ -141,7 +141,7 @@ REFUSED = [
     ("explain select * from information_schema.df_settings", "information_schema"),
     ("select a from t union all select name from information_schema.df_settings", "information_schema"),
 ]
-# Refused as wrong: no statement, or a function or table that is not there.
+# Refused as wrong: no statement, or an unknown function or table.
 WRONG = [
     "",
     "   ",
@@ -175,7 +175,7 @@ def test_the_corpus_is_large() -> None:
 def test_everything_else_is_refused_with_its_kind_and_what_is_allowed(sql: str, kind: str, tmp_path: Path) -> None:
     file = tmp_path / "data.csv"
     file.write_text("a\n1\n")
-    # Neither planning nor any later step of a query may come by it.
+    # Neither planning nor any later step of a query may bypass it.
     for run in (gate.check, make):
         with pytest.raises(QueryRejected) as refused:
             run(sql.replace("{file}", str(file)), SCHEMAS)

@@ -108,7 +108,7 @@ def test_actors_that_have_ended_leave_no_states(monkeypatch: pytest.MonkeyPatch)
     before = watched.held()
     _lives(watched, range(200, 260))
     watched.ingest.known()
-    # Spans of those that have ended are known until others have come in their place.
+    # Spans of ended ones are kept until others replace them.
     assert {**watched.held(), "call spans": 0} == {**before, "call spans": 0}
     assert before["messages counted"] == before["endpoints running"] == before["actors"] == 0
     assert watched.held()["call spans"] == len(watched.ingest._call_spans._known)

@@ -245,7 +245,7 @@ def test_logs_are_filtered() -> None:
     assert len(get("logs?level=warning")["rows"]) == 10
     assert len(get("logs?host=host0&mesh=trainer")["rows"]) == 20
     assert [row["seq"] for row in get("logs?text=LINE%201%2C")["rows"]] == [1]
-    # Signs that LIKE and SQL know.
+    # Special characters of LIKE and SQL.
     assert len(get("logs?text=100%25%20done_")["rows"]) == 40
     assert get("logs?text=100_")["rows"] == [] and get("logs?text=%25%27%3B--")["rows"] == []
     assert len(get("logs?text=it%27s")["rows"]) == 40

@@ -66,7 +66,7 @@ def test_look_finds_what_is_new_and_what_is_late() -> None:
     engine.add(2, END - 5 * SECOND)
     assert [one.row["id"] for one in look.find()] == ["2", "1"]
     assert look.find() == []
-    # Older than anything that may come late.
+    # Older than any late event.
     engine.add(3, END - 60 * SECOND)
     assert look.find() == []
 
@@ -161,7 +161,7 @@ def test_slow_client_loses_events_and_gets_their_number(monkeypatch: pytest.Monk
         await anext(quick)
         for number in range(8):
             engine.add(50 + number, END + number)
-            # When the quick one has it, the slow one could have it.
+            # When the quick client has it, it was available to the slow one.
             await anext(quick)
         found = [await anext(slow) for _ in range(4)]
         events.close()

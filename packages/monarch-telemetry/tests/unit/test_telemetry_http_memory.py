@@ -80,7 +80,7 @@ def sizes(content: bytes | Iterable[bytes]) -> list[int]:
     ],
 )
 def test_no_long_answer_has_all_its_rows_as_objects(engine: OneHost, operation: str, given: dict[str, Any]) -> None:
-    answer(engine, operation, **given)  # what is imported and planned once
+    answer(engine, operation, **given)  # the first call imports and plans
     tracemalloc.start()
     try:
         found = sizes(answer(engine, operation, **given).content)

@@ -22,7 +22,7 @@ from monarch.telemetry._http.sql_nodes import SqlNodes, instant
 from monarch.telemetry._ingest.ids import actor_id
 from monarch.telemetry._sql.coverage import Missing
 
-# Also on a busy machine: what a node can do without is left out where time is short.
+# Also on a busy machine: optional parts of a node are omitted if time is short.
 SECONDS = 25.0
 
 
@@ -77,7 +77,7 @@ def test_every_node_can_be_reached_from_the_root() -> None:
         assert found is not None and found["parent"] == parent
         seen.add(reference)
         queue += [(child, reference) for child in found["children"]]
-    # Each trainer and loader, and an actor of the runtime that only the snapshot has.
+    # Each trainer and loader, and an actor of the runtime that only the snapshot contains.
     assert len(seen) == 1 + 2 + 4 + 7
 
 
@@ -200,7 +200,7 @@ def test_actors_are_placed_by_their_numbers() -> None:
     meshes = [{"id": 7, "parent_mesh_id": PROC_MESH, "parent_view_json": '{"gpus": 2}'}]
     procs = [{"proc_id": proc, "mesh_id": PROC_MESH, "rank": rank} for rank, proc in enumerate(PROCS)]
     placement = Placement(meshes, procs)
-    # Rank 0 of a mesh on a part of the procs that begins at the third.
+    # Rank 0 of a mesh on a part of the procs that starts at the third.
     assert placement.proc(actor_id(PROCS[2], 7), 7, 0) == PROCS[2]
     assert placement.proc(actor_id(PROCS[1], 7), 7, 1) == PROCS[1]
     assert placement.proc(5, 7, 3) == PROCS[3]

@@ -38,7 +38,7 @@ BODIES: dict[str, Any] = {
     "action_set_log_level": {"target": "*", "level": "debug"},
     "action_dump_state": {"target": "*"},
 }
-# The request runs until its client goes.
+# The request runs until its client disconnects.
 ENDLESS = {"events"}
 
 
@@ -201,7 +201,7 @@ def test_missing_parts_are_named() -> None:
     [
         ("DELETE", "/v1/root", 405),
         ("OPTIONS", "/v1/query", 405),
-        ("GET", "/v1/query", 404),  # a reference that is none
+        ("GET", "/v1/query", 404),  # a reference that is not valid
         ("GET", "/api/nothing", 404),
         ("GET", "/v1/actions/explode", 404),
         ("POST", "/v1/actions/explode", 404),
@@ -272,7 +272,7 @@ def test_large_bodies_are_refused_by_their_route() -> None:
     megabyte = b" " * ((1 << 20) + 1)
     assert call(app, "POST", "/v1/query", token=TOKENS.read, body=megabyte).status == 413
     assert call(app, "POST", "/v1/query", token=TOKENS.read, body=megabyte, headers={"content-length": str(1 << 40)}).status == 413
-    # The limit of snapshots is another one, and this is no Arrow.
+    # The limit of snapshots is a different one, and this is not Arrow.
     assert call(app, "POST", "/api/ingest_snapshot/nodes", token=TOKENS.admin, body=megabyte).status == 400
     assert call(app, "POST", "/v1/query", body=megabyte).status == 401
 

@@ -64,7 +64,7 @@ def test_a_wait_is_a_part_of_the_time_of_a_query() -> None:
 def test_too_many_that_wait_are_refused_at_once() -> None:
     async def test(one: Any, held: Held) -> None:
         waiting = [asyncio.ensure_future(ask(one, "next")) for _ in range(MOST_WAITING)]
-        # Each begins to wait before this one comes.
+        # Each of them starts to wait before this one arrives.
         refused = await asyncio.ensure_future(ask(one, "refused"))
         assert refused.status == 503 and f"{MOST_WAITING} queries" in refused.json["error"]["message"]
         held.go.set()

@@ -31,7 +31,7 @@ HOST, CLIENT, WORKER, MESH, PROCS = 11, 21, (1 << 63) + 5, 31, 41
 ID = st.integers(0, (1 << 64) - 1)
 _KINDS = {int: pa.uint64(), str: pa.string(), float: pa.float64(), bytes: pa.binary()}
 _numbers = iter(range(1, 1 << 40))
-# What events have of a whole mesh.
+# The fields of events of a whole mesh.
 WHOLE = {"offset": 0, "dims": ""}
 
 
@@ -165,7 +165,7 @@ def test_counts_of_endpoints_are_exact(events: list[tuple[int, int, int]]) -> No
     closed = stats.closed(2 * WINDOW_US + 1_000_000, {MESH: "trainers"})
     later = stats.current({MESH: "trainers"})
     for batches in ([open_ones], [one for one in (closed, later) if one is not None]):
-        # Not asked by SQL: two hundred plans, each within the time of a query, are too much for a busy machine.
+        # Not by SQL: two hundred plans, each within the time of a query, are too much for a busy machine.
         found = [row for batch in batches for row in batch.to_pylist()]
         sums = {key: sum(row[name] for row in found) for key, name in (("n", "count"), ("e", "errors"), ("s", "latency_sum_us"))}
         durations = [duration // 1000 for _, duration, _ in events]
@@ -255,7 +255,7 @@ def facts() -> tuple[Facts, Store, Places]:
         "actor.start": rows({"mesh": MESH, "actor": "<root>.<train.Trainer trainer{'gpus': 2/4}>", "age": 0}),
     }
     found.begun(begins)
-    # Each observer that comes is introduced to everything again.
+    # Everything is introduced again to each new observer.
     found.begun(begins)
     return found, kept, places
 
@@ -270,7 +270,7 @@ def test_what_lives_is_known_once() -> None:
     assert ask(kept, "SELECT rank, pid, started_us, mesh_id FROM procs") == [(2, 77, 995_000, PROCS)]
     assert ask(kept, "SELECT id, rank, display_name FROM actors") == [(actor_id(WORKER, MESH), 2, "trainer{'gpus': 2/4}")]
     assert ask(kept, "SELECT class, given_name, parent_mesh_id FROM meshes") == [("train.Trainer", "trainer", PROCS)]
-    # A new actor is initialized by a message; one of before is introduced with an age.
+    # A new actor is initialized by a message; an earlier one is introduced with an age.
     assert ask(kept, "SELECT new_status FROM actor_status_events") == [("Created",)]
     (region,) = ask(kept, "SELECT shape_json FROM meshes")
     assert json.loads(region[0]) == {"labels": ["gpus"], "slice": {"offset": 0, "sizes": [4], "strides": [1]}}
@@ -333,7 +333,7 @@ def test_first_and_last_message_of_an_actor_are_states() -> None:
     begins = [{**message(number), "parent": 0, "method": one} for number, one in enumerate(("__init__", "step", ""), 1)]
     states = values(messages.batches({"message.begun": rows(*begins)}, {})["actor_status_events"], "new_status")
     assert states == [("Initializing",), ("Processing",), ("Stopping",)]
-    # However many messages there are, these two have their state.
+    # These two have their state with any number of messages.
     many = [{**message(number), "parent": 0, "method": "step"} for number in range(10, 5_000)]
     counted = rows(*({**one, "sender": 0, "bytes": 1, "depth": 1} for one in many))
     late = messages.batches({"message.received": counted, "message.begun": rows(*begins[:1], *many, *begins[2:])}, {})
@@ -413,7 +413,7 @@ def test_links_count_their_connections() -> None:
     found.ended({"link.broken": rows({"host": 55, "end": "reset", "sent": 10, "received": 20, "round_trip": 0}, proc=HOST)}, Running())
     found.ended({"link.resumed": rows({**up, "received": 4}, proc=HOST)}, Running())
     assert ask(kept, "SELECT state, rtt_us, bytes_out, bytes_in, reconnects, last_error FROM links") == [("up", 9, 10, 20, 1, "reset")]
-    # Both in one look, as where a session goes on at once.
+    # Both in one look, as for a session that continues at once.
     broken = {"host": 55, "end": "failed", "sent": 1, "received": 2, "round_trip": 7000}
     later = rows({**up, "received": 5, "round_trip": 8000}, proc=HOST, us=3_000_001)
     found.ended({"link.resumed": later, "link.broken": rows(broken, proc=HOST, us=3_000_000)}, Running())

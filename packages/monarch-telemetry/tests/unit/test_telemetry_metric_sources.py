@@ -166,7 +166,7 @@ def test_every_metric_has_rows_of_its_kind(found: dict[str, Any]) -> None:
 def test_attributes_are_those_of_the_table(found: dict[str, Any]) -> None:
     for one in found.values():
         for row in one.to_pylist():
-            # Rows name actors, which no series has.
+            # Rows name actors, which are in no series.
             assert {*json.loads(row["attributes_json"])} == {*BY_NAME[row["name"]].attributes, *OF_ACTORS.get(row["name"], ())}, row
             assert (row["timestamp_us"], row["scope_name"]) == (WINDOW.until_us, "monarch")
             assert json.loads(row["resource_attributes_json"]) == {"host.name": "a"}

@@ -36,7 +36,7 @@ def slices(drawn: list[tuple[int, int, int | None]]) -> list[Slice]:
     return [Slice(number, begin, -end, parent) for number, ((begin, end), parent) in enumerate(zip(ordered, parents, strict=True))]
 
 
-# Drawn at once, and no more than this: hypothesis takes the time limit of a test for a failure of one example, which then is flaky.
+# Drawn at once, and no more than this: hypothesis takes the time limit of a test for a failure of one example, which is then flaky.
 TIMES = st.integers(0, 12)
 DRAWN = st.lists(st.tuples(TIMES, TIMES, st.none() | TIMES), max_size=12).map(slices)
 
@@ -68,7 +68,7 @@ def test_children_are_on_their_parents() -> None:
 
 def test_what_overlaps_is_beside() -> None:
     assert shown([Slice(1, 0, 5), Slice(2, 3, 8), Slice(3, 5, 9), Slice(4, 9, 10)])[0] == {1: 0, 2: 1, 3: 0, 4: 0}
-    # A child that outlives its parent, and one with a sibling in the way.
+    # A child that outlives its parent, and one with a sibling on its track.
     assert shown([Slice(1, 0, 5), Slice(2, 1, 6, 1)])[0] == {1: 0, 2: 1}
     assert shown([Slice(1, 0, 9), Slice(2, 1, 6, 1), Slice(3, 2, 4, 1)])[0] == {1: 0, 2: 0, 3: 1}
     # Within another in time, but not a child of it.

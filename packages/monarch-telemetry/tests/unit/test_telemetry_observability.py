@@ -17,7 +17,7 @@ from tools.project import ROOT
 
 PAGE = (ROOT / "docs" / "opentelemetry.md").read_text(encoding="utf-8")
 EACH = pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-# Attributes of log records and their resources, as Loki calls them.
+# Attributes of log records and their resources, by their names in Loki.
 LOG_LABELS = {"service_name", "host_name", "monarch_job", "monarch_mesh", "monarch_rank", "monarch_stream", "monarch_proc", "severity_text"}
 
 
@@ -48,7 +48,7 @@ def test_the_kustomization_has_every_file() -> None:
         path.name for path in FOLDER.glob("*.yaml") if path.name != "kustomization.yaml"
     }
     used = {path for files in generated().values() for path in files.values()}
-    # A Prometheus beside a job, which is not in the cluster, has this one.
+    # A Prometheus beside a job, outside of the cluster, has this one.
     assert used == {*CONFIGS.glob("*.yaml"), *DASHBOARDS} - {CONFIGS / "scrape.yaml"}
 
 

@@ -94,7 +94,7 @@ def test_messages_are_slices_with_arrows_from_their_sender() -> None:
     )
     assert trace.slices() == [(T0, "step", 120, 150, None), (T1, "step", 130, 190, None), (T1, "step", 220, 300, None)]
     assert trace.arrows() == [(C, "send step", T0, "step"), (C, "send step", T1, "step"), (C, "send step", T1, "step")]
-    # A cast is one instant with an arrow for each receiver.
+    # A cast is one instant with an arrow to each receiver.
     assert [(event.us, len(event.flows_out)) for event in trace.events if event.kind == "instant"] == [(100, 2), (200, 1)]
     begun = only(trace, "begin", "message")
     assert [event.categories for event in begun] == [["message"], ["message"], ["message", "failed"]]
@@ -139,7 +139,7 @@ def test_what_is_open_ends_with_the_window() -> None:
     ]
     incomplete = {event.name for event in trace.events if "incomplete" in event.categories}
     assert incomplete == {"s1", "s3", "step"} and all(event.notes["incomplete"] is True for event in only(trace, "begin", "incomplete"))
-    # One that waits is an instant, to which its arrow leads.
+    # A waiting one is an instant, to which its arrow leads.
     assert ("received step", T0) in {(event.name, trace.path(event.track)) for event in trace.events if event.kind == "instant"}
     assert [arrow[3] for arrow in trace.arrows()] == ["step", "step", "received step"]
 
@@ -445,7 +445,7 @@ def test_any_job_is_well_nested_within_its_window(job: dict[str, list[Any]], win
     parents = {f"s{row['id']}": row["parent_id"] for row in job["spans"][0].to_pylist()}
     for _, name, _, _, below in slices:
         assert below is None or below == f"s{parents[name]}"
-    # Every message that was handled in the window is there once.
+    # Every message that was handled in the window is included once.
     shifts = {TRAINER_1: offset}
     times: dict[int, dict[str, int]] = {}
     for row in job["message_status_events"][0].to_pylist():

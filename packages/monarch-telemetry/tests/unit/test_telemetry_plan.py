@@ -189,7 +189,7 @@ def statements(draw: st.DrawFn) -> tuple[str, bool]:
     return f"select {group}, {chosen} from t where {where} group by {group}{having}{order}", bool(order)
 
 
-@pytest.mark.timeout(150)  # 150 jobs of several hosts, on a busy machine; the limit would look to hypothesis like a result that changes
+@pytest.mark.timeout(150)  # 150 jobs of several hosts, on a busy machine; hypothesis would take the limit for a changing result
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(hosts=HOSTS, stated=statements(), levels=st.integers(0, 2), cut=st.sampled_from([True, True, True, False]))
 def test_the_answer_of_many_hosts_is_that_over_all_rows(hosts: Any, stated: tuple[str, bool], levels: int, cut: bool) -> None:
@@ -375,5 +375,5 @@ def test_what_is_long_to_plan_is_planned_by_no_host(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("monarch.telemetry._sql.plan._HOST_PLANS", -1.0)
     for sql in (grouped, "SELECT median(x) FROM t WHERE x > 1", "SELECT x FROM t WHERE x > 1 LIMIT 3"):
         plan = make(sql, SCHEMAS)
-        # Nothing of the statement but the names of its columns.
+        # Only the names of the columns of the statement.
         assert (plan.way, [one.sql for one in plan.fragments]) == ("ship", ['SELECT "x" FROM "t"'])

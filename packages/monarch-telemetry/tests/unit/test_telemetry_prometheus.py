@@ -182,7 +182,7 @@ def test_names_that_meet_differ() -> None:
     ]
     found = families(metrics)
     assert len({*found.values()}) == len(metrics) and "a_b" in {family.name for family in found.values()}
-    # A metric that comes or goes renames none of the others.
+    # An added or removed metric renames none of the others.
     assert families([metrics[0], metrics[2]])[metrics[2]] == found[metrics[2]]
     kinds = {"gauge": "gauge", "counter": "sum", "histogram": "histogram"}
     parsed(totals(*(row(one.name, 1, kind=kinds[one.kind], unit=one.unit) for one in metrics)))
@@ -292,7 +292,7 @@ def test_gauges_are_exported_once_for_each_row() -> None:
     found = totals(row("depth", 4, 100), row("n", 7, 100, kind="sum"))
     assert {*found.batches(200, fresh_gauges=True)} == {"metric_gauges", "metric_sums"}
     assert {*found.batches(200, fresh_gauges=True)} == {"metric_sums"}
-    # A row may come after an export that is later than the row's time.
+    # A row may be added after an export that is later than the time of the row.
     found.add({TABLE["gauge"]: [row("depth", 5, 150)[1]]})
     assert found.batches(300, fresh_gauges=True)["metric_gauges"].to_pylist()[0]["timestamp_us"] == 150
     assert {*found.batches(300)} == {"metric_gauges", "metric_sums"}

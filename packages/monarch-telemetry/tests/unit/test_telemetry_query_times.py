@@ -108,6 +108,6 @@ def test_options_that_go_on_are_named_without_the_others() -> None:
     assert (
         engines.differing(running, asked) == "snapshot_interval_secs=5.0, not 60.0; level='messages', not 'normal'; other variables OTEL_*"
     )
-    # What the client of the job has in its environment is no wish of a second start.
+    # The environment of the client of the job is not an option of a second start.
     assert engines.differing(running._replace(job="one"), running._replace(job="", otel=())) == ""
     assert engines.differing(running._replace(job="one", dashboard_port=1), running._replace(job="two")) == ""

@@ -89,7 +89,7 @@ def test_buffers_end_by_themselves_and_with_their_process() -> None:
     assert [(row["buffer"], row["given_away"], row["created_us"]) for row in stored(store, "rdma_buffers")] == [(1, True, 7), (3, False, 7)]
     reported.end(PROC)
     assert stored(store, "rdma_buffers") == []
-    # One whose beginning was not recorded has no row.
+    # One without a recorded start has no row.
     assert reported.take(events(buffer(4, given_away=True))).count == 1 and stored(store, "rdma_buffers") == []
 
 

@@ -99,7 +99,7 @@ def test_living_actors_have_what_the_look_and_events_give() -> None:
     ]
     assert rows(found, "active_handlers", "name", "active_count", "oldest_since") == [("fit", 1, 6_500_000), ("__init__", 1, 8_500_000)]
     assert rows(found, "actor_executions", "active_count", "complete") == [(0, True), (1, False), (1, False)]
-    # Rank 10 comes behind rank 9.
+    # Rank 10 follows rank 9.
     keys = [key for (key,) in rows(found, "children", "child_sort_key")][2:]
     assert keys == sorted(keys) and len(set(keys)) == 3
     assert rows(found, "proc_nodes", "proc_name", "num_actors", "is_poisoned") == [("workers[3]", 3, False)]
@@ -184,7 +184,7 @@ def test_numbers_of_snapshots_grow_and_are_those_of_all_hosts(steps: list[tuple[
         now += passed
         one.every(interval)
         other.every(interval)
-        # The other host looks once more in between, at the moment that the first one waits for.
+        # The other host looks once more in between, at the time for which the first one waits.
         number, same = one.due(now), other.due(now)
         assert number == same
         if number is not None:
@@ -254,7 +254,7 @@ def test_an_owner_that_does_not_handle_a_failure_has_its_cause() -> None:
     delivered = [{"mesh": MESH, "rank": 4, "owner": one["actor"], "kind": "raised", "us": 6} for one in owners]
     handled = [{**one, "handled": 1} for one in delivered[1:]]
     ends = [{"proc": PROC, "mesh": one["mesh"], "actor": "", "us": 9, "kind": "raised", "detail": "ValueError: x"} for one in owners]
-    # All of it in one look; the second owner has handled the failure, and fails for a reason of its own.
+    # All of it in one look; the second owner has handled the failure, and fails for another reason.
     new = {"supervision.delivered": events(*delivered), "supervision.handled": events(*handled), "actor.end": events(*ends)}
     facts.ended(new, Running())
     _, _, causes = facts.known_actors()

@@ -10,7 +10,7 @@ from monarch.telemetry.errors import QueryError
 
 NOW = "CAST(to_unixtime(now()) AS BIGINT) * 1000000"
 TIMES = f"\nhint: columns that end in _us are microseconds since the epoch, and now is {NOW}"
-# Words of the library about its own parts, which no statement has.
+# Words of the library about its internal parts, which no statement contains.
 INSIDE = ("Optimizer rule", "type_coercion", "caused by", "Internal error", "Execution error", "Arrow error", "bug", "planning:", "Span(")
 
 

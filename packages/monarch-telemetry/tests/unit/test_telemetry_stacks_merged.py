@@ -187,7 +187,7 @@ def test_holder_of_the_gil_is_named() -> None:
     place = parse_place("client")
     held = StackReport.of([ProcStacks(1, 1, place, (holds, waits), "py-spy", note="the GIL is held")])
     assert {entry.thread: entry.note for entry in held.entries} == {"t1": "holds the GIL", "t2": "the GIL is held"}
-    # Of a proc that runs, some thread has it at any moment.
+    # In a running proc, some thread holds it at any time.
     assert {entry.note for entry in StackReport.of([ProcStacks(1, 1, place, (holds, waits), "py-spy")]).entries} == {None}
 
 

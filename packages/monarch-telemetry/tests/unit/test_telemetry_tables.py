@@ -76,13 +76,13 @@ COLUMNS_NEW = {
     " value_f64? value_i64? value_u64? count? bounds_json? bucket_counts_json?",
 }
 LIVE = ("stacks", "live_procs", "live_actors", "live_queues", "memory")
-# Types that the contract gives itself.
+# Types that the contract itself specifies.
 TYPES = (
     "actors.rank:u64 metric_histograms.count:u64 pyspy_dumps.pid:i32 pyspy_stack_traces.thread_id:u64 pyspy_frames.frame_depth:i32"
     " pyspy_frames.line:i32 pyspy_local_variables.addr:u64 snapshots.snapshot_ts:i64 failures.first_cause:bool"
     " supervision_events.handled:bool"
 )
-# Names of identifiers that are text: a dump has the name that the caller gives it, a trace has 128 bits.
+# Names of identifiers that are text: the caller chooses the name of a dump, a trace has 128 bits.
 TEXT_IDS = {"dump_id", "trace_id"}
 ALL = pytest.mark.parametrize("name", TABLES)
 
@@ -149,7 +149,7 @@ def empty() -> SessionContext:
     context = SessionContext()
     for name, one in TABLES.items():
         if one.function:
-            # Made here: a table function is called inside datafusion, where none can be made.
+            # Created here: a table function is called inside datafusion, where none can be created.
             provider = Provider(context.create_dataframe([[one.empty()]]))
             context.register_udtf(udtf(lambda *_mesh, provider=provider: provider, name))
         else:

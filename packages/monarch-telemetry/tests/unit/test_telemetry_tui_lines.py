@@ -284,7 +284,7 @@ def test_growth_of_sums() -> None:
     assert metrics.growth({1: {"total": 5}, 2: {"total": 9}}, True) == [5, 9]
 
 
-# Where the job is
+# The URL of the job
 
 
 @pytest.mark.parametrize(

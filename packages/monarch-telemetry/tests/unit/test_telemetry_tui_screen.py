@@ -60,7 +60,7 @@ def test_tree_header_and_details(size: tuple[int, int]) -> None:
 def test_toggles_of_system_and_stopped_nodes() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await shows(pilot, *READY)
-        # Loader 0 has stopped, loader 1 and trainer 3 have failed; a runtime's actor is in the first proc.
+        # Loader 0 has stopped, loader 1 and trainer 3 have failed; an actor of the runtime is in the first proc.
         await press(pilot, "j", "tab", "j")
         await shows(pilot, "workers[1]")
         await press(pilot, "tab", "j", "j")
@@ -182,7 +182,7 @@ def test_search_selects_in_the_tree() -> None:
         await press(pilot, "slash", *"loader[0]", "enter")
         await shows(pilot, "1 found")
         await press(pilot, "enter")
-        # It has stopped: what hides it is switched off.
+        # It has stopped: the filter that hides it is disabled.
         await shows(pilot, "Actor  loader[0]", "[h] stopped shown")
         await press(pilot, "slash", *"no such name", "enter")
         await shows(pilot, "nothing", "0 found")
@@ -360,7 +360,7 @@ def test_dead_server_is_stated_and_comes_back() -> None:
         dead.set()
         now[0] += 12
         await press(pilot, "ctrl+l")
-        # The last state stays on the screen, with its age.
+        # The last state remains on the screen, with its age.
         await shows(pilot, "NO ANSWER for 12 s", "cannot be reached", "host1  ready")
         await press(pilot, "m")
         await shows(pilot, "Connection refused")

@@ -40,7 +40,7 @@ def test_a_hundred_queries_of_a_program_run_two_at_a_time() -> None:
                 self.most = max(self.most, self.now)
                 if self.now == OF_USER:
                     self.two.set()
-            # The first ones wait for each other: two do run.
+            # The first ones wait for each other: two of them run.
             assert self.two.wait(20) and 0 < timeout <= 10.0
             with self.lock:
                 self.now -= 1

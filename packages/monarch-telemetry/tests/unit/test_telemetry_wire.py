@@ -77,7 +77,7 @@ def test_used_up_memory_is_read_from_the_text_of_the_engine() -> None:
 
 
 def test_texts_that_rows_share_count_for_each() -> None:
-    # A view: the length of its text, its first bytes, the number of a buffer, and the place there.
+    # A view: the length of its text, its first bytes, the number of a buffer, and the position in it.
     view = struct.pack("<i4sii", 10_000, b"xxxx", 0, 0)
     texts = pa.Array.from_buffers(pa.string_view(), 1_000, [None, pa.py_buffer(view * 1_000), pa.py_buffer(b"x" * 10_000)])
     shared = wire.encode([wire.marked(pa.RecordBatch.from_arrays([texts], ["x"]), "0")])
