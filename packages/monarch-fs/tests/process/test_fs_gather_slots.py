@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Queue
@@ -78,10 +79,17 @@ class Owner(Actor):
         return os.getpid(), handle
 
 
+def is_stopped(pid: int) -> bool:
+    states = [stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
 def test_bridge_does_not_wait_for_a_silent_host() -> None:
     procs = this_host().spawn_procs(name="owner")
     pid, handle = procs.spawn("owner", Owner).put.call_one().get()
     os.kill(pid, signal.SIGSTOP)
+    while not is_stopped(pid):  # polls: a thread that runs answers still, and only the parent is notified
+        time.sleep(0.002)  # sleeps: between two looks
     try:
         found: Queue[memoryview | None] = Queue()
         read_slot(handle, SMALLEST, found.put)
