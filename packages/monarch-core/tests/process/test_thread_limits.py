@@ -203,40 +203,87 @@ def test_limit_of_pids_fails_spawns_only(pids_cgroup):
     done.assert_clean()
 
 
+# The kernel applies the limit to all users but root, who runs these tests in some places: then the script becomes another user, who may
+# not read what root has installed and cannot import it any more.
 NPROC = """
-import resource
-import monarch._core.start.client as client
-import monarch._core.start.client_runtime as client_runtime
+import errno, resource, socket
+import monarch._core.start.client_runtime
+import monarch._core.hosts.spawn
+from monarch._core._native import Process
+from monarch._core.start.client import start_client
+from monarch.extension import thread_limit
 
-# The kernel holds all but root to it, of whom this test may be.
-resource.setrlimit(resource.RLIMIT_NPROC, (4321, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
-os.geteuid = lambda: 1000
+def become(limit):
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+    if os.geteuid() == 0:
+        os.setresuid(54321, 54321, 54321)
+
+def refused(start):
+    try:
+        start()
+    except (OSError, RuntimeError) as e:
+        say(str(e))
 """
+NAMED = "(RLIMIT_NPROC, which `ulimit -u` sets, is {})\n"
 
 
-@pytest.mark.parametrize("of", ["python", "runtime"])
-def test_client_without_a_thread_names_the_limit(of):
+def test_runtime_without_a_thread_names_the_limit() -> None:
     done = run(
         NPROC
-        + f"""
+        + """
+ours, theirs = socket.socketpair()
+become(1)
+refused(start_client)
+refused(lambda: Process.proc(7, 8, theirs.detach(), 0))
+ours.close()
+"""
+    )
+    reason = f"cannot start the runtime: {os.strerror(errno.EAGAIN)} (os error {errno.EAGAIN}) "
+    assert done.out == 2 * (reason + NAMED.format(1))
+    done.assert_clean()
+
+
+def test_python_without_a_thread_names_the_limit() -> None:
+    done = run(
+        NPROC
+        + """
+import monarch._core.start.client_runtime as client_runtime
+
 def no_thread(*given):
     raise RuntimeError("can't start new thread")
 
-class NoThread:
-    def client(*given):
-        raise OSError("cannot start the runtime: Resource temporarily unavailable (os error {errno.EAGAIN})")
-
-if "{of}" == "python":
-    client_runtime.start_new_thread = no_thread
-else:
-    client.NativeProcess = NoThread
-try:
-    this_host()
-except (RuntimeError, OSError) as e:
-    assert str(e).startswith("cannot start the runtime: "), e
-    assert str(e).endswith(" (RLIMIT_NPROC, which `ulimit -u` sets, is 4321)"), e
-else:
-    raise AssertionError("it started")
+client_runtime.start_new_thread = no_thread
+become(4321)
+refused(start_client)
 """
     )
+    assert done.out == "cannot start the runtime: can't start new thread " + NAMED.format(4321)
+    done.assert_clean()
+
+
+def test_process_that_does_not_start_names_the_limit() -> None:
+    done = run(
+        NPROC
+        + """
+native = Process.client(7, "here", [sys.executable, "-c", ""], [], 0, [-1, -1])
+become(1)
+native.spawn_procs(7, [(9, b"", False, 1000, "", "late", "")])
+say(eventually("the end of the proc", lambda: native.ended(9)).detail)
+os._exit(0)
+"""
+    )
+    assert done.out.startswith("cannot start a process: ") and done.out.endswith(NAMED.format(1)), done
+    done.assert_clean()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the kernel limits all users but root")
+def test_errors_of_root_name_no_limit() -> None:
+    done = run(
+        NPROC
+        + """
+resource.setrlimit(resource.RLIMIT_NPROC, (1, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+say(thread_limit())
+"""
+    )
+    assert done.out == "\n"
     done.assert_clean()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from monarch._core._native import thread_limit as thread_limit
     from monarch._core.config.entry_points import BrokenEntry as BrokenEntry
     from monarch._core.config.entry_points import LoadedEntry as LoadedEntry
     from monarch._core.config.entry_points import entry_names as entry_names
@@ -60,6 +61,7 @@ VERSION = (0, 1)
 
 # Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
+    "_native": ("thread_limit",),
     "config.entry_points": ("BrokenEntry", "LoadedEntry", "entry_names", "load_entry"),
     "config.setting": ("Setting",),
     "config.wheel": ("install_hint", "missing_wheel", "needs_wheel"),

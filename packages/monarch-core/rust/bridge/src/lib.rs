@@ -22,6 +22,7 @@ mod protocol;
 mod signal;
 mod supervision;
 mod system_event;
+mod thread_limit;
 mod timeline;
 mod trace;
 mod watcher;
@@ -61,6 +62,8 @@ mod _native {
     use crate::signal::{run_at_exit, was_interrupted};
     #[pymodule_export]
     use crate::supervision::Supervision;
+    #[pymodule_export]
+    use crate::thread_limit::thread_limit;
     #[pymodule_export]
     use crate::timeline::Timeline;
     #[pymodule_export]

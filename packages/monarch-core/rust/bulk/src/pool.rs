@@ -47,7 +47,7 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()>
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
         let made = std::thread::Builder::new().name(name.to_owned()).stack_size(256 << 10).spawn(body);
         libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
-        made.map(drop)
+        made.map(drop).map_err(net::thread_limit::named)
     }
 }
 

@@ -6,6 +6,7 @@
 //! | `waiter` | a thread that waits for an event |
 //! | `poller` | the epoll loop over all sockets: leader and followers |
 //! | `allowance` | the limit on the processor time of unauthenticated peers |
+//! | `thread_limit` | the limit of threads, in the errors of those that do not start |
 //! | `timers` | tasks that are due later |
 //! | `delay` | how long frames are held, for tests |
 //! | `timeline` | simulated time of real threads |
@@ -62,6 +63,7 @@ pub mod splice;
 mod still;
 pub mod stream;
 pub mod sys;
+pub mod thread_limit;
 pub mod timeline;
 pub mod timers;
 pub mod tls;

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import threading
+
+from monarch.extension import thread_limit
 
 
 def can_start() -> bool:
@@ -23,8 +24,7 @@ def files_hint() -> str:
 
 
 def hint() -> str:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    # The kernel does not apply the limit of root to root.
-    if soft == resource.RLIM_INFINITY or os.geteuid() == 0:
+    limit = thread_limit()
+    if not limit:
         return "threads need memory, and room in `pids.max` of the control group"
-    return f"this user may have {soft:,} threads and processes in all (RLIMIT_NPROC): `ulimit -u` raises it, or end some"
+    return f"this user may start no more threads and processes{limit}: raise the limit, or end some"

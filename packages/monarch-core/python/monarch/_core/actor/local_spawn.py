@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import marshal
 
+from monarch._core._native import thread_limit
 from monarch._core.actor.local_actor import LocalActor
 from monarch._core.call.mesh_info import MeshInfo
-from monarch._core.process.environment import thread_limit
 from monarch._core.process.runtime_log import event
 
 TYPE_CHECKING = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from monarch._core._native import thread_limit
 from monarch._core._native.protocol import ERROR, FAILED, FIRST_ERROR, OK, PROC_ENDED
 from monarch._core.call.future import Future
 from monarch._core.config.entry_points import BrokenEntry, load_entry
@@ -14,7 +15,6 @@ from monarch._core.extension.membership import end_of
 from monarch._core.extension.thread import extension_thread, report_raised
 from monarch._core.pickle.remote_exception import raised_text
 from monarch._core.process.current import current_process, refuse_in_child
-from monarch._core.process.environment import thread_limit
 from monarch._core.process.forked_child import is_child
 from monarch._core.process.process import NAMED
 

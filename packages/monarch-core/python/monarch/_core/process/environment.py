@@ -14,20 +14,6 @@ def host_name() -> str:
     return os.uname().nodename
 
 
-def thread_limit() -> str:
-    """The limit of the threads of this user, as a suffix of the error of a thread that did not start; empty if there is none."""
-    # The kernel does not apply this limit to root.
-    if os.geteuid() == 0:
-        return ""
-    try:
-        # The file is read without importing a module: there may be no memory.
-        with open("/proc/self/limits", "rb", buffering=0) as file:
-            soft = file.read().partition(b"Max processes")[2].split(maxsplit=1)[0]
-    except (OSError, MemoryError, IndexError):
-        return ""
-    return f" (RLIMIT_NPROC, which `ulimit -u` sets, is {soft.decode()})" if soft.isdigit() else ""
-
-
 # Prefixes of variables that an interpreter or its libraries read when they start: a fork sets them too late.
 _START_VARIABLES = ("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES")
 

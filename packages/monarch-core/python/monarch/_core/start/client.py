@@ -7,10 +7,10 @@ import os
 import sys
 
 from monarch._core._native import Process as NativeProcess
-from monarch._core._native import stay_if_leaving
+from monarch._core._native import stay_if_leaving, thread_limit
 from monarch._core.config import config
 from monarch._core.process.current import has_exited
-from monarch._core.process.environment import host_name, thread_limit
+from monarch._core.process.environment import host_name
 from monarch._core.process.identity import new_uid
 
 TYPE_CHECKING = False
@@ -28,12 +28,7 @@ def start_client(uid: int = 0) -> LocalProcess:
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
     _open_standard_descriptors()
     tail = config.value("tail_log_lines")
-    try:
-        native = NativeProcess.client(uid or new_uid(), host_name(), zygote_command(), list(os.environ.items()), tail, _consoles())
-    except OSError as e:
-        if f"(os error {errno.EAGAIN})" in str(e):
-            raise OSError(f"{e}{thread_limit()}") from None
-        raise
+    native = NativeProcess.client(uid or new_uid(), host_name(), zygote_command(), list(os.environ.items()), tail, _consoles())
     native.warm_up()
     try:
         # The zygote starts during the other imports, which saves 10 ms.

@@ -15,10 +15,9 @@ import os
 import select
 import sys
 
-from monarch._core._native import set_parent_death_signal
+from monarch._core._native import set_parent_death_signal, thread_limit
 from monarch._core.hosts.bootstrap_command import default_arguments as proc_arguments
 from monarch._core.hosts.bootstrap_command import environment_arguments
-from monarch._core.process.environment import thread_limit
 from monarch._core.process.workspace_variables import BELOW
 from monarch._core.start import proc_main
 from monarch._core.sync import path as workspace_path

@@ -70,7 +70,7 @@ impl Zygote {
         if consoles[1] < 0 {
             c.stderr(Stdio::null());
         }
-        let child = c.spawn()?;
+        let child = c.spawn().map_err(net::thread_limit::named)?;
         let link = Link::new(ProcUid(0), poller.clone(), Arc::new(Reports(agent)));
         link.attach(ours)?;
         Ok(Zygote { link, child })

@@ -88,7 +88,7 @@ pub fn spawn_joinable(name: &str, body: impl FnOnce() + Send + 'static) -> io::R
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
         let made = std::thread::Builder::new().name(name.to_owned()).stack_size(512 << 10).spawn(body);
         libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
-        made
+        made.map_err(net::thread_limit::named)
     }
 }
 
