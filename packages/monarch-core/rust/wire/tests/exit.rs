@@ -21,3 +21,30 @@ proptest! {
         prop_assert_eq!(Frame::decode(&frame.encode()[4..]), Ok(frame));
     }
 }
+
+/// The first byte of an encoded reason. A reason that is added or moved changes this list. The change is incompatible and raises `VERSION`.
+fn place(reason: &ExitReason) -> u8 {
+    match reason {
+        ExitReason::Returned => 0,
+        ExitReason::ExitCode(_) => 1,
+        ExitReason::Signal { .. } => 2,
+        ExitReason::Stopped(_) => 3,
+        ExitReason::NotStarted(_) => 4,
+        ExitReason::HostLost(_) => 5,
+        ExitReason::Oom { .. } => 6,
+        ExitReason::LinkLost(_) => 7,
+        ExitReason::ClientLost(_) => 8,
+    }
+}
+
+#[test]
+fn the_version_has_these_reasons() {
+    assert_eq!(wire::VERSION, 4, "the reasons of this version are in `place`");
+}
+
+proptest! {
+    #[test]
+    fn reasons_have_their_places(reason in strategy::exit_reason()) {
+        prop_assert_eq!(postcard::to_stdvec(&reason).unwrap()[0], place(&reason));
+    }
+}
