@@ -89,7 +89,8 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "SupervisionError",
         "a handle of another client's job is used, and that client has ended, or is not on this machine or not of this user",
         "client of its job lost: {detail}",
-        "a handle works outside its job while the client of the job runs, for processes of the same user on the client's machine",
+        "a handle works outside its job while the client of the job runs, for processes of the same user on the client's machine; "
+        "from another machine, call an actor of the job through a program on the client's machine, or attach the hosts there",
     ),
     ErrorRow(
         "stopped",
