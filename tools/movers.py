@@ -25,4 +25,4 @@ def use(folder: Path, patch: pytest.MonkeyPatch) -> None:
     from monarch._core.process.current import current_process
 
     installed_wheel.use(folder, patch)
-    current_process().native.lend_from(-1)
+    current_process().native.set_offer_size(-1)

@@ -61,7 +61,7 @@ def moved(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
     movers.use(movers.install(tmp_path, movers.LEAST if request.param == "fetched" else None), monkeypatch)
     yield request.param
-    current_process().native.lend_from(-1)
+    current_process().native.set_offer_size(-1)
 
 
 @pytest.fixture(scope="module")

@@ -69,10 +69,10 @@ class Keeper(Actor):
             path.with_suffix(".new").rename(path)
 
 
-def lent() -> int:
+def offered_parts() -> int:
     from monarch._core.process.current import current_process
 
-    return current_process().native.lent()
+    return current_process().native.offered_parts()
 
 
 def peak_of(pid: int) -> int:
@@ -95,7 +95,7 @@ def test_agents_have_no_part_in_it(kind: str):
         assert one.fetch.call_one(other, size).get() == 3 * size
         grown = [peak_of(process.pid) - was for process, was in zip(workers.processes, before, strict=True)]
         assert max(grown) < size // 4, grown
-        assert lent() == 0
+        assert offered_parts() == 0
 
 
 def test_a_stop_is_behind_what_was_sent(tmp_path: Path):
@@ -133,11 +133,11 @@ def test_who_is_frozen_and_fetches_nothing_can_be_stopped_all_the_same():
         # Messages to other procs there are not delayed, and their agent receives the stop.
         other.note.broadcast(np.ones(30 * MIB, np.uint8))
         assert other.noted.call_one().get() == [(30 * MIB, 30 * MIB)]
-        assert lent() == 1
+        assert offered_parts() == 1
         # The proc exceeds its bounds and is killed.
         with configured(stop_grace_period="100ms", stop_actor_timeout="200ms", cleanup_timeout="100ms"):
             procs.stop().get()
-        assert lent() == 0
+        assert offered_parts() == 0
         del handle
 
 
@@ -175,7 +175,7 @@ def test_many_at_the_same_time():
         want = sorted((n + 1) * 700_000 + k for n in range(12) for k in range(3))
         noted = [seen for each in keepers.noted.call().get().values() for seen in each]
         assert sorted(noted) == [(size, size) for size in want]
-        assert lent() == 0
+        assert offered_parts() == 0
 
 
 def test_memory_is_flat_after_many_calls():
@@ -193,7 +193,7 @@ def test_memory_is_flat_after_many_calls():
                     assert one.fetch.call_one(other, size).get() == 3 * size
             other.noted.call_one().get()
             # The last offer ends when its receiver has reported that it has the bytes.
-            eventually("every loan is given back", lent, lambda left: not left)
+            eventually("every loan is given back", offered_parts, lambda left: not left)
             return list(keepers.usage.call().get().values())
 
         before, after = call(100), call(500)
@@ -226,7 +226,7 @@ for n in range(3):
     for one in (stores.slice(hosts=0), stores.slice(hosts=1)):
         assert one.length.call_one(np.ones(12 << 20, np.uint8)).get() == 12 << 20
         assert one.give.call_one(12 << 20).get().sum() == 5 * (12 << 20)
-assert current_process().native.lent() == 0
+assert current_process().native.offered_parts() == 0
 print("done")
 """
 

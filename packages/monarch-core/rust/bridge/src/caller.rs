@@ -9,8 +9,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use runtime::node::caster::Group;
-use runtime::node::lending::UNDECIDED;
 use runtime::node::mailbox::CHOSEN;
+use runtime::node::offers::UNDECIDED;
 use runtime::node::peer::{Head, Sent, View};
 use runtime::{Cell, Mode, Node, Payload, Peer};
 use wire::frame::EXPLICIT_PORT;
@@ -265,12 +265,12 @@ impl Caller {
 pub fn message<'a>(py: Python<'a>, node: &Node, peers: &[Arc<Peer>], pickled: &'a Pickled) -> PyResult<Payload<'a>> {
     let len = pickled.len(py);
     if !peers.iter().all(|peer| peer.takes(len)) {
-        let most = runtime::node::peer::MOST_BETWEEN_HOSTS;
+        let most = runtime::node::peer::MAX_REMOTE_MESSAGE;
         let why = format!("a message of {len} bytes is too large for another host: at most {most}, send it in parts");
         return Err(undeliverable(py, why));
     }
     let payload = Payload::new(&node.arena, pickled.parts(py)).map_err(|e| undeliverable(py, format!("no shared memory for it: {e}")))?;
-    if payload.largest() >= LARGE && node.lending.lends_from() == UNDECIDED && peers.iter().any(|p| p.link.is_carried()) {
+    if payload.largest() >= LARGE && node.offers.min_size() == UNDECIDED && peers.iter().any(|p| p.link.is_carried()) {
         py.import("monarch._core.hosts.mover")?.call_method0("choose")?;
     }
     Ok(payload)

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use runtime::agent::AgentOptions;
 use runtime::agent::census::Asker;
-use runtime::node::lending::{NEVER, UNDECIDED};
+use runtime::node::offers::{NEVER, UNDECIDED};
 use runtime::node::peer::Head;
 use runtime::node::routes::Place;
 use runtime::node::simulated::Launcher;
@@ -17,7 +17,7 @@ use wire::control::ProcPlan;
 use wire::frame::STOP;
 use wire::{Control, MailboxId, ProcUid, SlotId, Status};
 
-use crate::bulk::Exchanging;
+use crate::bulk::PartExchange;
 use crate::caller::{Targets, mode};
 use crate::cell::CallCell;
 use crate::gil;
@@ -41,7 +41,7 @@ pub struct Process {
     pub node: Arc<Node>,
     /// The waiter of the housekeeping thread. This thread never reads the sockets: it would have to wake the threads for which it reads.
     waiter: Arc<net::Waiter>,
-    pub exchanging: Arc<Exchanging>,
+    pub exchanging: Arc<PartExchange>,
     /// The jobs whose processes may reach the memory of this process.
     pub jobs: Jobs,
 }
@@ -460,38 +460,38 @@ impl Process {
     }
 
     /// Sets the size in bytes from which receivers on other hosts pull large parts; `None`: parts are sent; -1: not decided yet.
-    fn lend_from(&self, bytes: Option<i64>) {
-        self.node.lending.lend_from(match bytes {
+    fn set_offer_size(&self, bytes: Option<i64>) {
+        self.node.offers.set_min_size(match bytes {
             None => NEVER,
-            Some(bytes) => usize::try_from(bytes).map_or(UNDECIDED, |n| n.clamp(runtime::node::payload::SHARE, UNDECIDED - 1)),
+            Some(bytes) => usize::try_from(bytes).map_or(UNDECIDED, |n| n.clamp(runtime::node::payload::SHARED_FROM, UNDECIDED - 1)),
         });
     }
 
     /// The number of message parts that receivers have not pulled yet.
-    fn lent(&self) -> usize {
-        self.node.lending.lent()
+    fn offered_parts(&self) -> usize {
+        self.node.offers.offered()
     }
 
     /// Waits until receivers have pulled all offered parts; false if some are left after `bound` seconds, if no receiver makes progress for
     /// `pause` seconds, or if the agent has ended.
-    fn wait_fetched(&self, py: Python<'_>, bound: f64, pause: f64) -> bool {
-        if self.node.lending.lent() == 0 {
+    fn wait_pulled(&self, py: Python<'_>, bound: f64, pause: f64) -> bool {
+        if self.node.offers.offered() == 0 {
             return true;
         }
         let (deadline, agent) = (self.node.poller.now() + Duration::from_secs_f64(bound), self.node.peer_unlinked(self.node.agent_uid).0);
         let waiter = gil::waiter(&self.node.poller);
         let pause = Duration::from_secs_f64(pause);
         gil::blocking(py, || {
-            let mut seen = (self.node.lending.progress(), self.node.poller.now());
-            while self.node.lending.lent() > 0 {
-                let (now, progress) = (self.node.poller.now(), self.node.lending.progress());
+            let mut seen = (self.node.offers.progress(), self.node.poller.now());
+            while self.node.offers.offered() > 0 {
+                let (now, progress) = (self.node.poller.now(), self.node.offers.progress());
                 if progress != seen.0 {
                     seen = (progress, now);
                 }
                 if now >= deadline || now >= seen.1 + pause || agent.link.is_down() {
                     return false;
                 }
-                self.node.poller.wait(&waiter, Some(deadline.min(now + Duration::from_millis(5))), || self.node.lending.lent() == 0);
+                self.node.poller.wait(&waiter, Some(deadline.min(now + Duration::from_millis(5))), || self.node.offers.offered() == 0);
             }
             true
         })
@@ -594,7 +594,7 @@ impl Process {
     }
 
     fn of(node: Arc<Node>) -> Self {
-        let (waiter, exchanging) = (node.poller.waiter(), Exchanging::start(&node));
+        let (waiter, exchanging) = (node.poller.waiter(), PartExchange::start(&node));
         Process { node, waiter, exchanging, jobs: Jobs::default() }
     }
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use hosts::{CLIENT, Cluster, Host, Process, host_id};
 use runtime::Node;
-use runtime::node::bulk_streams::{Handed, NoBulk};
-use wire::control::PipeWord;
+use runtime::node::bulk_streams::{BulkError, BulkStream};
+use wire::control::PipeFrame;
 use wire::{Control, Frame, ProcUid};
 
 fn soon() -> Instant {
@@ -20,25 +20,25 @@ fn soon() -> Instant {
 }
 
 /// The streams over which other processes send requests to this one.
-fn taker(process: &Process) -> Receiver<(ProcUid, Handed)> {
+fn receive_streams(process: &Process) -> Receiver<(ProcUid, BulkStream)> {
     let (give, taken) = channel();
-    process.node.bulk_streams.take_by(Box::new(move |peer, handed| drop(give.send((peer, handed)))));
+    process.node.bulk_streams.set_receiver(Box::new(move |peer, stream| drop(give.send((peer, stream)))));
     taken
 }
 
-fn next(taken: &Receiver<(ProcUid, Handed)>) -> (ProcUid, Handed) {
+fn next(taken: &Receiver<(ProcUid, BulkStream)>) -> (ProcUid, BulkStream) {
     taken.recv_timeout(Duration::from_secs(30)).unwrap()
 }
 
 /// The stream is blocking: the test that reads and writes it does nothing else at the time.
-fn stream(handed: Handed) -> UnixStream {
-    let stream = UnixStream::from(handed.fd);
+fn socket(stream: BulkStream) -> UnixStream {
+    let stream = UnixStream::from(stream.fd);
     stream.set_nonblocking(false).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     stream
 }
 
-fn refused(result: Result<Handed, NoBulk>) -> NoBulk {
+fn refused(result: Result<BulkStream, BulkError>) -> BulkError {
     result.err().expect("no stream")
 }
 
@@ -66,12 +66,12 @@ fn passes_bytes(mut asker: UnixStream, mut answerer: UnixStream) {
 fn both_processes_get_an_end() {
     let cluster = Cluster::of(1);
     let (near, far) = two_procs(&cluster);
-    let taken = taker(&far);
-    let handed = near.node.open_bulk(far.uid(), soon(), false).unwrap();
+    let taken = receive_streams(&far);
+    let stream = near.node.open_bulk(far.uid(), soon(), false).unwrap();
     let (peer, theirs) = next(&taken);
-    assert_eq!((peer, handed.dialled, theirs.dialled), (near.uid(), true, false));
-    assert!(!handed.is_routed && handed.keys.is_none() && theirs.keys.is_none());
-    passes_bytes(stream(handed), stream(theirs));
+    assert_eq!((peer, stream.dialled, theirs.dialled), (near.uid(), true, false));
+    assert!(!stream.is_routed && stream.keys.is_none() && theirs.keys.is_none());
+    passes_bytes(socket(stream), socket(theirs));
 }
 
 /// A client never listens: it dials when a stream to one of its processes is requested.
@@ -79,11 +79,11 @@ fn both_processes_get_an_end() {
 fn client_dials_when_its_proc_is_wanted() {
     let cluster = Cluster::of(1);
     let (near, far) = two_procs(&cluster);
-    let taken = taker(&near);
-    let handed = far.node.open_bulk(near.uid(), soon(), false).unwrap();
+    let taken = receive_streams(&near);
+    let stream = far.node.open_bulk(near.uid(), soon(), false).unwrap();
     let (peer, theirs) = next(&taken);
-    assert_eq!((peer, handed.dialled, theirs.dialled), (far.uid(), false, true));
-    passes_bytes(stream(handed), stream(theirs));
+    assert_eq!((peer, stream.dialled, theirs.dialled), (far.uid(), false, true));
+    passes_bytes(socket(stream), socket(theirs));
 }
 
 #[test]
@@ -91,11 +91,11 @@ fn workers_dial_each_other() {
     let cluster = Cluster::of(2);
     let (asker, answerer) = (cluster.proc(0, 201), cluster.proc(1, 301));
     asker.node.route(answerer.uid(), host_id(1), host_id(0));
-    let taken = taker(&answerer);
+    let taken = receive_streams(&answerer);
     // The client has sent each of the two agents the address of the other one before.
     cluster.workers[0].process.settle_as(host_id(0), &cluster.client.process);
-    let handed = asker.node.open_bulk(answerer.uid(), soon(), false).unwrap();
-    passes_bytes(stream(handed), stream(next(&taken).1));
+    let stream = asker.node.open_bulk(answerer.uid(), soon(), false).unwrap();
+    passes_bytes(socket(stream), socket(next(&taken).1));
 }
 
 // ---- no stream
@@ -104,7 +104,7 @@ fn workers_dial_each_other() {
 fn process_on_no_known_host_is_unreachable() {
     let host = Host::start(1);
     let proc = host.proc(101);
-    let why = NoBulk::Unreachable("it is not known on which host the process is".to_owned());
+    let why = BulkError::Unreachable("it is not known on which host the process is".to_owned());
     assert_eq!(refused(proc.node.open_bulk(ProcUid(999), soon(), false)), why);
 }
 
@@ -114,7 +114,7 @@ fn agent_refuses_a_host_of_another_job() {
     let cluster = Cluster::of(1);
     let proc = cluster.client.proc(101);
     proc.node.route(ProcUid(901), ProcUid(900), CLIENT);
-    let why = NoBulk::Unreachable("it is not known on which host the process is".to_owned());
+    let why = BulkError::Unreachable("it is not known on which host the process is".to_owned());
     assert_eq!(refused(proc.node.open_bulk(ProcUid(901), soon(), false)), why);
 }
 
@@ -127,11 +127,11 @@ fn ended_process_gets_no_stream() {
     cluster.client.process.end_of(far.uid());
     assert!(!near.node.has_ended(far.uid()));
     // The refusal and the report of the end take different routes: either may arrive first.
-    let gone = NoBulk::Unreachable("the process is not there any more".to_owned());
+    let gone = BulkError::Unreachable("the process is not there any more".to_owned());
     let why = refused(near.node.open_bulk(far.uid(), soon(), false));
-    assert!(why == NoBulk::Ended || why == gone, "{why:?}");
+    assert!(why == BulkError::Ended || why == gone, "{why:?}");
     near.end_of(far.uid());
-    assert_eq!(refused(near.node.open_bulk(far.uid(), soon(), false)), NoBulk::Ended, "without asking again");
+    assert_eq!(refused(near.node.open_bulk(far.uid(), soon(), false)), BulkError::Ended, "without asking again");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn ended_proc_of_the_client_gets_no_stream() {
     cluster.client.agent.kill(near.uid());
     cluster.client.process.end_of(near.uid());
     // The client sends the report of the end before the refusal, and both take the same route.
-    assert_eq!(refused(far.node.open_bulk(near.uid(), soon(), false)), NoBulk::Ended);
+    assert_eq!(refused(far.node.open_bulk(near.uid(), soon(), false)), BulkError::Ended);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn process_of_a_lost_host_has_ended() {
     // Its agent answers with the end of the host.
     near.node.peer(far.uid()).link.send(&[], vec![]).unwrap();
     near.ends();
-    assert_eq!(refused(near.node.open_bulk(far.uid(), soon(), false)), NoBulk::Ended);
+    assert_eq!(refused(near.node.open_bulk(far.uid(), soon(), false)), BulkError::Ended);
 }
 
 /// While a test cuts the host off, no stream to it is opened.
@@ -162,28 +162,28 @@ fn process_of_a_lost_host_has_ended() {
 fn call_for_a_stream_times_out() {
     let cluster = Cluster::of(1);
     let (near, far) = two_procs(&cluster);
-    let taken = taker(&far);
+    let taken = receive_streams(&far);
     cluster.client.gateway.cut_off(&[host_id(0)], &[]);
     let now = Instant::now();
-    assert_eq!(refused(near.node.open_bulk(far.uid(), now, false)), NoBulk::TimedOut);
+    assert_eq!(refused(near.node.open_bulk(far.uid(), now, false)), BulkError::TimedOut);
     // The stream that arrives late has no owner: its other end sees that it is closed.
     cluster.client.gateway.cut_off(&[], &[]);
     let (_, late) = next(&taken);
-    assert_eq!(stream(late).read(&mut [0; 1]).unwrap(), 0);
+    assert_eq!(socket(late).read(&mut [0; 1]).unwrap(), 0);
 }
 
 #[test]
 fn paused_host_pauses_its_streams() {
     let cluster = Cluster::of(1);
     let (near, far) = two_procs(&cluster);
-    let _taken = taker(&far);
-    let handed = near.node.open_bulk(far.uid(), soon(), false).unwrap();
-    let is_still = || handed.still.load(std::sync::atomic::Ordering::Relaxed);
-    assert!(!is_still());
+    let _taken = receive_streams(&far);
+    let stream = near.node.open_bulk(far.uid(), soon(), false).unwrap();
+    let is_paused = || stream.paused.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(!is_paused());
     near.node.bulk_streams.cut_off(&HashSet::from([host_id(0)]));
-    assert!(is_still());
+    assert!(is_paused());
     near.node.bulk_streams.cut_off(&HashSet::new());
-    assert!(!is_still());
+    assert!(!is_paused());
 }
 
 /// The descriptor was lost because the receiving kernel had none left.
@@ -206,7 +206,7 @@ fn stream_without_a_descriptor_is_refused() {
         link.send(&[&Frame::Control(answer.clone()).encode()], vec![]).unwrap();
         std::thread::yield_now();
     }
-    assert_eq!(refused(asker.join().unwrap()), NoBulk::Unreachable("no descriptors are left".to_owned()));
+    assert_eq!(refused(asker.join().unwrap()), BulkError::Unreachable("no descriptors are left".to_owned()));
     [node, agent].iter().for_each(|n| {
         n.peers().iter().for_each(|p| p.link.close());
         n.poller.stop();
@@ -218,7 +218,7 @@ fn stream_without_a_descriptor_is_refused() {
 fn stream_of_a_stranger_is_not_taken() {
     let host = Host::start(1);
     let (proc, stranger) = (host.proc(101), host.proc(102));
-    let taken = taker(&proc);
+    let taken = receive_streams(&proc);
     let claim = |serves| Control::BulkStream {
         number: 1,
         peer: stranger.uid(),
@@ -243,16 +243,16 @@ fn stream_of_a_stranger_is_not_taken() {
 fn stream_by_messages_passes_bytes() {
     let cluster = Cluster::of(1);
     let (near, far) = two_procs(&cluster);
-    let taken = taker(&far);
-    near.node.peer(far.uid()).send_control(Control::BulkPipe { number: 9, by_sender: true, what: PipeWord::Open });
+    let taken = receive_streams(&far);
+    near.node.peer(far.uid()).send_control(Control::BulkPipe { number: 9, by_sender: true, what: PipeFrame::Open });
     let (peer, theirs) = next(&taken);
     assert_eq!((peer, theirs.is_routed), (near.uid(), true));
-    let mut theirs = stream(theirs);
-    near.node.peer(far.uid()).send_control(Control::BulkPipe { number: 9, by_sender: true, what: PipeWord::Bytes(b"question".to_vec()) });
+    let mut theirs = socket(theirs);
+    near.node.peer(far.uid()).send_control(Control::BulkPipe { number: 9, by_sender: true, what: PipeFrame::Bytes(b"question".to_vec()) });
     let mut got = [0; 8];
     theirs.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"question");
-    near.node.peer(far.uid()).send_control(Control::BulkPipe { number: 9, by_sender: true, what: PipeWord::Close });
+    near.node.peer(far.uid()).send_control(Control::BulkPipe { number: 9, by_sender: true, what: PipeFrame::Close });
     assert_eq!(theirs.read(&mut got).unwrap(), 0);
 }
 
@@ -260,9 +260,9 @@ fn stream_by_messages_passes_bytes() {
 fn stream_by_messages_ends_with_its_process() {
     let cluster = Cluster::of(1);
     let (near, far) = two_procs(&cluster);
-    let taken = taker(&far);
-    near.node.peer(far.uid()).send_control(Control::BulkPipe { number: 9, by_sender: true, what: PipeWord::Open });
-    let mut theirs = stream(next(&taken).1);
+    let taken = receive_streams(&far);
+    near.node.peer(far.uid()).send_control(Control::BulkPipe { number: 9, by_sender: true, what: PipeFrame::Open });
+    let mut theirs = socket(next(&taken).1);
     cluster.client.agent.kill(near.uid());
     assert_eq!(theirs.read(&mut [0; 1]).unwrap(), 0);
 }

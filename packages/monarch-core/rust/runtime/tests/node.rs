@@ -10,7 +10,7 @@ use runtime::node::UNDELIVERABLE;
 use runtime::node::cell::Watcher;
 use runtime::node::credit::{OVERHEAD, WINDOW};
 use runtime::node::mailbox::{Consumer, Delivery};
-use runtime::node::payload::{OutPart, SHARE};
+use runtime::node::payload::{OutPart, SHARED_FROM};
 use runtime::node::peer::{Head, Sent};
 use runtime::{Cell, Incoming, Mailbox, Mode, Node, Payload, SystemEvent};
 use wire::exit::ProcEnd;
@@ -172,15 +172,15 @@ fn a_call_within_the_process_is_answered() {
 fn large_parts_travel_through_shared_memory() {
     let (a, b) = two();
     let actor = Actor::start(&b);
-    let large: Vec<u8> = (0..3 * SHARE as u32).map(|i| (i % 253) as u8).collect();
-    let parts = [&large[..], b"small", &large[..SHARE]].map(|bytes| OutPart { bytes, readonly: false });
+    let large: Vec<u8> = (0..3 * SHARED_FROM as u32).map(|i| (i % 253) as u8).collect();
+    let parts = [&large[..], b"small", &large[..SHARED_FROM]].map(|bytes| OutPart { bytes, readonly: false });
     let payload = Payload::new(&a.0.arena, parts).unwrap();
     let peer = a.0.peer(ProcUid(2));
     assert_eq!(a.0.send_message(&peer, &a.head(SlotId::NONE, 0, 0), &payload, Vec::new, true), Sent::Yes);
     let m = actor.next();
     assert_eq!(m.cost(), payload.len() + OVERHEAD);
     assert!(matches!(m.parts[..], [RecvPart::Shared { .. }, RecvPart::Inline { .. }, RecvPart::Shared { .. }]));
-    assert!(bytes(&m.parts) == [&large[..], b"small", &large[..SHARE]].concat());
+    assert!(bytes(&m.parts) == [&large[..], b"small", &large[..SHARED_FROM]].concat());
     let id = a.0.arena.alloc(1).unwrap().id();
     drop((payload, m));
     b.0.poller.flush_pending();

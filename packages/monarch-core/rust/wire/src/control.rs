@@ -38,7 +38,7 @@ pub struct HostEntry {
 
 /// A message of a bulk pipe, which replaces a bulk stream.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum PipeWord {
+pub enum PipeFrame {
     Open,
     Bytes(Vec<u8>),
     /// The sender has consumed this many bytes of the receiver's.
@@ -179,7 +179,7 @@ pub enum Control {
     BulkPipe {
         number: u64,
         by_sender: bool,
-        what: PipeWord,
+        what: PipeFrame,
     },
     /// For tests: cuts the connections between this process and those hosts, and restores all others. The answer confirms the change.
     CutOff {

@@ -46,4 +46,4 @@ def choose() -> None:
         import logging
 
         logging.getLogger("monarch").warning("large messages to other hosts go through their agents: %s", e)
-    current_process().native.lend_from(least)
+    current_process().native.set_offer_size(least)

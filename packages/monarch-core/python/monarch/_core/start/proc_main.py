@@ -178,10 +178,10 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     if hooks is not None:
         hooks.stop(native.extend_stop)
     native.flush_links(0.5)
-    if native.lent():
+    if native.offered_parts():
         # Receivers are pulling parts of this process's messages.
         native.extend_stop(_FETCH_TIMEOUT)
-        native.wait_fetched(_FETCH_TIMEOUT, _FETCH_PAUSE)
+        native.wait_pulled(_FETCH_TIMEOUT, _FETCH_PAUSE)
         native.flush_links(0.5)
     stacks.uninstall(process)
     from monarch._core._native import begin_exit

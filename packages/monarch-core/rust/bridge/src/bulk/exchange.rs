@@ -7,31 +7,31 @@ use bulk::far::{Answering, Fetching, Loan};
 use bulk::registry::{Memory, Range};
 use net::Block;
 use runtime::Node;
-use runtime::node::lending::{Exchange, Fetched, NotFetched};
+use runtime::node::offers::{Exchange, PullDone, PullError};
 use wire::ProcUid;
 
 use super::fabric::{Streams, opened};
 
 /// The state of the exchange in this process. Each part is made at its first use.
-pub struct Exchanging {
+pub struct PartExchange {
     answering: OnceLock<Option<Arc<Answering>>>,
     fetching: Fetching,
 }
 
-impl Exchanging {
+impl PartExchange {
     /// Starts the exchange: this process can offer and pull from now on, and answers pulls of other processes.
-    pub fn start(node: &Arc<Node>) -> Arc<Exchanging> {
+    pub fn start(node: &Arc<Node>) -> Arc<PartExchange> {
         let streams = Streams { node: Arc::downgrade(node), by_messages: false };
         let fetching = Fetching::new(Arc::new(streams), bulk::bulk::width());
-        let this = Arc::new(Exchanging { answering: OnceLock::new(), fetching });
+        let this = Arc::new(PartExchange { answering: OnceLock::new(), fetching });
         let (answers, ends) = (Arc::downgrade(&this), Arc::downgrade(node));
-        node.bulk_streams.take_by(Box::new(move |peer, handed| {
+        node.bulk_streams.set_receiver(Box::new(move |peer, stream| {
             if let Some(answering) = answers.upgrade().and_then(|a| a.answering()) {
                 let node = ends.clone();
-                answering.answer(peer.0, opened(handed), move || node.upgrade().is_none_or(|node| node.has_ended(peer)));
+                answering.answer(peer.0, opened(stream), move || node.upgrade().is_none_or(|node| node.has_ended(peer)));
             }
         }));
-        node.lending.exchange_by(Box::new(Blocks(Arc::downgrade(&this))));
+        node.offers.set_exchange(Box::new(BlockExchange(Arc::downgrade(&this))));
         this
     }
 
@@ -42,10 +42,10 @@ impl Exchanging {
 }
 
 /// The exchange, as the runtime uses it.
-struct Blocks(Weak<Exchanging>);
+struct BlockExchange(Weak<PartExchange>);
 
-impl Exchange for Blocks {
-    fn lend(&self, block: &Arc<Block>) -> Option<Vec<u8>> {
+impl Exchange for BlockExchange {
+    fn offer(&self, block: &Arc<Block>) -> Option<Vec<u8>> {
         let answering = self.0.upgrade()?.answering()?;
         let range = Range { address: block.address() as usize, len: block.len(), readonly: true };
         let memory = Memory::new(Box::new(block.clone()), None);
@@ -53,7 +53,7 @@ impl Exchange for Blocks {
         Some(Loan { id, epoch }.to_bytes())
     }
 
-    fn take_back(&self, record: &[u8]) {
+    fn withdraw(&self, record: &[u8]) {
         if let (Some(answering), Some(loan)) = (self.0.upgrade().and_then(|e| e.answering()), Loan::from_bytes(record)) {
             answering.registry.end(&loan.id, "it has been fetched", None);
         }
@@ -63,10 +63,10 @@ impl Exchange for Blocks {
         self.0.upgrade().and_then(|e| e.answering()).map_or(0, |a| a.sent(to.0))
     }
 
-    fn fetch(&self, from: ProcUid, record: &[u8], block: Arc<Block>, done: Fetched) {
-        let (Some(all), Some(loan)) = (self.0.upgrade(), Loan::from_bytes(record)) else { return done(Err(NotFetched::NoWay)) };
+    fn pull(&self, from: ProcUid, record: &[u8], block: Arc<Block>, done: PullDone) {
+        let (Some(all), Some(loan)) = (self.0.upgrade(), Loan::from_bytes(record)) else { return done(Err(PullError::Unreachable)) };
         let done = move |outcome: Result<(), bulk::Failure>| {
-            done(outcome.map_err(|f| if f.kind == Kind::Unsupported { NotFetched::NoWay } else { NotFetched::Failed }));
+            done(outcome.map_err(|f| if f.kind == Kind::Unsupported { PullError::Unreachable } else { PullError::Failed }));
         };
         all.fetching.fetch(from.0, loan, block, Box::new(done));
     }

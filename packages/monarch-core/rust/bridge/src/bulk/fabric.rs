@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bulk::far::{Fabric, NoStream, Opened};
 use runtime::Node;
-use runtime::node::bulk_streams::{Handed, NoBulk};
+use runtime::node::bulk_streams::{BulkError, BulkStream};
 use wire::ProcUid;
 
 /// The opening of streams, as the bulk transport uses it.
@@ -20,11 +20,11 @@ impl Fabric for Streams {
     fn open(&self, owner: u64, until: Instant) -> Result<Opened, NoStream> {
         let Some(node) = self.node.upgrade() else { return Err(NoStream::Ended) };
         match node.open_bulk(ProcUid(owner), until, self.by_messages) {
-            Ok(handed) => Ok(opened(handed)),
-            Err(NoBulk::Ended) => Err(NoStream::Ended),
-            Err(NoBulk::TimedOut) => Err(NoStream::TimedOut),
-            Err(NoBulk::Unreachable(why)) if !self.by_messages => Err(NoStream::NoWay(why)),
-            Err(NoBulk::Unreachable(why)) => Err(NoStream::Unreachable(why)),
+            Ok(stream) => Ok(opened(stream)),
+            Err(BulkError::Ended) => Err(NoStream::Ended),
+            Err(BulkError::TimedOut) => Err(NoStream::TimedOut),
+            Err(BulkError::Unreachable(why)) if !self.by_messages => Err(NoStream::NoWay(why)),
+            Err(BulkError::Unreachable(why)) => Err(NoStream::Unreachable(why)),
         }
     }
 
@@ -33,11 +33,11 @@ impl Fabric for Streams {
     }
 
     fn still(&self, owner: u64) -> Arc<AtomicBool> {
-        self.node.upgrade().map(|node| node.still(ProcUid(owner))).unwrap_or_default()
+        self.node.upgrade().map(|node| node.paused(ProcUid(owner))).unwrap_or_default()
     }
 }
 
 /// A stream of the runtime, in the type of the bulk transport.
-pub fn opened(Handed { fd, keys, dialled, is_routed, still }: Handed) -> Opened {
-    Opened { fd, keys, dialled, is_routed, still }
+pub fn opened(BulkStream { fd, keys, dialled, is_routed, paused }: BulkStream) -> Opened {
+    Opened { fd, keys, dialled, is_routed, still: paused }
 }

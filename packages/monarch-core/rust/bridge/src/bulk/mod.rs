@@ -19,7 +19,7 @@ mod plan;
 mod registry;
 
 pub use ending::{BulkFailed, Message};
-pub use exchange::Exchanging;
+pub use exchange::PartExchange;
 pub use handle::Handle;
 pub use memory::{BufferMemory, SharedMemory};
 pub use plan::Plan;

@@ -12,7 +12,7 @@ use wire::greeting::{self, Greeting, No, Welcome};
 use wire::{Control, ProcUid};
 
 use super::{Gateway, Job};
-use crate::node::bulk_streams::{Handed, UNKNOWN};
+use crate::node::bulk_streams::{BulkStream, UNKNOWN};
 
 /// Limit of one attempt to open a stream.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -102,7 +102,7 @@ impl Gateway {
         };
         match greeting::decode(&ready.answer) {
             Some(Welcome::Bulk) if ready.early.is_empty() => match ready.opened.stream.into_parts() {
-                Some((fd, keys)) => self.bulk_hand(pair, Handed::new(fd, keys, true)),
+                Some((fd, keys)) => self.bulk_hand(pair, BulkStream::new(fd, keys, true)),
                 None => self.bulk_failed(pair, "the stream cannot be handed on".to_owned()),
             },
             Some(Welcome::Unreached { why }) => self.bulk_failed(pair, why),
@@ -111,13 +111,13 @@ impl Gateway {
         }
     }
 
-    fn bulk_hand(&self, pair: &Pair, handed: Handed) {
+    fn bulk_hand(&self, pair: &Pair, stream: BulkStream) {
         let Some(node) = self.node() else { return };
         if let Some(agent) = node.agent() {
             // Each process is notified of the other one's end.
             agent.talked(pair.ours, pair.theirs);
         }
-        node.hand_bulk(pair.ours, pair.number, pair.theirs, !pair.serves, handed);
+        node.hand_bulk(pair.ours, pair.number, pair.theirs, !pair.serves, stream);
     }
 
     /// Notifies the requesting process that its stream was not opened.
@@ -165,7 +165,7 @@ impl Gateway {
         let (Welcome::Bulk, Some(job), true) = (welcome, found, sent) else { return };
         node.route(from, from_host, job.here);
         if let Some((fd, keys)) = opened.stream.into_parts() {
-            self.bulk_hand(&Pair { number, ours: to, theirs: from, serves: !serves }, Handed::new(fd, keys, false));
+            self.bulk_hand(&Pair { number, ours: to, theirs: from, serves: !serves }, BulkStream::new(fd, keys, false));
         }
     }
 }

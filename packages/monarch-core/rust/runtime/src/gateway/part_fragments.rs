@@ -15,7 +15,7 @@ use wire::part_fragment::{Stretch, put_part};
 use wire::{Bytes, Part, ProcUid, Route};
 
 use super::{Gateway, Job};
-use crate::node::peer::MOST_BETWEEN_HOSTS;
+use crate::node::peer::MAX_REMOTE_MESSAGE;
 
 /// Passes the blocks by reference to the process at the other end of the link, as consecutive parts from number `first` on.
 pub(super) fn send_parts(link: &Link, route: &Route, blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
@@ -114,7 +114,7 @@ impl Gateway {
     }
 
     fn arriving(&self, number: u64, len: usize) -> Option<Arriving> {
-        if len as u64 > MOST_BETWEEN_HOSTS {
+        if len as u64 > MAX_REMOTE_MESSAGE {
             return None;
         }
         let memory = match self.node()?.arena.alloc(len) {

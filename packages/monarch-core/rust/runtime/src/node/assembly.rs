@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use net::RecvPart;
 use wire::{Frame, Part};
 
-use crate::node::lending::parts_of;
+use crate::node::offers::parts_of;
 
 /// The frames and parts of one sender that wait for each other. The peer owns it.
 #[derive(Default)]

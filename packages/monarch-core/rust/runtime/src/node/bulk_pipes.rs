@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 use net::lock::lock;
-use wire::control::PipeWord;
+use wire::control::PipeFrame;
 use wire::{Control, ProcUid};
 
-use crate::node::bulk_streams::Handed;
+use crate::node::bulk_streams::BulkStream;
 use crate::node::{Node, spawn_joinable};
 
 /// `WINDOW` bounds the bytes in transit in one direction, and `CHUNK` the bytes of one message.
@@ -55,7 +55,7 @@ struct State {
 
 impl Pipe {
     /// Sends a control frame to the other end.
-    fn say(&self, what: PipeWord) {
+    fn send(&self, what: PipeFrame) {
         if let Some(node) = self.node.upgrade() {
             let (peer, number, by_sender) = self.key;
             node.peer(peer).send_control(Control::BulkPipe { number, by_sender, what });
@@ -85,7 +85,7 @@ impl Pipe {
                 return self.end(true);
             }
             lock(&self.state).room -= n as usize;
-            self.say(PipeWord::Bytes(buf[..n as usize].to_vec()));
+            self.send(PipeFrame::Bytes(buf[..n as usize].to_vec()));
         }
     }
 
@@ -118,7 +118,7 @@ impl Pipe {
                 }
                 left = &left[n as usize..];
             }
-            self.say(PipeWord::Room(bytes.len() as u32));
+            self.send(PipeFrame::Room(bytes.len() as u32));
         }
     }
 
@@ -134,22 +134,22 @@ impl Pipe {
             lock(&node.bulk_pipes.pipes).remove(&self.key);
         }
         if tell {
-            self.say(PipeWord::Close);
+            self.send(PipeFrame::Close);
         }
     }
 }
 
 impl Node {
     /// Opens a pipe to a process that only messages can reach.
-    pub(crate) fn open_pipe(&self, to: ProcUid) -> io::Result<Handed> {
+    pub(crate) fn open_pipe(&self, to: ProcUid) -> io::Result<BulkStream> {
         let number = self.bulk_pipes.next.fetch_add(1, Ordering::Relaxed);
-        let (pipe, handed) = self.make_pipe((to, number, true))?;
-        pipe.say(PipeWord::Open);
-        Ok(handed)
+        let (pipe, stream) = self.make_pipe((to, number, true))?;
+        pipe.send(PipeFrame::Open);
+        Ok(stream)
     }
 
     /// Makes one end of a pipe, and starts its threads.
-    fn make_pipe(&self, key: Key) -> io::Result<(Arc<Pipe>, Handed)> {
+    fn make_pipe(&self, key: Key) -> io::Result<(Arc<Pipe>, BulkStream)> {
         let mut fds = [-1; 2];
         // SAFETY: `fds` has room for two descriptors.
         if unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr()) } < 0 {
@@ -167,26 +167,26 @@ impl Node {
             pipe.end(false);
             return Err(e);
         }
-        Ok((pipe, Handed { is_routed: true, ..Handed::new(theirs, None, key.2) }))
+        Ok((pipe, BulkStream { is_routed: true, ..BulkStream::new(theirs, None, key.2) }))
     }
 
     /// Takes a control frame of the other end. `by_sender` is true if the sender has opened the pipe.
-    pub(crate) fn on_bulk_pipe(&self, from: ProcUid, number: u64, by_sender: bool, what: PipeWord) {
+    pub(crate) fn on_bulk_pipe(&self, from: ProcUid, number: u64, by_sender: bool, what: PipeFrame) {
         let key = (from, number, !by_sender);
         let found = lock(&self.bulk_pipes.pipes).get(&key).cloned();
         let Some(pipe) = found else {
-            if matches!(what, PipeWord::Open) && by_sender {
+            if matches!(what, PipeFrame::Open) && by_sender {
                 match self.has_bulk().then(|| self.make_pipe(key)) {
-                    Some(Ok((_, handed))) => self.take_bulk(0, from, false, handed),
-                    _ => self.peer(from).send_control(Control::BulkPipe { number, by_sender: false, what: PipeWord::Close }),
+                    Some(Ok((_, stream))) => self.take_bulk(0, from, false, stream),
+                    _ => self.peer(from).send_control(Control::BulkPipe { number, by_sender: false, what: PipeFrame::Close }),
                 }
             }
             return;
         };
         let mut state = lock(&pipe.state);
         match what {
-            PipeWord::Open => {}
-            PipeWord::Bytes(bytes) => {
+            PipeFrame::Open => {}
+            PipeFrame::Bytes(bytes) => {
                 state.waiting += bytes.len();
                 if state.waiting > WINDOW {
                     // The other side has sent more than its window.
@@ -195,8 +195,8 @@ impl Node {
                 }
                 state.incoming.push_back(bytes);
             }
-            PipeWord::Room(n) => state.room = (state.room + n as usize).min(WINDOW),
-            PipeWord::Close => state.ended = true,
+            PipeFrame::Room(n) => state.room = (state.room + n as usize).min(WINDOW),
+            PipeFrame::Close => state.ended = true,
         }
         drop(state);
         pipe.changed.notify_all();

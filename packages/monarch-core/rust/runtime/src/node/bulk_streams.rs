@@ -21,7 +21,7 @@ use crate::node::routes::Place;
 pub(crate) const UNKNOWN: &str = "it is not known on which host the process is";
 
 /// A bulk stream that the agents have handed to this process.
-pub struct Handed {
+pub struct BulkStream {
     pub fd: OwnedFd,
     /// The keys of its TLS session; `None` if streams are not encrypted.
     pub keys: Option<Keys>,
@@ -30,18 +30,18 @@ pub struct Handed {
     /// The stream is a pipe: its bytes travel in messages.
     pub is_routed: bool,
     /// A test has paused the stream: no byte is read or written, because the host at its other end is cut off.
-    pub still: Arc<AtomicBool>,
+    pub paused: Arc<AtomicBool>,
 }
 
-impl Handed {
-    pub(crate) fn new(fd: OwnedFd, keys: Option<Keys>, dialled: bool) -> Handed {
-        Handed { fd, keys, dialled, is_routed: false, still: Arc::default() }
+impl BulkStream {
+    pub(crate) fn new(fd: OwnedFd, keys: Option<Keys>, dialled: bool) -> BulkStream {
+        BulkStream { fd, keys, dialled, is_routed: false, paused: Arc::default() }
     }
 }
 
 /// The reason why a bulk stream could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum NoBulk {
+pub enum BulkError {
     /// The process has ended, or its host is lost.
     Ended,
     TimedOut,
@@ -50,9 +50,9 @@ pub enum NoBulk {
 }
 
 /// The outcome of a request for a stream.
-type Answer = Result<Handed, NoBulk>;
+type Answer = Result<BulkStream, BulkError>;
 /// Receives the streams that other processes have opened to this one.
-pub type Taker = Box<dyn Fn(ProcUid, Handed) + Send + Sync>;
+pub type StreamReceiver = Box<dyn Fn(ProcUid, BulkStream) + Send + Sync>;
 
 /// The bulk streams of this process that are being opened. The node owns it.
 #[derive(Default)]
@@ -61,27 +61,27 @@ pub struct BulkStreams {
     /// The requests that wait for an answer of the agent, by number.
     waiting: Mutex<HashMap<u64, SyncSender<Answer>>>,
     /// The receiver of streams that other processes open.
-    taker: OnceLock<Taker>,
+    receiver: OnceLock<StreamReceiver>,
     /// For tests: whether each host is cut off.
-    still: Mutex<HashMap<ProcUid, Arc<AtomicBool>>>,
+    paused: Mutex<HashMap<ProcUid, Arc<AtomicBool>>>,
 }
 
 impl BulkStreams {
     /// Sets the receiver of the streams that other processes open.
-    pub fn take_by(&self, taker: Taker) {
-        let _ = self.taker.set(taker);
+    pub fn set_receiver(&self, receiver: StreamReceiver) {
+        let _ = self.receiver.set(receiver);
     }
 
     /// For tests: pauses the streams to and from these hosts, and resumes those of all other hosts.
     pub fn cut_off(&self, hosts: &HashSet<ProcUid>) {
-        let mut still = lock(&self.still);
-        hosts.iter().for_each(|host| still.entry(*host).or_default().store(true, Ordering::Relaxed));
-        still.iter().for_each(|(host, still)| still.store(hosts.contains(host), Ordering::Relaxed));
+        let mut paused = lock(&self.paused);
+        hosts.iter().for_each(|host| paused.entry(*host).or_default().store(true, Ordering::Relaxed));
+        paused.iter().for_each(|(host, paused)| paused.store(hosts.contains(host), Ordering::Relaxed));
     }
 
     /// The flag of a host.
-    fn still(&self, host: ProcUid) -> Arc<AtomicBool> {
-        lock(&self.still).entry(host).or_default().clone()
+    fn paused(&self, host: ProcUid) -> Arc<AtomicBool> {
+        lock(&self.paused).entry(host).or_default().clone()
     }
 
     /// Answers a request for a stream.
@@ -98,9 +98,9 @@ impl Node {
     /// the I/O thread.
     pub fn open_bulk(&self, to: ProcUid, until: Instant, by_messages: bool) -> Answer {
         if self.has_ended(to) {
-            return Err(NoBulk::Ended);
+            return Err(BulkError::Ended);
         }
-        let Some(place) = self.routes.place(to) else { return Err(NoBulk::Unreachable(UNKNOWN.to_owned())) };
+        let Some(place) = self.routes.place(to) else { return Err(BulkError::Unreachable(UNKNOWN.to_owned())) };
         let number = self.bulk_streams.next.fetch_add(1, Ordering::Relaxed) + 1;
         let (answer, answered) = sync_channel(1);
         lock(&self.bulk_streams.waiting).insert(number, answer);
@@ -108,12 +108,12 @@ impl Node {
         let got = answered.recv_timeout(until.saturating_duration_since(Instant::now()));
         lock(&self.bulk_streams.waiting).remove(&number);
         match got {
-            Ok(Err(_)) if self.has_ended(to) => Err(NoBulk::Ended),
-            Ok(Err(NoBulk::Unreachable(why))) if by_messages => {
-                self.open_pipe(to).map_err(|e| NoBulk::Unreachable(format!("{why}; by messages: {e}")))
+            Ok(Err(_)) if self.has_ended(to) => Err(BulkError::Ended),
+            Ok(Err(BulkError::Unreachable(why))) if by_messages => {
+                self.open_pipe(to).map_err(|e| BulkError::Unreachable(format!("{why}; by messages: {e}")))
             }
             Ok(answer) => answer,
-            Err(_) => Err(if self.has_ended(to) { NoBulk::Ended } else { NoBulk::TimedOut }),
+            Err(_) => Err(if self.has_ended(to) { BulkError::Ended } else { BulkError::TimedOut }),
         }
     }
 
@@ -126,8 +126,8 @@ impl Node {
     }
 
     /// The flag that a test sets to pause the streams to the host of that process.
-    pub fn still(&self, uid: ProcUid) -> Arc<AtomicBool> {
-        self.routes.place(uid).map(|place| self.bulk_streams.still(place.host)).unwrap_or_default()
+    pub fn paused(&self, uid: ProcUid) -> Arc<AtomicBool> {
+        self.routes.place(uid).map(|place| self.bulk_streams.paused(place.host)).unwrap_or_default()
     }
 
     /// True if this process knows that the other one has ended.
@@ -148,43 +148,43 @@ impl Node {
         // The route lets this process receive the end of that host.
         self.route(peer, place.host, place.here);
         let (Some(fd), keys) = (fd, Keys::from_bytes(keys)) else {
-            return self.bulk_streams.answer(number, Err(NoBulk::Unreachable("no descriptors are left".to_owned())));
+            return self.bulk_streams.answer(number, Err(BulkError::Unreachable("no descriptors are left".to_owned())));
         };
-        self.take_bulk(number, peer, serves, Handed::new(fd, keys, dialled));
+        self.take_bulk(number, peer, serves, BulkStream::new(fd, keys, dialled));
     }
 
     /// True if this process takes streams of other processes.
     pub(crate) fn has_bulk(&self) -> bool {
-        self.bulk_streams.taker.get().is_some()
+        self.bulk_streams.receiver.get().is_some()
     }
 
     /// Takes a stream: `serves` is true if this process has requested it.
-    pub(crate) fn take_bulk(&self, number: u64, peer: ProcUid, serves: bool, mut handed: Handed) {
+    pub(crate) fn take_bulk(&self, number: u64, peer: ProcUid, serves: bool, mut stream: BulkStream) {
         // Messages pause by themselves.
-        if !handed.is_routed {
-            handed.still = self.still(peer);
+        if !stream.is_routed {
+            stream.paused = self.paused(peer);
         }
         if serves {
-            self.bulk_streams.answer(number, Ok(handed));
-        } else if let Some(taker) = self.bulk_streams.taker.get() {
-            taker(peer, handed);
+            self.bulk_streams.answer(number, Ok(stream));
+        } else if let Some(receiver) = self.bulk_streams.receiver.get() {
+            receiver(peer, stream);
         }
     }
 
     /// Takes the agent's report that no stream could be opened.
     pub(crate) fn on_bulk_refused(&self, number: u64, why: String) {
-        self.bulk_streams.answer(number, Err(NoBulk::Unreachable(why)));
+        self.bulk_streams.answer(number, Err(BulkError::Unreachable(why)));
     }
 
     /// Hands a stream to a process of this host, or to this process.
-    pub(crate) fn hand_bulk(&self, to: ProcUid, number: u64, peer: ProcUid, serves: bool, handed: Handed) {
+    pub(crate) fn hand_bulk(&self, to: ProcUid, number: u64, peer: ProcUid, serves: bool, stream: BulkStream) {
         if to == self.uid {
-            return self.take_bulk(number, peer, serves, handed);
+            return self.take_bulk(number, peer, serves, stream);
         }
         let Some(Place { host, here }) = self.routes.place(peer) else { return };
-        let keys = handed.keys.map_or(vec![], |k| k.to_bytes());
-        let frame = Frame::Control(Control::BulkStream { number, peer, host, here, serves, dialled: handed.dialled, keys }).encode();
-        let _ = self.peer_unlinked(to).0.link.send(&[&frame], vec![handed.fd]);
+        let keys = stream.keys.map_or(vec![], |k| k.to_bytes());
+        let frame = Frame::Control(Control::BulkStream { number, peer, host, here, serves, dialled: stream.dialled, keys }).encode();
+        let _ = self.peer_unlinked(to).0.link.send(&[&frame], vec![stream.fd]);
     }
 
     /// Notifies a process of any host that no stream could be opened.

@@ -38,7 +38,7 @@ impl Node {
             let ended = self.insert_tombstone(uid, end);
             let waiting = peer.set_ended(ended.clone());
             if ended.notify_once() {
-                self.lending.ended(uid);
+                self.offers.ended(uid);
                 fresh.push((peer, ended, waiting));
             }
         }
@@ -61,7 +61,7 @@ impl Node {
 
     pub(crate) fn new_peer(&self, uid: ProcUid) -> Arc<Peer> {
         let link = Link::new(uid, self.poller.clone(), Arc::new(NodeFrames(self.arc())));
-        Peer::new(uid, link, self.lending.clone())
+        Peer::new(uid, link, self.offers.clone())
     }
 
     /// A peer that has ended, made again from its tombstone alone.

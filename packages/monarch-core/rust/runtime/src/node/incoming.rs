@@ -80,7 +80,7 @@ impl Node {
                 self.reply_bytes(link.peer, slot, rank, Status::Ok, b"");
             }
             Control::BulkPipe { number, by_sender, what } => self.on_bulk_pipe(link.peer, number, by_sender, what),
-            ref c if self.on_loan(link.peer, c) => {}
+            ref c if self.on_pull_report(link.peer, c) => {}
             Control::BulkRefused { number, why } => self.on_bulk_refused(number, why),
             c @ (Control::Hosts { .. } | Control::HostsLost { .. } | Control::JobOver | Control::Shutdown { .. } | Control::Leaving) => {
                 if let Some(gateway) = self.gateway() {

@@ -22,30 +22,30 @@ const ANSWER: &str = "parts of the answer were lost on the way";
 
 impl Node {
     /// Takes the parts of a frame; `None` if a part is malformed or missing.
-    fn adopt(&self, parts: Vec<Part>, link: &Arc<Link>) -> Option<Vec<RecvPart>> {
+    fn resolve_parts(&self, parts: Vec<Part>, link: &Arc<Link>) -> Option<Vec<RecvPart>> {
         if parts.iter().any(|p| matches!(p, Part::Ahead { .. } | Part::Lent { .. })) {
-            return self.known_peer(link.peer)?.adopt(parts);
+            return self.known_peer(link.peer)?.resolve_parts(parts);
         }
-        let mut adopted = Some(Vec::with_capacity(parts.len()));
+        let mut resolved = Some(Vec::with_capacity(parts.len()));
         for part in parts {
-            let lent = if let Part::Shared { block, len, .. } = &part { Some((*block, *len as usize)) } else { None };
-            match (RecvPart::adopt(part, Some(link)), &mut adopted) {
+            let shared = if let Part::Shared { block, len, .. } = &part { Some((*block, *len as usize)) } else { None };
+            match (RecvPart::adopt(part, Some(link)), &mut resolved) {
                 (Some(part), Some(all)) => all.push(part),
                 // Dropping a part returns its block to the sender.
                 (Some(_), None) => {}
                 (None, _) => {
-                    lent.into_iter().for_each(|(block, len)| link.release(block, len));
-                    adopted = None;
+                    shared.into_iter().for_each(|(block, len)| link.release(block, len));
+                    resolved = None;
                 }
             }
         }
-        adopted
+        resolved
     }
 
     /// Delivers a message that arrived on a link, or returns it if a part is missing.
     pub(crate) fn on_message(&self, link: &Arc<Link>, m: Message) {
         let cost = m.parts.iter().map(Part::len).fold(OVERHEAD, u64::saturating_add);
-        match self.adopt(m.parts, link) {
+        match self.resolve_parts(m.parts, link) {
             Some(parts) => self.deliver(Incoming {
                 from: link.peer,
                 dest: m.dest,
@@ -78,7 +78,7 @@ impl Node {
 
     /// Completes a call with an answer that arrived on a link, or with an error if a part is missing.
     pub(crate) fn on_reply(&self, link: &Arc<Link>, r: Reply) {
-        let outcome = match self.adopt(r.parts, link) {
+        let outcome = match self.resolve_parts(r.parts, link) {
             Some(parts) => Arc::new(Outcome { rank: r.rank, sender_rank: None, status: r.status, parts }),
             None => Outcome::new(r.rank, Status::Undelivered, ANSWER.as_bytes()),
         };

@@ -13,7 +13,7 @@
 //! | `outgoing` | the sending of messages and answers |
 //! | `cell` | a pending call |
 //! | `caster` | the casts of this process |
-//! | `lending` | rendezvous transfers: the receiver pulls large parts from the sender |
+//! | `offers` | rendezvous transfers: the receiver pulls large parts from the sender |
 //! | `ended_peers` | the outcome of calls to processes that have ended |
 //! | `proc_tombstones` | tombstones of processes |
 //! | `actor_tombstones` | tombstones of actors |
@@ -39,8 +39,8 @@ pub mod guest;
 mod incoming;
 mod incomplete;
 pub mod inspection;
-pub mod lending;
 pub mod mailbox;
+pub mod offers;
 mod outgoing;
 pub mod payload;
 pub mod peer;
@@ -67,8 +67,8 @@ use crate::node::bulk_streams::BulkStreams;
 use crate::node::caster::Caster;
 use crate::node::cell::{Cell, Mode, Outcome};
 use crate::node::inspection::Inspections;
-use crate::node::lending::Lending;
 use crate::node::mailbox::Mailbox;
+use crate::node::offers::Offers;
 use crate::node::peer::Peer;
 use crate::node::proc_tombstones::{Ended, ProcTombstones};
 use crate::node::routes::Routes;
@@ -103,7 +103,7 @@ pub struct Node {
     pub inspections: Inspections,
     pub bulk_streams: BulkStreams,
     pub(crate) bulk_pipes: BulkPipes,
-    pub lending: Arc<Lending>,
+    pub offers: Arc<Offers>,
     /// The process that is the agent of this one; in the client, the client itself.
     pub agent_uid: ProcUid,
     agent: OnceLock<Arc<Agent>>,
@@ -161,7 +161,7 @@ impl Node {
             inspections: Inspections::default(),
             bulk_streams: BulkStreams::default(),
             bulk_pipes: BulkPipes::default(),
-            lending: Arc::default(),
+            offers: Arc::default(),
             agent_uid,
             agent: OnceLock::new(),
             peers: RwLock::default(),

@@ -10,15 +10,15 @@ use net::carrier::number_ahead;
 use net::{Arena, Block, Link, LinkDown, RecvPart};
 use wire::Part;
 
-use crate::node::lending::Loan;
+use crate::node::offers::OfferRecord;
 
 /// Parts of this size and larger travel through shared memory (contract: 64 KiB).
-pub const SHARE: usize = 64 << 10;
+pub const SHARED_FROM: usize = 64 << 10;
 /// The limit of all inline parts of a frame; beyond it smaller parts are shared too.
 const INLINE_TOTAL: usize = 256 << 10;
 /// The same limit for a process that can have no shared memory of that size: the length of a frame has 32 bits, and its head needs some
 /// bytes.
-const FRAME: usize = (u32::MAX - (1 << 20)) as usize;
+const MAX_INLINE_FRAME: usize = (u32::MAX - (1 << 20)) as usize;
 /// Inline parts up to this size are copied into the frame's head, which saves an entry of the gather write.
 const COPY_INTO_HEAD: usize = 4 << 10;
 
@@ -48,11 +48,11 @@ impl<'a> Payload<'a> {
         for part in parts {
             let n = part.bytes.len();
             out.len += n as u64;
-            if n >= SHARE || (inline + n > INLINE_TOTAL && n >= COPY_INTO_HEAD) {
+            if n >= SHARED_FROM || (inline + n > INLINE_TOTAL && n >= COPY_INTO_HEAD) {
                 let mut block = match arena.alloc(n) {
                     Ok(block) => block,
                     // The limit of file sizes applies to shared memory, for the life of the process.
-                    Err(e) if e.raw_os_error() == Some(libc::EFBIG) && inline + n <= FRAME => {
+                    Err(e) if e.raw_os_error() == Some(libc::EFBIG) && inline + n <= MAX_INLINE_FRAME => {
                         inline += n;
                         out.parts.push(Prepared::Inline(part));
                         continue;
@@ -109,18 +109,18 @@ impl<'a> Payload<'a> {
     }
 
     /// Sends a frame whose head (up to and including the number of parts) is in `head`, starting at its length field. Parts may be offered
-    /// to a process of another host by `lend`.
-    pub fn send(&self, link: &Link, head: &mut Vec<u8>, lend: impl Fn(&Arc<Block>) -> Option<Loan>) -> Result<(), LinkDown> {
+    /// to a process of another host by `offer`.
+    pub fn send(&self, link: &Link, head: &mut Vec<u8>, offer: impl Fn(&Arc<Block>) -> Option<OfferRecord>) -> Result<(), LinkDown> {
         // The end of a section of `head`, and the inline part that follows this section.
-        let mut cuts: Vec<(usize, &[u8])> = Vec::new();
+        let mut inline_cuts: Vec<(usize, &[u8])> = Vec::new();
         let mut outside = 0;
         // To another host, shared parts are sent out of band and named by their numbers, or they are offered.
-        let is_far = !self.blocks.is_empty() && link.is_carried();
-        let mut loans: Vec<Option<Loan>> = if is_far { self.blocks.iter().map(lend).collect() } else { Vec::new() };
-        let lent = loans.iter().flatten().count();
-        let mut ahead: Vec<Arc<Block>> = Vec::new();
+        let is_remote = !self.blocks.is_empty() && link.is_carried();
+        let mut offers: Vec<Option<OfferRecord>> = if is_remote { self.blocks.iter().map(offer).collect() } else { Vec::new() };
+        let offered = offers.iter().flatten().count();
+        let mut out_of_band: Vec<Arc<Block>> = Vec::new();
         let mut place = 0;
-        let first = is_far.then(|| number_ahead(self.blocks.len() - lent));
+        let first = is_remote.then(|| number_ahead(self.blocks.len() - offered));
         for part in &self.parts {
             match part {
                 Prepared::Inline(p) => {
@@ -128,17 +128,17 @@ impl<'a> Payload<'a> {
                     if p.bytes.len() <= COPY_INTO_HEAD {
                         head.extend_from_slice(p.bytes);
                     } else {
-                        cuts.push((head.len(), p.bytes));
+                        inline_cuts.push((head.len(), p.bytes));
                         outside += p.bytes.len();
                     }
                 }
-                Prepared::Shared { block, readonly, .. } if is_far => {
-                    match loans[place].take() {
-                        Some(Loan { number, record }) => Part::put_lent(head, number, block.len() as u64, &record, *readonly),
+                Prepared::Shared { block, readonly, .. } if is_remote => {
+                    match offers[place].take() {
+                        Some(OfferRecord { number, record }) => Part::put_lent(head, number, block.len() as u64, &record, *readonly),
                         None => {
-                            let number = first.unwrap_or_default() + ahead.len() as u64;
+                            let number = first.unwrap_or_default() + out_of_band.len() as u64;
                             Part::put_ahead(head, number, block.len() as u64, *readonly);
-                            ahead.push(block.clone());
+                            out_of_band.push(block.clone());
                         }
                     }
                     place += 1;
@@ -147,26 +147,26 @@ impl<'a> Payload<'a> {
             }
         }
         wire::frame::finish(head, 0, outside);
-        if cuts.is_empty() {
-            return self.write(link, &[head], first.map(|n| (n, &ahead[..])));
+        if inline_cuts.is_empty() {
+            return self.write(link, &[head], first.map(|n| (n, &out_of_band[..])));
         }
-        let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 * cuts.len() + 1);
+        let mut slices: Vec<&[u8]> = Vec::with_capacity(2 * inline_cuts.len() + 1);
         let mut at = 0;
-        for (end, piece) in cuts {
-            pieces.push(&head[at..end]);
-            pieces.push(piece);
+        for (end, slice) in inline_cuts {
+            slices.push(&head[at..end]);
+            slices.push(slice);
             at = end;
         }
-        pieces.push(&head[at..]);
-        self.write(link, &pieces, first.map(|n| (n, &ahead[..])))
+        slices.push(&head[at..]);
+        self.write(link, &slices, first.map(|n| (n, &out_of_band[..])))
     }
 
     /// Sends the pieces of a frame: with its out-of-band parts, with its shared blocks, or alone.
-    fn write(&self, link: &Link, pieces: &[&[u8]], ahead: Option<(u64, &[Arc<Block>])>) -> Result<(), LinkDown> {
-        match ahead {
-            Some((first, blocks)) => link.send_behind(pieces, blocks, first),
-            None if self.blocks.is_empty() => link.send_soon(pieces),
-            None => link.send_with_blocks(pieces, &self.blocks),
+    fn write(&self, link: &Link, slices: &[&[u8]], out_of_band: Option<(u64, &[Arc<Block>])>) -> Result<(), LinkDown> {
+        match out_of_band {
+            Some((first, blocks)) => link.send_behind(slices, blocks, first),
+            None if self.blocks.is_empty() => link.send_soon(slices),
+            None => link.send_with_blocks(slices, &self.blocks),
         }
     }
 

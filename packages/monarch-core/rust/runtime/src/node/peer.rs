@@ -16,14 +16,14 @@ use wire::{Control, Frame, MailboxId, Part, ProcUid, SlotId, Status};
 
 use crate::node::assembly::{Assembly, waits};
 use crate::node::credit::{OVERHEAD, Window};
-use crate::node::lending::{Lending, Loan};
 use crate::node::mailbox::Incoming;
+use crate::node::offers::{OfferRecord, Offers};
 use crate::node::payload::{OwnedPayload, Payload};
 use crate::node::proc_tombstones::Ended;
 use crate::sync::{Mutex, lock};
 
 /// The largest message to another host, which leaves room for the head of its frame.
-pub const MOST_BETWEEN_HOSTS: u64 = (4 << 30) - (16 << 20);
+pub const MAX_REMOTE_MESSAGE: u64 = (4 << 30) - (16 << 20);
 
 /// A message that is returned to its sender if it cannot be delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,12 +73,12 @@ pub struct Peer {
     gathering: Mutex<Gathering>,
     assembly: Mutex<Assembly>,
     /// True while frames are held in `assembly`: later frames must join them.
-    holds: AtomicBool,
-    lending: Arc<Lending>,
+    is_holding: AtomicBool,
+    offers: Arc<Offers>,
 }
 
 impl Peer {
-    pub fn new(uid: ProcUid, link: Arc<Link>, lending: Arc<Lending>) -> Arc<Self> {
+    pub fn new(uid: ProcUid, link: Arc<Link>, offers: Arc<Offers>) -> Arc<Self> {
         Arc::new(Peer {
             uid,
             link,
@@ -88,15 +88,15 @@ impl Peer {
             unlinked: Mutex::default(),
             gathering: Mutex::default(),
             assembly: Mutex::default(),
-            holds: AtomicBool::new(false),
-            lending,
+            is_holding: AtomicBool::new(false),
+            offers,
         })
     }
 
     /// True if a message of this length can be sent: a frame to another host has a length of 32 bits; on one host large parts are outside
     /// the frame.
     pub fn takes(&self, len: u64) -> bool {
-        len < MOST_BETWEEN_HOSTS || !self.link.is_carried()
+        len < MAX_REMOTE_MESSAGE || !self.link.is_carried()
     }
 
     pub fn ended(&self) -> Option<&Arc<Ended>> {
@@ -110,7 +110,7 @@ impl Peer {
         let windows = std::mem::take(&mut *lock(&self.windows));
         *lock(&self.gathering) = Gathering::default();
         *lock(&self.assembly) = Assembly::default();
-        self.holds.store(false, Ordering::Release);
+        self.is_holding.store(false, Ordering::Release);
         self.wake_waiting();
         let left = windows.into_values().flat_map(|mut w| w.take_queue());
         let mut unlinked = std::mem::take(&mut *lock(&self.unlinked));
@@ -122,14 +122,14 @@ impl Peer {
     }
 
     /// Takes a fragment of a run of frames from the process; returns the whole run after its last fragment.
-    pub(crate) fn gather(&self, piece: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn add_fragment(&self, fragment: &[u8]) -> Option<Vec<u8>> {
         // Fragments that do not fit are the fault of their sender, which belongs to the job.
-        lock(&self.gathering).take(piece, net::sys::advise_huge).ok().flatten()
+        lock(&self.gathering).take(fragment, net::sys::advise_huge).ok().flatten()
     }
 
     /// Takes a frame from another host; returns it if it can be handled now.
-    pub(crate) fn frame_came(&self, frame: Frame) -> Option<Frame> {
-        if !waits(&frame) && !self.holds.load(Ordering::Acquire) {
+    pub(crate) fn on_frame(&self, frame: Frame) -> Option<Frame> {
+        if !waits(&frame) && !self.is_holding.load(Ordering::Acquire) {
             return Some(frame);
         }
         // These frames do not refer to earlier messages, and transfers of parts wait for them.
@@ -142,12 +142,12 @@ impl Peer {
             return Some(frame);
         }
         let now = assembly.frame(frame);
-        self.holds.store(!assembly.is_empty(), Ordering::Release);
+        self.is_holding.store(!assembly.is_empty(), Ordering::Release);
         now
     }
 
     /// Takes a large part of a frame; true if the caller must now handle all frames that `next_whole` returns.
-    pub(crate) fn part_came(&self, number: u64, part: RecvPart) -> bool {
+    pub(crate) fn on_part(&self, number: u64, part: RecvPart) -> bool {
         let mut assembly = lock(&self.assembly);
         self.ended.get().is_none() && assembly.part(number, part)
     }
@@ -156,20 +156,20 @@ impl Peer {
     pub(crate) fn next_whole(&self) -> Option<Frame> {
         let mut assembly = lock(&self.assembly);
         let next = assembly.next_whole();
-        self.holds.store(!assembly.is_empty(), Ordering::Release);
+        self.is_holding.store(!assembly.is_empty(), Ordering::Release);
         next
     }
 
     /// Takes the parts of a frame that arrived on this peer's link; `None` if a part is malformed or missing.
-    pub(crate) fn adopt(&self, parts: Vec<Part>) -> Option<Vec<RecvPart>> {
-        let adopt = |part| match part {
+    pub(crate) fn resolve_parts(&self, parts: Vec<Part>) -> Option<Vec<RecvPart>> {
+        let resolve = |part| match part {
             Part::Ahead { number, len, readonly } | Part::Lent { number, len, readonly, .. } => {
                 let part = lock(&self.assembly).take(number)?;
                 (part.len() as u64 == len).then(|| part.described(readonly))
             }
             part => RecvPart::adopt(part, Some(&self.link)),
         };
-        parts.into_iter().map(adopt).collect()
+        parts.into_iter().map(resolve).collect()
     }
 
     /// Wakes the threads that wait for credit.
@@ -214,7 +214,7 @@ impl Peer {
             unlinked.push(Returned { sender: head.sender, dest: head.dest });
         }
         // A link that has just gone down is reported by its agent, and the report fails all calls to the process.
-        let _ = payload.send(&self.link, &mut bytes, |block| self.lend(block));
+        let _ = payload.send(&self.link, &mut bytes, |block| self.offer(block));
         Sent::Yes
     }
 
@@ -259,7 +259,7 @@ impl Peer {
         let mut given = Some(bytes);
         while let Some(q) = self.next_queued(mailbox, given.take()) {
             match q {
-                Queued::Frame(mut head, payload, _) => drop(payload.borrow().send(&self.link, &mut head, |block| self.lend(block))),
+                Queued::Frame(mut head, payload, _) => drop(payload.borrow().send(&self.link, &mut head, |block| self.offer(block))),
                 Queued::Local(m) => deliver(m),
             }
         }
@@ -290,12 +290,12 @@ impl Peer {
         let mut head = Vec::with_capacity(32 + payload.len().min(4096) as usize);
         begin(&mut head, REPLY);
         put_reply_head(&mut head, slot, rank, status, payload.count());
-        let _ = payload.send(&self.link, &mut head, |block| self.lend(block));
+        let _ = payload.send(&self.link, &mut head, |block| self.offer(block));
     }
 
     /// Offers a block to this peer.
-    fn lend(&self, block: &Arc<Block>) -> Option<Loan> {
-        self.lending.lend(self, block)
+    fn offer(&self, block: &Arc<Block>) -> Option<OfferRecord> {
+        self.offers.offer(self, block)
     }
 
     pub fn send_frame(&self, f: &Frame) {

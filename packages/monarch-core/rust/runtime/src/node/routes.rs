@@ -176,11 +176,11 @@ impl Node {
         for frame in wire::routed::Frames::of(body) {
             // A malformed frame is the fault of its sender, which belongs to the job.
             if frame.first() == Some(&PIECE) {
-                if let Some(run) = peer.gather(&frame[1..]) {
+                if let Some(run) = peer.add_fragment(&frame[1..]) {
                     self.on_run(&peer, Arc::new(run));
                 }
             } else if let Ok(frame) = Frame::decode(frame) {
-                self.frame_came(&peer, frame);
+                self.on_remote_frame(&peer, frame);
             }
         }
     }
@@ -188,7 +188,7 @@ impl Node {
     /// Takes a large part from a process on another host.
     pub(crate) fn on_part(&self, from: ProcUid, number: u64, part: RecvPart) {
         let peer = self.peer_unlinked(from).0;
-        if peer.part_came(number, part) {
+        if peer.on_part(number, part) {
             while let Some(frame) = peer.next_whole() {
                 self.on_frame(&peer.link, frame, &mut Descriptors::new());
             }
@@ -201,15 +201,15 @@ impl Node {
         for frame in wire::routed::Frames::of(&run) {
             at += 4 + frame.len();
             if let Ok(frame) = Frame::decode_within(&run, at - frame.len()..at) {
-                self.frame_came(peer, frame);
+                self.on_remote_frame(peer, frame);
             }
         }
     }
 
     /// Takes a frame from another host: pulls its offered parts, and handles it when it is complete.
-    fn frame_came(&self, peer: &Peer, frame: Frame) {
-        self.fetch_parts(peer.uid, &frame);
-        if let Some(frame) = peer.frame_came(frame) {
+    fn on_remote_frame(&self, peer: &Peer, frame: Frame) {
+        self.pull_parts(peer.uid, &frame);
+        if let Some(frame) = peer.on_frame(frame) {
             self.on_frame(&peer.link, frame, &mut Descriptors::new());
         }
     }

@@ -20,54 +20,54 @@ use wire::{Control, Frame, Part, ProcUid};
 
 use crate::gateway::Via;
 use crate::node::Node;
-use crate::node::peer::{MOST_BETWEEN_HOSTS, Peer};
+use crate::node::peer::{MAX_REMOTE_MESSAGE, Peer};
 
-/// The value of `lends_from` before this process has looked for a bulk transport.
+/// The value of `min_size` before this process has looked for a bulk transport.
 pub const UNDECIDED: usize = usize::MAX - 1;
-/// The value of `lends_from` without a bulk transport.
+/// The value of `min_size` without a bulk transport.
 pub const NEVER: usize = usize::MAX;
 
 /// How long a process that could not connect to this one gets no offers. Its parts go through the agents in this time.
-const REST: Duration = Duration::from_secs(60);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A receiver that pulls no byte for this time no longer delays frames: the frames that wait for its offers are sent, and its stop may be
 /// among them. Its offers stay valid. 4 s is long for a live receiver, and short for a user who stops a frozen one.
-const STALLED: Duration = Duration::from_secs(4);
-/// The interval of checks for receivers without progress; short against `STALLED`.
-const LOOK: Duration = Duration::from_millis(500);
+const STALL_TIMEOUT: Duration = Duration::from_secs(4);
+/// The interval of checks for receivers without progress; short against `STALL_TIMEOUT`.
+const STALL_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The reason why a pull failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NotFetched {
+pub enum PullError {
     /// This pull failed. Later pulls may succeed.
     Failed,
     /// The receiver cannot connect to the sender.
-    NoWay,
+    Unreachable,
 }
 
 /// Called once with the outcome of a pull.
-pub type Fetched = Box<dyn FnOnce(Result<(), NotFetched>) + Send>;
+pub type PullDone = Box<dyn FnOnce(Result<(), PullError>) + Send>;
 
 /// The bulk transport as this module uses it: it offers blocks of this process, and pulls blocks of others.
 pub trait Exchange: Send + Sync {
     /// Offers the block: every process with the returned record can pull it.
-    fn lend(&self, block: &Arc<Block>) -> Option<Vec<u8>>;
+    fn offer(&self, block: &Arc<Block>) -> Option<Vec<u8>>;
     /// Ends an offer.
-    fn take_back(&self, record: &[u8]);
+    fn withdraw(&self, record: &[u8]);
     /// The number of bytes that a process has pulled from this one so far.
     fn sent(&self, to: ProcUid) -> u64;
     /// Fills the block with the bytes that another process offers by this record.
-    fn fetch(&self, from: ProcUid, record: &[u8], block: Arc<Block>, done: Fetched);
+    fn pull(&self, from: ProcUid, record: &[u8], block: Arc<Block>, done: PullDone);
 }
 
 /// An offered part, as its frame names it.
-pub struct Loan {
+pub struct OfferRecord {
     pub number: u64,
     pub record: Vec<u8>,
 }
 
 /// An offered part that has not been pulled.
-struct Lent {
+struct Offer {
     /// The receiver, and its host.
     to: ProcUid,
     host: ProcUid,
@@ -78,7 +78,7 @@ struct Lent {
 }
 
 /// Frames to an agent that wait until the offered parts with lower numbers are pulled.
-struct Held {
+struct HeldFrames {
     /// The frames wait for offers with lower numbers than this.
     until: u64,
     to: ProcUid,
@@ -93,9 +93,9 @@ struct Held {
 /// The offers by number, the held frames, and the processes that get no offers.
 #[derive(Default)]
 struct State {
-    lent: BTreeMap<u64, Lent>,
+    offered: BTreeMap<u64, Offer>,
     /// The held frames by the host of the agent.
-    held: HashMap<ProcUid, VecDeque<Held>>,
+    held: HashMap<ProcUid, VecDeque<HeldFrames>>,
     /// A timer that checks the held frames is set.
     is_watched: bool,
     /// The processes that could not connect to this one, and the time of their last refusal.
@@ -103,18 +103,18 @@ struct State {
 }
 
 /// The offers of this process. The node owns it.
-pub struct Lending {
+pub struct Offers {
     exchange: OnceLock<Box<dyn Exchange>>,
     /// The size from which parts are offered.
-    from: AtomicUsize,
+    min_size: AtomicUsize,
     /// The number of offered parts and held frames.
     count: AtomicUsize,
     state: Mutex<State>,
 }
 
-impl Default for Lending {
+impl Default for Offers {
     fn default() -> Self {
-        Lending { exchange: OnceLock::new(), from: AtomicUsize::new(UNDECIDED), count: AtomicUsize::new(0), state: Mutex::default() }
+        Offers { exchange: OnceLock::new(), min_size: AtomicUsize::new(UNDECIDED), count: AtomicUsize::new(0), state: Mutex::default() }
     }
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn parts_of(frame: &Frame) -> &[Part] {
     }
 }
 
-impl Lent {
+impl Offer {
     /// True if frames to `to`, on that host, wait for this part.
     fn holds(&self, host: ProcUid, to: ProcUid) -> bool {
         self.host == host && self.to != to && !self.stalled
@@ -137,33 +137,33 @@ impl Lent {
 impl State {
     /// True if another process of that host has not pulled a part with a number below `until`.
     fn is_behind(&self, host: ProcUid, to: ProcUid, until: u64) -> bool {
-        self.lent.range(..until).any(|(_, l)| l.holds(host, to))
+        self.offered.range(..until).any(|(_, l)| l.holds(host, to))
     }
 
     fn count(&self) -> usize {
-        self.lent.len() + self.held.values().map(VecDeque::len).sum::<usize>()
+        self.offered.len() + self.held.values().map(VecDeque::len).sum::<usize>()
     }
 }
 
-impl Lending {
+impl Offers {
     /// Sets the bulk transport of message parts.
-    pub fn exchange_by(&self, exchange: Box<dyn Exchange>) {
+    pub fn set_exchange(&self, exchange: Box<dyn Exchange>) {
         let _ = self.exchange.set(exchange);
     }
 
     /// The size from which parts are offered.
-    pub fn lends_from(&self) -> usize {
-        self.from.load(Ordering::Relaxed)
+    pub fn min_size(&self) -> usize {
+        self.min_size.load(Ordering::Relaxed)
     }
 
     /// Sets the size from which parts are offered.
-    pub fn lend_from(&self, bytes: usize) {
-        self.from.store(bytes, Ordering::Relaxed);
+    pub fn set_min_size(&self, bytes: usize) {
+        self.min_size.store(bytes, Ordering::Relaxed);
     }
 
     /// The number of offered parts that have not been pulled.
-    pub fn lent(&self) -> usize {
-        lock(&self.state).lent.len()
+    pub fn offered(&self) -> usize {
+        lock(&self.state).offered.len()
     }
 
     /// Updates `count`, which is read without the lock.
@@ -172,91 +172,91 @@ impl Lending {
     }
 
     /// Offers the block to a process of another host; `None` if the part has to be sent through the agents.
-    pub(crate) fn lend(&self, peer: &Peer, block: &Arc<Block>) -> Option<Loan> {
-        if block.len() < self.lends_from() || self.lends_from() >= UNDECIDED {
+    pub(crate) fn offer(&self, peer: &Peer, block: &Arc<Block>) -> Option<OfferRecord> {
+        if block.len() < self.min_size() || self.min_size() >= UNDECIDED {
             return None;
         }
         let (to, host, exchange) = (peer.uid, peer.link.carried_to()?, self.exchange.get()?);
-        if lock(&self.state).refusing.get(&to).is_some_and(|since| since.elapsed() < REST) {
+        if lock(&self.state).refusing.get(&to).is_some_and(|since| since.elapsed() < REFUSAL_TIMEOUT) {
             return None;
         }
-        let record = exchange.lend(block)?;
+        let record = exchange.offer(block)?;
         let number = number_ahead(1);
         {
             let mut state = lock(&self.state);
-            state.lent.insert(number, Lent { to, host, block: block.clone(), record: record.clone(), stalled: false });
+            state.offered.insert(number, Offer { to, host, block: block.clone(), record: record.clone(), stalled: false });
             self.note(&state);
         }
         // This check comes after the insertion, and `procs_ended` sets the end before it removes offers, so no offer is left over.
         if peer.ended().is_some() {
             self.ended(to);
         }
-        Some(Loan { number, record })
+        Some(OfferRecord { number, record })
     }
 
     /// Holds frames to an agent until other processes of its host have pulled the parts offered before; false if the frames can be sent
     /// now.
-    pub(crate) fn hold_back(&self, via: &Via, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> bool {
+    pub(crate) fn hold(&self, via: &Via, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
             return false;
         }
         let mut state = lock(&self.state);
-        let until = state.lent.last_key_value().map_or(0, |(n, _)| n + 1);
+        let until = state.offered.last_key_value().map_or(0, |(n, _)| n + 1);
         if state.held.get(&via.host).is_none_or(VecDeque::is_empty) && !state.is_behind(via.host, to, until) {
             return false;
         }
         let seen = (Instant::now(), u64::MAX);
-        let held = Held { until, to, via: via.clone(), frames: pieces.concat(), blocks: blocks.to_vec(), first, seen };
+        let held = HeldFrames { until, to, via: via.clone(), frames: pieces.concat(), blocks: blocks.to_vec(), first, seen };
         state.held.entry(via.host).or_default().push_back(held);
         self.note(&state);
         if !std::mem::replace(&mut state.is_watched, true) {
-            self.look_later(via);
+            self.check_later(via);
         }
         true
     }
 
-    /// Sets a timer for `look`.
-    fn look_later(&self, via: &Via) {
+    /// Sets a timer for `check_stalled`.
+    fn check_later(&self, via: &Via) {
         let Some(node) = via.node.upgrade() else { return };
         let via = via.clone();
-        let look = move || {
+        let check_stalled = move || {
             if let Some(node) = via.node.upgrade() {
-                node.lending.look(&via);
+                node.offers.check_stalled(&via);
             }
         };
-        node.poller.later(LOOK, Box::new(look));
+        node.poller.later(STALL_CHECK_INTERVAL, Box::new(check_stalled));
     }
 
     /// Sends frames that wait for a receiver without progress: this receiver is most likely frozen, and its stop may be among the frames.
-    fn look(&self, via: &Via) {
+    fn check_stalled(&self, via: &Via) {
         let Some(exchange) = self.exchange.get() else { return };
         let mut state = lock(&self.state);
         let hosts: Vec<ProcUid> = state.held.keys().copied().collect();
         for host in hosts {
-            let State { lent, held, .. } = &mut *state;
+            let State { offered, held, .. } = &mut *state;
             let Some(first) = held.get_mut(&host).and_then(VecDeque::front_mut) else { continue };
-            let before = lent.range_mut(..first.until).map(|(_, l)| l).filter(|l| l.holds(host, first.to));
-            let before: Vec<&mut Lent> = before.collect();
+            let before = offered.range_mut(..first.until).map(|(_, l)| l).filter(|l| l.holds(host, first.to));
+            let before: Vec<&mut Offer> = before.collect();
             // The number of offers is part of the sum: each completed pull reduces it.
             let moved = before.iter().map(|l| exchange.sent(l.to) << 16).fold(before.len() as u64, u64::wrapping_add);
             if moved != first.seen.1 {
                 first.seen = (Instant::now(), moved);
-            } else if first.seen.0.elapsed() >= STALLED {
+            } else if first.seen.0.elapsed() >= STALL_TIMEOUT {
                 before.into_iter().for_each(|l| l.stalled = true);
             }
             self.flush(&mut state, host);
         }
         state.is_watched = !state.held.is_empty();
         if state.is_watched {
-            self.look_later(via);
+            self.check_later(via);
         }
     }
 
     /// The number of offered parts, and the sum of bytes that their receivers have pulled.
     pub fn progress(&self) -> (usize, u64) {
         let state = lock(&self.state);
-        let sent = |l: &Lent| self.exchange.get().map_or(0, |e| e.sent(l.to));
-        (state.lent.len(), state.lent.values().map(sent).fold(0, u64::wrapping_add))
+        let sent = |l: &Offer| self.exchange.get().map_or(0, |e| e.sent(l.to));
+        (state.offered.len(), state.offered.values().map(sent).fold(0, u64::wrapping_add))
     }
 
     /// Sends the frames that no longer have to wait. The lock is held, which keeps their order.
@@ -273,9 +273,9 @@ impl Lending {
     }
 
     /// Ends the offers in the bulk transport.
-    fn take_back(&self, lent: impl IntoIterator<Item = Lent>) {
+    fn withdraw(&self, offered: impl IntoIterator<Item = Offer>) {
         if let Some(exchange) = self.exchange.get() {
-            lent.into_iter().for_each(|l| exchange.take_back(&l.record));
+            offered.into_iter().for_each(|l| exchange.withdraw(&l.record));
         }
     }
 
@@ -285,65 +285,65 @@ impl Lending {
             return;
         }
         let mut state = lock(&self.state);
-        let numbers: Vec<u64> = state.lent.iter().filter(|(_, l)| l.to == uid).map(|(n, _)| *n).collect();
-        let gone: Vec<Lent> = numbers.iter().filter_map(|n| state.lent.remove(n)).collect();
+        let numbers: Vec<u64> = state.offered.iter().filter(|(_, l)| l.to == uid).map(|(n, _)| *n).collect();
+        let gone: Vec<Offer> = numbers.iter().filter_map(|n| state.offered.remove(n)).collect();
         let host = gone.first().map(|l| l.host);
         if let Some(host) = host {
             self.flush(&mut state, host);
         }
         drop(state);
-        self.take_back(gone);
+        self.withdraw(gone);
     }
 
     /// Takes the report that a part was pulled.
-    fn fetched(&self, by: ProcUid, number: u64) {
+    fn on_pulled(&self, by: ProcUid, number: u64) {
         let mut state = lock(&self.state);
-        if state.lent.get(&number).is_none_or(|l| l.to != by) {
+        if state.offered.get(&number).is_none_or(|l| l.to != by) {
             return;
         }
-        let gone = state.lent.remove(&number);
+        let gone = state.offered.remove(&number);
         if let Some(host) = gone.as_ref().map(|l| l.host) {
             self.flush(&mut state, host);
         }
         drop(state);
-        self.take_back(gone);
+        self.withdraw(gone);
     }
 
     /// Takes the report that a pull failed: the part is sent through the agents.
-    fn refused(&self, node: &Node, by: ProcUid, number: u64, no_way: bool) {
+    fn on_refused(&self, node: &Node, by: ProcUid, number: u64, no_way: bool) {
         let block = {
             let mut state = lock(&self.state);
             if no_way {
                 state.refusing.insert(by, Instant::now());
             }
-            state.lent.get(&number).filter(|l| l.to == by).map(|l| l.block.clone())
+            state.offered.get(&number).filter(|l| l.to == by).map(|l| l.block.clone())
         };
         if let (Some(block), Some(peer)) = (block, node.known_peer(by)) {
             let _ = peer.link.send_behind(&[], &[block], number);
         }
         // The part has been sent, and frames that waited for it are sent behind it.
-        self.fetched(by, number);
+        self.on_pulled(by, number);
     }
 }
 
 impl Node {
     /// Pulls the parts that the frame names in its sender's memory.
-    pub(crate) fn fetch_parts(&self, from: ProcUid, frame: &Frame) {
+    pub(crate) fn pull_parts(&self, from: ProcUid, frame: &Frame) {
         for part in parts_of(frame) {
             if let Part::Lent { number, len, record, .. } = part {
-                self.fetch_part(from, *number, *len, record);
+                self.pull_part(from, *number, *len, record);
             }
         }
     }
 
     /// Pulls one part, or refuses it.
-    fn fetch_part(&self, from: ProcUid, number: u64, len: u64, record: &[u8]) {
+    fn pull_part(&self, from: ProcUid, number: u64, len: u64, record: &[u8]) {
         let refuse = |why| self.part_refused(from, number, why);
-        let Some(exchange) = self.lending.exchange.get() else { return refuse(NotFetched::NoWay) };
-        if len > MOST_BETWEEN_HOSTS {
-            return refuse(NotFetched::Failed);
+        let Some(exchange) = self.offers.exchange.get() else { return refuse(PullError::Unreachable) };
+        if len > MAX_REMOTE_MESSAGE {
+            return refuse(PullError::Failed);
         }
-        let Ok(block) = self.arena.alloc(len as usize).map(Arc::new) else { return refuse(NotFetched::Failed) };
+        let Ok(block) = self.arena.alloc(len as usize).map(Arc::new) else { return refuse(PullError::Failed) };
         let (node, filled) = (Arc::downgrade(&self.arc()), block.clone());
         let done = move |outcome| {
             let Some(node) = node.upgrade() else { return };
@@ -358,19 +358,19 @@ impl Node {
                 Err(why) => node.part_refused(from, number, why),
             }));
         };
-        exchange.fetch(from, record, block, Box::new(done));
+        exchange.pull(from, record, block, Box::new(done));
     }
 
     /// Reports to the sender that a pull failed.
-    fn part_refused(&self, from: ProcUid, number: u64, why: NotFetched) {
-        self.peer(from).send_control(Control::PartRefused { number, no_way: why == NotFetched::NoWay });
+    fn part_refused(&self, from: ProcUid, number: u64, why: PullError) {
+        self.peer(from).send_control(Control::PartRefused { number, no_way: why == PullError::Unreachable });
     }
 
     /// Takes a receiver's report about an offered part; false if the control frame is another one.
-    pub(crate) fn on_loan(&self, from: ProcUid, said: &Control) -> bool {
-        match *said {
-            Control::PartFetched { number } => self.lending.fetched(from, number),
-            Control::PartRefused { number, no_way } => self.lending.refused(self, from, number, no_way),
+    pub(crate) fn on_pull_report(&self, from: ProcUid, report: &Control) -> bool {
+        match *report {
+            Control::PartFetched { number } => self.offers.on_pulled(from, number),
+            Control::PartRefused { number, no_way } => self.offers.on_refused(self, from, number, no_way),
             _ => return false,
         }
         true
@@ -385,7 +385,7 @@ impl Carrier for Via {
     fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), net::LinkDown> {
         if to == self.host
             && let Some(node) = self.node.upgrade()
-            && node.lending.hold_back(self, to, pieces, blocks, first)
+            && node.offers.hold(self, to, pieces, blocks, first)
         {
             return Ok(());
         }

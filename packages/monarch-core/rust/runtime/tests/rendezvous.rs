@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex};
 use hosts::{CLIENT, Cluster, Process, bytes, host_id};
 use net::Block;
 use runtime::SystemEvent;
-use runtime::node::lending::{Exchange, Fetched, NotFetched, UNDECIDED};
+use runtime::node::offers::{Exchange, PullDone, PullError, UNDECIDED};
 use wire::{Control, ProcUid, SlotId};
 
 /// More than the number of parts in this process: numbers begin at 0 and are counted for the whole process.
 const PARTS: u64 = 256;
 /// Parts of this size and more are offered.
-const LENT_FROM: usize = 1 << 20;
+const OFFERED_FROM: usize = 1 << 20;
 
 /// The receiver's action for an offered part.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,18 +24,18 @@ enum Pull {
     Now,
     /// The pull waits for `Memory::go_on`.
     Later,
-    Fails(NotFetched),
+    Fails(PullError),
 }
 
 /// A pull that waits: its record, the receiver's block, and the callback for its end.
-type Paused = (Vec<u8>, Arc<Block>, Fetched);
+type Paused = (Vec<u8>, Arc<Block>, PullDone);
 
 /// The memory of all processes of a test. A record is the number of a block in it.
 #[derive(Default)]
 struct Memory {
     blocks: Mutex<HashMap<u64, Arc<Block>>>,
     /// The number of blocks that have been offered.
-    lent: Mutex<u64>,
+    offered: Mutex<u64>,
     pulls: Mutex<Vec<Pull>>,
     paused: Mutex<Vec<Paused>>,
 }
@@ -45,8 +45,8 @@ impl Memory {
         self.blocks.lock().unwrap().is_empty()
     }
 
-    fn times_lent(&self) -> u64 {
-        *self.lent.lock().unwrap()
+    fn times_offered(&self) -> u64 {
+        *self.offered.lock().unwrap()
     }
 
     /// Sets the actions for the next pulls. Later pulls are carried out at once.
@@ -73,14 +73,14 @@ impl Memory {
 struct Shared(Arc<Memory>);
 
 impl Exchange for Shared {
-    fn lend(&self, block: &Arc<Block>) -> Option<Vec<u8>> {
-        let mut lent = self.0.lent.lock().unwrap();
-        *lent += 1;
-        self.0.blocks.lock().unwrap().insert(*lent, block.clone());
-        Some(lent.to_le_bytes().to_vec())
+    fn offer(&self, block: &Arc<Block>) -> Option<Vec<u8>> {
+        let mut offered = self.0.offered.lock().unwrap();
+        *offered += 1;
+        self.0.blocks.lock().unwrap().insert(*offered, block.clone());
+        Some(offered.to_le_bytes().to_vec())
     }
 
-    fn take_back(&self, record: &[u8]) {
+    fn withdraw(&self, record: &[u8]) {
         let number = u64::from_le_bytes(record.try_into().unwrap());
         assert!(self.0.blocks.lock().unwrap().remove(&number).is_some(), "a block was taken back twice");
     }
@@ -89,7 +89,7 @@ impl Exchange for Shared {
         0
     }
 
-    fn fetch(&self, _from: ProcUid, record: &[u8], block: Arc<Block>, done: Fetched) {
+    fn pull(&self, _from: ProcUid, record: &[u8], block: Arc<Block>, done: PullDone) {
         let mut pulls = self.0.pulls.lock().unwrap();
         match if pulls.is_empty() { Pull::Now } else { pulls.remove(0) } {
             Pull::Now => {
@@ -113,7 +113,7 @@ struct Pair {
 impl Pair {
     fn new() -> Pair {
         let pair = Pair::without_exchange_at_the_receiver();
-        pair.receiver.node.lending.exchange_by(Box::new(Shared(pair.memory.clone())));
+        pair.receiver.node.offers.set_exchange(Box::new(Shared(pair.memory.clone())));
         pair
     }
 
@@ -122,8 +122,8 @@ impl Pair {
         let (memory, sender, receiver) = (Arc::new(Memory::default()), cluster.client.proc(101), cluster.proc(0, 201));
         sender.node.route(receiver.uid(), host_id(0), CLIENT);
         sender.node.route(host_id(0), host_id(0), CLIENT);
-        sender.node.lending.exchange_by(Box::new(Shared(memory.clone())));
-        sender.node.lending.lend_from(LENT_FROM);
+        sender.node.offers.set_exchange(Box::new(Shared(memory.clone())));
+        sender.node.offers.set_min_size(OFFERED_FROM);
         Pair { memory, sender, receiver, cluster }
     }
 
@@ -135,8 +135,8 @@ impl Pair {
         bytes(&self.receiver.actor().next().parts)
     }
 
-    fn lent(&self) -> usize {
-        self.sender.node.lending.lent()
+    fn offered(&self) -> usize {
+        self.sender.node.offers.offered()
     }
 
     /// Waits until the sender has handled all answers of the receiver.
@@ -147,44 +147,44 @@ impl Pair {
 }
 
 fn large(seed: u32) -> Vec<u8> {
-    (0..LENT_FROM as u32 + seed).map(|i| (i.wrapping_mul(seed) >> 7) as u8).collect()
+    (0..OFFERED_FROM as u32 + seed).map(|i| (i.wrapping_mul(seed) >> 7) as u8).collect()
 }
 
 #[test]
-fn pulled_part_is_taken_back() {
+fn offer_of_a_pulled_part_is_withdrawn() {
     let pair = Pair::new();
     pair.send(&large(3));
     assert!(pair.received() == large(3));
     pair.settle();
-    assert_eq!((pair.memory.times_lent(), pair.lent()), (1, 0));
+    assert_eq!((pair.memory.times_offered(), pair.offered()), (1, 0));
     assert!(pair.memory.is_empty());
 }
 
 #[test]
-fn small_parts_are_not_lent() {
+fn small_parts_are_not_offered() {
     let pair = Pair::new();
-    let part = &large(3)[..LENT_FROM - 1];
+    let part = &large(3)[..OFFERED_FROM - 1];
     pair.send(part);
     assert!(pair.received() == part);
-    assert_eq!(pair.memory.times_lent(), 0);
+    assert_eq!(pair.memory.times_offered(), 0);
 }
 
 #[test]
-fn nothing_is_lent_before_that_is_decided() {
+fn nothing_is_offered_before_the_size_is_set() {
     let pair = Pair::new();
-    pair.sender.node.lending.lend_from(UNDECIDED);
+    pair.sender.node.offers.set_min_size(UNDECIDED);
     pair.send(&large(3));
     assert!(pair.received() == large(3));
-    assert_eq!(pair.memory.times_lent(), 0);
+    assert_eq!(pair.memory.times_offered(), 0);
 }
 
 #[test]
-fn nothing_is_lent_on_the_same_host() {
+fn nothing_is_offered_on_the_same_host() {
     let pair = Pair::new();
     let neighbour = pair.cluster.client.proc(102);
     pair.sender.send(neighbour.uid(), SlotId::NONE, &[&large(3)]);
     assert!(bytes(&neighbour.actor().next().parts) == large(3));
-    assert_eq!(pair.memory.times_lent(), 0);
+    assert_eq!(pair.memory.times_offered(), 0);
 }
 
 /// The messages of one sender are handled in order, whichever of them is pulled first.
@@ -216,7 +216,7 @@ fn messages_behind_a_part_wait_for_it() {
 #[test]
 fn part_that_cannot_be_pulled_is_sent() {
     let pair = Pair::new();
-    pair.memory.pulls(&[Pull::Fails(NotFetched::Failed)]);
+    pair.memory.pulls(&[Pull::Fails(PullError::Failed)]);
     pair.send(&large(3));
     assert!(pair.received() == large(3));
     pair.settle();
@@ -224,19 +224,19 @@ fn part_that_cannot_be_pulled_is_sent() {
     // The next part may be pulled.
     pair.send(&large(5));
     assert!(pair.received() == large(5));
-    assert_eq!(pair.memory.times_lent(), 2);
+    assert_eq!(pair.memory.times_offered(), 2);
 }
 
 #[test]
-fn receiver_without_a_connection_is_lent_no_more() {
+fn receiver_without_a_connection_gets_no_further_offer() {
     let pair = Pair::new();
-    pair.memory.pulls(&[Pull::Fails(NotFetched::NoWay)]);
+    pair.memory.pulls(&[Pull::Fails(PullError::Unreachable)]);
     for seed in [3, 5] {
         pair.send(&large(seed));
         assert!(pair.received() == large(seed));
         pair.settle();
     }
-    assert_eq!((pair.memory.times_lent(), pair.lent()), (1, 0));
+    assert_eq!((pair.memory.times_offered(), pair.offered()), (1, 0));
     assert!(pair.memory.is_empty());
 }
 
@@ -248,25 +248,25 @@ fn receiver_without_a_bulk_transport_is_sent_its_parts() {
         assert!(pair.received() == large(seed));
         pair.settle();
     }
-    assert_eq!(pair.memory.times_lent(), 1, "the second part is sent at once");
+    assert_eq!(pair.memory.times_offered(), 1, "the second part is sent at once");
     assert!(pair.memory.is_empty());
 }
 
 #[test]
-fn part_of_an_ended_receiver_is_taken_back() {
+fn offer_to_an_ended_receiver_is_withdrawn() {
     let pair = Pair::new();
     pair.memory.pulls(&[Pull::Later]);
     pair.send(&large(3));
-    assert_eq!(pair.lent(), 1);
+    assert_eq!(pair.offered(), 1);
     pair.cluster.workers[0].agent.kill(pair.receiver.uid());
     pair.sender.end_of(pair.receiver.uid());
-    assert_eq!(pair.lent(), 0);
+    assert_eq!(pair.offered(), 0);
     assert!(pair.memory.is_empty());
 }
 
 /// The answer is about a part that is not offered any more, or that was offered to another process.
 #[test]
-fn stale_and_foreign_answers_take_nothing_back() {
+fn stale_and_foreign_answers_withdraw_nothing() {
     let pair = Pair::new();
     let stranger = pair.cluster.proc(0, 202);
     pair.memory.pulls(&[Pull::Later]);
@@ -280,11 +280,11 @@ fn stale_and_foreign_answers_take_nothing_back() {
         stranger.node.peer(pair.sender.uid()).send_control(Control::PartRefused { number, no_way: false });
     }
     pair.sender.settle(&stranger);
-    assert_eq!(pair.lent(), 1);
+    assert_eq!(pair.offered(), 1);
     pair.memory.go_on();
     assert!(pair.received() == large(3));
     pair.settle();
-    assert_eq!(pair.lent(), 0);
+    assert_eq!(pair.offered(), 0);
     // The same answer again, after the one that counted.
     (0..PARTS).for_each(|number| pair.receiver.node.peer(pair.sender.uid()).send_control(Control::PartFetched { number }));
     pair.settle();
@@ -295,7 +295,7 @@ fn stale_and_foreign_answers_take_nothing_back() {
 
 /// A stop must not overtake the frames sent before it: it waits for the parts that other processes of that host have not pulled.
 #[test]
-fn frame_to_an_agent_waits_for_lent_parts() {
+fn frame_to_an_agent_waits_for_offered_parts() {
     let pair = Pair::new();
     pair.memory.pulls(&[Pull::Later]);
     pair.send(&large(3));
@@ -304,7 +304,7 @@ fn frame_to_an_agent_waits_for_lent_parts() {
     while pair.memory.paused.lock().unwrap().is_empty() {
         pair.receiver.settle(&pair.cluster.client.process);
     }
-    assert_eq!(pair.sender.node.lending.progress(), (1, 0));
+    assert_eq!(pair.sender.node.offers.progress(), (1, 0));
     let is_stop = |e: &SystemEvent| matches!(e, SystemEvent::StopProc { .. });
     assert!(!pair.receiver.settle(&pair.cluster.client.process).iter().any(is_stop));
     pair.memory.go_on();
@@ -327,6 +327,6 @@ fn frame_to_an_agent_goes_on_when_the_receiver_ends() {
 #[test]
 fn threshold_of_a_new_process_is_undecided() {
     let pair = Pair::new();
-    assert_eq!(pair.receiver.node.lending.lends_from(), UNDECIDED);
-    assert_eq!(pair.sender.node.lending.progress(), (0, 0));
+    assert_eq!(pair.receiver.node.offers.min_size(), UNDECIDED);
+    assert_eq!(pair.sender.node.offers.progress(), (0, 0));
 }
