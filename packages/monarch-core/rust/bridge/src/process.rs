@@ -305,8 +305,8 @@ impl Process {
     }
 
     /// Accepts processes of the same user that this agent has not started.
-    fn open_door(&self) -> PyResult<()> {
-        self.node.agent().map_or(Ok(()), |a| a.open_door()).map_err(failed)
+    fn open_control_socket(&self) -> PyResult<()> {
+        self.node.agent().map_or(Ok(()), |a| a.open_control_socket()).map_err(failed)
     }
 
     /// Makes processes of another client's job reachable; `places` has the host of each process.
@@ -318,9 +318,9 @@ impl Process {
     }
 
     /// Stops the procs of this agent that external processes have spawned.
-    fn stop_procs_of_guests(&self, grace: f64, reason: &str) {
+    fn stop_external_procs(&self, grace: f64, reason: &str) {
         if let Some(agent) = self.node.agent() {
-            agent.stop_procs_of_guests(Duration::from_secs_f64(grace), reason);
+            agent.stop_external_procs(Duration::from_secs_f64(grace), reason);
         }
     }
 

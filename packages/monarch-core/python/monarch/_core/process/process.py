@@ -131,7 +131,7 @@ class LocalProcess:
     def share(self) -> None:
         """Prepares for a handle that is pickled outside a message: the process that unpickles it must find the client of the job."""
         if self.is_client:
-            self.native.open_door()
+            self.native.open_control_socket()
         elif not self.is_shared:
             cell = self.native.cell(FIRST_ERROR, 1, [self.job])
             self.native.request(self.job, OPEN_DOOR, b"", cell.slot)

@@ -168,7 +168,7 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
     elsewhere = native.cell(GATHER, len(left), left) if process.hosts is not None and left else None
     for uid in procs:
         native.stop_proc(uid, whole + _KILL_DELAY, text)
-    native.stop_procs_of_guests(whole + _KILL_DELAY, text)
+    native.stop_external_procs(whole + _KILL_DELAY, text)
     for future in stopping:
         try:
             future.get(timeout=max(0.0, end - time.monotonic()))

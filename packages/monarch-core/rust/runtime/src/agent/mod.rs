@@ -110,7 +110,7 @@ pub(crate) struct Proc {
 pub(crate) struct State {
     pub procs: HashMap<ProcUid, Proc>,
     /// The external processes, and their pids.
-    pub(crate) guests: HashMap<ProcUid, u32>,
+    pub(crate) external_processes: HashMap<ProcUid, u32>,
     /// For each process, the processes with which it has a link or has exchanged frames. Each of them is notified of the other one's end.
     pub(crate) linked: HashMap<ProcUid, HashSet<ProcUid>>,
     /// The processes that have requested a link to a proc which is not known here yet, by that proc.
@@ -140,7 +140,7 @@ pub struct Agent {
     pub(crate) state: Mutex<State>,
     /// Is notified whenever a proc has ended or started, for `wait_quiet`.
     quiet: Condvar,
-    door: Mutex<Option<crate::node::guest::Door>>,
+    control_socket: Mutex<Option<crate::node::external_process::ControlSocketListener>>,
     pub(crate) census: Census,
     pub(crate) born: Instant,
     /// The descriptors to which the lines of procs are written: their stdout and their stderr.
@@ -163,7 +163,7 @@ impl Agent {
             log_dir: Mutex::default(),
             state: Mutex::default(),
             quiet: Condvar::new(),
-            door: Mutex::new(None),
+            control_socket: Mutex::new(None),
             census: Census::default(),
             born: Instant::now(),
             consoles,
@@ -191,7 +191,7 @@ impl Agent {
             node.poller.spawn(Box::new(move || {
                 drop(me.with_zygote(|_| ()));
                 // The control socket serves inspections and external processes. Without it, everything else works.
-                drop(me.open_door());
+                drop(me.open_control_socket());
                 me.watch();
             }));
         }
@@ -253,11 +253,11 @@ impl Agent {
     }
 
     /// Opens the control socket, for processes of the same user that this agent has not started.
-    pub fn open_door(&self) -> io::Result<()> {
+    pub fn open_control_socket(&self) -> io::Result<()> {
         let node = self.node.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        let mut open = lock(&self.door);
+        let mut open = lock(&self.control_socket);
         if open.is_none() {
-            *open = Some(crate::node::guest::Door::open(&node)?);
+            *open = Some(crate::node::external_process::ControlSocketListener::open(&node)?);
         }
         Ok(())
     }
@@ -381,7 +381,7 @@ impl Agent {
             p.is_in(cgroup);
             true
         });
-        if is_proc { self.record_proc(from) } else { self.admit_guest(from, pid) }
+        if is_proc { self.record_proc(from) } else { self.admit_external(from, pid) }
     }
 
     fn owner_lives(&self, owner: ProcUid) -> io::Result<()> {
@@ -525,7 +525,7 @@ impl Agent {
         {
             let mut state = lock(&self.state);
             for (uid, end, owner) in &ends {
-                state.guests.remove(uid);
+                state.external_processes.remove(uid);
                 let mut tell = state.linked.remove(uid).unwrap_or_default();
                 tell.extend(state.awaited.remove(uid).unwrap_or_default());
                 tell.extend(state.watched.remove(uid).unwrap_or_default());
@@ -592,7 +592,7 @@ impl Agent {
         if let Some(z) = zygote {
             z.end();
         }
-        drop(lock(&self.door).take());
+        drop(lock(&self.control_socket).take());
         self.recordings.close();
         self.output.flush(bound, true);
     }

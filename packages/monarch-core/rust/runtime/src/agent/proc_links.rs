@@ -26,7 +26,7 @@ impl Agent {
             node.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, ended.end.clone())] });
             return;
         }
-        if !state.procs.contains_key(&target) && !state.guests.contains_key(&target) {
+        if !state.procs.contains_key(&target) && !state.external_processes.contains_key(&target) {
             state.awaited.entry(target).or_default().push(from);
             return;
         }
@@ -63,7 +63,7 @@ impl Agent {
 
     /// Handles the end of a proc's link. Usually the zygote reports the exit status of the process at once.
     pub fn link_down(&self, uid: ProcUid) {
-        self.guest_ended(uid);
+        self.external_ended(uid);
         let Some(node) = self.node() else { return };
         if lock(&self.state).procs.contains_key(&uid) {
             self.look_for_exit(uid);

@@ -20,7 +20,7 @@ impl Agent {
         }
         let local = {
             let state = lock(&self.state);
-            state.procs.get(&asks).map(|p| p.here).or_else(|| state.guests.contains_key(&asks).then_some(node.uid))
+            state.procs.get(&asks).map(|p| p.here).or_else(|| state.external_processes.contains_key(&asks).then_some(node.uid))
         };
         local.or_else(|| node.routes.place(asks).map(|p| p.here))
     }
@@ -28,8 +28,8 @@ impl Agent {
     /// True if the process is in the job in which this host has the id `here`, or is a service that answers this job.
     pub(crate) fn is_in_job(&self, proc: ProcUid, here: ProcUid) -> bool {
         let state = lock(&self.state);
-        let is_guest = || self.node().is_some_and(|node| node.uid == here) && state.guests.contains_key(&proc);
-        state.procs.get(&proc).map_or_else(is_guest, |p| p.here == here || p.serves.contains(&here))
+        let is_external = || self.node().is_some_and(|node| node.uid == here) && state.external_processes.contains_key(&proc);
+        state.procs.get(&proc).map_or_else(is_external, |p| p.here == here || p.serves.contains(&here))
     }
 
     /// True if the proc is in the table, or may be among the spawn requests that are not handled yet.
@@ -130,7 +130,9 @@ impl Agent {
             for uid in gone {
                 told.extend(state.linked.remove(&uid).unwrap_or_default());
             }
-            let here = |uid: &ProcUid| state.procs.get(uid).map(|p| p.here).or_else(|| state.guests.contains_key(uid).then_some(node.uid));
+            let here = |uid: &ProcUid| {
+                state.procs.get(uid).map(|p| p.here).or_else(|| state.external_processes.contains_key(uid).then_some(node.uid))
+            };
             told.retain(|uid| here(uid).is_some_and(|here| Some(here) != except));
             told
         };

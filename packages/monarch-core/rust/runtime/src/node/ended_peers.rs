@@ -100,11 +100,11 @@ impl Node {
             return;
         }
         self.routes.forget(&drained);
-        let mut foreign = self.foreign.write().unwrap_or_else(PoisonError::into_inner);
+        let mut other_clients = self.other_clients.write().unwrap_or_else(PoisonError::into_inner);
         for uid in &drained {
-            foreign.remove(uid);
+            other_clients.remove(uid);
         }
-        drop(foreign);
+        drop(other_clients);
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<_> = drained.iter().filter_map(|uid| peers.remove(uid)).collect();
         drop(peers);

@@ -9,7 +9,7 @@ use wire::{Control, Frame, Route, Status};
 use crate::agent::console::{LINES, UNSHOWN};
 use crate::node::Node;
 use crate::node::caster::BY_TREE;
-use crate::node::guest::CLIENT_ENDED;
+use crate::node::external_process::CLIENT_ENDED;
 use crate::node::routes::Place;
 use crate::node::system::SystemEvent;
 
@@ -71,7 +71,7 @@ impl Node {
                 }
             }
             Control::BulkStream { number, peer, host, here, serves, dialled, keys }
-                if link.peer == self.agent_uid || self.is_foreign_agent(link.peer) =>
+                if link.peer == self.agent_uid || self.is_other_client(link.peer) =>
             {
                 self.on_bulk_stream(number, (peer, Place { host, here }), (serves, dialled), &keys, fds.pop_front().flatten())
             }
@@ -99,10 +99,10 @@ impl Node {
     fn on_down(&self, link: &Arc<Link>) {
         let (sent, received) = link.traffic();
         events::link_down(link.peer.0, sent, received);
-        if self.is_foreign_agent(link.peer) {
+        if self.is_other_client(link.peer) {
             // A loss that is being reported closes the link itself.
             if self.known_peer(link.peer).is_some_and(|p| p.ended().is_none()) {
-                self.foreign_agent_lost(link.peer, CLIENT_ENDED);
+                self.other_client_lost(link.peer, CLIENT_ENDED);
             }
         }
         if let Some(agent) = self.agent() {

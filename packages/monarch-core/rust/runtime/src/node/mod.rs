@@ -18,7 +18,7 @@
 //! | `proc_tombstones` | tombstones of processes |
 //! | `actor_tombstones` | tombstones of actors |
 //! | `routes` | the host of each remote process |
-//! | `guest` | external processes: of the same user, and not started by this agent |
+//! | `external_process` | external processes: of the same user, and not started by this agent |
 //! | `bulk_pipes` | bulk streams made of messages, where no connection can be opened |
 //! | `bulk_streams` | bulk streams between processes of different hosts, opened by their agents |
 //! | `inspection` | the state of one process, for `monarch ps` and `monarch stack` |
@@ -35,7 +35,7 @@ pub mod cell;
 pub mod credit;
 mod delivery;
 mod ended_peers;
-pub mod guest;
+pub mod external_process;
 mod incoming;
 mod incomplete;
 pub mod inspection;
@@ -114,7 +114,7 @@ pub struct Node {
     pub routes: Routes,
     gateway: OnceLock<Arc<Gateway>>,
     /// The procs of other clients' hosts, each with its client; such a client is mapped to itself.
-    pub(crate) foreign: RwLock<HashMap<ProcUid, ProcUid>>,
+    pub(crate) other_clients: RwLock<HashMap<ProcUid, ProcUid>>,
     /// The tombstones of processes.
     pub(crate) proc_tombstones: RwLock<ProcTombstones>,
     /// The mailboxes of the actors and ports of this process.
@@ -168,7 +168,7 @@ impl Node {
             caster: Caster::new(uid),
             routes: Routes::default(),
             gateway: OnceLock::new(),
-            foreign: RwLock::default(),
+            other_clients: RwLock::default(),
             proc_tombstones: RwLock::default(),
             mailboxes: RwLock::default(),
             actor_tombstones: RwLock::default(),
@@ -238,7 +238,7 @@ impl Node {
         if uid == self.uid || uid == self.agent_uid || self.end_of(uid).is_some() || self.routes.is_host(uid) {
             return true;
         }
-        if self.routes.place(uid).is_some() || self.foreign.read().unwrap_or_else(PoisonError::into_inner).contains_key(&uid) {
+        if self.routes.place(uid).is_some() || self.other_clients.read().unwrap_or_else(PoisonError::into_inner).contains_key(&uid) {
             return true;
         }
         if self.gateway().is_some_and(|g| g.jobs().iter().any(|job| job.id == uid || job.host(uid).is_some())) {
@@ -282,10 +282,10 @@ impl Node {
         if peer.link.is_carried() {
             return peer;
         }
-        let foreign = self.foreign.read().unwrap_or_else(PoisonError::into_inner).get(&uid).copied();
-        if let (true, Some(agent)) = (fresh && foreign != Some(uid), foreign) {
+        let client = self.other_clients.read().unwrap_or_else(PoisonError::into_inner).get(&uid).copied();
+        if let (true, Some(agent)) = (fresh && client != Some(uid), client) {
             self.peer_unlinked(agent).0.send_control(Control::Connect { target: uid });
-        } else if fresh && foreign.is_none() && uid != self.uid && uid != self.agent_uid && self.uid != self.agent_uid {
+        } else if fresh && client.is_none() && uid != self.uid && uid != self.agent_uid && self.uid != self.agent_uid {
             self.to_agent(Control::Connect { target: uid });
         }
         peer
@@ -301,18 +301,18 @@ impl Node {
 
     /// Sends to the agent through which this process reaches the hosts of a job. `here` is this host's uid in that job.
     pub(crate) fn to_agent_beside(&self, here: ProcUid, c: Control) {
-        if self.is_foreign_agent(here) { self.peer_unlinked(here).0.send_control(c) } else { self.to_agent(c) }
+        if self.is_other_client(here) { self.peer_unlinked(here).0.send_control(c) } else { self.to_agent(c) }
     }
 
     /// The host of a process, or 0 if this process does not know it.
     pub fn host_of(&self, uid: ProcUid) -> ProcUid {
-        let foreign = || self.foreign.read().unwrap_or_else(PoisonError::into_inner).get(&uid).copied();
-        self.routes.place(uid).map(|p| p.host).or_else(foreign).unwrap_or(ProcUid(0))
+        let client = || self.other_clients.read().unwrap_or_else(PoisonError::into_inner).get(&uid).copied();
+        self.routes.place(uid).map(|p| p.host).or_else(client).unwrap_or(ProcUid(0))
     }
 
     /// Sends to the agent of a host.
     pub fn to_agent_of(&self, host: ProcUid, c: Control) {
-        if self.routes.place(host).is_some() || self.is_foreign_agent(host) {
+        if self.routes.place(host).is_some() || self.is_other_client(host) {
             self.peer(host).send_control(c);
         } else {
             self.to_agent(c);

@@ -15,7 +15,7 @@ use wire::{Frame, ProcUid, Route, part_fragment};
 
 use crate::gateway::{Via, host_end};
 use crate::node::Node;
-use crate::node::guest::{CLIENT_ENDED, client_end};
+use crate::node::external_process::{CLIENT_ENDED, client_end};
 use crate::node::peer::Peer;
 use crate::node::proc_tombstones::Ended;
 
@@ -149,7 +149,7 @@ impl Node {
 
     /// Takes a routed frame that arrived on a link, to or from another host.
     pub(crate) fn on_carried(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
-        let is_brought = self.agent().is_none() || head.to_host == link.peer && self.is_foreign_agent(link.peer);
+        let is_brought = self.agent().is_none() || head.to_host == link.peer && self.is_other_client(link.peer);
         match self.gateway() {
             None if !is_brought => {}
             Some(gateway) if !is_brought => match part_fragment::read_part(body) {
@@ -216,10 +216,10 @@ impl Node {
 
     /// The carrier of frames to that place.
     pub(crate) fn via(&self, place: Place) -> Arc<Via> {
-        let is_foreign = self.is_foreign_agent(place.here);
+        let by_other_client = self.is_other_client(place.here);
         // An agent has another uid in each job; a client and a proc have one uid. An external process keeps its own in the jobs of others.
-        let from = if self.agent().is_some() && !is_foreign { place.here } else { self.uid };
-        let agent = if is_foreign { Some(place.here) } else { self.agent().is_none().then_some(self.agent_uid) };
+        let from = if self.agent().is_some() && !by_other_client { place.here } else { self.uid };
+        let agent = if by_other_client { Some(place.here) } else { self.agent().is_none().then_some(self.agent_uid) };
         Arc::new(Via { node: Arc::downgrade(&self.arc()), host: place.host, here: place.here, from, agent })
     }
 
@@ -246,10 +246,10 @@ impl Node {
     /// Adds the hosts and procs that are reached through a client that has ended.
     fn expand_client(&self, uid: ProcUid, end: ProcEnd) -> Vec<(ProcUid, ProcEnd)> {
         let mut all = vec![];
-        if self.is_foreign_agent(uid) {
+        if self.is_other_client(uid) {
             let why = if let ExitReason::ClientLost(why) = &end.reason { why } else { CLIENT_ENDED };
             let lost = client_end(0, why);
-            let procs = self.foreign_procs(uid).into_iter().filter(|proc| *proc != uid);
+            let procs = self.procs_of_client(uid).into_iter().filter(|proc| *proc != uid);
             all.extend(self.routes.beside(uid).into_iter().chain(procs).map(|gone| (gone, lost.clone())));
         }
         all.push((uid, end));

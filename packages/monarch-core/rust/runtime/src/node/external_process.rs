@@ -34,7 +34,7 @@ const BATCH: usize = 8;
 /// The reason of the loss when a client or an external process has ended.
 pub(crate) const CLIENT_ENDED: &str = "it has ended";
 /// The reason why processes of a client that is reached through hosts cannot be reached.
-const NOT_BEHIND: &str = "it is reached by way of another client, and its own procs and hosts are not";
+const NOT_REACHABLE: &str = "it is reached by way of another client, and its own procs and hosts are not";
 
 /// The prefix of the names of agents' control sockets.
 const PREFIX: &str = "monarch-";
@@ -79,32 +79,32 @@ pub fn pid(agent: ProcUid) -> io::Result<i32> {
 }
 
 /// The control socket of an agent, which accepts external processes. It is closed when it is dropped.
-pub struct Door {
+pub struct ControlSocketListener {
     accepting: Arc<Accepting>,
     poller: Arc<Poller>,
     token: u64,
 }
 
-impl Door {
+impl ControlSocketListener {
     /// Opens the control socket of an agent.
-    pub fn open(node: &Arc<Node>) -> io::Result<Door> {
+    pub fn open(node: &Arc<Node>) -> io::Result<ControlSocketListener> {
         control_socket::sweep();
         let socket = ControlSocket::listen(&name(node.uid), Kind::Stream)?;
         let (fd, token) = (socket.as_raw_fd(), node.poller.stranger_token());
         let accepting = Arc::new(Accepting { socket, node: Arc::downgrade(node), half_open: Arc::default() });
         node.poller.add(token, fd, accepting.clone())?;
-        Ok(Door { accepting, poller: node.poller.clone(), token })
+        Ok(ControlSocketListener { accepting, poller: node.poller.clone(), token })
     }
 }
 
-impl Drop for Door {
+impl Drop for ControlSocketListener {
     fn drop(&mut self) {
         self.poller.remove(self.token, self.accepting.socket.as_raw_fd());
     }
 }
 
 /// The connections that have not sent their greeting, oldest first.
-type HalfOpen = Mutex<VecDeque<Arc<Guest>>>;
+type HalfOpen = Mutex<VecDeque<Arc<ExternalProcess>>>;
 
 /// The listening socket of a control socket, as a source of the poller.
 struct Accepting {
@@ -123,25 +123,25 @@ impl Accepting {
         let Some(node) = self.node.upgrade() else { return Ok(()) };
         let (fd, token) = (stream.as_raw_fd(), node.poller.stranger_token());
         let state = Mutex::new(Some((stream, Vec::with_capacity(GREETING))));
-        let guest = Arc::new(Guest { state, token, node: self.node.clone(), half_open: self.half_open.clone() });
-        node.poller.add(token, fd, guest.clone())?;
+        let process = Arc::new(ExternalProcess { state, token, node: self.node.clone(), half_open: self.half_open.clone() });
+        node.poller.add(token, fd, process.clone())?;
         let oldest = {
             let mut half_open = lock(&self.half_open);
-            half_open.push_back(guest.clone());
+            half_open.push_back(process.clone());
             if half_open.len() > HALF_OPEN { half_open.pop_front() } else { None }
         };
         if let Some(oldest) = oldest {
             oldest.give_up();
         }
-        let late = Arc::downgrade(&guest);
+        let late = Arc::downgrade(&process);
         let task = move || {
-            if let Some(guest) = late.upgrade() {
-                guest.give_up();
+            if let Some(process) = late.upgrade() {
+                process.give_up();
             }
         };
         node.poller.later(GREETING_TIMEOUT, Box::new(task));
         // Usually the greeting has arrived with the connection.
-        guest.ready(0);
+        process.ready(0);
         Ok(())
     }
 }
@@ -154,7 +154,7 @@ impl Source for Accepting {
                 Ok(fd) => drop(self.admit(fd.into())),
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
                     // Without free descriptors the listener would stay ready for ever.
-                    lock(&self.half_open).drain(..).collect::<Vec<_>>().iter().for_each(|guest| guest.give_up());
+                    lock(&self.half_open).drain(..).collect::<Vec<_>>().iter().for_each(|process| process.give_up());
                     return;
                 }
                 Err(_) => return,
@@ -164,14 +164,14 @@ impl Source for Accepting {
 }
 
 /// An external process that has not sent its greeting yet.
-struct Guest {
+struct ExternalProcess {
     state: Mutex<Option<(UnixStream, Vec<u8>)>>,
     token: u64,
     node: Weak<Node>,
     half_open: Arc<HalfOpen>,
 }
 
-impl Guest {
+impl ExternalProcess {
     /// Removes the process from the poller and from the list of half-open connections.
     fn leave(&self) -> Option<(UnixStream, Vec<u8>)> {
         let taken = lock(&self.state).take();
@@ -205,7 +205,7 @@ impl Guest {
     }
 }
 
-impl Source for Guest {
+impl Source for ExternalProcess {
     fn ready(&self, _events: u32) {
         if !self.read() {
             return;
@@ -223,26 +223,26 @@ impl Node {
     /// Makes processes of another client's job reachable; `places` has the host of each process. This process becomes an external process
     /// of that client: procs of the client's own host get links to it, and the client forwards frames to and from its other hosts.
     pub fn join(&self, client: ProcUid, places: &[(ProcUid, ProcUid)]) {
-        if !self.is_foreign_agent(client) && self.peer_unlinked(client).0.link.is_carried() {
+        if !self.is_other_client(client) && self.peer_unlinked(client).0.link.is_carried() {
             // That client takes part in the job of this process, which reaches it through other hosts. Nothing else of that client's own
             // job is reachable.
-            let end = client_end(0, NOT_BEHIND);
+            let end = client_end(0, NOT_REACHABLE);
             return self.procs_ended(places.iter().filter(|(proc, _)| *proc != client).map(|(proc, _)| (*proc, end.clone())).collect());
         }
-        let joined = if self.is_foreign_agent(client) { Ok(()) } else { self.join_client(client) };
+        let joined = if self.is_other_client(client) { Ok(()) } else { self.join_client(client) };
         {
-            let mut foreign = self.foreign.write().unwrap_or_else(PoisonError::into_inner);
+            let mut other_clients = self.other_clients.write().unwrap_or_else(PoisonError::into_inner);
             let own = places.iter().filter(|(proc, host)| *host == client && *proc != client);
-            foreign.extend(own.map(|(proc, _)| (*proc, client)));
+            other_clients.extend(own.map(|(proc, _)| (*proc, client)));
         }
         for (proc, host) in places.iter().filter(|(_, host)| *host != client) {
             self.route(*host, *host, client);
             self.route(*proc, *host, client);
         }
         match joined {
-            Err(why) => self.foreign_agent_lost(client, &why),
+            Err(why) => self.other_client_lost(client, &why),
             // The client may have ended meanwhile; then the processes that were added above end with it.
-            Ok(()) if self.end_of(client).is_some() => self.foreign_agent_lost(client, CLIENT_ENDED),
+            Ok(()) if self.end_of(client).is_some() => self.other_client_lost(client, CLIENT_ENDED),
             Ok(()) => {}
         }
     }
@@ -250,7 +250,7 @@ impl Node {
     /// Connects to a client. A client that has connected to this process already has a link to it.
     fn join_client(&self, client: ProcUid) -> Result<(), String> {
         let peer = self.peer_unlinked(client).0;
-        self.foreign.write().unwrap_or_else(PoisonError::into_inner).insert(client, client);
+        self.other_clients.write().unwrap_or_else(PoisonError::into_inner).insert(client, client);
         if !peer.link.is_attached() {
             let link = dial(client, self.uid).and_then(|fd| peer.link.attach(fd));
             link.map_err(|e| format!("no client of this user answers for it on this machine: {e}"))?;
@@ -260,19 +260,19 @@ impl Node {
     }
 
     /// Takes the end of the client whose external process this one is: all processes that are reached through that client end too.
-    pub(crate) fn foreign_agent_lost(&self, client: ProcUid, why: &str) {
+    pub(crate) fn other_client_lost(&self, client: ProcUid, why: &str) {
         self.procs_ended(vec![(client, client_end(0, why))]);
     }
 
     /// The processes that are reached through a client.
-    pub(crate) fn foreign_procs(&self, client: ProcUid) -> Vec<ProcUid> {
-        let foreign = self.foreign.read().unwrap_or_else(PoisonError::into_inner);
-        foreign.iter().filter(|(_, c)| **c == client).map(|(proc, _)| *proc).collect()
+    pub(crate) fn procs_of_client(&self, client: ProcUid) -> Vec<ProcUid> {
+        let other_clients = self.other_clients.read().unwrap_or_else(PoisonError::into_inner);
+        other_clients.iter().filter(|(_, c)| **c == client).map(|(proc, _)| *proc).collect()
     }
 
     /// True if this process is an external process of that client.
-    pub(crate) fn is_foreign_agent(&self, uid: ProcUid) -> bool {
-        self.foreign.read().unwrap_or_else(PoisonError::into_inner).get(&uid) == Some(&uid)
+    pub(crate) fn is_other_client(&self, uid: ProcUid) -> bool {
+        self.other_clients.read().unwrap_or_else(PoisonError::into_inner).get(&uid) == Some(&uid)
     }
 }
 
@@ -284,27 +284,27 @@ pub(crate) fn client_end(pid: u32, why: &str) -> ProcEnd {
 
 impl Agent {
     /// Accepts an external process into this client's job: it may address all processes of the job, and spawn.
-    pub(crate) fn admit_guest(&self, uid: ProcUid, pid: u32) {
+    pub(crate) fn admit_external(&self, uid: ProcUid, pid: u32) {
         let Some(node) = self.node() else { return };
         let mut state = lock(&self.state);
         // The process must have a link of its own, and not be reached through another host.
         if node.end_of(uid).is_none() && node.known_peer(uid).is_some_and(|p| p.link.is_attached()) {
-            state.guests.insert(uid, pid);
+            state.external_processes.insert(uid, pid);
         }
     }
 
     /// Takes the end of an external process's link, which is the end of the process: what it has spawned ends too.
-    pub(crate) fn guest_ended(&self, uid: ProcUid) {
+    pub(crate) fn external_ended(&self, uid: ProcUid) {
         let Some(node) = self.node() else { return };
-        let Some(pid) = lock(&self.state).guests.get(&uid).copied() else { return };
+        let Some(pid) = lock(&self.state).external_processes.get(&uid).copied() else { return };
         self.ended(vec![(uid, client_end(pid, CLIENT_ENDED), node.uid)]);
     }
 
     /// Stops the procs that external processes have spawned.
-    pub fn stop_procs_of_guests(&self, grace: Duration, reason: &str) {
+    pub fn stop_external_procs(&self, grace: Duration, reason: &str) {
         let theirs: Vec<ProcUid> = {
             let state = lock(&self.state);
-            state.procs.iter().filter(|(_, p)| state.guests.contains_key(&p.owner)).map(|(uid, _)| *uid).collect()
+            state.procs.iter().filter(|(_, p)| state.external_processes.contains_key(&p.owner)).map(|(uid, _)| *uid).collect()
         };
         theirs.into_iter().for_each(|uid| self.stop_proc(uid, grace, reason));
     }
