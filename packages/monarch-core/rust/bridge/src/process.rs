@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use runtime::agent::AgentOptions;
-use runtime::agent::census::Asker;
+use runtime::agent::process_table::Requester;
 use runtime::node::offers::{NEVER, UNDECIDED};
 use runtime::node::peer::Head;
 use runtime::node::routes::Place;
@@ -340,7 +340,7 @@ impl Process {
 
     /// Lets a proc of this agent serve the job of `asker` too. Returns the job; `None` if the asker or the proc has ended.
     fn serve(&self, proc: u64, asker: u64) -> Option<u64> {
-        self.node.agent()?.serve(ProcUid(proc), ProcUid(asker)).map(|job| job.0)
+        self.node.agent()?.add_served_job(ProcUid(proc), ProcUid(asker)).map(|job| job.0)
     }
 
     /// Admits a job whose processes may have handles to memory of this process, which serves their requests.
@@ -349,8 +349,8 @@ impl Process {
     }
 
     /// In an agent: the uid of this host in the job that `asker` belongs to and in which another host has the uid `host`.
-    fn here_beside(&self, host: u64, asker: u64) -> Option<u64> {
-        self.node.agent()?.here_beside(ProcUid(host), ProcUid(asker)).map(|here| here.0)
+    fn own_id_beside(&self, host: u64, asker: u64) -> Option<u64> {
+        self.node.agent()?.own_id_beside(ProcUid(host), ProcUid(asker)).map(|here| here.0)
     }
 
     /// In an agent: the uid of this host in the job of that process.
@@ -380,9 +380,9 @@ impl Process {
     }
 
     /// Waits until this agent has no procs; false if some are left after `bound` seconds.
-    fn wait_quiet(&self, py: Python<'_>, bound: f64) -> bool {
+    fn wait_idle(&self, py: Python<'_>, bound: f64) -> bool {
         let Some(a) = self.node.agent() else { return true };
-        gil::blocking(py, || a.wait_quiet(Duration::from_secs_f64(bound)))
+        gil::blocking(py, || a.wait_idle(Duration::from_secs_f64(bound)))
     }
 
     /// Kills a proc of this agent.
@@ -548,7 +548,7 @@ impl Process {
     fn inspect(&self, what: u8) -> PyResult<CallCell> {
         let inner = self.node.new_cell(Mode::Gather, 1, Arc::default());
         match self.node.agent() {
-            Some(a) => a.inspect_all(Asker::Here(inner.slot), what),
+            Some(a) => a.inspect_all(Requester::Local(inner.slot), what),
             None => return Err(PyOSError::new_err("this process has no procs of its own")),
         }
         Ok(CallCell::new(&self.node, inner))

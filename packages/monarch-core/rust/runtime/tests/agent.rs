@@ -264,8 +264,8 @@ fn proc_whose_link_ends_is_killed() {
 fn wait_for_quiet_ends_with_the_last_proc() {
     let host = Host::start(1);
     let proc = host.proc(101);
-    assert!(!host.agent.wait_quiet(Duration::ZERO));
+    assert!(!host.agent.wait_idle(Duration::ZERO));
     host.agent.kill(proc.uid());
     host.process.end_of(proc.uid());
-    assert!(host.agent.wait_quiet(Duration::from_secs(30)));
+    assert!(host.agent.wait_idle(Duration::from_secs(30)));
 }

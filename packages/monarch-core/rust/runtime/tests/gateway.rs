@@ -174,7 +174,7 @@ fn process_that_outlived_its_host_is_reached_again() {
     let service = cluster.workers[0].proc(201);
     let client = &cluster.client.process;
     let serve = |host: ProcUid| {
-        assert_eq!(cluster.workers[0].agent.serve(service.uid(), CLIENT), Some(CLIENT));
+        assert_eq!(cluster.workers[0].agent.add_served_job(service.uid(), CLIENT), Some(CLIENT));
         client.node.route(service.uid(), host, CLIENT);
         service.node.route(CLIENT, CLIENT, host);
     };

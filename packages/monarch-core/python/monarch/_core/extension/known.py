@@ -59,7 +59,7 @@ def handle_beside(process: LocalProcess, sender: int, slot: int, body: bytes) ->
     """In an agent, on its housekeeping thread: answers a service with the id of this host in the job in which another host has the given
     id.
     """
-    here = process.native.here_beside(int.from_bytes(body, "little"), sender) or 0
+    here = process.native.own_id_beside(int.from_bytes(body, "little"), sender) or 0
     process.native.reply(sender, slot, 0, OK, here.to_bytes(8, "little"))
 
 

@@ -174,11 +174,11 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
             future.get(timeout=max(0.0, end - time.monotonic()))
         except Exception as e:  # the owner, which is this process, has the failure
             del e
-    while not (quiet := native.wait_quiet(_LOOK_EVERY)):
+    while not (quiet := native.wait_idle(_LOOK_EVERY)):
         if was_interrupted() or time.monotonic() > end:
             for uid, _ in native.alive_procs():
                 native.kill_proc(uid)
-            quiet = native.wait_quiet(_KILL_TIMEOUT)
+            quiet = native.wait_idle(_KILL_TIMEOUT)
             break
     if elsewhere is not None:
         while not elsewhere.wait(0, _LOOK_EVERY) and not was_interrupted() and time.monotonic() < end:

@@ -387,7 +387,7 @@ class Universe:
             self._adopted = None
         for uid, _ in client.native.alive_procs():
             client.native.kill_proc(uid)
-        client.native.wait_quiet(bound)
+        client.native.wait_idle(bound)
         timeline.kill(client.group)
         client.native.end()
         timeline.leave()

@@ -1,8 +1,8 @@
 //! Files with the bytes that procs print, one file for each stream of each proc.
 //!
-//! A separate thread writes them. If the disk is slow, the thread that reads the pipes waits for it once, for `PATIENCE`; after that, bytes
-//! that do not fit into the queue are dropped until half of the queue is free. While the disk is full, printed bytes are lost. Both are
-//! reported once on stderr, and in the file at the place where bytes are missing.
+//! A separate thread writes them. If the disk is slow, the thread that reads the pipes waits for it once, for `DISK_STALL_TIMEOUT`; after
+//! that, bytes that do not fit into the queue are dropped until half of the queue is free. While the disk is full, printed bytes are lost.
+//! Both are reported once on stderr, and in the file at the place where bytes are missing.
 //!
 //! A file that has reached `LIMIT` is renamed to `NAME.1`, the next one to `NAME.2` and so on; the newest `KEPT` of these files are kept.
 
@@ -25,7 +25,7 @@ const FOLDERS: usize = 2;
 /// Limit of bytes that wait for the disk.
 const QUEUE: usize = 16 << 20;
 /// The time that a process which prints may be delayed by a disk that accepts no bytes.
-const PATIENCE: Duration = Duration::from_secs(1);
+const DISK_STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The files of one stream, and the number of bytes that could not be written. The stream shares it with the writing thread.
 pub struct CaptureFile {
@@ -198,7 +198,7 @@ struct Queue {
     stalled: bool,
     started: bool,
     /// The error numbers that have been reported.
-    told: Vec<Option<i32>>,
+    reported: Vec<Option<i32>>,
 }
 
 /// The thread that writes the files. The output of an agent owns it.
@@ -207,17 +207,17 @@ pub struct Capture {
     filled: Condvar,
     emptied: Condvar,
     /// Shows a warning to the user.
-    tell: Box<dyn Fn(String) + Send + Sync>,
+    warn: Box<dyn Fn(String) + Send + Sync>,
 }
 
 impl Capture {
-    /// `tell` shows a warning to the user.
-    pub fn new(tell: impl Fn(String) + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Capture { queue: Mutex::default(), filled: Condvar::new(), emptied: Condvar::new(), tell: Box::new(tell) })
+    /// `warn` shows a warning to the user.
+    pub fn new(warn: impl Fn(String) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Capture { queue: Mutex::default(), filled: Condvar::new(), emptied: Condvar::new(), warn: Box::new(warn) })
     }
 
-    /// Passes bytes to the thread. A `patient` caller waits for a busy disk.
-    pub fn push(self: &Arc<Self>, file: &Arc<CaptureFile>, bytes: &[u8], patient: bool) {
+    /// Passes bytes to the thread. A caller with `may_wait` waits for a busy disk.
+    pub fn push(self: &Arc<Self>, file: &Arc<CaptureFile>, bytes: &[u8], may_wait: bool) {
         let mut q = lock(&self.queue);
         if !q.started {
             let me = self.clone();
@@ -228,8 +228,8 @@ impl Capture {
             }
             q.started = true;
         }
-        if patient && !q.stalled && q.bytes >= QUEUE {
-            let deadline = Instant::now() + PATIENCE;
+        if may_wait && !q.stalled && q.bytes >= QUEUE {
+            let deadline = Instant::now() + DISK_STALL_TIMEOUT;
             while q.bytes >= QUEUE {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
@@ -278,13 +278,13 @@ impl Capture {
     fn failed(&self, file: &CaptureFile, e: &io::Error) {
         {
             let mut q = lock(&self.queue);
-            if q.told.contains(&e.raw_os_error()) {
+            if q.reported.contains(&e.raw_os_error()) {
                 return;
             }
-            q.told.push(e.raw_os_error());
+            q.reported.push(e.raw_os_error());
         }
         let path = file.path().display();
-        (self.tell)(format!("monarch: cannot write {path}: {e}: what procs print is on the console only, until this is over"));
+        (self.warn)(format!("monarch: cannot write {path}: {e}: what procs print is on the console only, until this is over"));
     }
 
     /// Waits until all bytes are in the files, at most until the deadline.

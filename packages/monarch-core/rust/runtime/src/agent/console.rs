@@ -82,7 +82,7 @@ impl Agent {
     /// Waits until the lines that procs have printed before this call are on the console, at most for `bound`.
     pub fn flush_output(&self, bound: Duration) {
         for s in lock(&self.state).procs.values().flat_map(|p| &p.streams) {
-            self.output.carry(s);
+            self.output.read_soon(s);
         }
         self.output.flush(bound, false);
     }
@@ -114,7 +114,7 @@ impl Agent {
         let reports = send.map(|s| -> crate::agent::viewer::Send {
             Arc::new(move |stream, lines, may_wait| s(stream, [&host[..], &lines].concat(), may_wait))
         });
-        self.output.arrange(streams, window, reports, once);
+        self.output.regroup_streams(streams, window, reports, once);
     }
 
     /// Handles the message of another host's agent about the output of its procs: `LINES` or `UNSHOWN`.

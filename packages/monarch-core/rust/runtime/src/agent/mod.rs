@@ -8,11 +8,11 @@
 //! | `zygote` | the interpreter that procs are forked from |
 //! | `proc_links` | sockets between procs of a host |
 //! | `watch` | the periodic check of the procs |
-//! | `pulse` | the responsiveness check of the Python interpreter of a proc |
+//! | `responsiveness` | the responsiveness check of the Python interpreter of a proc |
 //! | `cgroup` | the procs that the kernel killed for lack of memory |
 //! | `cleanup` | procs that end while an actor runs its `__cleanup__` |
-//! | `tenant` | procs of jobs of other hosts' clients |
-//! | `census` | the state of all procs of a host |
+//! | `remote_jobs` | procs of jobs of other hosts' clients |
+//! | `process_table` | the state of all procs of a host |
 //! | `recordings` | the rings of the processes of a host, which outlive them |
 //! | `output` | lines that procs print |
 //! | `aggregation` | counts of lines that are equal up to numbers |
@@ -22,15 +22,15 @@
 
 pub mod aggregation;
 pub mod capture;
-pub mod census;
 pub mod cgroup;
 mod cleanup;
 pub(crate) mod console;
 pub mod output;
 mod proc_links;
-pub mod pulse;
+pub mod process_table;
 pub mod recordings;
-mod tenant;
+mod remote_jobs;
+pub mod responsiveness;
 pub mod viewer;
 mod watch;
 pub mod zygote;
@@ -49,12 +49,12 @@ use wire::control::ProcPlan;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::{Control, ProcUid};
 
-use crate::agent::census::{Asker, Census};
 use crate::agent::cgroup::Cgroups;
 use crate::agent::cleanup::Cleanups;
 use crate::agent::output::{Output, Stream, Tail};
-use crate::agent::pulse::Pulse;
+use crate::agent::process_table::{HostInspections, Requester};
 use crate::agent::recordings::{Recordings, note_end};
+use crate::agent::responsiveness::Responsiveness;
 use crate::agent::zygote::{Report, Zygote, from_status};
 use crate::node::Node;
 use crate::node::simulated::Launcher;
@@ -85,19 +85,19 @@ pub(crate) struct Proc {
     pub serves: HashSet<ProcUid>,
     pub name: String,
     pub born: Instant,
-    pub pulse: Pulse,
+    pub responsiveness: Responsiveness,
     /// The probable reason why the proc does not answer, found when it became unresponsive.
-    pub evidence: Option<&'static str>,
+    pub silence_reason: Option<&'static str>,
     pub stacks: Option<Box<RawValue>>,
     pub pid: u32,
     pub started: bool,
     /// The reason of the stop, if the proc has been asked to stop.
     pub stopping: Option<String>,
     /// The reason why the agent has ended a proc that was not ready in time.
-    gave_up: Option<String>,
+    start_failure: Option<String>,
     kill_at: Option<Instant>,
     /// The proc runs a clean-up that has until this time: it is not killed before.
-    spared: Option<Instant>,
+    cleanup_until: Option<Instant>,
     cleanups: Cleanups,
     /// The memory cgroup of the proc, and the one before it.
     pub cgroups: Vec<String>,
@@ -114,7 +114,7 @@ pub(crate) struct State {
     /// For each process, the processes with which it has a link or has exchanged frames. Each of them is notified of the other one's end.
     pub(crate) linked: HashMap<ProcUid, HashSet<ProcUid>>,
     /// The processes that have requested a link to a proc which is not known here yet, by that proc.
-    pub awaited: HashMap<ProcUid, Vec<ProcUid>>,
+    pub link_requests: HashMap<ProcUid, Vec<ProcUid>>,
     /// Processes that have requested to be notified of the end of a proc, by that proc.
     pub(crate) watched: HashMap<ProcUid, HashSet<ProcUid>>,
     pub(crate) zygote: Option<Zygote>,
@@ -125,7 +125,7 @@ pub(crate) struct State {
     pub closing: bool,
     pub watching: bool,
     /// The responsiveness check of this process itself.
-    pub pulse: Pulse,
+    pub responsiveness: Responsiveness,
 }
 
 /// The agent of a host. The node of the client or of the worker owns it.
@@ -138,10 +138,10 @@ pub struct Agent {
     /// The folder of the files with output.
     pub(crate) log_dir: Mutex<PathBuf>,
     pub(crate) state: Mutex<State>,
-    /// Is notified whenever a proc has ended or started, for `wait_quiet`.
-    quiet: Condvar,
+    /// Is notified whenever a proc has ended or started, for `wait_idle`.
+    idle: Condvar,
     control_socket: Mutex<Option<crate::node::external_process::ControlSocketListener>>,
-    pub(crate) census: Census,
+    pub(crate) inspections: HostInspections,
     pub(crate) born: Instant,
     /// The descriptors to which the lines of procs are written: their stdout and their stderr.
     pub(crate) consoles: Mutex<[libc::c_int; 2]>,
@@ -162,9 +162,9 @@ impl Agent {
             recordings: Recordings::default(),
             log_dir: Mutex::default(),
             state: Mutex::default(),
-            quiet: Condvar::new(),
+            idle: Condvar::new(),
             control_socket: Mutex::new(None),
-            census: Census::default(),
+            inspections: HostInspections::default(),
             born: Instant::now(),
             consoles,
             launcher: OnceLock::new(),
@@ -223,7 +223,7 @@ impl Agent {
                 self.on_io_thread(move |a| {
                     a.spawn_all(owner, here, procs);
                     lock(&a.state).starting -= 1;
-                    a.quiet.notify_all();
+                    a.idle.notify_all();
                 });
             }
             // On the I/O thread, after a spawn of the same proc that may wait there.
@@ -231,14 +231,14 @@ impl Agent {
                 self.on_io_thread(move |a| a.stop_proc(uid, Duration::from_millis(grace_ms), &reason))
             }
             Control::Pong { .. } => self.ponged(from),
-            Control::Inspect { id, what } => self.inspect_all(Asker::Peer(from, id), what),
+            Control::Inspect { id, what } => self.inspect_all(Requester::Peer(from, id), what),
             Control::Watch { target } => self.watch_proc(from, target),
             Control::BulkDial { number, from: ours, to, to_host } => {
                 if let Some(node) = self.node.upgrade() {
                     node.bulk_dial(from, number, ours, (to, to_host));
                 }
             }
-            Control::Extend { grace_ms } => self.spare(from, Duration::from_millis(grace_ms)),
+            Control::Extend { grace_ms } => self.extend_cleanup(from, Duration::from_millis(grace_ms)),
             Control::Cleanup { mesh, begins } => {
                 lock(&self.state).procs.get_mut(&from).into_iter().for_each(|p| p.cleanups.note(mesh, begins))
             }
@@ -315,22 +315,22 @@ impl Agent {
                     serves: HashSet::new(),
                     name: plan.name.clone(),
                     born: Instant::now(),
-                    pulse: Pulse::default(),
-                    evidence: None,
+                    responsiveness: Responsiveness::default(),
+                    silence_reason: None,
                     stacks: None,
                     pid: 0,
                     started: false,
                     stopping: None,
-                    gave_up: None,
+                    start_failure: None,
                     kill_at: None,
-                    spared: None,
+                    cleanup_until: None,
                     cleanups: Cleanups::default(),
                     cgroups: Vec::new(),
                     tail,
                     streams,
                 },
             );
-            state.awaited.remove(&uid).unwrap_or_default()
+            state.link_requests.remove(&uid).unwrap_or_default()
         };
         self.record_proc(uid);
         node.peer_unlinked(uid).0.link.attach(ours)?;
@@ -359,7 +359,7 @@ impl Agent {
     fn give_up(&self, uid: ProcUid, bound: Duration) {
         let mut state = lock(&self.state);
         let Some(p) = state.procs.get_mut(&uid).filter(|p| !p.started) else { return };
-        p.gave_up = Some(format!("not ready after {} s", bound.as_secs_f64()));
+        p.start_failure = Some(format!("not ready after {} s", bound.as_secs_f64()));
         drop(state);
         self.kill(uid);
         // The zygote may be stuck and report no exit. A proc that becomes ready after all finds its link closed.
@@ -413,18 +413,18 @@ impl Agent {
         if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
             p.kill_at = Some(self.now() + grace);
         }
-        self.look_later(uid, grace);
+        self.check_kill_later(uid, grace);
     }
 
     /// Postpones the kill of the proc, for this stop and for later ones: the proc runs a clean-up that may take `grace`.
-    fn spare(&self, uid: ProcUid, grace: Duration) {
+    fn extend_cleanup(&self, uid: ProcUid, grace: Duration) {
         if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
-            p.spared = Some(self.now() + grace);
+            p.cleanup_until = Some(self.now() + grace);
         }
-        self.look_later(uid, grace);
+        self.check_kill_later(uid, grace);
     }
 
-    fn look_later(&self, uid: ProcUid, delay: Duration) {
+    fn check_kill_later(&self, uid: ProcUid, delay: Duration) {
         let Some(node) = self.node.upgrade() else { return };
         let me = self.me.clone();
         node.poller.later(
@@ -439,7 +439,7 @@ impl Agent {
 
     fn kill_if_due(&self, uid: ProcUid) {
         let now = self.now();
-        let is_due = |p: &Proc| p.kill_at.is_some_and(|at| at <= now) && p.spared.is_none_or(|until| until <= now);
+        let is_due = |p: &Proc| p.kill_at.is_some_and(|at| at <= now) && p.cleanup_until.is_none_or(|until| until <= now);
         let due = lock(&self.state).procs.get(&uid).is_some_and(is_due);
         if due {
             self.kill(uid);
@@ -502,7 +502,7 @@ impl Agent {
         let mut ends = Vec::with_capacity(count);
         for (uid, reason, p) in gone {
             p.streams.iter().for_each(|s| self.output.drain(s));
-            let (reason, cleaning) = match p.gave_up {
+            let (reason, cleaning) = match p.start_failure {
                 Some(why) => (ExitReason::NotStarted(why), vec![]),
                 None => p.cleanups.outcome(p.stopping, || self.cgroups.explained(reason, &p.cgroups)),
             };
@@ -514,28 +514,28 @@ impl Agent {
         }
         self.ended(ends);
         lock(&self.state).ending -= count;
-        self.quiet.notify_all();
+        self.idle.notify_all();
     }
 
     /// Notifies all processes that refer to these procs, and stops the procs that they owned.
     pub(crate) fn ended(&self, ends: Vec<(ProcUid, ProcEnd, ProcUid)>) {
         let Some(node) = self.node.upgrade() else { return };
-        let mut news: HashMap<ProcUid, Vec<(ProcUid, ProcEnd)>> = HashMap::new();
+        let mut reports: HashMap<ProcUid, Vec<(ProcUid, ProcEnd)>> = HashMap::new();
         let mut orphans: Vec<ProcUid> = vec![];
         {
             let mut state = lock(&self.state);
             for (uid, end, owner) in &ends {
                 state.external_processes.remove(uid);
-                let mut tell = state.linked.remove(uid).unwrap_or_default();
-                tell.extend(state.awaited.remove(uid).unwrap_or_default());
-                tell.extend(state.watched.remove(uid).unwrap_or_default());
-                tell.insert(*owner);
-                tell.remove(&node.uid);
-                for other in tell {
+                let mut notified = state.linked.remove(uid).unwrap_or_default();
+                notified.extend(state.link_requests.remove(uid).unwrap_or_default());
+                notified.extend(state.watched.remove(uid).unwrap_or_default());
+                notified.insert(*owner);
+                notified.remove(&node.uid);
+                for other in notified {
                     if let Some(s) = state.linked.get_mut(&other) {
                         s.remove(uid);
                     }
-                    news.entry(other).or_default().push((*uid, end.clone()));
+                    reports.entry(other).or_default().push((*uid, end.clone()));
                 }
                 // A proc that is being stopped has a deadline already.
                 let is_orphan = |p: &Proc| p.owner == *uid && p.stopping.is_none();
@@ -544,14 +544,14 @@ impl Agent {
                 node.insert_tombstone(*uid, end.clone());
             }
         }
-        for (other, ends) in news {
+        for (other, ends) in reports {
             node.peer_unlinked(other).0.send_control(Control::ProcsEnded { ends });
         }
         node.procs_ended(ends.into_iter().map(|(uid, end, _)| (uid, end)).collect());
         for o in orphans {
             self.stop_proc(o, LINGER, "its owner is gone");
         }
-        self.quiet.notify_all();
+        self.idle.notify_all();
     }
 
     // ---- inspection and shutdown
@@ -569,7 +569,7 @@ impl Agent {
     }
 
     /// Waits until all procs have ended, at most for `bound`. Returns false if some still run.
-    pub fn wait_quiet(&self, bound: Duration) -> bool {
+    pub fn wait_idle(&self, bound: Duration) -> bool {
         let deadline = Instant::now() + bound;
         let mut state = lock(&self.state);
         while !state.procs.is_empty() || state.ending + state.starting > 0 {
@@ -577,7 +577,7 @@ impl Agent {
             if left.is_zero() {
                 return false;
             }
-            state = self.quiet.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.idle.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }

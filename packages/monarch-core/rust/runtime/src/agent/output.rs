@@ -21,11 +21,11 @@ use crate::agent::capture::{Capture, CaptureFile};
 use crate::agent::viewer::{self, Parcel, Viewer};
 
 /// Limit of unwritten bytes: beyond it, the thread writes to the console before it reads more from the pipe.
-const BACKLOG: usize = 256 << 10;
+const BACKLOG_LIMIT: usize = 256 << 10;
 /// Limit of bytes that are read from the pipe of an ended proc. It is more than a pipe can hold.
-const PIPE: usize = 1 << 20;
+const PIPE_LIMIT: usize = 1 << 20;
 /// Limit of a line; longer lines are cut (contract 13.1).
-const LINE: usize = 4096;
+const LINE_LIMIT: usize = 4096;
 /// Mark at the end of a cut line.
 const TRUNCATED: &[u8] = b"[TRUNCATED]";
 
@@ -62,7 +62,7 @@ impl Tail {
 struct Lines {
     /// The beginning of a line whose end has not arrived.
     partial: Vec<u8>,
-    /// The line in `partial` has reached `LINE`: the rest of it is dropped.
+    /// The line in `partial` has reached `LINE_LIMIT`: the rest of it is dropped.
     cut: bool,
     /// Whole lines with prefix that are not written to the console yet.
     pending: Vec<u8>,
@@ -209,7 +209,7 @@ impl Stream {
                 _ => (piece, false),
             };
             if !l.cut {
-                let room = LINE - l.partial.len().min(LINE);
+                let room = LINE_LIMIT - l.partial.len().min(LINE_LIMIT);
                 l.cut = body.len() > room;
                 l.partial.extend_from_slice(&body[..body.len().min(room)]);
             }
@@ -249,9 +249,9 @@ impl Stream {
         partial.clear();
     }
 
-    /// Reads what is in the pipe, at most `bound` bytes and one buffer more; false at the end of the stream. A `patient` caller may wait
-    /// for the disk.
-    fn read(&self, bound: usize, patient: bool) -> bool {
+    /// Reads what is in the pipe, at most `bound` bytes and one buffer more; false at the end of the stream. A caller with `may_wait` may
+    /// wait for the disk.
+    fn read(&self, bound: usize, may_wait: bool) -> bool {
         let mut l = lock(&self.lines);
         let mut buf = [0; 16 << 10];
         let mut taken = 0;
@@ -265,7 +265,7 @@ impl Stream {
                 }
                 Ok(n) => {
                     if let Some((file, capture)) = &self.file {
-                        capture.push(file, &buf[..n], patient);
+                        capture.push(file, &buf[..n], may_wait);
                     }
                     self.feed(&mut l, &buf[..n]);
                     taken += n;
@@ -327,7 +327,7 @@ struct StreamSource(Arc<Stream>, Weak<Poller>);
 
 impl Source for StreamSource {
     fn ready(&self, _events: u32) {
-        let more = self.0.read(BACKLOG, true);
+        let more = self.0.read(BACKLOG_LIMIT, true);
         self.0.write();
         if !more && let Some(p) = self.1.upgrade() {
             p.remove(self.0.token, self.0.pipe.as_raw_fd());
@@ -383,7 +383,7 @@ impl Output {
     /// are written when the last proc of the group has ended.
     pub fn drain(&self, stream: &Arc<Stream>) {
         // The caller must not wait for a disk.
-        stream.read(PIPE, false);
+        stream.read(PIPE_LIMIT, false);
         let mut l = lock(&stream.lines);
         if !l.partial.is_empty() {
             stream.end_line(&mut l);
@@ -405,10 +405,10 @@ impl Output {
     }
 
     /// Reads the pipe and writes to the console soon, without waiting for an event of the poller.
-    pub fn carry(&self, stream: &Arc<Stream>) {
+    pub fn read_soon(&self, stream: &Arc<Stream>) {
         let s = stream.clone();
         self.poller.spawn(Box::new(move || {
-            s.read(BACKLOG, false);
+            s.read(BACKLOG_LIMIT, false);
             s.write();
         }));
     }
@@ -416,11 +416,11 @@ impl Output {
     /// Counts the lines of these streams together in windows from now on, or shows them one by one again. The lines counted until now are
     /// on the console when `done` is called.
     pub fn aggregate(&self, streams: Vec<Arc<Stream>>, window: Option<Duration>, done: impl FnOnce() + Send + 'static) {
-        self.arrange(streams.into_iter().map(|s| (s, None)).collect(), window, None, done);
+        self.regroup_streams(streams.into_iter().map(|s| (s, None)).collect(), window, None, done);
     }
 
     /// As `aggregate`, with a viewer for the lines of each stream, and one for the counts.
-    pub fn arrange(
+    pub fn regroup_streams(
         &self,
         streams: Vec<(Arc<Stream>, Option<Viewer>)>,
         window: Option<Duration>,
@@ -438,7 +438,7 @@ impl Output {
             let mut before: Vec<Arc<Group>> = Vec::new();
             for (s, viewer) in streams {
                 // Lines printed before the change are handled in the way set then.
-                s.read(PIPE, true);
+                s.read(PIPE_LIMIT, true);
                 let (old, parcel) = s.regroup(group.clone(), viewer);
                 // The lines that were read before the change.
                 s.write();

@@ -7,7 +7,7 @@ use net::lock::lock;
 use net::sys;
 use wire::{Control, Frame, ProcUid};
 
-use crate::agent::census::exit_status;
+use crate::agent::process_table::exit_status;
 use crate::agent::zygote::from_status;
 use crate::agent::{Agent, LINGER};
 
@@ -27,7 +27,7 @@ impl Agent {
             return;
         }
         if !state.procs.contains_key(&target) && !state.external_processes.contains_key(&target) {
-            state.awaited.entry(target).or_default().push(from);
+            state.link_requests.entry(target).or_default().push(from);
             return;
         }
         if !state.linked.entry(from).or_default().insert(target) {

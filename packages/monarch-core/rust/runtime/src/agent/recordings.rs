@@ -117,7 +117,7 @@ pub fn decode(recent: &[u8]) -> Vec<Record> {
 }
 
 /// The kind, the code or signal, and the detail of an exit reason.
-fn words(reason: &ExitReason) -> (&'static str, i32, &str) {
+fn reason_fields(reason: &ExitReason) -> (&'static str, i32, &str) {
     let number = reason.exit_code().or(reason.signal()).unwrap_or(0);
     // Before the last line, the reason of a stop has its time limits.
     (reason.kind(), number, reason.detail().rsplit('\n').next().unwrap_or_default())
@@ -125,7 +125,7 @@ fn words(reason: &ExitReason) -> (&'static str, i32, &str) {
 
 /// Records the end of a proc in the ring of its agent.
 pub(crate) fn note_end(uid: ProcUid, end: &ProcEnd) {
-    let (kind, number, detail) = words(&end.reason);
+    let (kind, number, detail) = reason_fields(&end.reason);
     events::proc_end(uid.0, kind.as_bytes(), number as u64, u64::from(end.pid), detail.as_bytes());
 }
 
@@ -136,18 +136,18 @@ impl Agent {
         let Some(node) = self.node() else { return };
         node.record(events);
         let procs: Vec<ProcUid> = lock(&self.state).procs.iter().filter(|(_, p)| p.started).map(|(uid, _)| *uid).collect();
-        procs.into_iter().for_each(|uid| self.tell(&node, uid, events));
+        procs.into_iter().for_each(|uid| self.request_recording(&node, uid, events));
     }
 
     /// Asks a proc that is being started to record, if events are recorded.
     pub(crate) fn record_proc(&self, uid: ProcUid) {
         let events = self.recordings.wanted.load(Ordering::Acquire);
         if let (true, Some(node)) = (events > 0, self.node()) {
-            self.tell(&node, uid, events);
+            self.request_recording(&node, uid, events);
         }
     }
 
-    fn tell(&self, node: &Node, uid: ProcUid, events: u32) {
+    fn request_recording(&self, node: &Node, uid: ProcUid, events: u32) {
         // Simulated procs are in this process.
         if self.launcher().is_none() {
             let frame = Frame::Control(Control::Record { events }).encode();
@@ -186,7 +186,7 @@ impl Agent {
     pub(crate) fn recording_rows(&self, client: Option<ProcUid>) -> Vec<RecordingRow> {
         let own = std::process::id();
         let row = |r: Recording| {
-            let (kind, number, detail) = r.end.as_ref().map_or(("", 0, ""), words);
+            let (kind, number, detail) = r.end.as_ref().map_or(("", 0, ""), reason_fields);
             RecordingRow {
                 proc: hex(r.of.proc.0),
                 pid: r.of.pid,

@@ -6,8 +6,8 @@ use net::lock::lock;
 use serde_json::value::RawValue;
 use wire::{Control, ProcUid};
 
-use crate::agent::census::{self, Asker, ProcRow};
-use crate::agent::pulse::{self, Beat};
+use crate::agent::process_table::{self, ProcRow, Requester};
+use crate::agent::responsiveness::{self, Check};
 use crate::agent::zygote::Zygote;
 use crate::agent::{Agent, Proc};
 use crate::node::inspection::{self, hex};
@@ -39,20 +39,20 @@ impl Agent {
         let Some(node) = self.node() else { return };
         let me = self.weak();
         node.poller.later(
-            pulse::PERIOD,
+            responsiveness::PERIOD,
             Box::new(move || {
                 if let Some(a) = me.upgrade().filter(|a| !lock(&a.state).closing) {
-                    a.look();
+                    a.check();
                     a.watch_again();
                 }
             }),
         );
     }
 
-    fn look(&self) {
+    fn check(&self) {
         let Some(node) = self.node() else { return };
         // For this process. Procs check for lost wake-ups when they are pinged.
-        node.look_for_lost_wakeups();
+        node.check_for_lost_wakeups();
         let now = Instant::now();
         let (mut ask, mut lost) = (vec![], vec![]);
         let pids: Vec<(ProcUid, u32)>;
@@ -62,17 +62,17 @@ impl Agent {
                 return;
             }
             pids = state.procs.iter().filter(|(_, p)| p.started).map(|(uid, p)| (*uid, p.pid)).collect();
-            let note = |uid: ProcUid, pid: u32, beat: Beat, lost: &mut Vec<(ProcUid, u32)>, ask: &mut Vec<ProcUid>| match beat {
-                Beat::Ask => ask.push(uid),
-                Beat::Lost => lost.push((uid, pid)),
-                Beat::Wait => {}
+            let note = |uid: ProcUid, pid: u32, check: Check, lost: &mut Vec<(ProcUid, u32)>, ask: &mut Vec<ProcUid>| match check {
+                Check::Ping => ask.push(uid),
+                Check::Unresponsive => lost.push((uid, pid)),
+                Check::Wait => {}
             };
             for (uid, p) in state.procs.iter_mut().filter(|(_, p)| p.started) {
-                note(*uid, p.pid, p.pulse.tick(now), &mut lost, &mut ask);
+                note(*uid, p.pid, p.responsiveness.tick(now), &mut lost, &mut ask);
             }
-            note(node.uid, std::process::id(), state.pulse.tick(now), &mut lost, &mut ask);
+            note(node.uid, std::process::id(), state.responsiveness.tick(now), &mut lost, &mut ask);
         }
-        self.look_for_cgroups(pids);
+        self.check_cgroups(pids);
         for uid in ask {
             if uid == node.uid {
                 node.pinged(uid, 0);
@@ -82,14 +82,14 @@ impl Agent {
         }
         for (uid, pid) in lost {
             if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
-                p.evidence = Some(census::why_silent(pid));
+                p.silence_reason = Some(process_table::why_unresponsive(pid));
             }
-            self.ask(Asker::Watch(uid), inspection::STACKS, vec![uid], None, vec![]);
+            self.ask(Requester::Watch(uid), inspection::STACKS, vec![uid], None, vec![]);
         }
     }
 
     /// Reads the cgroups of the procs again: a proc may be moved at any time, and the kernel does not notify the agent.
-    fn look_for_cgroups(&self, procs: Vec<(ProcUid, u32)>) {
+    fn check_cgroups(&self, procs: Vec<(ProcUid, u32)>) {
         for (uid, pid) in procs {
             let cgroup = self.cgroups.watch(pid);
             if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
@@ -99,13 +99,13 @@ impl Agent {
     }
 
     /// Reports that a proc has become unresponsive, with its stacks. The housekeeping thread makes the report known.
-    pub(crate) fn stacks_of_silent(&self, uid: ProcUid, stacks: Vec<u8>) {
+    pub(crate) fn report_unresponsive(&self, uid: ProcUid, stacks: Vec<u8>) {
         let Some(node) = self.node() else { return };
         let evidence = {
             let mut state = lock(&self.state);
-            let Some(p) = state.procs.get_mut(&uid).filter(|p| p.pulse.lost_since().is_some()) else { return };
+            let Some(p) = state.procs.get_mut(&uid).filter(|p| p.responsiveness.unresponsive_since().is_some()) else { return };
             p.stacks = String::from_utf8(stacks.clone()).ok().and_then(|text| RawValue::from_string(text).ok());
-            p.evidence.unwrap_or_default().to_owned()
+            p.silence_reason.unwrap_or_default().to_owned()
         };
         node.system.push(SystemEvent::Unresponsive { uid, evidence, stacks });
     }
@@ -116,10 +116,10 @@ impl Agent {
         let mut state = lock(&self.state);
         let back = match state.procs.get_mut(&from) {
             Some(p) => {
-                (p.evidence, p.stacks) = (None, None);
-                p.pulse.answered()
+                (p.silence_reason, p.stacks) = (None, None);
+                p.responsiveness.answered()
             }
-            None => from == node.uid && state.pulse.answered(),
+            None => from == node.uid && state.responsiveness.answered(),
         };
         drop(state);
         if back {
@@ -129,8 +129,8 @@ impl Agent {
 
     /// The time for which this process has been unresponsive, in seconds, and the probable reason.
     pub(crate) fn own_silence(&self) -> (Option<f64>, Option<&'static str>) {
-        let silent = lock(&self.state).pulse.lost_since().map(census::seconds);
-        (silent, silent.map(|_| census::why_silent(std::process::id())))
+        let silent = lock(&self.state).responsiveness.unresponsive_since().map(process_table::seconds);
+        (silent, silent.map(|_| process_table::why_unresponsive(std::process::id())))
     }
 
     pub(crate) fn started(&self) -> Vec<ProcUid> {
@@ -141,7 +141,7 @@ impl Agent {
     pub(crate) fn rows(&self) -> Vec<(ProcUid, ProcRow)> {
         let state = lock(&self.state);
         let row = |(uid, p): (&ProcUid, &Proc)| {
-            let silent = p.pulse.lost_since().map(census::seconds);
+            let silent = p.responsiveness.unresponsive_since().map(process_table::seconds);
             let state = match (silent, &p.stopping, p.started) {
                 (Some(_), ..) => "unresponsive",
                 (None, Some(_), _) => "stopping",
@@ -154,9 +154,9 @@ impl Agent {
                 pid: p.pid,
                 name: p.name.clone(),
                 state,
-                age: census::seconds(p.born),
+                age: process_table::seconds(p.born),
                 silent,
-                evidence: p.evidence,
+                evidence: p.silence_reason,
                 stacks: p.stacks.clone(),
                 kernel: None,
                 rss: None,
@@ -184,7 +184,7 @@ impl Agent {
     }
 
     pub(crate) fn age(&self) -> f64 {
-        census::seconds(self.born)
+        process_table::seconds(self.born)
     }
 
     /// The procs in the table, with their pids.

@@ -115,7 +115,7 @@ impl Gateway {
         let Some(node) = self.node() else { return };
         if let Some(agent) = node.agent() {
             // Each process is notified of the other one's end.
-            agent.talked(pair.ours, pair.theirs);
+            agent.note_exchange(pair.ours, pair.theirs);
         }
         node.hand_bulk(pair.ours, pair.number, pair.theirs, !pair.serves, stream);
     }

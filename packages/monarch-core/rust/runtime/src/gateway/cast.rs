@@ -147,7 +147,7 @@ impl Gateway {
             return;
         }
         if let Some(slice) = &cast.slice {
-            slice.hosts.iter().for_each(|host| agent.talked(proc, *host));
+            slice.hosts.iter().for_each(|host| agent.note_exchange(proc, *host));
         }
         self.relay(&job, |c, now| c.relay.on_source(now, cast));
         self.act(&job, true);

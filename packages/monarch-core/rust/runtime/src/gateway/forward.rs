@@ -127,7 +127,7 @@ impl Gateway {
         if head.from != proc || !agent.is_in_job(proc, head.from_host) {
             return false;
         }
-        agent.talked(proc, head.to);
+        agent.note_exchange(proc, head.to);
         node.route(head.to, head.to_host, head.from_host);
         true
     }
@@ -152,7 +152,7 @@ impl Gateway {
         if let Some(end) = agent.end_of(head.to) {
             return node.peer(head.from).send_control(Control::ProcsEnded { ends: vec![(head.to, end)] });
         }
-        agent.talked(head.from, head.to);
+        agent.note_exchange(head.from, head.to);
         // The link of a proc that has not started yet keeps frames until the proc has connected.
         let start = routed_head(head, body.iter().map(|p| p.len()).sum());
         let mut all: Vec<&[u8]> = Vec::with_capacity(body.len() + 1);

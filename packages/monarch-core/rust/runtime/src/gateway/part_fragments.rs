@@ -137,7 +137,7 @@ impl Gateway {
         if agent.end_of(head.to).is_some() {
             return;
         }
-        agent.talked(head.from, head.to);
+        agent.note_exchange(head.from, head.to);
         let link = &node.peer_unlinked(head.to).0.link;
         let _ = match part {
             RecvPart::Own { block, .. } => send_parts(link, head, &[block], number),

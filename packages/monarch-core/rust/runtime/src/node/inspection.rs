@@ -216,7 +216,7 @@ impl Node {
     }
 
     /// Wakes the threads of actors that sleep although they have work (`Mailbox::look`).
-    pub fn look_for_lost_wakeups(&self) {
+    pub fn check_for_lost_wakeups(&self) {
         let now = self.poller.now();
         for mailbox in self.actor_mailboxes() {
             mailbox.look(now);
@@ -226,7 +226,7 @@ impl Node {
     /// Handles the agent's check whether Python runs in this process. An idle process answers without waking a thread.
     pub fn pinged(&self, from: ProcUid, seq: u64) {
         if from != self.uid {
-            self.look_for_lost_wakeups();
+            self.check_for_lost_wakeups();
         }
         // In the client, Python itself always answers: its main thread may run code that no mailbox shows.
         let idle = from != self.uid && self.system.is_empty() && self.actor_mailboxes().iter().all(|m| m.is_resting());

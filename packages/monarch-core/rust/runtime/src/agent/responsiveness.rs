@@ -14,48 +14,48 @@ const LIMIT: Duration = Duration::from_millis(2000);
 
 /// The action of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Beat {
+pub enum Check {
     /// Send a ping.
-    Ask,
+    Ping,
     /// A ping is not answered yet, or the proc is known to be unresponsive.
     Wait,
     /// The proc has just become unresponsive.
-    Lost,
+    Unresponsive,
 }
 
 /// The state of the check of one process.
 #[derive(Default)]
-pub struct Pulse {
+pub struct Responsiveness {
     /// When the ping was sent that is not answered yet.
-    asked: Option<Instant>,
+    pinged: Option<Instant>,
     /// The process is unresponsive.
-    lost: bool,
+    unresponsive: bool,
 }
 
-impl Pulse {
+impl Responsiveness {
     /// Makes a check, and returns its action.
-    pub fn tick(&mut self, now: Instant) -> Beat {
-        match self.asked {
+    pub fn tick(&mut self, now: Instant) -> Check {
+        match self.pinged {
             None => {
-                self.asked = Some(now);
-                Beat::Ask
+                self.pinged = Some(now);
+                Check::Ping
             }
-            Some(at) if !self.lost && now.duration_since(at) >= LIMIT => {
-                self.lost = true;
-                Beat::Lost
+            Some(at) if !self.unresponsive && now.duration_since(at) >= LIMIT => {
+                self.unresponsive = true;
+                Check::Unresponsive
             }
-            Some(_) => Beat::Wait,
+            Some(_) => Check::Wait,
         }
     }
 
     /// Handles an answer; true if the process was unresponsive.
     pub fn answered(&mut self) -> bool {
-        self.asked = None;
-        std::mem::take(&mut self.lost)
+        self.pinged = None;
+        std::mem::take(&mut self.unresponsive)
     }
 
     /// When the unanswered ping of an unresponsive process was sent; none if the process is responsive.
-    pub fn lost_since(&self) -> Option<Instant> {
-        self.asked.filter(|_| self.lost)
+    pub fn unresponsive_since(&self) -> Option<Instant> {
+        self.pinged.filter(|_| self.unresponsive)
     }
 }

@@ -12,17 +12,17 @@ use crate::gateway::Job;
 use crate::node::Node;
 
 impl Agent {
-    /// The id of this host in the job of the process `asks`.
-    pub fn job_of(&self, asks: ProcUid) -> Option<ProcUid> {
+    /// The id of this host in the job of the process `requester`.
+    pub fn job_of(&self, requester: ProcUid) -> Option<ProcUid> {
         let node = self.node()?;
-        if asks == node.uid {
+        if requester == node.uid {
             return Some(node.uid);
         }
         let local = {
             let state = lock(&self.state);
-            state.procs.get(&asks).map(|p| p.here).or_else(|| state.external_processes.contains_key(&asks).then_some(node.uid))
+            state.procs.get(&requester).map(|p| p.here).or_else(|| state.external_processes.contains_key(&requester).then_some(node.uid))
         };
-        local.or_else(|| node.routes.place(asks).map(|p| p.here))
+        local.or_else(|| node.routes.place(requester).map(|p| p.here))
     }
 
     /// True if the process is in the job in which this host has the id `here`, or is a service that answers this job.
@@ -49,15 +49,15 @@ impl Agent {
 
     /// Lets a service of this agent answer the processes of the requesting process's job too. Returns the client's uid; none if one of the
     /// two processes has ended.
-    pub fn serve(&self, proc: ProcUid, asks: ProcUid) -> Option<ProcUid> {
-        let here = self.job_of(asks)?;
+    pub fn add_served_job(&self, proc: ProcUid, requester: ProcUid) -> Option<ProcUid> {
+        let here = self.job_of(requester)?;
         let job = self.client_of(here)?;
         lock(&self.state).procs.get_mut(&proc)?.serves.insert(here);
         Some(job)
     }
 
     /// The id of this host in the job that has the host `host` and the process `asker`: a service is in several jobs.
-    pub fn here_beside(&self, host: ProcUid, asker: ProcUid) -> Option<ProcUid> {
+    pub fn own_id_beside(&self, host: ProcUid, asker: ProcUid) -> Option<ProcUid> {
         let has = |job: &Job| (job.id == host || job.host(host).is_some()) && self.is_in_job(asker, job.here);
         Some(self.node()?.gateway()?.jobs().into_iter().find(|job| has(job))?.here)
     }
@@ -70,7 +70,7 @@ impl Agent {
 
     /// Sets a note of a service for inspections; an empty text removes it.
     pub fn note(&self, name: String, text: String) {
-        let mut notes = lock(&self.census.notes);
+        let mut notes = lock(&self.inspections.notes);
         if text.is_empty() {
             notes.remove(&name);
         } else {
@@ -84,7 +84,7 @@ impl Agent {
     }
 
     /// Notes that two processes, one of them here, have exchanged frames: each is notified when the other one ends.
-    pub(crate) fn talked(&self, a: ProcUid, b: ProcUid) {
+    pub(crate) fn note_exchange(&self, a: ProcUid, b: ProcUid) {
         let mut state = lock(&self.state);
         if state.linked.get(&a).is_some_and(|known| known.contains(&b)) {
             return;
@@ -111,7 +111,7 @@ impl Agent {
             let state = lock(&self.state);
             state.procs.iter().filter(|(_, p)| p.stopping.is_none() && there(&p.owner)).map(|(uid, _)| *uid).collect()
         };
-        self.tell_of_host(&node, host, end, None);
+        self.notify_of_host(&node, host, end, None);
         orphans.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, "its owner is gone"));
     }
 
@@ -119,24 +119,24 @@ impl Agent {
     /// of the job itself are stopped.
     pub(crate) fn host_left(&self, host: ProcUid, here: ProcUid, end: &ProcEnd) {
         let Some(node) = self.node() else { return };
-        self.tell_of_host(&node, host, end, Some(here));
+        self.notify_of_host(&node, host, end, Some(here));
     }
 
-    fn tell_of_host(&self, node: &Node, host: ProcUid, end: &ProcEnd, except: Option<ProcUid>) {
-        let told = {
+    fn notify_of_host(&self, node: &Node, host: ProcUid, end: &ProcEnd, except: Option<ProcUid>) {
+        let notified = {
             let mut state = lock(&self.state);
             let gone: Vec<ProcUid> = state.linked.keys().filter(|uid| node.is_on(**uid, host)).copied().collect();
-            let mut told = HashSet::new();
+            let mut notified = HashSet::new();
             for uid in gone {
-                told.extend(state.linked.remove(&uid).unwrap_or_default());
+                notified.extend(state.linked.remove(&uid).unwrap_or_default());
             }
             let here = |uid: &ProcUid| {
                 state.procs.get(uid).map(|p| p.here).or_else(|| state.external_processes.contains_key(uid).then_some(node.uid))
             };
-            told.retain(|uid| here(uid).is_some_and(|here| Some(here) != except));
-            told
+            notified.retain(|uid| here(uid).is_some_and(|here| Some(here) != except));
+            notified
         };
-        for proc in told {
+        for proc in notified {
             node.peer_unlinked(proc).0.send_control(Control::ProcsEnded { ends: vec![(host, end.clone())] });
         }
     }

@@ -29,11 +29,11 @@ const FOR_HOSTS: Duration = Duration::from_millis(1000);
 
 /// The receiver of an inspection.
 #[derive(Clone, Copy)]
-pub enum Asker {
+pub enum Requester {
     /// A process at the other end of a link, and the number of its request.
     Peer(ProcUid, u64),
     /// A call of this process.
-    Here(SlotId),
+    Local(SlotId),
     /// This agent, for the stacks of a proc that has become unresponsive.
     Watch(ProcUid),
 }
@@ -99,8 +99,8 @@ struct HostRow {
 }
 
 /// An inspection whose answers have not all arrived.
-struct Open {
-    asker: Asker,
+struct Inspection {
+    asker: Requester,
     /// The job that the inspection is limited to, by the id of this host in it; none: all procs of this host.
     only: Option<ProcUid>,
     hosts: Vec<Member>,
@@ -111,8 +111,8 @@ struct Open {
 
 /// The inspections of an agent. The agent owns it.
 #[derive(Default)]
-pub struct Census {
-    open: Mutex<HashMap<u64, Open>>,
+pub struct HostInspections {
+    open: Mutex<HashMap<u64, Inspection>>,
     /// The number of the next inspection.
     next: std::sync::atomic::AtomicU64,
     /// The notes of the answer, by the name of the service.
@@ -121,11 +121,11 @@ pub struct Census {
 
 impl Agent {
     /// Asks every proc, this process itself, and a client's other hosts. A client of another host receives the rows of its own procs only.
-    pub fn inspect_all(&self, asker: Asker, what: u8) {
+    pub fn inspect_all(&self, asker: Requester, what: u8) {
         let Some(node) = self.node() else { return };
         let gateway = node.gateway();
         let only = match asker {
-            Asker::Peer(from, _) => gateway.and_then(|g| g.here_in(from)),
+            Requester::Peer(from, _) => gateway.and_then(|g| g.here_in(from)),
             _ => None,
         };
         let mut procs: Vec<ProcUid> = self.started();
@@ -136,13 +136,13 @@ impl Agent {
     }
 
     /// Begins an inspection of these processes and hosts. Its answer is complete when all have answered, or when the time is over.
-    pub fn ask(&self, asker: Asker, what: u8, procs: Vec<ProcUid>, only: Option<ProcUid>, hosts: Vec<Member>) {
+    pub fn ask(&self, asker: Requester, what: u8, procs: Vec<ProcUid>, only: Option<ProcUid>, hosts: Vec<Member>) {
         let Some(node) = self.node() else { return };
-        let id = self.census.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let id = self.inspections.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let there: Vec<ProcUid> = hosts.iter().filter(|h| h.why.is_none()).map(|h| h.id).collect();
         let wanted = procs.len() + there.len();
         let bound = if what == STACKS { FOR_STACKS } else { FOR_STATE } + if there.is_empty() { Duration::ZERO } else { FOR_HOSTS };
-        lock(&self.census.open).insert(id, Open { asker, only, hosts, answers: HashMap::new(), wanted });
+        lock(&self.inspections.open).insert(id, Inspection { asker, only, hosts, answers: HashMap::new(), wanted });
         for host in there {
             node.peer(host).send_control(Control::Inspect { id, what });
         }
@@ -167,7 +167,7 @@ impl Agent {
     /// Handles the answer of a process or host to an inspection.
     pub fn inspected(&self, from: ProcUid, id: u64, body: Vec<u8>) {
         let complete = {
-            let mut open = lock(&self.census.open);
+            let mut open = lock(&self.inspections.open);
             let Some(o) = open.get_mut(&id) else { return };
             o.answers.insert(from, body);
             o.answers.len() == o.wanted
@@ -178,10 +178,10 @@ impl Agent {
     }
 
     fn conclude(&self, id: u64) {
-        let Some(mut o) = lock(&self.census.open).remove(&id) else { return };
+        let Some(mut o) = lock(&self.inspections.open).remove(&id) else { return };
         let Some(node) = self.node() else { return };
-        if let Asker::Watch(uid) = o.asker {
-            self.stacks_of_silent(uid, o.answers.remove(&uid).unwrap_or_default());
+        if let Requester::Watch(uid) = o.asker {
+            self.report_unresponsive(uid, o.answers.remove(&uid).unwrap_or_default());
             return;
         }
         let mut rows = self.rows();
@@ -207,14 +207,14 @@ impl Agent {
             procs: rows.into_iter().map(|(_, row)| row).collect(),
             hosts,
             clients: node.gateway().map_or(vec![], |g| g.clients()),
-            notes: lock(&self.census.notes).iter().map(|(name, text)| format!("{name}: {text}")).collect(),
+            notes: lock(&self.inspections.notes).iter().map(|(name, text)| format!("{name}: {text}")).collect(),
             recordings,
         };
         let body = serde_json::to_vec(&answer).unwrap_or_default();
         match o.asker {
-            Asker::Peer(uid, id) => node.peer_unlinked(uid).0.send_control(Control::Inspected { id, body }),
-            Asker::Watch(_) => {}
-            Asker::Here(slot) => node.reply_bytes(node.uid, slot, 0, Status::Ok, &body),
+            Requester::Peer(uid, id) => node.peer_unlinked(uid).0.send_control(Control::Inspected { id, body }),
+            Requester::Watch(_) => {}
+            Requester::Local(slot) => node.reply_bytes(node.uid, slot, 0, Status::Ok, &body),
         }
     }
 
@@ -251,7 +251,7 @@ pub fn seconds(since: Instant) -> f64 {
 }
 
 /// The probable reason why Python does not run in a process, from the kernel's state of the process.
-pub fn why_silent(pid: u32) -> &'static str {
+pub fn why_unresponsive(pid: u32) -> &'static str {
     match kernel_state(pid) {
         Some('T' | 't') => "stopped by a signal",
         Some('D') => "in an uninterruptible wait of the kernel",
