@@ -64,9 +64,9 @@ const LOST_REFUSED: u32 = 16;
 /// The same where connections are refused and no third host can be asked: 2 s, so that a shorter interruption has no consequence.
 const LOST_REFUSED_ALONE: u32 = 27;
 /// The number of third hosts asked in one round. It is SWIM's k, where 3 is common.
-const ASKED: usize = 3;
+const PROBED_HOSTS: usize = 3;
 /// Beats for which this member pings a host that another member has asked about: until the next round or two.
-const HELP: u32 = 10;
+const HELP_BEATS: u32 = 10;
 
 /// The role of this member in the job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,27 +139,27 @@ pub enum Action {
 #[derive(Clone, Copy)]
 struct Stamp {
     at: Instant,
-    stood: Duration,
+    paused: Duration,
 }
 
 /// The clock of silences: real time without the pauses for this member's own starvation or isolation.
 struct Clock {
     /// The sum of the pauses.
-    stood: Duration,
+    paused: Duration,
     /// The time of the last reading, and the time at which the next reading is due.
-    looked: Instant,
+    read_at: Instant,
     due: Instant,
 }
 
 impl Clock {
     /// A stamp for this real time.
     fn stamp(&self, at: Instant) -> Stamp {
-        Stamp { at, stood: self.stood }
+        Stamp { at, paused: self.paused }
     }
 
     /// The time since the stamp without the pauses of the clock.
     fn since(&self, stamp: Stamp, now: Instant) -> Duration {
-        now.saturating_duration_since(stamp.at).saturating_sub(self.stood.saturating_sub(stamp.stood))
+        now.saturating_duration_since(stamp.at).saturating_sub(self.paused.saturating_sub(stamp.paused))
     }
 }
 
@@ -168,11 +168,11 @@ struct Suspicion {
     /// The time at which the suspicion began.
     since: Instant,
     /// The time of the last round of probes.
-    asked: Option<Instant>,
+    probed_at: Option<Instant>,
     /// The hosts that have not answered a probe, with the time of the probe.
     open: BTreeMap<ProcUid, Stamp>,
     /// The latest indirect heartbeat.
-    vouched: Option<Stamp>,
+    latest_indirect: Option<Stamp>,
     /// Whether there was a host to ask, and whether a host has answered.
     others: bool,
     answered: bool,
@@ -181,7 +181,7 @@ struct Suspicion {
 /// The state of one host that is watched, or pinged for another member.
 struct Host {
     /// The time of the last direct or indirect heartbeat.
-    heard: Stamp,
+    last_heartbeat: Stamp,
     /// True after the first heartbeat of the host.
     known: bool,
     pinged: Option<Instant>,
@@ -199,9 +199,9 @@ struct Host {
 }
 
 impl Host {
-    fn new(heard: Stamp, help: Option<Instant>) -> Self {
+    fn new(last_heartbeat: Stamp, help: Option<Instant>) -> Self {
         Host {
-            heard,
+            last_heartbeat,
             known: false,
             pinged: None,
             wanted: help.is_some(),
@@ -218,9 +218,9 @@ impl Host {
         let new = self.suspicion.is_none();
         self.suspicion.get_or_insert_with(|| Suspicion {
             since: now,
-            asked: None,
+            probed_at: None,
             open: BTreeMap::new(),
-            vouched: None,
+            latest_indirect: None,
             others: false,
             answered: false,
         });
@@ -235,7 +235,7 @@ pub struct Detector {
     /// The time of the last heartbeat of any host.
     any: Option<Stamp>,
     /// The time since which this member has been isolated.
-    alone: Option<Instant>,
+    isolated_since: Option<Instant>,
     hosts: BTreeMap<ProcUid, Host>,
     /// Suspicions that began with the end of a link, and that `tick` has not reported yet.
     fresh: Vec<ProcUid>,
@@ -245,18 +245,18 @@ pub struct Detector {
 
 impl Detector {
     pub fn new(settings: Settings) -> Self {
-        Detector { settings, clock: None, any: None, alone: None, hosts: BTreeMap::new(), fresh: vec![], turn: 0 }
+        Detector { settings, clock: None, any: None, isolated_since: None, hosts: BTreeMap::new(), fresh: vec![], turn: 0 }
     }
 
     // ---- events
 
     /// Starts watching a host. Its silence counts from now on.
     pub fn watch(&mut self, host: ProcUid, now: Instant) {
-        let stamp = self.look(now);
+        let stamp = self.read_clock(now);
         self.any.get_or_insert(stamp);
         let entry = self.hosts.entry(host).or_insert_with(|| Host::new(stamp, None));
         if entry.help.take().is_some() {
-            entry.heard = stamp;
+            entry.last_heartbeat = stamp;
         }
         self.soon(now, self.settings.beat());
     }
@@ -268,11 +268,11 @@ impl Detector {
     }
 
     /// Takes a heartbeat: authenticated data of the host on any stream. The host need not be watched.
-    pub fn heard(&mut self, host: ProcUid, now: Instant) {
-        let stamp = self.look(now);
-        (self.any, self.alone) = (Some(stamp), None);
-        let Some(h) = self.hosts.get_mut(&host).filter(|h| !over(h.down)) else { return };
-        (h.heard, h.known, h.down, h.ended) = (stamp, true, None, false);
+    pub fn on_heartbeat(&mut self, host: ProcUid, now: Instant) {
+        let stamp = self.read_clock(now);
+        (self.any, self.isolated_since) = (Some(stamp), None);
+        let Some(h) = self.hosts.get_mut(&host).filter(|h| !is_final(h.down)) else { return };
+        (h.last_heartbeat, h.known, h.down, h.ended) = (stamp, true, None, false);
         if h.suspicion.take().is_some() {
             // No recovery is reported for a suspicion that was never reported.
             let before = self.fresh.len();
@@ -283,14 +283,14 @@ impl Detector {
     }
 
     /// Takes an indirect heartbeat that another member reports from time to time. A recent one counts like a direct heartbeat.
-    pub fn heard_ago(&mut self, host: ProcUid, ago: Duration, now: Instant) {
-        let stamp = self.look(now);
+    pub fn on_indirect_heartbeat(&mut self, host: ProcUid, age: Duration, now: Instant) {
+        let stamp = self.read_clock(now);
         let beat = self.settings.beat();
-        let (Some(clock), Some(at)) = (&self.clock, now.checked_sub(ago)) else { return };
+        let (Some(clock), Some(at)) = (&self.clock, now.checked_sub(age)) else { return };
         let stamp = Stamp { at, ..stamp };
         let recent = clock.since(stamp, now) < SUSPECT * beat;
-        let Some(h) = self.hosts.get_mut(&host).filter(|h| !over(h.down) && (!h.known || h.heard.at < at)) else { return };
-        (h.heard, h.known) = (stamp, true);
+        let Some(h) = self.hosts.get_mut(&host).filter(|h| !is_final(h.down) && (!h.known || h.last_heartbeat.at < at)) else { return };
+        (h.last_heartbeat, h.known) = (stamp, true);
         if recent && h.suspicion.as_ref().is_some_and(|s| s.since < at) {
             (h.suspicion, h.down) = (None, None);
             let before = self.fresh.len();
@@ -301,53 +301,53 @@ impl Detector {
     }
 
     /// The age of the last heartbeat; `None` before the first one.
-    pub fn ago(&self, host: ProcUid, now: Instant) -> Option<Duration> {
-        self.hosts.get(&host).filter(|h| h.known).map(|h| now.saturating_duration_since(h.heard.at))
+    pub fn heartbeat_age(&self, host: ProcUid, now: Instant) -> Option<Duration> {
+        self.hosts.get(&host).filter(|h| h.known).map(|h| now.saturating_duration_since(h.last_heartbeat.at))
     }
 
     /// Takes the end of all streams of a host, or a failed attempt to open new ones; true if it proves the end of its agent.
     pub fn link_down(&mut self, host: ProcUid, cause: LinkEnd, now: Instant) -> bool {
-        self.look(now);
-        let Some(h) = self.hosts.get_mut(&host).filter(|h| h.help.is_none() && !over(h.down)) else { return false };
+        self.read_clock(now);
+        let Some(h) = self.hosts.get_mut(&host).filter(|h| h.help.is_none() && !is_final(h.down)) else { return false };
         h.ended |= cause == LinkEnd::Ended;
         let cause = if h.ended && cause == LinkEnd::Refused { LinkEnd::Killed } else { cause };
         // A refused connection is a better proof than the errors before and after it.
-        if h.down != Some(LinkEnd::Refused) || over(Some(cause)) {
+        if h.down != Some(LinkEnd::Refused) || is_final(Some(cause)) {
             h.down = Some(cause);
         }
         if h.suspect(now) {
             self.fresh.push(host);
         }
         self.soon(now, Duration::ZERO);
-        over(Some(cause))
+        is_final(Some(cause))
     }
 
     /// Takes a third host's answer to a probe: the age of its last heartbeat of the suspect, or `None`.
-    pub fn probed(&mut self, about: ProcUid, via: ProcUid, heard_ago: Option<Duration>, now: Instant) {
-        self.look(now);
+    pub fn on_probe_answer(&mut self, about: ProcUid, via: ProcUid, heartbeat_age: Option<Duration>, now: Instant) {
+        self.read_clock(now);
         let Some(clock) = &self.clock else { return };
         let Some(suspicion) = self.hosts.get_mut(&about).and_then(|h| h.suspicion.as_mut()) else { return };
-        let Some(asked) = suspicion.open.remove(&via) else { return };
-        let Some(ago) = heard_ago else { return };
+        let Some(probe) = suspicion.open.remove(&via) else { return };
+        let Some(age) = heartbeat_age else { return };
         suspicion.answered = true;
-        let Some(at) = asked.at.checked_sub(ago) else { return };
-        let vouched = Stamp { at, stood: asked.stood };
-        if suspicion.vouched.is_none_or(|v| clock.since(v, now) > clock.since(vouched, now)) {
-            suspicion.vouched = Some(vouched);
+        let Some(at) = probe.at.checked_sub(age) else { return };
+        let latest_indirect = Stamp { at, paused: probe.paused };
+        if suspicion.latest_indirect.is_none_or(|v| clock.since(v, now) > clock.since(latest_indirect, now)) {
+            suspicion.latest_indirect = Some(latest_indirect);
         }
     }
 
     /// Takes a probe of another member: returns the age of the last heartbeat of the host. The host is pinged, so the next answer is
     /// better.
-    pub fn asked(&mut self, about: ProcUid, now: Instant) -> Option<Duration> {
-        let stamp = self.look(now);
-        let until = now + HELP * self.settings.beat();
+    pub fn on_probe(&mut self, about: ProcUid, now: Instant) -> Option<Duration> {
+        let stamp = self.read_clock(now);
+        let until = now + HELP_BEATS * self.settings.beat();
         let h = self.hosts.entry(about).or_insert_with(|| Host::new(stamp, Some(until)));
         h.help = h.help.map(|_| until);
         h.wanted = true;
-        let ago = h.known.then(|| now.saturating_duration_since(h.heard.at));
+        let age = h.known.then(|| now.saturating_duration_since(h.last_heartbeat.at));
         self.soon(now, Duration::ZERO);
-        ago
+        age
     }
 
     // ---- actions
@@ -360,7 +360,7 @@ impl Detector {
 
     /// The actions that are due now. It is called when the time that `next` returned has passed.
     pub fn tick(&mut self, now: Instant) -> Vec<Action> {
-        self.look(now);
+        self.read_clock(now);
         let beat = self.settings.beat();
         let Some(clock) = self.clock.as_mut() else { return vec![] };
         clock.due = now + beat;
@@ -368,7 +368,7 @@ impl Detector {
         self.hosts.retain(|_, h| h.help.is_none_or(|until| now < until));
         let mut actions: Vec<Action> = self.fresh.drain(..).map(Action::Suspect).collect();
         for (host, h) in &mut self.hosts {
-            let quiet = now.saturating_duration_since(h.heard.at);
+            let quiet = now.saturating_duration_since(h.last_heartbeat.at);
             // A suspect is pinged with every beat: the connection may work only for a moment.
             let often = std::mem::take(&mut h.wanted) || h.suspicion.is_some();
             let every = if often { beat } else { PING * beat };
@@ -379,7 +379,7 @@ impl Detector {
             if std::mem::take(&mut h.recovered) {
                 actions.push(Action::Recovered(*host));
             }
-            if h.help.is_none() && clock.since(h.heard, now) >= SUSPECT * beat && h.suspect(now) {
+            if h.help.is_none() && clock.since(h.last_heartbeat, now) >= SUSPECT * beat && h.suspect(now) {
                 actions.push(Action::Suspect(*host));
             }
         }
@@ -388,18 +388,18 @@ impl Detector {
         let mut ended = vec![];
         for (host, h) in &mut self.hosts {
             let Some(suspicion) = &mut h.suspicion else { continue };
-            let silence = clock.since(h.heard, now);
+            let silence = clock.since(h.last_heartbeat, now);
             if let Some(action) = verdict(*host, h.down, suspicion, silence, clock, now, &self.settings) {
                 ended.push(*host);
                 actions.push(action);
-            } else if suspicion.asked.is_none_or(|at| now.saturating_duration_since(at) >= PROBE * beat) {
-                suspicion.asked = Some(now);
+            } else if suspicion.probed_at.is_none_or(|at| now.saturating_duration_since(at) >= PROBE * beat) {
+                suspicion.probed_at = Some(now);
                 suspicion.others |= !well.is_empty();
-                for via in well.iter().cycle().skip(self.turn % well.len().max(1)).take(ASKED.min(well.len())) {
+                for via in well.iter().cycle().skip(self.turn % well.len().max(1)).take(PROBED_HOSTS.min(well.len())) {
                     suspicion.open.entry(*via).or_insert(clock.stamp(now));
                     actions.push(Action::Probe { via: *via, about: *host });
                 }
-                self.turn = self.turn.wrapping_add(ASKED);
+                self.turn = self.turn.wrapping_add(PROBED_HOSTS);
             }
         }
         ended.into_iter().for_each(|host| drop(self.hosts.remove(&host)));
@@ -407,30 +407,30 @@ impl Detector {
     }
 
     /// True if this member receives no heartbeats of any host, and is probably cut off itself.
-    pub fn alone(&self) -> bool {
-        self.alone.is_some()
+    pub fn is_isolated(&self) -> bool {
+        self.isolated_since.is_some()
     }
 
     /// Reads the clock of silences. It pauses for the time by which a tick is late, and while this member is isolated.
-    fn look(&mut self, now: Instant) -> Stamp {
+    fn read_clock(&mut self, now: Instant) -> Stamp {
         let (beat, watched) = (self.settings.beat(), self.hosts.values().filter(|h| h.help.is_none()).take(2).count());
-        let (patience, others) = match self.settings.role {
+        let (isolation_limit, others) = match self.settings.role {
             Role::Agent => (Duration::MAX, 1),
             Role::Client => (self.settings.reconnect.saturating_sub((LOST - SUSPECT) * beat), 2),
         };
-        let clock = self.clock.get_or_insert(Clock { stood: Duration::ZERO, looked: now, due: now + beat });
+        let clock = self.clock.get_or_insert(Clock { paused: Duration::ZERO, read_at: now, due: now + beat });
         let late = now.saturating_duration_since(clock.due);
-        if self.alone.is_some_and(|since| now.saturating_duration_since(since) < patience) {
-            clock.stood += now.saturating_duration_since(clock.looked);
+        if self.isolated_since.is_some_and(|since| now.saturating_duration_since(since) < isolation_limit) {
+            clock.paused += now.saturating_duration_since(clock.read_at);
         } else if late > beat && !self.hosts.is_empty() {
-            clock.stood += late;
+            clock.paused += late;
         }
         if late > beat {
             clock.due = now;
         }
-        clock.looked = clock.looked.max(now);
-        if self.alone.is_none() && watched >= others && self.any.is_some_and(|any| clock.since(any, now) >= SUSPECT * beat) {
-            self.alone = Some(now);
+        clock.read_at = clock.read_at.max(now);
+        if self.isolated_since.is_none() && watched >= others && self.any.is_some_and(|any| clock.since(any, now) >= SUSPECT * beat) {
+            self.isolated_since = Some(now);
         }
         clock.stamp(now)
     }
@@ -444,7 +444,7 @@ impl Detector {
 }
 
 /// True if the end of the streams proves the end of the agent.
-fn over(down: Option<LinkEnd>) -> bool {
+fn is_final(down: Option<LinkEnd>) -> bool {
     matches!(down, Some(LinkEnd::Exited | LinkEnd::Killed))
 }
 
@@ -467,11 +467,15 @@ fn verdict(
         Some(LinkEnd::Refused) if !suspicion.others => LOST_REFUSED_ALONE,
         _ => LOST,
     };
-    let evidence = suspicion.vouched.map_or(silence, |v| silence.min(clock.since(v, now)));
-    if evidence >= limit * beat {
-        return lost(if down == Some(LinkEnd::Refused) { "agent killed".to_owned() } else { format!("silent for {}", text(silence)) });
+    let shortest_silence = suspicion.latest_indirect.map_or(silence, |v| silence.min(clock.since(v, now)));
+    if shortest_silence >= limit * beat {
+        return lost(if down == Some(LinkEnd::Refused) {
+            "agent killed".to_owned()
+        } else {
+            format!("silent for {}", format_duration(silence))
+        });
     }
-    let lives = suspicion.vouched.is_some_and(|v| v.at > suspicion.since);
+    let lives = suspicion.latest_indirect.is_some_and(|v| v.at > suspicion.since);
     if lives && silence >= settings.reconnect + SUSPECT * beat {
         let what = match down {
             Some(LinkEnd::Reset) => "connection reset",
@@ -479,13 +483,13 @@ fn verdict(
             Some(LinkEnd::Refused) => "connection refused",
             _ => "silent",
         };
-        return Some(Action::LinkLost { host, why: format!("{what} for {} while other hosts hear it", text(silence)) });
+        return Some(Action::LinkLost { host, why: format!("{what} for {} while other hosts hear it", format_duration(silence)) });
     }
     None
 }
 
 /// A duration in the format of other texts: `2.7s`, `350ms`.
-fn text(time: Duration) -> String {
+fn format_duration(time: Duration) -> String {
     let ms = time.as_millis();
     if ms < 1000 { format!("{ms}ms") } else { format!("{}s", (ms / 100) as f64 / 10.0) }
 }

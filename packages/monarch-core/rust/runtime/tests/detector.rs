@@ -4,7 +4,7 @@ mod members;
 
 use std::time::{Duration, Instant};
 
-use members::{CLIENT, Fault, Member, Network, Said, Span, World, about, uid};
+use members::{CLIENT, Fault, Member, Network, Span, Verdict, World, about, uid};
 use proptest::prelude::*;
 use runtime::detector::{Action, Detector, LinkEnd, Role, Settings};
 
@@ -22,11 +22,11 @@ fn detector(role: Role) -> (Detector, Instant) {
 }
 
 /// Ticks at the requested times until an action is neither a ping, a probe nor a suspicion. Returns the time and the action.
-fn until_said(d: &mut Detector, start: Instant, from: Duration, end: Duration) -> Option<(Duration, Action)> {
+fn until_verdict(d: &mut Detector, start: Instant, from: Duration, end: Duration) -> Option<(Duration, Action)> {
     let mut at = from;
     while at <= end {
-        let said = d.tick(start + at).into_iter().find(|a| !matches!(a, Action::Ping(_) | Action::Probe { .. } | Action::Suspect(_)));
-        if let Some(action) = said {
+        let verdict = d.tick(start + at).into_iter().find(|a| !matches!(a, Action::Ping(_) | Action::Probe { .. } | Action::Suspect(_)));
+        if let Some(action) = verdict {
             return Some((at, action));
         }
         at += d.next(start + at)?.max(ms(1));
@@ -39,7 +39,7 @@ fn lost(host: Member, why: &str) -> Action {
 }
 
 #[test]
-fn nobody_watched_nothing_to_do() {
+fn detector_without_hosts_does_nothing() {
     let (mut d, start) = detector(Role::Client);
     assert_eq!(d.next(start), None);
     assert_eq!(d.tick(start), []);
@@ -50,15 +50,15 @@ fn nobody_watched_nothing_to_do() {
 }
 
 #[test]
-fn only_the_silent_are_pinged() {
+fn only_silent_hosts_are_pinged() {
     let (mut d, start) = detector(Role::Client);
     d.watch(uid(1), start);
     d.watch(uid(2), start);
     for n in 1..40 {
-        d.heard(uid(1), start + n * BEAT);
+        d.on_heartbeat(uid(1), start + n * BEAT);
         if n % 3 == 0 {
             assert_eq!(d.tick(start + n * BEAT), [Action::Ping(uid(2))]);
-            d.heard(uid(2), start + n * BEAT);
+            d.on_heartbeat(uid(2), start + n * BEAT);
         } else {
             assert_eq!(d.tick(start + n * BEAT), []);
         }
@@ -69,7 +69,7 @@ fn only_the_silent_are_pinged() {
 fn one_that_is_silent_with_nobody_to_ask() {
     let (mut d, start) = detector(Role::Client);
     d.watch(uid(1), start);
-    assert_eq!(until_said(&mut d, start, BEAT, LOSS), Some((36 * BEAT, lost(1, "silent for 2.7s"))));
+    assert_eq!(until_verdict(&mut d, start, BEAT, LOSS), Some((36 * BEAT, lost(1, "silent for 2.7s"))));
     assert_eq!(d.next(start + LOSS), None);
 }
 
@@ -78,10 +78,10 @@ fn an_end_that_the_kernel_tells_is_known_at_once() {
     for (end, why) in [(LinkEnd::Exited, "agent exited"), (LinkEnd::Killed, "agent killed")] {
         let (mut d, start) = detector(Role::Agent);
         d.watch(uid(1), start);
-        d.heard(uid(1), start + BEAT);
+        d.on_heartbeat(uid(1), start + BEAT);
         d.link_down(uid(1), end, start + BEAT);
         // A heartbeat that was under way does not make the host alive again.
-        d.heard(uid(1), start + BEAT);
+        d.on_heartbeat(uid(1), start + BEAT);
         assert_eq!(d.next(start + BEAT), Some(Duration::ZERO));
         assert_eq!(d.tick(start + BEAT), [Action::Suspect(uid(1)), lost(1, why)]);
     }
@@ -91,7 +91,7 @@ fn an_end_that_the_kernel_tells_is_known_at_once() {
 fn orderly_end_proves_nothing_before_a_refusal() {
     let (mut d, start) = detector(Role::Agent);
     d.watch(uid(1), start);
-    d.heard(uid(1), start);
+    d.on_heartbeat(uid(1), start);
     assert!(!d.link_down(uid(1), LinkEnd::Ended, start + ms(1)));
     assert_eq!(d.tick(start + ms(1)), [Action::Suspect(uid(1))]);
     // A dial that fails in another way does not change that.
@@ -105,9 +105,9 @@ fn host_heard_after_an_orderly_end_is_not_lost_by_a_refusal() {
     let (mut d, start) = detector(Role::Client);
     d.watch(uid(1), start);
     d.link_down(uid(1), LinkEnd::Ended, start + ms(1));
-    d.heard(uid(1), start + ms(2));
+    d.on_heartbeat(uid(1), start + ms(2));
     assert!(!d.link_down(uid(1), LinkEnd::Refused, start + ms(3)));
-    assert_eq!(until_said(&mut d, start, ms(3), LOSS), Some((ms(3) + 27 * BEAT, lost(1, "agent killed"))));
+    assert_eq!(until_verdict(&mut d, start, ms(3), LOSS), Some((ms(3) + 27 * BEAT, lost(1, "agent killed"))));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn orderly_end_without_a_refusal_is_silence() {
     let (mut d, start) = detector(Role::Client);
     d.watch(uid(1), start);
     d.link_down(uid(1), LinkEnd::Ended, start);
-    assert_eq!(until_said(&mut d, start, ms(0), LOSS), Some((36 * BEAT, lost(1, "silent for 2.7s"))));
+    assert_eq!(until_verdict(&mut d, start, ms(0), LOSS), Some((36 * BEAT, lost(1, "silent for 2.7s"))));
 }
 
 #[test]
@@ -123,14 +123,14 @@ fn a_reset_is_a_suspicion_and_a_return_ends_it() {
     let (mut d, start) = detector(Role::Client);
     d.watch(uid(1), start);
     d.watch(uid(2), start);
-    d.heard(uid(2), start);
+    d.on_heartbeat(uid(2), start);
     d.link_down(uid(1), LinkEnd::Reset, start + ms(10));
     assert_eq!(d.tick(start + ms(10)), [Action::Suspect(uid(1)), Action::Probe { via: uid(2), about: uid(1) }]);
-    d.heard(uid(1), start + ms(11));
+    d.on_heartbeat(uid(1), start + ms(11));
     assert_eq!(d.tick(start + ms(11)), [Action::Recovered(uid(1))]);
     // A suspicion that has ended before it was reported is not reported.
     d.link_down(uid(1), LinkEnd::Reset, start + ms(12));
-    d.heard(uid(1), start + ms(12));
+    d.on_heartbeat(uid(1), start + ms(12));
     assert_eq!(d.tick(start + ms(12)), []);
 }
 
@@ -141,7 +141,7 @@ fn a_port_that_refuses_with_nobody_to_ask() {
     for cause in [LinkEnd::Reset, LinkEnd::Refused, LinkEnd::Cut] {
         d.link_down(uid(1), cause, start);
     }
-    assert_eq!(until_said(&mut d, start, ms(0), LOSS), Some((27 * BEAT, lost(1, "agent killed"))));
+    assert_eq!(until_verdict(&mut d, start, ms(0), LOSS), Some((27 * BEAT, lost(1, "agent killed"))));
 }
 
 #[test]
@@ -151,48 +151,48 @@ fn a_port_that_refuses_and_a_third_host_that_hears_nothing() {
     d.watch(uid(2), start);
     d.link_down(uid(1), LinkEnd::Refused, start);
     let mut at = Duration::ZERO;
-    let said = loop {
+    let verdict = loop {
         let now = start + at;
-        d.heard(uid(2), now);
+        d.on_heartbeat(uid(2), now);
         let actions = d.tick(now);
         if actions.contains(&Action::Probe { via: uid(2), about: uid(1) }) {
-            d.probed(uid(1), uid(2), Some(at), now);
+            d.on_probe_answer(uid(1), uid(2), Some(at), now);
         }
         match actions.into_iter().find(|a| matches!(a, Action::Lost { .. })) {
             Some(action) => break action,
             None => at += BEAT,
         }
     };
-    assert_eq!((at, said), (16 * BEAT, lost(1, "agent killed")));
+    assert_eq!((at, verdict), (16 * BEAT, lost(1, "agent killed")));
 }
 
 #[test]
 fn who_is_asked_about_a_stranger_pings_it_for_a_while() {
     let (mut d, start) = detector(Role::Agent);
     d.watch(uid(1), start);
-    assert_eq!(d.asked(uid(2), start + ms(100)), None);
-    d.heard(uid(1), start + ms(200));
+    assert_eq!(d.on_probe(uid(2), start + ms(100)), None);
+    d.on_heartbeat(uid(1), start + ms(200));
     assert!(d.tick(start + ms(200)).contains(&Action::Ping(uid(2))));
-    d.heard(uid(2), start + ms(201));
-    assert_eq!(d.asked(uid(2), start + ms(301)), Some(ms(100)));
+    d.on_heartbeat(uid(2), start + ms(201));
+    assert_eq!(d.on_probe(uid(2), start + ms(301)), Some(ms(100)));
     for n in 5..60 {
-        d.heard(uid(1), start + n * BEAT);
+        d.on_heartbeat(uid(1), start + n * BEAT);
         // This member watches the host on behalf of another one: it reports nothing about the host.
         assert!(d.tick(start + n * BEAT).iter().all(|a| *a == Action::Ping(uid(2)) && n < 20));
     }
-    assert_eq!(d.asked(uid(1), start + 60 * BEAT), Some(BEAT));
+    assert_eq!(d.on_probe(uid(1), start + 60 * BEAT), Some(BEAT));
 }
 
 #[test]
 fn late_ticks_accuse_nobody() {
     let (mut d, start) = detector(Role::Client);
     d.watch(uid(1), start);
-    d.heard(uid(1), start);
+    d.on_heartbeat(uid(1), start);
     assert_eq!(d.tick(start + BEAT), []);
     let stall = ms(60_000);
     assert_eq!(d.tick(start + BEAT + stall), [Action::Ping(uid(1))]);
     // All deadlines have moved by the stall, minus the beat that was due in it.
-    assert_eq!(until_said(&mut d, start, 2 * BEAT + stall, 2 * stall), Some((stall + 35 * BEAT, lost(1, "silent for 2.7s"))));
+    assert_eq!(until_verdict(&mut d, start, 2 * BEAT + stall, 2 * stall), Some((stall + 35 * BEAT, lost(1, "silent for 2.7s"))));
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn an_agent_that_hears_nobody_loses_nobody() {
     let faults = vec![Fault::Off { member: 2, deaf: true, mute: true, span: cut }];
     let mut world = World::new(4, LOSS, RECONNECT, calm(), faults, 7);
     world.run_until(ms(64_000));
-    assert!(world.alone(2) && !world.alone(1) && !world.alone(0));
+    assert!(world.is_isolated(2) && !world.is_isolated(1) && !world.is_isolated(0));
     let verdicts: Vec<(Member, Member)> = world.verdicts().map(|s| (s.by, about(&s.action))).collect();
     assert_eq!(verdicts.len(), 3);
     assert!([(0, 2), (1, 2), (3, 2)].iter().all(|v| verdicts.contains(v)));
@@ -275,10 +275,10 @@ fn disturbed(rounds: u64) -> impl Strategy<Value = (usize, Vec<Fault>)> {
 }
 
 /// The last action of each member about each other member.
-fn last_words(world: &World) -> Vec<&Said> {
-    let mut last: std::collections::BTreeMap<(Member, Member), &Said> = Default::default();
-    for said in &world.said {
-        last.insert((said.by, about(&said.action)), said);
+fn last_verdicts(world: &World) -> Vec<&Verdict> {
+    let mut last: std::collections::BTreeMap<(Member, Member), &Verdict> = Default::default();
+    for verdict in &world.reported {
+        last.insert((verdict.by, about(&verdict.action)), verdict);
     }
     last.into_values().collect()
 }
@@ -293,8 +293,8 @@ proptest! {
         let mut world = World::new(members, LOSS, RECONNECT, network, faults, seed);
         world.run_until(ms(60_000));
         prop_assert_eq!(world.verdicts().map(|s| format!("{s:?}")).collect::<Vec<_>>(), Vec::<String>::new());
-        let over = |s: &&Said| matches!(s.action, Action::Recovered(_)) || about(&s.action) == CLIENT;
-        let open: Vec<_> = last_words(&world).into_iter().filter(|s| !over(s)).collect();
+        let over = |s: &&Verdict| matches!(s.action, Action::Recovered(_)) || about(&s.action) == CLIENT;
+        let open: Vec<_> = last_verdicts(&world).into_iter().filter(|s| !over(s)).collect();
         // A starved member may have just begun another suspicion, by chance with lost messages. Such a suspicion is never old.
         prop_assert!(open.iter().all(|s| s.at > ms(60_000) - 24 * BEAT), "{open:?}");
     }
@@ -323,7 +323,7 @@ proptest! {
         for s in told {
             // Messages under way at the cut, and a third host that was starved, may make the victim look alive for longer.
             prop_assert!(s.at <= ms(at) + loss + ms(stall), "{s:?}");
-            prop_assert!(s.at >= s.heard + loss / 40 * 36, "{s:?}");
+            prop_assert!(s.at >= s.last_heartbeat + loss / 40 * 36, "{s:?}");
         }
     }
 
@@ -351,14 +351,14 @@ proptest! {
         let mut world = World::new(members, LOSS, RECONNECT, network, faults, seed);
         let end = ms(90_000);
         world.run_until(end);
-        for said in last_words(&world).into_iter().filter(|s| !dead.contains(&s.by) && !world.alone(s.by)) {
-            let settled = !matches!(said.action, Action::Suspect(_)) || said.at > end - RECONNECT - LOSS;
-            prop_assert!(settled, "{said:?}");
+        for verdict in last_verdicts(&world).into_iter().filter(|s| !dead.contains(&s.by) && !world.is_isolated(s.by)) {
+            let settled = !matches!(verdict.action, Action::Suspect(_)) || verdict.at > end - RECONNECT - LOSS;
+            prop_assert!(settled, "{verdict:?}");
         }
-        for said in world.verdicts() {
+        for verdict in world.verdicts() {
             // No host is declared lost without a silence before, unless the kernel has reported the end of its process.
-            let told = matches!(&said.action, Action::Lost { why, .. } if why.starts_with("agent"));
-            prop_assert!(told || said.at >= said.heard + 36 * BEAT, "{said:?}");
+            let told = matches!(&verdict.action, Action::Lost { why, .. } if why.starts_with("agent"));
+            prop_assert!(told || verdict.at >= verdict.last_heartbeat + 36 * BEAT, "{verdict:?}");
         }
     }
 }

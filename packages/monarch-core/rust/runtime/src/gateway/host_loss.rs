@@ -34,11 +34,11 @@ impl Gateway {
         let now = self.poller.now();
         let mut detector = lock(&job.detector);
         if host == job.id && !job.is_clients() {
-            *lock(&job.client_heard) = now;
+            *lock(&job.last_client_heartbeat) = now;
             // The detector may have stopped to watch a client that was silent for long.
             detector.watch(host, now);
         }
-        detector.heard(host, now);
+        detector.on_heartbeat(host, now);
     }
 
     fn tick_later(&self, job: &Arc<Job>) {
@@ -101,7 +101,7 @@ impl Gateway {
         if self.lease_end(job).is_some_and(|end| end <= now) {
             return self.end_job(job, "its client is silent");
         }
-        self.speak_of_others(job, now);
+        self.report_liveness(job, now);
         self.tick_later(job);
     }
 
@@ -114,7 +114,7 @@ impl Gateway {
     /// When the work of a client that stays silent ends; none in the client itself, and for a lease without an end.
     fn lease_end(&self, job: &Job) -> Option<Instant> {
         let lease = Duration::from_millis(job.settings.lease_ms);
-        let heard = *lock(&job.client_heard);
+        let heard = *lock(&job.last_client_heartbeat);
         (!job.is_clients() && !lease.is_zero()).then(|| heard + lease - CLEAN_UP.min(lease / 5))
     }
 
@@ -127,14 +127,14 @@ impl Gateway {
             }
             Beat::Pong { received } => self.beat_acks(host, &received),
             Beat::Probe { about } => {
-                let ago = lock(&job.detector).asked(about, self.poller.now());
+                let ago = lock(&job.detector).on_probe(about, self.poller.now());
                 host.trunk.beat(&Beat::Probed { about, heard_ms: ago.map(|d| d.as_millis() as u64) });
             }
             Beat::Probed { about, heard_ms } => {
-                lock(&job.detector).probed(about, host.id, heard_ms.map(Duration::from_millis), self.poller.now());
+                lock(&job.detector).on_probe_answer(about, host.id, heard_ms.map(Duration::from_millis), self.poller.now());
             }
-            Beat::Heard { hosts } => self.heard_of(job, host, hosts),
-            Beat::Client { heard_ms } => self.heard_of_client(job, Duration::from_millis(heard_ms)),
+            Beat::Heard { hosts } => self.on_liveness_report(job, host, hosts),
+            Beat::Client { heard_ms } => self.on_client_age(job, Duration::from_millis(heard_ms)),
         }
     }
 

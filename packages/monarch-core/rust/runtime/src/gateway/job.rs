@@ -35,7 +35,7 @@ pub struct Job {
     /// True while a call of `Gateway::tick` is scheduled.
     pub(super) ticking: Mutex<bool>,
     /// Agent only: when the last heartbeat of the client was received, directly or through relays. The client's lease begins then.
-    pub(super) client_heard: Mutex<Instant>,
+    pub(super) last_client_heartbeat: Mutex<Instant>,
     /// When this process made the job. The times of casts are relative to it.
     pub(super) born: Instant,
     pub(super) casts: Mutex<Casts>,
@@ -62,7 +62,7 @@ impl Job {
             hosts: RwLock::default(),
             detector: Mutex::new(Detector::new(detector)),
             ticking: Mutex::new(false),
-            client_heard: Mutex::new(now),
+            last_client_heartbeat: Mutex::new(now),
             born: now,
             casts: Mutex::new(Casts::new(here)),
             casts_sent: AtomicU64::new(0),

@@ -75,7 +75,7 @@ impl Job {
     }
 
     /// True if this process has a heartbeat connection of its own with the client.
-    pub(super) fn hears_client(&self) -> bool {
+    pub(super) fn has_client_heartbeat(&self) -> bool {
         self.host(self.id).is_some_and(|c| c.trunk.has_heart())
     }
 

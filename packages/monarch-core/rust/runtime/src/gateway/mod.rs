@@ -14,7 +14,7 @@
 //! | `arrive` | connections that come in |
 //! | `joins` | joins of many hosts at once, by a tree |
 //! | `join_tree` | that tree, and the frames along it |
-//! | `evidence` | indirect heartbeats along it |
+//! | `indirect_heartbeat` | indirect heartbeats along it |
 //! | `bulk` | streams for bulk data, which are handed to processes |
 //! | `tunnel` | hosts behind a gateway |
 //! | `refusals` | reports of refused connections |
@@ -23,9 +23,9 @@
 mod arrive;
 mod bulk;
 mod cast;
-mod evidence;
 mod forward;
 mod host_loss;
+mod indirect_heartbeat;
 mod job;
 mod join;
 mod join_tree;

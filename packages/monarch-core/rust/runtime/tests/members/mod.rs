@@ -86,12 +86,12 @@ enum Event {
 
 /// An action that a member has taken about another one.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct Verdict {
     pub at: Duration,
     pub by: Member,
     pub action: Action,
     /// When the last heartbeat of the other member had arrived.
-    pub heard: Duration,
+    pub last_heartbeat: Duration,
 }
 
 pub struct World {
@@ -105,10 +105,10 @@ pub struct World {
     count: u64,
     /// The id of each member's next tick, and when it is due. Other ticks in the queue are stale.
     ticks: Vec<Option<(Duration, u64)>>,
-    heard: Vec<Vec<Duration>>,
+    last_heartbeat: Vec<Vec<Duration>>,
     over: Vec<Vec<bool>>,
     random: u64,
-    pub said: Vec<Said>,
+    pub reported: Vec<Verdict>,
 }
 
 pub fn uid(member: Member) -> ProcUid {
@@ -142,10 +142,10 @@ impl World {
             queue: BinaryHeap::new(),
             count: 0,
             ticks: vec![None; members],
-            heard: vec![vec![Duration::ZERO; members]; members],
+            last_heartbeat: vec![vec![Duration::ZERO; members]; members],
             over: vec![vec![false; members]; members],
             random: seed | 1,
-            said: vec![],
+            reported: vec![],
             faults: vec![],
         };
         for fault in &faults {
@@ -259,18 +259,18 @@ impl World {
             Event::Arrives { from, .. } if self.over[m][from] => {}
             Event::Arrives { from, message: Message::End(end), .. } => drop(self.detectors[m].link_down(uid(from), end, now)),
             Event::Arrives { from, message, .. } => {
-                self.heard[m][from] = self.now;
+                self.last_heartbeat[m][from] = self.now;
                 if from == CLIENT {
                     self.detectors[m].watch(uid(from), now);
                 }
-                self.detectors[m].heard(uid(from), now);
+                self.detectors[m].on_heartbeat(uid(from), now);
                 match message {
                     Message::Ping => self.send(m, from, Message::Pong),
                     Message::Probe(about) => {
-                        let ago = self.detectors[m].asked(uid(about), now);
+                        let ago = self.detectors[m].on_probe(uid(about), now);
                         self.send(m, from, Message::Answer(about, ago));
                     }
-                    Message::Answer(about, ago) => self.detectors[m].probed(uid(about), uid(from), ago, now),
+                    Message::Answer(about, ago) => self.detectors[m].on_probe_answer(uid(about), uid(from), ago, now),
                     Message::Pong | Message::End(_) => {}
                 }
             }
@@ -285,18 +285,18 @@ impl World {
             Action::Probe { via, .. } => self.send(m, member(via), Message::Probe(other)),
             action => {
                 self.over[m][other] |= other != CLIENT && matches!(action, Action::Lost { .. } | Action::LinkLost { .. });
-                self.said.push(Said { at: self.now, by: m, action, heard: self.heard[m][other] });
+                self.reported.push(Verdict { at: self.now, by: m, action, last_heartbeat: self.last_heartbeat[m][other] });
             }
         }
     }
 
     /// True if the agent receives no heartbeats now.
-    pub fn alone(&self, m: Member) -> bool {
-        self.detectors[m].alone()
+    pub fn is_isolated(&self, m: Member) -> bool {
+        self.detectors[m].is_isolated()
     }
 
     /// The actions that end a host or a link.
-    pub fn verdicts(&self) -> impl Iterator<Item = &Said> {
-        self.said.iter().filter(|s| about(&s.action) != CLIENT && matches!(s.action, Action::Lost { .. } | Action::LinkLost { .. }))
+    pub fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
+        self.reported.iter().filter(|s| about(&s.action) != CLIENT && matches!(s.action, Action::Lost { .. } | Action::LinkLost { .. }))
     }
 }

@@ -16,9 +16,9 @@ use wire::greeting::Beat;
 use super::{Gateway, Host, Job};
 
 /// Hosts in one message. A message has 16 KiB at most.
-const IN_ONE: usize = 900;
+const HOSTS_PER_MESSAGE: usize = 900;
 /// The age of the client's last heartbeat is sent down the tree with every third heartbeat: leases are much longer than that.
-const CLIENT: u32 = 3;
+const CLIENT_AGE_EVERY: u32 = 3;
 
 fn ms(ago: Duration) -> u64 {
     ago.as_millis() as u64
@@ -26,7 +26,7 @@ fn ms(ago: Duration) -> u64 {
 
 impl Gateway {
     /// Sends the ages of the last heartbeats: those of relayed hosts towards the client, and that of the client to the relayed hosts.
-    pub(super) fn speak_of_others(&self, job: &Arc<Job>, now: Instant) {
+    pub(super) fn report_liveness(&self, job: &Arc<Job>, now: Instant) {
         let (children, below, due) = {
             let mut tree = lock(&job.tree);
             if job.is_clients() || tree.children.is_empty() {
@@ -35,7 +35,7 @@ impl Gateway {
             let children: Vec<ProcUid> = tree.children.iter().copied().collect();
             let below: Vec<(ProcUid, u64)> =
                 tree.below.keys().filter_map(|id| Some((*id, ms(now.saturating_duration_since(*tree.heard.get(id)?))))).collect();
-            let every = CLIENT * Duration::from_millis(job.settings.loss_ms) / 40;
+            let every = CLIENT_AGE_EVERY * Duration::from_millis(job.settings.loss_ms) / 40;
             let due = tree.spoke.is_none_or(|at| now.saturating_duration_since(at) >= every);
             if due {
                 tree.spoke = Some(now);
@@ -44,25 +44,25 @@ impl Gateway {
         };
         let mut heard: Vec<(ProcUid, u64)> = {
             let detector = lock(&job.detector);
-            children.iter().filter_map(|id| Some((*id, ms(detector.ago(*id, now)?)))).collect()
+            children.iter().filter_map(|id| Some((*id, ms(detector.heartbeat_age(*id, now)?)))).collect()
         };
         heard.extend(below);
         if let Some(above) = job.host(job.above()) {
-            heard.chunks(IN_ONE).for_each(|part| above.trunk.beat(&Beat::Heard { hosts: part.to_vec() }));
+            heard.chunks(HOSTS_PER_MESSAGE).for_each(|part| above.trunk.beat(&Beat::Heard { hosts: part.to_vec() }));
         }
-        if due && job.hears_client() {
-            self.speak_of_client(job, now);
+        if due && job.has_client_heartbeat() {
+            self.send_client_age(job, now);
         }
     }
 
-    fn speak_of_client(&self, job: &Job, now: Instant) {
+    fn send_client_age(&self, job: &Job, now: Instant) {
         let children: Vec<ProcUid> = lock(&job.tree).children.iter().copied().collect();
-        let heard_ms = ms(now.saturating_duration_since(*lock(&job.client_heard)));
+        let heard_ms = ms(now.saturating_duration_since(*lock(&job.last_client_heartbeat)));
         children.into_iter().filter_map(|id| job.host(id)).for_each(|h| h.trunk.beat(&Beat::Client { heard_ms }));
     }
 
     /// Handles the ages that a host reports about relayed hosts.
-    pub(super) fn heard_of(&self, job: &Arc<Job>, from: &Host, hosts: Vec<(ProcUid, u64)>) {
+    pub(super) fn on_liveness_report(&self, job: &Arc<Job>, from: &Host, hosts: Vec<(ProcUid, u64)>) {
         let now = self.poller.now();
         if !job.is_clients() {
             let mut tree = lock(&job.tree);
@@ -77,26 +77,26 @@ impl Gateway {
         for (id, ago) in hosts {
             // The client probes a host that it has connections to itself: the report of a third host does not make it look alive.
             if job.is_below(id) {
-                lock(&job.detector).heard_ago(id, Duration::from_millis(ago), now);
+                lock(&job.detector).on_indirect_heartbeat(id, Duration::from_millis(ago), now);
             }
         }
     }
 
     /// Handles the age of the client's last heartbeat that the relay has sent, and passes it on to the children at once.
-    pub(super) fn heard_of_client(&self, job: &Arc<Job>, ago: Duration) {
+    pub(super) fn on_client_age(&self, job: &Arc<Job>, ago: Duration) {
         let now = self.poller.now();
-        if job.is_clients() || job.hears_client() {
+        if job.is_clients() || job.has_client_heartbeat() {
             return;
         }
         if let Some(at) = now.checked_sub(ago) {
-            let mut heard = lock(&job.client_heard);
+            let mut heard = lock(&job.last_client_heartbeat);
             *heard = at.max(*heard);
         }
         {
             let mut detector = lock(&job.detector);
             detector.watch(job.id, now);
-            detector.heard_ago(job.id, ago, now);
+            detector.on_indirect_heartbeat(job.id, ago, now);
         }
-        self.speak_of_client(job, now);
+        self.send_client_age(job, now);
     }
 }
