@@ -60,7 +60,7 @@ def hosts_of_client() -> Hosts:
 
 def below(mesh: HostMesh) -> list[int]:
     """The ranks of the hosts of a mesh to which this client has no direct connection."""
-    found = set(hosts_of_client().below())
+    found = set(hosts_of_client().relayed_hosts())
     return [rank for rank, id in enumerate(mesh._agents) if id in found]
 
 

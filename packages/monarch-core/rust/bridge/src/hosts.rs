@@ -92,7 +92,7 @@ impl Hosts {
     /// Reaches all hosts through the agent at this address (a gateway; `text` is the address as the user gave it). The gateway has joined
     /// when the pending call has its answer; `announce` and `join_all` join the other hosts.
     #[allow(clippy::too_many_arguments)]
-    fn go_through(
+    fn use_gateway(
         &self,
         py: Python<'_>,
         text: &str,
@@ -104,30 +104,30 @@ impl Hosts {
         bound: f64,
     ) -> PyResult<CallCell> {
         let (address, policy) = (address(at)?, trust.policy()?);
-        let job = self.gateway.start_way(job_settings(settings));
+        let job = self.gateway.start_gateway_job(job_settings(settings));
         let trust = Arc::new(DialTrust::new_client(JobId(job.id.0), policy).map_err(failed)?);
         let inner = self.node.new_cell(Mode::Gather, 1, Arc::default());
         let (slot, bound) = (inner.slot, seconds(bound));
         let wanted = Wanted { host: ProcUid(gateway::random()), address, agent, rank: 0, trust };
-        gil::blocking(py, || self.gateway.go_through(&job, text, who, wanted, slot, bound));
+        gil::blocking(py, || self.gateway.use_gateway(&job, text, who, wanted, slot, bound));
         Ok(CallCell::new(&self.node, inner))
     }
 
     /// Forgets the gateway, which has not joined: hosts are dialled directly again.
-    fn forget_way(&self) {
-        self.gateway.forget_way();
+    fn forget_gateway(&self) {
+        self.gateway.forget_gateway();
     }
 
     /// The gateway: its id, its address as given, and why it is lost (`None` if it is not).
-    fn way(&self) -> Option<(u64, String, Option<String>)> {
-        self.gateway.way().map(|w| (w.host.id.0, w.address.clone(), w.host.lost()))
+    fn route_gateway(&self) -> Option<(u64, String, Option<String>)> {
+        self.gateway.route_gateway().map(|w| (w.host.id.0, w.address.clone(), w.host.lost()))
     }
 
     /// True if the agent of this host is the gateway, through which all other hosts are reached.
-    fn is_way(&self, host: u64) -> bool {
-        let agent = |h: &runtime::gateway::Host| h.place().agent;
+    fn is_gateway(&self, host: u64) -> bool {
+        let agent = |h: &runtime::gateway::Host| h.info().agent;
         let found = self.gateway.job(self.node.uid).and_then(|j| j.host(ProcUid(host)));
-        found.zip(self.gateway.way()).is_some_and(|(h, w)| agent(&h) != 0 && agent(&h) == agent(&w.host))
+        found.zip(self.gateway.route_gateway()).is_some_and(|(h, w)| agent(&h) != 0 && agent(&h) == agent(&w.host))
     }
 
     /// Announces hosts with these ids, which are going to join this client's job. `settings` are the seconds of `host_loss_timeout`,
@@ -172,8 +172,8 @@ impl Hosts {
     }
 
     /// The relayed hosts of this client: it has no connection to them, and a relay forwards its frames.
-    fn below(&self) -> Vec<u64> {
-        self.gateway.job(self.node.uid).map_or(vec![], |j| j.hosts_below().into_iter().map(|h| h.0).collect())
+    fn relayed_hosts(&self) -> Vec<u64> {
+        self.gateway.job(self.node.uid).map_or(vec![], |j| j.relayed_hosts().into_iter().map(|h| h.0).collect())
     }
 
     /// Gives up a host that was expected: it is not going to join.
@@ -205,7 +205,7 @@ impl Hosts {
     /// The hosts of this client's job: id, name, pid, and why the host is lost (`None` if it is not).
     fn hosts(&self) -> Vec<(u64, String, u32, Option<String>)> {
         let job = self.gateway.job(self.node.uid);
-        let describe = |h: Arc<runtime::gateway::Host>| (h.id.0, h.name(), h.place().pid, h.lost());
+        let describe = |h: Arc<runtime::gateway::Host>| (h.id.0, h.name(), h.info().pid, h.lost());
         job.map_or(vec![], |j| j.hosts().into_iter().map(describe).collect())
     }
 
@@ -217,7 +217,7 @@ impl Hosts {
     /// The numbers of frames that this process has sent to other hosts: frames of casts, and frames of any kind.
     fn sent(&self) -> (u64, u64) {
         let jobs = self.gateway.jobs();
-        let all = jobs.iter().flat_map(|j| j.hosts()).map(|h| h.trunk.sent.load(Ordering::Relaxed)).sum();
+        let all = jobs.iter().flat_map(|j| j.hosts()).map(|h| h.session.sent.load(Ordering::Relaxed)).sum();
         (jobs.iter().map(|j| j.cast_counts().sent).sum(), all)
     }
 
@@ -254,7 +254,7 @@ impl Hosts {
     fn cut(&self, host: u64) {
         for job in self.gateway.jobs() {
             if let Some(h) = job.host(ProcUid(host)) {
-                h.trunk.cut();
+                h.session.cut();
             }
         }
     }

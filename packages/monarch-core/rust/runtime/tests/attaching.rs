@@ -50,7 +50,7 @@ fn all_workers_of_a_tree_join_and_answer() {
     for outcome in cluster.attach(&ports) {
         assert_eq!(outcome.status, Status::Ok, "{}", reason(&outcome));
     }
-    let below = cluster.job.hosts_below().len();
+    let below = cluster.job.relayed_hosts().len();
     assert!((1..MANY).contains(&below), "{below} workers have another worker as their relay");
     let procs: Vec<Process> = (0..MANY).map(|worker| cluster.proc(worker, host_id(worker).0 + 1)).collect();
     procs.iter().for_each(|proc| is_answered(&cluster, proc));
@@ -79,7 +79,7 @@ fn workers_outlive_their_relay() {
     let mut cluster = cluster();
     let ports: Vec<u16> = (0..MANY).map(|_| cluster.add_worker()).collect();
     assert!(cluster.attach(&ports).iter().all(|outcome| outcome.status == Status::Ok));
-    let below = cluster.job.hosts_below();
+    let below = cluster.job.relayed_hosts();
     let relays: Vec<usize> = (0..MANY).filter(|worker| !below.contains(&host_id(*worker))).collect();
     let kept: Vec<usize> = (0..MANY).filter(|worker| below.contains(&host_id(*worker))).collect();
     let procs: Vec<Process> = kept.iter().map(|worker| cluster.proc(*worker, host_id(*worker).0 + 1)).collect();
@@ -113,11 +113,11 @@ fn end_of_the_client_reaches_every_worker_of_a_tree() {
 fn worker_behind_a_gateway_answers() {
     let mut cluster = cluster();
     let (gateway, behind) = (cluster.add_worker(), cluster.add_worker());
-    assert_eq!(cluster.go_through(gateway).status, Status::Ok);
+    assert_eq!(cluster.use_gateway(gateway).status, Status::Ok);
     cluster.client.gateway.announce(&cluster.job, &[host_id(1)]);
     assert_eq!(cluster.join(host_id(1), behind, 0).status, Status::Ok);
     is_answered(&cluster, &cluster.proc(1, 301));
-    assert_eq!(cluster.client.gateway.way().unwrap().address, "the gateway");
+    assert_eq!(cluster.client.gateway.route_gateway().unwrap().address, "the gateway");
 }
 
 /// The gateway reports the error of its own network.
@@ -125,7 +125,7 @@ fn worker_behind_a_gateway_answers() {
 fn worker_that_a_gateway_cannot_reach_does_not_join() {
     let mut cluster = cluster();
     let gateway = cluster.add_worker();
-    assert_eq!(cluster.go_through(gateway).status, Status::Ok);
+    assert_eq!(cluster.use_gateway(gateway).status, Status::Ok);
     let (listener, port) = refusing_port();
     drop(listener);
     cluster.client.gateway.announce(&cluster.job, &[host_id(1)]);
@@ -138,7 +138,7 @@ fn worker_that_a_gateway_cannot_reach_does_not_join() {
 fn workers_are_lost_with_their_gateway() {
     let mut cluster = cluster();
     let (gateway, behind) = (cluster.add_worker(), cluster.add_worker());
-    assert_eq!(cluster.go_through(gateway).status, Status::Ok);
+    assert_eq!(cluster.use_gateway(gateway).status, Status::Ok);
     cluster.client.gateway.announce(&cluster.job, &[host_id(1)]);
     assert_eq!(cluster.join(host_id(1), behind, 0).status, Status::Ok);
     let (client, proc) = (&cluster.client.process, cluster.proc(1, 301));
@@ -148,5 +148,5 @@ fn workers_are_lost_with_their_gateway() {
     cluster.workers[0].gateway.close(SOON);
     let end = end_of_outcome(&client.answer(&call, 0));
     assert!(matches!(end.reason, ExitReason::HostLost(_)), "{end:?}");
-    assert!(cluster.client.gateway.way().is_some_and(|way| way.host.lost().is_some()));
+    assert!(cluster.client.gateway.route_gateway().is_some_and(|way| way.host.lost().is_some()));
 }

@@ -36,7 +36,7 @@ fn joined_host_is_a_member_with_its_name() {
     let host = cluster.job.host(host_id(0)).unwrap();
     assert_eq!((&*host.name(), host.lost()), ("host2", None));
     let job = cluster.workers[0].gateway.job(CLIENT).unwrap();
-    assert_eq!(job.here, host_id(0), "the client gives the host its id");
+    assert_eq!(job.own_id, host_id(0), "the client gives the host its id");
     assert!(!job.is_clients() && cluster.job.is_clients());
 }
 
@@ -77,9 +77,9 @@ fn worker_that_ends_listens_no_more() {
     let mut cluster = Cluster::of(0);
     cluster.add_worker();
     let worker = &cluster.workers[0];
-    assert!(worker.gateway.listens());
+    assert!(worker.gateway.is_agent());
     worker.gateway.close(Duration::ZERO);
-    assert!(!worker.gateway.listens());
+    assert!(!worker.gateway.is_agent());
 }
 
 // ---- the same client again
@@ -158,7 +158,7 @@ fn worker_is_asked_again_until_its_lease_is_over() {
     client.gateway.give_up(&cluster.job, host_id(0), cell.slot, 0, "a test has cut it off");
     let outcome = cluster.join(host_id(5), port, 0);
     assert_eq!(outcome.status, Status::Ok, "{}", reason(&outcome));
-    assert_eq!(cluster.workers[0].gateway.job(CLIENT).map(|job| job.here), Some(host_id(5)));
+    assert_eq!(cluster.workers[0].gateway.job(CLIENT).map(|job| job.own_id), Some(host_id(5)));
     // The lease of the former job has ended.
     let ended = cluster.workers[0].process.expect(|e| if let SystemEvent::JobEnded { here } = e { Some(here) } else { None });
     assert_eq!(ended, host_id(0));
@@ -315,7 +315,7 @@ fn worker_that_joins_an_ending_client_is_notified() {
     std::thread::scope(|scope| {
         let closing = scope.spawn(|| client.gateway.close(SOON));
         // The last frame of the client waits for the worker's answer.
-        while !closing.is_finished() && cluster.job.host(host_id(0)).unwrap().trunk.waiting().1 == 0 {
+        while !closing.is_finished() && cluster.job.host(host_id(0)).unwrap().session.waiting().1 == 0 {
             std::thread::yield_now();
         }
         open.send(()).unwrap();

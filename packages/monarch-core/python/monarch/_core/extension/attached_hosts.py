@@ -33,8 +33,8 @@ def lost_hosts(hosts: HostMesh) -> dict[int, str]:
 def lost_gateway(hosts: HostMesh) -> str | None:
     """The reason for the loss of the gateway to attached hosts; None if it is not lost, or if there is none."""
     native = None if hosts._attachment is None else hosts._attachment.process.hosts
-    way = None if native is None else native.way()
-    return None if way is None else way[2]
+    gateway = None if native is None else native.route_gateway()
+    return None if gateway is None else gateway[2]
 
 
 def stop_own_procs(hosts: HostMesh) -> Future[None]:

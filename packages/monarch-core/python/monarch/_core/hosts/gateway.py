@@ -51,7 +51,7 @@ def _attach(addr: str, given: Given, *, is_early: bool) -> None:
     hosts = native_hosts(process)
     bound = config.seconds("mesh_attach_config_timeout")
     seconds = 60.0 if bound is None else bound
-    cell = hosts.go_through(addr, at, agent_uid(address), trust, described_by(process), job_settings(), seconds)
+    cell = hosts.use_gateway(addr, at, agent_uid(address), trust, described_by(process), job_settings(), seconds)
     joined = False
     try:
         cell.wait()
@@ -62,20 +62,20 @@ def _attach(addr: str, given: Given, *, is_early: bool) -> None:
         _waiting = None
     finally:
         if not joined:
-            hosts.forget_way()
+            hosts.forget_gateway()
 
 
 def _has_this_gateway(process: LocalProcess, addr: str, is_early: bool) -> bool:
     if not process.is_client or process.universe is not None:
         raise RuntimeError("attach is for the client: its actors use its connections")
-    way = None if process.hosts is None else process.hosts.way()
-    if way is None:
+    gateway = None if process.hosts is None else process.hosts.route_gateway()
+    if gateway is None:
         if not is_early and not any(attachment.has_dialled for attachment in process.attachments):
             return False
         if process.uid != _waiting or (process.hosts is not None and process.hosts.hosts()):
             raise RuntimeError(f"attach({addr!r}) comes too late: this client has started already, attach first of all")
         return False
-    _, known, lost = way
+    _, known, lost = gateway
     if known != addr:
         raise RuntimeError(f"attach({addr!r}): this client reaches hosts through {known} already, and that cannot be changed")
     # A lost gateway does not return: the client joins it again as a new one.

@@ -167,7 +167,7 @@ class HostMesh(MeshTrait):
                     hosts.shutdown(agent)
                 raise
             # The other hosts are reached through the gateway, which ends last.
-            gateways = [agent for agent in agents if hosts.is_way(agent)]
+            gateways = [agent for agent in agents if hosts.is_gateway(agent)]
             for group in ([agent for agent in agents if agent not in gateways], gateways):
                 # A host whose end is known has no agent that could answer.
                 asked = [hosts.shutdown(agent) for agent in group]

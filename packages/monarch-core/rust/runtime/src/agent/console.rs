@@ -38,12 +38,12 @@ impl Agent {
         tail: Arc<Tail>,
     ) -> io::Result<Arc<Stream>> {
         let stream = self.output.add(proc, (read, console), &plan.prefix, tail, self.file(plan, name))?;
-        let job = self.node().and_then(|n| n.gateway()?.job_here(here)).filter(|j| !j.is_clients());
+        let job = self.node().and_then(|n| n.gateway()?.job_by_own_id(here)).filter(|j| !j.is_clients());
         // A user watches a terminal, so its lines count as seen.
         if let Some(job) = job.filter(|_| unsafe { libc::isatty(console) } == 0) {
             let (me, shown) = (self.weak(), plan.name.clone());
             stream.at_first_line(move || {
-                if !job.unshown.swap(true, Ordering::Relaxed) {
+                if !job.output_warning_sent.swap(true, Ordering::Relaxed) {
                     Agent::report_unshown(&me, job.id, console, &shown);
                 }
             });
@@ -61,14 +61,14 @@ impl Agent {
     }
 
     /// Handles that report in the client: logs a warning, once a job, unless the console is also one of the client's.
-    fn unshown(&self, body: &[u8]) {
+    fn on_unshown_report(&self, body: &[u8]) {
         let Some((console, words)) = body.split_first_chunk::<IDENTITY>() else { return };
         let text = String::from_utf8_lossy(words);
         let mut words = text.split('\0');
         let (Some(host), Some(proc), Some(to), Some(node)) = (words.next(), words.next(), words.next(), self.node()) else { return };
         let Some((gateway, job)) = node.gateway().and_then(|g| Some((g, g.job(node.uid)?))) else { return };
         let is_seen = lock(&self.consoles).iter().any(|ours| identity(*ours) == *console);
-        if !is_seen && !job.unshown.swap(true, Ordering::Relaxed) {
+        if !is_seen && !job.output_warning_sent.swap(true, Ordering::Relaxed) {
             gateway.audit("output", host, format!("what {proc} on {host} prints goes to {to}, not to this console"));
         }
     }
@@ -119,7 +119,7 @@ impl Agent {
 
     /// Handles the message of another host's agent about the output of its procs: `LINES` or `UNSHOWN`.
     pub(crate) fn printed(&self, kind: u16, body: &[u8]) {
-        if kind == LINES { self.show(body) } else { self.unshown(body) }
+        if kind == LINES { self.show(body) } else { self.on_unshown_report(body) }
     }
 
     /// Writes lines of procs of another host. The body is the number of the stream, then whole lines.

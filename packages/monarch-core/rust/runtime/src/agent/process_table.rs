@@ -125,7 +125,7 @@ impl Agent {
         let Some(node) = self.node() else { return };
         let gateway = node.gateway();
         let only = match asker {
-            Requester::Peer(from, _) => gateway.and_then(|g| g.here_in(from)),
+            Requester::Peer(from, _) => gateway.and_then(|g| g.own_id_in(from)),
             _ => None,
         };
         let mut procs: Vec<ProcUid> = self.started();
@@ -220,7 +220,7 @@ impl Agent {
 
     /// The name of this process in the answer. A process that listens is the agent of a host.
     pub(crate) fn own_name(&self, node: &Node) -> &'static str {
-        if node.gateway().is_some_and(|g| g.listens()) { AGENT } else { "client" }
+        if node.gateway().is_some_and(|g| g.is_agent()) { AGENT } else { "client" }
     }
 
     fn own_row(&self, node: &Node, name: &str) -> (ProcUid, ProcRow) {

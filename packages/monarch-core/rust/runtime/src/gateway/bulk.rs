@@ -17,9 +17,9 @@ use crate::node::bulk_streams::{BulkStream, UNKNOWN};
 /// Limit of one attempt to open a stream.
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// The pause between checks whether a test still pauses the host's session.
-const LOOK: Duration = Duration::from_millis(20);
+const PAUSE_CHECK: Duration = Duration::from_millis(20);
 /// Reason of a refusal: the process to be reached does not exist any more.
-const GONE: &str = "the process is not there any more";
+const PROCESS_ENDED: &str = "the process is not there any more";
 
 /// The two processes of a stream, and the number of the request that the stream answers.
 #[derive(Clone, Copy)]
@@ -38,16 +38,16 @@ impl Gateway {
     /// `from`), or from the agent `by` of the host of `from`.
     pub(crate) fn bulk_dial(&self, by: ProcUid, number: u64, from: ProcUid, (to, to_host): (ProcUid, ProcUid)) {
         let Some(node) = self.node() else { return };
-        let is_ours = |uid: ProcUid, job: &Job| uid == job.here || node.agent().is_some_and(|a| a.is_in_job(uid, job.here));
+        let is_ours = |uid: ProcUid, job: &Job| uid == job.own_id || node.agent().is_some_and(|a| a.is_in_job(uid, job.own_id));
         if by == from {
             // The request is of this process, or of a proc of this host. A service belongs to several jobs: the stream belongs to the job
             // that has the other host.
-            let own = node.agent().and_then(|a| a.job_of(from)).and_then(|here| self.job_here(here));
+            let own = node.agent().and_then(|a| a.job_of(from)).and_then(|here| self.job_by_own_id(here));
             let known = |job: &Arc<Job>| is_ours(from, job) && (to_host == job.id || job.host(to_host).is_some());
             let Some(job) = own.filter(known).or_else(|| self.jobs().into_iter().find(known)) else {
                 return node.refuse_bulk(from, number, UNKNOWN.to_owned());
             };
-            node.route(to, to_host, job.here);
+            node.route(to, to_host, job.own_id);
             if to_host == job.id {
                 return node.peer(job.id).send_control(Control::BulkDial { number, from, to, to_host });
             }
@@ -56,11 +56,11 @@ impl Gateway {
         // An agent requests that the client dials.
         let Some(job) = self.job(node.uid).filter(|j| j.is_clients() && j.host(by).is_some()) else { return };
         if is_ours(to, &job) {
-            node.route(from, by, job.here);
+            node.route(from, by, job.own_id);
             self.bulk_open(&job, by, Pair { number, ours: to, theirs: from, serves: true });
         } else {
             self.bulk_gone(to, from);
-            node.refuse_bulk(from, number, GONE.to_owned());
+            node.refuse_bulk(from, number, PROCESS_ENDED.to_owned());
         }
     }
 
@@ -76,14 +76,14 @@ impl Gateway {
             let Some(host) = job.host(host).filter(|h| h.lost().is_none()) else {
                 return g.bulk_failed(&pair, "its host is lost".to_owned());
             };
-            if g.way_of(&job).is_some() {
+            if g.gateway_of(&job).is_some() {
                 return g.bulk_failed(&pair, "its host is behind a gateway".to_owned());
             }
-            if host.trunk.is_still() {
-                return g.bulk_open_in(LOOK, job, host.id, pair);
+            if host.session.is_still() {
+                return g.bulk_open_in(PAUSE_CHECK, job, host.id, pair);
             }
             let Pair { number, ours, theirs, serves } = pair;
-            let hello = Greeting::Bulk { number, from: ours, from_host: job.here, to: theirs, to_host: host.id, serves };
+            let hello = Greeting::Bulk { number, from: ours, from_host: job.own_id, to: theirs, to_host: host.id, serves };
             let me = g.me.clone();
             let done = move |result: Result<Ready, NoStream>| {
                 if let Some(g) = me.upgrade() {
@@ -106,7 +106,7 @@ impl Gateway {
                 None => self.bulk_failed(pair, "the stream cannot be handed on".to_owned()),
             },
             Some(Welcome::Unreached { why }) => self.bulk_failed(pair, why),
-            Some(Welcome::Refused(no)) => self.bulk_failed(pair, super::join::refusal(no).to_owned()),
+            Some(Welcome::Refused(no)) => self.bulk_failed(pair, super::dial::refusal(no).to_owned()),
             _ => self.bulk_failed(pair, "its answer is malformed".to_owned()),
         }
     }
@@ -140,30 +140,30 @@ impl Gateway {
         let Greeting::Bulk { number, from, from_host, to, to_host, serves } = &hello else { return };
         let (number, from, from_host, to, to_host, serves) = (*number, *from, *from_host, *to, *to_host, *serves);
         let Some(node) = self.node() else { return };
-        let is_himself = Gateway::is_himself(&opened, from_host);
-        let found = self.job(ProcUid(opened.job.0)).filter(|j| j.here == to_host && from_host != to_host && is_himself);
-        if found.as_ref().and_then(|job| job.host(from_host)).is_some_and(|h| h.trunk.is_still() && h.lost().is_none()) {
+        let may_act_as = Gateway::may_act_as(&opened, from_host);
+        let found = self.job(ProcUid(opened.job.0)).filter(|j| j.own_id == to_host && from_host != to_host && may_act_as);
+        if found.as_ref().and_then(|job| job.host(from_host)).is_some_and(|h| h.session.is_still() && h.lost().is_none()) {
             let me = self.me.clone();
             let again = move || drop(me.upgrade().inspect(|g| g.bulk_asked(opened, hello)));
-            return self.poller.later(LOOK, Box::new(again));
+            return self.poller.later(PAUSE_CHECK, Box::new(again));
         }
-        let ours = |job: &Job| node.agent().is_some_and(|a| a.is_in_job(to, job.here));
+        let ours = |job: &Job| node.agent().is_some_and(|a| a.is_in_job(to, job.own_id));
         let welcome = match &found {
             _ if self.is_closing() => Welcome::Refused(No::Closing),
             None => Welcome::Refused(No::NoSession),
             Some(job) if job.host(from_host).is_some_and(|h| h.lost().is_some()) => Welcome::Refused(No::Lost),
-            Some(job) if !ours(job) => Welcome::Unreached { why: GONE.to_owned() },
+            Some(job) if !ours(job) => Welcome::Unreached { why: PROCESS_ENDED.to_owned() },
             Some(_) => Welcome::Bulk,
         };
         if let (Welcome::Unreached { .. }, Some(job)) = (&welcome, &found) {
-            node.route(from, from_host, job.here);
+            node.route(from, from_host, job.own_id);
             self.bulk_gone(to, from);
         }
         let frame = greeting_frame(&greeting::encode(&welcome));
         // The socket's buffer takes so small an answer at once. A stream with unwritten bytes cannot be passed to a process.
         let sent = opened.stream.write(&[&frame]).is_ok_and(|n| n == frame.len()) && opened.stream.flush().is_ok_and(|all| all);
         let (Welcome::Bulk, Some(job), true) = (welcome, found, sent) else { return };
-        node.route(from, from_host, job.here);
+        node.route(from, from_host, job.own_id);
         if let Some((fd, keys)) = opened.stream.into_parts() {
             self.bulk_hand(&Pair { number, ours: to, theirs: from, serves: !serves }, BulkStream::new(fd, keys, false));
         }

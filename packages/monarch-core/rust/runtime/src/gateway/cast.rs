@@ -36,7 +36,7 @@ pub(super) struct Casts {
     /// A thread carries out the effects.
     busy: bool,
     /// When `Relay::on_time` is scheduled, as time since the job was made.
-    alarm: Option<Duration>,
+    wake_at: Option<Duration>,
     /// The processes of this host to which casts have been delivered.
     members: HashSet<ProcUid>,
 }
@@ -74,7 +74,7 @@ impl Casts {
     pub fn new(here: ProcUid) -> Self {
         let fan_out = std::env::var(FAN_OUT).ok().and_then(|n| n.parse().ok());
         let relay = fan_out.map_or_else(|| Relay::new(here), |n: u32| Relay::with_fan_out(here, n.max(1)));
-        Casts { relay, effects: VecDeque::new(), busy: false, alarm: None, members: HashSet::new() }
+        Casts { relay, effects: VecDeque::new(), busy: false, wake_at: None, members: HashSet::new() }
     }
 }
 
@@ -92,18 +92,18 @@ impl Gateway {
     // ---- inputs of the relay
 
     fn relay(&self, job: &Arc<Job>, tell: impl FnOnce(&mut Casts, Duration) -> Vec<Effect>) {
-        let now = self.poller.now().saturating_duration_since(job.born);
-        let alarm = {
+        let now = self.poller.now().saturating_duration_since(job.started_at);
+        let wake_at = {
             let mut casts = lock(&job.casts);
             let effects = tell(&mut casts, now);
             casts.effects.extend(effects);
-            let at = casts.relay.deadline().filter(|at| casts.alarm.is_none_or(|alarm| *at < alarm));
+            let at = casts.relay.deadline().filter(|at| casts.wake_at.is_none_or(|wake_at| *at < wake_at));
             if at.is_some() {
-                casts.alarm = at;
+                casts.wake_at = at;
             }
             at
         };
-        if let Some(at) = alarm {
+        if let Some(at) = wake_at {
             self.wake_relay(job, at.saturating_sub(now));
         }
     }
@@ -113,7 +113,7 @@ impl Gateway {
         let ring = move || {
             if let (Some(g), Some(job)) = (me.upgrade(), job.upgrade()) {
                 g.relay(&job, |c, now| {
-                    c.alarm = None;
+                    c.wake_at = None;
                     c.relay.on_time(now)
                 });
                 g.act(&job, true);
@@ -125,7 +125,7 @@ impl Gateway {
     /// Adds a cast of this process, in order. `send_casts` carries out the effects.
     pub(crate) fn cast_here(&self, cast: Cast) {
         let Some(node) = self.node() else { return };
-        if let Some(job) = self.job_here(node.uid) {
+        if let Some(job) = self.job_by_own_id(node.uid) {
             self.relay(&job, |c, now| c.relay.on_source(now, cast));
         }
     }
@@ -133,7 +133,7 @@ impl Gateway {
     /// Carries out the effects of casts of this process.
     pub(crate) fn send_casts(&self) {
         let Some(node) = self.node() else { return };
-        if let Some(job) = self.job_here(node.uid) {
+        if let Some(job) = self.job_by_own_id(node.uid) {
             self.act(&job, false);
         }
     }
@@ -142,8 +142,8 @@ impl Gateway {
     pub(crate) fn cast_of_proc(&self, proc: ProcUid, frame: &[u8]) {
         let Some(agent) = self.node().and_then(|n| n.agent().cloned()) else { return };
         let Ok(CastFrame::Cast(cast)) = CastFrame::decode(frame) else { return };
-        let Some(job) = agent.job_of(proc).and_then(|here| self.job_here(here)) else { return };
-        if cast.group.source != proc || cast.slice.as_ref().is_some_and(|s| s.root != job.here) {
+        let Some(job) = agent.job_of(proc).and_then(|here| self.job_by_own_id(here)) else { return };
+        if cast.group.source != proc || cast.slice.as_ref().is_some_and(|s| s.root != job.own_id) {
             return;
         }
         if let Some(slice) = &cast.slice {
@@ -200,8 +200,8 @@ impl Gateway {
             (cast.group.source, root, CastBody::decode(&cast.body).ok()?.slot, rank)
         };
         let node = self.node()?;
-        node.route(to, to_host, job.here);
-        let route = Route { from: job.here, from_host: job.here, to, to_host, seq: 0 };
+        node.route(to, to_host, job.own_id);
+        let route = Route { from: job.own_id, from_host: job.own_id, to, to_host, seq: 0 };
         let mut frame = Vec::with_capacity(1024);
         let at = begin(&mut frame, REPLY);
         put_reply_head(&mut frame, slot, rank, reply.status, reply.parts.len() as u32);
@@ -277,7 +277,7 @@ impl Gateway {
             match effect {
                 None => return,
                 Some(Effect::Send { to, frame }) => self.send_cast(job, to, &frame),
-                Some(Effect::Return { source, frame }) => bring_back(&node, source, frame),
+                Some(Effect::Return { source, frame }) => return_to_source(&node, source, frame),
                 Some(Effect::Deliver(delivery)) if on_io => self.arrived_by_tree(job, delivery),
                 Some(Effect::Deliver(delivery)) => {
                     let (me, job) = (self.me.clone(), job.clone());
@@ -316,8 +316,8 @@ impl Gateway {
             &[]
         };
         finish(&mut start, at, body.len());
-        let _ = host.trunk.send(&[&start, body]);
-        if !host.trunk.is_up() {
+        let _ = host.session.send(&[&start, body]);
+        if !host.session.is_up() {
             self.open_soon(job, &host);
         }
     }
@@ -343,11 +343,11 @@ impl Gateway {
             *busy = true;
             if !at_once {
                 drop(arrivals);
-                return self.hand_on_due(job);
+                return self.deliver_due(job);
             }
         }
-        self.hand_on(job, head, &[body]);
-        self.hand_on_due(job);
+        self.deliver_frame(job, head, &[body]);
+        self.deliver_due(job);
     }
 
     fn arrived_by_tree(&self, job: &Arc<Job>, delivery: Delivery) {
@@ -360,10 +360,10 @@ impl Gateway {
             }
             *busy = true;
         }
-        self.hand_on_due(job);
+        self.deliver_due(job);
     }
 
-    fn hand_on_due(&self, job: &Arc<Job>) {
+    fn deliver_due(&self, job: &Arc<Job>) {
         loop {
             let next = {
                 let mut arrivals = lock(&job.arrivals);
@@ -374,7 +374,7 @@ impl Gateway {
             match next {
                 None => return,
                 Some(Due::This) => {}
-                Some(Due::Direct(head, body)) => self.hand_on(job, &head, &[&body]),
+                Some(Due::Direct(head, body)) => self.deliver_frame(job, &head, &[&body]),
                 Some(Due::Cast(delivery)) => self.deliver_cast(job, delivery),
             }
         }
@@ -383,9 +383,9 @@ impl Gateway {
     fn deliver_cast(&self, job: &Arc<Job>, d: Delivery) {
         let (Some(node), Ok(body)) = (self.node(), CastBody::decode(&d.body)) else { return };
         let Some((count, parts)) = body.parts.split_first_chunk().map(|(n, rest)| (u32::from_le_bytes(*n), rest)) else { return };
-        node.route(d.group.source, d.root, job.here);
+        node.route(d.group.source, d.root, job.own_id);
         // This process has another id in each job.
-        let member = |proc| if proc == job.here { node.uid } else { proc };
+        let member = |proc| if proc == job.own_id { node.uid } else { proc };
         lock(&job.casts).members.extend(d.targets.iter().map(|t| member(t.proc)));
         for target in &d.targets {
             let slot = if d.mode.reduces() { tree_slot(d.token, target.index) } else { SlotId::NONE };
@@ -395,8 +395,8 @@ impl Gateway {
             Head { dest: d.mailbox, sender, slot, rank: target.rank, flags, trace, method, extent, ..Head::default() }
                 .put(&mut start, count);
             finish(&mut start, at, parts.len());
-            let head = Route { from: d.group.source, from_host: d.root, to: target.proc, to_host: job.here, seq: 0 };
-            self.hand_on(job, &head, &[&start, parts]);
+            let head = Route { from: d.group.source, from_host: d.root, to: target.proc, to_host: job.own_id, seq: 0 };
+            self.deliver_frame(job, &head, &[&start, parts]);
         }
         if !d.mode.reduces() {
             self.relay(job, |c, now| d.targets.iter().flat_map(|t| c.relay.on_taken(now, d.token, t.index)).collect());
@@ -411,7 +411,7 @@ fn put_part(out: &mut Vec<u8>, data: &[u8], readonly: bool) {
 }
 
 /// Passes a frame to a process of this host that is the source of a cast.
-fn bring_back(node: &Arc<Node>, source: ProcUid, frame: CastFrame) {
+fn return_to_source(node: &Arc<Node>, source: ProcUid, frame: CastFrame) {
     if source == node.uid {
         return node.on_cast_frame(frame);
     }

@@ -16,7 +16,7 @@ use crate::node::Node;
 
 /// The carrier of links to the processes of one other host: it adds the route to frames and sends them to the process that forwards them.
 #[derive(Clone)]
-pub struct Via {
+pub struct HostCarrier {
     pub node: Weak<Node>,
     pub host: ProcUid,
     /// The id of this process's host in the job, and the uid of this process.
@@ -26,7 +26,7 @@ pub struct Via {
     pub agent: Option<ProcUid>,
 }
 
-impl Via {
+impl HostCarrier {
     /// Sends whole frames in order, and before them their large parts: `blocks`, numbered from `first` on. Without frames it sends the
     /// parts alone; without frames and parts, a frame that has only the route.
     pub(crate) fn carry_now(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
@@ -69,7 +69,7 @@ impl Via {
 }
 
 /// The processes whose end this frame reports, if it is such a report of an agent.
-fn ended(head: &Route, body: &[&[u8]]) -> Vec<ProcUid> {
+fn reported_ends(head: &Route, body: &[&[u8]]) -> Vec<ProcUid> {
     let is_control = head.from == head.from_host && body.first().is_some_and(|first| first.get(4) == Some(&CONTROL));
     match is_control.then(|| Frame::decode(body.concat().get(4..).unwrap_or_default())) {
         Some(Ok(Frame::Control(Control::ProcsEnded { ends }))) => ends.into_iter().map(|(uid, _)| uid).collect(),
@@ -89,10 +89,10 @@ pub(super) fn routed_head(head: &Route, body: usize) -> Vec<u8> {
 impl Gateway {
     /// Sends a frame of this process, or of a proc of this host, to another host.
     pub fn forward(&self, head: &Route, body: &[&[u8]]) {
-        let Some(job) = self.job_here(head.from_host) else { return };
-        if head.to_host == job.here {
+        let Some(job) = self.job_by_own_id(head.from_host) else { return };
+        if head.to_host == job.own_id {
             // The sender expects the process on another host, but it is on this one.
-            return self.hand_in(&job, head, &body.concat());
+            return self.accept_frame(&job, head, &body.concat());
         }
         // A handle may name a host that has not joined yet. Frames for it wait in its session until the client sends the host's address, or
         // reports that the host does not join.
@@ -104,10 +104,10 @@ impl Gateway {
         let mut all: Vec<&[u8]> = Vec::with_capacity(body.len() + 1);
         all.push(&start);
         all.extend_from_slice(body);
-        if host.trunk.send_behind(head, &ended(head, body), &all).is_err() {
+        if host.session.send_behind(head, &reported_ends(head, body), &all).is_err() {
             return self.unreachable(head, host.end().unwrap_or_else(|| host_end(&host.name(), "agent exited")));
         }
-        if !host.trunk.is_up() {
+        if !host.session.is_up() {
             self.open_soon(&job, &host);
         }
     }
@@ -133,16 +133,16 @@ impl Gateway {
     }
 
     /// Handles a frame for this process or for a proc of this host.
-    fn hand_in(&self, job: &Arc<Job>, head: &Route, body: &[u8]) {
+    fn accept_frame(&self, job: &Arc<Job>, head: &Route, body: &[u8]) {
         let Some(node) = self.node() else { return };
-        node.route(head.from, head.from_host, job.here);
-        if head.seq == 0 { self.hand_on(job, head, &[body]) } else { self.arrived_directly(job, head, body) }
+        node.route(head.from, head.from_host, job.own_id);
+        if head.seq == 0 { self.deliver_frame(job, head, &[body]) } else { self.arrived_directly(job, head, body) }
     }
 
     /// Delivers a frame when its turn has come.
-    pub(super) fn hand_on(&self, job: &Arc<Job>, head: &Route, body: &[&[u8]]) {
+    pub(super) fn deliver_frame(&self, job: &Arc<Job>, head: &Route, body: &[&[u8]]) {
         let Some(node) = self.node() else { return };
-        if head.to == job.here {
+        if head.to == job.own_id {
             return match body {
                 [whole] => node.on_routed(head, whole),
                 pieces => node.on_routed(head, &pieces.concat()),
@@ -165,7 +165,7 @@ impl Gateway {
     fn unreachable(&self, head: &Route, end: ProcEnd) {
         let Some(node) = self.node() else { return };
         let ends = vec![(head.to_host, end.clone()), (head.to, end)];
-        if Some(head.from) == self.job_here(head.from_host).map(|j| j.here) {
+        if Some(head.from) == self.job_by_own_id(head.from_host).map(|j| j.own_id) {
             // Not on this thread: it may hold locks that the notification needs.
             self.poller.spawn(Box::new(move || node.procs_ended(ends)));
         } else {
@@ -189,12 +189,12 @@ pub(crate) fn host_end(host: &str, why: &str) -> ProcEnd {
 }
 
 /// Handler of the events of a job's sessions.
-pub(super) struct Hands {
+pub(super) struct SessionEvents {
     pub gateway: Weak<Gateway>,
     pub job: Weak<Job>,
 }
 
-impl Hands {
+impl SessionEvents {
     fn with(&self, f: impl FnOnce(&Gateway, &Arc<Job>)) {
         if let (Some(g), Some(j)) = (self.gateway.upgrade(), self.job.upgrade()) {
             f(&g, &j);
@@ -210,10 +210,10 @@ impl Hands {
     }
 }
 
-impl TrunkHandler for Hands {
+impl TrunkHandler for SessionEvents {
     fn frame(&self, trunk: &Arc<Trunk>, frame: &[u8]) {
         if matches!(frame[0], TREE | CARRIED) {
-            return self.with(|g, j| g.came_along(j, trunk.host, frame));
+            return self.with(|g, j| g.on_tree_frame(j, trunk.host, frame));
         }
         if frame[0] == CAST {
             return self.with(|g, j| g.cast_frame(j, trunk.host, &frame[1..]));
@@ -226,7 +226,7 @@ impl TrunkHandler for Hands {
         let body = &frame[1 + Route::LEN..];
         self.with(|g, j| {
             // Agents have sessions with each other: a session brings no frames for a third host.
-            if head.to_host != j.here {
+            if head.to_host != j.own_id {
                 return;
             }
             // Between hosts, large parts come as fragments. References to shared memory are valid on one host only.
@@ -234,8 +234,8 @@ impl TrunkHandler for Hands {
                 return;
             }
             match part_fragment::read(body) {
-                Some(stretch) => g.take_stretch(j, trunk.host, &head, stretch),
-                None => g.hand_in(j, &head, body),
+                Some(fragment) => g.accept_fragment(j, trunk.host, &head, fragment),
+                None => g.accept_frame(j, &head, body),
             }
         });
     }

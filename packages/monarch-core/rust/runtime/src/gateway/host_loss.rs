@@ -67,20 +67,20 @@ impl Gateway {
             match action {
                 Action::Ping(host) => {
                     // A relayed host gets no pings: its relay reports on it.
-                    if let Some(h) = job.host(host).filter(|h| !h.trunk.is_routed()) {
-                        h.trunk.beat(&Beat::Ping { received: vec![h.trunk.received()] });
+                    if let Some(h) = job.host(host).filter(|h| !h.session.is_routed()) {
+                        h.session.beat(&Beat::Ping { received: vec![h.session.received()] });
                         self.open_anew(job, &h);
                     }
                 }
                 Action::Probe { via, about } => {
                     if let Some(h) = job.host(via) {
-                        h.trunk.beat(&Beat::Probe { about });
+                        h.session.beat(&Beat::Probe { about });
                     }
                 }
                 Action::Suspect(host) => {
                     self.suspect(job, host, true);
-                    if job.is_below(host) {
-                        self.adopt_soon(job, vec![host]);
+                    if job.is_relayed(host) {
+                        self.connect_directly_soon(job, vec![host]);
                     }
                 }
                 Action::Recovered(host) => self.suspect(job, host, false),
@@ -107,7 +107,7 @@ impl Gateway {
 
     fn suspect(&self, job: &Arc<Job>, host: ProcUid, yes: bool) {
         if let Some(h) = job.host(host) {
-            lock(&h.state).suspect = yes;
+            lock(&h.state).is_suspected = yes;
         }
     }
 
@@ -123,12 +123,12 @@ impl Gateway {
         match beat {
             Beat::Ping { received } => {
                 self.beat_acks(host, &received);
-                host.trunk.beat(&Beat::Pong { received: vec![host.trunk.received()] });
+                host.session.beat(&Beat::Pong { received: vec![host.session.received()] });
             }
             Beat::Pong { received } => self.beat_acks(host, &received),
             Beat::Probe { about } => {
                 let ago = lock(&job.detector).on_probe(about, self.poller.now());
-                host.trunk.beat(&Beat::Probed { about, heard_ms: ago.map(|d| d.as_millis() as u64) });
+                host.session.beat(&Beat::Probed { about, heard_ms: ago.map(|d| d.as_millis() as u64) });
             }
             Beat::Probed { about, heard_ms } => {
                 lock(&job.detector).on_probe_answer(about, host.id, heard_ms.map(Duration::from_millis), self.poller.now());
@@ -140,7 +140,7 @@ impl Gateway {
 
     fn beat_acks(&self, host: &Host, received: &[u64]) {
         if let Some(n) = received.first() {
-            let _ = host.trunk.acked(*n);
+            let _ = host.session.acked(*n);
         }
     }
 
@@ -151,20 +151,20 @@ impl Gateway {
             return;
         }
         let alone = match number {
-            FRAMES => !host.trunk.has_heart(),
-            HEART => !host.trunk.is_up(),
+            FRAMES => !host.session.has_heart(),
+            HEART => !host.session.is_up(),
             _ => false,
         };
         // The kernel may reset one of the two connections of an exited process, where unread bytes were in its buffer.
         let closed = {
             let mut state = lock(&host.state);
-            state.closed |= end == StreamEnd::Closed;
-            state.closed
+            state.closed_by_exit |= end == StreamEnd::Closed;
+            state.closed_by_exit
         };
         if alone {
             let end = match if closed { StreamEnd::Closed } else { end } {
                 // A connection to a gateway may be forwarded by a program that has ended, and that refuses connections until it runs again.
-                StreamEnd::Closed if self.is_way(job) => LinkEnd::Cut,
+                StreamEnd::Closed if self.is_gateway_job(job) => LinkEnd::Cut,
                 StreamEnd::Closed => LinkEnd::Ended,
                 StreamEnd::Reset => LinkEnd::Reset,
                 StreamEnd::Garbage | StreamEnd::Failed => LinkEnd::Cut,
@@ -200,21 +200,21 @@ impl Gateway {
         if host.lost().is_some() {
             return;
         }
-        let why = &self.with_way(job, why);
-        if tell && job.is_clients() && host.trunk.is_up() && !lock(&host.state).leaving {
+        let why = &self.with_gateway_loss(job, why);
+        if tell && job.is_clients() && host.session.is_up() && !lock(&host.state).leaving {
             // A frozen host or one that is cut off receives this when it is back, unless the kernel has given up the connection by then. In
             // that case its lease ends its work.
             let Some(node) = self.node() else { return };
             node.peer(host.id).send_control(Control::HostsLost { hosts: vec![(host.id, why.to_owned())] });
         }
         lock(&host.state).lost = Some(why.to_owned());
-        lock(&host.arriving).clear();
+        lock(&host.partial_parts).clear();
         // An agent closes its session in another way: an agent that is alive would take the normal end of all connections for an exit of
         // this one.
         if job.is_clients() {
-            host.trunk.close()
+            host.session.close()
         } else {
-            host.trunk.give_up()
+            host.session.give_up()
         }
         lock(&job.detector).forget(host.id);
         let Some(node) = self.node() else { return };
@@ -229,9 +229,9 @@ impl Gateway {
         if let Some(agent) = node.agent() {
             agent.host_ended(host.id, &end);
         }
-        node.routes.lose(Place { host: host.id, here: job.here }, end.clone());
+        node.routes.lose(Place { host: host.id, here: job.own_id }, end.clone());
         node.procs_ended(vec![(host.id, end)]);
-        self.way_lost(job, why);
+        self.gateway_lost(job, why);
         self.cast_host_ended(job, host.id);
         self.lost_in_tree(job, host.id);
         if tell && job.is_clients() && job.has_tree() {
@@ -249,11 +249,11 @@ impl Gateway {
         match c {
             Control::Hosts { hosts } => {
                 let Some(job) = self.job(from) else { return };
-                for entry in hosts.into_iter().filter(|e| e.host != job.here) {
+                for entry in hosts.into_iter().filter(|e| e.host != job.own_id) {
                     let host = job.host_or_new(entry.host, &self.me, &self.poller);
-                    node.route(entry.host, entry.host, job.here);
+                    node.route(entry.host, entry.host, job.own_id);
                     host.learn(entry);
-                    if host.trunk.waiting().0 > 0 {
+                    if host.session.waiting().0 > 0 {
                         self.open(&job, &host);
                     }
                 }
@@ -261,7 +261,7 @@ impl Gateway {
             Control::HostsLost { hosts } => {
                 let Some(job) = self.job(from) else { return };
                 for (id, why) in hosts {
-                    if id == job.here {
+                    if id == job.own_id {
                         return self.end_job(&job, &format!("declared lost: {why}"));
                     }
                     let host = job.host_or_new(id, &self.me, &self.poller);
@@ -272,7 +272,7 @@ impl Gateway {
                 Some(job) => {
                     self.spread(&job, &Word::JobOver);
                     // An agent that has not been notified yet would take the end of the connections for an exit of this agent.
-                    for other in job.hosts().into_iter().filter(|h| h.id != job.id && h.lost().is_none() && h.trunk.is_up()) {
+                    for other in job.hosts().into_iter().filter(|h| h.id != job.id && h.lost().is_none() && h.session.is_up()) {
                         node.peer(other.id).send_control(Control::JobOver);
                     }
                     self.end_job(&job, CLIENT_ENDED);
@@ -310,25 +310,25 @@ impl Gateway {
         }
         for host in job.hosts() {
             lock(&host.state).lost = Some(why.to_owned());
-            lock(&host.arriving).clear();
-            host.trunk.close();
+            lock(&host.partial_parts).clear();
+            host.session.close();
         }
         if let Some(node) = self.node() {
             // This host and these hosts may meet again in the same job, where this host then has another id.
             for host in job.hosts() {
-                node.routes.lose(Place { host: host.id, here: job.here }, host_end(&host.name(), why));
+                node.routes.lose(Place { host: host.id, here: job.own_id }, host_end(&host.name(), why));
             }
             if let Some(agent) = node.agent() {
                 agent.host_ended(job.id, &host_end("", why));
                 // Services of other hosts were reached through this job. Services of this host that wait for them would otherwise wait for
                 // ever.
                 for host in job.hosts().into_iter().filter(|h| h.id != job.id) {
-                    agent.host_left(host.id, job.here, &host_end(&host.name(), "the job through which it was reached has ended"));
+                    agent.host_left(host.id, job.own_id, &host_end(&host.name(), "the job through which it was reached has ended"));
                 }
-                agent.job_ended(job.here, why);
+                agent.job_ended(job.own_id, why);
             }
             node.procs_ended(vec![(job.id, host_end("", why))]);
-            node.system.push(crate::SystemEvent::JobEnded { here: job.here });
+            node.system.push(crate::SystemEvent::JobEnded { here: job.own_id });
         }
     }
 
@@ -343,12 +343,12 @@ impl Gateway {
         }
         self.report_refusals();
         let Some(node) = self.node() else { return };
-        self.wait_for_carriers(bound / 2);
+        self.wait_for_relays(bound / 2);
         let mut waiting = vec![];
-        let joining = self.take_leave_of_joining();
+        let joining = self.notify_joining_hosts();
         for job in self.jobs() {
-            for host in job.hosts().into_iter().filter(|h| h.lost().is_none() && h.trunk.is_up()) {
-                if host.trunk.is_routed() {
+            for host in job.hosts().into_iter().filter(|h| h.lost().is_none() && h.session.is_up()) {
+                if host.session.is_routed() {
                     // The relay between this process and the host passes the notice on.
                     continue;
                 }
@@ -359,17 +359,17 @@ impl Gateway {
         }
         let deadline = Instant::now() + bound;
         // The other side acknowledges with its next heartbeat, or by closing the connection.
-        while Instant::now() < deadline && waiting.iter().any(|h| h.trunk.is_up() && !h.trunk.is_settled()) {
-            waiting.iter().for_each(|h| h.trunk.beat(&Beat::Ping { received: vec![h.trunk.received()] }));
+        while Instant::now() < deadline && waiting.iter().any(|h| h.session.is_up() && !h.session.is_settled()) {
+            waiting.iter().for_each(|h| h.session.beat(&Beat::Ping { received: vec![h.session.received()] }));
             std::thread::sleep(Duration::from_millis(2));
         }
         let deadline = deadline.min(Instant::now() + bound / 2);
-        while Instant::now() < deadline && joining.iter().any(|h| h.is_parting()) {
-            joining.iter().for_each(|h| h.trunk.beat(&Beat::Ping { received: vec![h.trunk.received()] }));
+        while Instant::now() < deadline && joining.iter().any(|h| h.has_pending_notice()) {
+            joining.iter().for_each(|h| h.session.beat(&Beat::Ping { received: vec![h.session.received()] }));
             std::thread::sleep(Duration::from_millis(2));
         }
-        joining.iter().for_each(|h| lock(&h.state).parting = false);
-        waiting.iter().chain(&joining).for_each(|h| h.trunk.close());
+        joining.iter().for_each(|h| lock(&h.state).notice_pending = false);
+        waiting.iter().chain(&joining).for_each(|h| h.session.close());
         for job in self.jobs().into_iter().filter(|j| !j.is_clients()) {
             self.end_job(&job, "its host's agent has ended");
         }
@@ -377,13 +377,13 @@ impl Gateway {
 
     /// Notifies the hosts whose join is under way: such a worker may have made the job already, and receives the notice as soon as it has
     /// joined.
-    fn take_leave_of_joining(&self) -> Vec<Arc<Host>> {
+    fn notify_joining_hosts(&self) -> Vec<Arc<Host>> {
         let Some(node) = self.node() else { return vec![] };
         let hosts = self.jobs().into_iter().filter(|job| job.is_clients()).flat_map(|job| job.hosts());
         let part = |host: &Arc<Host>| {
             let mut state = lock(&host.state);
-            state.parting = state.lost.is_none() && !state.was_up && (state.joined || state.joining);
-            state.parting
+            state.notice_pending = state.lost.is_none() && !state.was_up && (state.joined || state.joining);
+            state.notice_pending
         };
         let joining: Vec<Arc<Host>> = hosts.filter(part).collect();
         joining.iter().for_each(|host| node.peer(host.id).send_control(Control::JobOver));
@@ -392,18 +392,18 @@ impl Gateway {
 
     /// Waits at most `bound` until the client has acknowledged the frames that relays forward to it. The relays are notified only then that
     /// this agent leaves.
-    fn wait_for_carriers(&self, bound: Duration) {
+    fn wait_for_relays(&self, bound: Duration) {
         let clients = self.jobs().into_iter().filter(|j| !j.is_clients()).filter_map(|j| j.host(j.id));
-        let carried: Vec<Arc<Host>> = clients.filter(|c| c.trunk.is_routed()).collect();
+        let carried: Vec<Arc<Host>> = clients.filter(|c| c.session.is_routed()).collect();
         let deadline = Instant::now() + bound;
-        while Instant::now() < deadline && carried.iter().any(|c| c.trunk.is_routed() && !c.trunk.is_settled()) {
-            carried.iter().for_each(|c| c.trunk.beat(&Beat::Ping { received: vec![c.trunk.received()] }));
+        while Instant::now() < deadline && carried.iter().any(|c| c.session.is_routed() && !c.session.is_settled()) {
+            carried.iter().for_each(|c| c.session.beat(&Beat::Ping { received: vec![c.session.received()] }));
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
     /// True in an agent: other hosts can connect to this process.
-    pub fn listens(&self) -> bool {
+    pub fn is_agent(&self) -> bool {
         lock(&self.listener).is_some()
     }
 

@@ -27,28 +27,31 @@ fn ms(ago: Duration) -> u64 {
 impl Gateway {
     /// Sends the ages of the last heartbeats: those of relayed hosts towards the client, and that of the client to the relayed hosts.
     pub(super) fn report_liveness(&self, job: &Arc<Job>, now: Instant) {
-        let (children, below, due) = {
+        let (children, relayed, due) = {
             let mut tree = lock(&job.tree);
             if job.is_clients() || tree.children.is_empty() {
                 return;
             }
             let children: Vec<ProcUid> = tree.children.iter().copied().collect();
-            let below: Vec<(ProcUid, u64)> =
-                tree.below.keys().filter_map(|id| Some((*id, ms(now.saturating_duration_since(*tree.heard.get(id)?))))).collect();
+            let relayed: Vec<(ProcUid, u64)> = tree
+                .relayed
+                .keys()
+                .filter_map(|id| Some((*id, ms(now.saturating_duration_since(*tree.relayed_heartbeats.get(id)?)))))
+                .collect();
             let every = CLIENT_AGE_EVERY * Duration::from_millis(job.settings.loss_ms) / 40;
-            let due = tree.spoke.is_none_or(|at| now.saturating_duration_since(at) >= every);
+            let due = tree.client_age_sent_at.is_none_or(|at| now.saturating_duration_since(at) >= every);
             if due {
-                tree.spoke = Some(now);
+                tree.client_age_sent_at = Some(now);
             }
-            (children, below, due)
+            (children, relayed, due)
         };
         let mut heard: Vec<(ProcUid, u64)> = {
             let detector = lock(&job.detector);
             children.iter().filter_map(|id| Some((*id, ms(detector.heartbeat_age(*id, now)?)))).collect()
         };
-        heard.extend(below);
-        if let Some(above) = job.host(job.above()) {
-            heard.chunks(HOSTS_PER_MESSAGE).for_each(|part| above.trunk.beat(&Beat::Heard { hosts: part.to_vec() }));
+        heard.extend(relayed);
+        if let Some(relay) = job.host(job.relay()) {
+            heard.chunks(HOSTS_PER_MESSAGE).for_each(|part| relay.session.beat(&Beat::Heard { hosts: part.to_vec() }));
         }
         if due && job.has_client_heartbeat() {
             self.send_client_age(job, now);
@@ -58,7 +61,7 @@ impl Gateway {
     fn send_client_age(&self, job: &Job, now: Instant) {
         let children: Vec<ProcUid> = lock(&job.tree).children.iter().copied().collect();
         let heard_ms = ms(now.saturating_duration_since(*lock(&job.last_client_heartbeat)));
-        children.into_iter().filter_map(|id| job.host(id)).for_each(|h| h.trunk.beat(&Beat::Client { heard_ms }));
+        children.into_iter().filter_map(|id| job.host(id)).for_each(|h| h.session.beat(&Beat::Client { heard_ms }));
     }
 
     /// Handles the ages that a host reports about relayed hosts.
@@ -66,17 +69,17 @@ impl Gateway {
         let now = self.poller.now();
         if !job.is_clients() {
             let mut tree = lock(&job.tree);
-            for (id, ago) in hosts.into_iter().filter(|(id, _)| *id != job.here) {
+            for (id, ago) in hosts.into_iter().filter(|(id, _)| *id != job.own_id) {
                 let Some(at) = now.checked_sub(Duration::from_millis(ago)) else { continue };
-                tree.below.entry(id).or_insert(from.id);
-                let known = tree.heard.entry(id).or_insert(at);
+                tree.relayed.entry(id).or_insert(from.id);
+                let known = tree.relayed_heartbeats.entry(id).or_insert(at);
                 *known = at.max(*known);
             }
             return;
         }
         for (id, ago) in hosts {
             // The client probes a host that it has connections to itself: the report of a third host does not make it look alive.
-            if job.is_below(id) {
+            if job.is_relayed(id) {
                 lock(&job.detector).on_indirect_heartbeat(id, Duration::from_millis(ago), now);
             }
         }

@@ -17,9 +17,9 @@ use wire::exit::{ExitReason, ProcEnd};
 use wire::greeting::JobSettings;
 
 use super::cast::{Arrivals, Casts};
-use super::forward::{Hands, host_end};
+use super::forward::{SessionEvents, host_end};
 use super::join_tree::Tree;
-use super::part_fragments::Arriving;
+use super::part_fragments::PartialPart;
 use super::{Gateway, Member};
 use crate::detector::{Detector, Role, Settings};
 
@@ -28,7 +28,7 @@ pub struct Job {
     /// The uid of the client.
     pub id: ProcUid,
     /// The id of this process in the job; in the client, its uid.
-    pub here: ProcUid,
+    pub own_id: ProcUid,
     pub settings: JobSettings,
     hosts: RwLock<HashMap<ProcUid, Arc<Host>>>,
     pub(super) detector: Mutex<Detector>,
@@ -37,7 +37,7 @@ pub struct Job {
     /// Agent only: when the last heartbeat of the client was received, directly or through relays. The client's lease begins then.
     pub(super) last_client_heartbeat: Mutex<Instant>,
     /// When this process made the job. The times of casts are relative to it.
-    pub(super) born: Instant,
+    pub(super) started_at: Instant,
     pub(super) casts: Mutex<Casts>,
     /// The number of frames that were sent to other hosts for casts.
     pub(super) casts_sent: AtomicU64,
@@ -45,37 +45,37 @@ pub struct Job {
     pub(super) tree: Mutex<Tree>,
     /// The lines of a proc go to a console that the client may not see: this agent has reported that to the client; in the client, the
     /// audit log has an entry. Either happens once a job.
-    pub(crate) unshown: AtomicBool,
+    pub(crate) output_warning_sent: AtomicBool,
     /// Client only: the description of the client that hosts receive when they join.
-    pub(super) from: Mutex<String>,
+    pub(super) client_description: Mutex<String>,
 }
 
 impl Job {
-    pub fn new(id: ProcUid, here: ProcUid, settings: JobSettings, now: Instant) -> Arc<Job> {
-        let role = if id == here { Role::Client } else { Role::Agent };
+    pub fn new(id: ProcUid, own_id: ProcUid, settings: JobSettings, now: Instant) -> Arc<Job> {
+        let role = if id == own_id { Role::Client } else { Role::Agent };
         let ms = Duration::from_millis;
         let detector = Settings { loss: ms(settings.loss_ms), reconnect: ms(settings.reconnect_ms), role };
         Arc::new(Job {
             id,
-            here,
+            own_id,
             settings,
             hosts: RwLock::default(),
             detector: Mutex::new(Detector::new(detector)),
             ticking: Mutex::new(false),
             last_client_heartbeat: Mutex::new(now),
-            born: now,
-            casts: Mutex::new(Casts::new(here)),
+            started_at: now,
+            casts: Mutex::new(Casts::new(own_id)),
             casts_sent: AtomicU64::new(0),
             arrivals: Mutex::default(),
             tree: Mutex::default(),
-            unshown: AtomicBool::new(false),
-            from: Mutex::default(),
+            output_warning_sent: AtomicBool::new(false),
+            client_description: Mutex::default(),
         })
     }
 
     /// True in the client of the job.
     pub fn is_clients(&self) -> bool {
-        self.id == self.here
+        self.id == self.own_id
     }
 
     pub fn host(&self, id: ProcUid) -> Option<Arc<Host>> {
@@ -90,10 +90,10 @@ impl Job {
     pub(super) fn host_or_new(self: &Arc<Self>, id: ProcUid, gateway: &Weak<Gateway>, poller: &Arc<Poller>) -> Arc<Host> {
         let mut hosts = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
         let make = || {
-            let hands = Hands { gateway: gateway.clone(), job: Arc::downgrade(self) };
-            let trunk = Trunk::new(self.id, self.here, id, poller.clone(), Arc::new(hands));
-            let (place, arriving, state) = (Mutex::default(), Mutex::default(), Mutex::default());
-            Arc::new(Host { id, trunk, place, arriving, state, carried: AtomicU64::new(0) })
+            let events = SessionEvents { gateway: gateway.clone(), job: Arc::downgrade(self) };
+            let session = Trunk::new(self.id, self.own_id, id, poller.clone(), Arc::new(events));
+            let (info, partial_parts, state) = (Mutex::default(), Mutex::default(), Mutex::default());
+            Arc::new(Host { id, session, info, partial_parts, state, carried: AtomicU64::new(0) })
         };
         hosts.entry(id).or_insert_with(make).clone()
     }
@@ -101,7 +101,7 @@ impl Job {
 
 /// The address of a host's agent, and the facts that the agent has reported when it joined.
 #[derive(Clone, Default)]
-pub struct Place {
+pub struct HostInfo {
     pub address: Option<Address>,
     /// The socket addresses to which the name in `address` was resolved.
     pub resolved: Vec<SocketAddr>,
@@ -115,7 +115,7 @@ pub struct Place {
 
 /// The state of the connections of a host, and of its membership.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct Membership {
     /// The secret or certificate with which this process authenticates when it dials the host.
     pub trust: Option<Arc<DialTrust>>,
     /// A join of the host is under way: its answer has not arrived.
@@ -126,19 +126,19 @@ pub(super) struct State {
     pub dials: bool,
     /// The connections that are being opened, by their number in the session.
     pub opening: Vec<u8>,
-    pub session: u64,
+    pub session_id: u64,
     /// A connection of the session has been open at some time.
     pub was_up: bool,
     /// Consecutive attempts to open a connection that failed.
     pub failed: u32,
     /// The detector suspects the host: no heartbeat has arrived for a while.
-    pub suspect: bool,
+    pub is_suspected: bool,
     /// A connection has ended in the way in which the kernel closes those of an exited process, and no connection has been opened since.
-    pub closed: bool,
+    pub closed_by_exit: bool,
     /// The host has been asked to exit, or has announced its exit: its end is no loss.
     pub leaving: bool,
     /// This client closes and has not been able to notify the host yet: connections to the host are opened for this notice only.
-    pub parting: bool,
+    pub notice_pending: bool,
     /// The reason why the host is lost; none while it is not.
     pub lost: Option<String>,
     /// The host is alive but no route leads to it. `lost` has the reason.
@@ -149,26 +149,26 @@ pub(super) struct State {
 pub struct Host {
     pub id: ProcUid,
     /// The session with the agent of the host.
-    pub trunk: Arc<Trunk>,
-    pub(super) place: Mutex<Place>,
+    pub session: Arc<Trunk>,
+    pub(super) info: Mutex<HostInfo>,
     /// The large parts from this host of which fragments are missing, by the sending and the receiving process.
-    pub(super) arriving: Mutex<HashMap<(ProcUid, ProcUid), Arriving>>,
-    pub(super) state: Mutex<State>,
+    pub(super) partial_parts: Mutex<HashMap<(ProcUid, ProcUid), PartialPart>>,
+    pub(super) state: Mutex<Membership>,
     /// Client only: bytes between the client and this host that relays have forwarded.
     pub(super) carried: AtomicU64,
 }
 
-pub(super) fn lock_state(host: &Host) -> MutexGuard<'_, State> {
+pub(super) fn lock_state(host: &Host) -> MutexGuard<'_, Membership> {
     lock(&host.state)
 }
 
 impl Host {
-    pub fn place(&self) -> Place {
-        lock(&self.place).clone()
+    pub fn info(&self) -> HostInfo {
+        lock(&self.info).clone()
     }
 
     pub fn name(&self) -> String {
-        lock(&self.place).name.clone()
+        lock(&self.info).name.clone()
     }
 
     /// The reason why the host is lost; none while it is not.
@@ -179,8 +179,8 @@ impl Host {
     /// Records that the session has a connection again, and that the other side had received this number of frames.
     pub(super) fn resumed(&self, received: u64) {
         if events::is_on() {
-            let round_trip = self.trunk.traffic().map_or(0, |t| t.round_trip);
-            events::link_resumed(self.id.0, received, self.trunk.waiting().1 as u64, round_trip);
+            let round_trip = self.session.traffic().map_or(0, |t| t.round_trip);
+            events::link_resumed(self.id.0, received, self.session.waiting().1 as u64, round_trip);
         }
     }
 
@@ -198,7 +198,7 @@ impl Host {
     }
 
     /// True while the host has not acknowledged the last notice of this closing client.
-    pub(super) fn is_parting(&self) -> bool {
+    pub(super) fn has_pending_notice(&self) -> bool {
         let is_yet_to_open = {
             let state = lock(&self.state);
             if state.lost.is_some() {
@@ -208,7 +208,7 @@ impl Host {
         };
         // The agent closes its connections after the notice. The order of these checks matters: a connection is attached before its number
         // leaves `opening`.
-        (is_yet_to_open || self.trunk.is_up()) && !self.trunk.is_settled()
+        (is_yet_to_open || self.session.is_up()) && !self.session.is_settled()
     }
 
     /// The end of all processes of the host if it is lost.
@@ -223,13 +223,13 @@ impl Host {
 
     /// The entry of the host in the lists that other hosts receive; none if the host cannot be dialled.
     pub(super) fn entry(&self) -> Option<HostEntry> {
-        let place = self.place();
-        let (unix, tcp) = match place.address? {
+        let info = self.info();
+        let (unix, tcp) = match info.address? {
             Address::Tcp { host, port } => (String::new(), (host, port)),
             Address::Unix(name) => (name, Default::default()),
             Address::Adopted(_) => return None,
         };
-        Some(HostEntry { host: self.id, name: place.name, unix, tcp, places: place.resolved })
+        Some(HostEntry { host: self.id, name: info.name, unix, tcp, places: info.resolved })
     }
 
     /// Takes over the entry of the host that the client has sent.
@@ -240,10 +240,10 @@ impl Host {
 
     /// Takes over the address of the host only: the host may not have joined yet.
     pub(super) fn learn_place(&self, entry: HostEntry) {
-        let mut place = lock(&self.place);
-        place.name = entry.name;
-        place.resolved = entry.places;
+        let mut info = lock(&self.info);
+        info.name = entry.name;
+        info.resolved = entry.places;
         let (host, port) = entry.tcp;
-        place.address = Some(if entry.unix.is_empty() { Address::Tcp { host, port } } else { Address::Unix(entry.unix) });
+        info.address = Some(if entry.unix.is_empty() { Address::Tcp { host, port } } else { Address::Unix(entry.unix) });
     }
 }

@@ -6,9 +6,6 @@
 //! does. The client can therefore open connections of its own at any time: when a host on the route is silent or lost, or when the traffic
 //! is worth it. From this *direct connection* on, the host is like one that the client has joined itself. Two agents that have frames for
 //! each other open a session of their own.
-//!
-//! In code, `above` is the direction of the client and `below` the direction of relayed hosts; to `adopt` a host is to open the direct
-//! connection.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -24,12 +21,12 @@ use wire::greeting::{self, Beat};
 use wire::join_tree::{Along, Ending, Word};
 use wire::{Control, ProcUid};
 
-use super::joins::Run;
+use super::join_list::WorkerList;
 use super::{Gateway, Host, Job};
 use crate::detector::LinkEnd;
 
 /// Forwarded bytes between the client and a relayed host from which on a direct connection is worth its handshakes.
-const WORTH_A_STREAM: u64 = 1 << 20;
+const DIRECT_CONNECTION_BYTES: u64 = 1 << 20;
 
 #[derive(Default)]
 /// The place of this process in the join tree of a job, and the lists of workers that it joins. The job owns it.
@@ -41,21 +38,21 @@ pub(super) struct Tree {
     pub children: BTreeSet<ProcUid>,
     /// The relayed hosts, and for each the next host on the route to it. In the client, hosts with a direct connection are not in this
     /// table.
-    pub below: HashMap<ProcUid, ProcUid>,
+    pub relayed: HashMap<ProcUid, ProcUid>,
     /// Agent only: when the last heartbeat of each host relayed by a child was received, by the reports of the children.
-    pub heard: HashMap<ProcUid, Instant>,
+    pub relayed_heartbeats: HashMap<ProcUid, Instant>,
     /// Client only: the host that has joined each host, for all hosts that joined in a tree.
     pub parents: HashMap<ProcUid, ProcUid>,
     /// Client only: the hosts that have been introduced to all other hosts.
-    pub told: HashSet<ProcUid>,
+    pub introduced: HashSet<ProcUid>,
     /// Client only: the next introduction is scheduled.
-    pub telling: bool,
+    pub introduction_scheduled: bool,
     /// The lists of workers whose joins are under way.
-    pub runs: Vec<Run>,
+    pub lists: Vec<WorkerList>,
     /// The handshakes that wait for a certificate from the client, by the host that joins.
     pub signing: HashMap<ProcUid, Weak<Handshake>>,
     /// Agent only: when this agent last sent its children the age of the client's last heartbeat.
-    pub spoke: Option<Instant>,
+    pub client_age_sent_at: Option<Instant>,
 }
 
 impl Job {
@@ -65,35 +62,35 @@ impl Job {
     }
 
     /// The relayed hosts; none in an agent.
-    pub fn hosts_below(&self) -> Vec<ProcUid> {
-        if self.is_clients() { lock(&self.tree).below.keys().copied().collect() } else { vec![] }
+    pub fn relayed_hosts(&self) -> Vec<ProcUid> {
+        if self.is_clients() { lock(&self.tree).relayed.keys().copied().collect() } else { vec![] }
     }
 
     /// True in the client, if this host is relayed.
-    pub(super) fn is_below(&self, host: ProcUid) -> bool {
-        self.is_clients() && lock(&self.tree).below.contains_key(&host)
+    pub(super) fn is_relayed(&self, host: ProcUid) -> bool {
+        self.is_clients() && lock(&self.tree).relayed.contains_key(&host)
     }
 
     /// True if this process has a heartbeat connection of its own with the client.
     pub(super) fn has_client_heartbeat(&self) -> bool {
-        self.host(self.id).is_some_and(|c| c.trunk.has_heart())
+        self.host(self.id).is_some_and(|c| c.session.has_heart())
     }
 
     /// The next host on the route to `to`.
     fn next(&self, to: ProcUid) -> Option<ProcUid> {
         let tree = lock(&self.tree);
         if self.is_clients() {
-            return Some(tree.below.get(&to).copied().unwrap_or(to));
+            return Some(tree.relayed.get(&to).copied().unwrap_or(to));
         }
         if to == self.id {
             return tree.parent;
         }
-        if tree.children.contains(&to) { Some(to) } else { tree.below.get(&to).copied() }
+        if tree.children.contains(&to) { Some(to) } else { tree.relayed.get(&to).copied() }
     }
 
     /// The destination of reports to the client: the relay of this host, or the client where it has a direct connection.
-    pub(super) fn above(&self) -> ProcUid {
-        let direct = self.host(self.id).is_some_and(|c| c.trunk.is_up() && !c.trunk.is_routed());
+    pub(super) fn relay(&self) -> ProcUid {
+        let direct = self.host(self.id).is_some_and(|c| c.session.is_up() && !c.session.is_routed());
         let parent = lock(&self.tree).parent;
         parent.filter(|p| !direct && self.host(*p).is_some_and(|h| h.lost().is_none())).unwrap_or(self.id)
     }
@@ -102,7 +99,7 @@ impl Job {
         if let Some(host) = self.host(via).filter(|h| h.lost().is_none()) {
             // If the host is lost, the client opens direct connections to the hosts that it relayed, and their sessions send
             // unacknowledged frames again.
-            let _ = host.trunk.send(&[frame]);
+            let _ = host.session.send(&[frame]);
         }
     }
 }
@@ -115,58 +112,58 @@ impl Gateway {
         // The bytes of a session for which a direct connection is being opened are sent again on that connection.
         if let Some(via) = job.next(trunk.host).filter(|via| *via != trunk.host) {
             self.count_carried(job, trunk.host, bytes.len());
-            job.send_along(via, &Along { to: trunk.host, from: job.here }.frame(CARRIED, bytes));
+            job.send_along(via, &Along { to: trunk.host, from: job.own_id }.frame(CARRIED, bytes));
         }
     }
 
     /// Sends a message to a host, through the next host on the route.
-    pub(super) fn say(&self, job: &Job, to: ProcUid, word: &Word) {
-        let via = if to == job.id { Some(job.above()) } else { job.next(to) };
+    pub(super) fn send_along_tree(&self, job: &Job, to: ProcUid, message: &Word) {
+        let via = if to == job.id { Some(job.relay()) } else { job.next(to) };
         if let Some(via) = via {
-            job.send_along(via, &Along { to, from: job.here }.frame(TREE, &greeting::encode(word)));
+            job.send_along(via, &Along { to, from: job.own_id }.frame(TREE, &greeting::encode(message)));
         }
     }
 
     /// Sends a message to the next host.
-    pub(super) fn say_next(&self, job: &Job, to: ProcUid, word: &Word) {
-        job.send_along(to, &Along { to, from: job.here }.frame(TREE, &greeting::encode(word)));
+    pub(super) fn send_to_next(&self, job: &Job, to: ProcUid, message: &Word) {
+        job.send_along(to, &Along { to, from: job.own_id }.frame(TREE, &greeting::encode(message)));
     }
 
     /// Sends a message to all hosts of the client, or, in an agent, to its children. Each agent passes the message on.
-    pub(super) fn spread(&self, job: &Job, word: &Word) {
+    pub(super) fn spread(&self, job: &Job, message: &Word) {
         let next: Vec<ProcUid> = if job.is_clients() {
-            let below: HashSet<ProcUid> = lock(&job.tree).below.keys().copied().collect();
-            let direct = job.hosts().into_iter().filter(|h| !below.contains(&h.id) && super::lock_state(h).joined);
+            let relayed: HashSet<ProcUid> = lock(&job.tree).relayed.keys().copied().collect();
+            let direct = job.hosts().into_iter().filter(|h| !relayed.contains(&h.id) && super::lock_state(h).joined);
             direct.map(|h| h.id).collect()
         } else {
             lock(&job.tree).children.iter().copied().collect()
         };
-        next.into_iter().for_each(|host| self.say_next(job, host, word));
+        next.into_iter().for_each(|host| self.send_to_next(job, host, message));
     }
 
     /// Handles a frame that a neighbour has sent along the tree.
-    pub(super) fn came_along(&self, job: &Arc<Job>, via: ProcUid, frame: &[u8]) {
+    pub(super) fn on_tree_frame(&self, job: &Arc<Job>, via: ProcUid, frame: &[u8]) {
         let Ok(head) = Along::read(&mut Cursor::new(&frame[1..])) else { return };
         let body = &frame[1 + Along::LEN..];
-        if head.to != job.here {
+        if head.to != job.own_id {
             if head.to == job.id {
                 // The answers of a relayed host take this route before the report of its join arrives.
-                lock(&job.tree).below.entry(head.from).or_insert(via);
+                lock(&job.tree).relayed.entry(head.from).or_insert(via);
             }
             if let Some(next) = job.next(head.to).filter(|next| *next != via)
                 && let Some(host) = job.host(next).filter(|h| h.lost().is_none())
             {
-                let _ = host.trunk.send(&[&(frame.len() as u32).to_le_bytes(), frame]);
+                let _ = host.session.send(&[&(frame.len() as u32).to_le_bytes(), frame]);
             }
             return;
         }
         if frame[0] == CARRIED {
             let Some(host) = job.host(head.from) else { return };
             self.count_carried(job, head.from, body.len());
-            return host.trunk.brought(body);
+            return host.session.brought(body);
         }
-        if let Some(word) = greeting::decode(body) {
-            self.word(job, via, head.from, word);
+        if let Some(message) = greeting::decode(body) {
+            self.on_message(job, via, head.from, message);
         }
     }
 
@@ -176,22 +173,22 @@ impl Gateway {
         }
         let Some(host) = job.host(host) else { return };
         let before = host.carried.fetch_add(bytes as u64, Ordering::Relaxed);
-        if before < WORTH_A_STREAM && before + bytes as u64 >= WORTH_A_STREAM {
-            self.adopt_soon(job, vec![host.id]);
+        if before < DIRECT_CONNECTION_BYTES && before + bytes as u64 >= DIRECT_CONNECTION_BYTES {
+            self.connect_directly_soon(job, vec![host.id]);
         }
     }
 
-    fn word(&self, job: &Arc<Job>, via: ProcUid, from: ProcUid, word: Word) {
-        match word {
+    fn on_message(&self, job: &Arc<Job>, via: ProcUid, from: ProcUid, message: Word) {
+        match message {
             Word::Part { run, within_ms, fan_out, workers } if !job.is_clients() => {
                 lock(&job.tree).parent = Some(via);
-                self.part_given(job, run, within_ms, fan_out, workers);
+                self.on_list_part(job, run, within_ms, fan_out, workers);
             }
-            Word::Report { run, joined, failed } => self.reported(job, via, run, joined, failed),
+            Word::Report { run, joined, failed } => self.on_report(job, via, run, joined, failed),
             Word::Certify { host, key } if job.is_clients() => {
                 let certificate = self.certify(job, host, &key);
-                let word = Word::Certified { host, certificate };
-                job.send_along(via, &Along { to: from, from: job.here }.frame(TREE, &greeting::encode(&word)));
+                let message = Word::Certified { host, certificate };
+                job.send_along(via, &Along { to: from, from: job.own_id }.frame(TREE, &greeting::encode(&message)));
             }
             Word::Certified { host, certificate } => {
                 let waiting = lock(&job.tree).signing.remove(&host).and_then(|h| h.upgrade());
@@ -208,14 +205,14 @@ impl Gateway {
                 let Some(client) = job.host(job.id) else { return };
                 {
                     let mut state = lock(&client.state);
-                    if state.session != 0 {
+                    if state.session_id != 0 {
                         return;
                     }
-                    (state.session, state.was_up) = (session, true);
+                    (state.session_id, state.was_up) = (session, true);
                 }
-                client.trunk.begin_route();
+                client.session.begin_route();
             }
-            Word::Ended { host, how } if job.is_below(host) => {
+            Word::Ended { host, how } if job.is_relayed(host) => {
                 let end = match how {
                     Ending::Exited => LinkEnd::Exited,
                     Ending::Killed => LinkEnd::Killed,
@@ -245,7 +242,7 @@ impl Gateway {
 
     /// Forwards a heartbeat message of a session that has no connection.
     pub(super) fn carry_beat(&self, job: &Job, to: ProcUid, beat: &Beat) {
-        self.say(job, to, &Word::Beat(beat.clone()));
+        self.send_along_tree(job, to, &Word::Beat(beat.clone()));
     }
 
     // ---- relays and relayed hosts
@@ -253,12 +250,12 @@ impl Gateway {
     /// Notifies the client that the connections to a child have ended, as the client may have none of its own.
     pub(super) fn child_ended(&self, job: &Job, host: ProcUid, how: Ending) {
         if lock(&job.tree).children.contains(&host) {
-            self.say(job, job.id, &Word::Ended { host, how });
+            self.send_along_tree(job, job.id, &Word::Ended { host, how });
         }
     }
 
     /// Opens direct connections from the client to these relayed hosts.
-    pub(super) fn adopt_soon(&self, job: &Arc<Job>, hosts: Vec<ProcUid>) {
+    pub(super) fn connect_directly_soon(&self, job: &Arc<Job>, hosts: Vec<ProcUid>) {
         if hosts.is_empty() {
             return;
         }
@@ -266,13 +263,13 @@ impl Gateway {
         // The caller may hold locks of a session.
         let task = move || {
             if let Some(g) = me.upgrade() {
-                hosts.into_iter().filter_map(|id| job.host(id)).for_each(|host| g.adopt(&job, &host));
+                hosts.into_iter().filter_map(|id| job.host(id)).for_each(|host| g.connect_directly(&job, &host));
             }
         };
         self.poller.spawn(Box::new(task));
     }
 
-    fn adopt(&self, job: &Arc<Job>, host: &Arc<Host>) {
+    fn connect_directly(&self, job: &Arc<Job>, host: &Arc<Host>) {
         if self.leave_tree(job, host) && host.lost().is_none() {
             self.audit("adopted", &host.name(), String::new());
             self.open(job, host);
@@ -282,10 +279,10 @@ impl Gateway {
     /// Removes a host from the client's table of relayed hosts: this side opens the connections of its session from now on. Returns true if
     /// the host was relayed.
     pub(super) fn leave_tree(&self, job: &Job, host: &Arc<Host>) -> bool {
-        if !job.is_clients() || lock(&job.tree).below.remove(&host.id).is_none() {
+        if !job.is_clients() || lock(&job.tree).relayed.remove(&host.id).is_none() {
             return false;
         }
-        host.trunk.leave_route();
+        host.session.leave_route();
         lock(&host.state).dials = true;
         true
     }
@@ -297,53 +294,53 @@ impl Gateway {
                 let mut tree = lock(&job.tree);
                 tree.parent = tree.parent.filter(|p| *p != host);
                 tree.children.remove(&host);
-                tree.below.retain(|id, via| *via != host && *id != host);
-                tree.heard.remove(&host);
+                tree.relayed.retain(|id, via| *via != host && *id != host);
+                tree.relayed_heartbeats.remove(&host);
             }
-            return self.run_lost(job, host);
+            return self.worker_lost(job, host);
         }
         let (orphans, heads) = {
             let mut tree = lock(&job.tree);
-            tree.below.remove(&host);
+            tree.relayed.remove(&host);
             let parents = &tree.parents;
-            let is_below = |mut at: ProcUid| {
+            let is_relayed = |mut at: ProcUid| {
                 // The loop takes as many steps as the tree is deep.
-                while let Some(above) = parents.get(&at) {
-                    if *above == host {
+                while let Some(relay) = parents.get(&at) {
+                    if *relay == host {
                         return true;
                     }
-                    at = *above;
+                    at = *relay;
                 }
                 false
             };
-            let orphans: Vec<ProcUid> = tree.below.keys().copied().filter(|id| is_below(*id)).collect();
-            let heads: Vec<ProcUid> = parents.iter().filter(|(_, above)| **above == host).map(|(id, _)| *id).collect();
+            let orphans: Vec<ProcUid> = tree.relayed.keys().copied().filter(|id| is_relayed(*id)).collect();
+            let heads: Vec<ProcUid> = parents.iter().filter(|(_, relay)| **relay == host).map(|(id, _)| *id).collect();
             (orphans, heads)
         };
-        self.adopt_soon(job, orphans);
+        self.connect_directly_soon(job, orphans);
         // The lost host may not have passed on the last messages.
         if !heads.is_empty() {
             let (me, job) = (self.me.clone(), job.clone());
             let task = move || {
                 if let Some(g) = me.upgrade() {
-                    g.tell_all(&job, &heads);
+                    g.send_all_hosts(&job, &heads);
                 }
             };
             self.poller.spawn(Box::new(task));
         }
-        self.run_lost(job, host);
+        self.worker_lost(job, host);
     }
 
     /// Sends all that is known of the hosts to the hosts that a lost host has joined. They pass it on to
     /// their own relayed hosts.
-    fn tell_all(&self, job: &Arc<Job>, to: &[ProcUid]) {
+    fn send_all_hosts(&self, job: &Arc<Job>, to: &[ProcUid]) {
         let all = job.hosts();
         let known = all.iter().filter(|h| h.lost().is_none() && super::lock_state(h).joined).filter_map(|h| h.entry()).collect();
         let lost = all.iter().filter_map(|h| Some((h.id, h.lost()?))).collect();
         let (known, lost) = (Word::Hosts { hosts: known }, Word::HostsLost { hosts: lost });
         for host in to {
-            self.say_next(job, *host, &known);
-            self.say_next(job, *host, &lost);
+            self.send_to_next(job, *host, &known);
+            self.send_to_next(job, *host, &lost);
         }
     }
 }

@@ -10,9 +10,9 @@
 //! | `forward` | forwarding of frames between procs and sessions |
 //! | `cast` | this host's part in casts, and the order of incoming frames |
 //! | `part_fragments` | large parts of frames, in fragments beside the frames |
-//! | `join` | connections that this process opens |
-//! | `arrive` | connections that come in |
-//! | `joins` | joins of many hosts at once, by a tree |
+//! | `dial` | connections that this process opens |
+//! | `accept` | connections that come in |
+//! | `join_list` | joins of many hosts at once, by a tree |
 //! | `join_tree` | that tree, and the frames along it |
 //! | `indirect_heartbeat` | indirect heartbeats along it |
 //! | `bulk` | streams for bulk data, which are handed to processes |
@@ -20,16 +20,16 @@
 //! | `refusals` | reports of refused connections |
 //! | `host_loss` | silent hosts, hosts that have left, and the end of their work |
 
-mod arrive;
+mod accept;
 mod bulk;
 mod cast;
+mod dial;
 mod forward;
 mod host_loss;
 mod indirect_heartbeat;
 mod job;
-mod join;
+mod join_list;
 mod join_tree;
-mod joins;
 mod part_fragments;
 mod refusals;
 mod tunnel;
@@ -46,14 +46,14 @@ use net::trust::{HostTrust, Policy};
 use wire::ProcUid;
 
 pub use self::cast::CastCounts;
-pub use self::forward::Via;
+pub use self::dial::{Wanted, random};
+pub use self::forward::HostCarrier;
 pub(crate) use self::forward::host_end;
 use self::job::lock_state;
 pub use self::job::{Host, Job};
-pub use self::join::{Wanted, random};
 use self::refusals::{Refusals, Report};
+pub use self::tunnel::ClientGateway;
 use self::tunnel::Tunnels;
-pub use self::tunnel::Way;
 use crate::node::Node;
 
 /// The release of this build. It is sent to other hosts in greetings.
@@ -84,16 +84,16 @@ pub struct Gateway {
     /// The jobs of this process, by the uid of the client.
     jobs: RwLock<HashMap<ProcUid, Arc<Job>>>,
     /// The same jobs, by the id that this host has in the job.
-    here: RwLock<HashMap<ProcUid, Arc<Job>>>,
+    jobs_by_own_id: RwLock<HashMap<ProcUid, Arc<Job>>>,
     listener: Mutex<Option<Arc<Listener>>>,
     /// Agent only: the secret, certificates or policy that the operator gave to this host.
     trust: OnceLock<Arc<HostTrust>>,
     /// True since `close`: no connection is opened or admitted any more.
     closing: Mutex<bool>,
     /// The last jobs that have ended. A late connection of such a job is not reported as refused.
-    over: Mutex<VecDeque<ProcUid>>,
+    ended_jobs: Mutex<VecDeque<ProcUid>>,
     /// Client only: the gateway through which this client reaches its hosts; none if it dials them directly.
-    way: Mutex<Option<Arc<Way>>>,
+    route_gateway: Mutex<Option<Arc<ClientGateway>>>,
     /// Agent only: the tunnels that this agent forwards as a gateway, by the uid of the client.
     tunnels: Mutex<HashMap<ProcUid, Tunnels>>,
     /// The refused connections of the present window, for the audit log.
@@ -103,8 +103,8 @@ pub struct Gateway {
 /// Kind of audit event: a connection was not admitted, or a peer did not get what it requested.
 const REFUSED: &str = "refused";
 
-/// The number of ended jobs that `Gateway::over` keeps. Only connections that were under way at the end of a job need the record.
-const OVER: usize = 64;
+/// The number of ended jobs that `Gateway::ended_jobs` keeps. Only connections that were under way at the end of a job need the record.
+const ENDED_JOBS_KEPT: usize = 64;
 
 impl Gateway {
     pub fn new(node: &Arc<Node>) -> Arc<Self> {
@@ -113,12 +113,12 @@ impl Gateway {
             me: me.clone(),
             poller: node.poller.clone(),
             jobs: RwLock::default(),
-            here: RwLock::default(),
+            jobs_by_own_id: RwLock::default(),
             listener: Mutex::default(),
             trust: OnceLock::new(),
             closing: Mutex::new(false),
-            over: Mutex::default(),
-            way: Mutex::default(),
+            ended_jobs: Mutex::default(),
+            route_gateway: Mutex::default(),
             tunnels: Mutex::default(),
             refusals: Mutex::default(),
         })
@@ -133,12 +133,12 @@ impl Gateway {
         let trust = Arc::new(HostTrust::new(policy)?);
         let trust = self.trust.get_or_init(|| trust).clone();
         let me = self.me.clone();
-        let arrived = move |peer: String, result| {
+        let on_accepted = move |peer: String, result| {
             if let Some(g) = me.upgrade() {
-                g.arrived(&peer, result);
+                g.on_accepted(&peer, result);
             }
         };
-        let listener = Listener::open(&self.poller, at, trust, Arc::new(arrived))?;
+        let listener = Listener::open(&self.poller, at, trust, Arc::new(on_accepted))?;
         let port = listener.port;
         *lock(&self.listener) = Some(listener);
         Ok(port)
@@ -149,8 +149,8 @@ impl Gateway {
     }
 
     /// The job in which this process is the host with this id.
-    pub fn job_here(&self, host: ProcUid) -> Option<Arc<Job>> {
-        self.here.read().unwrap_or_else(PoisonError::into_inner).get(&host).cloned()
+    pub fn job_by_own_id(&self, host: ProcUid) -> Option<Arc<Job>> {
+        self.jobs_by_own_id.read().unwrap_or_else(PoisonError::into_inner).get(&host).cloned()
     }
 
     pub fn jobs(&self) -> Vec<Arc<Job>> {
@@ -158,8 +158,8 @@ impl Gateway {
     }
 
     /// The id of this host in the job of that client; none in the client itself, and for a client without a job here.
-    pub(crate) fn here_in(&self, client: ProcUid) -> Option<ProcUid> {
-        self.job(client).filter(|j| !j.is_clients()).map(|j| j.here)
+    pub(crate) fn own_id_in(&self, client: ProcUid) -> Option<ProcUid> {
+        self.job(client).filter(|j| !j.is_clients()).map(|j| j.own_id)
     }
 
     /// The hosts of this client, sorted by name.
@@ -184,19 +184,19 @@ impl Gateway {
     pub fn cut_off(&self, hosts: &[ProcUid], beside: &[ProcUid]) -> Vec<ProcUid> {
         let cut: HashSet<ProcUid> = hosts.iter().copied().collect();
         let jobs = self.jobs();
-        let way = self.way().filter(|way| {
-            let agent = way.host.place().agent;
-            jobs.iter().flat_map(|job| job.hosts()).any(|h| cut.contains(&h.id) && h.place().agent == agent)
+        let route_gateway = self.route_gateway().filter(|route_gateway| {
+            let agent = route_gateway.host.info().agent;
+            jobs.iter().flat_map(|job| job.hosts()).any(|h| cut.contains(&h.id) && h.info().agent == agent)
         });
         for (job, host) in jobs.iter().flat_map(|j| j.hosts().into_iter().map(move |h| (j, h))) {
-            let by_way = way.as_ref().is_some_and(|way| job.is_clients() || way.job.id == job.id);
-            match (by_way || cut.contains(&host.id), host.trunk.is_still()) {
+            let through_gateway = route_gateway.as_ref().is_some_and(|route_gateway| job.is_clients() || route_gateway.job.id == job.id);
+            match (through_gateway || cut.contains(&host.id), host.session.is_still()) {
                 (true, false) => {
-                    host.trunk.stand_still();
+                    host.session.stand_still();
                     self.leave_tree(job, &host);
                 }
                 (false, true) => {
-                    host.trunk.go_on();
+                    host.session.go_on();
                     self.open_soon(job, &host);
                 }
                 _ => {}
@@ -209,18 +209,18 @@ impl Gateway {
 
     fn add_job(&self, job: Arc<Job>) {
         // The client may be back with the same uid.
-        lock(&self.over).retain(|over| *over != job.id);
-        self.here.write().unwrap_or_else(PoisonError::into_inner).insert(job.here, job.clone());
+        lock(&self.ended_jobs).retain(|ended| *ended != job.id);
+        self.jobs_by_own_id.write().unwrap_or_else(PoisonError::into_inner).insert(job.own_id, job.clone());
         self.jobs.write().unwrap_or_else(PoisonError::into_inner).insert(job.id, job);
     }
 
     fn drop_job(&self, job: &Job) {
-        self.here.write().unwrap_or_else(PoisonError::into_inner).remove(&job.here);
+        self.jobs_by_own_id.write().unwrap_or_else(PoisonError::into_inner).remove(&job.own_id);
         self.jobs.write().unwrap_or_else(PoisonError::into_inner).remove(&job.id);
-        let mut over = lock(&self.over);
-        over.push_back(job.id);
-        if over.len() > OVER {
-            over.pop_front();
+        let mut ended_jobs = lock(&self.ended_jobs);
+        ended_jobs.push_back(job.id);
+        if ended_jobs.len() > ENDED_JOBS_KEPT {
+            ended_jobs.pop_front();
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) fn send_parts(link: &Link, route: &Route, blocks: &[Arc<Block>], firs
 }
 
 /// A large part of which fragments are missing. `at` is the number of bytes that have arrived, out of `len`.
-pub(super) struct Arriving {
+pub(super) struct PartialPart {
     number: u64,
     memory: Memory,
     at: usize,
@@ -46,7 +46,7 @@ enum Memory {
     None,
 }
 
-impl Arriving {
+impl PartialPart {
     fn take(&mut self, bytes: &[u8]) {
         match &mut self.memory {
             Memory::Shared(block) => block.fill_at(self.at, bytes),
@@ -77,28 +77,28 @@ impl Gateway {
 
     /// Sends a part to another host. A part for a lost host is dropped: its frame cannot be sent either.
     pub(super) fn forward_part(&self, head: &Route, number: u64, part: RecvPart) {
-        let Some(job) = self.job_here(head.from_host) else { return };
+        let Some(job) = self.job_by_own_id(head.from_host) else { return };
         // If the memory of the part cannot be read, the part is forwarded as a lost one.
         let part = if part.bytes().is_ok() { part } else { RecvPart::lost() };
         let Ok(bytes) = part.bytes() else { return };
-        if head.to_host == job.here {
+        if head.to_host == job.own_id {
             // A block of another process cannot be passed on by reference: it is copied.
-            let Some(mut here) = self.arriving(number, bytes.len()) else { return };
+            let Some(mut here) = self.partial_part(number, bytes.len()) else { return };
             here.take(bytes);
             return self.hand_part(&job, head, number, here.whole());
         }
         let host = job.host_or_new(head.to_host, &self.me, &self.poller);
         if host.end().is_none() {
-            let _ = host.trunk.send_part(head, number, part);
+            let _ = host.session.send_part(head, number, part);
         }
     }
 
     /// Handles a fragment of a part for this process, or for a proc of this host.
-    pub(super) fn take_stretch(&self, job: &Arc<Job>, from: ProcUid, head: &Route, stretch: Result<Stretch<'_>, DecodeError>) {
-        let (Some(host), Ok(Stretch { number, left, bytes })) = (job.host(from), stretch) else { return };
+    pub(super) fn accept_fragment(&self, job: &Arc<Job>, from: ProcUid, head: &Route, fragment: Result<Stretch<'_>, DecodeError>) {
+        let (Some(host), Ok(Stretch { number, left, bytes })) = (job.host(from), fragment) else { return };
         let pair = (head.from, head.to);
-        let mut all = lock(&host.arriving);
-        let fresh = || self.arriving(number, bytes.len().checked_add(usize::try_from(left).ok()?)?);
+        let mut all = lock(&host.partial_parts);
+        let fresh = || self.partial_part(number, bytes.len().checked_add(usize::try_from(left).ok()?)?);
         let Some(mut part) = all.remove(&pair).filter(|p| p.number == number).or_else(fresh) else { return };
         // A fragment that does not fit is dropped: its sender, a member of the job, is at fault.
         if part.len - part.at != bytes.len().saturating_add(left as usize) {
@@ -113,7 +113,7 @@ impl Gateway {
         self.hand_part(job, head, number, part.whole());
     }
 
-    fn arriving(&self, number: u64, len: usize) -> Option<Arriving> {
+    fn partial_part(&self, number: u64, len: usize) -> Option<PartialPart> {
         if len as u64 > MAX_REMOTE_MESSAGE {
             return None;
         }
@@ -123,13 +123,13 @@ impl Gateway {
             Ok(block) => Memory::Shared(block),
             Err(_) => room(len).map_or(Memory::None, Memory::Own),
         };
-        Some(Arriving { number, memory, at: 0, len })
+        Some(PartialPart { number, memory, at: 0, len })
     }
 
     fn hand_part(&self, job: &Arc<Job>, head: &Route, number: u64, part: RecvPart) {
         let Some(node) = self.node() else { return };
-        node.route(head.from, head.from_host, job.here);
-        if head.to == job.here {
+        node.route(head.from, head.from_host, job.own_id);
+        if head.to == job.own_id {
             return node.on_part(head.from, number, part);
         }
         let Some(agent) = node.agent() else { return };

@@ -22,7 +22,7 @@ use net::trust::{DialTrust, Kind, Opened, Target, Who};
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 use wire::{ProcUid, SlotId};
 
-use super::join::{random, refusal};
+use super::dial::{random, refusal};
 use super::{Gateway, Host, Job, Wanted};
 
 /// Limit of names that are resolved at the same time, each on a thread of its own. A request beyond it fails, and the client tries again.
@@ -38,7 +38,7 @@ const MARGIN: Duration = Duration::from_millis(200);
 static LOOKING_UP: AtomicUsize = AtomicUsize::new(0);
 
 /// The gateway through which this client reaches its hosts.
-pub struct Way {
+pub struct ClientGateway {
     /// The job that has only the gateway as a host.
     pub job: Arc<Job>,
     pub host: Arc<Host>,
@@ -50,7 +50,7 @@ impl Gateway {
     // ---- in the client
 
     /// Makes the job that has only the gateway as a host.
-    pub fn start_way(&self, settings: JobSettings) -> Arc<Job> {
+    pub fn start_gateway_job(&self, settings: JobSettings) -> Arc<Job> {
         let id = ProcUid(random());
         let job = Job::new(id, id, settings, self.poller.now());
         self.add_job(job.clone());
@@ -59,41 +59,41 @@ impl Gateway {
 
     /// Joins the agent at this address as the gateway. The outcome answers the call `slot`, as with `join`. Hosts are reached through the
     /// gateway from now on.
-    pub fn go_through(&self, job: &Arc<Job>, text: &str, from: &str, wanted: Wanted, slot: SlotId, bound: Duration) {
+    pub fn use_gateway(&self, job: &Arc<Job>, text: &str, from: &str, wanted: Wanted, slot: SlotId, bound: Duration) {
         self.announce(job, &[wanted.host]);
         let host = job.host_or_new(wanted.host, &self.me, &self.poller);
-        *lock(&self.way) = Some(Arc::new(Way { job: job.clone(), host, address: text.to_owned() }));
+        *lock(&self.route_gateway) = Some(Arc::new(ClientGateway { job: job.clone(), host, address: text.to_owned() }));
         self.join(job, from, wanted, slot, bound);
     }
 
-    pub fn way(&self) -> Option<Arc<Way>> {
-        lock(&self.way).clone()
+    pub fn route_gateway(&self) -> Option<Arc<ClientGateway>> {
+        lock(&self.route_gateway).clone()
     }
 
     /// Removes a gateway that has not joined: hosts are dialled directly again.
-    pub fn forget_way(&self) {
-        if let Some(way) = lock(&self.way).take() {
-            self.drop_job(&way.job);
-            way.host.trunk.close();
+    pub fn forget_gateway(&self) {
+        if let Some(route_gateway) = lock(&self.route_gateway).take() {
+            self.drop_job(&route_gateway.job);
+            route_gateway.host.session.close();
         }
     }
 
     /// True for the job that has only the gateway as a host.
-    pub(super) fn is_way(&self, job: &Job) -> bool {
-        self.way().is_some_and(|w| w.job.id == job.id)
+    pub(super) fn is_gateway_job(&self, job: &Job) -> bool {
+        self.route_gateway().is_some_and(|w| w.job.id == job.id)
     }
 
     /// The gateway through which hosts of the job are reached; none if they are dialled directly.
-    pub(super) fn way_of(&self, job: &Job) -> Option<Arc<Way>> {
-        self.way().filter(|w| w.job.id != job.id && job.is_clients())
+    pub(super) fn gateway_of(&self, job: &Job) -> Option<Arc<ClientGateway>> {
+        self.route_gateway().filter(|w| w.job.id != job.id && job.is_clients())
     }
 
     /// Dials a host through the gateway: opens a connection to the gateway, requests a tunnel to the host, and begins the handshake with
     /// the host.
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn dial_behind(
+    pub(super) fn dial_through_gateway(
         &self,
-        way: &Way,
+        route_gateway: &ClientGateway,
         host: &Arc<Host>,
         trust: Arc<DialTrust>,
         target: Target,
@@ -102,12 +102,12 @@ impl Gateway {
         done: Done,
     ) {
         let gone = |why: String, lost| Err(NoStream::Gateway { why, lost });
-        let (place, at) = (host.place(), way.host.place());
-        let Some(Address::Tcp { host: name, port }) = place.address else {
+        let (info, at) = (host.info(), route_gateway.host.info());
+        let Some(Address::Tcp { host: name, port }) = info.address else {
             return done(Err(NoStream::Network("only tcp addresses are reached through a gateway".to_owned())));
         };
         let (joined, lost, gateway_trust) = {
-            let state = lock(&way.host.state);
+            let state = lock(&route_gateway.host.state);
             (state.joined, state.lost.clone(), state.trust.clone())
         };
         if let Some(why) = lost {
@@ -118,7 +118,7 @@ impl Gateway {
         };
         let gateway_name = if let Address::Tcp { host, .. } = &address { host.clone() } else { String::new() };
         let within = bound.saturating_sub(MARGIN.min(bound / 4));
-        let ask = Greeting::Tunnel { host: name, port, places: place.resolved, within_ms: within.as_millis() as u64 };
+        let ask = Greeting::Tunnel { host: name, port, places: info.resolved, within_ms: within.as_millis() as u64 };
         let (poller, host, deadline) = (self.poller.clone(), host.clone(), self.poller.now() + bound);
         let opened = move |result: Result<Ready, NoStream>| {
             let ready = match result {
@@ -127,7 +127,7 @@ impl Gateway {
             };
             match greeting::decode(&ready.answer) {
                 Some(Welcome::Tunnel { places }) if ready.early.is_empty() => {
-                    lock(&host.place).resolved = places;
+                    lock(&host.info).resolved = places;
                     let left = deadline.saturating_duration_since(poller.now());
                     dial::dial_through(&poller, ready.opened.stream, &trust, target, hello, left, done);
                 }
@@ -136,28 +136,28 @@ impl Gateway {
                 _ => done(gone("its answer is malformed".to_owned(), false)),
             }
         };
-        let target = Target { name: gateway_name, host: way.host.id.0, kind: Kind::Channel };
+        let target = Target { name: gateway_name, host: route_gateway.host.id.0, kind: Kind::Channel };
         dial::dial(&self.poller, &address, &at.resolved, &gateway_trust, target, greeting::encode(&ask), bound, None, Box::new(opened));
     }
 
     /// The reason of a host's loss, with a remark if the gateway in front of the host is silent too.
-    pub(super) fn with_way(&self, job: &Job, why: &str) -> String {
-        let Some(way) = self.way_of(job) else { return why.to_owned() };
-        if way.host.lost().is_none() && way.host.trunk.has_heart() && !lock(&way.host.state).suspect {
+    pub(super) fn with_gateway_loss(&self, job: &Job, why: &str) -> String {
+        let Some(route_gateway) = self.gateway_of(job) else { return why.to_owned() };
+        if route_gateway.host.lost().is_none() && route_gateway.host.session.has_heart() && !lock(&route_gateway.host.state).is_suspected {
             return why.to_owned();
         }
-        if why.contains(&way.address) {
+        if why.contains(&route_gateway.address) {
             why.to_owned()
         } else {
-            format!("{why}; it is behind the gateway {}, which is silent too", way.address)
+            format!("{why}; it is behind the gateway {}, which is silent too", route_gateway.address)
         }
     }
 
     /// Declares all hosts behind a lost gateway lost.
-    pub(super) fn way_lost(&self, job: &Arc<Job>, why: &str) {
-        let Some(way) = self.way().filter(|w| w.job.id == job.id && lock(&w.host.state).joined) else { return };
+    pub(super) fn gateway_lost(&self, job: &Arc<Job>, why: &str) {
+        let Some(route_gateway) = self.route_gateway().filter(|w| w.job.id == job.id && lock(&w.host.state).joined) else { return };
         let Some(work) = self.node().and_then(|n| self.job(n.uid)) else { return };
-        let why = format!("the gateway {} is lost: {why}", way.address);
+        let why = format!("the gateway {} is lost: {why}", route_gateway.address);
         for host in work.hosts() {
             self.host_lost(&work, &host, &why, false);
         }

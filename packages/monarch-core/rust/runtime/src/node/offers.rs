@@ -18,7 +18,7 @@ use net::lock::lock;
 use net::{Block, Carrier, RecvPart};
 use wire::{Control, Frame, Part, ProcUid};
 
-use crate::gateway::Via;
+use crate::gateway::HostCarrier;
 use crate::node::Node;
 use crate::node::peer::{MAX_REMOTE_MESSAGE, Peer};
 
@@ -82,7 +82,7 @@ struct HeldFrames {
     /// The frames wait for offers with lower numbers than this.
     until: u64,
     to: ProcUid,
-    via: Via,
+    via: HostCarrier,
     frames: Vec<u8>,
     blocks: Vec<Arc<Block>>,
     first: u64,
@@ -196,7 +196,7 @@ impl Offers {
 
     /// Holds frames to an agent until other processes of its host have pulled the parts offered before; false if the frames can be sent
     /// now.
-    pub(crate) fn hold(&self, via: &Via, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> bool {
+    pub(crate) fn hold(&self, via: &HostCarrier, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
             return false;
         }
@@ -216,7 +216,7 @@ impl Offers {
     }
 
     /// Sets a timer for `check_stalled`.
-    fn check_later(&self, via: &Via) {
+    fn check_later(&self, via: &HostCarrier) {
         let Some(node) = via.node.upgrade() else { return };
         let via = via.clone();
         let check_stalled = move || {
@@ -228,7 +228,7 @@ impl Offers {
     }
 
     /// Sends frames that wait for a receiver without progress: this receiver is most likely frozen, and its stop may be among the frames.
-    fn check_stalled(&self, via: &Via) {
+    fn check_stalled(&self, via: &HostCarrier) {
         let Some(exchange) = self.exchange.get() else { return };
         let mut state = lock(&self.state);
         let hosts: Vec<ProcUid> = state.held.keys().copied().collect();
@@ -377,7 +377,7 @@ impl Node {
     }
 }
 
-impl Carrier for Via {
+impl Carrier for HostCarrier {
     fn host(&self) -> ProcUid {
         self.host
     }

@@ -13,7 +13,7 @@ use wire::exit::{ExitReason, ProcEnd};
 use wire::frame::PIECE;
 use wire::{Frame, ProcUid, Route, part_fragment};
 
-use crate::gateway::{Via, host_end};
+use crate::gateway::{HostCarrier, host_end};
 use crate::node::Node;
 use crate::node::external_process::{CLIENT_ENDED, client_end};
 use crate::node::peer::Peer;
@@ -215,19 +215,19 @@ impl Node {
     }
 
     /// The carrier of frames to that place.
-    pub(crate) fn via(&self, place: Place) -> Arc<Via> {
+    pub(crate) fn via(&self, place: Place) -> Arc<HostCarrier> {
         let by_other_client = self.is_other_client(place.here);
         // An agent has another uid in each job; a client and a proc have one uid. An external process keeps its own in the jobs of others.
         let from = if self.agent().is_some() && !by_other_client { place.here } else { self.uid };
         let agent = if by_other_client { Some(place.here) } else { self.agent().is_none().then_some(self.agent_uid) };
-        Arc::new(Via { node: Arc::downgrade(&self.arc()), host: place.host, here: place.here, from, agent })
+        Arc::new(HostCarrier { node: Arc::downgrade(&self.arc()), host: place.host, here: place.here, from, agent })
     }
 
     /// The number of bytes that wait in this process for the host of a process.
     pub(crate) fn waiting_for(&self, uid: ProcUid) -> usize {
         let place = self.routes.place(uid);
-        let host = place.and_then(|p| self.gateway()?.job_here(p.here)?.host(p.host));
-        host.map_or(0, |h| h.trunk.waiting().0)
+        let host = place.and_then(|p| self.gateway()?.job_by_own_id(p.here)?.host(p.host));
+        host.map_or(0, |h| h.session.waiting().0)
     }
 
     /// Adds the processes that end with others: a host's end is the end of all its known processes, a client's that of its procs and hosts.

@@ -19,19 +19,19 @@ use wire::join_tree::{Said, Word, Worker};
 use wire::notice::{Joined, Joining};
 use wire::{ProcUid, SlotId, Status};
 
-use super::join::{Attempts, ENDED, Ticket, random};
+use super::dial::{Attempts, ENDED, Ticket, random};
 use super::{Gateway, Host, Job, RELEASE, Wanted, lock_state};
 use crate::cast::join::{DIRECT, FAN_OUT, Join, JoinEffect, ROOT};
 
 /// For tests: an environment variable with one number for `ROOT`, `FAN_OUT` and `DIRECT` of `cast::join`.
-const FEW: &str = "MONARCH_ATTACH_FAN_OUT";
+const FAN_OUT_VARIABLE: &str = "MONARCH_ATTACH_FAN_OUT";
 /// The delay between the first join and the message that introduces new hosts to all hosts: one message covers all joins of that time.
-const TELL: Duration = Duration::from_millis(250);
+const INTRODUCTION_DELAY: Duration = Duration::from_millis(250);
 /// The time limit of one worker in `cast::join`: unlimited, since each dial has a deadline of its own.
-const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A list of workers that this process joins: the list of the client, or the part that an agent has received. `Tree::runs` owns it.
-pub(super) struct Run {
+/// A list of workers that this process joins: the list of the client, or the part that an agent has received. `Tree::lists` owns it.
+pub(super) struct WorkerList {
     /// The id of the client's list, which all its parts share.
     id: u64,
     /// The id of the list in this process. An agent may receive the same list twice.
@@ -41,15 +41,15 @@ pub(super) struct Run {
     /// The host's id and the expected agent of each worker, by rank in the list.
     workers: HashMap<u32, (ProcUid, u64)>,
     /// The outcomes that are not reported yet, by rank.
-    said: HashMap<u32, Result<Said, String>>,
+    outcomes: HashMap<u32, Result<Said, String>>,
     /// When the list was received. The times in `join` are relative to it.
-    born: Instant,
+    started_at: Instant,
     /// When the remaining workers of the list are given up.
     deadline: Instant,
     /// The number of workers that each agent joins, which is sent with each part.
     fan_out: u32,
-    /// When `Join::on_time` is scheduled, as time since `born`.
-    alarm: Option<Duration>,
+    /// When `Join::on_time` is scheduled, as time since `started_at`.
+    wake_at: Option<Duration>,
     /// Client only: the call that the outcomes answer.
     slot: Option<SlotId>,
     /// Client only: the ranks whose outcome is not known.
@@ -59,7 +59,7 @@ pub(super) struct Run {
 /// The number of workers that the client joins (`ROOT`), that each agent joins (`FAN_OUT`), and the size up to which no tree is used
 /// (`DIRECT`).
 fn fan_outs() -> (usize, usize, usize) {
-    let given = std::env::var(FEW).ok().and_then(|n| n.parse().ok());
+    let given = std::env::var(FAN_OUT_VARIABLE).ok().and_then(|n| n.parse().ok());
     given.map_or((ROOT, FAN_OUT, DIRECT), |n: usize| (n.max(1), n.max(1), n.max(1)))
 }
 
@@ -69,7 +69,7 @@ impl Gateway {
     /// Joins several hosts that have the same trust, as `join` does for one.
     pub fn join_all(&self, job: &Arc<Job>, from: &str, wanted: Vec<Wanted>, slot: SlotId, bound: Duration) {
         let (root, fan_out, direct) = fan_outs();
-        from.clone_into(&mut lock(&job.from));
+        from.clone_into(&mut lock(&job.client_description));
         // Workers at a loopback address or a unix socket cannot be dialled from another machine: the client joins them directly.
         let is_local = |w: &Wanted| match &w.address {
             Address::Tcp { host, .. } => {
@@ -80,7 +80,7 @@ impl Gateway {
         };
         let (near, far): (Vec<Wanted>, Vec<Wanted>) = wanted.into_iter().partition(is_local);
         for group in [near, far] {
-            if group.len() <= direct || self.way_of(job).is_some() {
+            if group.len() <= direct || self.gateway_of(job).is_some() {
                 group.into_iter().for_each(|w| self.join(job, from, w, slot, bound));
                 continue;
             }
@@ -90,21 +90,21 @@ impl Gateway {
             });
             let ready = ready.collect();
             let deadline = self.poller.now() + bound;
-            let run = Run::new(random(), ready, (root, fan_out), (self.poller.now(), deadline), Some(slot));
-            self.start_soon(job, run, bound);
+            let list = WorkerList::new(random(), ready, (root, fan_out), (self.poller.now(), deadline), Some(slot));
+            self.start_soon(job, list, bound);
         }
     }
 
-    fn start_soon(&self, job: &Arc<Job>, run: Run, bound: Duration) {
+    fn start_soon(&self, job: &Arc<Job>, list: WorkerList, bound: Duration) {
         let (me, job) = (self.me.clone(), job.clone());
         let task = move || {
             if let Some(g) = me.upgrade() {
-                let number = run.number;
-                g.start(&job, run);
+                let number = list.number;
+                g.start(&job, list);
                 let (me, job2) = (g.me.clone(), job.clone());
                 let late = move || {
                     if let Some(g) = me.upgrade() {
-                        g.give_up_run(&job2, number);
+                        g.give_up_list(&job2, number);
                     }
                 };
                 g.poller.later(bound, Box::new(late));
@@ -114,11 +114,11 @@ impl Gateway {
     }
 
     /// Ends the joins of the list whose outcome is not known at the deadline.
-    fn give_up_run(&self, job: &Arc<Job>, number: u64) {
+    fn give_up_list(&self, job: &Arc<Job>, number: u64) {
         let open: Vec<(u32, ProcUid)> = {
             let tree = lock(&job.tree);
-            let run = tree.runs.iter().find(|r| r.number == number);
-            run.map_or(vec![], |r| r.open.iter().map(|rank| (*rank, r.workers[rank].0)).collect())
+            let list = tree.lists.iter().find(|r| r.number == number);
+            list.map_or(vec![], |r| r.open.iter().map(|rank| (*rank, r.workers[rank].0)).collect())
         };
         for (rank, id) in open {
             if let Some(host) = job.host(id) {
@@ -128,23 +128,23 @@ impl Gateway {
     }
 
     fn ticket(&self, job: &Job, number: u64, rank: u32) -> Ticket {
-        let slot = lock(&job.tree).runs.iter().find(|r| r.number == number).and_then(|r| r.slot);
-        Ticket { cell: slot.map(|slot| (slot, rank)), run: Some((number, rank)) }
+        let slot = lock(&job.tree).lists.iter().find(|r| r.number == number).and_then(|r| r.slot);
+        Ticket { call: slot.map(|slot| (slot, rank)), list: Some((number, rank)) }
     }
 
     /// Notes that the outcome of a worker is known, and introduces new hosts to the others.
-    fn resolved(&self, job: &Arc<Job>, number: u64, rank: u32) {
+    fn on_outcome(&self, job: &Arc<Job>, number: u64, rank: u32) {
         let over = {
             let mut tree = lock(&job.tree);
-            let Some(run) = tree.runs.iter_mut().find(|r| r.number == number) else { return };
-            run.open.remove(&rank);
-            run.open.is_empty()
+            let Some(list) = tree.lists.iter_mut().find(|r| r.number == number) else { return };
+            list.open.remove(&rank);
+            list.open.is_empty()
         };
         if over {
-            lock(&job.tree).runs.retain(|r| r.number != number);
-            self.tell_of_new(job);
+            lock(&job.tree).lists.retain(|r| r.number != number);
+            self.introduce_new(job);
         } else {
-            self.tell_of_new_later(job);
+            self.introduce_new_later(job);
         }
     }
 
@@ -161,28 +161,28 @@ impl Gateway {
         trust.authority()?.host(host.id.0, key, Lifetime::usual()).ok().map(|c| c.to_vec())
     }
 
-    /// Schedules `tell_of_new`: one message introduces all hosts that join within `TELL`.
-    fn tell_of_new_later(&self, job: &Arc<Job>) {
-        if std::mem::replace(&mut lock(&job.tree).telling, true) {
+    /// Schedules `introduce_new`: one message introduces all hosts that join within `INTRODUCTION_DELAY`.
+    fn introduce_new_later(&self, job: &Arc<Job>) {
+        if std::mem::replace(&mut lock(&job.tree).introduction_scheduled, true) {
             return;
         }
         let (me, job) = (self.me.clone(), Arc::downgrade(job));
         let task = move || {
             if let (Some(g), Some(job)) = (me.upgrade(), job.upgrade()) {
-                lock(&job.tree).telling = false;
-                g.tell_of_new(&job);
+                lock(&job.tree).introduction_scheduled = false;
+                g.introduce_new(&job);
             }
         };
-        self.poller.later(TELL, Box::new(task));
+        self.poller.later(INTRODUCTION_DELAY, Box::new(task));
     }
 
-    fn tell_of_new(&self, job: &Arc<Job>) {
+    fn introduce_new(&self, job: &Arc<Job>) {
         let all = job.hosts();
         let is_in = |h: &&Arc<Host>| lock_state(h).joined && h.lost().is_none();
         let (new, old): (Vec<Arc<Host>>, Vec<Arc<Host>>) = {
             let mut tree = lock(&job.tree);
-            let parts = all.iter().filter(is_in).cloned().partition(|h| !tree.told.contains(&h.id));
-            tree.told.extend(all.iter().filter(is_in).map(|h| h.id));
+            let parts = all.iter().filter(is_in).cloned().partition(|h| !tree.introduced.contains(&h.id));
+            tree.introduced.extend(all.iter().filter(is_in).map(|h| h.id));
             parts
         };
         if new.is_empty() {
@@ -201,79 +201,79 @@ impl Gateway {
     }
 
     /// Handles an agent's report of outcomes.
-    pub(super) fn reported(&self, job: &Arc<Job>, via: ProcUid, id: u64, joined: Vec<(u32, Said)>, failed: Vec<(u32, String)>) {
-        let numbers: Vec<u64> = lock(&job.tree).runs.iter().filter(|r| r.id == id).map(|r| r.number).collect();
+    pub(super) fn on_report(&self, job: &Arc<Job>, via: ProcUid, id: u64, joined: Vec<(u32, Said)>, failed: Vec<(u32, String)>) {
+        let numbers: Vec<u64> = lock(&job.tree).lists.iter().filter(|r| r.id == id).map(|r| r.number).collect();
         for number in numbers {
             let worker = {
                 let mut tree = lock(&job.tree);
-                let Some(at) = tree.runs.iter().position(|r| r.number == number) else { continue };
+                let Some(at) = tree.lists.iter().position(|r| r.number == number) else { continue };
                 let hosts: Vec<ProcUid> =
-                    joined.iter().filter_map(|(rank, _)| tree.runs[at].workers.get(rank).map(|(host, _)| *host)).collect();
+                    joined.iter().filter_map(|(rank, _)| tree.lists[at].workers.get(rank).map(|(host, _)| *host)).collect();
                 if !job.is_clients() {
-                    tree.below.extend(hosts.into_iter().map(|host| (host, via)));
+                    tree.relayed.extend(hosts.into_iter().map(|host| (host, via)));
                 }
-                let run = &mut tree.runs[at];
-                joined.iter().for_each(|(rank, said)| drop(run.said.insert(*rank, Ok(said.clone()))));
+                let list = &mut tree.lists[at];
+                joined.iter().for_each(|(rank, outcome)| drop(list.outcomes.insert(*rank, Ok(outcome.clone()))));
                 for (rank, why) in &failed {
-                    run.said.entry(*rank).or_insert_with(|| Err(why.clone()));
+                    list.outcomes.entry(*rank).or_insert_with(|| Err(why.clone()));
                 }
-                run.workers.iter().find(|(_, (host, _))| *host == via).map(|(rank, _)| *rank)
+                list.workers.iter().find(|(_, (host, _))| *host == via).map(|(rank, _)| *rank)
             };
             if job.is_clients() {
-                joined.iter().for_each(|(rank, said)| self.joined_below(job, via, number, *rank, said));
-                failed.iter().for_each(|(rank, why)| self.failed_below(job, number, *rank, why));
+                joined.iter().for_each(|(rank, outcome)| self.on_relayed_join(job, via, number, *rank, outcome));
+                failed.iter().for_each(|(rank, why)| self.on_relayed_failure(job, number, *rank, why));
             }
             let ranks = Joined { joined: joined.iter().map(|(r, _)| *r).collect(), failed: failed.clone() };
             // The reporting host may be outside of this list, and may still have joined workers of the list.
-            self.tell_run(job, number, |join, now| join.on_report(now, worker.unwrap_or(u32::MAX), ranks));
+            self.update_list(job, number, |join, now| join.on_report(now, worker.unwrap_or(u32::MAX), ranks));
         }
     }
 
-    fn host_of_run(&self, job: &Job, number: u64, rank: u32) -> Option<(Arc<Host>, u64, Instant)> {
+    fn host_in_list(&self, job: &Job, number: u64, rank: u32) -> Option<(Arc<Host>, u64, Instant)> {
         let tree = lock(&job.tree);
-        let run = tree.runs.iter().find(|r| r.number == number && r.open.contains(&rank))?;
-        let (id, agent) = *run.workers.get(&rank)?;
-        Some((job.host(id)?, agent, run.deadline))
+        let list = tree.lists.iter().find(|r| r.number == number && r.open.contains(&rank))?;
+        let (id, agent) = *list.workers.get(&rank)?;
+        Some((job.host(id)?, agent, list.deadline))
     }
 
     /// Handles the join of a worker that the host `via` has reported.
-    fn joined_below(&self, job: &Arc<Job>, via: ProcUid, number: u64, rank: u32, said: &Said) {
-        let Some((host, agent, _)) = self.host_of_run(job, number, rank) else { return };
+    fn on_relayed_join(&self, job: &Arc<Job>, via: ProcUid, number: u64, rank: u32, outcome: &Said) {
+        let Some((host, agent, _)) = self.host_in_list(job, number, rank) else { return };
         let session = random();
         {
             let mut state = lock(&host.state);
             if state.joined || state.lost.is_some() {
                 return;
             }
-            (state.joined, state.dials, state.session, state.was_up) = (true, false, session, true);
+            (state.joined, state.dials, state.session_id, state.was_up) = (true, false, session, true);
         }
         {
-            let mut place = lock(&host.place);
-            (place.name, place.pid, place.release, place.agent) = (said.name.clone(), said.pid, said.release.clone(), said.agent);
+            let mut info = lock(&host.info);
+            (info.name, info.pid, info.release, info.agent) = (outcome.name.clone(), outcome.pid, outcome.release.clone(), outcome.agent);
         }
-        if said.release != RELEASE {
-            self.audit("release", &said.name, format!("{} there, {RELEASE} here", said.release));
+        if outcome.release != RELEASE {
+            self.audit("release", &outcome.name, format!("{} there, {RELEASE} here", outcome.release));
         }
         {
             let mut tree = lock(&job.tree);
             // The route leads through a host that the client has a connection to.
-            let way = tree.below.get(&via).copied().unwrap_or(via);
-            tree.below.insert(host.id, way);
-            tree.parents.insert(host.id, said.by);
+            let next_hop = tree.relayed.get(&via).copied().unwrap_or(via);
+            tree.relayed.insert(host.id, next_hop);
+            tree.parents.insert(host.id, outcome.by);
         }
         self.watch(job, host.id);
-        self.say(job, host.id, &Word::Begin { session });
-        host.trunk.begin_route();
+        self.send_along_tree(job, host.id, &Word::Begin { session });
+        host.session.begin_route();
         let ticket = self.ticket(job, number, rank);
         self.answer_joined(&host, ticket);
         let hello = self.hello(job, &host, agent);
         self.renew_soon(job, &host, hello);
-        self.resolved(job, number, rank);
+        self.on_outcome(job, number, rank);
     }
 
     /// Dials a worker that an agent could not join, unless the worker has refused or has ended.
-    fn failed_below(&self, job: &Arc<Job>, number: u64, rank: u32, why: &str) {
-        let Some((host, agent, deadline)) = self.host_of_run(job, number, rank) else { return };
+    fn on_relayed_failure(&self, job: &Arc<Job>, number: u64, rank: u32, why: &str) {
+        let Some((host, agent, deadline)) = self.host_in_list(job, number, rank) else { return };
         if lock_state(&host).joined || host.lost().is_some() {
             return;
         }
@@ -289,74 +289,75 @@ impl Gateway {
 
     fn hello(&self, job: &Job, host: &Host, agent: u64) -> Vec<u8> {
         // The client's description of itself, which agents repeat to the hosts that they join.
-        let from = if job.is_clients() { lock(&job.from).clone() } else { job.host(job.id).map_or(String::new(), |c| c.name()) };
+        let from =
+            if job.is_clients() { lock(&job.client_description).clone() } else { job.host(job.id).map_or(String::new(), |c| c.name()) };
         greeting::encode(&Greeting::Join { host: host.id, agent, from, settings: job.settings.clone() })
     }
 
     // ---- in an agent
 
     /// Handles a part of a list that a relay or the client has sent to this agent.
-    pub(super) fn part_given(&self, job: &Arc<Job>, id: u64, within_ms: u64, fan_out: u32, workers: Vec<(u32, Worker)>) {
+    pub(super) fn on_list_part(&self, job: &Arc<Job>, id: u64, within_ms: u64, fan_out: u32, workers: Vec<(u32, Worker)>) {
         let Some(node) = self.node() else { return };
         let now = self.poller.now();
         let mut list = Vec::with_capacity(workers.len());
-        for (rank, Worker { entry, agent }) in workers.into_iter().filter(|(_, w)| w.entry.host != job.here) {
+        for (rank, Worker { entry, agent }) in workers.into_iter().filter(|(_, w)| w.entry.host != job.own_id) {
             let host = job.host_or_new(entry.host, &self.me, &self.poller);
-            node.route(host.id, host.id, job.here);
+            node.route(host.id, host.id, job.own_id);
             list.push((rank, host.id, agent));
             host.learn_place(entry);
         }
         let deadline = now + Duration::from_millis(within_ms);
-        let run = Run::new(id, list, (fan_out as usize, fan_out as usize), (now, deadline), None);
-        self.start(job, run);
+        let list = WorkerList::new(id, list, (fan_out as usize, fan_out as usize), (now, deadline), None);
+        self.start(job, list);
     }
 
     // ---- in both
 
-    fn start(&self, job: &Arc<Job>, mut run: Run) {
-        let mut workers: Vec<(u32, String)> = run.workers.keys().map(|rank| (*rank, String::new())).collect();
+    fn start(&self, job: &Arc<Job>, mut list: WorkerList) {
+        let mut workers: Vec<(u32, String)> = list.workers.keys().map(|rank| (*rank, String::new())).collect();
         workers.sort_unstable();
-        let effects = run.join.start(Duration::ZERO, Joining { workers });
-        let number = run.number;
-        lock(&job.tree).runs.push(run);
-        self.tell_run(job, number, |_, _| effects);
+        let effects = list.join.start(Duration::ZERO, Joining { workers });
+        let number = list.number;
+        lock(&job.tree).lists.push(list);
+        self.update_list(job, number, |_, _| effects);
     }
 
-    fn tell_run(&self, job: &Arc<Job>, number: u64, tell: impl FnOnce(&mut Join, Duration) -> Vec<JoinEffect>) {
+    fn update_list(&self, job: &Arc<Job>, number: u64, update: impl FnOnce(&mut Join, Duration) -> Vec<JoinEffect>) {
         let now = self.poller.now();
-        let (effects, alarm) = {
+        let (effects, wake_at) = {
             let mut tree = lock(&job.tree);
-            let Some(run) = tree.runs.iter_mut().find(|r| r.number == number) else { return };
-            let now = now.saturating_duration_since(run.born);
-            let effects = tell(&mut run.join, now);
-            let at = run.join.deadline().filter(|at| run.alarm.is_none_or(|alarm| *at < alarm));
-            run.alarm = at.or(run.alarm);
+            let Some(list) = tree.lists.iter_mut().find(|r| r.number == number) else { return };
+            let now = now.saturating_duration_since(list.started_at);
+            let effects = update(&mut list.join, now);
+            let at = list.join.deadline().filter(|at| list.wake_at.is_none_or(|wake_at| *at < wake_at));
+            list.wake_at = at.or(list.wake_at);
             (effects, at.map(|at| at.saturating_sub(now)))
         };
-        if let Some(delay) = alarm {
+        if let Some(delay) = wake_at {
             let (me, job) = (self.me.clone(), Arc::downgrade(job));
             let ring = move || {
                 if let (Some(g), Some(job)) = (me.upgrade(), job.upgrade()) {
-                    if let Some(run) = lock(&job.tree).runs.iter_mut().find(|r| r.number == number) {
-                        run.alarm = None;
+                    if let Some(list) = lock(&job.tree).lists.iter_mut().find(|r| r.number == number) {
+                        list.wake_at = None;
                     }
-                    g.tell_run(&job, number, Join::on_time);
+                    g.update_list(&job, number, Join::on_time);
                 }
             };
             self.poller.later(delay, Box::new(ring));
         }
-        effects.into_iter().for_each(|effect| self.act_for_run(job, number, effect));
+        effects.into_iter().for_each(|effect| self.act_for_list(job, number, effect));
         if !job.is_clients() {
-            lock(&job.tree).runs.retain(|r| r.number != number || !r.join.is_done());
+            lock(&job.tree).lists.retain(|r| r.number != number || !r.join.is_done());
         }
     }
 
-    fn act_for_run(&self, job: &Arc<Job>, number: u64, effect: JoinEffect) {
+    fn act_for_list(&self, job: &Arc<Job>, number: u64, effect: JoinEffect) {
         match effect {
             JoinEffect::Dial { worker, .. } => {
                 let found = {
                     let tree = lock(&job.tree);
-                    tree.runs.iter().find(|r| r.number == number).and_then(|r| Some((*r.workers.get(&worker)?, r.deadline)))
+                    tree.lists.iter().find(|r| r.number == number).and_then(|r| Some((*r.workers.get(&worker)?, r.deadline)))
                 };
                 let Some(((id, agent), deadline)) = found else { return };
                 let Some(host) = job.host(id) else { return };
@@ -364,23 +365,23 @@ impl Gateway {
                 self.try_join(job, &host, hello, self.ticket(job, number, worker), deadline, Attempts::default());
             }
             JoinEffect::GiveUp { .. } => {}
-            JoinEffect::Send { worker, joining } => self.hand_out(job, number, worker, joining),
+            JoinEffect::Send { worker, joining } => self.send_list_part(job, number, worker, joining),
             JoinEffect::Report(joined) if !job.is_clients() => {
-                let word = {
+                let message = {
                     let mut tree = lock(&job.tree);
-                    let Some(run) = tree.runs.iter_mut().find(|r| r.number == number) else { return };
-                    let mut said = |rank: u32| Some((rank, run.said.remove(&rank)?));
-                    let known = joined.joined.into_iter().filter_map(&mut said);
-                    let known: Vec<(u32, Said)> = known.filter_map(|(rank, said)| Some((rank, said.ok()?))).collect();
-                    let failed = joined.failed.into_iter().filter_map(|(rank, why)| match said(rank) {
+                    let Some(list) = tree.lists.iter_mut().find(|r| r.number == number) else { return };
+                    let mut outcome_of = |rank: u32| Some((rank, list.outcomes.remove(&rank)?));
+                    let known = joined.joined.into_iter().filter_map(&mut outcome_of);
+                    let known: Vec<(u32, Said)> = known.filter_map(|(rank, outcome)| Some((rank, outcome.ok()?))).collect();
+                    let failed = joined.failed.into_iter().filter_map(|(rank, why)| match outcome_of(rank) {
                         Some((_, Ok(_))) => None,
                         Some((_, Err(why))) => Some((rank, why)),
                         None => Some((rank, why)),
                     });
                     let failed = failed.collect();
-                    Word::Report { run: run.id, joined: known, failed }
+                    Word::Report { run: list.id, joined: known, failed }
                 };
-                self.say_next(job, job.above(), &word);
+                self.send_to_next(job, job.relay(), &message);
             }
             // The client has already acted on each outcome when it arrived.
             JoinEffect::Report(_) => {}
@@ -388,90 +389,102 @@ impl Gateway {
     }
 
     /// Sends a part of the list to a worker that has joined.
-    fn hand_out(&self, job: &Arc<Job>, number: u64, worker: u32, joining: Joining) {
+    fn send_list_part(&self, job: &Arc<Job>, number: u64, worker: u32, joining: Joining) {
         let now = self.poller.now();
-        let (to, word) = {
+        let (to, message) = {
             let tree = lock(&job.tree);
-            let Some(run) = tree.runs.iter().find(|r| r.number == number) else { return };
-            let Some((to, _)) = run.workers.get(&worker).copied() else { return };
-            let left = run.deadline.saturating_duration_since(now);
+            let Some(list) = tree.lists.iter().find(|r| r.number == number) else { return };
+            let Some((to, _)) = list.workers.get(&worker).copied() else { return };
+            let left = list.deadline.saturating_duration_since(now);
             let workers = joining.workers.into_iter().filter_map(|(rank, _)| {
-                let (id, agent) = *run.workers.get(&rank)?;
+                let (id, agent) = *list.workers.get(&rank)?;
                 Some((rank, Worker { entry: job.host(id)?.entry()?, agent }))
             });
             let workers = workers.collect();
             // Agents get half of the time that is left. The client tries the remaining workers in the other half.
             let within_ms = if job.is_clients() { left / 2 } else { left }.as_millis() as u64;
-            (to, Word::Part { run: run.id, within_ms, fan_out: run.fan_out, workers })
+            (to, Word::Part { run: list.id, within_ms, fan_out: list.fan_out, workers })
         };
-        self.say_next(job, to, &word);
+        self.send_to_next(job, to, &message);
     }
 
     /// Records that a worker of a list, which this process has dialled, has joined.
-    pub(super) fn run_joined(&self, job: &Arc<Job>, host: &Arc<Host>, (number, rank): (u64, u32)) {
-        let place = host.place();
-        let said = Said { agent: place.agent, name: place.name, pid: place.pid, release: place.release, by: job.here };
+    pub(super) fn worker_joined(&self, job: &Arc<Job>, host: &Arc<Host>, (number, rank): (u64, u32)) {
+        let info = host.info();
+        let outcome = Said { agent: info.agent, name: info.name, pid: info.pid, release: info.release, by: job.own_id };
         {
             let mut tree = lock(&job.tree);
             if job.is_clients() {
-                tree.parents.insert(host.id, job.here);
+                tree.parents.insert(host.id, job.own_id);
             } else {
                 tree.children.insert(host.id);
-                tree.below.remove(&host.id);
+                tree.relayed.remove(&host.id);
             }
-            if let Some(run) = tree.runs.iter_mut().find(|r| r.number == number) {
-                run.said.insert(rank, Ok(said));
+            if let Some(list) = tree.lists.iter_mut().find(|r| r.number == number) {
+                list.outcomes.insert(rank, Ok(outcome));
             }
         }
-        self.tell_run(job, number, |join, now| join.on_joined(now, rank));
+        self.update_list(job, number, |join, now| join.on_joined(now, rank));
         if job.is_clients() {
-            self.resolved(job, number, rank);
+            self.on_outcome(job, number, rank);
         }
     }
 
     /// Records that a worker of a list, which this process has dialled, has not joined.
-    pub(super) fn run_failed(&self, job: &Arc<Job>, (number, rank): (u64, u32), why: &str) {
-        if let Some(run) = lock(&job.tree).runs.iter_mut().find(|r| r.number == number) {
-            run.said.insert(rank, Err(why.to_owned()));
+    pub(super) fn worker_failed(&self, job: &Arc<Job>, (number, rank): (u64, u32), why: &str) {
+        if let Some(list) = lock(&job.tree).lists.iter_mut().find(|r| r.number == number) {
+            list.outcomes.insert(rank, Err(why.to_owned()));
         }
-        self.tell_run(job, number, |join, now| join.on_failed(now, rank, why));
+        self.update_list(job, number, |join, now| join.on_failed(now, rank, why));
         if job.is_clients() {
-            self.resolved(job, number, rank);
+            self.on_outcome(job, number, rank);
         }
     }
 
     /// A host is lost: the workers of its part of each list are joined by others.
-    pub(super) fn run_lost(&self, job: &Arc<Job>, host: ProcUid) {
+    pub(super) fn worker_lost(&self, job: &Arc<Job>, host: ProcUid) {
         let found: Vec<(u64, u32)> = {
             let tree = lock(&job.tree);
-            let of = |r: &Run| Some((r.number, *r.workers.iter().find(|(_, (id, _))| *id == host)?.0));
-            tree.runs.iter().filter_map(of).collect()
+            let of = |r: &WorkerList| Some((r.number, *r.workers.iter().find(|(_, (id, _))| *id == host)?.0));
+            tree.lists.iter().filter_map(of).collect()
         };
         for (number, rank) in found {
-            self.tell_run(job, number, |join, now| join.on_lost(now, rank));
+            self.update_list(job, number, |join, now| join.on_lost(now, rank));
         }
     }
 
     /// Answers the call of a join with the agent's description of itself.
     pub(super) fn answer_joined(&self, host: &Host, ticket: Ticket) {
-        let Some((slot, rank)) = ticket.cell else { return };
-        let place = host.place();
-        let body = serde_json::json!({"agent": place.agent, "host": place.name, "pid": place.pid, "release": place.release});
+        let Some((slot, rank)) = ticket.call else { return };
+        let info = host.info();
+        let body = serde_json::json!({"agent": info.agent, "host": info.name, "pid": info.pid, "release": info.release});
         self.answer(slot, rank, Status::Ok, body.to_string().as_bytes());
     }
 }
 
-impl Run {
+impl WorkerList {
     fn new(
         id: u64,
         workers: Vec<(u32, ProcUid, u64)>,
-        (fan_out, below): (usize, usize),
-        (born, deadline): (Instant, Instant),
+        (fan_out, agent_fan_out): (usize, usize),
+        (started_at, deadline): (Instant, Instant),
         slot: Option<SlotId>,
-    ) -> Run {
+    ) -> WorkerList {
         let open = if slot.is_some() { workers.iter().map(|(rank, ..)| *rank).collect() } else { HashSet::new() };
         let workers = workers.into_iter().map(|(rank, host, agent)| (rank, (host, agent))).collect();
-        let join = Join::with_fan_out(NEVER, fan_out);
-        Run { id, number: random(), join, workers, said: HashMap::new(), born, deadline, fan_out: below as u32, alarm: None, slot, open }
+        let join = Join::with_fan_out(NO_TIMEOUT, fan_out);
+        WorkerList {
+            id,
+            number: random(),
+            join,
+            workers,
+            outcomes: HashMap::new(),
+            started_at,
+            deadline,
+            fan_out: agent_fan_out as u32,
+            wake_at: None,
+            slot,
+            open,
+        }
     }
 }

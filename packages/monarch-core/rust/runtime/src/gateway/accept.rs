@@ -11,16 +11,16 @@ use net::trust::{Kind, Opened, Refused, Who};
 use wire::ProcUid;
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 
-use super::join::ahead;
+use super::dial::ahead;
 use super::{Gateway, Job, RELEASE};
 use crate::node::routes::Place;
 
 impl Gateway {
     /// Handles the outcome of the handshake of an incoming connection.
-    pub(super) fn arrived(&self, peer: &str, result: Result<Opened, NoStream>) {
+    pub(super) fn on_accepted(&self, peer: &str, result: Result<Opened, NoStream>) {
         match result {
             Ok(opened) => self.greeted(peer, opened),
-            Err(NoStream::Refused(Refused::Job(job))) if lock(&self.over).contains(&ProcUid(job.0)) => {}
+            Err(NoStream::Refused(Refused::Job(job))) if lock(&self.ended_jobs).contains(&ProcUid(job.0)) => {}
             Err(NoStream::Refused(why)) if !why.is_transient() => self.refused(peer, why.to_string()),
             // The peer has sent nothing, or the failure is transient.
             Err(_) => {}
@@ -55,7 +55,7 @@ impl Gateway {
             Welcome::Refused(No::Closing)
         } else if agent != 0 && agent != node.uid.0 {
             Welcome::Refused(No::OtherAgent)
-        } else if self.job(id).is_some_and(|j| j.here != host) {
+        } else if self.job(id).is_some_and(|j| j.own_id != host) {
             // Probably the client has dialled this host by a second address.
             Welcome::Refused(No::Twice)
         } else if was_here {
@@ -66,7 +66,7 @@ impl Gateway {
                 let job = Job::new(id, host, settings, self.poller.now());
                 let client = job.host_or_new(id, &self.me, &self.poller);
                 lock(&client.state).joined = true;
-                lock(&client.place).name = from.to_owned();
+                lock(&client.info).name = from.to_owned();
                 self.add_job(job.clone());
                 node.route(id, id, host);
                 self.watch(&job, id);
@@ -85,7 +85,7 @@ impl Gateway {
     }
 
     /// True if the certificate of the other end permits it to act as the host `from`.
-    pub(super) fn is_himself(opened: &Opened, from: ProcUid) -> bool {
+    pub(super) fn may_act_as(opened: &Opened, from: ProcUid) -> bool {
         match opened.who {
             Who::Host(host) => host == from.0,
             Who::Client => from.0 == opened.job.0,
@@ -96,8 +96,8 @@ impl Gateway {
     }
 
     fn channel_asked(&self, mut opened: Opened, session: u64, number: u8, received: u64, from: ProcUid, to: ProcUid) {
-        let is_himself = Gateway::is_himself(&opened, from);
-        let job = self.job(ProcUid(opened.job.0)).filter(|j| j.here == to && from != to && is_himself);
+        let may_act_as = Gateway::may_act_as(&opened, from);
+        let job = self.job(ProcUid(opened.job.0)).filter(|j| j.own_id == to && from != to && may_act_as);
         let admitted = match &job {
             Some(job) => self.admit(job, session, number, received, from),
             None => Err(No::NoSession),
@@ -110,23 +110,23 @@ impl Gateway {
             return;
         };
         let host = job.host_or_new(from, &self.me, &self.poller);
-        if host.trunk.is_still() {
+        if host.session.is_still() {
             return;
         }
         self.watch(job, from);
         self.heard(job, from);
-        lock(&host.state).closed = false;
+        lock(&host.state).closed_by_exit = false;
         if number == HEART {
-            return host.trunk.attach_heart(opened.stream, &answer(&Welcome::Channel { received: 0 }), Vec::new());
+            return host.session.attach_heart(opened.stream, &answer(&Welcome::Channel { received: 0 }), Vec::new());
         }
         // The other side may have given up this attempt long ago, and use another connection. A stale count ends only the connection that
         // it came on.
-        let mut attached = host.trunk.can_resume(received);
+        let mut attached = host.session.can_resume(received);
         if attached.is_ok() {
-            host.trunk.detach();
-            let own = host.trunk.received();
+            host.session.detach();
+            let own = host.session.received();
             let welcome = answer(&Welcome::Channel { received: own });
-            attached = host.trunk.attach(opened.stream, own, received, &welcome, Vec::new());
+            attached = host.session.attach(opened.stream, own, received, &welcome, Vec::new());
             if attached.is_ok() {
                 host.resumed(received);
             }
@@ -145,20 +145,20 @@ impl Gateway {
         if state.lost.is_some() {
             return Err(No::Lost);
         }
-        if state.session == session {
+        if state.session_id == session {
             state.was_up = true;
             return Ok(());
         }
-        if state.session != 0 && state.dials && !state.was_up {
+        if state.session_id != 0 && state.dials && !state.was_up {
             // Both sides dial at the same time: the side with the lower id wins.
-            if job.here.0 < from.0 {
+            if job.own_id.0 < from.0 {
                 return Err(No::Glare);
             }
             state.dials = false;
-        } else if state.session != 0 || (number != HEART && received > 0) {
+        } else if state.session_id != 0 || (number != HEART && received > 0) {
             return Err(No::NoSession);
         }
-        state.session = session;
+        state.session_id = session;
         state.joined = true;
         state.was_up = true;
         Ok(())

@@ -20,12 +20,12 @@ use crate::detector::LinkEnd;
 use crate::node::cell::Outcome;
 
 /// Limit of one attempt to open a connection.
-const ATTEMPT: Duration = Duration::from_secs(5);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of one attempt while the host is suspected: shorter than the second after which the kernel repeats a lost SYN.
-const ATTEMPT_ANEW: Duration = Duration::from_millis(400);
-/// The shortest pause between two attempts. The pause doubles with each attempt, up to `RETRY_MOST`.
-const RETRY: Duration = Duration::from_millis(20);
-const RETRY_MOST: Duration = Duration::from_millis(500);
+const SUSPECT_DIAL_TIMEOUT: Duration = Duration::from_millis(400);
+/// The shortest pause between two attempts. The pause doubles with each attempt, up to `RETRY_PAUSE_MAX`.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Reason for losing a host whose agent was part of the job, and now does not know the job.
 const FORGOTTEN: &str = "its agent does not know this job any more: it has ended since, or its lease (`mesh_orphan_timeout`) was over";
 /// The same for an agent that does not know the session.
@@ -55,13 +55,13 @@ pub struct Wanted {
 #[derive(Clone, Copy)]
 pub(super) struct Ticket {
     /// The call that is answered, and the rank of the host in it.
-    pub cell: Option<(SlotId, u32)>,
-    /// The list of workers of which the host is a part (`Run::number`), and its rank in the list.
-    pub run: Option<(u64, u32)>,
+    pub call: Option<(SlotId, u32)>,
+    /// The list of workers of which the host is a part (`WorkerList::number`), and its rank in the list.
+    pub list: Option<(u64, u32)>,
 }
 
 /// The values that this side has sent in the greeting of a connection that it opens.
-struct Told {
+struct SentGreeting {
     number: u8,
     session: u64,
     /// The number of frames received in this session.
@@ -69,7 +69,7 @@ struct Told {
 }
 
 /// The next step after an attempt to open a connection.
-enum Next {
+enum NextStep {
     Done,
     /// Open the connections that are missing.
     Open,
@@ -112,14 +112,14 @@ impl Gateway {
         let Some(node) = self.node() else { return };
         for id in hosts {
             job.host_or_new(*id, &self.me, &self.poller);
-            node.route(*id, *id, job.here);
+            node.route(*id, *id, job.own_id);
         }
     }
 
     /// Joins a host to the job. The outcome answers the call `slot` at the host's rank. The calling thread resolves the host's name.
     pub fn join(&self, job: &Arc<Job>, from: &str, wanted: Wanted, slot: SlotId, bound: Duration) {
         let deadline = self.poller.now() + bound;
-        let (agent, id, ticket) = (wanted.agent, wanted.host, Ticket { cell: Some((slot, wanted.rank)), run: None });
+        let (agent, id, ticket) = (wanted.agent, wanted.host, Ticket { call: Some((slot, wanted.rank)), list: None });
         let Some(host) = self.invite(job, wanted, slot) else { return };
         let greeting = Greeting::Join { host: id, agent, from: from.to_owned(), settings: job.settings.clone() };
         let (me, job, hello) = (self.me.clone(), job.clone(), greeting::encode(&greeting));
@@ -134,10 +134,10 @@ impl Gateway {
 
     /// Resolves the address of a host that is asked to join. Returns none, and answers the call, if the join has failed by that.
     pub(super) fn invite(&self, job: &Arc<Job>, wanted: Wanted, slot: SlotId) -> Option<Arc<Host>> {
-        let ticket = Ticket { cell: Some((slot, wanted.rank)), run: None };
+        let ticket = Ticket { call: Some((slot, wanted.rank)), list: None };
         let host = job.host_or_new(wanted.host, &self.me, &self.poller);
         lock(&host.state).trust = Some(wanted.trust);
-        let behind = self.way_of(job).is_some();
+        let behind = self.gateway_of(job).is_some();
         if behind && !matches!(wanted.address, Address::Tcp { .. }) {
             self.not_joined(job, &host, ticket, "other", "only tcp addresses are reached through a gateway");
             return None;
@@ -145,9 +145,9 @@ impl Gateway {
         // The gateway resolves the names of hosts behind it.
         match if behind { Ok(vec![]) } else { wanted.address.resolve() } {
             Ok(resolved) => {
-                let mut place = lock(&host.place);
-                place.resolved = resolved;
-                place.address = Some(wanted.address);
+                let mut info = lock(&host.info);
+                info.resolved = resolved;
+                info.address = Some(wanted.address);
             }
             Err(e) => {
                 self.not_joined(job, &host, ticket, "other", &format!("name not found: {e}"));
@@ -159,7 +159,7 @@ impl Gateway {
 
     pub fn give_up(&self, job: &Arc<Job>, host: ProcUid, slot: SlotId, rank: u32, why: &str) {
         if let Some(host) = job.host(host) {
-            self.not_joined(job, &host, Ticket { cell: Some((slot, rank)), run: None }, "other", why);
+            self.not_joined(job, &host, Ticket { call: Some((slot, rank)), list: None }, "other", why);
         }
     }
 
@@ -172,7 +172,7 @@ impl Gateway {
         deadline: std::time::Instant,
         before: Attempts,
     ) {
-        // `take_leave_of_joining` runs after `closing` is set and reads `joining`. `joining` is therefore set before `closing` is read.
+        // `notify_joining_hosts` runs after `closing` is set and reads `joining`. `joining` is therefore set before `closing` is read.
         lock(&host.state).joining = true;
         if !self.is_in(job) {
             lock(&host.state).joining = false;
@@ -217,15 +217,15 @@ impl Gateway {
                 }
             }
         };
-        self.dial(job, host, Kind::Join, hello, left.min(ATTEMPT), Box::new(done));
+        self.dial(job, host, Kind::Join, hello, left.min(DIAL_TIMEOUT), Box::new(done));
     }
 
     pub(super) fn dial(&self, job: &Arc<Job>, host: &Arc<Host>, kind: Kind, hello: Vec<u8>, bound: Duration, done: dial::Done) {
-        if host.trunk.is_still() {
+        if host.session.is_still() {
             return done(Err(NoStream::Network("a test has cut it off".to_owned())));
         }
-        let place = host.place();
-        let Some(address) = place.address else { return done(Err(NoStream::Network("its address is not known".to_owned()))) };
+        let info = host.info();
+        let Some(address) = info.address else { return done(Err(NoStream::Network("its address is not known".to_owned()))) };
         let name = match &address {
             Address::Tcp { host, .. } => host.clone(),
             _ => String::new(),
@@ -238,17 +238,17 @@ impl Gateway {
         let Some(trust) = given.or_else(relay) else {
             return done(Err(NoStream::Network("there is nothing to show to it".to_owned())));
         };
-        if let Some(way) = self.way_of(job) {
-            return self.dial_behind(&way, host, trust, target, hello, bound, done);
+        if let Some(route_gateway) = self.gateway_of(job) {
+            return self.dial_through_gateway(&route_gateway, host, trust, target, hello, bound, done);
         }
         let (me, job, id) = (self.me.clone(), job.clone(), host.id);
         let certify: dial::Certify = Box::new(move |key, handshake| {
             if let Some(g) = me.upgrade() {
                 lock(&job.tree).signing.insert(id, handshake);
-                g.say(&job, job.id, &Word::Certify { host: id, key });
+                g.send_along_tree(&job, job.id, &Word::Certify { host: id, key });
             }
         });
-        dial::dial(&self.poller, &address, &place.resolved, &trust, target, hello, bound, Some(certify), done);
+        dial::dial(&self.poller, &address, &info.resolved, &trust, target, hello, bound, Some(certify), done);
     }
 
     fn joined(&self, job: &Arc<Job>, host: &Arc<Host>, mut ready: Ready, ticket: Ticket, hello: Vec<u8>) {
@@ -260,10 +260,10 @@ impl Gateway {
                     self.audit("release", &name, format!("{release} there, {RELEASE} here"));
                 }
                 {
-                    let mut place = lock(&host.place);
-                    (place.name, place.pid, place.release, place.agent) = (name, pid, release, agent);
+                    let mut info = lock(&host.info);
+                    (info.name, info.pid, info.release, info.agent) = (name, pid, release, agent);
                     let mut state = lock(&host.state);
-                    if state.lost.is_some() && ticket.run.is_some() {
+                    if state.lost.is_some() && ticket.list.is_some() {
                         return;
                     }
                     state.joined = true;
@@ -271,13 +271,13 @@ impl Gateway {
                 }
                 self.watch(job, host.id);
                 self.open(job, host);
-                if ticket.run.is_none() {
+                if ticket.list.is_none() {
                     self.introduce(job, host);
                 }
                 self.answer_joined(host, ticket);
                 self.renew_later(job, host, hello, RENEW);
-                if let Some(run) = ticket.run {
-                    self.run_joined(job, host, run);
+                if let Some(list) = ticket.list {
+                    self.worker_joined(job, host, list);
                 }
             }
             Some(Welcome::Refused(no)) => self.not_joined(job, host, ticket, "other", refusal(no)),
@@ -309,7 +309,7 @@ impl Gateway {
         if self.is_closing() || host.lost().is_some() {
             return;
         }
-        let hello = greeting::encode(&Greeting::Join { host: host.id, agent: host.place().agent, from, settings });
+        let hello = greeting::encode(&Greeting::Join { host: host.id, agent: host.info().agent, from, settings });
         let (me, job2, host2, again) = (self.me.clone(), job.clone(), host.clone(), hello.clone());
         let done = move |result: Result<Ready, NoStream>| {
             let Some(g) = me.upgrade() else { return };
@@ -320,7 +320,7 @@ impl Gateway {
             });
             g.renew_later(&job2, &host2, again, if renewed { RENEW } else { RENEW_AGAIN });
         };
-        self.dial(job, host, Kind::Join, hello, ATTEMPT, Box::new(done));
+        self.dial(job, host, Kind::Join, hello, DIAL_TIMEOUT, Box::new(done));
     }
 
     /// For tests: renews the certificates of all hosts of a client's job now.
@@ -337,7 +337,7 @@ impl Gateway {
         let others: Vec<_> = job.hosts().into_iter().filter(|h| h.id != host.id && lock(&h.state).joined && h.lost().is_none()).collect();
         let known = others.iter().filter_map(|h| h.entry()).collect();
         let lost: Vec<_> = job.hosts().into_iter().filter_map(|h| Some((h.id, h.lost()?))).collect();
-        node.route(host.id, host.id, job.here);
+        node.route(host.id, host.id, job.own_id);
         self.introduce_to(host, known, lost);
         let Some(entry) = host.entry() else { return };
         for other in others {
@@ -365,11 +365,11 @@ impl Gateway {
         if job.is_clients() {
             self.host_lost(job, host, &format!("it did not join: {why}"), true);
         }
-        if let Some((slot, rank)) = ticket.cell {
+        if let Some((slot, rank)) = ticket.call {
             self.answer(slot, rank, Status::Error, text.as_bytes());
         }
-        if let Some(run) = ticket.run {
-            self.run_failed(job, run, &text);
+        if let Some(list) = ticket.list {
+            self.worker_failed(job, list, &text);
         }
     }
 
@@ -393,16 +393,16 @@ impl Gateway {
         let missing: Vec<u8> = {
             let mut state = lock(&host.state);
             // An agent dials another agent when it has frames for it. A client is never dialled.
-            if !state.dials && state.session == 0 && state.joined && host.id != job.id {
+            if !state.dials && state.session_id == 0 && state.joined && host.id != job.id {
                 state.dials = true;
             }
-            if !state.joined || !state.dials || state.lost.is_some() || self.is_closing() && !state.parting {
+            if !state.joined || !state.dials || state.lost.is_some() || self.is_closing() && !state.notice_pending {
                 return;
             }
-            if state.session == 0 {
-                state.session = random();
+            if state.session_id == 0 {
+                state.session_id = random();
             }
-            let missing: Vec<u8> = [(FRAMES, host.trunk.is_up()), (HEART, host.trunk.has_heart())]
+            let missing: Vec<u8> = [(FRAMES, host.session.is_up()), (HEART, host.session.has_heart())]
                 .into_iter()
                 .filter(|(n, is_there)| !is_there && !state.opening.contains(n))
                 .map(|(n, _)| n)
@@ -420,7 +420,7 @@ impl Gateway {
     pub(super) fn open_anew(&self, job: &Arc<Job>, host: &Arc<Host>) {
         {
             let mut state = lock(&host.state);
-            if !state.suspect || !state.dials || !state.joined || state.lost.is_some() || state.opening.contains(&HEART) {
+            if !state.is_suspected || !state.dials || !state.joined || state.lost.is_some() || state.opening.contains(&HEART) {
                 return;
             }
             state.opening.push(HEART);
@@ -432,84 +432,84 @@ impl Gateway {
         let (session, bound) = {
             let state = lock(&host.state);
             // Through a gateway, an attempt opens two connections, one after the other.
-            let anew = if self.way_of(job).is_some() { 2 * ATTEMPT_ANEW } else { ATTEMPT_ANEW };
-            (state.session, if state.suspect { anew } else { ATTEMPT })
+            let anew = if self.gateway_of(job).is_some() { 2 * SUSPECT_DIAL_TIMEOUT } else { SUSPECT_DIAL_TIMEOUT };
+            (state.session_id, if state.is_suspected { anew } else { DIAL_TIMEOUT })
         };
-        let received = if number == FRAMES { host.trunk.received() } else { 0 };
-        let hello = greeting::encode(&Greeting::Channel { session, number, received, from: job.here, to: host.id });
+        let received = if number == FRAMES { host.session.received() } else { 0 };
+        let hello = greeting::encode(&Greeting::Channel { session, number, received, from: job.own_id, to: host.id });
         let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
         let done = move |result: Result<Ready, NoStream>| {
             if let Some(g) = me.upgrade() {
-                let told = Told { number, session, received };
-                let next = g.opened(&job2, &host2, &told, result);
+                let sent = SentGreeting { number, session, received };
+                let next = g.opened(&job2, &host2, &sent, result);
                 // Only after the connection is attached: a second attempt would otherwise send the same count of received frames.
                 lock(&host2.state).opening.retain(|n| *n != number);
                 match next {
-                    Next::Done => {}
-                    Next::Open => g.open(&job2, &host2),
-                    Next::Later => g.try_later(&job2, &host2),
+                    NextStep::Done => {}
+                    NextStep::Open => g.open(&job2, &host2),
+                    NextStep::Later => g.try_later(&job2, &host2),
                 }
             }
         };
         self.dial(job, host, Kind::Channel, hello, bound, Box::new(done));
     }
 
-    fn opened(&self, job: &Arc<Job>, host: &Arc<Host>, told: &Told, result: Result<Ready, NoStream>) -> Next {
+    fn opened(&self, job: &Arc<Job>, host: &Arc<Host>, sent: &SentGreeting, result: Result<Ready, NoStream>) -> NextStep {
         let is_stale = {
             let state = lock(&host.state);
-            state.session != told.session || state.lost.is_some()
+            state.session_id != sent.session || state.lost.is_some()
         };
         if is_stale {
-            return Next::Done;
+            return NextStep::Done;
         }
         match result {
-            Ok(ready) => self.answered(job, host, told, ready),
+            Ok(ready) => self.answered(job, host, sent, ready),
             Err(NoStream::Refused(why)) if !why.is_transient() => {
                 // An agent that does not know the job is another agent than the one that joined, or has ended the job.
                 let why = if matches!(why, Refused::Denied(_)) { format!("{FORGOTTEN} ({why})") } else { format!("agent exited: {why}") };
                 self.host_lost(job, host, &why, true);
-                Next::Done
+                NextStep::Done
             }
             Err(why) => {
                 let refused = why.is_refusal();
                 if refused && lock(&host.state).leaving {
                     // Its notice was sent to its relays, and may have been lost with them.
                     self.host_lost(job, host, "agent exited", true);
-                    return Next::Done;
+                    return NextStep::Done;
                 }
-                let alone = !host.trunk.is_up() && !host.trunk.has_heart();
+                let alone = !host.session.is_up() && !host.session.has_heart();
                 if alone {
                     self.link_down(job, host, if refused { LinkEnd::Refused } else { LinkEnd::Cut });
                 }
-                Next::Later
+                NextStep::Later
             }
         }
     }
 
     /// Handles the answer to the greeting of a new connection.
-    fn answered(&self, job: &Arc<Job>, host: &Arc<Host>, told: &Told, ready: Ready) -> Next {
+    fn answered(&self, job: &Arc<Job>, host: &Arc<Host>, sent: &SentGreeting, ready: Ready) -> NextStep {
         match greeting::decode(&ready.answer) {
             Some(Welcome::Channel { received }) => {
                 let was_silent = {
                     let mut state = lock(&host.state);
                     state.failed = 0;
                     state.was_up = true;
-                    state.closed = false;
-                    std::mem::take(&mut state.suspect)
+                    state.closed_by_exit = false;
+                    std::mem::take(&mut state.is_suspected)
                 };
                 self.heard(job, host.id);
-                if told.number == HEART {
-                    host.trunk.attach_heart(ready.opened.stream, &[], ready.early);
+                if sent.number == HEART {
+                    host.session.attach_heart(ready.opened.stream, &[], ready.early);
                     if !was_silent {
-                        return Next::Done;
+                        return NextStep::Done;
                     }
                     // The other connection may be stuck in the same way as the old heartbeat connection: it is opened again too.
-                    host.trunk.detach();
-                    return Next::Open;
+                    host.session.detach();
+                    return NextStep::Open;
                 }
-                match host.trunk.attach(ready.opened.stream, told.received, received, &[], ready.early) {
+                match host.session.attach(ready.opened.stream, sent.received, received, &[], ready.early) {
                     Ok(()) => host.resumed(received),
-                    Err(Disagree::Stale) => return Next::Later,
+                    Err(Disagree::Stale) => return NextStep::Later,
                     Err(Disagree::Ahead) => self.host_lost(job, host, &ahead(received, host), true),
                 }
             }
@@ -518,33 +518,33 @@ impl Gateway {
                 let mut state = lock(&host.state);
                 state.dials = false;
                 // The other side's connection brings another session number, which must not be compared with the number of this attempt.
-                state.session = 0;
+                state.session_id = 0;
             }
             Some(Welcome::Refused(No::OtherAgent)) => self.host_lost(job, host, "agent exited", true),
             Some(Welcome::Refused(No::NoSession)) => self.host_lost(job, host, NO_SESSION, true),
             // Only the client decides that a host is lost: an agent that is refused loses its link to the host, not the host.
             Some(Welcome::Refused(No::Lost)) if !job.is_clients() => self.link_lost(job, host, refusal(No::Lost)),
             Some(Welcome::Refused(no)) => self.host_lost(job, host, refusal(no), true),
-            _ => return Next::Later,
+            _ => return NextStep::Later,
         }
-        Next::Done
+        NextStep::Done
     }
 
     /// Dials a host whose connections have ended and which opens them itself: a refused connection shows that its agent has ended.
     pub(super) fn probe_port(&self, job: &Arc<Job>, host: &Arc<Host>) {
-        let place = host.place();
-        let Some(address) = place.address.filter(|_| !lock(&host.state).dials && host.id != job.id) else { return };
+        let info = host.info();
+        let Some(address) = info.address.filter(|_| !lock(&host.state).dials && host.id != job.id) else { return };
         let (me, job, host) = (self.me.clone(), job.clone(), host.clone());
         let done = move |result: std::io::Result<()>| {
             let refused = result.is_err_and(|e| NoStream::from(&e).is_refusal());
-            if let Some(g) = me.upgrade().filter(|_| refused && !host.trunk.is_up() && !host.trunk.has_heart()) {
+            if let Some(g) = me.upgrade().filter(|_| refused && !host.session.is_up() && !host.session.has_heart()) {
                 g.link_down(&job, &host, LinkEnd::Refused);
             }
         };
         if address.is_unix() {
             return done(address.connect_unix().map(drop));
         }
-        connect::connect(&self.poller, place.resolved.into(), ATTEMPT, Box::new(move |result| done(result.map(drop))));
+        connect::connect(&self.poller, info.resolved.into(), DIAL_TIMEOUT, Box::new(move |result| done(result.map(drop))));
     }
 
     fn try_later(&self, job: &Arc<Job>, host: &Arc<Host>) {
@@ -565,13 +565,13 @@ impl Gateway {
 
 /// True if the worker is still in the job as a host that the client has lost: it can join once that host's lease has ended.
 fn is_former(job: &Job, host: &Host, ready: &Ready) -> bool {
-    let address = host.place().address;
+    let address = host.info().address;
     matches!(greeting::decode(&ready.answer), Some(Welcome::Refused(No::Twice)))
-        && job.hosts().iter().any(|other| other.id != host.id && other.lost().is_some() && other.place().address == address)
+        && job.hosts().iter().any(|other| other.id != host.id && other.lost().is_some() && other.info().address == address)
 }
 
 fn backoff(tries: u32) -> Duration {
-    (RETRY * 2u32.pow(tries.min(8))).min(RETRY_MOST)
+    (RETRY_PAUSE * 2u32.pow(tries.min(8))).min(RETRY_PAUSE_MAX)
 }
 
 /// A new random id, never 0.
@@ -595,5 +595,5 @@ pub(super) fn refusal(no: No) -> &'static str {
 
 /// The reason for losing a host that has received more frames than were sent: its agent is another one than the one that joined.
 pub(super) fn ahead(received: u64, host: &Host) -> String {
-    format!("agent exited: another one in its place has received {received} frames, where {} were sent", host.trunk.count())
+    format!("agent exited: another one in its place has received {received} frames, where {} were sent", host.session.count())
 }
