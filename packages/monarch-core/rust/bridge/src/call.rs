@@ -8,7 +8,7 @@ use pyo3::types::PyBytes;
 use runtime::node::mailbox::{CHOSEN, answer_rank};
 use runtime::{Incoming, Mailbox, Node};
 use wire::frame::TRACED;
-use wire::{ProcUid, SlotId, Status, Trace};
+use wire::{CallId, ProcUid, Status, Trace};
 
 use crate::bytes::{Pickled, load};
 use crate::caller::{LARGE, message};
@@ -22,7 +22,7 @@ pub struct Call {
     pub mailbox: Arc<Mailbox>,
     pub to: ProcUid,
     pub sender: u64,
-    pub slot: SlotId,
+    pub slot: CallId,
     pub rank: u32,
     pub flags: u8,
     pub trace: Option<Box<Trace>>,
@@ -158,7 +158,7 @@ impl Call {
 }
 
 /// Sends the result of a call.
-pub fn reply(value: &Bound<'_, PyAny>, node: &Node, to: ProcUid, slot: SlotId, rank: u32) -> PyResult<()> {
+pub fn reply(value: &Bound<'_, PyAny>, node: &Node, to: ProcUid, slot: CallId, rank: u32) -> PyResult<()> {
     let py = value.py();
     let pickled = Pickled::new(value)?;
     // The receiver matters only for a large value, which may need a bulk transport.

@@ -12,13 +12,13 @@ use runtime::node::caster::Group;
 use runtime::node::mailbox::CHOSEN;
 use runtime::node::offers::UNDECIDED;
 use runtime::node::peer::{Head, Sent, View};
-use runtime::{Cell, Mode, Node, Payload, Peer};
+use runtime::{Mode, Node, Payload, Peer};
 use wire::frame::EXPLICIT_PORT;
-use wire::{MailboxId, ProcUid, SlotId};
+use wire::{CallId, MailboxId, ProcUid};
 
 use crate::bytes::Pickled;
-use crate::cell::CallCell;
 use crate::gil;
+use crate::pending_call::PendingCall;
 use crate::process::Process;
 use crate::protocol::protocol::{FIRST_ERROR, GATHER, NO_ANSWER, STREAM};
 use crate::trace;
@@ -69,7 +69,7 @@ struct Sending<'a> {
     head: Head<'a>,
     payload: Payload<'a>,
     pickled: &'a Pickled,
-    cell: Option<&'a Cell>,
+    cell: Option<&'a runtime::PendingCall>,
 }
 
 /// The condition under which a call is done, from its number; `None` for a call without an answer.
@@ -138,7 +138,7 @@ fn loop_is_running(py: Python<'_>) -> PyResult<bool> {
 
 impl Caller {
     /// The head of all messages of one call. The call is one span of the current trace.
-    fn head(&self, py: Python<'_>, slot: SlotId) -> PyResult<Head<'_>> {
+    fn head(&self, py: Python<'_>, slot: CallId) -> PyResult<Head<'_>> {
         let around = trace::current(py)?;
         let trace = if around.is_none() { around } else { around.child() };
         let (sender, dest) = (MailboxId(gil::sender_id()), MailboxId(0));
@@ -170,7 +170,7 @@ impl Caller {
         kwargs: &Bound<'_, PyDict>,
         how: i32,
         only: Option<usize>,
-    ) -> PyResult<Option<CallCell>> {
+    ) -> PyResult<Option<PendingCall>> {
         gil::check_not_forked()?;
         let mode = mode(how)?;
         let called = PyTuple::new(py, [args.as_any(), kwargs.as_any()])?;
@@ -180,12 +180,12 @@ impl Caller {
         let payload = message(py, &self.node, &t.peers[ranks], &pickled)?;
         let cell = match (mode, only) {
             (None, _) => None,
-            (Some(m), None) => Some(self.node.new_cell(m, t.ids.len(), t.ids.clone())),
-            (Some(m), Some(i)) => Some(self.node.new_cell(m, 1, Arc::from([t.ids[i]]))),
+            (Some(m), None) => Some(self.node.new_call(m, t.ids.len(), t.ids.clone())),
+            (Some(m), Some(i)) => Some(self.node.new_call(m, 1, Arc::from([t.ids[i]]))),
         };
         // The object owns the pending call from here on, so an interrupt while this thread waits for credit frees the call id.
-        let cell = cell.map(|inner| CallCell::new(&self.node, inner));
-        let head = self.head(py, cell.as_ref().map_or(SlotId::NONE, |c| c.inner.slot))?;
+        let cell = cell.map(|inner| PendingCall::new(&self.node, inner));
+        let head = self.head(py, cell.as_ref().map_or(CallId::NONE, |c| c.inner.slot))?;
         let sending = Sending { head, payload, pickled: &pickled, cell: cell.as_ref().map(|c| &*c.inner) };
         match only {
             // Only here does the receiver's rank within the addressed shape differ from the rank of its answer.
@@ -215,7 +215,7 @@ impl Caller {
         let t = self.targets.get();
         let ranks = only.map_or(0..t.peers.len(), |i| i..i + 1);
         let payload = message(py, &self.node, &t.peers[ranks.clone()], &pickled)?;
-        let sending = Sending { head: self.head(py, SlotId(slot))?, payload, pickled: &pickled, cell: None };
+        let sending = Sending { head: self.head(py, CallId(slot))?, payload, pickled: &pickled, cell: None };
         for i in ranks {
             self.one(py, t, i, i as u32, &sending)?;
         }

@@ -14,8 +14,8 @@ use runtime::{Gateway, Mode, Node};
 use wire::greeting::JobSettings;
 use wire::{Control, ProcUid};
 
-use crate::cell::CallCell;
 use crate::gil;
+use crate::pending_call::PendingCall;
 use crate::process::{Process, failed};
 
 /// An address: `("tcp", host, port)`, `("unix", name, 0)` or `("fd", "", number)`.
@@ -102,15 +102,15 @@ impl Hosts {
         who: &str,
         settings: (f64, f64, f64),
         bound: f64,
-    ) -> PyResult<CallCell> {
+    ) -> PyResult<PendingCall> {
         let (address, policy) = (address(at)?, trust.policy()?);
         let job = self.gateway.start_gateway_job(job_settings(settings));
         let trust = Arc::new(DialTrust::new_client(JobId(job.id.0), policy).map_err(failed)?);
-        let inner = self.node.new_cell(Mode::Gather, 1, Arc::default());
+        let inner = self.node.new_call(Mode::Gather, 1, Arc::default());
         let (slot, bound) = (inner.slot, seconds(bound));
         let wanted = Wanted { host: ProcUid(gateway::random()), address, agent, rank: 0, trust };
         gil::blocking(py, || self.gateway.use_gateway(&job, text, who, wanted, slot, bound));
-        Ok(CallCell::new(&self.node, inner))
+        Ok(PendingCall::new(&self.node, inner))
     }
 
     /// Forgets the gateway, which has not joined: hosts are dialled directly again.
@@ -133,12 +133,12 @@ impl Hosts {
     /// Announces hosts with these ids, which are going to join this client's job. `settings` are the seconds of `host_loss_timeout`,
     /// `channel_reconnect_timeout` and the lease (0: none). The pending call gets an answer for each host, by its position: a description
     /// of the host as JSON, or an error with the reason why the host did not join.
-    fn announce(&self, hosts: Vec<u64>, settings: (f64, f64, f64)) -> PyResult<CallCell> {
+    fn announce(&self, hosts: Vec<u64>, settings: (f64, f64, f64)) -> PyResult<PendingCall> {
         let job = self.gateway.start_job(job_settings(settings)).map_err(failed)?;
         let ids: Vec<ProcUid> = hosts.into_iter().map(ProcUid).collect();
         self.gateway.announce(&job, &ids);
-        let inner = self.node.new_cell(Mode::Gather, ids.len(), Arc::default());
-        Ok(CallCell::new(&self.node, inner))
+        let inner = self.node.new_call(Mode::Gather, ids.len(), Arc::default());
+        Ok(PendingCall::new(&self.node, inner))
     }
 
     /// Joins workers with the same trust, within `bound` seconds. Each worker is given by its position in the call, its id, its address,
@@ -147,7 +147,7 @@ impl Hosts {
     fn join_all(
         &self,
         py: Python<'_>,
-        cell: &CallCell,
+        cell: &PendingCall,
         workers: Vec<(u32, u64, Where, u64)>,
         trust: Trust,
         from_: String,
@@ -177,24 +177,24 @@ impl Hosts {
     }
 
     /// Gives up a host that was expected: it is not going to join.
-    fn give_up(&self, cell: &CallCell, rank: u32, host: u64, why: String) {
+    fn give_up(&self, cell: &PendingCall, rank: u32, host: u64, why: String) {
         if let Some(job) = self.gateway.job(self.node.uid) {
             self.gateway.give_up(&job, ProcUid(host), cell.inner.slot, rank, &why);
         }
     }
 
     /// Ends the agent of a host. The pending call gets an answer when the agent is about to end.
-    fn shutdown(&self, host: u64) -> PyResult<CallCell> {
+    fn shutdown(&self, host: u64) -> PyResult<PendingCall> {
         let host = ProcUid(host);
         let targets = Arc::from([(host, wire::MailboxId(0))]);
-        let inner = self.node.new_cell(Mode::Gather, 1, targets);
+        let inner = self.node.new_call(Mode::Gather, 1, targets);
         let peer = self.node.peer(host);
         self.gateway.expect_end(host);
         peer.send_control(Control::Shutdown { slot: inner.slot });
         if peer.ended().is_some() {
             self.node.fail_rank(&inner, 0, &peer);
         }
-        Ok(CallCell::new(&self.node, inner))
+        Ok(PendingCall::new(&self.node, inner))
     }
 
     /// Sends goodbyes to all other members, and leaves all jobs.
@@ -231,13 +231,13 @@ impl Hosts {
     /// For tests: pauses the connections between these hosts and this one, and resumes those to other hosts. Hosts in `beside` pause their
     /// own connections to this host; here only the bulk streams to them are paused. The pending call is done when the procs of this host
     /// have paused theirs too.
-    fn cut_off(&self, py: Python<'_>, hosts: Vec<u64>, beside: Vec<u64>) -> CallCell {
+    fn cut_off(&self, py: Python<'_>, hosts: Vec<u64>, beside: Vec<u64>) -> PendingCall {
         let uids = |all: Vec<u64>| all.into_iter().map(ProcUid).collect::<Vec<_>>();
         let (hosts, beside) = (uids(hosts), uids(beside));
         let inner = py.detach(|| {
             let procs = self.gateway.cut_off(&hosts, &beside);
             let targets = procs.iter().map(|proc| (*proc, wire::MailboxId(0))).collect();
-            let cell = self.node.new_cell(Mode::Gather, procs.len(), targets);
+            let cell = self.node.new_call(Mode::Gather, procs.len(), targets);
             for (rank, proc) in (0..).zip(procs) {
                 let peer = self.node.peer_unlinked(proc).0;
                 peer.send_control(Control::CutOff { hosts: [&hosts[..], &beside].concat(), slot: cell.slot, rank });
@@ -247,7 +247,7 @@ impl Hosts {
             }
             cell
         });
-        CallCell::new(&self.node, inner)
+        PendingCall::new(&self.node, inner)
     }
 
     /// Breaks the connection to a host, as a network may do: for tests.

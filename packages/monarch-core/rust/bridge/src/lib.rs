@@ -5,7 +5,6 @@ mod bulk;
 mod bytes;
 mod call;
 mod caller;
-mod cell;
 mod events;
 mod files;
 mod gil;
@@ -14,6 +13,7 @@ mod importable;
 mod look_in;
 mod loop_wait;
 mod open_code;
+mod pending_call;
 mod port;
 mod process;
 mod process_end;
@@ -38,8 +38,6 @@ mod _native {
     #[pymodule_export]
     use crate::caller::{Caller, Targets};
     #[pymodule_export]
-    use crate::cell::{CallCell, Result};
-    #[pymodule_export]
     use crate::gil::{
         after_fork_in_child, begin_exit, begin_leaving, hold_gil, set_exit_code, set_parent_death_signal, set_runtime_thread,
         set_thread_sender, stay_if_leaving,
@@ -52,6 +50,8 @@ mod _native {
     use crate::loop_wait::LoopSleep;
     #[pymodule_export]
     use crate::open_code::read_modules_unbuffered;
+    #[pymodule_export]
+    use crate::pending_call::{PendingCall, Result};
     #[pymodule_export]
     use crate::port::{PortMailbox, send_to_port, send_to_slot};
     #[pymodule_export]

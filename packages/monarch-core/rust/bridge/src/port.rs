@@ -6,12 +6,12 @@ use pyo3::prelude::*;
 use runtime::node::peer::Head;
 use runtime::{Mailbox, Mode, Node};
 use wire::frame::{EXCEPTION, RANKED, RETURN, TO_PORT};
-use wire::{MailboxId, ProcUid, SlotId, Status};
+use wire::{CallId, MailboxId, ProcUid, Status};
 
 use crate::bytes::Pickled;
 use crate::caller::{message, send};
-use crate::cell::CallCell;
 use crate::gil;
+use crate::pending_call::PendingCall;
 use crate::process::Process;
 
 /// The receiving end of a port. Dropping it closes the port.
@@ -45,13 +45,13 @@ impl PortMailbox {
     }
 
     /// A pending receive of the next message that no other receive takes.
-    fn receive(&self) -> CallCell {
-        let inner = self.node.new_cell(Mode::FirstError, 1, Arc::from([]));
-        self.node.forget_cell(inner.slot);
+    fn receive(&self) -> PendingCall {
+        let inner = self.node.new_call(Mode::FirstError, 1, Arc::from([]));
+        self.node.forget_call(inner.slot);
         if let Some((from, bytes)) = self.inner.take_into(&inner) {
             self.node.give_credit(from, self.inner.id, bytes);
         }
-        CallCell::of_port(&self.node, inner, self.inner.clone())
+        PendingCall::of_port(&self.node, inner, self.inner.clone())
     }
 
     fn close(&self) {
@@ -82,7 +82,7 @@ pub fn send_to_port(
     let head = Head {
         dest: MailboxId(port),
         sender: MailboxId(gil::sender_id()),
-        slot: SlotId::NONE,
+        slot: CallId::NONE,
         rank: rank.unwrap_or(0),
         flags,
         ..Head::default()
@@ -102,6 +102,6 @@ pub fn send_to_slot(process: &Process, proc: u64, slot: u64, rank: u32, value: &
     let pickled = Pickled::new(value)?;
     let payload = message(py, &process.node, &[process.node.peer(ProcUid(proc))], &pickled)?;
     let status = if status == 0 { Status::Ok } else { Status::Error };
-    process.node.send_reply(ProcUid(proc), SlotId(slot), rank, status, &payload, || pickled.parts(py));
+    process.node.send_reply(ProcUid(proc), CallId(slot), rank, status, &payload, || pickled.parts(py));
     Ok(())
 }

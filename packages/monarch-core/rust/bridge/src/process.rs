@@ -15,12 +15,12 @@ use runtime::node::simulated::Launcher;
 use runtime::{Agent, Mode, Node, SystemEvent};
 use wire::control::ProcPlan;
 use wire::frame::STOP;
-use wire::{Control, MailboxId, ProcUid, SlotId, Status};
+use wire::{CallId, Control, MailboxId, ProcUid, Status};
 
 use crate::bulk::PartExchange;
 use crate::caller::{Targets, mode};
-use crate::cell::CallCell;
 use crate::gil;
+use crate::pending_call::PendingCall;
 use crate::process_end::ProcessEnd;
 use crate::supervision::Supervision;
 use crate::system_event::event;
@@ -185,11 +185,11 @@ impl Process {
 
     /// A pending call that the given procs answer by its call id; a failure of a proc is a failure of `mesh`.
     #[pyo3(signature = (how, size, procs=None, mesh=0))]
-    fn cell(&self, how: i32, size: usize, procs: Option<Vec<u64>>, mesh: u64) -> PyResult<CallCell> {
+    fn cell(&self, how: i32, size: usize, procs: Option<Vec<u64>>, mesh: u64) -> PyResult<PendingCall> {
         gil::check_not_forked()?;
         let targets = procs.unwrap_or_default().iter().map(|p| (ProcUid(*p), MailboxId(mesh))).collect();
-        let inner = self.node.new_cell(mode(how)?.unwrap_or(Mode::Gather), size, targets);
-        let cell = CallCell::new(&self.node, inner);
+        let inner = self.node.new_call(mode(how)?.unwrap_or(Mode::Gather), size, targets);
+        let cell = PendingCall::new(&self.node, inner);
         for (rank, (uid, _)) in (0..).zip(cell.inner.targets.iter()) {
             if let Some(peer) = self.node.ended_peer(*uid) {
                 self.node.fail_rank(&cell.inner, rank, &peer);
@@ -199,9 +199,9 @@ impl Process {
     }
 
     /// Sends a stop to all targets, behind all earlier messages. Each target answers when it has stopped.
-    fn stop_actors(&self, targets: &Targets, body: &[u8]) -> PyResult<CallCell> {
+    fn stop_actors(&self, targets: &Targets, body: &[u8]) -> PyResult<PendingCall> {
         gil::check_not_forked()?;
-        let inner = self.node.new_cell(Mode::Gather, targets.ids.len(), targets.ids.clone());
+        let inner = self.node.new_call(Mode::Gather, targets.ids.len(), targets.ids.clone());
         let payload = runtime::Payload::small(body);
         for (i, peer) in targets.peers.iter().enumerate() {
             let head = Head {
@@ -218,14 +218,14 @@ impl Process {
                 self.node.fail_rank(&inner, i as u32, peer);
             }
         }
-        Ok(CallCell::new(&self.node, inner))
+        Ok(PendingCall::new(&self.node, inner))
     }
 
     /// Sends a request to the housekeeping thread of a process.
     #[pyo3(signature = (to, kind, body, slot=0))]
     fn request(&self, to: u64, kind: u16, body: Vec<u8>, slot: u64) -> PyResult<()> {
         gil::check_not_forked()?;
-        self.node.send_system(ProcUid(to), kind, SlotId(slot), body);
+        self.node.send_system(ProcUid(to), kind, CallId(slot), body);
         Ok(())
     }
 
@@ -233,7 +233,7 @@ impl Process {
     fn reply(&self, to: u64, slot: u64, rank: u32, status: u8, body: &[u8]) -> PyResult<()> {
         gil::check_not_forked()?;
         let status = Status::from_u8(status).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))?;
-        self.node.reply_bytes(ProcUid(to), SlotId(slot), rank, status, body);
+        self.node.reply_bytes(ProcUid(to), CallId(slot), rank, status, body);
         Ok(())
     }
 
@@ -417,7 +417,7 @@ impl Process {
     #[pyo3(signature = (procs, window, to, slot, rank, viewer=None))]
     fn aggregate_output(&self, procs: Vec<u64>, window: Option<f64>, to: u64, slot: u64, rank: u32, viewer: Option<u64>) {
         let node = self.node.clone();
-        let done = move || node.reply_bytes(ProcUid(to), SlotId(slot), rank, Status::Ok, b"");
+        let done = move || node.reply_bytes(ProcUid(to), CallId(slot), rank, Status::Ok, b"");
         let procs: Vec<_> = procs.into_iter().map(ProcUid).collect();
         let window = window.map(|w| Duration::try_from_secs_f64(w).unwrap_or(LONGEST).min(LONGEST));
         match self.node.agent() {
@@ -428,7 +428,7 @@ impl Process {
 
     /// The ranks that the call with this id waits for; empty if it is done or dropped.
     fn unanswered(&self, slot: u64) -> Vec<u32> {
-        self.node.unanswered(SlotId(slot))
+        self.node.unanswered(CallId(slot))
     }
 
     /// Sends a request to this process's own housekeeping thread after `delay` seconds.
@@ -436,7 +436,7 @@ impl Process {
         let node = Arc::downgrade(&self.node);
         let send = move || {
             if let Some(n) = node.upgrade() {
-                n.send_system(n.uid, kind, SlotId::NONE, body);
+                n.send_system(n.uid, kind, CallId::NONE, body);
             }
         };
         self.node.poller.later(Duration::try_from_secs_f64(delay).unwrap_or(LONGEST).min(LONGEST), Box::new(send));
@@ -545,13 +545,13 @@ impl Process {
     }
 
     /// Inspects all procs of this agent: 0 for their state, 1 for their stacks. The answer is JSON.
-    fn inspect(&self, what: u8) -> PyResult<CallCell> {
-        let inner = self.node.new_cell(Mode::Gather, 1, Arc::default());
+    fn inspect(&self, what: u8) -> PyResult<PendingCall> {
+        let inner = self.node.new_call(Mode::Gather, 1, Arc::default());
         match self.node.agent() {
             Some(a) => a.inspect_all(Requester::Local(inner.slot), what),
             None => return Err(PyOSError::new_err("this process has no procs of its own")),
         }
-        Ok(CallCell::new(&self.node, inner))
+        Ok(PendingCall::new(&self.node, inner))
     }
 
     /// Records the events of this process from now on, in a ring for at least `events` of them.

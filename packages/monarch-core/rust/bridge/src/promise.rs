@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use runtime::{Cell, Outcome};
+use runtime::Outcome;
 use wire::Status;
 
-use crate::cell::CallCell;
 use crate::gil;
+use crate::pending_call::PendingCall;
 
 /// The return values of the functions.
 const SET: c_int = 0;
@@ -27,7 +27,7 @@ pub struct NativePromise {
     set_exception: unsafe extern "C" fn(*mut NativePromise, *const u8, usize) -> c_int,
     drop: unsafe extern "C" fn(*mut NativePromise),
     // The remaining fields do not belong to the table.
-    cell: Arc<Cell>,
+    cell: Arc<runtime::PendingCall>,
     is_set: AtomicBool,
 }
 
@@ -81,7 +81,7 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
 
 /// A capsule with the native writing end of a promise, which completes a pending call.
 #[pyfunction]
-pub fn native_promise<'py>(py: Python<'py>, call: &CallCell) -> PyResult<Bound<'py, PyAny>> {
+pub fn native_promise<'py>(py: Python<'py>, call: &PendingCall) -> PyResult<Bound<'py, PyAny>> {
     let promise = NativePromise { set_result, set_exception, drop: drop_promise, cell: call.inner.clone(), is_set: AtomicBool::new(false) };
     let promise = Box::into_raw(Box::new(promise));
     // SAFETY: the pointer is not null, the name is constant, and the destructor fits both.

@@ -11,7 +11,7 @@ use runtime::SystemEvent;
 use runtime::agent::zygote::Report;
 use runtime::agent::{Agent, AgentOptions};
 use wire::control::ProcPlan;
-use wire::{Control, ExitReason, MailboxId, ProcUid, SlotId};
+use wire::{CallId, Control, ExitReason, MailboxId, ProcUid};
 
 const GRACE: Duration = Duration::from_secs(7);
 /// The time that a proc has to end after its owner has ended.
@@ -69,7 +69,7 @@ fn all_procs_end_with_the_zygote() {
 fn message_to_a_proc_that_is_not_started_waits() {
     let host = Host::start(1);
     let asker = host.proc(101);
-    asker.send(ProcUid(102), SlotId::NONE, &[b"early"]);
+    asker.send(ProcUid(102), CallId::NONE, &[b"early"]);
     host.process.settle(&asker);
     let late = host.proc(102);
     assert_eq!(bytes(&late.actor().next().parts), b"early");
@@ -79,7 +79,7 @@ fn message_to_a_proc_that_is_not_started_waits() {
 fn proc_that_has_spoken_with_another_learns_of_its_end() {
     let host = Host::start(1);
     let (first, second) = (host.proc(101), host.proc(102));
-    first.send(second.uid(), SlotId::NONE, &[b"hello"]);
+    first.send(second.uid(), CallId::NONE, &[b"hello"]);
     second.actor().next();
     host.agent.kill(second.uid());
     assert_eq!(first.end_of(second.uid()).reason, killed());

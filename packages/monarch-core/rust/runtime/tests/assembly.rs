@@ -4,7 +4,7 @@
 use net::RecvPart;
 use proptest::prelude::*;
 use runtime::node::assembly::Assembly;
-use wire::{Frame, MailboxId, Part, Reply, SlotId, Status};
+use wire::{CallId, Frame, MailboxId, Part, Reply, Status};
 
 /// A frame with `parts` large parts, the first of which has the number `first`; without large parts, `first` is 0.
 fn frame(n: u64, first: u64, parts: u64) -> Frame {
@@ -14,7 +14,7 @@ fn frame(n: u64, first: u64, parts: u64) -> Frame {
     let mut all = vec![Part::Inline { data: vec![1].into(), readonly: true }];
     all.extend((0..parts).map(|i| Part::Ahead { number: first + i, len: 1, readonly: true }));
     all.push(Part::Inline { data: vec![2].into(), readonly: true });
-    Frame::Reply(Reply { slot: SlotId(n), rank: 0, status: Status::Ok, parts: all })
+    Frame::Reply(Reply { slot: CallId(n), rank: 0, status: Status::Ok, parts: all })
 }
 
 fn number(f: &Frame) -> u64 {
@@ -92,7 +92,7 @@ fn mixed(n: u64, numbers: &[u64]) -> Frame {
         100.. => Part::Lent { number: *number, len: 1, record: [].into(), readonly: true },
         _ => Part::Ahead { number: *number, len: 1, readonly: true },
     };
-    Frame::Reply(Reply { slot: SlotId(n), rank: 0, status: Status::Ok, parts: numbers.iter().map(part).collect() })
+    Frame::Reply(Reply { slot: CallId(n), rank: 0, status: Status::Ok, parts: numbers.iter().map(part).collect() })
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use hosts::{Cluster, Process, bytes, end_of_outcome, host_id};
 use net::trust::{Policy, Secret};
 use runtime::cast::join::DIRECT;
-use runtime::node::cell::Outcome;
+use runtime::node::pending_call::Outcome;
 use runtime::{Mode, SystemEvent};
 use wire::{ExitReason, Status};
 

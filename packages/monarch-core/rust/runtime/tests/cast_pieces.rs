@@ -8,7 +8,7 @@ use runtime::cast::fan_out::{divide, head};
 use runtime::cast::{CastCall, Effect, InOrder, Lanes, OutOrder, Relay, Source};
 use wire::cast::{Answer, CastBody, CastFrame, CastMode, Reduced};
 use wire::runs::{AHEAD, GONE};
-use wire::{GroupId, GroupSlice, MailboxId, ProcUid, Runs, SlotId, Span, Status};
+use wire::{CallId, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status};
 
 const SOURCE: ProcUid = ProcUid(77);
 const GROUP: GroupId = GroupId { source: SOURCE, number: 0 };
@@ -176,7 +176,7 @@ fn two_hosts() -> (Source, GroupId, Relay, Relay) {
 }
 
 fn cast(source: &mut Source, group: GroupId, mode: CastMode) -> wire::Cast {
-    let body = CastBody { sender: MailboxId(1), slot: SlotId(1), method: b"m", parts: b"", ..CastBody::default() };
+    let body = CastBody { sender: MailboxId(1), slot: CallId(1), method: b"m", parts: b"", ..CastBody::default() };
     source.cast(group, mode, body.encode(), Arc::new([])).unwrap()
 }
 

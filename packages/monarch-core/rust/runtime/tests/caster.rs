@@ -10,12 +10,12 @@ use runtime::node::caster::{Group, MOST};
 use runtime::node::credit::WINDOW;
 use runtime::node::payload::OutPart;
 use runtime::node::peer::Head;
-use runtime::{Cell, Mode, Payload, Peer};
+use runtime::{Mode, Payload, Peer, PendingCall};
 use wire::cast::{Answer, CastFrame, Reduced};
 use wire::frame::{CAST, begin, finish};
 use wire::group::Span;
 use wire::runs::Runs;
-use wire::{GroupId, MailboxId, ProcUid, SlotId, Status};
+use wire::{CallId, GroupId, MailboxId, ProcUid, Status};
 
 /// A client, and procs of its workers that are addressed as one group.
 struct Mesh {
@@ -43,12 +43,12 @@ impl Mesh {
         &self.cluster.client.process
     }
 
-    fn cast(&self, slot: SlotId, mode: Option<Mode>, payload: &Payload<'_>) -> bool {
+    fn cast(&self, slot: CallId, mode: Option<Mode>, payload: &Payload<'_>) -> bool {
         let head = Head { dest: BOX, sender: MailboxId(5), slot, method: b"go", ..Head::default() };
         self.client().node.cast(&self.group, &self.peers, &head, mode, payload)
     }
 
-    fn call(&self, mode: Mode) -> Arc<Cell> {
+    fn call(&self, mode: Mode) -> Arc<PendingCall> {
         let targets: Vec<ProcUid> = self.procs.iter().map(Process::uid).collect();
         let cell = self.client().call(mode, &targets);
         assert!(self.cast(cell.slot, Some(mode), &Payload::small(b"question")));
@@ -91,7 +91,7 @@ fn equal_answers_are_the_answers_of_all() {
 #[test]
 fn message_without_answers_is_a_cast_too() {
     let mesh = Mesh::of(2, 1);
-    assert!(mesh.cast(SlotId::NONE, None, &Payload::small(b"no answer")));
+    assert!(mesh.cast(CallId::NONE, None, &Payload::small(b"no answer")));
     for proc in &mesh.procs {
         assert_eq!(bytes(&proc.actor().next().parts), b"no answer");
     }
@@ -174,7 +174,7 @@ fn large_message_goes_to_each_target() {
     let large = vec![0; MOST as usize + 1];
     let parts = [OutPart { bytes: &large, readonly: true }];
     let payload = Payload::new(&mesh.client().node.arena, parts).unwrap();
-    assert!(!mesh.cast(SlotId::NONE, None, &payload));
+    assert!(!mesh.cast(CallId::NONE, None, &payload));
     let call = mesh.client().call(Mode::Gather, &[mesh.procs[0].uid(), mesh.procs[1].uid()]);
     assert!(!mesh.cast(call.slot, Some(Mode::Gather), &payload));
 }
@@ -182,7 +182,7 @@ fn large_message_goes_to_each_target() {
 #[test]
 fn stream_of_answers_is_no_cast() {
     let mesh = Mesh::of(2, 1);
-    assert!(!mesh.cast(SlotId(1), Some(Mode::Stream), &Payload::small(b"x")));
+    assert!(!mesh.cast(CallId(1), Some(Mode::Stream), &Payload::small(b"x")));
 }
 
 /// A target without credit delays its senders, as it does without casts.
@@ -190,9 +190,9 @@ fn stream_of_answers_is_no_cast() {
 fn target_without_credit_is_waited_for() {
     let mesh = Mesh::of(2, 1);
     mesh.peers[1].spend(BOX, WINDOW);
-    assert!(!mesh.cast(SlotId::NONE, None, &Payload::small(b"x")));
+    assert!(!mesh.cast(CallId::NONE, None, &Payload::small(b"x")));
     mesh.peers[1].refill(BOX, WINDOW, drop);
-    assert!(mesh.cast(SlotId::NONE, None, &Payload::small(b"x")));
+    assert!(mesh.cast(CallId::NONE, None, &Payload::small(b"x")));
 }
 
 // ---- stale frames

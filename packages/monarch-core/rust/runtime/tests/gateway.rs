@@ -11,12 +11,12 @@ use std::time::Duration;
 use hosts::{BOX, CLIENT, Cluster, Host, Process, bytes, end_of_outcome, host_id, killed};
 use net::trust::Policy;
 use runtime::gateway::Audit;
-use runtime::node::cell::Outcome;
+use runtime::node::pending_call::Outcome;
 use runtime::{Mode, SystemEvent};
 use wire::control::ProcPlan;
 use wire::frame::{ROUTED, begin, finish};
 use wire::greeting::JobSettings;
-use wire::{Control, ExitReason, Frame, MailboxId, Message, ProcUid, Route, SlotId, Status};
+use wire::{CallId, Control, ExitReason, Frame, MailboxId, Message, ProcUid, Route, Status};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -64,7 +64,7 @@ fn calls_to_a_host_that_is_given_up_fail() {
     let cluster = Cluster::of(0);
     cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
     let client = &cluster.client.process;
-    let (join, call) = (client.node.new_cell(Mode::Gather, 1, Arc::default()), client.call(Mode::Gather, &[host_id(0)]));
+    let (join, call) = (client.node.new_call(Mode::Gather, 1, Arc::default()), client.call(Mode::Gather, &[host_id(0)]));
     client.send(host_id(0), call.slot, &[b"waits for the join"]);
     cluster.client.gateway.give_up(&cluster.job, host_id(0), join.slot, 0, "its machine was not granted");
     assert!(reason(&client.answer(&join, 0)).contains("its machine was not granted"));
@@ -154,7 +154,7 @@ fn worker_is_asked_again_until_its_lease_is_over() {
     assert_eq!(cluster.join(host_id(0), port, 0).status, Status::Ok);
     let client = &cluster.client;
     client.gateway.cut_off(&[host_id(0)], &[]);
-    let cell = client.process.node.new_cell(Mode::Gather, 1, Arc::default());
+    let cell = client.process.node.new_call(Mode::Gather, 1, Arc::default());
     client.gateway.give_up(&cluster.job, host_id(0), cell.slot, 0, "a test has cut it off");
     let outcome = cluster.join(host_id(5), port, 0);
     assert_eq!(outcome.status, Status::Ok, "{}", reason(&outcome));
@@ -218,7 +218,7 @@ fn large_messages_to_another_host_keep_their_order() {
     sender.node.route(receiver.uid(), host_id(0), CLIENT);
     let large: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
     for n in 0..4u8 {
-        sender.send(receiver.uid(), SlotId::NONE, &[&[n], if n % 2 == 0 { &large } else { b"small" }]);
+        sender.send(receiver.uid(), CallId::NONE, &[&[n], if n % 2 == 0 { &large } else { b"small" }]);
     }
     let actor = receiver.actor();
     for n in 0..4u8 {
@@ -307,7 +307,7 @@ fn worker_that_joins_an_ending_client_is_notified() {
     let mut cluster = Cluster::of(0);
     let (port, open) = held_back(cluster.add_worker());
     cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
-    let cell = cluster.client.process.node.new_cell(Mode::Gather, 1, Arc::default());
+    let cell = cluster.client.process.node.new_call(Mode::Gather, 1, Arc::default());
     cluster.client.gateway.join(&cluster.job, "a test", cluster.wanted(host_id(0), port, 0, 0), cell.slot, SOON);
     let (client, worker) = (&cluster.client, &cluster.workers[0].process);
     let joined = |e| matches!(e, SystemEvent::Audit(Audit { what: "joined", .. })).then_some(());

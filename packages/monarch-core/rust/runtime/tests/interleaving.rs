@@ -8,10 +8,10 @@ use net::sys::Descriptors;
 use net::{Link, LinkHandler, Poller, RecvPart};
 use runtime::node::credit::WINDOW;
 use runtime::node::mailbox::{Consumer, Delivery, Pushed};
-use runtime::{Cell, Incoming, Mailbox, Mode, Peer};
+use runtime::{Incoming, Mailbox, Mode, Peer, PendingCall};
 use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::thread;
-use wire::{Frame, MailboxId, ProcUid, SlotId, Status};
+use wire::{CallId, Frame, MailboxId, ProcUid, Status};
 
 /// Runs as many schedules as fit in a second or two: half of them random, half with a few well-placed preemptions.
 fn explore(schedules: usize, f: impl Fn() + Send + Sync + Clone + 'static) {
@@ -46,7 +46,7 @@ fn message(sender: u64, n: u32, len: usize) -> Incoming {
         from: ProcUid(sender),
         dest: MailboxId(1),
         sender: MailboxId(sender),
-        slot: SlotId(0),
+        slot: CallId(0),
         rank: n,
         flags: 0,
         trace: None,
@@ -154,10 +154,10 @@ fn a_close_loses_nothing_and_wakes_the_consumer() {
 
 /// A pending call that leaves has no message, or its message goes to another pending call: no message is lost, and none is in two.
 #[test]
-fn cells_that_leave_lose_no_message() {
+fn abandoned_calls_lose_no_message() {
     explore(4000, || {
         let mailbox = Mailbox::new(MailboxId(1));
-        let cells: Vec<_> = (0..2).map(|n| Cell::new(SlotId(n), Mode::FirstError, 1, std::sync::Arc::from([]))).collect();
+        let cells: Vec<_> = (0..2).map(|n| PendingCall::new(CallId(n), Mode::FirstError, 1, std::sync::Arc::from([]))).collect();
         for cell in &cells {
             assert!(mailbox.take_into(cell).is_none());
         }
@@ -170,10 +170,10 @@ fn cells_that_leave_lose_no_message() {
         }
         leaving.join().unwrap();
         assert!(cells[0].outcome(0).is_none());
-        let taken = |cell: &Cell| cell.outcome(0).map(|o| o.parts[0].len());
+        let taken = |cell: &PendingCall| cell.outcome(0).map(|o| o.parts[0].len());
         let mut all = vec![taken(&cells[1]).unwrap()];
         for n in 2..4 {
-            let cell = Cell::new(SlotId(n), Mode::FirstError, 1, std::sync::Arc::from([]));
+            let cell = PendingCall::new(CallId(n), Mode::FirstError, 1, std::sync::Arc::from([]));
             assert!(mailbox.take_into(&cell).is_none());
             all.push(taken(&cell).unwrap());
         }
@@ -187,7 +187,7 @@ fn cells_that_leave_lose_no_message() {
 fn takers_get_one_message_each() {
     explore(4000, || {
         let mailbox = Mailbox::new(MailboxId(1));
-        let cells: Vec<_> = (0..3).map(|n| Cell::new(SlotId(n), Mode::FirstError, 1, std::sync::Arc::from([]))).collect();
+        let cells: Vec<_> = (0..3).map(|n| PendingCall::new(CallId(n), Mode::FirstError, 1, std::sync::Arc::from([]))).collect();
         let taking = {
             let (mailbox, cells) = (mailbox.clone(), cells.clone());
             thread::spawn(move || cells.iter().for_each(|c| assert!(mailbox.take_into(c).is_none())))

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use net::{RecvPart, WaitEnd, sys};
 use runtime::node::UNDELIVERABLE;
-use runtime::node::cell::Watcher;
 use runtime::node::credit::{OVERHEAD, WINDOW};
 use runtime::node::mailbox::{Consumer, Delivery};
 use runtime::node::payload::{OutPart, SHARED_FROM};
 use runtime::node::peer::{Head, Sent};
-use runtime::{Cell, Incoming, Mailbox, Mode, Node, Payload, SystemEvent};
+use runtime::node::pending_call::Watcher;
+use runtime::{Incoming, Mailbox, Mode, Node, Payload, PendingCall, SystemEvent};
 use wire::exit::ProcEnd;
 use wire::frame::{RETURN, TO_PORT};
-use wire::{BlockId, ExitReason, Frame, MailboxId, Message, Part, ProcUid, Reply, SlotId, Status};
+use wire::{BlockId, CallId, ExitReason, Frame, MailboxId, Message, Part, ProcUid, Reply, Status};
 
 const HANG: Duration = Duration::from_secs(30);
 const BOX: MailboxId = MailboxId(10);
@@ -37,7 +37,7 @@ impl Running {
         other.0.peer_unlinked(self.0.uid).0.link.attach(y).unwrap();
     }
 
-    fn head(&self, slot: SlotId, rank: u32, flags: u8) -> Head<'static> {
+    fn head(&self, slot: CallId, rank: u32, flags: u8) -> Head<'static> {
         Head { dest: BOX, sender: MailboxId(5), slot, rank, flags, method: b"go", ..Head::default() }
     }
 
@@ -46,15 +46,15 @@ impl Running {
         self.0.send_message(&peer, head, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }], queue)
     }
 
-    fn send(&self, to: &Running, slot: SlotId, bytes: &[u8]) -> Sent {
+    fn send(&self, to: &Running, slot: CallId, bytes: &[u8]) -> Sent {
         self.send_as(to, &self.head(slot, 0, 0), bytes, true)
     }
 
-    fn call(&self, to: &Running) -> Arc<Cell> {
-        self.0.new_cell(Mode::FirstError, 1, Arc::from([(to.0.uid, BOX)]))
+    fn call(&self, to: &Running) -> Arc<PendingCall> {
+        self.0.new_call(Mode::FirstError, 1, Arc::from([(to.0.uid, BOX)]))
     }
 
-    fn answer(&self, cell: &Cell) -> Arc<runtime::Outcome> {
+    fn answer(&self, cell: &PendingCall) -> Arc<runtime::Outcome> {
         self.until(|w| cell.add_waiter(w), || cell.is_done(0));
         cell.outcome(0).expect("an answer of rank 0")
     }
@@ -67,7 +67,7 @@ impl Running {
 
     /// Waits until this node has handled all frames that `from` has sent: a system request follows them. Returns the events before it.
     fn settle(&self, from: &Running) -> Vec<SystemEvent> {
-        from.0.send_system(self.0.uid, 77, SlotId::NONE, vec![]);
+        from.0.send_system(self.0.uid, 77, CallId::NONE, vec![]);
         let mut before = Vec::new();
         loop {
             match self.event() {
@@ -176,7 +176,7 @@ fn large_parts_travel_through_shared_memory() {
     let parts = [&large[..], b"small", &large[..SHARED_FROM]].map(|bytes| OutPart { bytes, readonly: false });
     let payload = Payload::new(&a.0.arena, parts).unwrap();
     let peer = a.0.peer(ProcUid(2));
-    assert_eq!(a.0.send_message(&peer, &a.head(SlotId::NONE, 0, 0), &payload, Vec::new, true), Sent::Yes);
+    assert_eq!(a.0.send_message(&peer, &a.head(CallId::NONE, 0, 0), &payload, Vec::new, true), Sent::Yes);
     let m = actor.next();
     assert_eq!(m.cost(), payload.len() + OVERHEAD);
     assert!(matches!(m.parts[..], [RecvPart::Shared { .. }, RecvPart::Inline { .. }, RecvPart::Shared { .. }]));
@@ -191,7 +191,7 @@ fn large_parts_travel_through_shared_memory() {
 #[test]
 fn early_messages_wait_for_their_actor() {
     let (a, b) = two();
-    (0..10u8).for_each(|n| assert_eq!(a.send(&b, SlotId::NONE, &[n]), Sent::Yes));
+    (0..10u8).for_each(|n| assert_eq!(a.send(&b, CallId::NONE, &[n]), Sent::Yes));
     b.settle(&a);
     assert_eq!(b.0.known_mailbox(BOX).unwrap().len(), 10);
     let actor = Actor::start(&b);
@@ -212,7 +212,7 @@ fn an_unknown_port_refuses() {
 #[test]
 fn messages_to_a_closed_port_are_counted() {
     let (a, b) = two();
-    let head = a.head(SlotId::NONE, 0, TO_PORT | RETURN);
+    let head = a.head(CallId::NONE, 0, TO_PORT | RETURN);
     b.0.mailbox(BOX).unwrap();
     a.send_as(&b, &head, b"before", true);
     b.settle(&a);
@@ -233,7 +233,7 @@ fn a_buried_actor_refuses_what_it_had_and_what_comes() {
     let (a, b) = two();
     let queued = a.call(&b);
     a.send(&b, queued.slot, b"x");
-    a.send_as(&b, &a.head(SlotId::NONE, 0, RETURN), b"y", true);
+    a.send_as(&b, &a.head(CallId::NONE, 0, RETURN), b"y", true);
     b.settle(&a);
     b.0.close_mailbox(BOX, b"dead", true);
     let late = a.call(&b);
@@ -256,7 +256,7 @@ fn names_nothing(from: &Running, to: &Running, frame: impl FnOnce(Vec<Part>) -> 
     from.0.peer(to.0.uid).link.send(&[&frame(vec![small, part]).encode()], vec![]).unwrap();
 }
 
-fn message(slot: SlotId, flags: u8, parts: Vec<Part>) -> Frame {
+fn message(slot: CallId, flags: u8, parts: Vec<Part>) -> Frame {
     Frame::Message(Message { dest: BOX, sender: MailboxId(5), slot, flags, method: b"go"[..].into(), parts, ..Message::default() })
 }
 
@@ -274,14 +274,14 @@ fn who_waits_for_what_came_without_its_parts_is_told() {
     let got = a.answer(&cell);
     assert_eq!((got.status, bytes(&got.parts)), (Status::Undelivered, b"parts of the answer were lost on the way".to_vec()));
     // Without a call, the sending actor is notified, or its process.
-    names_nothing(&a, &b, |parts| message(SlotId::NONE, RETURN, parts));
-    names_nothing(&a, &b, |parts| message(SlotId::NONE, 0, parts));
+    names_nothing(&a, &b, |parts| message(CallId::NONE, RETURN, parts));
+    names_nothing(&a, &b, |parts| message(CallId::NONE, 0, parts));
     for sender in [5u64, 0] {
         let SystemEvent::Request { kind: UNDELIVERABLE, body, .. } = a.event() else { panic!("not that it came back") };
         assert_eq!(body, [&sender.to_le_bytes()[..], &BOX.0.to_le_bytes(), b"parts of it were lost on the way"].concat());
     }
     // The next message arrives, and the sender has all its credit.
-    a.send(&b, SlotId::NONE, b"next");
+    a.send(&b, CallId::NONE, b"next");
     assert_eq!(bytes(&actor.next().parts), b"next");
     b.settle(&a);
     assert!(a.0.peer(ProcUid(2)).has_credit(BOX));
@@ -291,7 +291,7 @@ fn who_waits_for_what_came_without_its_parts_is_told() {
 fn all_credit_of_a_buried_actor_comes_back() {
     let (a, b) = two();
     let body = vec![0; 10_000];
-    while a.send_as(&b, &a.head(SlotId::NONE, 0, 0), &body, false) == Sent::Yes {}
+    while a.send_as(&b, &a.head(CallId::NONE, 0, 0), &body, false) == Sent::Yes {}
     b.settle(&a);
     b.0.close_mailbox(BOX, b"dead", true);
     a.settle(&b);
@@ -299,7 +299,7 @@ fn all_credit_of_a_buried_actor_comes_back() {
     let mut sent = 0;
     // A whole window fits again.
     while sent < WINDOW && peer.has_credit(BOX) {
-        assert_eq!(a.send_as(&b, &a.head(SlotId::NONE, 0, 0), &body, false), Sent::Yes);
+        assert_eq!(a.send_as(&b, &a.head(CallId::NONE, 0, 0), &body, false), Sent::Yes);
         sent += body.len() as u64 + OVERHEAD;
     }
     assert!(sent >= WINDOW);
@@ -315,7 +315,7 @@ fn credit_stops_a_fast_sender_and_lets_it_go_on() {
         out[..4].copy_from_slice(&n.to_le_bytes());
         out
     };
-    let head = a.head(SlotId::NONE, 0, 0);
+    let head = a.head(CallId::NONE, 0, 0);
     let mut sent = 0;
     while a.send_as(&b, &head, &body(sent), false) == Sent::Yes {
         sent += 1;
@@ -346,14 +346,14 @@ fn local_messages_do_not_overtake_queued_ones() {
     struct SendsOn(Arc<Running>);
     impl Watcher for SendsOn {
         fn done(&self, _token: u64) {
-            self.0.send(&self.0, SlotId::NONE, b"3");
+            self.0.send(&self.0, CallId::NONE, b"3");
         }
     }
     let a = Arc::new(Running::new(1));
     let actor = Actor::start(&a);
-    a.send(&a, SlotId::NONE, &vec![0; WINDOW as usize]);
-    a.send(&a, SlotId::NONE, b"1");
-    a.send(&a, SlotId::NONE, b"2");
+    a.send(&a, CallId::NONE, &vec![0; WINDOW as usize]);
+    a.send(&a, CallId::NONE, b"1");
+    a.send(&a, CallId::NONE, b"2");
     let first = actor.next();
     let cell = a.call(&a);
     cell.watch(0, Arc::new(SendsOn(a.clone())), 0);
@@ -369,7 +369,7 @@ fn a_long_local_queue_is_refused_without_recursion() {
     const MESSAGES: usize = 100_000;
     let a = Running::new(1);
     let body = vec![0; 100];
-    let head = a.head(SlotId::NONE, 0, RETURN);
+    let head = a.head(CallId::NONE, 0, RETURN);
     for _ in 0..MESSAGES {
         assert_eq!(a.send_as(&a, &head, &body, true), Sent::Yes);
     }
@@ -410,7 +410,7 @@ fn the_end_of_a_proc_fails_its_calls() {
 fn the_end_of_a_proc_wakes_those_who_wait_for_its_credit() {
     let (a, b) = two();
     let peer = a.0.peer(ProcUid(2));
-    while a.send_as(&b, &a.head(SlotId::NONE, 0, 0), &[0; 50_000], false) == Sent::Yes {}
+    while a.send_as(&b, &a.head(CallId::NONE, 0, 0), &[0; 50_000], false) == Sent::Yes {}
     let node = a.0.clone();
     let ending = std::thread::spawn(move || node.procs_ended(vec![(ProcUid(2), end(ExitReason::Returned))]));
     a.until(|w| peer.wait_for_credit(w), || peer.has_credit(BOX));

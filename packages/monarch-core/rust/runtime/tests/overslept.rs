@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use net::{Poller, RecvPart, WaitEnd, sys};
 use runtime::node::mailbox::{Consumer, Delivery, LostAt, Sleeper};
 use runtime::{Incoming, Mailbox};
-use wire::{MailboxId, ProcUid, SlotId};
+use wire::{CallId, MailboxId, ProcUid};
 
 const HANG: Duration = Duration::from_secs(20);
 const SECOND: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ fn message() -> Incoming {
         from: ProcUid(1),
         dest: MailboxId(1),
         sender: MailboxId(2),
-        slot: SlotId(0),
+        slot: CallId(0),
         rank: 0,
         flags: 0,
         trace: None,

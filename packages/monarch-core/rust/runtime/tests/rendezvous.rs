@@ -11,7 +11,7 @@ use hosts::{CLIENT, Cluster, Process, bytes, host_id};
 use net::Block;
 use runtime::SystemEvent;
 use runtime::node::offers::{Exchange, PullDone, PullError, UNDECIDED};
-use wire::{Control, ProcUid, SlotId};
+use wire::{CallId, Control, ProcUid};
 
 /// More than the number of parts in this process: numbers begin at 0 and are counted for the whole process.
 const PARTS: u64 = 256;
@@ -128,7 +128,7 @@ impl Pair {
     }
 
     fn send(&self, part: &[u8]) {
-        self.sender.send(self.receiver.uid(), SlotId::NONE, &[part]);
+        self.sender.send(self.receiver.uid(), CallId::NONE, &[part]);
     }
 
     fn received(&self) -> Vec<u8> {
@@ -182,7 +182,7 @@ fn nothing_is_offered_before_the_size_is_set() {
 fn nothing_is_offered_on_the_same_host() {
     let pair = Pair::new();
     let neighbour = pair.cluster.client.proc(102);
-    pair.sender.send(neighbour.uid(), SlotId::NONE, &[&large(3)]);
+    pair.sender.send(neighbour.uid(), CallId::NONE, &[&large(3)]);
     assert!(bytes(&neighbour.actor().next().parts) == large(3));
     assert_eq!(pair.memory.times_offered(), 0);
 }
@@ -200,7 +200,7 @@ fn messages_behind_a_part_wait_for_it() {
     let actor = pair.receiver.actor();
     assert!(actor.is_idle());
     // The mark follows the messages of the sender.
-    pair.sender.node.send_system(pair.receiver.uid(), 78, SlotId::NONE, vec![]);
+    pair.sender.node.send_system(pair.receiver.uid(), 78, CallId::NONE, vec![]);
     while pair.memory.paused.lock().unwrap().is_empty() {
         pair.receiver.settle(&pair.cluster.client.process);
     }

@@ -14,7 +14,7 @@ use runtime::{Incoming, Mailbox};
 use shuttle::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::thread;
-use wire::{MailboxId, ProcUid, SlotId};
+use wire::{CallId, MailboxId, ProcUid};
 
 const IDLE: u32 = 0;
 const NOTIFIED: u32 = 1;
@@ -249,7 +249,7 @@ impl World {
             }
             while let Some(Delivery::Message(_)) = self.mailbox.pop() {
                 handled += 1;
-                // `Cell::complete`
+                // `PendingCall::complete`
                 self.answers.fetch_add(1, Ordering::AcqRel);
                 self.notify(&self.caller, false);
             }
@@ -262,7 +262,7 @@ fn message() -> Incoming {
         from: ProcUid(1),
         dest: MailboxId(1),
         sender: MailboxId(2),
-        slot: SlotId(0),
+        slot: CallId(0),
         rank: 0,
         flags: 0,
         trace: None,

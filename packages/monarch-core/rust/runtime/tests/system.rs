@@ -6,7 +6,7 @@ use net::Poller;
 use runtime::SystemEvent;
 use runtime::node::system::{FAILURE, SystemQueue};
 use wire::exit::ProcEnd;
-use wire::{ExitReason, ProcUid, SlotId};
+use wire::{CallId, ExitReason, ProcUid};
 
 fn ended(uid: u64) -> SystemEvent {
     let end =
@@ -15,7 +15,7 @@ fn ended(uid: u64) -> SystemEvent {
 }
 
 fn request(kind: u16) -> SystemEvent {
-    SystemEvent::Request { from: ProcUid(1), kind, slot: SlotId::NONE, body: vec![] }
+    SystemEvent::Request { from: ProcUid(1), kind, slot: CallId::NONE, body: vec![] }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::cursor::{Cursor, DecodeError, put_block, put_var};
 use crate::frame::{Status, put_flags, read_flags};
 use crate::group::{GroupId, GroupSlice, Span};
-use crate::ids::{MailboxId, SlotId};
+use crate::ids::{CallId, MailboxId};
 use crate::notice::{Joined, Joining, Notice};
 use crate::runs::Runs;
 use crate::trace::Trace;
@@ -138,7 +138,7 @@ pub struct Cast {
 pub struct CastBody<'a> {
     pub sender: MailboxId,
     /// The caller's call id, for answers that go directly to it.
-    pub slot: SlotId,
+    pub slot: CallId,
     pub flags: u8,
     pub trace: Trace,
     pub method: &'a [u8],
@@ -161,7 +161,7 @@ impl<'a> CastBody<'a> {
 
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut c = Cursor::new(bytes);
-        let (sender, slot) = (MailboxId(c.u64()?), SlotId(c.var()?));
+        let (sender, slot) = (MailboxId(c.u64()?), CallId(c.var()?));
         let (flags, trace) = read_flags(&mut c)?;
         Ok(CastBody {
             sender,

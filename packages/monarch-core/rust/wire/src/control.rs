@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::exit::ProcEnd;
-use crate::ids::{BlockId, MailboxId, ProcUid, SlotId};
+use crate::ids::{BlockId, CallId, MailboxId, ProcUid};
 
 /// The plan for the start of one proc.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -108,7 +108,7 @@ pub enum Control {
     /// A message for the Python side of the receiving process.
     System {
         kind: u16,
-        slot: SlotId,
+        slot: CallId,
         body: Vec<u8>,
     },
     /// Checks whether Python runs in the receiver.
@@ -144,7 +144,7 @@ pub enum Control {
     JobOver,
     /// The agent is to exit when the procs of the job have ended.
     Shutdown {
-        slot: SlotId,
+        slot: CallId,
     },
     /// The sending agent exits.
     Leaving,
@@ -184,7 +184,7 @@ pub enum Control {
     /// For tests: cuts the connections between this process and those hosts, and restores all others. The answer confirms the change.
     CutOff {
         hosts: Vec<ProcUid>,
-        slot: SlotId,
+        slot: CallId,
         rank: u32,
     },
     /// The sender has pulled a part that the receiver offered.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::control::Control;
 use crate::cursor::{Cursor, DecodeError};
-use crate::ids::{MailboxId, SlotId};
+use crate::ids::{CallId, MailboxId};
 use crate::part::Part;
 use crate::routed::Routed;
 use crate::trace::Trace;
@@ -71,7 +71,7 @@ pub struct Head<'a> {
     pub dest: MailboxId,
     /// The sending actor within the peer process; 0 for a process without one.
     pub sender: MailboxId,
-    pub slot: SlotId,
+    pub slot: CallId,
     /// The rank within the addressed mesh.
     pub rank: u32,
     pub flags: u8,
@@ -126,7 +126,7 @@ pub struct Message {
     pub dest: MailboxId,
     /// The sending actor within the peer process; 0 for a process without one.
     pub sender: MailboxId,
-    pub slot: SlotId,
+    pub slot: CallId,
     /// The rank within the addressed mesh.
     pub rank: u32,
     pub flags: u8,
@@ -180,7 +180,7 @@ impl Status {
 /// The answer of one rank to a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reply {
-    pub slot: SlotId,
+    pub slot: CallId,
     pub rank: u32,
     pub status: Status,
     pub parts: Vec<Part>,
@@ -216,7 +216,7 @@ pub fn finish(out: &mut [u8], at: usize, extra: usize) {
 }
 
 /// Encodes a reply up to its parts.
-pub fn put_reply_head(out: &mut Vec<u8>, slot: SlotId, rank: u32, status: Status, parts: u32) {
+pub fn put_reply_head(out: &mut Vec<u8>, slot: CallId, rank: u32, status: Status, parts: u32) {
     out.extend_from_slice(&slot.0.to_le_bytes());
     out.extend_from_slice(&rank.to_le_bytes());
     out.push(status as u8);
@@ -304,7 +304,7 @@ impl Frame {
         let frame = match c.u8()? {
             MESSAGE => Frame::Message(read_message(&mut c)?),
             REPLY => Frame::Reply(Reply {
-                slot: SlotId(c.u64()?),
+                slot: CallId(c.u64()?),
                 rank: c.u32()?,
                 status: Status::from_u8(c.u8()?)?,
                 parts: Part::read_all(&mut c)?,
@@ -336,7 +336,7 @@ impl Frame {
 }
 
 fn read_message(c: &mut Cursor<'_>) -> Result<Message, DecodeError> {
-    let (dest, sender, slot, rank) = (MailboxId(c.u64()?), MailboxId(c.u64()?), SlotId(c.u64()?), c.u32()?);
+    let (dest, sender, slot, rank) = (MailboxId(c.u64()?), MailboxId(c.u64()?), CallId(c.u64()?), c.u32()?);
     let (flags, trace) = read_flags(c)?;
     let n = c.u16()? as usize;
     let method: Box<[u8]> = c.take(n)?.into();

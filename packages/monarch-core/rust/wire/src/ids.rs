@@ -12,10 +12,10 @@ pub struct MailboxId(pub u64);
 
 /// A call id: identifies a pending call in the calling process. 0: no pending call waits for replies.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct SlotId(pub u64);
+pub struct CallId(pub u64);
 
-impl SlotId {
-    pub const NONE: SlotId = SlotId(0);
+impl CallId {
+    pub const NONE: CallId = CallId(0);
 
     pub fn is_none(self) -> bool {
         self.0 == 0

@@ -25,7 +25,7 @@ pub use control::Control;
 pub use exit::ExitReason;
 pub use frame::{Frame, Message, Reply, Status};
 pub use group::{GroupId, GroupSlice, Span};
-pub use ids::{BlockId, MailboxId, ProcUid, SlotId};
+pub use ids::{BlockId, CallId, MailboxId, ProcUid};
 pub use part::{Bytes, Part};
 pub use routed::{Route, Routed};
 pub use runs::Runs;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use wire::cast::{Answer, Attachment, CastBody, CastFrame, CastMode, Order, Reduced, Taken};
 use wire::notice::{Ended, Joined, Joining, Notice, Roster};
-use wire::{Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, SlotId, Span, Status, Trace};
+use wire::{CallId, Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status, Trace};
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(any::<u8>(), 0..40)
@@ -163,7 +163,7 @@ proptest! {
 #[test]
 fn a_body_comes_apart_as_it_was_put_together() {
     for trace in [Trace::NONE, Trace { id: 1 << 100, span: 7 }] {
-        let body = CastBody { sender: MailboxId(5), slot: SlotId(300), flags: 9, trace, method: b"step", extent: b"ex", parts: b"parts" };
+        let body = CastBody { sender: MailboxId(5), slot: CallId(300), flags: 9, trace, method: b"step", extent: b"ex", parts: b"parts" };
         assert_eq!(CastBody::decode(&body.encode()), Ok(body));
     }
 }

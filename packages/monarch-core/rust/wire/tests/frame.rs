@@ -5,7 +5,7 @@ mod strategy;
 use proptest::prelude::*;
 use wire::cursor::DecodeError;
 use wire::frame::{CONTROL, CREDIT, Head, MESSAGE, PREFIX, RAW, REPLY};
-use wire::{Frame, SlotId, Status};
+use wire::{CallId, Frame, Status};
 
 fn length(frame: &[u8]) -> usize {
     u32::from_le_bytes([frame[0], frame[1], frame[2], frame[3]]) as usize
@@ -95,7 +95,7 @@ fn unknown_kinds_are_named() {
 
 #[test]
 fn an_unknown_status_is_named() {
-    let reply = Frame::Reply(wire::Reply { slot: SlotId(7), rank: 0, status: Status::Ok, parts: vec![] });
+    let reply = Frame::Reply(wire::Reply { slot: CallId(7), rank: 0, status: Status::Ok, parts: vec![] });
     let mut bytes = reply.encode();
     bytes[PREFIX + 12] = 6;
     assert_eq!(Frame::decode(&bytes[4..]), Err(DecodeError::Tag(6)));

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar
 
-    from monarch._core._native import CallCell, Targets
+    from monarch._core._native import PendingCall, Targets
     from monarch._core.errors.errors import MeshFailure
     from monarch._core.supervise.supervision import OwnedMesh
 
@@ -155,7 +155,7 @@ class ActorMesh(MeshTrait, Generic[A]):
             process.native.request(proc, PING, rank.to_bytes(4, "little") + mesh, cell.slot)
         return Future._of(cell, self._initialized_result)
 
-    def _initialized_result(self, cell: CallCell) -> None:
+    def _initialized_result(self, cell: PendingCall) -> None:
         error = cell.error()
         if error is not None:
             from monarch._core.call.answer import not_spawned_failure

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-    from monarch._core._native import CallCell, Caller, Result
+    from monarch._core._native import Caller, PendingCall, Result
     from monarch._core.call.actor_mesh import ActorMesh
     from monarch._core.call.port import Port
     from monarch._core.call.value_mesh import ValueMesh
@@ -112,7 +112,7 @@ class Endpoint(Generic[P, R]):
 
     def _sent_again(
         self, exc: RuntimeError | TypeError, args: tuple[Any, ...], kwargs: dict[str, Any], mode: int, rank: int | None = None
-    ) -> CallCell | BaseException | None:
+    ) -> PendingCall | BaseException | None:
         """Sends again if an argument asks for the receivers; else gives the reason why there is no answer. `exc` is the first error."""
         from monarch._core.pickle.state import NeedsReceivers
 
@@ -220,7 +220,7 @@ class Endpoint(Generic[P, R]):
 
     # ---- answers
 
-    def _one_result(self, cell: CallCell, rank: int = 0) -> R:
+    def _one_result(self, cell: PendingCall, rank: int = 0) -> R:
         found = cell.value()
         if found is not None:
             return found[0]
@@ -228,7 +228,7 @@ class Endpoint(Generic[P, R]):
         assert result is not None
         raise self._error(cell, result, rank)
 
-    def _mesh_result(self, cell: CallCell) -> ValueMesh[R]:
+    def _mesh_result(self, cell: PendingCall) -> ValueMesh[R]:
         from monarch._core.call.value_mesh import ValueMesh
 
         error = cell.error()
@@ -236,8 +236,8 @@ class Endpoint(Generic[P, R]):
             raise self._error(cell, error, error.rank)
         return ValueMesh._from_parts(self._mesh._dense_shape(), cell.results(), _load)
 
-    def _arrival_result(self, index: int) -> Callable[[CallCell], R]:
-        def decode(cell: CallCell) -> R:
+    def _arrival_result(self, index: int) -> Callable[[PendingCall], R]:
+        def decode(cell: PendingCall) -> R:
             result = cell.arrival(index)
             assert result is not None
             if result.status == OK:
@@ -246,7 +246,7 @@ class Endpoint(Generic[P, R]):
 
         return decode
 
-    def _error(self, cell: CallCell, result: Result, rank: int) -> BaseException:
+    def _error(self, cell: PendingCall, result: Result, rank: int) -> BaseException:
         """The exception for an answer. `rank` is the position of the answer in the called mesh."""
         from monarch._core.call.answer import endpoint_error, proc_ended_failure, received_failure
 
@@ -281,7 +281,7 @@ def _load(result: Any) -> Any:
         del result
 
 
-def mark_retrieved(mesh: int, cell: CallCell, failure: MeshFailure, unanswered: list[int]) -> None:
+def mark_retrieved(mesh: int, cell: PendingCall, failure: MeshFailure, unanswered: list[int]) -> None:
     # This comes first: once the cell counts as retrieved, unseen failures are acted upon. It also covers the ranks without an answer:
     # several ranks may die for one cause, and the call raises once.
     root_fault.failure_seen(mesh, failure, unanswered)
@@ -296,7 +296,7 @@ def _random_below(n: int) -> int:
 
 def send_to_receivers(
     mesh: ActorMesh, caller: Caller, args: tuple[Any, ...], kwargs: dict[str, Any], mode: int, rank: int | None = None
-) -> tuple[CallCell | None, Callable[[], None]]:
+) -> tuple[PendingCall | None, Callable[[], None]]:
     """Sends to the actors of a mesh, or to one rank, a message for known receivers only, such as the shards of a mesh tensor.
 
     The pickler first refuses such a message. This function pickles it again with the list of receivers. The caller runs the second

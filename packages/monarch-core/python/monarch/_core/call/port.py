@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
-    from monarch._core._native import Call, CallCell
+    from monarch._core._native import Call, PendingCall
     from monarch._core.actor.local_actor import LocalActor
     from monarch._core.call.endpoint import Endpoint
 
@@ -92,7 +92,7 @@ class Port(Generic[R]):
 
             send_to_port(process.native, self._proc, self._to, pack_exception(exc), self._rank, True, self.return_undeliverable)
 
-    def _forward(self, cell: CallCell, count: int, endpoint: Endpoint[Any, Any], only: int | None) -> None:
+    def _forward(self, cell: PendingCall, count: int, endpoint: Endpoint[Any, Any], only: int | None) -> None:
         """Passes the answers of a call on to this port, ranked, as they arrive."""
         from threading import Thread
 
@@ -180,7 +180,7 @@ class RankedPortReceiver(PortReceiver[tuple[int, R]]):
         return Receive._from(self._inbox, _ranked_item)
 
 
-def _item(cell: CallCell) -> Any:
+def _item(cell: PendingCall) -> Any:
     result = cell.result(0)
     assert result is not None
     if result.status == CLOSED:
@@ -192,7 +192,7 @@ def _item(cell: CallCell) -> Any:
     return result.load()
 
 
-def _ranked_item(cell: CallCell) -> Any:
+def _ranked_item(cell: PendingCall) -> Any:
     value = _item(cell)
     result = cell.result(0)
     assert result is not None

@@ -17,7 +17,7 @@ from monarch._core.process.current import current_process
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
     from monarch._core.call.port import Port
     from monarch._core.process.process import LocalProcess
 
@@ -50,17 +50,17 @@ def _tracer(process: LocalProcess) -> int:
         return 0
 
 
-def pending_call() -> CallCell:
+def pending_call() -> PendingCall:
     """A pending call: a future waits for it, and `complete` or native code fills it."""
     return current_process().native.cell(FIRST_ERROR, 1, [])
 
 
-def complete(call: CallCell, failure: bytes | None) -> None:
+def complete(call: PendingCall, failure: bytes | None) -> None:
     """Fills a pending call, from any thread: with no value, or with the bytes of a failure."""
     call.complete(0, OK if failure is None else ERROR, failure or b"")
 
 
-def future_of(call: CallCell, decode: Callable[[CallCell], None]) -> Future[None]:
+def future_of(call: PendingCall, decode: Callable[[PendingCall], None]) -> Future[None]:
     """The future of a pending call; `decode` raises if the call was filled with a failure."""
     return Future._of(call, decode)
 

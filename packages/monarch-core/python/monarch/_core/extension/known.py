@@ -12,7 +12,7 @@ from monarch._core.process.process import BESIDE, KNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
     from monarch._core.process.process import LocalProcess
 
 # The answer of an agent in place of an unknown process.
@@ -28,7 +28,7 @@ def checked_id(proc: object, what: str) -> ProcId:
     return ProcId(proc)
 
 
-def check_known(process: LocalProcess, call: CallCell, proc: ProcId, host: int = 0) -> bool:
+def check_known(process: LocalProcess, call: PendingCall, proc: ProcId, host: int = 0) -> bool:
     """Fails the call if no process of the job has this identity, as far as this process and the agent of `host` know.
 
     False if that is already certain. The agent may find out later.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
     from monarch._core._native.system import ProcessEnd
     from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.hosts.attachment import Attachment
@@ -106,7 +106,7 @@ class _Arrivals:
 
     __slots__ = ("cell", "event", "ranks")
 
-    def __init__(self, cell: CallCell, uids: list[int], event: Callable[[int], MembershipEvent]) -> None:
+    def __init__(self, cell: PendingCall, uids: list[int], event: Callable[[int], MembershipEvent]) -> None:
         self.cell = cell
         self.event = event
         # The ranks of the members that have neither joined nor ended.

@@ -16,7 +16,7 @@ from monarch._core.process.current import current_process, known_process, simula
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
     from monarch._core._native.system import ProcessEnd
 
 
@@ -141,7 +141,7 @@ def watch(proc: ProcId | int, host: HostId | int = 0) -> Future[ProcEnd]:
     return Future._of(call, lambda c: _watched(proc, c))
 
 
-def _watched(proc: ProcId, call: CallCell) -> ProcEnd:
+def _watched(proc: ProcId, call: PendingCall) -> ProcEnd:
     result = call.result(0)
     call.set_retrieved()
     assert result is not None

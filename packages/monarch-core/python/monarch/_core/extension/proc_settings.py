@@ -20,7 +20,7 @@ from monarch._core.process.process import LOG_LEVEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
     from monarch._core.extension.request import Request
 
 REQUEST = "monarch.settings"
@@ -83,7 +83,7 @@ def set_log_level(proc: ProcId | int, level: int) -> Future[None]:
     return Future._of(call, lambda c: _level_set(c, proc))
 
 
-def _level_set(call: CallCell, proc: ProcId) -> None:
+def _level_set(call: PendingCall, proc: ProcId) -> None:
     from monarch._core._native.protocol import FAILED, PROC_ENDED
 
     result = call.result(0)

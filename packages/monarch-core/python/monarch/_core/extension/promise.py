@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn, TypeVar
 
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
 
     T = TypeVar("T")
 else:
@@ -117,7 +117,7 @@ class _Later:
         self.function = function
 
 
-def _complete(call: CallCell) -> None:
+def _complete(call: PendingCall) -> None:
     call.complete(0, OK, b"")
 
 
@@ -132,7 +132,7 @@ def _as_they_are(body: bytes) -> Any:
     return body
 
 
-def _native_result(name: str, decode: Callable[[bytes], Any], call: CallCell) -> Any:
+def _native_result(name: str, decode: Callable[[bytes], Any], call: PendingCall) -> Any:
     result = call.result(0)
     assert result is not None
     if result.status == OK:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
     from monarch._core.process.process import LocalProcess
 
     Handler: TypeAlias = Callable[["Request"], bytes | None]
@@ -126,7 +126,7 @@ def _label(name: str) -> bytes:
     return label
 
 
-def _answer(call: CallCell, proc: ProcId, name: str) -> bytes:
+def _answer(call: PendingCall, proc: ProcId, name: str) -> bytes:
     error = call.error()
     if error is None:
         result = call.result(0)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
     from monarch._core.call.future import Future
 
 
@@ -55,7 +55,7 @@ class ExtensionThread:
             return
         self.when_arrived(call, index, lambda: then(future))
 
-    def when_arrived(self, call: CallCell, index: int, task: Callable[[], object]) -> None:
+    def when_arrived(self, call: PendingCall, index: int, task: Callable[[], object]) -> None:
         """Runs the task when the call has its answer, or for a stream its answer with this index. From any thread."""
         number = next(self._numbers)
         self._waiting[number] = task

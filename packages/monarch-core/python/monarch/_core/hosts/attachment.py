@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
 
 
 # The time by which hosts have to join, in monotonic seconds, if it is before the end of `mesh_attach_config_timeout`.
@@ -185,7 +185,7 @@ class Attachment:
     def _give_up(self, rank: int, why: str) -> None:
         native_hosts(self.process).give_up(self.cell, rank, self.ids[rank], why)
 
-    def _result(self, cell: CallCell) -> None:
+    def _result(self, cell: PendingCall) -> None:
         if self.failure is None:
             found = failure_of(cell, self.addresses)
             if type(found) is AttachError and self.explain_failure is not None:
@@ -259,7 +259,7 @@ def _joined_hosts(process: LocalProcess) -> dict[str, tuple[Attachment, int]]:
     return {address: (a, rank) for address, a, rank in every if a.ids[rank] not in lost}
 
 
-def failure_of(cell: CallCell, addresses: Sequence[str]) -> AttachError | None:
+def failure_of(cell: PendingCall, addresses: Sequence[str]) -> AttachError | None:
     """The error of the hosts that have not joined, from their answers."""
     reasons: dict[str, str] = {}
     kinds: set[str] = set()

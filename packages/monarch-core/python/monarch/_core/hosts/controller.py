@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, ParamSpec, TypeVar
 
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
     from monarch._core.call.actor_mesh import ActorMesh
 
     P = ParamSpec("P")
@@ -44,7 +44,7 @@ def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **k
     return Future._of(cell, lambda c: _result(c, name))
 
 
-def _result(cell: CallCell, name: str) -> Any:
+def _result(cell: PendingCall, name: str) -> Any:
     from monarch._core.call.answer import actor_error
 
     error = cell.error()

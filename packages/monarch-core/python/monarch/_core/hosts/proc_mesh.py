@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar
 
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
     from monarch._core.hosts.host_mesh import HostMesh
     from monarch._core.supervise.supervision import OwnedMesh
 
@@ -39,7 +39,7 @@ class ProcMesh(MeshTrait):
     _whole_slice_is_self = True
 
     def __init__(
-        self, info: MeshInfo, shape: Shape, hosts: Any, owned: OwnedMesh | None = None, ready: tuple[CallCell, list[str]] | None = None
+        self, info: MeshInfo, shape: Shape, hosts: Any, owned: OwnedMesh | None = None, ready: tuple[PendingCall, list[str]] | None = None
     ) -> None:
         self._info = info
         self._shape = shape
@@ -148,7 +148,7 @@ class ProcMesh(MeshTrait):
             return Future._value(True)
         return Future._of(self._ready[0], self._initialized_result)
 
-    def _initialized_result(self, cell: CallCell) -> Literal[True]:
+    def _initialized_result(self, cell: PendingCall) -> Literal[True]:
         from monarch._core.hosts.readiness import ready_error
 
         error = ready_error(self._info, cell, self._ready[1] if self._ready else [])

@@ -7,11 +7,11 @@ from monarch._core.process.current import current_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
     from monarch._core.call.mesh_info import MeshInfo
 
 
-def ready_error(info: MeshInfo, cell: CallCell, commands: list[str]) -> BaseException | None:
+def ready_error(info: MeshInfo, cell: PendingCall, commands: list[str]) -> BaseException | None:
     """The error if the processes of a mesh are not usable; None if they are. `commands` started them."""
     if cell.error() is None:
         return None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from monarch._core._native import CallCell, Result
+    from monarch._core._native import PendingCall, Result
     from monarch._core._native.system import ActorFailed, Fail, ProcsEnded
     from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.process.owner import Owner
@@ -107,7 +107,7 @@ class OwnedMesh:
             native.request(info.procs[rank], WATCH_STOP, info.uid.to_bytes(8, "little") + body)
         return Future._of(cell, lambda c: self._stopped(c, ranks))
 
-    def _stopped(self, cell: CallCell, ranks: list[int]) -> None:
+    def _stopped(self, cell: PendingCall, ranks: list[int]) -> None:
         failures = [self._cleanup_failure(rank, result) for rank, result in zip(ranks, cell.results(), strict=True)]
         failure = next((f for f in failures if f is not None), None)
         if failure is not None:
@@ -142,7 +142,7 @@ class OwnedMesh:
             native.stop_proc(proc, whole + end if bounds is None else each, stop_reason(reason, each, whole))
         return Future._of(cell, self._procs_stopped)
 
-    def _procs_stopped(self, cell: CallCell) -> None:
+    def _procs_stopped(self, cell: PendingCall) -> None:
         failure = self._died_cleaning(cell)
         # When the stop is done, the housekeeping thread has handled and logged the ends.
         self.process.native.settle()
@@ -155,7 +155,7 @@ class OwnedMesh:
         if failure is not None:
             raise SupervisionError(failure.report(), f"{self.info.name}.stop()", failure=failure)
 
-    def _died_cleaning(self, cell: CallCell) -> MeshFailure | None:
+    def _died_cleaning(self, cell: PendingCall) -> MeshFailure | None:
         """The failure of a process that has died in the `__cleanup__` of an actor."""
         first = None
         for rank, result in enumerate(cell.results()):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
     from monarch._core.hosts.host_mesh import HostMesh
 
     # The function that mirrors an environment, and the environment's path here.
@@ -146,7 +146,7 @@ class Sync:
 
             raise reload_failed(failed)
 
-    def _wait_for_cell(self, cell: CallCell) -> None:
+    def _wait_for_cell(self, cell: PendingCall) -> None:
         self.wait(Future._of(cell, lambda c: None))
 
     def wait(self, future: Future[Any]) -> Any:

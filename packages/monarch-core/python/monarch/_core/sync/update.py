@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from monarch._core._native import CallCell
+    from monarch._core._native import PendingCall
     from monarch._core.sync.path import Place
 
     # Host, proc, pid, module, and the packed exception (`pack_exception`).
@@ -25,7 +25,7 @@ def ask_procs(
     places: list[Place],
     is_mirrored: bool,
     reload: bool,
-    wait: Callable[[CallCell], Any],
+    wait: Callable[[PendingCall], Any],
 ) -> list[Failed]:
     """Notifies procs; gives the modules that could not be reloaded. Procs that end meanwhile are left out."""
     if not procs:

@@ -7,13 +7,13 @@ use bulk::registry::Completion;
 use pyo3::prelude::*;
 use runtime::node::payload::{OutPart, Payload};
 use runtime::node::peer::{Head, Sent};
-use runtime::{Cell, Mode, Node, Outcome};
+use runtime::{Mode, Node, Outcome};
 use wire::frame::{RANKED, RETURN, TO_PORT};
-use wire::{MailboxId, ProcUid, SlotId, Status};
+use wire::{CallId, MailboxId, ProcUid, Status};
 
 use crate::bytes::Pickled;
-use crate::cell::CallCell;
 use crate::gil;
+use crate::pending_call::PendingCall;
 
 pyo3::create_exception!(_native, BulkFailed, pyo3::exceptions::PyException, "An operation failed; the only argument is a record of it.");
 
@@ -22,12 +22,12 @@ pub fn failed(f: &Failure) -> PyErr {
 }
 
 /// A pending call for the outcome of an operation.
-pub fn cell(node: &Arc<Node>) -> CallCell {
-    CallCell::new(node, node.new_cell(Mode::FirstError, 1, Arc::from([])))
+pub fn cell(node: &Arc<Node>) -> PendingCall {
+    PendingCall::new(node, node.new_call(Mode::FirstError, 1, Arc::from([])))
 }
 
 /// A completion that records the outcome in the pending call.
-pub fn completion(cell: &Arc<Cell>) -> Completion {
+pub fn completion(cell: &Arc<runtime::PendingCall>) -> Completion {
     let cell = cell.clone();
     Box::new(move |outcome| {
         let outcome = match outcome {
@@ -68,14 +68,14 @@ impl Notice {
     fn send(&self) -> Result<(), Failure> {
         let payload = Payload::new(&self.node.arena, self.parts()).map_err(|e| Failure::system("no memory to notify", &e))?;
         if self.is_slot {
-            self.node.send_reply(self.proc, SlotId(self.to), self.rank.unwrap_or(0), Status::Ok, &payload, || self.parts());
+            self.node.send_reply(self.proc, CallId(self.to), self.rank.unwrap_or(0), Status::Ok, &payload, || self.parts());
             return Ok(());
         }
         let flags = TO_PORT | if self.rank.is_some() { RANKED } else { 0 } | if self.give_back { RETURN } else { 0 };
         let head = Head {
             dest: MailboxId(self.to),
             sender: self.sender,
-            slot: SlotId::NONE,
+            slot: CallId::NONE,
             rank: self.rank.unwrap_or(0),
             flags,
             ..Head::default()

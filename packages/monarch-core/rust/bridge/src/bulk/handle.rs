@@ -10,8 +10,8 @@ use runtime::Node;
 
 use super::ending::{cell, completion, failed};
 use super::memory::SharedMemory;
-use crate::cell::CallCell;
 use crate::gil;
+use crate::pending_call::PendingCall;
 
 /// A handle of a buffer, which any process may own.
 #[pyclass(frozen)]
@@ -84,7 +84,7 @@ impl Handle {
         offset: u64,
         timeout: f64,
         most: u64,
-    ) -> PyResult<Option<CallCell>> {
+    ) -> PyResult<Option<PendingCall>> {
         gil::check_not_forked()?;
         let what = if write { Operation::Write } else { Operation::Read };
         let op = Op { remote: self.remote.clone(), what, local: address, len: nbytes, offset };
@@ -119,7 +119,7 @@ impl Handle {
     }
 
     /// Ends the buffer for all processes; `None` if this process has already done so.
-    fn drop(&self, timeout: f64) -> PyResult<Option<CallCell>> {
+    fn drop(&self, timeout: f64) -> PyResult<Option<PendingCall>> {
         gil::check_not_forked()?;
         self.only.store(false, Ordering::Release);
         if !self.remote.mark_dropped() {

@@ -11,8 +11,8 @@ use runtime::Node;
 use super::ending::{Notice, Notify, cell, completion};
 use super::handle::Handle;
 use super::registry::Bulk;
-use crate::cell::CallCell;
 use crate::gil;
+use crate::pending_call::PendingCall;
 
 /// Operations that are prepared once.
 #[pyclass(frozen)]
@@ -56,7 +56,7 @@ impl Plan {
     }
 
     /// Starts all operations, after those of an earlier submit if they have not ended.
-    fn submit(&self, py: Python<'_>, timeout: f64, most: u64, notify: Option<Notify<'_>>) -> PyResult<CallCell> {
+    fn submit(&self, py: Python<'_>, timeout: f64, most: u64, notify: Option<Notify<'_>>) -> PyResult<PendingCall> {
         gil::check_not_forked()?;
         let cell = cell(&self.node);
         let mut done = completion(&cell.inner);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use net::lock::lock;
 use wire::control::ProcPlan;
-use wire::{ProcUid, SlotId};
+use wire::{CallId, ProcUid};
 
 use crate::agent::capture::CaptureFile;
 use crate::agent::output::{Stream, Tail};
@@ -57,7 +57,7 @@ impl Agent {
         let mut body = identity(console).to_vec();
         body.extend_from_slice(format!("{}\0{proc}\0{}", agent.host(), destination(console)).as_bytes());
         let theirs = node.clone();
-        node.poller.spawn(Box::new(move || theirs.send_system(client, UNSHOWN, SlotId::NONE, body)));
+        node.poller.spawn(Box::new(move || theirs.send_system(client, UNSHOWN, CallId::NONE, body)));
     }
 
     /// Handles that report in the client: logs a warning, once a job, unless the console is also one of the client's.
@@ -156,7 +156,7 @@ fn to_viewer(node: &Arc<Node>, viewer: ProcUid) -> crate::agent::viewer::Send {
         }
         let mut body = vec![stream];
         body.extend_from_slice(&lines);
-        node.send_system(viewer, LINES, SlotId::NONE, body);
+        node.send_system(viewer, LINES, CallId::NONE, body);
     })
 }
 

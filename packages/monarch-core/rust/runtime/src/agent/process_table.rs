@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use net::lock::lock;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use wire::{Control, ProcUid, SlotId, Status};
+use wire::{CallId, Control, ProcUid, Status};
 
 use crate::agent::Agent;
 use crate::agent::recordings::RecordingRow;
@@ -33,7 +33,7 @@ pub enum Requester {
     /// A process at the other end of a link, and the number of its request.
     Peer(ProcUid, u64),
     /// A call of this process.
-    Local(SlotId),
+    Local(CallId),
     /// This agent, for the stacks of a proc that has become unresponsive.
     Watch(ProcUid),
 }

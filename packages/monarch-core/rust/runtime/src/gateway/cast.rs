@@ -14,7 +14,7 @@ use net::{Link, RecvPart};
 use wire::cast::{CastBody, CastFrame};
 use wire::exit::ProcEnd;
 use wire::frame::{CAST, Head, MESSAGE, REPLY, begin, finish, put_reply_head};
-use wire::{Cast, Control, Part, ProcUid, Reply, Route, SlotId, Status};
+use wire::{CallId, Cast, Control, Part, ProcUid, Reply, Route, Status};
 
 use super::{Gateway, Job};
 use crate::cast::{Delivery, Effect, InOrder, Relay};
@@ -221,7 +221,7 @@ impl Gateway {
     }
 
     /// Handles the answer of a process of this host whose parts are inline; `bytes` are the encoded parts.
-    pub(crate) fn cast_answer(&self, proc: ProcUid, slot: SlotId, status: Status, bytes: Vec<u8>) {
+    pub(crate) fn cast_answer(&self, proc: ProcUid, slot: CallId, status: Status, bytes: Vec<u8>) {
         let (token, index) = tree_place(slot);
         let Some(job) = self.job_of_cast(proc, token) else { return };
         self.relay(&job, |c, now| c.relay.on_reply(now, token, index, status, bytes.into()));
@@ -388,7 +388,7 @@ impl Gateway {
         let member = |proc| if proc == job.own_id { node.uid } else { proc };
         lock(&job.casts).members.extend(d.targets.iter().map(|t| member(t.proc)));
         for target in &d.targets {
-            let slot = if d.mode.reduces() { tree_slot(d.token, target.index) } else { SlotId::NONE };
+            let slot = if d.mode.reduces() { tree_slot(d.token, target.index) } else { CallId::NONE };
             let mut start = Vec::with_capacity(64 + body.method.len() + body.extent.len());
             let at = begin(&mut start, MESSAGE);
             let CastBody { sender, flags, trace, method, extent, .. } = body;

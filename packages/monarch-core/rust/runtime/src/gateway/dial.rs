@@ -13,11 +13,11 @@ use net::trust::{DialTrust, JobId, Kind, Refused, Target};
 use wire::control::HostEntry;
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 use wire::join_tree::Word;
-use wire::{Control, ProcUid, SlotId, Status};
+use wire::{CallId, Control, ProcUid, Status};
 
 use super::{Gateway, Host, Job, RELEASE};
 use crate::detector::LinkEnd;
-use crate::node::cell::Outcome;
+use crate::node::pending_call::Outcome;
 
 /// Limit of one attempt to open a connection.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ pub struct Wanted {
 #[derive(Clone, Copy)]
 pub(super) struct Ticket {
     /// The call that is answered, and the rank of the host in it.
-    pub call: Option<(SlotId, u32)>,
+    pub call: Option<(CallId, u32)>,
     /// The list of workers of which the host is a part (`WorkerList::number`), and its rank in the list.
     pub list: Option<(u64, u32)>,
 }
@@ -117,7 +117,7 @@ impl Gateway {
     }
 
     /// Joins a host to the job. The outcome answers the call `slot` at the host's rank. The calling thread resolves the host's name.
-    pub fn join(&self, job: &Arc<Job>, from: &str, wanted: Wanted, slot: SlotId, bound: Duration) {
+    pub fn join(&self, job: &Arc<Job>, from: &str, wanted: Wanted, slot: CallId, bound: Duration) {
         let deadline = self.poller.now() + bound;
         let (agent, id, ticket) = (wanted.agent, wanted.host, Ticket { call: Some((slot, wanted.rank)), list: None });
         let Some(host) = self.invite(job, wanted, slot) else { return };
@@ -133,7 +133,7 @@ impl Gateway {
     }
 
     /// Resolves the address of a host that is asked to join. Returns none, and answers the call, if the join has failed by that.
-    pub(super) fn invite(&self, job: &Arc<Job>, wanted: Wanted, slot: SlotId) -> Option<Arc<Host>> {
+    pub(super) fn invite(&self, job: &Arc<Job>, wanted: Wanted, slot: CallId) -> Option<Arc<Host>> {
         let ticket = Ticket { call: Some((slot, wanted.rank)), list: None };
         let host = job.host_or_new(wanted.host, &self.me, &self.poller);
         lock(&host.state).trust = Some(wanted.trust);
@@ -157,7 +157,7 @@ impl Gateway {
         Some(host)
     }
 
-    pub fn give_up(&self, job: &Arc<Job>, host: ProcUid, slot: SlotId, rank: u32, why: &str) {
+    pub fn give_up(&self, job: &Arc<Job>, host: ProcUid, slot: CallId, rank: u32, why: &str) {
         if let Some(host) = job.host(host) {
             self.not_joined(job, &host, Ticket { call: Some((slot, rank)), list: None }, "other", why);
         }
@@ -353,7 +353,7 @@ impl Gateway {
         }
     }
 
-    pub(super) fn answer(&self, slot: SlotId, rank: u32, status: Status, body: &[u8]) {
+    pub(super) fn answer(&self, slot: CallId, rank: u32, status: Status, body: &[u8]) {
         if let Some(node) = self.node() {
             node.complete(slot, Outcome::new(rank, status, body));
         }

@@ -17,7 +17,7 @@ use wire::control::HostEntry;
 use wire::greeting::{self, Greeting};
 use wire::join_tree::{Said, Word, Worker};
 use wire::notice::{Joined, Joining};
-use wire::{ProcUid, SlotId, Status};
+use wire::{CallId, ProcUid, Status};
 
 use super::dial::{Attempts, ENDED, Ticket, random};
 use super::{Gateway, Host, Job, RELEASE, Wanted, lock_state};
@@ -51,7 +51,7 @@ pub(super) struct WorkerList {
     /// When `Join::on_time` is scheduled, as time since `started_at`.
     wake_at: Option<Duration>,
     /// Client only: the call that the outcomes answer.
-    slot: Option<SlotId>,
+    slot: Option<CallId>,
     /// Client only: the ranks whose outcome is not known.
     open: HashSet<u32>,
 }
@@ -67,7 +67,7 @@ impl Gateway {
     // ---- in the client
 
     /// Joins several hosts that have the same trust, as `join` does for one.
-    pub fn join_all(&self, job: &Arc<Job>, from: &str, wanted: Vec<Wanted>, slot: SlotId, bound: Duration) {
+    pub fn join_all(&self, job: &Arc<Job>, from: &str, wanted: Vec<Wanted>, slot: CallId, bound: Duration) {
         let (root, fan_out, direct) = fan_outs();
         from.clone_into(&mut lock(&job.client_description));
         // Workers at a loopback address or a unix socket cannot be dialled from another machine: the client joins them directly.
@@ -468,7 +468,7 @@ impl WorkerList {
         workers: Vec<(u32, ProcUid, u64)>,
         (fan_out, agent_fan_out): (usize, usize),
         (started_at, deadline): (Instant, Instant),
-        slot: Option<SlotId>,
+        slot: Option<CallId>,
     ) -> WorkerList {
         let open = if slot.is_some() { workers.iter().map(|(rank, ..)| *rank).collect() } else { HashSet::new() };
         let workers = workers.into_iter().map(|(rank, host, agent)| (rank, (host, agent))).collect();

@@ -20,7 +20,7 @@ use net::splice::Splice;
 use net::stream::Stream;
 use net::trust::{DialTrust, Kind, Opened, Target, Who};
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
-use wire::{ProcUid, SlotId};
+use wire::{CallId, ProcUid};
 
 use super::dial::{random, refusal};
 use super::{Gateway, Host, Job, Wanted};
@@ -59,7 +59,7 @@ impl Gateway {
 
     /// Joins the agent at this address as the gateway. The outcome answers the call `slot`, as with `join`. Hosts are reached through the
     /// gateway from now on.
-    pub fn use_gateway(&self, job: &Arc<Job>, text: &str, from: &str, wanted: Wanted, slot: SlotId, bound: Duration) {
+    pub fn use_gateway(&self, job: &Arc<Job>, text: &str, from: &str, wanted: Wanted, slot: CallId, bound: Duration) {
         self.announce(job, &[wanted.host]);
         let host = job.host_or_new(wanted.host, &self.me, &self.poller);
         *lock(&self.route_gateway) = Some(Arc::new(ClientGateway { job: job.clone(), host, address: text.to_owned() }));

@@ -13,15 +13,15 @@ use wire::cast::{Attachment, CastBody, CastFrame, CastMode, Reduced};
 use wire::cursor::Cursor;
 use wire::frame::{CAST, begin, finish};
 use wire::runs::{AHEAD, GONE, PASSED_OVER};
-use wire::{Cast, GroupId, GroupSlice, MailboxId, Part, ProcUid, Reply, SlotId, Status};
+use wire::{CallId, Cast, GroupId, GroupSlice, MailboxId, Part, ProcUid, Reply, Status};
 
 use crate::cast::Source;
 use crate::gateway::host_end;
 use crate::node::Node;
-use crate::node::cell::{Mode, Outcome};
 use crate::node::credit::OVERHEAD;
 use crate::node::payload::Payload;
 use crate::node::peer::{Head, Peer, View};
+use crate::node::pending_call::{Mode, Outcome};
 
 /// A flag of the call id: the answer goes to the agent of this host, as part of a cast.
 pub const BY_TREE: u64 = 1 << 63;
@@ -38,12 +38,12 @@ const FEWEST: usize = 2;
 const GRACE: Duration = Duration::from_secs(30);
 
 /// The call id of a target's answer to a cast of the agent.
-pub fn tree_slot(token: u64, index: u32) -> SlotId {
-    SlotId(BY_TREE | u64::from(index) << INDEX_SHIFT | token & TOKEN)
+pub fn tree_slot(token: u64, index: u32) -> CallId {
+    CallId(BY_TREE | u64::from(index) << INDEX_SHIFT | token & TOKEN)
 }
 
 /// The token and the index that the call id of `tree_slot` contains.
-pub(crate) fn tree_place(slot: SlotId) -> (u64, u32) {
+pub(crate) fn tree_place(slot: CallId) -> (u64, u32) {
     (slot.0 & TOKEN, ((slot.0 & !BY_TREE) >> INDEX_SHIFT) as u32)
 }
 
@@ -62,7 +62,7 @@ struct State {
 
 /// The call that receives the answers of a cast.
 struct Waiting {
-    slot: SlotId,
+    slot: CallId,
     /// The targets by index.
     targets: Arc<[Target]>,
 }
@@ -233,7 +233,7 @@ impl Node {
     }
 
     /// Sends this process's own answer to a cast, if this process is an agent; false if it is not.
-    pub(crate) fn answer_tree(&self, slot: SlotId, status: Status, parts: &Payload<'_>) -> bool {
+    pub(crate) fn answer_tree(&self, slot: CallId, status: Status, parts: &Payload<'_>) -> bool {
         let Some(gateway) = self.gateway() else { return false };
         gateway.cast_answer(self.uid, slot, status, parts.encode());
         true
@@ -282,7 +282,7 @@ impl Node {
 
     /// Handles targets that have ended or that no relay could reach. Their host reports how they ended; a target without such a report
     /// counts as lost after `GRACE`.
-    fn passed_over(&self, slot: SlotId, targets: &[Target]) {
+    fn passed_over(&self, slot: CallId, targets: &[Target]) {
         let unknown: Vec<Target> =
             targets.iter().filter(|t| self.known_peer(t.proc).is_none_or(|p| p.ended().is_none())).copied().collect();
         if unknown.is_empty() {
@@ -303,7 +303,7 @@ impl Node {
     }
 
     /// Completes one rank of a call with the end of its process, unless the rank has an outcome.
-    fn complete_if_waiting(&self, slot: SlotId, rank: u32, end: &[u8]) {
+    fn complete_if_waiting(&self, slot: CallId, rank: u32, end: &[u8]) {
         if self.unanswered(slot).contains(&rank) {
             self.complete(slot, Outcome::new(rank, Status::ProcEnded, end));
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use wire::frame::{RETURN, STOP, TO_PORT};
-use wire::{Frame, MailboxId, ProcUid, SlotId, Status};
+use wire::{CallId, Frame, MailboxId, ProcUid, Status};
 
 use crate::node::mailbox::{Incoming, Mailbox, Pushed, answer_rank};
 use crate::node::peer::{Head, Peer, Returned};
@@ -131,7 +131,7 @@ impl Node {
             let mut body = m.sender.0.to_le_bytes().to_vec();
             body.extend_from_slice(&m.dest.0.to_le_bytes());
             body.extend_from_slice(reason);
-            self.send_system(m.from, UNDELIVERABLE, SlotId::NONE, body);
+            self.send_system(m.from, UNDELIVERABLE, CallId::NONE, body);
         }
     }
 
@@ -145,6 +145,6 @@ impl Node {
         let mut body = message.sender.0.to_le_bytes().to_vec();
         body.extend_from_slice(&message.dest.0.to_le_bytes());
         body.extend_from_slice(&peer.uid.0.to_le_bytes());
-        self.send_system(self.uid, UNDELIVERABLE, SlotId::NONE, body);
+        self.send_system(self.uid, UNDELIVERABLE, CallId::NONE, body);
     }
 }

@@ -12,9 +12,9 @@ use wire::exit::ProcEnd;
 use wire::{MailboxId, ProcUid, Status};
 
 use crate::node::Node;
-use crate::node::cell::{Cell, Outcome};
 use crate::node::incoming::NodeFrames;
 use crate::node::peer::Peer;
+use crate::node::pending_call::{Outcome, PendingCall};
 use crate::node::proc_tombstones::Ended;
 use crate::node::system::SystemEvent;
 
@@ -115,7 +115,7 @@ impl Node {
     /// Fails the pending calls to this peer, if it has ended.
     pub fn fail_calls(&self, peer: &Peer) {
         let Some(ended) = peer.ended() else { return };
-        let cells: Vec<Arc<Cell>> = lock(&self.slots).values().cloned().collect();
+        let cells: Vec<Arc<PendingCall>> = lock(&self.calls).values().cloned().collect();
         for cell in cells {
             for rank in cell.waiting_for(|p, _| p == peer.uid) {
                 self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
@@ -124,7 +124,7 @@ impl Node {
     }
 
     /// Fails one rank of one call because its process has ended.
-    pub fn fail_rank(&self, cell: &Cell, rank: u32, peer: &Peer) {
+    pub fn fail_rank(&self, cell: &PendingCall, rank: u32, peer: &Peer) {
         if let Some(ended) = peer.ended() {
             self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
         }
@@ -134,13 +134,13 @@ impl Node {
     pub fn fail_mesh(&self, mesh: MailboxId, procs: &[ProcUid], reason: &[u8]) {
         self.orphaned.write().unwrap_or_else(PoisonError::into_inner).insert(mesh, reason.into());
         self.any_orphaned.store(true, Ordering::Release);
-        let cells: Vec<Arc<Cell>> = lock(&self.slots).values().cloned().collect();
+        let cells: Vec<Arc<PendingCall>> = lock(&self.calls).values().cloned().collect();
         cells.iter().for_each(|cell| self.fail_mesh_call(cell, mesh, reason));
         procs.iter().filter_map(|uid| self.known_peer(*uid)).for_each(|peer| peer.forget_window(mesh));
     }
 
     /// Fails the ranks of a call that belong to the mesh and whose processes are alive.
-    pub(crate) fn fail_mesh_call(&self, cell: &Cell, mesh: MailboxId, reason: &[u8]) {
+    pub(crate) fn fail_mesh_call(&self, cell: &PendingCall, mesh: MailboxId, reason: &[u8]) {
         // A rank whose process has ended fails with the end of the process as the reason.
         let lives = |p| self.known_peer(p).is_none_or(|peer| peer.ended().is_none());
         for rank in cell.waiting_for(|p, m| m == mesh && lives(p)) {

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use net::{Link, RecvPart};
 use wire::frame::RETURN;
-use wire::{MailboxId, Message, Part, ProcUid, Reply, SlotId, Status};
+use wire::{CallId, MailboxId, Message, Part, ProcUid, Reply, Status};
 
-use crate::node::cell::Outcome;
 use crate::node::credit::OVERHEAD;
 use crate::node::mailbox::{Incoming, answer_rank};
+use crate::node::pending_call::Outcome;
 use crate::node::{Node, UNDELIVERABLE};
 
 /// The reason for a sender whose message lost parts.
@@ -66,14 +66,14 @@ impl Node {
     }
 
     /// Returns an incomplete message to its sender. If the message has no call to answer, the sender's process is notified.
-    fn return_incomplete(&self, from: ProcUid, dest: MailboxId, sender: MailboxId, slot: SlotId, rank: u32) {
+    fn return_incomplete(&self, from: ProcUid, dest: MailboxId, sender: MailboxId, slot: CallId, rank: u32) {
         if !slot.is_none() {
             return self.reply_bytes(from, slot, answer_rank(rank), Status::Undelivered, MESSAGE.as_bytes());
         }
         let mut body = sender.0.to_le_bytes().to_vec();
         body.extend_from_slice(&dest.0.to_le_bytes());
         body.extend_from_slice(MESSAGE.as_bytes());
-        self.send_system(from, UNDELIVERABLE, SlotId::NONE, body);
+        self.send_system(from, UNDELIVERABLE, CallId::NONE, body);
     }
 
     /// Completes a call with an answer that arrived on a link, or with an error if a part is missing.

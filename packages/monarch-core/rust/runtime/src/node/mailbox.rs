@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use net::{RecvPart, Waiter, sys};
 use wire::frame::{EXCEPTION, EXPLICIT_PORT, RANKED, TO_PORT};
-use wire::{MailboxId, ProcUid, SlotId, Status, Trace};
+use wire::{CallId, MailboxId, ProcUid, Status, Trace};
 
-use crate::node::cell::{Cell, Outcome};
 use crate::node::credit::{Consumed, OVERHEAD};
 use crate::node::inspection::{ActorState, hex};
+use crate::node::pending_call::{Outcome, PendingCall};
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 
 /// A message to user code.
@@ -23,7 +23,7 @@ pub struct Incoming {
     pub from: ProcUid,
     pub dest: MailboxId,
     pub sender: MailboxId,
-    pub slot: SlotId,
+    pub slot: CallId,
     pub rank: u32,
     pub flags: u8,
     /// The span of the message. When the message is taken, it becomes the span of its handling.
@@ -224,9 +224,9 @@ struct State {
     closed: Option<Arc<[u8]>>,
     consumed: Consumed<ProcUid>,
     /// The call that waits for the message taken last: process, call id and rank.
-    current: Option<(ProcUid, SlotId, u32)>,
+    current: Option<(ProcUid, CallId, u32)>,
     /// For the mailbox of a port: pending receives, each of which takes one message.
-    takers: VecDeque<std::sync::Weak<Cell>>,
+    takers: VecDeque<std::sync::Weak<PendingCall>>,
     /// For a port: the number of messages that pending receives have taken.
     numbered: u64,
     /// For a port: messages that abandoned receives have returned, in the order of their numbers; they precede the queue.
@@ -314,7 +314,7 @@ impl Mailbox {
     }
 
     /// Gives the next message to a pending receive, or registers the receive. Returns the credit that is now due for a taken message.
-    pub fn take_into(&self, cell: &std::sync::Arc<Cell>) -> Option<(ProcUid, u64)> {
+    pub fn take_into(&self, cell: &std::sync::Arc<PendingCall>) -> Option<(ProcUid, u64)> {
         let mut state = lock(&self.state);
         let (item, credit) = if let Some(item) = state.given_back.pop_front() {
             (item, None)
@@ -338,7 +338,7 @@ impl Mailbox {
 
     /// Abandons a receive. If it holds an unread message, the message goes to the next pending receive, or before the queued messages in
     /// the order of arrival; false if the message was dropped because the mailbox is closed.
-    pub fn leave(&self, cell: &std::sync::Arc<Cell>) -> bool {
+    pub fn leave(&self, cell: &std::sync::Arc<PendingCall>) -> bool {
         let mut state = lock(&self.state);
         state.takers.retain(|t| !std::ptr::eq(t.as_ptr(), std::sync::Arc::as_ptr(cell)));
         drop(state);
@@ -450,7 +450,7 @@ impl Mailbox {
     }
 
     /// The call that waits for the message in progress, for a consumer that takes one message after another.
-    pub fn current(&self) -> Option<(ProcUid, SlotId, u32)> {
+    pub fn current(&self) -> Option<(ProcUid, CallId, u32)> {
         lock(&self.state).current
     }
 

@@ -11,7 +11,7 @@
 //! | `incoming` | the frames that arrive on links |
 //! | `delivery` | the delivery of messages to mailboxes, and the answers of closed mailboxes |
 //! | `outgoing` | the sending of messages and answers |
-//! | `cell` | a pending call |
+//! | `pending_call` | a pending call |
 //! | `caster` | the casts of this process |
 //! | `offers` | rendezvous transfers: the receiver pulls large parts from the sender |
 //! | `ended_peers` | the outcome of calls to processes that have ended |
@@ -31,7 +31,6 @@ pub mod assembly;
 mod bulk_pipes;
 pub mod bulk_streams;
 pub mod caster;
-pub mod cell;
 pub mod credit;
 mod delivery;
 mod ended_peers;
@@ -44,6 +43,7 @@ pub mod offers;
 mod outgoing;
 pub mod payload;
 pub mod peer;
+pub mod pending_call;
 pub mod proc_tombstones;
 mod recording;
 pub mod routes;
@@ -57,7 +57,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use net::lock::lock;
 use net::{Arena, Poller};
-use wire::{Control, MailboxId, ProcUid, SlotId, Status};
+use wire::{CallId, Control, MailboxId, ProcUid, Status};
 
 use crate::agent::Agent;
 use crate::gateway::Gateway;
@@ -65,11 +65,11 @@ use crate::node::actor_tombstones::ActorTombstones;
 use crate::node::bulk_pipes::BulkPipes;
 use crate::node::bulk_streams::BulkStreams;
 use crate::node::caster::Caster;
-use crate::node::cell::{Cell, Mode, Outcome};
 use crate::node::inspection::Inspections;
 use crate::node::mailbox::Mailbox;
 use crate::node::offers::Offers;
 use crate::node::peer::Peer;
+use crate::node::pending_call::{Mode, Outcome, PendingCall};
 use crate::node::proc_tombstones::{Ended, ProcTombstones};
 use crate::node::routes::Routes;
 use crate::node::system::{SystemEvent, SystemQueue};
@@ -125,10 +125,10 @@ pub struct Node {
     pub(crate) orphaned: RwLock<HashMap<MailboxId, Arc<[u8]>>>,
     pub(crate) any_orphaned: AtomicBool,
     /// The pending calls by call id.
-    pub(crate) slots: Mutex<HashMap<SlotId, Arc<Cell>>>,
+    pub(crate) calls: Mutex<HashMap<CallId, Arc<PendingCall>>>,
     /// The calls that have failed and that still have a holder.
-    failed_cells: Mutex<Vec<std::sync::Weak<Cell>>>,
-    next_slot: AtomicU64,
+    failed_calls: Mutex<Vec<std::sync::Weak<PendingCall>>>,
+    next_call_id: AtomicU64,
     /// The number of replies whose call was gone.
     pub dropped_replies: AtomicU64,
     /// The number of messages to ports whose receiver was dropped.
@@ -174,9 +174,9 @@ impl Node {
             actor_tombstones: RwLock::default(),
             orphaned: RwLock::default(),
             any_orphaned: AtomicBool::new(false),
-            slots: Mutex::default(),
-            failed_cells: Mutex::default(),
-            next_slot: AtomicU64::new(1),
+            calls: Mutex::default(),
+            failed_calls: Mutex::default(),
+            next_call_id: AtomicU64::new(1),
             dropped_replies: AtomicU64::new(0),
             dropped_items: AtomicU64::new(0),
             me: OnceLock::new(),
@@ -326,10 +326,10 @@ impl Node {
     // ---- calls
 
     /// Makes a pending call with a new call id.
-    pub fn new_cell(&self, mode: Mode, size: usize, targets: Arc<[(ProcUid, MailboxId)]>) -> Arc<Cell> {
-        let slot = SlotId(self.next_slot.fetch_add(1, Ordering::Relaxed));
-        let cell = Cell::new(slot, mode, size, targets);
-        lock(&self.slots).insert(slot, cell.clone());
+    pub fn new_call(&self, mode: Mode, size: usize, targets: Arc<[(ProcUid, MailboxId)]>) -> Arc<PendingCall> {
+        let slot = CallId(self.next_call_id.fetch_add(1, Ordering::Relaxed));
+        let cell = PendingCall::new(slot, mode, size, targets);
+        lock(&self.calls).insert(slot, cell.clone());
         // Checked after the call can be found: `fail_mesh` fails either the calls that it finds, or leads to this check.
         if self.any_orphaned.load(Ordering::Acquire)
             && let Some((_, mesh)) = cell.targets.first()
@@ -341,20 +341,20 @@ impl Node {
     }
 
     /// Removes a call: later answers to it are dropped.
-    pub fn forget_cell(&self, slot: SlotId) {
-        lock(&self.slots).remove(&slot);
+    pub fn forget_call(&self, slot: CallId) {
+        lock(&self.calls).remove(&slot);
     }
 
     /// True if a holder of a call to this mesh may still see the call's failure, now or later.
     pub fn failure_may_be_seen(&self, mesh: MailboxId) -> bool {
-        let unseen = |c: &Arc<Cell>| c.is_about(mesh) && !c.retrieved.load(Ordering::Acquire);
-        let failed: Vec<_> = lock(&self.failed_cells).iter().filter_map(std::sync::Weak::upgrade).collect();
-        failed.iter().any(unseen) || lock(&self.slots).values().any(unseen)
+        let unseen = |c: &Arc<PendingCall>| c.is_about(mesh) && !c.retrieved.load(Ordering::Acquire);
+        let failed: Vec<_> = lock(&self.failed_calls).iter().filter_map(std::sync::Weak::upgrade).collect();
+        failed.iter().any(unseen) || lock(&self.calls).values().any(unseen)
     }
 
     /// Drops a call that its user no longer holds.
-    pub fn drop_cell(&self, cell: &Cell) {
-        self.forget_cell(cell.slot);
+    pub fn drop_call(&self, cell: &PendingCall) {
+        self.forget_call(cell.slot);
         let failed = cell.error().is_some_and(|o| matches!(o.status, Status::Failed | Status::ProcEnded));
         if failed && !cell.retrieved.swap(true, Ordering::AcqRel) {
             let meshes: std::collections::BTreeSet<_> = cell.targets.iter().map(|(_, m)| *m).collect();
@@ -363,27 +363,27 @@ impl Node {
     }
 
     pub fn calls_in_flight(&self) -> usize {
-        lock(&self.slots).len()
+        lock(&self.calls).len()
     }
 
     /// The ranks that a call still waits for; empty if it is done or dropped.
-    pub fn unanswered(&self, slot: SlotId) -> Vec<u32> {
-        let cell = lock(&self.slots).get(&slot).cloned();
+    pub fn unanswered(&self, slot: CallId) -> Vec<u32> {
+        let cell = lock(&self.calls).get(&slot).cloned();
         cell.filter(|c| !c.is_done(0)).map_or(vec![], |c| c.waiting_for(|_, _| true))
     }
 
     /// Records an outcome of a call. Without such a call the outcome is counted as dropped.
-    pub(crate) fn complete(&self, slot: SlotId, outcome: Arc<Outcome>) {
-        let cell = lock(&self.slots).get(&slot).cloned();
+    pub(crate) fn complete(&self, slot: CallId, outcome: Arc<Outcome>) {
+        let cell = lock(&self.calls).get(&slot).cloned();
         match cell {
             Some(cell) => {
                 if matches!(outcome.status, Status::Failed | Status::ProcEnded) {
-                    let mut failed = lock(&self.failed_cells);
+                    let mut failed = lock(&self.failed_calls);
                     failed.retain(|c| c.strong_count() > 0);
                     failed.push(Arc::downgrade(&cell));
                 }
                 if cell.complete(outcome) {
-                    self.forget_cell(slot);
+                    self.forget_call(slot);
                 }
             }
             None => {
@@ -398,7 +398,7 @@ impl Node {
     }
 
     /// Sends a request to the Python side of a process.
-    pub fn send_system(&self, to: ProcUid, kind: u16, slot: SlotId, body: Vec<u8>) {
+    pub fn send_system(&self, to: ProcUid, kind: u16, slot: CallId, body: Vec<u8>) {
         if to == self.uid {
             self.system.push(SystemEvent::Request { from: self.uid, kind, slot, body });
         } else {

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use wire::{ProcUid, SlotId, Status};
+use wire::{CallId, ProcUid, Status};
 
 use crate::node::Node;
 use crate::node::caster::BY_TREE;
-use crate::node::cell::Outcome;
 use crate::node::mailbox::{CHOSEN, Incoming};
 use crate::node::payload::{OutPart, Payload, keep};
 use crate::node::peer::{Head, Peer, Sent, View};
+use crate::node::pending_call::Outcome;
 
 impl Node {
     /// Sends to an actor or a port of any process. Returns `Full` only if `queue` is false.
@@ -68,7 +68,7 @@ impl Node {
     pub fn send_reply<'a>(
         &self,
         to: ProcUid,
-        slot: SlotId,
+        slot: CallId,
         rank: u32,
         status: Status,
         parts: &Payload<'_>,
@@ -89,7 +89,7 @@ impl Node {
     }
 
     /// Sends a short reply.
-    pub fn reply_bytes(&self, to: ProcUid, slot: SlotId, rank: u32, status: Status, bytes: &[u8]) {
+    pub fn reply_bytes(&self, to: ProcUid, slot: CallId, rank: u32, status: Status, bytes: &[u8]) {
         self.send_reply(to, slot, rank, status, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }]);
     }
 }

@@ -12,7 +12,7 @@ use net::{Block, Link, RecvPart, Waiter};
 pub use wire::frame::{Head, View};
 use wire::frame::{MESSAGE, REPLY, RETURN, begin, put_reply_head};
 use wire::frame_fragment::Gathering;
-use wire::{Control, Frame, MailboxId, Part, ProcUid, SlotId, Status};
+use wire::{CallId, Control, Frame, MailboxId, Part, ProcUid, Status};
 
 use crate::node::assembly::{Assembly, waits};
 use crate::node::credit::{OVERHEAD, Window};
@@ -286,7 +286,7 @@ impl Peer {
         next
     }
 
-    pub fn send_reply(&self, slot: SlotId, rank: u32, status: Status, payload: &Payload<'_>) {
+    pub fn send_reply(&self, slot: CallId, rank: u32, status: Status, payload: &Payload<'_>) {
         let mut head = Vec::with_capacity(32 + payload.len().min(4096) as usize);
         begin(&mut head, REPLY);
         put_reply_head(&mut head, slot, rank, status, payload.count());

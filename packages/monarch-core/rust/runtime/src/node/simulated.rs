@@ -103,7 +103,7 @@ impl Node {
         self.disconnect();
         let mailboxes = std::mem::take(&mut *self.mailboxes.write().unwrap_or_else(PoisonError::into_inner));
         mailboxes.values().for_each(|m| drop(m.close(Arc::from(&b""[..]))));
-        let calls = std::mem::take(&mut *lock(&self.slots));
+        let calls = std::mem::take(&mut *lock(&self.calls));
         drop(calls);
         self.system.push(SystemEvent::RootLost);
         self.system.end();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use net::Waiter;
 use wire::exit::ProcEnd;
-use wire::{MailboxId, ProcUid, SlotId};
+use wire::{CallId, MailboxId, ProcUid};
 
 use crate::gateway::Audit;
 
@@ -32,7 +32,7 @@ pub enum SystemEvent {
     Request {
         from: ProcUid,
         kind: u16,
-        slot: SlotId,
+        slot: CallId,
         body: Vec<u8>,
     },
     /// A failed call was dropped before its failure was seen.
@@ -62,7 +62,7 @@ pub enum SystemEvent {
     /// Sent to an agent: a client requests the end of the host.
     Shutdown {
         from: ProcUid,
-        slot: SlotId,
+        slot: CallId,
     },
     /// Sent to an agent: a client has ended, with all its processes here.
     JobEnded {

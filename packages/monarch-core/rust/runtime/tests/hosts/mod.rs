@@ -16,11 +16,11 @@ use runtime::node::mailbox::{Consumer, Delivery};
 use runtime::node::payload::OutPart;
 use runtime::node::peer::{Head, Sent};
 use runtime::node::simulated::Launcher;
-use runtime::{Agent, Cell, Gateway, Incoming, Mailbox, Mode, Node, Outcome, Payload, SystemEvent};
+use runtime::{Agent, Gateway, Incoming, Mailbox, Mode, Node, Outcome, Payload, PendingCall, SystemEvent};
 use wire::control::ProcPlan;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::greeting::JobSettings;
-use wire::{Control, MailboxId, ProcUid, SlotId};
+use wire::{CallId, Control, MailboxId, ProcUid};
 
 /// Limit of every wait: a test that waits longer has failed.
 const HANG: Duration = Duration::from_secs(30);
@@ -89,7 +89,7 @@ impl Process {
 
     /// The same for the agent of a host, which has another id in the job of `from`.
     pub fn settle_as(&self, name: ProcUid, from: &Process) -> Vec<SystemEvent> {
-        from.node.send_system(name, MARK, SlotId::NONE, vec![]);
+        from.node.send_system(name, MARK, CallId::NONE, vec![]);
         let mut before = Vec::new();
         loop {
             match self.event() {
@@ -99,19 +99,19 @@ impl Process {
         }
     }
 
-    pub fn call(&self, mode: Mode, targets: &[ProcUid]) -> Arc<Cell> {
-        self.node.new_cell(mode, targets.len(), targets.iter().map(|uid| (*uid, BOX)).collect())
+    pub fn call(&self, mode: Mode, targets: &[ProcUid]) -> Arc<PendingCall> {
+        self.node.new_call(mode, targets.len(), targets.iter().map(|uid| (*uid, BOX)).collect())
     }
 
     /// Sends a message with these bytes as parts. Parts of 64 KiB and more are in shared memory.
-    pub fn send(&self, to: ProcUid, slot: SlotId, parts: &[&[u8]]) -> Sent {
+    pub fn send(&self, to: ProcUid, slot: CallId, parts: &[&[u8]]) -> Sent {
         let payload = Payload::new(&self.node.arena, parts.iter().map(|bytes| OutPart { bytes, readonly: true })).unwrap();
         let head = Head { dest: BOX, sender: MailboxId(5), slot, method: b"go", ..Head::default() };
         self.node.send_message(&self.node.peer(to), &head, &payload, Vec::new, true)
     }
 
     /// Waits until the call is over; the answer of a rank.
-    pub fn answer(&self, cell: &Cell, rank: u32) -> Arc<Outcome> {
+    pub fn answer(&self, cell: &PendingCall, rank: u32) -> Arc<Outcome> {
         let waiter = self.node.poller.waiter();
         cell.add_waiter(&waiter);
         self.wait(&waiter, || cell.is_done(0));
@@ -305,7 +305,7 @@ impl Cluster {
     /// The same for a worker that has `bound` to be ready.
     pub fn join_within(&self, wanted: Wanted, bound: Duration) -> Arc<Outcome> {
         let client = &self.client.process;
-        let cell = client.node.new_cell(Mode::Gather, 1, Arc::default());
+        let cell = client.node.new_call(Mode::Gather, 1, Arc::default());
         self.client.gateway.join(&self.job, "a test", wanted, cell.slot, bound);
         client.answer(&cell, 0)
     }
@@ -317,7 +317,7 @@ impl Cluster {
     /// Joins the workers at these ports together. Returns the outcome of each.
     pub fn attach(&self, ports: &[u16]) -> Vec<Arc<Outcome>> {
         let client = &self.client.process;
-        let cell = client.node.new_cell(Mode::Gather, ports.len(), Arc::default());
+        let cell = client.node.new_call(Mode::Gather, ports.len(), Arc::default());
         let hosts: Vec<ProcUid> = (0..ports.len()).map(host_id).collect();
         self.client.gateway.announce(&self.job, &hosts);
         let wanted = hosts.iter().zip(ports).zip(0..).map(|((host, port), rank)| self.wanted(*host, *port, 0, rank)).collect();
@@ -329,7 +329,7 @@ impl Cluster {
     pub fn use_gateway(&self, port: u16) -> Arc<Outcome> {
         let (client, settings) = (&self.client.process, JobSettings { loss_ms: 60_000, reconnect_ms: 60_000, lease_ms: 0 });
         let job = self.client.gateway.start_gateway_job(settings);
-        let cell = client.node.new_cell(Mode::Gather, 1, Arc::default());
+        let cell = client.node.new_call(Mode::Gather, 1, Arc::default());
         let trust = Arc::new(DialTrust::new_client(JobId(job.id.0), self.policy.clone()).unwrap());
         let wanted = Wanted { trust, ..self.wanted(ProcUid(77), port, 0, 0) };
         self.client.gateway.use_gateway(&job, "the gateway", "a test", wanted, cell.slot, HANG);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use wire::control::ProcPlan;
 use wire::exit::ProcEnd;
 use wire::frame::TRACED;
-use wire::{BlockId, Control, ExitReason, Frame, MailboxId, Message, Part, ProcUid, Reply, SlotId, Status, Trace};
+use wire::{BlockId, CallId, Control, ExitReason, Frame, MailboxId, Message, Part, ProcUid, Reply, Status, Trace};
 
 pub fn bytes() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..200)
@@ -95,7 +95,7 @@ pub fn control() -> impl Strategy<Value = Control> {
         (any::<u64>(), bytes()).prop_map(|(m, spec)| Control::SpawnActor { mailbox: MailboxId(m), spec }),
         (uid(), any::<u64>(), text()).prop_map(|(uid, grace_ms, reason)| Control::StopProc { uid, grace_ms, reason }),
         any::<u64>().prop_map(|grace_ms| Control::Extend { grace_ms }),
-        (any::<(u16, u64)>(), bytes()).prop_map(|((kind, slot), body)| Control::System { kind, slot: SlotId(slot), body }),
+        (any::<(u16, u64)>(), bytes()).prop_map(|((kind, slot), body)| Control::System { kind, slot: CallId(slot), body }),
         any::<u64>().prop_map(|seq| Control::Ping { seq }),
         any::<u64>().prop_map(|seq| Control::Pong { seq }),
         any::<(u64, u8)>().prop_map(|(id, what)| Control::Inspect { id, what }),
@@ -113,7 +113,7 @@ fn message() -> impl Strategy<Value = Message> {
         Message {
             dest: MailboxId(dest),
             sender: MailboxId(sender),
-            slot: SlotId(slot),
+            slot: CallId(slot),
             rank,
             flags: flags & !TRACED,
             trace,
@@ -130,7 +130,7 @@ pub fn status() -> impl Strategy<Value = Status> {
 
 fn reply() -> impl Strategy<Value = Reply> {
     (any::<(u64, u32)>(), status(), vec(part(), 0..5)).prop_map(|((slot, rank), status, parts)| Reply {
-        slot: SlotId(slot),
+        slot: CallId(slot),
         rank,
         status,
         parts,

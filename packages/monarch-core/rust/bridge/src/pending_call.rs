@@ -8,7 +8,7 @@ use net::RecvPart;
 use pyo3::basic::CompareOp;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use runtime::{Cell, Mailbox, Node, Outcome};
+use runtime::{Mailbox, Node, Outcome};
 use wire::Status;
 
 use crate::bytes::{load, raw};
@@ -17,20 +17,20 @@ use crate::watcher::LoopWatcher;
 
 /// A call in flight. Dropping it discards the replies that have not arrived.
 #[pyclass(frozen)]
-pub struct CallCell {
+pub struct PendingCall {
     pub node: Arc<Node>,
-    pub inner: Arc<Cell>,
+    pub inner: Arc<runtime::PendingCall>,
     /// For a receive: the mailbox of its port.
     port: Option<Arc<Mailbox>>,
 }
 
-impl CallCell {
-    pub fn new(node: &Arc<Node>, inner: Arc<Cell>) -> Self {
-        CallCell { node: node.clone(), inner, port: None }
+impl PendingCall {
+    pub fn new(node: &Arc<Node>, inner: Arc<runtime::PendingCall>) -> Self {
+        PendingCall { node: node.clone(), inner, port: None }
     }
 
-    pub fn of_port(node: &Arc<Node>, inner: Arc<Cell>, port: Arc<Mailbox>) -> Self {
-        CallCell { node: node.clone(), inner, port: Some(port) }
+    pub fn of_port(node: &Arc<Node>, inner: Arc<runtime::PendingCall>, port: Arc<Mailbox>) -> Self {
+        PendingCall { node: node.clone(), inner, port: Some(port) }
     }
 
     /// Abandons a receive whose item was not read.
@@ -44,17 +44,17 @@ impl CallCell {
     }
 }
 
-impl Drop for CallCell {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         if !gil::is_forked() {
             self.leave_port();
-            self.node.drop_cell(&self.inner);
+            self.node.drop_call(&self.inner);
         }
     }
 }
 
 #[pymethods]
-impl CallCell {
+impl PendingCall {
     /// True if there is an answer to read. `index` counts the arrivals of a stream.
     #[pyo3(signature = (index=0))]
     fn done(&self, index: usize) -> bool {

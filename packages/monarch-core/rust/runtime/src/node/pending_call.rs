@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use net::lock::lock;
 use net::{RecvPart, Waiter};
-use wire::{MailboxId, ProcUid, SlotId, Status};
+use wire::{CallId, MailboxId, ProcUid, Status};
 
 /// The outcome of one rank: its answer, or the reason why no answer arrives.
 pub struct Outcome {
@@ -68,8 +68,8 @@ struct State {
 }
 
 /// A pending call. The caller owns it; the node finds it by its call id.
-pub struct Cell {
-    pub slot: SlotId,
+pub struct PendingCall {
+    pub slot: CallId,
     pub mode: Mode,
     /// The targets by rank. A rank without a target can only receive an answer.
     pub targets: Arc<[(ProcUid, MailboxId)]>,
@@ -78,10 +78,10 @@ pub struct Cell {
     state: Mutex<State>,
 }
 
-impl Cell {
-    pub fn new(slot: SlotId, mode: Mode, size: usize, targets: Arc<[(ProcUid, MailboxId)]>) -> Arc<Self> {
+impl PendingCall {
+    pub fn new(slot: CallId, mode: Mode, size: usize, targets: Arc<[(ProcUid, MailboxId)]>) -> Arc<Self> {
         let state = State { outcomes: vec![None; size], missing: size, ..State::default() };
-        Arc::new(Cell { slot, mode, targets, retrieved: AtomicBool::new(false), state: Mutex::new(state) })
+        Arc::new(PendingCall { slot, mode, targets, retrieved: AtomicBool::new(false), state: Mutex::new(state) })
     }
 
     /// True if the call is done in this state.

@@ -5,16 +5,16 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use net::Poller;
 use proptest::prelude::*;
-use runtime::node::cell::Watcher;
-use runtime::{Cell, Mode, Outcome};
-use wire::{MailboxId, ProcUid, SlotId, Status};
+use runtime::node::pending_call::Watcher;
+use runtime::{Mode, Outcome, PendingCall};
+use wire::{CallId, MailboxId, ProcUid, Status};
 
-fn cell(mode: Mode, size: usize) -> Arc<Cell> {
+fn cell(mode: Mode, size: usize) -> Arc<PendingCall> {
     let targets: Arc<[_]> = (0..size as u64).map(|r| (ProcUid(r / 2), MailboxId(r))).collect();
-    Cell::new(SlotId(1), mode, size, targets)
+    PendingCall::new(CallId(1), mode, size, targets)
 }
 
-fn answer(c: &Cell, rank: u32, status: Status) -> bool {
+fn answer(c: &PendingCall, rank: u32, status: Status) -> bool {
     c.complete(Outcome::new(rank, status, &rank.to_le_bytes()))
 }
 
@@ -82,7 +82,7 @@ fn a_rank_counts_once_and_strangers_never() {
 }
 
 #[test]
-fn an_empty_cell_is_done() {
+fn call_without_targets_is_done() {
     assert!(cell(Mode::Gather, 0).is_done(0) && cell(Mode::FirstError, 0).is_done(0));
     assert!(!cell(Mode::Stream, 0).is_done(0));
 }
