@@ -37,7 +37,7 @@ impl PendingCall {
     fn leave_port(&self) {
         if let Some(port) = &self.port
             && !self.inner.retrieved.load(Ordering::Acquire)
-            && !port.leave(&self.inner)
+            && !port.abandon(&self.inner)
         {
             self.node.dropped_items.fetch_add(1, Ordering::Relaxed);
         }

@@ -531,7 +531,7 @@ impl Process {
     /// Sets the name of this process in inspections. Stacks without the GIL are written to the descriptor `fd` when `signal` is sent.
     fn show(&self, name: String, fd: i32, signal: i32) {
         self.node.inspections.set_name(name);
-        self.node.inspections.set_dump((fd >= 0).then_some((fd, signal)));
+        self.node.inspections.set_stack_handler((fd >= 0).then_some((fd, signal)));
     }
 
     /// The state of this process as JSON.

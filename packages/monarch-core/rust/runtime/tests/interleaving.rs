@@ -75,7 +75,7 @@ fn in_order(got: &[(u64, u32)], sender: u64) -> bool {
 }
 
 #[test]
-fn no_message_is_overlooked() {
+fn every_message_wakes_its_consumer() {
     explore(4000, || {
         let (mailbox, bell) = (Mailbox::new(MailboxId(1)), Arc::new(Bell::default()));
         let senders: Vec<_> = (0..2)
@@ -163,7 +163,7 @@ fn abandoned_calls_lose_no_message() {
         }
         let leaving = {
             let (mailbox, cell) = (mailbox.clone(), cells[0].clone());
-            thread::spawn(move || assert!(mailbox.leave(&cell)))
+            thread::spawn(move || assert!(mailbox.abandon(&cell)))
         };
         for n in 0..3 {
             assert!(mailbox.push(message(1, n, n as usize)).is_ok());
@@ -184,7 +184,7 @@ fn abandoned_calls_lose_no_message() {
 
 /// Each pending call that takes one message gets one. The ones that are left when the mailbox closes are notified.
 #[test]
-fn takers_get_one_message_each() {
+fn receives_get_one_message_each() {
     explore(4000, || {
         let mailbox = Mailbox::new(MailboxId(1));
         let cells: Vec<_> = (0..3).map(|n| PendingCall::new(CallId(n), Mode::FirstError, 1, std::sync::Arc::from([]))).collect();

@@ -15,7 +15,7 @@ use crate::agent::Agent;
 use crate::agent::recordings::RecordingRow;
 use crate::gateway::Member;
 use crate::node::Node;
-use crate::node::inspection::{STACKS, hex};
+use crate::node::inspection::{INSPECT_STACKS, hex};
 
 /// The name of the agent of another host in the answers to a client.
 const AGENT: &str = "agent";
@@ -141,7 +141,7 @@ impl Agent {
         let id = self.inspections.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let there: Vec<ProcUid> = hosts.iter().filter(|h| h.why.is_none()).map(|h| h.id).collect();
         let wanted = procs.len() + there.len();
-        let bound = if what == STACKS { FOR_STACKS } else { FOR_STATE } + if there.is_empty() { Duration::ZERO } else { FOR_HOSTS };
+        let bound = if what == INSPECT_STACKS { FOR_STACKS } else { FOR_STATE } + if there.is_empty() { Duration::ZERO } else { FOR_HOSTS };
         lock(&self.inspections.open).insert(id, Inspection { asker, only, hosts, answers: HashMap::new(), wanted });
         for host in there {
             node.peer(host).send_control(Control::Inspect { id, what });

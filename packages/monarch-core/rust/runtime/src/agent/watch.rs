@@ -84,7 +84,7 @@ impl Agent {
             if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
                 p.silence_reason = Some(process_table::why_unresponsive(pid));
             }
-            self.ask(Requester::Watch(uid), inspection::STACKS, vec![uid], None, vec![]);
+            self.ask(Requester::Watch(uid), inspection::INSPECT_STACKS, vec![uid], None, vec![]);
         }
     }
 

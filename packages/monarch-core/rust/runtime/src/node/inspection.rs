@@ -2,8 +2,8 @@
 //!
 //! The thread that reads the sockets answers requests for the state, without Python: a process that holds the GIL, or whose actor never
 //! returns, answers at once. The housekeeping thread takes the stacks with the GIL, at one consistent moment. If it does not get the GIL
-//! within `PATIENCE`, a handler of Python's `faulthandler` writes the stacks: it walks the frames without the GIL. This is safe enough at
-//! that time: a thread that has kept the GIL for so long is in C code, so its frames do not change.
+//! within `STACKS_TIMEOUT`, a handler of Python's `faulthandler` writes the stacks: it walks the frames without the GIL. This is safe
+//! enough at that time: a thread that has kept the GIL for so long is in C code, so its frames do not change.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -19,13 +19,13 @@ use crate::node::Node;
 use crate::node::system::SystemEvent;
 
 /// The requests, with the numbers of `Control::Inspect`.
-pub const STATE: u8 = 0;
-pub const STACKS: u8 = 1;
+pub const INSPECT_STATE: u8 = 0;
+pub const INSPECT_STACKS: u8 = 1;
 
 /// The time that the housekeeping thread has for the stacks; after that `faulthandler` writes them.
-const PATIENCE: Duration = Duration::from_millis(700);
+const STACKS_TIMEOUT: Duration = Duration::from_millis(700);
 /// The largest text of `faulthandler` that is read: that of 100 threads with 100 frames each.
-const MOST: usize = 4 << 20;
+const MAX_DUMP: usize = 4 << 20;
 
 /// The state of an actor in an inspection.
 #[derive(Serialize)]
@@ -99,7 +99,7 @@ impl Inspections {
     }
 
     /// Sets the means to take stacks without the GIL; `None` before the interpreter removes the handler.
-    pub fn set_dump(&self, how: Option<(RawFd, i32)>) {
+    pub fn set_stack_handler(&self, how: Option<(RawFd, i32)>) {
         *lock(&self.dump) = how;
     }
 
@@ -120,8 +120,8 @@ impl Inspections {
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, &mut old);
             libc::pthread_kill(libc::pthread_self(), signal);
             libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
-            let mut text = vec![0_u8; MOST];
-            let n = libc::pread(fd, text.as_mut_ptr().cast(), MOST, 0);
+            let mut text = vec![0_u8; MAX_DUMP];
+            let n = libc::pread(fd, text.as_mut_ptr().cast(), MAX_DUMP, 0);
             text.truncate(usize::try_from(n).ok()?);
             Some(String::from_utf8_lossy(&text).into_owned())
         }
@@ -131,7 +131,7 @@ impl Inspections {
 impl Node {
     /// Handles a request to inspect this process. The answer is `Control::Inspected` with the same number.
     pub fn inspect(&self, from: ProcUid, id: u64, what: u8) {
-        if what == STACKS { self.inspect_stacks(from, id) } else { self.inspected(from, id, self.state_json()) }
+        if what == INSPECT_STACKS { self.inspect_stacks(from, id) } else { self.inspected(from, id, self.state_json()) }
     }
 
     /// The state of this process as JSON.
@@ -183,7 +183,7 @@ impl Node {
         }
     }
 
-    /// Requests the stacks from the housekeeping thread; after `PATIENCE` the handler writes them.
+    /// Requests the stacks from the housekeeping thread; after `STACKS_TIMEOUT` the handler writes them.
     fn inspect_stacks(&self, from: ProcUid, id: u64) {
         let all = &self.inspections;
         let ticket = all.next.fetch_add(1, Ordering::Relaxed);
@@ -191,7 +191,7 @@ impl Node {
         let node = self.arc();
         if self.system.is_served() {
             self.system.push(SystemEvent::Stacks { ticket });
-            self.poller.later(PATIENCE, Box::new(move || node.stacks_by_handler(ticket)));
+            self.poller.later(STACKS_TIMEOUT, Box::new(move || node.stacks_by_handler(ticket)));
         } else {
             self.poller.spawn(Box::new(move || node.stacks_by_handler(ticket)));
         }
@@ -215,11 +215,11 @@ impl Node {
         }
     }
 
-    /// Wakes the threads of actors that sleep although they have work (`Mailbox::look`).
+    /// Wakes the threads of actors that sleep although they have work (`Mailbox::check_wakeup`).
     pub fn check_for_lost_wakeups(&self) {
         let now = self.poller.now();
         for mailbox in self.actor_mailboxes() {
-            mailbox.look(now);
+            mailbox.check_wakeup(now);
         }
     }
 

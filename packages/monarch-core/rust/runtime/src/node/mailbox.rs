@@ -150,7 +150,7 @@ impl Consumer {
     }
 
     /// Wakes the consumer, independent of its descriptors.
-    fn wake_anyway(&self) {
+    fn force_wake(&self) {
         self.wake();
         if let Some(s) = self.sleeper() {
             s.wake();
@@ -171,7 +171,7 @@ pub enum LostAt {
 
 impl LostAt {
     /// The place as a word for events.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             LostAt::Thread => "thread",
             LostAt::Descriptor => "descriptor",
@@ -181,17 +181,17 @@ impl LostAt {
 }
 
 /// A sleep during which a check has found work.
-struct Overslept {
+struct MissedWakeup {
     since: Instant,
     /// The number of messages taken before the sleep, and the number of sleeps.
     progress: (u64, u64),
 }
 
 /// Two checks of a mailbox with a shorter interval count as one: a wake-up in progress arrives within a small part of this time.
-const APART: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The work that the consumer is doing, and its start. The name is stored in place, because every message pays for it.
-struct Doing {
+struct Activity {
     name: [u8; NAME],
     len: usize,
     since: Instant,
@@ -200,12 +200,12 @@ struct Doing {
 /// The number of bytes of a name that are kept.
 const NAME: usize = 48;
 
-impl Doing {
+impl Activity {
     fn new(name: &[u8]) -> Self {
         let len = name.len().min(NAME);
         let mut kept = [0; NAME];
         kept[..len].copy_from_slice(&name[..len]);
-        Doing { name: kept, len, since: Instant::now() }
+        Activity { name: kept, len, since: Instant::now() }
     }
 }
 
@@ -213,9 +213,9 @@ impl Doing {
 #[derive(Default)]
 struct State {
     /// The work in progress.
-    doing: Option<Doing>,
+    doing: Option<Activity>,
     /// The result of the previous check for a lost wake-up.
-    overslept: Option<Overslept>,
+    missed_wakeup: Option<MissedWakeup>,
     queue: VecDeque<Incoming>,
     events: VecDeque<Box<[u8]>>,
     /// The consumer sleeps, or its descriptor is not readable.
@@ -226,11 +226,11 @@ struct State {
     /// The call that waits for the message taken last: process, call id and rank.
     current: Option<(ProcUid, CallId, u32)>,
     /// For the mailbox of a port: pending receives, each of which takes one message.
-    takers: VecDeque<std::sync::Weak<PendingCall>>,
+    receives: VecDeque<std::sync::Weak<PendingCall>>,
     /// For a port: the number of messages that pending receives have taken.
     numbered: u64,
     /// For a port: messages that abandoned receives have returned, in the order of their numbers; they precede the queue.
-    given_back: VecDeque<(u64, std::sync::Arc<Outcome>)>,
+    returned: VecDeque<(u64, std::sync::Arc<Outcome>)>,
 }
 
 impl State {
@@ -294,7 +294,7 @@ impl Mailbox {
         if let Some(reason) = &state.closed {
             return Err((message, reason.clone()));
         }
-        if state.takers.iter().any(|t| t.strong_count() > 0) {
+        if state.receives.iter().any(|t| t.strong_count() > 0) {
             let (from, cost) = (message.from, message.cost());
             let credit = state.consumed.add(&from, cost).map(|bytes| (from, bytes));
             let (number, item) = state.number(message);
@@ -316,7 +316,7 @@ impl Mailbox {
     /// Gives the next message to a pending receive, or registers the receive. Returns the credit that is now due for a taken message.
     pub fn take_into(&self, cell: &std::sync::Arc<PendingCall>) -> Option<(ProcUid, u64)> {
         let mut state = lock(&self.state);
-        let (item, credit) = if let Some(item) = state.given_back.pop_front() {
+        let (item, credit) = if let Some(item) = state.returned.pop_front() {
             (item, None)
         } else if let Some(m) = state.queue.pop_front() {
             let credit = state.consumed.add(&m.from, m.cost()).map(|bytes| (m.from, bytes));
@@ -326,7 +326,7 @@ impl Mailbox {
             cell.complete(Outcome::new(0, Status::Closed, b""));
             return None;
         } else {
-            state.takers.push_back(std::sync::Arc::downgrade(cell));
+            state.receives.push_back(std::sync::Arc::downgrade(cell));
             return None;
         };
         drop(state);
@@ -338,11 +338,11 @@ impl Mailbox {
 
     /// Abandons a receive. If it holds an unread message, the message goes to the next pending receive, or before the queued messages in
     /// the order of arrival; false if the message was dropped because the mailbox is closed.
-    pub fn leave(&self, cell: &std::sync::Arc<PendingCall>) -> bool {
+    pub fn abandon(&self, cell: &std::sync::Arc<PendingCall>) -> bool {
         let mut state = lock(&self.state);
-        state.takers.retain(|t| !std::ptr::eq(t.as_ptr(), std::sync::Arc::as_ptr(cell)));
+        state.receives.retain(|t| !std::ptr::eq(t.as_ptr(), std::sync::Arc::as_ptr(cell)));
         drop(state);
-        match cell.leave() {
+        match cell.abandon() {
             Some((number, item)) => self.hand_out(lock(&self.state), number, item),
             None => true,
         }
@@ -355,10 +355,10 @@ impl Mailbox {
             if state.closed.is_some() {
                 return false;
             }
-            let next = std::iter::from_fn(|| state.takers.pop_front()).find_map(|t| t.upgrade());
+            let next = std::iter::from_fn(|| state.receives.pop_front()).find_map(|t| t.upgrade());
             let Some(cell) = next else {
-                let place = state.given_back.partition_point(|(n, _)| *n < number);
-                state.given_back.insert(place, (number, item));
+                let place = state.returned.partition_point(|(n, _)| *n < number);
+                state.returned.insert(place, (number, item));
                 return true;
             };
             drop(state);
@@ -388,12 +388,12 @@ impl Mailbox {
     pub fn pop(&self) -> Option<Delivery> {
         let mut state = lock(&self.state);
         if let Some(e) = state.events.pop_front() {
-            state.doing = Some(Doing::new(EVENT));
+            state.doing = Some(Activity::new(EVENT));
             return Some(Delivery::Event(e));
         }
         if let Some(mut m) = state.queue.pop_front() {
             self.taken.fetch_add(1, Ordering::Relaxed);
-            state.doing = Some(Doing::new(&m.method));
+            state.doing = Some(Activity::new(&m.method));
             note_begun(self.id, &mut m);
             let answered_by_port = m.flags & EXPLICIT_PORT != 0;
             state.current = (!m.slot.is_none() && !answered_by_port).then_some((m.from, m.slot, m.rank));
@@ -434,15 +434,15 @@ impl Mailbox {
             state.closed = Some(reason);
         }
         state.events.clear();
-        let takers: Vec<_> = state.takers.drain(..).collect();
+        let receives: Vec<_> = state.receives.drain(..).collect();
         // The credit of these items was returned when they were taken.
-        state.given_back.clear();
+        state.returned.clear();
         let left: Vec<_> = state.queue.drain(..).collect();
         let mut credit = state.consumed.drain();
         credit.extend(left.iter().map(|m| (m.from, m.cost())));
         state.idle = false;
         drop(state);
-        for cell in takers.iter().filter_map(std::sync::Weak::upgrade) {
+        for cell in receives.iter().filter_map(std::sync::Weak::upgrade) {
             cell.complete(Outcome::new(0, Status::Closed, b""));
         }
         self.wake();
@@ -467,34 +467,34 @@ impl Mailbox {
 
     /// Sets the work in progress that is no message; `None` if there is none.
     pub fn set_doing(&self, name: Option<&str>) {
-        lock(&self.state).doing = name.map(|n| Doing::new(n.as_bytes()));
+        lock(&self.state).doing = name.map(|n| Activity::new(n.as_bytes()));
     }
 
     /// Checks whether the consumer sleeps although it has work. If two checks find that, with no progress between them, a wake-up was lost:
     /// the consumer is woken, and the place of the loss is returned.
-    pub fn look(&self, now: Instant) -> Option<LostAt> {
+    pub fn check_wakeup(&self, now: Instant) -> Option<LostAt> {
         let consumer = self.consumer()?;
         let asleep = consumer.is_asleep();
         let has_work = asleep && consumer.sleeper().is_some_and(Sleeper::has_work);
         let progress = (self.taken(), consumer.sleeper().map_or(0, Sleeper::sleeps));
         let mut state = lock(&self.state);
-        let lies = state.doing.is_none() && (!state.queue.is_empty() || !state.events.is_empty());
-        if !asleep || !lies && !has_work || state.closed.is_some() {
-            state.overslept = None;
+        let has_queued = state.doing.is_none() && (!state.queue.is_empty() || !state.events.is_empty());
+        if !asleep || !has_queued && !has_work || state.closed.is_some() {
+            state.missed_wakeup = None;
             return None;
         }
-        let since = match &state.overslept {
+        let since = match &state.missed_wakeup {
             Some(first) if first.progress == progress => first.since,
             _ => {
-                state.overslept = Some(Overslept { since: now, progress });
+                state.missed_wakeup = Some(MissedWakeup { since: now, progress });
                 return None;
             }
         };
         let slept = now.saturating_duration_since(since);
-        if slept < APART {
+        if slept < CHECK_INTERVAL {
             return None;
         }
-        state.overslept = None;
+        state.missed_wakeup = None;
         let messages = (state.queue.len() + state.events.len()) as u64;
         drop(state);
         let lost_at = match &*consumer {
@@ -502,8 +502,8 @@ impl Mailbox {
             Consumer::Loop(..) => LostAt::Descriptor,
             _ => LostAt::Thread,
         };
-        events::wakeup_lost(self.id.0, lost_at.word().as_bytes(), messages, u64::try_from(slept.as_nanos()).unwrap_or(u64::MAX));
-        consumer.wake_anyway();
+        events::wakeup_lost(self.id.0, lost_at.name().as_bytes(), messages, u64::try_from(slept.as_nanos()).unwrap_or(u64::MAX));
+        consumer.force_wake();
         Some(lost_at)
     }
 

@@ -64,7 +64,7 @@ struct State {
     /// For the item of a port: its number in the mailbox.
     number: u64,
     /// The receive was abandoned: no item is accepted.
-    left: bool,
+    abandoned: bool,
 }
 
 /// A pending call. The caller owns it; the node finds it by its call id.
@@ -138,7 +138,7 @@ impl PendingCall {
     /// Records the item of a port; returns the item if the receive was abandoned.
     pub fn take_item(&self, number: u64, item: Arc<Outcome>) -> Result<(), Arc<Outcome>> {
         let mut s = lock(&self.state);
-        if s.left {
+        if s.abandoned {
             return Err(item);
         }
         s.number = number;
@@ -147,9 +147,9 @@ impl PendingCall {
     }
 
     /// Abandons the receive. Returns an item that has arrived and was not read, with its number.
-    pub fn leave(&self) -> Option<(u64, Arc<Outcome>)> {
+    pub fn abandon(&self) -> Option<(u64, Arc<Outcome>)> {
         let mut s = lock(&self.state);
-        s.left = true;
+        s.abandoned = true;
         if self.retrieved.load(Ordering::Acquire) {
             return None;
         }

@@ -67,8 +67,8 @@ impl Actor {
         Actor { mailbox, sleeper, start: Instant::now() }
     }
 
-    fn look(&self, tenths: u32) -> Option<LostAt> {
-        self.mailbox.look(self.start + tenths * SECOND / 10)
+    fn check_wakeup(&self, tenths: u32) -> Option<LostAt> {
+        self.mailbox.check_wakeup(self.start + tenths * SECOND / 10)
     }
 
     fn push(&self) {
@@ -79,25 +79,25 @@ impl Actor {
 #[test]
 fn a_message_that_lies_before_a_sleeper_wakes_it() {
     let actor = Actor::new();
-    assert_eq!((actor.look(0), actor.look(20)), (None, None), "nothing lies there");
+    assert_eq!((actor.check_wakeup(0), actor.check_wakeup(20)), (None, None), "nothing lies there");
     actor.push();
-    assert_eq!((actor.look(40), actor.look(45), actor.look(50)), (None, None, Some(LostAt::Descriptor)));
+    assert_eq!((actor.check_wakeup(40), actor.check_wakeup(45), actor.check_wakeup(50)), (None, None, Some(LostAt::Descriptor)));
     assert_eq!(actor.sleeper.woken.load(Ordering::Relaxed), 1);
-    assert_eq!((actor.look(60), actor.look(70)), (None, Some(LostAt::Descriptor)), "again, as long as it does not help");
+    assert_eq!((actor.check_wakeup(60), actor.check_wakeup(70)), (None, Some(LostAt::Descriptor)), "again, as long as it does not help");
 }
 
 #[test]
 fn an_event_that_lies_before_a_sleeper_wakes_it() {
     let actor = Actor::new();
     assert!(actor.mailbox.push_event(Box::from(&b"e"[..])));
-    assert_eq!((actor.look(0), actor.look(10)), (None, Some(LostAt::Descriptor)));
+    assert_eq!((actor.check_wakeup(0), actor.check_wakeup(10)), (None, Some(LostAt::Descriptor)));
 }
 
 #[test]
 fn a_descriptor_that_is_not_reported_wakes_the_loop() {
     let actor = Actor::new();
     actor.sleeper.work.store(true, Ordering::Relaxed);
-    assert_eq!((actor.look(0), actor.look(10)), (None, Some(LostAt::Poller)));
+    assert_eq!((actor.check_wakeup(0), actor.check_wakeup(10)), (None, Some(LostAt::Poller)));
     assert_eq!(actor.sleeper.woken.load(Ordering::Relaxed), 1);
 }
 
@@ -116,9 +116,9 @@ fn what_goes_on_is_let_alone() {
     for (what, change) in changes {
         let actor = Actor::new();
         (0..3).for_each(|_| actor.push());
-        assert_eq!(actor.look(0), None);
+        assert_eq!(actor.check_wakeup(0), None);
         change(&actor);
-        assert_eq!((actor.look(10), what), (None, what));
+        assert_eq!((actor.check_wakeup(10), what), (None, what));
     }
 }
 
@@ -149,6 +149,6 @@ fn a_thread_that_was_not_notified_is_woken() {
     assert!(mailbox.push(message()).is_ok());
     sleeps();
     let now = Instant::now();
-    assert_eq!((mailbox.look(now), mailbox.look(now + SECOND)), (None, Some(LostAt::Thread)));
+    assert_eq!((mailbox.check_wakeup(now), mailbox.check_wakeup(now + SECOND)), (None, Some(LostAt::Thread)));
     assert_eq!(thread.join().unwrap(), WaitEnd::Ready);
 }
