@@ -191,9 +191,9 @@ impl Caller {
             // Only here does the receiver's rank within the addressed shape differ from the rank of its answer.
             Some(i) => self.one(py, t, i, 0, &sending)?,
             None => {
-                let near = self.cast(t, mode, &sending);
-                for n in 0..near.map_or(t.peers.len(), <[usize]>::len) {
-                    let i = near.map_or(n, |near| near[n]);
+                let direct_ranks = self.cast(t, mode, &sending);
+                for n in 0..direct_ranks.map_or(t.peers.len(), <[usize]>::len) {
+                    let i = direct_ranks.map_or(n, |direct_ranks| direct_ranks[n]);
                     self.one(py, t, i, i as u32, &sending)?;
                 }
             }
@@ -239,7 +239,7 @@ impl Caller {
                 self.node.fail_rank(cell, i as u32, peer);
             }
         }
-        Some(&group.near)
+        Some(&group.direct_ranks)
     }
 
     /// Sends to the rank `i`. `answer` is the rank of the answer in the pending call.

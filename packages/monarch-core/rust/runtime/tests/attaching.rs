@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use hosts::{Cluster, Process, bytes, end_of_outcome, host_id};
 use net::trust::{Policy, Secret};
-use runtime::cast::join::DIRECT;
+use runtime::cast::join::MAX_DIRECT;
 use runtime::node::pending_call::Outcome;
 use runtime::{Mode, SystemEvent};
 use wire::{ExitReason, Status};
 
 /// More workers than join the client directly.
-const MANY: usize = DIRECT + 4;
+const MANY: usize = MAX_DIRECT + 4;
 const SOON: Duration = Duration::from_secs(30);
 
 fn cluster() -> Cluster {

@@ -6,7 +6,7 @@ mod hosts;
 use std::sync::Arc;
 
 use hosts::{BOX, CLIENT, Cluster, Process, bytes, end_of_outcome, host_id, killed};
-use runtime::node::caster::{Group, MOST};
+use runtime::node::caster::{Group, MAX_PAYLOAD};
 use runtime::node::credit::WINDOW;
 use runtime::node::payload::OutPart;
 use runtime::node::peer::Head;
@@ -165,13 +165,13 @@ fn targets_on_this_host_are_sent_to_directly() {
     let procs = [cluster.proc(0, 201), cluster.client.proc(101), cluster.proc(0, 202)];
     let targets: Vec<_> = procs.iter().map(|p| (p.uid(), BOX)).collect();
     let group = cluster.client.process.node.cast_group(&targets).unwrap();
-    assert_eq!(group.near, [1]);
+    assert_eq!(group.direct_ranks, [1]);
 }
 
 #[test]
 fn large_message_goes_to_each_target() {
     let mesh = Mesh::of(2, 1);
-    let large = vec![0; MOST as usize + 1];
+    let large = vec![0; MAX_PAYLOAD as usize + 1];
     let parts = [OutPart { bytes: &large, readonly: true }];
     let payload = Payload::new(&mesh.client().node.arena, parts).unwrap();
     assert!(!mesh.cast(CallId::NONE, None, &payload));

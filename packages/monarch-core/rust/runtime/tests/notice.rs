@@ -48,7 +48,7 @@ impl World {
                     let bytes = CastFrame::Notice(notice).encode();
                     self.channels.entry((at, to.0 as usize)).or_default().push_back(bytes);
                 }
-                NoticeEffect::Tell(all) => all.into_iter().for_each(|e| *self.told[at].entry(e.uid).or_default() += 1),
+                NoticeEffect::Report(all) => all.into_iter().for_each(|e| *self.told[at].entry(e.uid).or_default() += 1),
             }
         }
     }

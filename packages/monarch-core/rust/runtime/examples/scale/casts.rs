@@ -63,7 +63,7 @@ impl Casts {
                         self.world.spend(at, self.world.costs.local_send);
                         let back = us(2.0 * self.world.costs.local_hop + self.world.costs.handle);
                         let time = self.world.busy[at] + back;
-                        self.world.at(time, at, Event::Reply { token: d.token, index: t.index });
+                        self.world.at(time, at, Event::Reply { cast_id: d.cast_id, index: t.index });
                     }
                 }
             }
@@ -104,13 +104,13 @@ impl Casts {
                     out
                 }
                 Event::Frame { from, frame, .. } => self.relays[at].on_frame(now, uid(from), frame),
-                Event::Reply { token, index } => {
+                Event::Reply { cast_id, index } => {
                     self.world.spend(at, self.world.costs.local_send);
                     let bytes: Arc<[u8]> = match self.answers {
                         Answers::Equal => Arc::new([0x80, 5, b'N', b'.']),
                         Answers::Different => u128::from(index).to_le_bytes().as_slice().into(),
                     };
-                    self.relays[at].on_reply(now, token, index, Status::Ok, bytes)
+                    self.relays[at].on_reply(now, cast_id, index, Status::Ok, bytes)
                 }
                 Event::Lost { who } if who == at => {
                     self.world.alive[at] = false;

@@ -62,7 +62,7 @@ impl Deaths {
         for effect in out {
             match effect {
                 NoticeEffect::Send { to, notice } => self.world.send(at, to.0 as usize - 1, CastFrame::Notice(notice)),
-                NoticeEffect::Tell(all) => {
+                NoticeEffect::Report(all) => {
                     self.known[at] += all.len();
                     self.last = self.world.now;
                     if at == 0 {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use runtime::cast::join::{DIRECT, HANDSHAKES, ROOT};
+use runtime::cast::join::{HANDSHAKES, MAX_DIRECT, ROOT_FAN_OUT};
 use runtime::cast::{Join, JoinEffect};
 use serde_json::{Value, json};
 use wire::cast::CastFrame;
@@ -86,7 +86,7 @@ pub fn measure(n: usize, missing: usize, costs: &Costs) -> Value {
         left -= usize::from(std::mem::replace(&mut sim.world.alive[who], false));
     }
     let workers = (0..n as u32).map(|w| (w, format!("tcp://10.0.{}.{}:26600", w / 256, w % 256))).collect();
-    let mut root = Join::with_fan_out(PATIENCE, if n > DIRECT { ROOT } else { DIRECT });
+    let mut root = Join::with_fan_out(PATIENCE, if n > MAX_DIRECT { ROOT_FAN_OUT } else { MAX_DIRECT });
     let out = root.start(Duration::ZERO, Joining { workers });
     sim.joins.insert(0, root);
     sim.effects(0, out);

@@ -17,7 +17,7 @@ pub enum Event {
     },
     /// A proc of the host has answered.
     Reply {
-        token: u64,
+        cast_id: u64,
         index: u32,
     },
     Time,

@@ -22,7 +22,7 @@ pub struct CastCall {
     /// The index at which each run ends, and the run's offset in `runs`; computed at the first lookup.
     ends: OnceLock<Vec<(u32, u32)>>,
     /// The number of targets whose outcome neither the reduced answers nor supervision have reported.
-    untold: u32,
+    unreported: u32,
 }
 
 /// True if the status of a run contains no outcome of the target: the outcome comes separately.
@@ -32,7 +32,7 @@ fn is_absent(status: u8) -> bool {
 
 impl CastCall {
     pub fn new(mode: CastMode, size: u32) -> Self {
-        CastCall { mode, size, single: BTreeMap::new(), first_error: None, runs: None, ends: OnceLock::new(), untold: 0 }
+        CastCall { mode, size, single: BTreeMap::new(), first_error: None, runs: None, ends: OnceLock::new(), unreported: 0 }
     }
 
     /// True when all outcomes have arrived; a call with `CastMode::FirstError` is done with the first error.
@@ -43,18 +43,18 @@ impl CastCall {
     /// The number of outcomes that have not arrived.
     pub fn missing(&self) -> u32 {
         match &self.runs {
-            Some(_) => self.untold,
+            Some(_) => self.unreported,
             None => self.size - self.single.len() as u32,
         }
     }
 
     /// True when the reduced answers have arrived and only ended targets lack an outcome: supervision will report these ends.
     pub fn waits_for_supervision(&self) -> bool {
-        self.runs.is_some() && self.untold > 0
+        self.runs.is_some() && self.unreported > 0
     }
 
     /// Adds the outcome of one target; false if it was known.
-    fn single(&mut self, index: u32, status: Status, bytes: Arc<[u8]>) -> bool {
+    fn add_outcome(&mut self, index: u32, status: Status, bytes: Arc<[u8]>) -> bool {
         let known = match self.runs_at(index) {
             Some((status, _)) => !is_absent(status),
             None => false,
@@ -67,18 +67,18 @@ impl CastCall {
         if status != Status::Ok && self.first_error.is_none() {
             self.first_error = Some(index);
         }
-        self.untold = self.untold.saturating_sub(u32::from(self.runs.is_some()));
+        self.unreported = self.unreported.saturating_sub(u32::from(self.runs.is_some()));
         true
     }
 
     /// Takes an answer that was sent ahead of the reduced ones; false if the outcome of its target was known.
     pub fn on_answer(&mut self, answer: Answer) -> bool {
-        self.single(answer.index, answer.status, answer.bytes)
+        self.add_outcome(answer.index, answer.status, answer.bytes)
     }
 
     /// Takes the end of a target, which will not answer; false if the outcome of the target was known.
     pub fn on_ended(&mut self, index: u32, status: Status, why: Arc<[u8]>) -> bool {
-        self.single(index, status, why)
+        self.add_outcome(index, status, why)
     }
 
     /// Takes the reduced answers of all targets; false if they had arrived before, or if their number of targets is wrong.
@@ -88,10 +88,10 @@ impl CastCall {
         }
         self.runs = Some(reduced.runs);
         if self.single.is_empty() {
-            self.untold = self.runs.as_ref().map_or(0, Runs::absent);
+            self.unreported = self.runs.as_ref().map_or(0, Runs::absent);
         } else {
             let gone: Vec<(u32, u32)> = self.ranges().filter(|(_, _, status)| is_absent(*status)).map(|(a, b, _)| (a, b)).collect();
-            self.untold = gone.iter().map(|(from, to)| to - from - self.single.range(from..to).count() as u32).sum();
+            self.unreported = gone.iter().map(|(from, to)| to - from - self.single.range(from..to).count() as u32).sum();
         }
         true
     }

@@ -23,37 +23,37 @@ pub(super) struct Group {
     /// All casts with a lower number are finished.
     pub finished: u64,
     /// At the root: the value of `finished` that other hosts have been sent.
-    pub said: u64,
+    pub reported: u64,
     /// At the root: the time at which `finished` is reported without another cast.
-    pub say_at: Option<Duration>,
+    pub report_at: Option<Duration>,
     pub casts: BTreeMap<u64, Record>,
     /// The part of the group that each child has received.
-    pub knows: HashMap<ProcUid, Span>,
+    pub sent_members: HashMap<ProcUid, Span>,
     /// At the root: the request of the source to forget the group, which is passed on after the earlier casts.
     pub forget: Option<Cast>,
 }
 
 impl Group {
     pub fn new(slice: Arc<GroupSlice>, own: Option<u32>) -> Self {
-        Group { slice, own, finished: 0, said: 0, say_at: None, casts: BTreeMap::new(), knows: HashMap::new(), forget: None }
+        Group { slice, own, finished: 0, reported: 0, report_at: None, casts: BTreeMap::new(), sent_members: HashMap::new(), forget: None }
     }
 
     /// Removes the casts with a number lower than `below`: they are finished.
-    pub fn finish(&mut self, below: u64, tokens: &mut HashMap<u64, (GroupId, u64)>) {
+    pub fn finish(&mut self, below: u64, cast_ids: &mut HashMap<u64, (GroupId, u64)>) {
         self.finished = below;
         let rest = self.casts.split_off(&below);
         for record in std::mem::replace(&mut self.casts, rest).into_values() {
-            tokens.remove(&record.token);
+            cast_ids.remove(&record.cast_id);
         }
     }
 
     /// Takes the answers of a child (its uid, the ask, its span) to a cast; true if they were expected. The child may have passed over
     /// hosts that it could not reach. This host then asks those hosts itself, unless it knows that they have ended.
-    pub fn child_said(
+    pub fn on_child_result(
         &mut self,
         number: u64,
         child: (ProcUid, u32, Span),
-        said: &Runs,
+        answers: &Runs,
         passed_over: &[u32],
         dead: &HashSet<ProcUid>,
         out: &mut Vec<Effect>,
@@ -67,7 +67,7 @@ impl Group {
             let Some(at) = task.children.iter().position(waits) else { continue };
             waited = true;
             if passed_over.is_empty() {
-                task.children[at].result = Some(said.clone());
+                task.children[at].result = Some(answers.clone());
                 continue;
             }
             task.children.swap_remove(at);
@@ -76,14 +76,14 @@ impl Group {
             for end in passed_over.iter().copied().filter(|p| whole.contains(*p)).chain([whole.end]) {
                 let span = Span::new(start, end);
                 if !span.is_empty() {
-                    let result = Some(said.part(self.slice.first(start) - first, self.slice.first(end) - first));
+                    let result = Some(answers.part(self.slice.first(start) - first, self.slice.first(end) - first));
                     task.children.push(Child { head, ask, span, result });
                 }
                 start = end + 1;
                 let Some(other) = self.slice.host(end).filter(|h| end < whole.end && *h != head && !dead.contains(h)) else { continue };
                 let span = Span::new(end, end + 1);
                 task.children.push(Child { head: other, ask: record.next_ask, span, result: None });
-                out.push(pass_on(record, self.finished, &self.slice, &mut self.knows, other, span));
+                out.push(pass_on(record, self.finished, &self.slice, &mut self.sent_members, other, span));
                 record.next_ask += 1;
             }
         }
@@ -92,8 +92,16 @@ impl Group {
     }
 
     /// Sends the number of finished casts to the hosts of a span.
-    pub fn say_finished(&mut self, group: GroupId, span: Span, below: u64, fan_out: u32, dead: &HashSet<ProcUid>, out: &mut Vec<Effect>) {
-        self.said = below;
+    pub fn report_finished(
+        &mut self,
+        group: GroupId,
+        span: Span,
+        below: u64,
+        fan_out: u32,
+        dead: &HashSet<ProcUid>,
+        out: &mut Vec<Effect>,
+    ) {
+        self.reported = below;
         for part in divide(span, self.own, fan_out) {
             if let Some((to, span)) = head(part, |p| self.slice.host(p), |h| dead.contains(&h)) {
                 out.push(Effect::Send { to, frame: CastFrame::Finished { group, span, below } });
@@ -103,13 +111,13 @@ impl Group {
 }
 
 /// The positions in a span of the hosts that were passed over, according to the answers of the head of the span.
-pub(super) fn passed_over(slice: &GroupSlice, span: Span, said: &Runs) -> Vec<u32> {
-    if said.absent() == 0 {
+pub(super) fn passed_over(slice: &GroupSlice, span: Span, answers: &Runs) -> Vec<u32> {
+    if answers.absent() == 0 {
         return vec![];
     }
     let mut at = slice.first(span.start);
     let mut ranges = Vec::new();
-    for run in said.iter() {
+    for run in answers.iter() {
         let end = at.saturating_add(run.count);
         if run.status == PASSED_OVER {
             ranges.push(at..end);
@@ -124,16 +132,16 @@ pub(super) fn pass_on(
     record: &Record,
     finished: u64,
     slice: &GroupSlice,
-    knows: &mut HashMap<ProcUid, Span>,
+    sent_members: &mut HashMap<ProcUid, Span>,
     to: ProcUid,
     span: Span,
 ) -> Effect {
     let (cast, ask) = (&record.cast, record.next_ask);
-    let known = knows.get(&to).is_some_and(|k| k.covers(span));
+    let known = sent_members.get(&to).is_some_and(|k| k.covers(span));
     // With `Forget`, the receiver may have removed the group for one part of the span already, so the frame has the members again.
     let slice = (!known || ask > 0 && cast.mode == CastMode::Forget).then(|| Arc::new(slice.part(span)));
     if !known {
-        knows.insert(to, span);
+        sent_members.insert(to, span);
     }
     let order = cast.order.part(span);
     let (body, attachments) = (cast.body.clone(), cast.attachments.clone());

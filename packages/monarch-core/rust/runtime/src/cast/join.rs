@@ -7,7 +7,8 @@
 //! reported are dialled again: a second join of the same worker has no effect.
 //!
 //! An edge of the tree takes three TLS handshakes: one for the join and two for the streams of a session. To limit a node to about 15
-//! handshakes, the root joins 5 workers, and every other node 4. Up to `DIRECT` workers are joined directly by the root, without a tree.
+//! handshakes, the root joins 5 workers, and every other node 4. Up to `MAX_DIRECT` workers are joined directly by the root, without a
+//! tree.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,16 +16,16 @@ use std::time::Duration;
 use wire::notice::{Joined, Joining};
 
 /// The largest number of workers that the root joins directly, without a tree.
-pub const DIRECT: usize = 16;
+pub const MAX_DIRECT: usize = 16;
 /// The number of workers that the root joins in a tree, and that every other node joins: 15 handshakes each.
-pub const ROOT: usize = 5;
+pub const ROOT_FAN_OUT: usize = 5;
 pub const FAN_OUT: usize = 4;
 /// The number of TLS handshakes of one edge of the tree.
 pub const HANDSHAKES: usize = 3;
 /// How long a report waits for further results, so that many results share one message.
-pub const REPORT: Duration = Duration::from_millis(5);
+pub const REPORT_DELAY: Duration = Duration::from_millis(5);
 /// The time after which the rest of a slow worker's part continues without this worker.
-pub const SLOW: Duration = Duration::from_secs(1);
+pub const SLOW_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An action of `Join` for its caller, the gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,7 +54,7 @@ struct Part {
 /// The workers that one node joins, directly or through others.
 pub struct Join {
     fan_out: usize,
-    patience: Duration,
+    timeout: Duration,
     /// The parts, by their first worker.
     parts: BTreeMap<u32, Part>,
     report: Joined,
@@ -63,13 +64,13 @@ pub struct Join {
 }
 
 impl Join {
-    /// `patience` is the time limit of one worker's answer.
-    pub fn new(patience: Duration) -> Self {
-        Join::with_fan_out(patience, FAN_OUT)
+    /// `timeout` is the time limit of one worker's answer.
+    pub fn new(timeout: Duration) -> Self {
+        Join::with_fan_out(timeout, FAN_OUT)
     }
 
-    pub fn with_fan_out(patience: Duration, fan_out: usize) -> Self {
-        Join { fan_out: fan_out.max(1), patience, parts: BTreeMap::new(), report: Joined::default(), report_at: None, dialled: 0 }
+    pub fn with_fan_out(timeout: Duration, fan_out: usize) -> Self {
+        Join { fan_out: fan_out.max(1), timeout, parts: BTreeMap::new(), report: Joined::default(), report_at: None, dialled: 0 }
     }
 
     /// True when all workers are joined or failed, and reported.
@@ -95,7 +96,7 @@ impl Join {
             let rest = part.collect();
             self.dialled += 1;
             out.push(JoinEffect::Dial { worker, address: address.clone() });
-            let (until, slow) = (Some(now + self.patience), Some(now + SLOW));
+            let (until, slow) = (Some(now + self.timeout), Some(now + SLOW_TIMEOUT));
             self.parts.insert(worker, Part { address, rest, until, slow });
         }
     }
@@ -112,7 +113,7 @@ impl Join {
             let workers = part.rest.iter().map(|(w, a)| (*w, a.clone())).collect();
             out.push(JoinEffect::Send { worker, joining: Joining { workers } });
         }
-        self.news(now, &mut out);
+        self.schedule_report(now, &mut out);
         out
     }
 
@@ -130,7 +131,7 @@ impl Join {
         let Some(part) = self.parts.remove(&worker) else { return };
         self.report.failed.push((worker, format!("{}: {why}", part.address)));
         self.split(now, part.rest.into_iter().collect(), 2, out);
-        self.news(now, out);
+        self.schedule_report(now, out);
     }
 
     /// Takes the report of a worker that joins others for this node.
@@ -145,7 +146,7 @@ impl Join {
             self.report.failed.extend(joined.failed.into_iter().filter(|(w, _)| part.rest.remove(w).is_some()));
         }
         self.parts.retain(|_, p| p.until.is_some() || !p.rest.is_empty());
-        self.news(now, &mut out);
+        self.schedule_report(now, &mut out);
         out
     }
 
@@ -157,13 +158,13 @@ impl Join {
                 self.report.failed.push((worker, format!("{}: connection lost", part.address)));
             }
             self.split(now, part.rest.into_iter().collect(), 2, &mut out);
-            self.news(now, &mut out);
+            self.schedule_report(now, &mut out);
         }
         out
     }
 
     /// Sends the report if no part is left, or plans it.
-    fn news(&mut self, now: Duration, out: &mut Vec<JoinEffect>) {
+    fn schedule_report(&mut self, now: Duration, out: &mut Vec<JoinEffect>) {
         if self.report == Joined::default() {
             return;
         }
@@ -171,7 +172,7 @@ impl Join {
             self.report_at = None;
             out.push(JoinEffect::Report(std::mem::take(&mut self.report)));
         } else {
-            self.report_at.get_or_insert(now + REPORT);
+            self.report_at.get_or_insert(now + REPORT_DELAY);
         }
     }
 
@@ -192,7 +193,7 @@ impl Join {
         let late: Vec<u32> = self.parts.iter().filter(|(_, p)| p.until.is_some_and(|t| t <= now)).map(|(w, _)| *w).collect();
         for worker in late {
             out.push(JoinEffect::GiveUp { worker });
-            let why = format!("no answer within {} s", self.patience.as_secs_f64());
+            let why = format!("no answer within {} s", self.timeout.as_secs_f64());
             self.failed(now, worker, &why, &mut out);
         }
         if self.report_at.is_some_and(|t| t <= now) {

@@ -4,7 +4,7 @@
 //! | file | noun |
 //! |---|---|
 //! | `order` | the sequence of frames from one process to one host |
-//! | `lanes` | frames that wait for large parts, one queue for each source and mailbox |
+//! | `mailbox_order` | frames that wait for large parts, one queue for each source and mailbox |
 //! | `fan_out` | the division of a span of hosts among the children of a node of the tree |
 //! | `source` | the process that casts |
 //! | `call` | the answers of a cast at its caller |
@@ -19,7 +19,7 @@ pub mod call;
 pub mod fan_out;
 mod group;
 pub mod join;
-pub mod lanes;
+pub mod mailbox_order;
 pub mod notice;
 pub mod order;
 pub mod record;
@@ -29,7 +29,7 @@ pub mod source;
 
 pub use call::CastCall;
 pub use join::{Join, JoinEffect};
-pub use lanes::Lanes;
+pub use mailbox_order::MailboxOrder;
 pub use notice::{NoticeEffect, Notices};
 pub use order::{InOrder, OutOrder};
 pub use relay::{Delivery, Effect, Relay, Target};

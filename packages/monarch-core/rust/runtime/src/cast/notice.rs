@@ -29,7 +29,7 @@ pub enum NoticeEffect {
         notice: Notice,
     },
     /// These ends are new to this process: report them to its components.
-    Tell(Vec<Ended>),
+    Report(Vec<Ended>),
 }
 
 /// A neighbour in the tree, and the ends that it has not been sent.
@@ -58,8 +58,8 @@ pub struct Notices {
     /// The ended processes, in the order in which this host learned of them.
     order: Vec<ProcUid>,
     dead: HashSet<ProcUid>,
-    above: Option<Neighbour>,
-    below: Vec<Neighbour>,
+    parent: Option<Neighbour>,
+    children: Vec<Neighbour>,
     /// No notice is sent before this time.
     not_before: Duration,
     window: u32,
@@ -79,8 +79,8 @@ impl Notices {
             known: HashMap::new(),
             order: vec![],
             dead: HashSet::new(),
-            above: None,
-            below: vec![],
+            parent: None,
+            children: vec![],
             not_before: Duration::ZERO,
             window: 1,
             at: None,
@@ -89,7 +89,7 @@ impl Notices {
 
     /// At the root: sets the hosts of the job that have joined.
     pub fn set_hosts(&mut self, now: Duration, hosts: Vec<ProcUid>) -> Vec<NoticeEffect> {
-        self.adopt(now, Arc::new(Roster { version: self.roster.version + 1, start: 0, hosts, above: vec![] }), true);
+        self.set_roster(now, Arc::new(Roster { version: self.roster.version + 1, start: 0, hosts, above: vec![] }), true);
         self.due(now)
     }
 
@@ -99,7 +99,7 @@ impl Notices {
 
     /// The hosts that this host exchanges notices with. The caller reports their end to `on_ended`.
     pub fn neighbours(&self) -> impl Iterator<Item = ProcUid> {
-        self.below.iter().chain(&self.above).map(|n| n.uid)
+        self.children.iter().chain(&self.parent).map(|n| n.uid)
     }
 
     fn span(roster: &Roster) -> Span {
@@ -111,27 +111,27 @@ impl Notices {
     }
 
     /// Replaces the roster and the neighbours. All children get the new roster.
-    fn adopt(&mut self, now: Duration, roster: Arc<Roster>, whole: bool) {
+    fn set_roster(&mut self, now: Duration, roster: Arc<Roster>, whole: bool) {
         let own = roster.hosts.iter().position(|h| *h == self.me).map(|at| roster.start + at as u32);
         let heads = divide(Self::span(&roster), own, self.fan_out).into_iter();
         let heads = heads.filter_map(|part| head(part, |p| Self::host(&roster, p), |h| self.dead.contains(&h)));
         // Ends that the old neighbours have not been sent go to the new neighbours with all the others.
         let whole = whole || !self.order.is_empty();
-        self.below = heads.map(|(uid, span)| Neighbour::new(uid, span, whole)).collect();
+        self.children = heads.map(|(uid, span)| Neighbour::new(uid, span, whole)).collect();
         self.roster = roster;
-        self.look_up(now);
+        self.choose_parent(now);
     }
 
     /// Uses the next live ancestor as the parent.
-    fn look_up(&mut self, now: Duration) {
+    fn choose_parent(&mut self, now: Duration) {
         let next = self.roster.above.iter().find(|h| !self.dead.contains(h)).copied();
-        if next != self.above.as_ref().map(|n| n.uid) {
+        if next != self.parent.as_ref().map(|n| n.uid) {
             let news = self.order.clone();
             // The new parent first gets a moment to send the ends that it knows, so that its new children do not all repeat the same ends.
-            if self.above.is_some() {
+            if self.parent.is_some() {
                 self.not_before = self.not_before.max(now + WINDOW);
             }
-            self.above = next.map(|uid| Neighbour { news, knows_roster: true, ..Neighbour::new(uid, Span::new(0, 0), false) });
+            self.parent = next.map(|uid| Neighbour { news, knows_roster: true, ..Neighbour::new(uid, Span::new(0, 0), false) });
         }
     }
 
@@ -148,8 +148,8 @@ impl Notices {
         // about ended hosts) the one with the larger part takes precedence.
         let mine = (self.roster.version, self.roster.hosts.len());
         match notice.roster.filter(|r| (r.version, r.hosts.len()) >= mine) {
-            Some(roster) => self.adopt(now, roster, notice.whole),
-            None => self.below.iter_mut().for_each(|n| n.whole |= notice.whole),
+            Some(roster) => self.set_roster(now, roster, notice.whole),
+            None => self.children.iter_mut().for_each(|n| n.whole |= notice.whole),
         }
         let mut out = self.learn(now, Some(from), notice.ended);
         out.extend(self.due(now));
@@ -158,7 +158,7 @@ impl Notices {
 
     /// Adds new ends, and queues them for all neighbours except their sender.
     fn learn(&mut self, now: Duration, from: Option<ProcUid>, ended: Vec<Ended>) -> Vec<NoticeEffect> {
-        if let Some(n) = self.below.iter_mut().chain(&mut self.above).find(|n| Some(n.uid) == from) {
+        if let Some(n) = self.children.iter_mut().chain(&mut self.parent).find(|n| Some(n.uid) == from) {
             n.news.retain(|uid| !ended.iter().any(|e| e.uid == *uid));
         }
         let fresh: Vec<Ended> = ended.into_iter().filter(|e| !self.known.contains_key(&e.uid)).collect();
@@ -171,23 +171,23 @@ impl Notices {
             if e.host {
                 self.dead.insert(e.uid);
             }
-            let others = self.below.iter_mut().chain(&mut self.above).filter(|n| Some(n.uid) != from);
+            let others = self.children.iter_mut().chain(&mut self.parent).filter(|n| Some(n.uid) != from);
             others.for_each(|n| n.news.push(e.uid));
         }
         self.replace_dead(now);
-        vec![NoticeEffect::Tell(fresh)]
+        vec![NoticeEffect::Report(fresh)]
     }
 
     /// Replaces neighbours that have ended by the next live hosts of their spans.
     fn replace_dead(&mut self, now: Duration) {
-        for n in std::mem::take(&mut self.below) {
+        for n in std::mem::take(&mut self.children) {
             if !self.dead.contains(&n.uid) {
-                self.below.push(n);
+                self.children.push(n);
             } else if let Some((uid, span)) = head(n.span, |p| Self::host(&self.roster, p), |h| self.dead.contains(&h)) {
-                self.below.push(Neighbour::new(uid, span, true));
+                self.children.push(Neighbour::new(uid, span, true));
             }
         }
-        self.look_up(now);
+        self.choose_parent(now);
     }
 
     /// The time of the next call of `on_time`.
@@ -203,8 +203,8 @@ impl Notices {
 
     /// Sends the pending notices, or plans the time at which they may be sent.
     fn due(&mut self, now: Duration) -> Vec<NoticeEffect> {
-        let anything = self.below.iter().any(|n| n.whole || !n.knows_roster || !n.news.is_empty());
-        if !anything && self.above.as_ref().is_none_or(|n| n.news.is_empty()) {
+        let anything = self.children.iter().any(|n| n.whole || !n.knows_roster || !n.news.is_empty());
+        if !anything && self.parent.as_ref().is_none_or(|n| n.news.is_empty()) {
             return vec![];
         }
         if now < self.not_before {
@@ -219,8 +219,8 @@ impl Notices {
         let mut out = vec![];
         // The host that replaces this one when it ends: the children then use it as their parent.
         let own = self.roster.hosts.iter().position(|h| *h == self.me);
-        let heir = own.and_then(|at| self.roster.hosts.get(at + 1)).copied();
-        for n in self.below.iter_mut().chain(&mut self.above) {
+        let replacement = own.and_then(|at| self.roster.hosts.get(at + 1)).copied();
+        for n in self.children.iter_mut().chain(&mut self.parent) {
             let news = std::mem::take(&mut n.news);
             let whole = std::mem::take(&mut n.whole);
             if news.is_empty() && !whole && n.knows_roster {
@@ -231,8 +231,8 @@ impl Notices {
             let roster = (!std::mem::replace(&mut n.knows_roster, true)).then(|| {
                 let at = |p: u32| (p - self.roster.start) as usize;
                 let hosts = self.roster.hosts[at(n.span.start)..at(n.span.end)].to_vec();
-                let heir = heir.filter(|h| *h != n.uid);
-                let above = std::iter::once(self.me).chain(heir).chain(self.roster.above.iter().copied()).collect();
+                let replacement = replacement.filter(|h| *h != n.uid);
+                let above = std::iter::once(self.me).chain(replacement).chain(self.roster.above.iter().copied()).collect();
                 Arc::new(Roster { version: self.roster.version, start: n.span.start, hosts, above })
             });
             out.push(NoticeEffect::Send { to: n.uid, notice: Notice { span: n.span, whole, roster, ended } });

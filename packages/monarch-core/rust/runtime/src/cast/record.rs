@@ -21,7 +21,7 @@ pub(super) enum Own {
     Taken,
     Answered(Status, Arc<[u8]>),
     /// The answer was sent directly to the caller.
-    AnsweredThere,
+    AnsweredDirectly,
     Gone,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Task {
 pub(super) struct Record {
     pub cast: Cast,
     /// The number by which procs of this host name the cast in their answers.
-    pub token: u64,
+    pub cast_id: u64,
     /// The state of each target of this host, by index, from the first index of this host.
     pub own: Vec<Own>,
     /// The number of targets of this host without an outcome.
@@ -73,8 +73,8 @@ impl Task {
 }
 
 impl Record {
-    pub fn new(cast: Cast, token: u64) -> Self {
-        Record { cast, token, own: vec![], missing: 0, tasks: vec![], next_ask: 0 }
+    pub fn new(cast: Cast, cast_id: u64) -> Self {
+        Record { cast, cast_id, own: vec![], missing: 0, tasks: vec![], next_ask: 0 }
     }
 
     /// The answers of the targets of this host.
@@ -84,7 +84,7 @@ impl Record {
             match own {
                 Own::Answered(_, bytes) if bytes.len() > LARGE => runs.push(1, AHEAD, b""),
                 Own::Answered(status, bytes) => runs.push(1, *status as u8, bytes),
-                Own::AnsweredThere => runs.push(1, AHEAD, b""),
+                Own::AnsweredDirectly => runs.push(1, AHEAD, b""),
                 Own::Taken => runs.push(1, Status::Ok as u8, b""),
                 Own::Pending | Own::Gone => runs.push(1, GONE, b""),
             }

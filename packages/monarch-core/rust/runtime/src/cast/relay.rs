@@ -29,8 +29,8 @@ pub const TAKEN_DELAY: Duration = Duration::from_millis(2);
 /// The time without another cast after which the root reports the finished casts.
 pub const QUIET: Duration = Duration::from_millis(100);
 
-/// The tokens of all relays of this process. A proc may answer casts of several jobs, and its answer names the cast by the token alone.
-static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
+/// The cast ids of all relays of this process. A proc may answer casts of several jobs, and its answer names the cast by the cast id alone.
+static NEXT_CAST_ID: AtomicU64 = AtomicU64::new(1);
 
 /// One cast for the procs of this host. The caller restores its order among the other frames of its source.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,7 +42,7 @@ pub struct Delivery {
     /// Its number in the sequence of frames from the source to this host.
     pub order: u64,
     /// Names this cast in `Relay::on_reply` and `Relay::on_taken`.
-    pub token: u64,
+    pub cast_id: u64,
     pub mode: CastMode,
     pub mailbox: MailboxId,
     pub targets: Vec<Target>,
@@ -81,15 +81,15 @@ pub struct Relay {
     pub(super) groups: HashMap<GroupId, Group>,
     /// The groups that their sources have asked to forget, and that are removed.
     pub(super) forgotten: HashSet<GroupId>,
-    /// The group and the number of the cast with each token.
-    tokens: HashMap<u64, (GroupId, u64)>,
+    /// The group and the number of the cast with each cast id.
+    cast_ids: HashMap<u64, (GroupId, u64)>,
     pub(super) dead: HashSet<ProcUid>,
     pub(super) ended: HashSet<ProcUid>,
     /// The taken casts to report, by the host that asked (`None`: the source).
     pub(super) taken: BTreeMap<Option<ProcUid>, Vec<Taken>>,
     taken_at: Option<Duration>,
     /// The earliest time at which a group has finished casts to report.
-    say_at: Option<Duration>,
+    report_at: Option<Duration>,
 }
 
 impl Relay {
@@ -104,12 +104,12 @@ impl Relay {
             fan_out,
             groups: HashMap::new(),
             forgotten: HashSet::new(),
-            tokens: HashMap::new(),
+            cast_ids: HashMap::new(),
             dead: HashSet::new(),
             ended: HashSet::new(),
             taken: BTreeMap::new(),
             taken_at: None,
-            say_at: None,
+            report_at: None,
         }
     }
 
@@ -151,7 +151,7 @@ impl Relay {
             CastFrame::Cast(cast) => self.on_cast(now, Some(from), cast, &mut out),
             CastFrame::Reduced(r) => self.on_reduced(now, from, r, &mut out),
             CastFrame::Answer(a) => self.on_answer(from, a, &mut out),
-            CastFrame::Taken(all) => all.into_iter().for_each(|t| self.on_taken_below(now, from, t, &mut out)),
+            CastFrame::Taken(all) => all.into_iter().for_each(|t| self.on_child_taken(now, from, t, &mut out)),
             CastFrame::Finished { group, span, below } => self.on_finished(group, span, below, &mut out),
             CastFrame::Notice(_) | CastFrame::Joining(_) | CastFrame::Joined(_) => {}
         }
@@ -183,9 +183,9 @@ impl Relay {
             return;
         }
         if cast.finished > g.finished {
-            g.finish(cast.finished, &mut self.tokens);
+            g.finish(cast.finished, &mut self.cast_ids);
         }
-        g.say_at = None;
+        g.report_at = None;
         let (number, ask, span) = (cast.number, cast.ask, cast.span);
         match g.casts.get_mut(&number) {
             // This cast has a wider span than the kept one, so it has the sequence numbers of more hosts.
@@ -198,15 +198,15 @@ impl Relay {
                 }
             }
         }
-        self.ask(now, id, number, Task::new(from, ask, span), out);
+        self.request(now, id, number, Task::new(from, ask, span), out);
     }
 
     /// Makes the record of a cast, and delivers the cast to the targets of this host.
     fn deliver(&mut self, cast: Cast, out: &mut Vec<Effect>) -> Option<Record> {
         let g = self.groups.get(&cast.group)?;
-        let token = NEXT_TOKEN.fetch_add(1, Ordering::Relaxed);
+        let cast_id = NEXT_CAST_ID.fetch_add(1, Ordering::Relaxed);
         let own = g.own.filter(|p| cast.mode != CastMode::Forget && cast.span.contains(*p));
-        let mut record = Record::new(cast, token);
+        let mut record = Record::new(cast, cast_id);
         let Some(position) = own else { return Some(record) };
         let order = record.cast.order.get(position)?;
         let mut targets = Vec::new();
@@ -219,13 +219,13 @@ impl Relay {
             }
         }
         record.missing = targets.len();
-        self.tokens.insert(token, (record.cast.group, record.cast.number));
+        self.cast_ids.insert(cast_id, (record.cast.group, record.cast.number));
         out.push(Effect::Deliver(Delivery {
             group: record.cast.group,
             root: g.slice.root,
             number: record.cast.number,
             order,
-            token,
+            cast_id,
             mode: record.cast.mode,
             mailbox: g.slice.mailbox,
             targets,
@@ -236,7 +236,7 @@ impl Relay {
     }
 
     /// Adds a task for a span, and asks the heads of its parts.
-    fn ask(&mut self, now: Duration, id: GroupId, number: u64, mut task: Task, out: &mut Vec<Effect>) {
+    fn request(&mut self, now: Duration, id: GroupId, number: u64, mut task: Task, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&id) else { return };
         let Some(record) = g.casts.get_mut(&number) else { return };
         if record.tasks.iter().any(|t| (t.parent, t.ask) == (task.parent, task.ask)) {
@@ -245,7 +245,7 @@ impl Relay {
         for part in divide(task.span, g.own, self.fan_out) {
             if let Some((head, span)) = head(part, |p| g.slice.host(p), |h| self.dead.contains(&h)) {
                 task.children.push(Child { head, ask: record.next_ask, span, result: None });
-                out.push(pass_on(record, g.finished, &g.slice, &mut g.knows, head, span));
+                out.push(pass_on(record, g.finished, &g.slice, &mut g.sent_members, head, span));
             }
         }
         record.next_ask += 1;
@@ -287,8 +287,8 @@ impl Relay {
         }
         let Some(record) = g.casts.get_mut(&number) else { return };
         due.into_iter().for_each(|i| record.tasks[i].done = true);
-        let all_said = record.tasks.iter().all(|t| t.done);
-        if mode == CastMode::Forget && all_said {
+        let all_reported = record.tasks.iter().all(|t| t.done);
+        if mode == CastMode::Forget && all_reported {
             self.drop_group(id);
             self.forgotten.insert(id);
         } else {
@@ -305,19 +305,19 @@ impl Relay {
             below += 1;
         }
         if below > g.finished {
-            g.finish(below, &mut self.tokens);
+            g.finish(below, &mut self.cast_ids);
         }
         if !g.casts.is_empty() {
             return;
         }
         if let Some(cast) = g.forget.take() {
-            g.say_at = None;
+            g.report_at = None;
             let (number, span) = (cast.number, cast.span);
             g.casts.insert(number, Record::new(cast, 0));
-            self.ask(now, id, number, Task::new(None, 0, span), out);
-        } else if g.said < g.finished {
-            g.say_at = Some(now + QUIET);
-            self.say_at.get_or_insert(now + QUIET);
+            self.request(now, id, number, Task::new(None, 0, span), out);
+        } else if g.reported < g.finished {
+            g.report_at = Some(now + QUIET);
+            self.report_at.get_or_insert(now + QUIET);
         }
     }
 
@@ -350,16 +350,16 @@ impl Relay {
     fn on_finished(&mut self, id: GroupId, span: Span, below: u64, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&id) else { return };
         if below > g.finished {
-            g.finish(below, &mut self.tokens);
+            g.finish(below, &mut self.cast_ids);
         }
-        g.say_finished(id, span, below, self.fan_out, &self.dead, out);
+        g.report_finished(id, span, below, self.fan_out, &self.dead, out);
     }
 
     /// Removes a group and its casts.
     pub(super) fn drop_group(&mut self, id: GroupId) {
         if let Some(g) = self.groups.remove(&id) {
             for r in g.casts.values() {
-                self.tokens.remove(&r.token);
+                self.cast_ids.remove(&r.cast_id);
             }
         }
     }
@@ -367,9 +367,9 @@ impl Relay {
     // ---- answers
 
     /// Takes the answer of a proc of this host.
-    pub fn on_reply(&mut self, now: Duration, token: u64, index: u32, status: Status, bytes: Arc<[u8]>) -> Vec<Effect> {
+    pub fn on_reply(&mut self, now: Duration, cast_id: u64, index: u32, status: Status, bytes: Arc<[u8]>) -> Vec<Effect> {
         let mut out = Vec::new();
-        let Some((id, number)) = self.own_is(token, index, Own::Answered(status, bytes.clone())) else { return out };
+        let Some((id, number)) = self.set_own(cast_id, index, Own::Answered(status, bytes.clone())) else { return out };
         if let Some(record) = self.groups.get_mut(&id).and_then(|g| g.casts.get_mut(&number)) {
             let answer = record.answer(index, status, bytes.clone());
             let mode = record.cast.mode;
@@ -383,39 +383,39 @@ impl Relay {
         out
     }
 
-    /// True if this relay has delivered the cast with this token and keeps its state.
-    pub fn has_delivered(&self, token: u64) -> bool {
-        self.tokens.contains_key(&token)
+    /// True if this relay has delivered the cast with this cast id and keeps its state.
+    pub fn has_delivered(&self, cast_id: u64) -> bool {
+        self.cast_ids.contains_key(&cast_id)
     }
 
     /// The request that a target of this host answers: the cast, the target's rank, and the host of the source.
-    pub fn asked(&self, token: u64, index: u32) -> Option<(&Cast, u32, ProcUid)> {
-        let (id, number) = self.tokens.get(&token)?;
+    pub fn request_of(&self, cast_id: u64, index: u32) -> Option<(&Cast, u32, ProcUid)> {
+        let (id, number) = self.cast_ids.get(&cast_id)?;
         let g = self.groups.get(id)?;
         Some((&g.casts.get(number)?.cast, g.slice.target(index)?.1, g.slice.root))
     }
 
     /// Notes that a proc of this host has sent its answer directly to the caller.
-    pub fn on_answered_there(&mut self, now: Duration, token: u64, index: u32) -> Vec<Effect> {
+    pub fn on_answered_directly(&mut self, now: Duration, cast_id: u64, index: u32) -> Vec<Effect> {
         let mut out = Vec::new();
-        if let Some((id, number)) = self.own_is(token, index, Own::AnsweredThere) {
+        if let Some((id, number)) = self.set_own(cast_id, index, Own::AnsweredDirectly) {
             self.settle(now, id, number, &mut out);
         }
         out
     }
 
     /// Notes that a proc of this host has taken a cast that needs no answer, or whose answers go directly to the caller.
-    pub fn on_taken(&mut self, now: Duration, token: u64, index: u32) -> Vec<Effect> {
+    pub fn on_taken(&mut self, now: Duration, cast_id: u64, index: u32) -> Vec<Effect> {
         let mut out = Vec::new();
-        if let Some((id, number)) = self.own_is(token, index, Own::Taken) {
+        if let Some((id, number)) = self.set_own(cast_id, index, Own::Taken) {
             self.settle(now, id, number, &mut out);
         }
         out
     }
 
     /// Sets the outcome of a target of this host, once; returns its group and cast.
-    fn own_is(&mut self, token: u64, index: u32, is: Own) -> Option<(GroupId, u64)> {
-        let (id, number) = *self.tokens.get(&token)?;
+    fn set_own(&mut self, cast_id: u64, index: u32, is: Own) -> Option<(GroupId, u64)> {
+        let (id, number) = *self.cast_ids.get(&cast_id)?;
         let g = self.groups.get_mut(&id)?;
         let at = index.checked_sub(g.slice.first(g.own?))? as usize;
         let record = g.casts.get_mut(&number)?;
@@ -432,7 +432,7 @@ impl Relay {
             return;
         }
         let passed_over = passed_over(&g.slice, r.span, &r.runs);
-        if g.child_said(r.number, (from, r.ask, r.span), &r.runs, &passed_over, &self.dead, out) {
+        if g.on_child_result(r.number, (from, r.ask, r.span), &r.runs, &passed_over, &self.dead, out) {
             self.settle(now, r.group, r.number, out);
         }
     }
@@ -449,12 +449,12 @@ impl Relay {
     }
 
     /// Takes the report of a child that its targets have taken casts.
-    fn on_taken_below(&mut self, now: Duration, from: ProcUid, t: Taken, out: &mut Vec<Effect>) {
+    fn on_child_taken(&mut self, now: Duration, from: ProcUid, t: Taken, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&t.group) else { return };
         let end = t.first.saturating_add(t.count);
         let mut hit: Vec<u64> = g.casts.range(t.first..end).filter(|(_, r)| !r.cast.mode.reduces()).map(|(number, _)| *number).collect();
         let child = (from, t.ask, t.span);
-        hit.retain(|number| g.child_said(*number, child, &Runs::default(), &t.passed_over, &self.dead, out));
+        hit.retain(|number| g.on_child_result(*number, child, &Runs::default(), &t.passed_over, &self.dead, out));
         hit.into_iter().for_each(|number| self.settle(now, t.group, number, out));
     }
 
@@ -462,7 +462,7 @@ impl Relay {
 
     /// The time of the next call of `on_time`.
     pub fn deadline(&self) -> Option<Duration> {
-        self.say_at.into_iter().chain(self.taken_at).min()
+        self.report_at.into_iter().chain(self.taken_at).min()
     }
 
     /// Sends the reports that are due now.
@@ -479,13 +479,13 @@ impl Relay {
                 }
             }
         }
-        if self.say_at.is_some_and(|at| at <= now) {
-            for (id, g) in self.groups.iter_mut().filter(|(_, g)| g.say_at.is_some_and(|at| at <= now)) {
-                g.say_at = None;
+        if self.report_at.is_some_and(|at| at <= now) {
+            for (id, g) in self.groups.iter_mut().filter(|(_, g)| g.report_at.is_some_and(|at| at <= now)) {
+                g.report_at = None;
                 let (span, below) = (g.slice.span(), g.finished);
-                g.say_finished(*id, span, below, self.fan_out, &self.dead, &mut out);
+                g.report_finished(*id, span, below, self.fan_out, &self.dead, &mut out);
             }
-            self.say_at = self.groups.values().filter_map(|g| g.say_at).min();
+            self.report_at = self.groups.values().filter_map(|g| g.report_at).min();
         }
         out
     }

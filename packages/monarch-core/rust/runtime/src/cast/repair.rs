@@ -55,7 +55,7 @@ impl Relay {
         self.taken.retain(|parent, _| parent.is_none_or(|p| !hosts.contains(&p)));
         let mut hit = Vec::new();
         for (id, g) in &mut self.groups {
-            g.knows.retain(|h, _| !hosts.contains(h));
+            g.sent_members.retain(|h, _| !hosts.contains(h));
             for (number, record) in &mut g.casts {
                 let mut tasks = std::mem::take(&mut record.tasks);
                 tasks.retain(|t| t.parent.is_none_or(|p| !self.dead.contains(&p)));
@@ -67,7 +67,7 @@ impl Relay {
                         hit.push((*id, *number));
                         if let Some((head, span)) = head(child.span, |p| g.slice.host(p), |h| self.dead.contains(&h)) {
                             task.children.push(Child { head, ask: record.next_ask, span, result: None });
-                            out.push(pass_on(record, g.finished, &g.slice, &mut g.knows, head, span));
+                            out.push(pass_on(record, g.finished, &g.slice, &mut g.sent_members, head, span));
                             record.next_ask += 1;
                         }
                     }

@@ -19,7 +19,7 @@ use wire::{CallId, Cast, Control, Part, ProcUid, Reply, Route, Status};
 use super::{Gateway, Job};
 use crate::cast::{Delivery, Effect, InOrder, Relay};
 use crate::node::Node;
-use crate::node::caster::{tree_place, tree_slot};
+use crate::node::caster::{cast_call_id, decode_cast_call_id};
 use crate::node::payload::Payload;
 
 /// The result of an answer whose large parts could not be forwarded.
@@ -162,24 +162,24 @@ impl Gateway {
     }
 
     /// The job of the cast that a process of this host answers. The process may take part in the casts of several jobs.
-    fn job_of_cast(&self, proc: ProcUid, token: u64) -> Option<Arc<Job>> {
+    fn job_of_cast(&self, proc: ProcUid, cast_id: u64) -> Option<Arc<Job>> {
         self.jobs().into_iter().find(|j| {
             let casts = lock(&j.casts);
-            casts.members.contains(&proc) && casts.relay.has_delivered(token)
+            casts.members.contains(&proc) && casts.relay.has_delivered(cast_id)
         })
     }
 
     /// Handles the answer of a proc of this host to a cast.
     pub(crate) fn cast_reply(&self, proc: ProcUid, reply: Reply, link: &Arc<Link>) {
-        let (token, index) = tree_place(reply.slot);
-        let Some(job) = self.job_of_cast(proc, token) else { return };
+        let (cast_id, index) = decode_cast_call_id(reply.slot);
+        let Some(job) = self.job_of_cast(proc, cast_id) else { return };
         if reply.parts.iter().any(|p| matches!(p, Part::Shared { .. })) {
             let slot = reply.slot;
-            if self.answer_there(&job, token, index, reply, link).is_none() {
+            if self.answer_directly(&job, cast_id, index, reply, link).is_none() {
                 // The cast is over, or the parts cannot be forwarded.
                 return self.cast_answer(proc, slot, Status::Undelivered, Payload::small(LOST).encode());
             }
-            self.relay(&job, |c, now| c.relay.on_answered_there(now, token, index));
+            self.relay(&job, |c, now| c.relay.on_answered_directly(now, cast_id, index));
             return self.act(&job, false);
         }
         let mut bytes = (reply.parts.len() as u32).to_le_bytes().to_vec();
@@ -193,10 +193,10 @@ impl Gateway {
 
     /// Sends a large answer directly to the caller. Its parts are passed on by reference, so no host on the tree holds them. Returns none
     /// if that fails.
-    fn answer_there(&self, job: &Arc<Job>, token: u64, index: u32, reply: Reply, link: &Arc<Link>) -> Option<()> {
+    fn answer_directly(&self, job: &Arc<Job>, cast_id: u64, index: u32, reply: Reply, link: &Arc<Link>) -> Option<()> {
         let (to, to_host, slot, rank) = {
             let casts = lock(&job.casts);
-            let (cast, rank, root) = casts.relay.asked(token, index)?;
+            let (cast, rank, root) = casts.relay.request_of(cast_id, index)?;
             (cast.group.source, root, CastBody::decode(&cast.body).ok()?.slot, rank)
         };
         let node = self.node()?;
@@ -222,9 +222,9 @@ impl Gateway {
 
     /// Handles the answer of a process of this host whose parts are inline; `bytes` are the encoded parts.
     pub(crate) fn cast_answer(&self, proc: ProcUid, slot: CallId, status: Status, bytes: Vec<u8>) {
-        let (token, index) = tree_place(slot);
-        let Some(job) = self.job_of_cast(proc, token) else { return };
-        self.relay(&job, |c, now| c.relay.on_reply(now, token, index, status, bytes.into()));
+        let (cast_id, index) = decode_cast_call_id(slot);
+        let Some(job) = self.job_of_cast(proc, cast_id) else { return };
+        self.relay(&job, |c, now| c.relay.on_reply(now, cast_id, index, status, bytes.into()));
         self.act(&job, false);
     }
 
@@ -388,7 +388,7 @@ impl Gateway {
         let member = |proc| if proc == job.own_id { node.uid } else { proc };
         lock(&job.casts).members.extend(d.targets.iter().map(|t| member(t.proc)));
         for target in &d.targets {
-            let slot = if d.mode.reduces() { tree_slot(d.token, target.index) } else { CallId::NONE };
+            let slot = if d.mode.reduces() { cast_call_id(d.cast_id, target.index) } else { CallId::NONE };
             let mut start = Vec::with_capacity(64 + body.method.len() + body.extent.len());
             let at = begin(&mut start, MESSAGE);
             let CastBody { sender, flags, trace, method, extent, .. } = body;
@@ -399,7 +399,7 @@ impl Gateway {
             self.deliver_frame(job, &head, &[&start, parts]);
         }
         if !d.mode.reduces() {
-            self.relay(job, |c, now| d.targets.iter().flat_map(|t| c.relay.on_taken(now, d.token, t.index)).collect());
+            self.relay(job, |c, now| d.targets.iter().flat_map(|t| c.relay.on_taken(now, d.cast_id, t.index)).collect());
             self.act(job, true);
         }
     }

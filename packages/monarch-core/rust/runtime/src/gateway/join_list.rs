@@ -21,9 +21,9 @@ use wire::{CallId, ProcUid, Status};
 
 use super::dial::{Attempts, ENDED, Ticket, random};
 use super::{Gateway, Host, Job, RELEASE, Wanted, lock_state};
-use crate::cast::join::{DIRECT, FAN_OUT, Join, JoinEffect, ROOT};
+use crate::cast::join::{FAN_OUT, Join, JoinEffect, MAX_DIRECT, ROOT_FAN_OUT};
 
-/// For tests: an environment variable with one number for `ROOT`, `FAN_OUT` and `DIRECT` of `cast::join`.
+/// For tests: an environment variable with one number for `ROOT_FAN_OUT`, `FAN_OUT` and `MAX_DIRECT` of `cast::join`.
 const FAN_OUT_VARIABLE: &str = "MONARCH_ATTACH_FAN_OUT";
 /// The delay between the first join and the message that introduces new hosts to all hosts: one message covers all joins of that time.
 const INTRODUCTION_DELAY: Duration = Duration::from_millis(250);
@@ -56,11 +56,11 @@ pub(super) struct WorkerList {
     open: HashSet<u32>,
 }
 
-/// The number of workers that the client joins (`ROOT`), that each agent joins (`FAN_OUT`), and the size up to which no tree is used
-/// (`DIRECT`).
+/// The number of workers that the client joins (`ROOT_FAN_OUT`), that each agent joins (`FAN_OUT`), and the size up to which no tree is
+/// used (`MAX_DIRECT`).
 fn fan_outs() -> (usize, usize, usize) {
     let given = std::env::var(FAN_OUT_VARIABLE).ok().and_then(|n| n.parse().ok());
-    given.map_or((ROOT, FAN_OUT, DIRECT), |n: usize| (n.max(1), n.max(1), n.max(1)))
+    given.map_or((ROOT_FAN_OUT, FAN_OUT, MAX_DIRECT), |n: usize| (n.max(1), n.max(1), n.max(1)))
 }
 
 impl Gateway {

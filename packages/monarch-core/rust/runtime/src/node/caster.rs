@@ -24,27 +24,27 @@ use crate::node::peer::{Head, Peer, View};
 use crate::node::pending_call::{Mode, Outcome};
 
 /// A flag of the call id: the answer goes to the agent of this host, as part of a cast.
-pub const BY_TREE: u64 = 1 << 63;
-/// With this flag, the call id contains the token of the agent's cast and the index of the target.
+pub const CAST_ANSWER: u64 = 1 << 63;
+/// With this flag, the call id contains the cast id of the agent's cast and the index of the target.
 const INDEX_SHIFT: u32 = 40;
-/// The bits of the call id that contain the token.
-const TOKEN: u64 = (1 << INDEX_SHIFT) - 1;
+/// The bits of the call id that contain the cast id.
+const CAST_ID_BITS: u64 = (1 << INDEX_SHIFT) - 1;
 
 /// Larger payloads are sent directly to each target: a relay holds a cast until all targets have answered.
-pub const MOST: u64 = 1 << 20;
+pub const MAX_PAYLOAD: u64 = 1 << 20;
 /// The smallest number of remote targets for a cast: a message to one target is sent directly.
-const FEWEST: usize = 2;
+const MIN_TARGETS: usize = 2;
 /// How long the caller waits for the end of a target that no relay could reach; then the target counts as lost.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// The call id of a target's answer to a cast of the agent.
-pub fn tree_slot(token: u64, index: u32) -> CallId {
-    CallId(BY_TREE | u64::from(index) << INDEX_SHIFT | token & TOKEN)
+pub fn cast_call_id(cast_id: u64, index: u32) -> CallId {
+    CallId(CAST_ANSWER | u64::from(index) << INDEX_SHIFT | cast_id & CAST_ID_BITS)
 }
 
-/// The token and the index that the call id of `tree_slot` contains.
-pub(crate) fn tree_place(slot: CallId) -> (u64, u32) {
-    (slot.0 & TOKEN, ((slot.0 & !BY_TREE) >> INDEX_SHIFT) as u32)
+/// The cast id and the index that the call id of `cast_call_id` contains.
+pub(crate) fn decode_cast_call_id(slot: CallId) -> (u64, u32) {
+    (slot.0 & CAST_ID_BITS, ((slot.0 & !CAST_ANSWER) >> INDEX_SHIFT) as u32)
 }
 
 /// The casts of one process. The node owns it.
@@ -103,7 +103,7 @@ pub struct Group {
     mailbox: MailboxId,
     targets: Arc<[Target]>,
     /// The ranks of the other targets, to which messages are sent directly.
-    pub near: Vec<usize>,
+    pub direct_ranks: Vec<usize>,
 }
 
 impl Drop for Group {
@@ -124,10 +124,10 @@ impl Node {
         let mailbox = targets.first()?.1;
         let mut hosts: Vec<(ProcUid, Vec<(ProcUid, u32)>)> = Vec::new();
         let mut places: HashMap<ProcUid, usize> = HashMap::new();
-        let (mut near, mut root) = (Vec::new(), None);
+        let (mut direct_ranks, mut root) = (Vec::new(), None);
         for (rank, (proc, _)) in targets.iter().enumerate() {
             let Some(place) = self.routes.place(*proc) else {
-                near.push(rank);
+                direct_ranks.push(rank);
                 continue;
             };
             let at = *places.entry(place.host).or_insert(hosts.len());
@@ -138,10 +138,10 @@ impl Node {
             root = Some(place.here);
         }
         // A worker has another uid in each job, so it makes its own calls directly. So does a service, in the jobs that it serves.
-        let root = root.filter(|root| targets.len() - near.len() >= FEWEST && *root == self.agent_uid)?;
+        let root = root.filter(|root| targets.len() - direct_ranks.len() >= MIN_TARGETS && *root == self.agent_uid)?;
         let targets = hosts.iter().flat_map(|(_, procs)| procs).map(|(proc, rank)| Target { proc: *proc, rank: *rank }).collect();
         let id = lock(&self.caster.state).source.group(GroupSlice::whole(mailbox, root, hosts));
-        Some(Group { node: Arc::downgrade(&self.arc()), id, mailbox, targets, near })
+        Some(Group { node: Arc::downgrade(&self.arc()), id, mailbox, targets, direct_ranks })
     }
 
     /// Casts one message to the remote targets of the group (`peers` by rank); false if the caller has to send it to each target.
@@ -154,7 +154,7 @@ impl Node {
         };
         let remote = || group.targets.iter().map(|t| &peers[t.rank as usize]);
         // Without credit for every target the caller sends the messages one by one, and each of them waits for credit.
-        if payload.len() > MOST || !remote().all(|p| p.has_credit(group.mailbox)) {
+        if payload.len() > MAX_PAYLOAD || !remote().all(|p| p.has_credit(group.mailbox)) {
             return false;
         }
         remote().for_each(|p| p.spend(group.mailbox, payload.len() + OVERHEAD));
@@ -226,14 +226,14 @@ impl Node {
     }
 
     /// Takes the answer of a proc of this host to a cast.
-    pub(crate) fn on_tree_reply(&self, link: &Arc<Link>, reply: Reply) {
+    pub(crate) fn on_cast_reply(&self, link: &Arc<Link>, reply: Reply) {
         if let Some(gateway) = self.gateway() {
             gateway.cast_reply(link.peer, reply, link);
         }
     }
 
     /// Sends this process's own answer to a cast, if this process is an agent; false if it is not.
-    pub(crate) fn answer_tree(&self, slot: CallId, status: Status, parts: &Payload<'_>) -> bool {
+    pub(crate) fn answer_cast(&self, slot: CallId, status: Status, parts: &Payload<'_>) -> bool {
         let Some(gateway) = self.gateway() else { return false };
         gateway.cast_answer(self.uid, slot, status, parts.encode());
         true

@@ -8,7 +8,7 @@ use wire::{Control, Frame, Route, Status};
 
 use crate::agent::console::{LINES, UNSHOWN};
 use crate::node::Node;
-use crate::node::caster::BY_TREE;
+use crate::node::caster::CAST_ANSWER;
 use crate::node::external_process::CLIENT_ENDED;
 use crate::node::routes::Place;
 use crate::node::system::SystemEvent;
@@ -18,7 +18,7 @@ impl Node {
     pub(crate) fn on_frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut Descriptors) {
         match frame {
             Frame::Message(m) => self.on_message(link, m),
-            Frame::Reply(r) if r.slot.0 & BY_TREE != 0 => self.on_tree_reply(link, r),
+            Frame::Reply(r) if r.slot.0 & CAST_ANSWER != 0 => self.on_cast_reply(link, r),
             Frame::Reply(r) => self.on_reply(link, r),
             Frame::Credit { mailbox, bytes } => {
                 if let Some(p) = self.known_peer(link.peer) {

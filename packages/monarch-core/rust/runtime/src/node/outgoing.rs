@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wire::{CallId, ProcUid, Status};
 
 use crate::node::Node;
-use crate::node::caster::BY_TREE;
+use crate::node::caster::CAST_ANSWER;
 use crate::node::mailbox::{CHOSEN, Incoming};
 use crate::node::payload::{OutPart, Payload, keep};
 use crate::node::peer::{Head, Peer, Sent, View};
@@ -77,8 +77,8 @@ impl Node {
         if slot.is_none() {
             return;
         }
-        let to = if slot.0 & BY_TREE == 0 { to } else { self.agent_uid };
-        if slot.0 & BY_TREE != 0 && self.answer_tree(slot, status, parts) {
+        let to = if slot.0 & CAST_ANSWER == 0 { to } else { self.agent_uid };
+        if slot.0 & CAST_ANSWER != 0 && self.answer_cast(slot, status, parts) {
             return;
         }
         if to == self.uid {

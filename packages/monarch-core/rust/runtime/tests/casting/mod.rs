@@ -40,7 +40,7 @@ pub struct Host {
 struct Pending {
     host: usize,
     proc: ProcUid,
-    token: u64,
+    cast_id: u64,
     index: u32,
     reduces: bool,
     id: u32,
@@ -275,7 +275,7 @@ impl World {
                     for t in d.targets.iter().filter(|t| !self.dead_procs.contains(&t.proc)) {
                         self.got.entry((t.proc, source)).or_default().push(id);
                         let reduces = d.mode.reduces();
-                        self.pending.push(Pending { host: at, proc: t.proc, token: d.token, index: t.index, reduces, id });
+                        self.pending.push(Pending { host: at, proc: t.proc, cast_id: d.cast_id, index: t.index, reduces, id });
                     }
                 }
             }
@@ -360,9 +360,9 @@ impl World {
         let relay = &mut self.hosts[p.host].relay;
         let out = if p.reduces {
             let (status, bytes) = answer(p.id, p.index);
-            relay.on_reply(self.now, p.token, p.index, status, bytes.into())
+            relay.on_reply(self.now, p.cast_id, p.index, status, bytes.into())
         } else {
-            relay.on_taken(self.now, p.token, p.index)
+            relay.on_taken(self.now, p.cast_id, p.index)
         };
         self.effects(p.host, out);
         true

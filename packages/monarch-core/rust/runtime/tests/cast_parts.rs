@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use runtime::cast::fan_out::{divide, head};
-use runtime::cast::{CastCall, Effect, InOrder, Lanes, OutOrder, Relay, Source};
+use runtime::cast::{CastCall, Effect, InOrder, MailboxOrder, OutOrder, Relay, Source};
 use wire::cast::{Answer, CastBody, CastFrame, CastMode, Reduced};
 use wire::runs::{AHEAD, GONE};
 use wire::{CallId, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status};
@@ -108,20 +108,20 @@ fn the_head_is_the_first_that_lives() {
 
 #[test]
 fn what_is_not_complete_holds_up_its_lane_only() {
-    let mut lanes: Lanes<u8, &str> = Lanes::default();
-    assert_eq!(lanes.push(1, "large", &[10, 11]), None);
-    assert_eq!(lanes.push(1, "behind it", &[]), None);
-    assert_eq!(lanes.push(2, "elsewhere", &[]), Some("elsewhere"));
-    assert_eq!(lanes.push(2, "the same", &[11]), None);
+    let mut order: MailboxOrder<u8, &str> = MailboxOrder::default();
+    assert_eq!(order.push(1, "large", &[10, 11]), None);
+    assert_eq!(order.push(1, "behind it", &[]), None);
+    assert_eq!(order.push(2, "elsewhere", &[]), Some("elsewhere"));
+    assert_eq!(order.push(2, "the same", &[11]), None);
     let mut gone = vec![];
-    lanes.complete(11, |f| gone.push(f));
+    order.complete(11, |f| gone.push(f));
     assert_eq!(gone, ["the same"]);
-    lanes.complete(10, |f| gone.push(f));
+    order.complete(10, |f| gone.push(f));
     assert_eq!(gone, ["the same", "large", "behind it"]);
-    assert_eq!(lanes.push(3, "complete already", &[10, 11]), Some("complete already"));
-    lanes.push(4, "of somebody who is gone", &[12]);
-    lanes.drop_lanes(|lane| *lane == 4);
-    assert_eq!(lanes.waiting(), 0);
+    assert_eq!(order.push(3, "complete already", &[10, 11]), Some("complete already"));
+    order.push(4, "of somebody who is gone", &[12]);
+    order.drop_queues(|key| *key == 4);
+    assert_eq!(order.waiting(), 0);
 }
 
 fn answer(index: u32, status: Status) -> Answer {
@@ -222,8 +222,8 @@ fn an_error_goes_up_at_once_and_others_wait() {
     let now = Duration::ZERO;
     let frame = only_send(root.on_source(now, cast(&mut source, group, CastMode::FirstError)));
     let out = relay.on_frame(now, ProcUid(1), frame);
-    let token = out.iter().find_map(|e| if let Effect::Deliver(d) = e { Some(d.token) } else { None }).unwrap();
-    let up = only_send(relay.on_reply(now, token, 0, Status::Error, Arc::new([1])));
+    let cast_id = out.iter().find_map(|e| if let Effect::Deliver(d) = e { Some(d.cast_id) } else { None }).unwrap();
+    let up = only_send(relay.on_reply(now, cast_id, 0, Status::Error, Arc::new([1])));
     assert!(matches!(&up, CastFrame::Answer(a) if a.index == 0 && a.status == Status::Error), "{up:?}");
     let back = root.on_frame(now, ProcUid(2), up);
     assert!(matches!(&back[..], [Effect::Return { frame: CastFrame::Answer(_), .. }]), "{back:?}");

@@ -2,7 +2,7 @@
 //! same mailbox.
 //!
 //! Frames enter in the order of their source, and leave in this order in each mailbox queue, which is identified by a source with a
-//! receiving proc and mailbox. (In code: `lane`.)
+//! receiving proc and mailbox.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -15,43 +15,43 @@ struct Waiting<T> {
 }
 
 /// All mailbox queues. `L` identifies a queue; an attachment is identified by its sender and a number.
-pub struct Lanes<L, T> {
-    lanes: HashMap<L, VecDeque<Waiting<T>>>,
+pub struct MailboxOrder<L, T> {
+    queues: HashMap<L, VecDeque<Waiting<T>>>,
     /// The queues that wait for each missing attachment.
     wanted: HashMap<u64, Vec<L>>,
     /// Attachments that are complete and that later frames may name.
     complete: HashSet<u64>,
 }
 
-impl<L, T> Default for Lanes<L, T> {
+impl<L, T> Default for MailboxOrder<L, T> {
     fn default() -> Self {
-        Lanes { lanes: HashMap::new(), wanted: HashMap::new(), complete: HashSet::new() }
+        MailboxOrder { queues: HashMap::new(), wanted: HashMap::new(), complete: HashSet::new() }
     }
 }
 
-impl<L: Hash + Eq + Clone, T> Lanes<L, T> {
+impl<L: Hash + Eq + Clone, T> MailboxOrder<L, T> {
     /// Returns the frame if it can be delivered at once. Its attachments stay in `complete` until `forget`: several queues may need the
     /// attachments of a cast.
-    pub fn push(&mut self, lane: L, frame: T, attachments: &[u64]) -> Option<T> {
+    pub fn push(&mut self, key: L, frame: T, attachments: &[u64]) -> Option<T> {
         let missing: Vec<u64> = attachments.iter().filter(|a| !self.complete.contains(a)).copied().collect();
-        if missing.is_empty() && !self.lanes.contains_key(&lane) {
+        if missing.is_empty() && !self.queues.contains_key(&key) {
             return Some(frame);
         }
         for a in &missing {
-            let lanes = self.wanted.entry(*a).or_default();
-            if !lanes.contains(&lane) {
-                lanes.push(lane.clone());
+            let queues = self.wanted.entry(*a).or_default();
+            if !queues.contains(&key) {
+                queues.push(key.clone());
             }
         }
-        self.lanes.entry(lane).or_default().push_back(Waiting { frame, missing });
+        self.queues.entry(key).or_default().push_back(Waiting { frame, missing });
         None
     }
 
     /// Notes that an attachment is complete; `go` receives the frames that now have all attachments and no earlier frame before them.
     pub fn complete(&mut self, attachment: u64, mut go: impl FnMut(T)) {
         self.complete.insert(attachment);
-        for lane in self.wanted.remove(&attachment).unwrap_or_default() {
-            let Some(queue) = self.lanes.get_mut(&lane) else { continue };
+        for key in self.wanted.remove(&attachment).unwrap_or_default() {
+            let Some(queue) = self.queues.get_mut(&key) else { continue };
             queue.iter_mut().for_each(|w| w.missing.retain(|a| *a != attachment));
             while queue.front().is_some_and(|w| w.missing.is_empty()) {
                 if let Some(w) = queue.pop_front() {
@@ -59,7 +59,7 @@ impl<L: Hash + Eq + Clone, T> Lanes<L, T> {
                 }
             }
             if queue.is_empty() {
-                self.lanes.remove(&lane);
+                self.queues.remove(&key);
             }
         }
     }
@@ -70,16 +70,16 @@ impl<L: Hash + Eq + Clone, T> Lanes<L, T> {
     }
 
     /// Removes the queues whose source or receiver has ended.
-    pub fn drop_lanes(&mut self, mut gone: impl FnMut(&L) -> bool) {
-        self.lanes.retain(|lane, _| !gone(lane));
-        self.wanted.retain(|_, lanes| {
-            lanes.retain(|lane| !gone(lane));
-            !lanes.is_empty()
+    pub fn drop_queues(&mut self, mut gone: impl FnMut(&L) -> bool) {
+        self.queues.retain(|key, _| !gone(key));
+        self.wanted.retain(|_, queues| {
+            queues.retain(|key| !gone(key));
+            !queues.is_empty()
         });
     }
 
     /// The number of frames that wait.
     pub fn waiting(&self) -> usize {
-        self.lanes.values().map(VecDeque::len).sum()
+        self.queues.values().map(VecDeque::len).sum()
     }
 }
