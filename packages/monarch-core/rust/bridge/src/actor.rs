@@ -95,7 +95,7 @@ impl ActorMailbox {
 
     /// The next delivery: a `Call`, the `bytes` of an event, or `None`. The thread leaves the trace of the previous message.
     fn pop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        gil::leave_in_child(py, None);
+        gil::exit_forked_child(py, None);
         trace::begin(py, None)?;
         if self.node.system.failures_in_flight() > 0 {
             gil::blocking(py, || self.node.system.settle());
@@ -149,7 +149,7 @@ impl ActorMailbox {
         let mut methods: HashMap<Box<[u8]>, Option<Py<PyAny>>> = HashMap::new();
         let mut sliced = false;
         loop {
-            gil::leave_in_child(py, None);
+            gil::exit_forked_child(py, None);
             if self.node.system.failures_in_flight() > 0 {
                 gil::blocking(py, || self.node.system.settle());
             }
@@ -227,7 +227,7 @@ impl ActorMailbox {
             };
             let value = call();
             // This check comes first: code that allocates or frees may need a lock that a thread of the parent held at the fork.
-            gil::leave_in_child(py, value.as_ref().err());
+            gil::exit_forked_child(py, value.as_ref().err());
             let value = value.map_err(|e| ("call", e))?;
             drop(message);
             if m.slot.is_none() {

@@ -129,7 +129,7 @@ impl Call {
 
     /// Sends the result. If pickling the result raises an exception, nothing is sent.
     fn reply(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        gil::leave_in_child(value.py(), None);
+        gil::exit_forked_child(value.py(), None);
         if self.slot.is_none() {
             return Ok(());
         }
@@ -138,7 +138,7 @@ impl Call {
 
     /// Sends an error: status 1 for a packed exception, 2 for a failure.
     fn reply_error(&self, py: Python<'_>, status: u8, body: &[u8]) {
-        gil::leave_in_child(py, None);
+        gil::exit_forked_child(py, None);
         let status = if status == Status::Failed as u8 { Status::Failed } else { Status::Error };
         self.failed.store(true, Ordering::Relaxed);
         self.node.reply_bytes(self.to, self.slot, answer_rank(self.rank), status, body);
@@ -146,7 +146,7 @@ impl Call {
 
     /// Returns the credit of the message to its sender.
     fn handled(&self, py: Python<'_>) {
-        gil::leave_in_child(py, None);
+        gil::exit_forked_child(py, None);
         self.node.handled(&self.mailbox, self.to, self.cost);
         if self.began > 0 {
             let (rank, failed) = (u64::from(self.rank & !CHOSEN), u64::from(self.failed.load(Ordering::Relaxed)));

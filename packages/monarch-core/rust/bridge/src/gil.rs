@@ -19,7 +19,7 @@ use crate::signal::{self, SignalPipe};
 /// The interpreter is ending: threads other than the main one must not take the GIL.
 static EXITING: AtomicBool = AtomicBool::new(false);
 /// The main thread runs its exit handlers: user threads receive no more notifications.
-static LEAVING: AtomicBool = AtomicBool::new(false);
+static IN_EXIT_HANDLERS: AtomicBool = AtomicBool::new(false);
 /// The process that this one was forked from while that process had a runtime; 0 if there is none.
 static FORKED_FROM: AtomicU32 = AtomicU32::new(0);
 
@@ -31,7 +31,7 @@ pub struct Sender {
 
 /// The sender between calls. A thread's variables are dropped after its last Python code, when no component waits for the thread. They own
 /// no mailbox, because a mailbox's messages and descriptors belong to the runtime.
-struct Named {
+struct ThreadSender {
     id: u64,
     mailbox: Weak<Mailbox>,
     on_loop: bool,
@@ -44,9 +44,9 @@ thread_local! {
     /// another eventfd.
     static WAITER: StdCell<Option<(Weak<Poller>, Arc<Waiter>)>> = const { StdCell::new(None) };
     /// The actor that this thread belongs to.
-    static SENDER: StdCell<Option<Named>> = const { StdCell::new(None) };
+    static SENDER: StdCell<Option<ThreadSender>> = const { StdCell::new(None) };
     /// This thread continues its work while the process exits.
-    static STAYS: StdCell<bool> = const { StdCell::new(false) };
+    static IS_RUNTIME_THREAD: StdCell<bool> = const { StdCell::new(false) };
     /// The clean-up handler of this thread.
     static SHIELD: StdCell<Option<Box<shield::Buffer>>> = const { StdCell::new(None) };
 }
@@ -130,14 +130,14 @@ pub fn sender_id() -> u64 {
 #[pyfunction]
 pub fn set_runtime_thread() {
     shield_thread();
-    STAYS.set(true);
+    IS_RUNTIME_THREAD.set(true);
 }
 
 /// Sets the actor that this thread belongs to.
 #[pyfunction]
 pub fn set_thread_sender(mailbox: &crate::actor::ActorMailbox, on_loop: bool) {
     set_runtime_thread();
-    SENDER.set(Some(Named { id: mailbox.inner.id.0, mailbox: Arc::downgrade(&mailbox.inner), on_loop }));
+    SENDER.set(Some(ThreadSender { id: mailbox.inner.id.0, mailbox: Arc::downgrade(&mailbox.inner), on_loop }));
 }
 
 /// The waiter of this thread for blocking calls.
@@ -162,7 +162,7 @@ fn is_main_thread() -> bool {
 /// again: the interpreter would end it in the middle of Rust frames. The thread has no work left and ends with the process. A user thread
 /// is blocked from the first exit handler on: no result matters to it any more. The caller must not hold the GIL.
 pub fn park_if_exiting() {
-    if must_stay() {
+    if must_block() {
         loop {
             std::thread::park();
         }
@@ -170,14 +170,14 @@ pub fn park_if_exiting() {
 }
 
 /// True if this thread must be blocked.
-fn must_stay() -> bool {
-    (EXITING.load(Ordering::Acquire) || LEAVING.load(Ordering::Acquire) && !STAYS.get()) && !IS_MAIN.with(|m| *m)
+fn must_block() -> bool {
+    (EXITING.load(Ordering::Acquire) || IN_EXIT_HANDLERS.load(Ordering::Acquire) && !IS_RUNTIME_THREAD.get()) && !IS_MAIN.with(|m| *m)
 }
 
 /// Blocks this thread as `park_if_exiting` does. The caller holds the GIL, which is released.
 #[pyfunction]
-pub fn stay_if_leaving(py: Python<'_>) {
-    if must_stay() {
+pub fn block_if_exiting(py: Python<'_>) {
+    if must_block() {
         py.detach(park_if_exiting);
     }
 }
@@ -185,7 +185,7 @@ pub fn stay_if_leaving(py: Python<'_>) {
 /// Marks the process as leaving: user threads that call into the runtime are blocked from now on.
 #[pyfunction]
 pub fn begin_leaving() {
-    LEAVING.store(true, Ordering::Release);
+    IN_EXIT_HANDLERS.store(true, Ordering::Release);
 }
 
 /// Runs `f` without the GIL.
@@ -220,7 +220,7 @@ pub fn wait_as(
     let wait = |done: &mut dyn FnMut() -> bool| {
         if lead { poller.wait(waiter, deadline, done) } else { poller.follow(waiter, deadline, done) }
     };
-    wait_until(py, poller, waiter, wait, ready)?.ok_or_else(stuck)
+    wait_until(py, poller, waiter, wait, ready)?.ok_or_else(deadlock_error)
 }
 
 /// Waits as `wait` does, for an answer: the thread checks for itself from time to time, and a lost notification is recorded.
@@ -238,11 +238,11 @@ pub fn wait_for_answer(
         }
         end => end,
     };
-    wait_until(py, poller, waiter, wait, ready)?.ok_or_else(stuck)
+    wait_until(py, poller, waiter, wait, ready)?.ok_or_else(deadlock_error)
 }
 
 /// The error of a wait that can never end.
-fn stuck() -> PyErr {
+fn deadlock_error() -> PyErr {
     PyRuntimeError::new_err("this would wait for ever: every thread of the universe waits, no message is in flight and no time-out is due")
 }
 
@@ -360,7 +360,7 @@ pub fn is_forked() -> bool {
 }
 
 /// Ends a forked child whose user code has returned to a loop of the runtime, or has raised an exception into it.
-pub fn leave_in_child(py: Python<'_>, raised: Option<&PyErr>) {
+pub fn exit_forked_child(py: Python<'_>, raised: Option<&PyErr>) {
     if is_forked() {
         if let Some(leave) = LEAVE.get(py) {
             let _ = leave.call1(py, (raised.map(|e| e.value(py)),));
@@ -373,8 +373,8 @@ pub fn leave_in_child(py: Python<'_>, raised: Option<&PyErr>) {
 /// The check at the beginning of every call from a user thread.
 pub fn check_not_forked() -> PyResult<()> {
     shield_thread();
-    if must_stay() {
-        Python::attach(stay_if_leaving);
+    if must_block() {
+        Python::attach(block_if_exiting);
     }
     match FORKED_FROM.load(Ordering::Acquire) {
         0 => Ok(()),

@@ -10,7 +10,7 @@ mod files;
 mod gil;
 mod hosts;
 mod importable;
-mod look_in;
+mod inspection;
 mod loop_wait;
 mod open_code;
 mod pending_call;
@@ -39,13 +39,13 @@ mod _native {
     use crate::caller::{Caller, Targets};
     #[pymodule_export]
     use crate::gil::{
-        after_fork_in_child, begin_exit, begin_leaving, hold_gil, set_exit_code, set_parent_death_signal, set_runtime_thread,
-        set_thread_sender, stay_if_leaving,
+        after_fork_in_child, begin_exit, begin_leaving, block_if_exiting, hold_gil, set_exit_code, set_parent_death_signal,
+        set_runtime_thread, set_thread_sender,
     };
     #[pymodule_export]
     use crate::hosts::Hosts;
     #[pymodule_export]
-    use crate::look_in::{agent_pid, agents, control_directory, look_in};
+    use crate::inspection::{agent_pid, agents, control_directory, inspect_agent};
     #[pymodule_export]
     use crate::loop_wait::LoopSleep;
     #[pymodule_export]

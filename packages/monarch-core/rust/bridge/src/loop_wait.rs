@@ -36,7 +36,7 @@ struct LoopReady {
     ready: AtomicBool,
     sleeps: AtomicU64,
     /// The loop is woken because a wake-up was lost.
-    anyway: AtomicBool,
+    forced: AtomicBool,
     fd: AtomicI32,
 }
 
@@ -62,7 +62,7 @@ impl Sleeper for LoopReady {
     }
 
     fn wake(&self) {
-        self.anyway.store(true, Ordering::Release);
+        self.forced.store(true, Ordering::Release);
         self.ready(0);
     }
 }
@@ -86,7 +86,7 @@ impl LoopSleep {
             waiter: node.poller.waiter(),
             ready: AtomicBool::new(false),
             sleeps: AtomicU64::new(0),
-            anyway: AtomicBool::new(false),
+            forced: AtomicBool::new(false),
             fd: AtomicI32::new(fd),
         });
         node.poller.add_once(token, fd, state.clone()).map_err(failed)?;
@@ -103,10 +103,10 @@ impl LoopSleep {
         self.state.sleeps.store(self.state.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
         if self.node.poller.arm(self.token, self.state.fd.load(Ordering::Acquire)).is_err() {
-            self.enter_again()?;
+            self.re_add()?;
         }
         gil::wait(py, &self.node.poller, &self.state.waiter, deadline, || self.state.ready.load(Ordering::Acquire))?;
-        Ok(self.state.anyway.load(Ordering::Acquire) && self.state.anyway.swap(false, Ordering::AcqRel))
+        Ok(self.state.forced.load(Ordering::Acquire) && self.state.forced.swap(false, Ordering::AcqRel))
     }
 
     fn close(&self) {
@@ -120,7 +120,7 @@ impl LoopSleep {
 impl LoopSleep {
     /// Adds the loop's epoll set to the poller again. Without it no event would wake the loop.
     #[cold]
-    fn enter_again(&self) -> PyResult<()> {
+    fn re_add(&self) -> PyResult<()> {
         let fd = self.state.fd.load(Ordering::Acquire);
         self.node.poller.remove(self.token, fd);
         let entered = self.node.poller.add_once(self.token, fd, self.state.clone());

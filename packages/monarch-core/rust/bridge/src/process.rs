@@ -240,7 +240,7 @@ impl Process {
     /// The next event for the housekeeping thread; `None` after `timeout` seconds.
     #[pyo3(signature = (timeout=None))]
     fn next_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
-        gil::leave_in_child(py, None);
+        gil::exit_forked_child(py, None);
         self.node.system.set_waiter(self.waiter.clone());
         HOUSEKEEPING.set(true);
         let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
@@ -432,7 +432,7 @@ impl Process {
     }
 
     /// Sends a request to this process's own housekeeping thread after `delay` seconds.
-    fn remind(&self, delay: f64, kind: u16, body: Vec<u8>) {
+    fn request_later(&self, delay: f64, kind: u16, body: Vec<u8>) {
         let node = Arc::downgrade(&self.node);
         let send = move || {
             if let Some(n) = node.upgrade() {
@@ -529,7 +529,7 @@ impl Process {
     }
 
     /// Sets the name of this process in inspections. Stacks without the GIL are written to the descriptor `fd` when `signal` is sent.
-    fn show(&self, name: String, fd: i32, signal: i32) {
+    fn set_inspection(&self, name: String, fd: i32, signal: i32) {
         self.node.inspections.set_name(name);
         self.node.inspections.set_stack_handler((fd >= 0).then_some((fd, signal)));
     }

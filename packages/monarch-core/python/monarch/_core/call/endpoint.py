@@ -80,9 +80,9 @@ class Endpoint(Generic[P, R]):
         from monarch._core.errors.errors import SpawnError, SupervisionError
 
         if failure.reason.kind == "stopped":
-            from monarch._core._native import stay_if_leaving
+            from monarch._core._native import block_if_exiting
 
-            stay_if_leaving()
+            block_if_exiting()
         info = self._mesh._info
         if failure.reason.kind in ("host_lost", "signal"):
             from monarch._core.call.lost_host import why_lost

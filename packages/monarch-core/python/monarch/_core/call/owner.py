@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch._core._native import stay_if_leaving
+from monarch._core._native import block_if_exiting
 from monarch._core.call.context import current_local_actor
 from monarch._core.process.current import current_process, has_exited
 
@@ -22,6 +22,6 @@ def spawning_owner() -> Owner:
     owner = current_owner()
     exited = has_exited() if owner.process.universe is None else owner.process.closed
     if owner.actor is None and exited:
-        stay_if_leaving()
+        block_if_exiting()
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
     return owner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from monarch._core._native import look_in
+from monarch._core._native import inspect_agent
 from monarch._core.extension.arguments import check_seconds
 from monarch._core.observe.inspection import STACKS, STATE
 from monarch._core.process.current import current_process
@@ -31,5 +31,5 @@ def host_stacks(timeout: float = 6.0) -> dict[str, Any]:
 
 def _look(what: int, timeout: float) -> dict[str, Any]:
     check_seconds("timeout", timeout, positive=True)
-    found: dict[str, Any] = json.loads(look_in(current_process().agent_uid, new_uid(), what, timeout))
+    found: dict[str, Any] = json.loads(inspect_agent(current_process().agent_uid, new_uid(), what, timeout))
     return found

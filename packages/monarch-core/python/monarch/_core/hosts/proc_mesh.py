@@ -78,12 +78,12 @@ class ProcMesh(MeshTrait):
         return self._spawn(name, Class, args, kwargs)  # pyright: ignore
 
     def _spawn(self, name: str, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorMesh:
-        from monarch._core._native import stay_if_leaving
+        from monarch._core._native import block_if_exiting
         from monarch._core.pickle.actor_class import dumps_class
 
         if self._info.stopped is not None:
             # If the end of the client has stopped the mesh, a thread of the user stays blocked: no code is left to handle an error.
-            stay_if_leaving()
+            block_if_exiting()
             raise RuntimeError("`ProcMesh` has already been stopped")
         name = checked_name(str(name))
         check_names(actor_class(cls), cls)

@@ -29,7 +29,7 @@ def watch(process: LocalProcess, info: MeshInfo, slot: int, bootstrap: Callable[
     if bootstrap is not None:
         work = f"{work}, or run the bootstrap {getattr(bootstrap, '__qualname__', None) or type(bootstrap).__qualname__}()"
     process.starting[slot] = info, work
-    process.native.remind(AFTER, MISSING, slot.to_bytes(8, "little"))
+    process.native.request_later(AFTER, MISSING, slot.to_bytes(8, "little"))
 
 
 def look(process: LocalProcess, body: bytes) -> None:

@@ -61,11 +61,11 @@ def look(what: int, timeout: float = _TIMEOUT) -> list[Look]:
 
 def _look_at(agent: int, what: int, timeout: float) -> Look | None:
     """Queries one agent. None for an agent of another user, which refuses this process."""
-    from monarch._core._native import agent_pid, look_in
+    from monarch._core._native import agent_pid, inspect_agent
     from monarch._core.process.identity import new_uid
 
     try:
-        answer = json.loads(look_in(agent, new_uid(), what, timeout))
+        answer = json.loads(inspect_agent(agent, new_uid(), what, timeout))
     except OSError as e:
         if "another user" in str(e):
             return None

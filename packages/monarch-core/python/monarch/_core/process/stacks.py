@@ -29,12 +29,12 @@ def install(process: LocalProcess) -> None:
     if _file is None:
         _file = os.memfd_create("stacks", os.MFD_CLOEXEC)
     faulthandler.register(_SIGNAL, file=_file, all_threads=True, chain=False)
-    process.native.show(process.name, _file, _SIGNAL)
+    process.native.set_inspection(process.name, _file, _SIGNAL)
 
 
 def uninstall(process: LocalProcess) -> None:
     """Removes the handler before the interpreter does."""
-    process.native.show(process.name, -1, 0)
+    process.native.set_inspection(process.name, -1, 0)
 
 
 def take(process: LocalProcess) -> bytes:

@@ -7,7 +7,7 @@ import os
 import sys
 
 from monarch._core._native import Process as NativeProcess
-from monarch._core._native import stay_if_leaving, thread_limit
+from monarch._core._native import block_if_exiting, thread_limit
 from monarch._core.config import config
 from monarch._core.process.current import has_exited
 from monarch._core.process.environment import host_name
@@ -24,7 +24,7 @@ def start_client(uid: int = 0) -> LocalProcess:
     import threading as threading
 
     if has_exited():
-        stay_if_leaving()
+        block_if_exiting()
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
     _open_standard_descriptors()
     tail = config.value("tail_log_lines")

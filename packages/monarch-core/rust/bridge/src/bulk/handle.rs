@@ -19,12 +19,12 @@ pub struct Handle {
     pub node: Arc<Node>,
     pub remote: Arc<Remote>,
     /// The handle was made here and is the only one: the buffer ends with it.
-    only: AtomicBool,
+    is_only_handle: AtomicBool,
 }
 
 impl Handle {
-    pub fn new(node: Arc<Node>, remote: Arc<Remote>, only: bool) -> Handle {
-        Handle { node, remote, only: AtomicBool::new(only) }
+    pub fn new(node: Arc<Node>, remote: Arc<Remote>, is_only_handle: bool) -> Handle {
+        Handle { node, remote, is_only_handle: AtomicBool::new(is_only_handle) }
     }
 
     fn with_place<T: Send>(&self, py: Python<'_>, f: impl FnOnce() -> Result<T, Failure> + Send) -> PyResult<T> {
@@ -39,7 +39,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.only.load(Ordering::Acquire) && !gil::is_forked() && self.remote.mark_dropped() {
+        if self.is_only_handle.load(Ordering::Acquire) && !gil::is_forked() && self.remote.mark_dropped() {
             self.remote.forget();
         }
     }
@@ -59,7 +59,7 @@ impl Handle {
         if self.remote.is_own() {
             self.remote.bulk.serve().map_err(|f| failed(&f))?;
         }
-        self.only.store(false, Ordering::Release);
+        self.is_only_handle.store(false, Ordering::Release);
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl Handle {
     /// Ends the buffer for all processes; `None` if this process has already done so.
     fn drop(&self, timeout: f64) -> PyResult<Option<PendingCall>> {
         gil::check_not_forked()?;
-        self.only.store(false, Ordering::Release);
+        self.is_only_handle.store(false, Ordering::Release);
         if !self.remote.mark_dropped() {
             return Ok(None);
         }

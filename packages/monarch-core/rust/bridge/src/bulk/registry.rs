@@ -52,9 +52,9 @@ impl Bulk {
         Ok(Handle::new(self.node.clone(), remote, true))
     }
 
-    /// Makes a handle from the fields that another process has sent. `is_far` is true if the owner is on another host.
-    fn handle(&self, id: [u8; 16], epoch: u64, owner: u64, nbytes: u64, readonly: bool, is_far: bool) -> Handle {
-        Handle::new(self.node.clone(), Remote::new(self.inner.clone(), id, epoch, owner, nbytes, readonly, is_far), false)
+    /// Makes a handle from the fields that another process has sent. `is_remote` is true if the owner is on another host.
+    fn handle(&self, id: [u8; 16], epoch: u64, owner: u64, nbytes: u64, readonly: bool, is_remote: bool) -> Handle {
+        Handle::new(self.node.clone(), Remote::new(self.inner.clone(), id, epoch, owner, nbytes, readonly, is_remote), false)
     }
 
     /// Allocates memory that other processes can map. `huge`: with huge pages, without them, or (`None`) by the default of the system.

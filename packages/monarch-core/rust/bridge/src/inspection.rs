@@ -35,7 +35,7 @@ pub fn control_directory() -> String {
 /// Sends an inspection request to the agent with this uid; returns its answer as JSON. Raises `OSError` without an answer within `timeout`
 /// seconds.
 #[pyfunction]
-pub fn look_in<'py>(py: Python<'py>, agent: u64, me: u64, what: u8, timeout: f64) -> PyResult<Bound<'py, PyBytes>> {
+pub fn inspect_agent<'py>(py: Python<'py>, agent: u64, me: u64, what: u8, timeout: f64) -> PyResult<Bound<'py, PyBytes>> {
     let body = gil::blocking(py, || ask(ProcUid(agent), ProcUid(me), what, Duration::from_secs_f64(timeout)));
     body.map(|b| PyBytes::new(py, &b)).map_err(PyOSError::new_err)
 }
