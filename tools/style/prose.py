@@ -1,13 +1,20 @@
-"""The text of a page or a docstring with everything but prose replaced by spaces; every line and column keeps its place."""
+"""The text of a page, or of a program's comments; what is not prose is spaces, and every line and column stays where it was."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 
 _FENCE = re.compile(r"^(?P<indent>[ ]*)(?P<fence>`{3,}|~{3,})[^\n]*\n.*?^[ ]*(?P=fence)[^\n]*$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+# Strings and characters are matched so that two slashes in them begin no comment; a lifetime has no second quote.
+_RUST = re.compile(
+    r"""b?r(?P<hashes>\#*)".*?"(?P=hashes)|b?"(?:\\.|[^"\\])*"|b?'(?:\\[^u]|\\u\{[\da-fA-F_]+\}|\\x[\da-fA-F]{2}|[^'\\\n])'|//[/!]?(?P<comment>[^\n]*)""",
+    re.DOTALL,
+)
 _TARGET = re.compile(r"(?<=\])\([^()\s]*\)")
 
 
@@ -31,11 +38,11 @@ def markdown(text: str) -> str:
     return _TARGET.sub(lambda found: blank(found[0]), text)
 
 
-def docstrings(text: str) -> str:
-    """The prose of a Python file's docstrings, as `markdown` gives that of a page."""
+def python(text: str) -> str:
+    """The prose of a Python file's docstrings and comments, as `markdown` gives that of a page."""
     try:
         tree = ast.parse(text)
-    except SyntaxError:  # ruff reports it better
+    except (SyntaxError, ValueError):  # ruff reports it better
         return ""
     lines = text.splitlines()
     kept = [""] * len(lines)
@@ -46,10 +53,16 @@ def docstrings(text: str) -> str:
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
             for number in range(first.lineno - 1, first.end_lineno or first.lineno):
                 kept[number] = lines[number]
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            kept[token.start[0] - 1] = token.string.lstrip("#! ")
     return markdown("\n".join(kept))
 
 
-def doc_comments(text: str) -> str:
-    """The prose of a Rust file's doc comments, as `markdown` gives that of a page."""
-    found = (re.match(r"[ ]*//[/!](?!/)[ ]?(?P<text>.*)", line) for line in text.splitlines())
-    return markdown("\n".join(match["text"] if match else "" for match in found))
+def rust(text: str) -> str:
+    """The prose of a Rust file's comments, doc comments too, as `markdown` gives that of a page."""
+    kept = [""] * (text.count("\n") + 1)
+    for found in _RUST.finditer(text):
+        if found["comment"] is not None:
+            kept[text.count("\n", 0, found.start())] = found["comment"].removeprefix(" ")
+    return markdown("\n".join(kept))

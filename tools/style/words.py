@@ -1,4 +1,4 @@
-"""Plain words: refuses words that replace a term of the field, and subjects that are no noun, in pages and in converted docstrings.
+"""Plain words: refuses words that stand for a term of the field, and subjects that are no noun, in pages, docstrings and comments.
 
 A row is refused if it is unambiguous. These words replace a term too, but ordinary English needs them, so a reader has to look:
 
@@ -57,15 +57,6 @@ _WHO = re.compile(r"(?:^[ ]*(?:[-*#]+[ ]+|\d+\.[ ]+)?|[.;:|][ ]+)(?P<who>Who)\b(
 
 # Pages that keep their words: records of what was, and pages that are made from tables in the source.
 KEPT = frozenset({"CHANGELOG.md", "bench/RESULTS.md", "docs/errors.md", "docs/settings.md"})
-# Folders whose docstrings (Python) or doc comments (Rust) are converted; a folder is added with the change that converts it.
-CONVERTED: tuple[str, ...] = (
-    "packages/monarch-fs",
-    "packages/monarch-jobs",
-    "packages/monarch-rdma",
-    "packages/monarch-spmd",
-    "packages/monarch-telemetry",
-    "packages/monarch-tensor",
-)
 
 
 def page(path: Path, text: str) -> Iterator[Problem]:
@@ -74,10 +65,9 @@ def page(path: Path, text: str) -> Iterator[Problem]:
         yield from _problems(path, prose.markdown(text))
 
 
-def docstrings(path: Path, text: str, converted: tuple[str, ...] | None = None) -> Iterator[Problem]:
-    """Refused words in the docstrings or doc comments of a file below one of the converted folders."""
-    if any(path.is_relative_to(folder) for folder in (CONVERTED if converted is None else converted)):
-        yield from _problems(path, prose.doc_comments(text) if path.suffix == ".rs" else prose.docstrings(text))
+def comments(path: Path, text: str) -> Iterator[Problem]:
+    """Refused words in the docstrings and comments of a Python or Rust file."""
+    yield from _problems(path, prose.rust(text) if path.suffix == ".rs" else prose.python(text))
 
 
 def _problems(path: Path, text: str) -> Iterator[Problem]:

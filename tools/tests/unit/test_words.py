@@ -1,4 +1,4 @@
-"""Private words and subjects that are no noun are refused in pages, and in the docstrings of converted folders."""
+"""Private words and subjects that are no noun are refused in pages, docstrings and comments."""
 
 from __future__ import annotations
 
@@ -87,18 +87,20 @@ def test_records_keep_their_words(name: str) -> None:
     assert list(words.page(Path(name), "a trunk\n")) == []
 
 
-def test_docstrings_of_converted_folders_are_read() -> None:
-    text = '"""A trunk.\n\nA `trunk`.\n"""\n\ntrunk = "a trunk"  # a trunk\n\n\nclass C:\n    def f(self):\n        """It tells."""\n'
-    found = [problem.line for problem in words.docstrings(Path("a/b/c.py"), text, converted=("a/b",))]
-    assert found == [1, 11]
-    assert list(words.docstrings(Path("a/bc.py"), text, converted=("a/b",))) == []
-    assert list(words.docstrings(Path("a/b/c.py"), "def (", converted=("a/b",))) == []
+def test_docstrings_and_comments_of_python_are_read() -> None:
+    text = '"""A trunk.\n\nA `trunk`.\n"""\n\ntrunk = "# a trunk"  # a trunk\n\n\nclass C:\n    def f(self):\n        """It tells."""\n'
+    assert [problem.line for problem in words.comments(Path("a.py"), text)] == [1, 6, 11]
+    assert list(words.comments(Path("a.py"), "def (")) == []
 
 
-def test_doc_comments_of_converted_folders_are_read() -> None:
-    text = '//! A trunk.\n// a trunk\n//// a trunk\nfn f() {\n    /// It `tells` and tells.\n    let x = "a trunk";\n}\n'
-    assert [problem.line for problem in words.docstrings(Path("a/b.rs"), text, converted=("a",))] == [1, 5]
-    assert list(words.docstrings(Path("b/b.rs"), text, converted=("a",))) == []
+def test_doc_and_line_comments_of_rust_are_read() -> None:
+    text = '//! A trunk.\n// a trunk\nfn f<\'a>() {\n    /// It `tells` and tells.\n    let x = "// a trunk"; // a trunk\n}\n'
+    assert [problem.line for problem in words.comments(Path("b.rs"), text)] == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("code", ['r#"" // trunk"#', '"\\" // trunk"', "('\"', '\"') // a", "'\\\\' // b", "b'\\'' // c", "'\\u{22}' // d"])
+def test_slashes_in_rust_strings_begin_no_comment(code: str) -> None:
+    assert list(words.comments(Path("b.rs"), f"let x = {code};\n// a trunk\n"))[0].line == 2
 
 
 def test_the_style_step_reads_pages(tmp_path: Path) -> None:
