@@ -12,10 +12,10 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.project import CORE, FS, JOBS, RDMA, ROOT, RUST, TELEMETRY, files
+from tools.project import PACKAGES, ROOT, RUST, files
 from tools.style import rust
 
-WHEELS = (CORE, JOBS, RDMA, FS, TELEMETRY)
+WHEELS = sorted(folder for folder in PACKAGES.iterdir() if (folder / "pyproject.toml").is_file())
 # A row of a checked table is stale when it differs by more than a tenth, and by more than this many lines.
 _SLACK = 50
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}

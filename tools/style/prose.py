@@ -7,14 +7,11 @@ import io
 import re
 import tokenize
 
+from tools.style.rust import TOKEN
+
 _FENCE = re.compile(r"^(?P<indent>[ ]*)(?P<fence>`{3,}|~{3,})[^\n]*\n.*?^[ ]*(?P=fence)[^\n]*$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-# Strings and characters are matched so that two slashes in them begin no comment; a lifetime has no second quote.
-_RUST = re.compile(
-    r"""b?r(?P<hashes>\#*)".*?"(?P=hashes)|b?"(?:\\.|[^"\\])*"|b?'(?:\\[^u]|\\u\{[\da-fA-F_]+\}|\\x[\da-fA-F]{2}|[^'\\\n])'|//[/!]?(?P<comment>[^\n]*)""",
-    re.DOTALL,
-)
 _TARGET = re.compile(r"(?<=\])\([^()\s]*\)")
 
 
@@ -62,7 +59,7 @@ def python(text: str) -> str:
 def rust(text: str) -> str:
     """The prose of a Rust file's comments, doc comments too, as `markdown` gives that of a page."""
     kept = [""] * (text.count("\n") + 1)
-    for found in _RUST.finditer(text):
-        if found["comment"] is not None:
-            kept[text.count("\n", 0, found.start())] = found["comment"].removeprefix(" ")
+    for found in TOKEN.finditer(text):
+        if found[0].startswith("//"):
+            kept[text.count("\n", 0, found.start())] = found[0].lstrip("/!").removeprefix(" ")
     return markdown("\n".join(kept))

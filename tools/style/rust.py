@@ -9,7 +9,7 @@ from pathlib import Path
 from tools.style.problem import Problem, is_test
 
 # The alternatives must be tried in this order: a quote inside a comment opens nothing.
-_TOKEN = re.compile(
+TOKEN = re.compile(
     r"""
     //[^\n]*                                    # line comment
   | /\*.*?\*/                                   # block comment (nested ones do not occur here)
@@ -31,12 +31,12 @@ _TEST_ITEM = re.compile(rf"#\[cfg\((?:test\b|all\(test\b)[^\]]*\]\s*(?:#\[[^\]]*
 
 def blank(text: str) -> str:
     """The text with comments, strings and characters as spaces; every line and column stays where it was."""
-    return _TOKEN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    return TOKEN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
 
 def masked(text: str) -> str:
     """Like `blank`, but strings and characters become underscores: the rest of a line is code."""
-    return _TOKEN.sub(lambda found: re.sub(r"[^\n]", " " if found[0].startswith("/") else "_", found[0]), text)
+    return TOKEN.sub(lambda found: re.sub(r"[^\n]", " " if found[0].startswith("/") else "_", found[0]), text)
 
 
 def without_tests(code: str) -> str:

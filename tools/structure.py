@@ -1,0 +1,224 @@
+"""Numbers of the structure, as a table for CONTRIBUTING.md: circles of modules, the spread of one type, and the length of the maps.
+
+    python -m tools.structure             the table
+    python -m tools.structure --circles   the members of each circle too
+
+| number | how it is measured |
+|---|---|
+| circle of modules | modules of a crate, or of a package, each of which reaches all others by imports; imports for types count too |
+| files that implement a type | files with an `impl` block of one type of the crate |
+| test names of more than eight words | Python: the words after `test_`; Rust: of a `#[test]` function |
+| words of a map | words of a page outside of code blocks |
+
+A number may fall, and the table is then written anew. The step `generated` refuses a number that is higher than that of the table.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import grimp
+
+from tools.project import PACKAGES, ROOT, RUST, files
+from tools.style import prose, rust
+
+MAPS = ("ARCHITECTURE.md", "docs/failures.md", "docs/glossary.md")
+_WORDS_OF_TEST_NAMES = 8
+_USE = re.compile(r"\buse\s+(?P<tree>[^;]+);")
+_PATH = re.compile(r"\b(?:crate|super|self)(?:::\w+)+")
+_IMPL = re.compile(r"^\s*(?:unsafe\s+)?impl\b(?:<[^{]*?>)?\s+(?:[^{;]*?\bfor\s+)?(?:\w+::)*(?P<type>[A-Z]\w*)", re.MULTILINE)
+_TEST = re.compile(r"#\[test\]\s*(?:#\[[^\]]*\]\s*)*(?:async\s+)?fn\s+(?P<name>\w+)")
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The strongly connected parts of more than one node, largest first: Tarjan's algorithm, SIAM J. Comput. 1 (1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph.get(node, ())):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return sorted(found, key=lambda members: (-len(members), members))
+
+
+# ---- Python
+
+
+def python_graph(package: str) -> dict[str, set[str]]:
+    """The imports between the modules of a package, those for types and those inside of functions too."""
+    graph = grimp.build_graph(package, exclude_type_checking_imports=False, cache_dir=None)
+    return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+
+
+def python_packages() -> list[str]:
+    """The packages right under the namespace, of all wheels."""
+    found = sorted(path for path in PACKAGES.glob("*/python/monarch/*") if any(path.rglob("*.py")))
+    sys.path[:0] = sorted({str(path.parents[1]) for path in found} - set(sys.path))
+    return [f"monarch.{path.name}" for path in found if path.is_dir()]
+
+
+# ---- Rust
+
+
+def rust_graph(source: Path) -> dict[str, set[str]]:
+    """The modules of a crate, and those that each names by a path from `crate`, `super` or `self`."""
+    texts = {_module(path.relative_to(source)): rust.without_tests(rust.blank(path.read_text())) for path in sorted(source.rglob("*.rs"))}
+    return {name: {_nearest(texts, named) for named in _named(name, text)} - {name} for name, text in texts.items()}
+
+
+def _module(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return "::".join(("crate", *(parts[:-1] if parts[-1] in ("mod", "lib") else parts)))
+
+
+def _named(module: str, text: str) -> Iterable[str]:
+    trees = [leaf for use in _USE.finditer(text) for leaf in _leaves(re.sub(r"\s+", "", use["tree"].replace(" as ", "@")))]
+    for path in [*trees, *(found[0] for found in _PATH.finditer(text))]:
+        first, *rest = path.split("::")
+        if first == "crate":
+            yield path
+        elif first in ("self", "super"):
+            at = module.split("::")
+            while rest and first == "super":
+                at = at[:-1]
+                if rest[0] != "super":
+                    break
+                first, *rest = rest
+            yield "::".join([*at, *rest])
+
+
+def _leaves(tree: str) -> list[str]:
+    """The paths of a tree of `use`."""
+    head, brace, inner = tree.partition("{")
+    if not brace:
+        return [tree.split("@")[0]]
+    depth, start, parts = 0, 0, list[str]()
+    inner = inner[: inner.rindex("}")]
+    for at, character in enumerate(f"{inner},"):
+        depth += (character == "{") - (character == "}")
+        if character == "," and depth == 0:
+            parts.append(inner[start:at])
+            start = at + 1
+    return [f"{head}{leaf}" for part in parts if part for leaf in _leaves(part)]
+
+
+def _nearest(modules: Mapping[str, object], path: str) -> str:
+    """The module that a path is in: the longest beginning that is one."""
+    parts = path.split("::")
+    return next(("::".join(parts[:n]) for n in range(len(parts), 0, -1) if "::".join(parts[:n]) in modules), "crate")
+
+
+def spread(source: Path) -> tuple[str, int]:
+    """The type of a crate that most files implement a part of, and how many do."""
+    counted: Counter[str] = Counter()
+    for path in source.rglob("*.rs"):
+        counted.update({found["type"] for found in _IMPL.finditer(rust.without_tests(rust.blank(path.read_text())))})
+    return max(counted.items(), key=lambda item: (item[1], item[0]), default=("", 0))
+
+
+# ---- names and pages
+
+
+def long_test_names() -> tuple[int, int]:
+    """The test functions whose name has more words than it may have: of Python, and of Rust."""
+    python = rusty = 0
+    for path in files():
+        if path.suffix == ".py" and path.name.startswith("test_"):
+            nodes = ast.walk(ast.parse((ROOT / path).read_text()))
+            names = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+            python += sum(name.startswith("test_") and name.count("_") > _WORDS_OF_TEST_NAMES for name in names)
+        elif path.suffix == ".rs":
+            found = _TEST.finditer((ROOT / path).read_text())
+            rusty += sum(match["name"].count("_") >= _WORDS_OF_TEST_NAMES for match in found)
+    return python, rusty
+
+
+def words(page: str) -> int:
+    """The words of a page outside of its code blocks."""
+    return len(prose.without_fences((ROOT / page).read_text()).split())
+
+
+# ---- the table
+
+
+def rows() -> dict[str, int]:
+    """Each number by what it counts."""
+    found: dict[str, int] = {}
+    for crate in sorted(path.parent.name for path in RUST.glob("*/Cargo.toml")):
+        source = RUST / crate / "src"
+        if source.is_dir() and any(source.iterdir()):
+            largest = circles(rust_graph(source))[:1]
+            found[f"largest circle of modules, Rust, `{crate}`"] = len(largest[0]) if largest else 0
+            name, count = spread(source)
+            if count > 1:
+                found[f"files that implement one type, Rust, `{crate}` (`{name}`)"] = count
+    for package in python_packages():
+        largest = circles(python_graph(package))[:1]
+        if largest:
+            found[f"largest circle of modules, Python, `{package}`"] = len(largest[0])
+    found["test names of more than eight words, Python"], found["test names of more than eight words, Rust"] = long_test_names()
+    found |= {f"words, `{page}`": words(page) for page in MAPS}
+    return found
+
+
+def table() -> str:
+    """The table as Markdown."""
+    return "".join(["| number | now |\n|---|---|\n", *(f"| {name} | {count:,} |\n" for name, count in rows().items())])
+
+
+def table_of_a_process() -> str:
+    """The table, made in a process of its own: that of `tools.generate_docs` has stand-ins for packages that need PyTorch."""
+    return subprocess.run([sys.executable, "-m", "tools.structure"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def is_current(old: str, new: str) -> bool:
+    """Whether no number of the new table is higher than in the old one, or missing there."""
+    before, after = _read(old), _read(new)
+    return all(count <= before.get(name, 0) for name, count in after.items())
+
+
+def _read(text: str) -> dict[str, int]:
+    cells = ([cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:])
+    return {row[0]: int(row[1].replace(",", "")) for row in cells if len(row) == 2}
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--circles"]:
+        for source in sorted(RUST.glob("*/src")):
+            for members in circles(rust_graph(source)):
+                print(f"{source.parent.name}: {len(members)}: {', '.join(members)}")
+        for package in python_packages():
+            for members in circles(python_graph(package)):
+                print(f"{package}: {len(members)}: {', '.join(members)}")
+    elif arguments:
+        print(__doc__, file=sys.stderr)
+        return 2
+    print(table(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
