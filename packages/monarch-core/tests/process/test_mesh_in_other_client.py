@@ -77,6 +77,6 @@ def test_client_that_is_gone() -> None:
     handle = pickle.loads(bytes.fromhex(data))
     with pytest.raises(SupervisionError, match="client of its job lost: no client of this user answers for it on this machine") as lost:
         handle.add.call_one(1).get(timeout=20)
-    # The same text is that of a handle from another machine: the hint says where a handle works, and what does elsewhere.
+    # A handle from another machine gets the same text: the hint names where a handle works, and what does elsewhere.
     assert "hint: a handle works outside its job while the client of the job runs" in str(lost.value)
     assert "from another machine, call an actor of the job through a program on the client's machine" in str(lost.value)

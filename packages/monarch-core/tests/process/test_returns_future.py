@@ -60,12 +60,12 @@ def test_body_runs_once_at_the_first_observation():
 
     @returns_future
     async def body(value: int, *, add: int = 0) -> list[int]:
-        """Says what it does."""
+        """The two steps of a call."""
         runs.append(value)
         await asyncio.sleep(0)
         return [value + add]
 
-    assert body.__name__ == "body" and body.__doc__ == "Says what it does."
+    assert body.__name__ == "body" and body.__doc__ == "The two steps of a call."
     future = body(1, add=2)
     assert isinstance(future, Future) and runs == []
     first = future.get()

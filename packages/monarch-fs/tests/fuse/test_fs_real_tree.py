@@ -140,10 +140,11 @@ def test_open_files_and_directories_outlive_a_refresh(tmp_path: Path, restart: b
 
 
 # Opens files at random. Each generation has its number in every line of every file; a shared counter has the highest number that any reader
-# found.
+# found. Generation n has one file `new<n>`. A reader that slept may find a later generation, so it looks for each name in turn: the
+# generation only grows, and cannot pass the last name.
 OPENER = """
 import mmap, os, random, struct, sys
-top, shared, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+top, shared, count, refreshes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 fd = os.open(shared, os.O_RDWR); m = mmap.mmap(fd, 16); held = []; turn = 0; last = False
 print("starts", flush=True)
 while turn < count or not last:
@@ -157,8 +158,7 @@ while turn < count or not last:
     seen = int(lines[0])
     assert seen >= least, (name, seen, least)
     if seen > struct.unpack("q", m[:8])[0]: m[:8] = struct.pack("q", seen)
-    new = "%s/new%d" % (top, seen + 1)
-    assert os.path.exists("%s/new%d" % (top, seen)) or struct.unpack("q", m[:8])[0] > seen or os.path.exists(new), seen
+    assert any(os.path.exists("%s/new%d" % (top, number)) for number in range(seen, refreshes + 1)), seen
     if turn % 50 == 0: held.append((f, data))
     else: os.close(f)
     if len(held) > 20:
@@ -171,7 +171,7 @@ def storm(mount: RealMount, folder: Path, refreshes: int, readers: int, opens: i
     """Readers open files while the mount is refreshed; raises for a torn file, or one of an earlier generation than was seen."""
     shared = folder / "highest"
     shared.write_bytes(bytes(16))
-    command = [sys.executable, "-S", "-c", OPENER, str(mount.target), str(shared), str(opens)]
+    command = [sys.executable, "-S", "-c", OPENER, str(mount.target), str(shared), str(opens), str(refreshes)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(readers)]
     try:
         for one in running:
@@ -179,7 +179,8 @@ def storm(mount: RealMount, folder: Path, refreshes: int, readers: int, opens: i
         for number in range(1, refreshes + 1):
             write(mount.source, number)
             mount.refresh()
-            assert all(one.poll() is None for one in running)
+            ended = next((one for one in running if one.poll() is not None), None)
+            assert ended is None or ended.stdout is None, f"a reader ended early: {ended.stdout.read()[-800:]}"
         # Each reader opens at least once more: after a refresh every open is new.
         with shared.open("r+b") as file:
             file.seek(8)
