@@ -6,6 +6,7 @@ Unpickling: the slow unpickler reads the stream again and records the callable i
 """
 
 # This module works on objects of unknown types.
+# pyright: basic
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def answer_errno(what: str, e: Exception) -> int:
     if isinstance(e, TimeoutError):
         return errno.EIO
     # The kernel does not accept other numbers: the reader would wait forever.
-    if isinstance(e, OSError) and e.errno in errno.errorcode:
+    if isinstance(e, OSError) and e.errno is not None and e.errno in errno.errorcode:
         return e.errno
     _log.error("%s failed", what, exc_info=e)
     return errno.EIO
