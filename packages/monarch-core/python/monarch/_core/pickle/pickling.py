@@ -9,6 +9,7 @@ the buffers and refers to them from then on, at any depth, so that identities in
 
 from __future__ import annotations
 
+import sys
 from _io import BytesIO
 from _pickle import Pickler, PicklingError
 from _pickle import dumps as _c_dumps
@@ -33,8 +34,8 @@ _ATOMS = frozenset({type(None), bool, int, float, complex, str})
 # Objects that pickle by the name of a module although they are neither classes nor functions.
 _NAMED = frozenset({"_lru_cache_wrapper", "TypeVar"})
 _FUNCTION = type(lambda: None)
-# Streams without this byte name no module.
-_STACK_GLOBAL = b"\x93"
+# Streams without this byte name no module; the search for a number is eight times as fast as that for `bytes`.
+_STACK_GLOBAL = 0x93
 # NEXT_BUFFER MEMOIZE POP
 _TAKE_BUFFER = b"\x97\x940"
 
@@ -90,10 +91,13 @@ def loads(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:
     if buffers:
         buffers = [bytes(part) if type(part) is memoryview and part.readonly else part for part in buffers]
     try:
-        if complete_module("torch") is not None:
+        if type(data) is not bytes:
+            data = bytes(data)
+        # Each call unpickles twice, so the usual message makes no call of Python before the unpickler.
+        if "torch" in sys.modules and complete_module("torch") is not None:
             with _tensors().modes_off():
-                return _load(data, buffers)
-        return _load(data, buffers)
+                return _c_loads(data, buffers=buffers) if _STACK_GLOBAL not in data else _load_in_turn(data, buffers)
+        return _c_loads(data, buffers=buffers) if _STACK_GLOBAL not in data else _load_in_turn(data, buffers)
     except Exception as exc:
         from monarch._core.pickle.blame import MISSING, blame_unpickling
 
@@ -103,9 +107,7 @@ def loads(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:
         raise
 
 
-def _load(data: bytes | memoryview, buffers: Sequence[Any]) -> Any:
-    if type(data) is bytes and _STACK_GLOBAL not in data:
-        return _c_loads(data, buffers=buffers)
+def _load_in_turn(data: bytes, buffers: Sequence[Any]) -> Any:
     return MessageUnpickler(BytesIO(data), buffers=buffers).load()
 
 
@@ -142,7 +144,7 @@ def _survey(obj: Any, large: list[bytes]) -> bool:
 def _encode(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes] | None, *, same_program: bool = False) -> bytes:
     before, state.message = state.message, True
     try:
-        if complete_module("torch") is not None:
+        if "torch" in sys.modules and complete_module("torch") is not None:
             tensors = _tensors()
             with tensors.modes_off():
                 return _attempt(obj, large, buffers, tensors.reduce, same_program)
@@ -182,7 +184,7 @@ def attempt(obj: Any) -> None:
     """Pickles an object and discards the result, as a test: without a copy of large buffers and without a search for the culprit."""
     before, state.message = state.message, True
     try:
-        tensor = _tensors().reduce if complete_module("torch") is not None else None
+        tensor = _tensors().reduce if "torch" in sys.modules and complete_module("torch") is not None else None
         _attempt(obj, (), [], tensor)
     finally:
         state.message = before
