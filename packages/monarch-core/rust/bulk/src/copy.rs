@@ -6,7 +6,8 @@ use crate::sys;
 
 /// Copies bytes inside this process.
 ///
-/// # Safety Both ranges are valid, the second one for writing. Other threads may change them during the copy. The result is then a mix of
+/// # Safety
+/// Both ranges are valid, the second one for writing. Other threads may change them during the copy. The result is then a mix of
 /// old and new bytes, which this function does not interpret.
 pub unsafe fn memory(from: usize, to: usize, len: usize) {
     // SAFETY: the caller's guarantee. `memmove` is the fastest copy on each processor, and allows overlap.
@@ -19,7 +20,8 @@ const CALL: usize = 1 << 20;
 
 /// Copies bytes between this process and another one, until `is_over`. An error contains the number of bytes copied before it.
 ///
-/// # Safety The local range is valid, and for writing unless `write`.
+/// # Safety
+/// The local range is valid, and for writing unless `write`.
 pub unsafe fn process(
     pid: i32,
     write: bool,

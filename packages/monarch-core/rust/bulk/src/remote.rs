@@ -267,7 +267,8 @@ impl Remote {
 
     /// Copies bytes of a buffer that is held. `moved` receives their number as they move.
     ///
-    /// # Safety The local range is valid, and for writing unless `write`.
+    /// # Safety
+    /// The local range is valid, and for writing unless `write`.
     pub unsafe fn copy(&self, target: &Target, span: Span, until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
         let Span { write, local, offset, len } = span;
         let within = |start: usize| {

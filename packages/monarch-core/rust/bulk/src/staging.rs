@@ -88,7 +88,8 @@ impl Stage {
 
     /// Copies. After an error the stage is unusable. `moved` is called for each piece.
     ///
-    /// # Safety The local range is valid, and for writing unless the request is a write.
+    /// # Safety
+    /// The local range is valid, and for writing unless the request is a write.
     pub unsafe fn copy(&self, request: &Request, local: usize, until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
         let Request::Copy { len, write, .. } = *request else { return Err(nonsense()) };
         self.line.call(request, until)?;

@@ -144,7 +144,8 @@ pub fn read_only(fd: RawFd) -> io::Result<OwnedFd> {
 
 /// Copies between this process and another one; returns the number of bytes, which may be less than `len`.
 ///
-/// # Safety The local range is valid for the time of the call, and for writing unless `write`.
+/// # Safety
+/// The local range is valid for the time of the call, and for writing unless `write`.
 pub unsafe fn process_vm(pid: i32, write: bool, local: usize, remote: u64, len: usize) -> io::Result<usize> {
     let here = libc::iovec { iov_base: local as *mut libc::c_void, iov_len: len };
     let there = libc::iovec { iov_base: remote as usize as *mut libc::c_void, iov_len: len };

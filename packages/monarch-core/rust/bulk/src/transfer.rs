@@ -275,7 +275,8 @@ fn open_all(ops: &[Op], until: Instant) {
 
 /// Does a small copy to or from an open buffer in the calling thread; `None` for any other operation.
 ///
-/// # Safety The local range is valid, and for writing if it is a read.
+/// # Safety
+/// The local range is valid, and for writing if it is a read.
 pub unsafe fn at_once(op: &Op) -> Option<Outcome<()>> {
     let write = match op.what {
         Operation::Read => false,

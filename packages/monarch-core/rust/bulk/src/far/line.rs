@@ -240,7 +240,8 @@ impl Line {
 
     /// Fills memory with the next bytes.
     ///
-    /// # Safety `len` bytes from `to` on are valid for writing.
+    /// # Safety
+    /// `len` bytes from `to` on are valid for writing.
     pub unsafe fn receive(&mut self, to: *mut u8, len: usize, wait: Wait<'_>) -> Result<(), Broken> {
         // SAFETY: the caller's guarantee.
         unsafe { self.receive_counted(to, len, wait, &mut 0) }
@@ -248,7 +249,8 @@ impl Line {
 
     /// Fills memory with the next bytes. `done` is the number of received bytes, also after an error.
     ///
-    /// # Safety `len` bytes from `to` on are valid for writing.
+    /// # Safety
+    /// `len` bytes from `to` on are valid for writing.
     pub unsafe fn receive_counted(&mut self, to: *mut u8, len: usize, wait: Wait<'_>, done: &mut usize) -> Result<(), Broken> {
         while *done < len {
             // SAFETY: the offset is inside the caller's range.

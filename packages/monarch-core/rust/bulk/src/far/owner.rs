@@ -344,7 +344,8 @@ impl Far {
 
     /// Copies pieces, which are all reads or all writes. `moved` receives the number of bytes as they move.
     ///
-    /// # Safety The local ranges are valid, and for writing where bytes are read.
+    /// # Safety
+    /// The local ranges are valid, and for writing where bytes are read.
     pub unsafe fn copy(&self, pieces: &mut [Piece], until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
         for batch in pieces.chunks_mut(WINDOW) {
             let is_small = batch.iter().map(|p| p.len).sum::<usize>() <= SMALL;
