@@ -41,7 +41,8 @@ def test_module_of_the_client_only_has_its_own_hint(tmp_path: Path, monkeypatch:
     (tmp_path / "only_here.py").unlink()
     try:
         with Workers(1) as workers:
-            procs = workers.attach().spawn_procs()
+            hosts = workers.attach()
+            procs = hosts.spawn_procs()
             with pytest.raises(SupervisionError) as raised:
                 procs.spawn("local", module.Local).answer.call_one().get()
             text = str(raised.value)
@@ -49,5 +50,7 @@ def test_module_of_the_client_only_has_its_own_hint(tmp_path: Path, monkeypatch:
             with pytest.raises(ActorError) as refused:
                 procs.spawn("takes", Takes).take.call_one(module.Value()).get()
             assert HINT in str(refused.value)
+            # Their loss with the workers would be a failure of a later test.
+            hosts.shutdown().get()
     finally:
         sys.modules.pop("only_here", None)
