@@ -3,9 +3,8 @@
     python bench/recovery_slurm.py [--rounds N]
 
 A real cluster of three nodes (tools/slurm), a job of two nodes and, for the loss of a node, a spare; real workers. The clock starts when
-the
-loss is known, for which both variants have to wait and which is given separately, and stops when a client that starts then has an answer
-from an actor on every host. The script that uses a process of an actor starts it again. There is no queue here: on a cluster that
+the loss is known, for which both variants have to wait and which is given separately, and stops when a client that starts then has an
+answer from an actor on every host. The script that uses a process of an actor starts it again. There is no queue here: on a cluster that
 has one, a new submission waits in it as well.
 """
 

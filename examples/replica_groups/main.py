@@ -3,10 +3,9 @@
     python main.py [--groups N] [--ranks N] [--steps N]
 
 Each group is a `run` of its own, on a slice of the hosts, with a policy of its own. A lost rank restarts its group and no other. The
-present
-groups average their gradients at every step; an actor, the lighthouse, keeps their membership. A rank of group 1 kills
-itself at step 20. The other groups repeat that step without it and continue. When group 1 is back, it copies parameters and the
-optimizer's state from the memory of another group.
+present groups average their gradients at every step; an actor, the lighthouse, keeps their membership. A rank of group 1 kills itself at
+step 20. The other groups repeat that step without it and continue. When group 1 is back, it copies parameters and the optimizer's state
+from the memory of another group.
 
 The hosts are processes of this machine. Exits with 1 if a group did not come back, or ends with other parameters. Needs monarch-spmd,
 monarch-jobs and torch.

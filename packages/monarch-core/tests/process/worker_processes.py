@@ -18,8 +18,7 @@ COMMAND = "from monarch._core.cli import main; main()"
 
 class Workers:
     """Worker processes of a `kind`: `unix`, `abstract` (a unix address without a file), `tls` (with a secret), or `insecure`; ended when
-    the
-    block is left.
+    the block is left.
     """
 
     def __init__(self, count: int, kind: str = "unix", **options: Any) -> None:

@@ -1,8 +1,7 @@
 """Records of Python's `logging` inside actors begin with `[actor={display}] `.
 
 The record factory adds the prefix. So every handler shows it, whether present or added later, and code outside actors pays for one lookup
-of a
-context variable. A program that later installs a factory which does not call this one loses the prefix.
+of a context variable. A program that later installs a factory which does not call this one loses the prefix.
 """
 
 from __future__ import annotations

@@ -40,8 +40,7 @@ class EndpointCall:
     """A call of an endpoint whose result stays with the actors, as `Endpoint.rref` passes it on; immutable.
 
     `endpoint` has the adverbs that send the call, `mesh` is the called actors, `name` the method, `propagate` the argument of the
-    endpoint's
-    declaration. The arguments fit the signature of the method.
+    endpoint's declaration. The arguments fit the signature of the method.
     """
 
     __slots__ = ("args", "endpoint", "kwargs", "mesh", "name", "propagate")
@@ -66,8 +65,7 @@ class EndpointCall:
         """Sends the call. In place of `method(*args, **kwargs)` the actors run `function(*given, method, *args, **kwargs)`.
 
         The answer of an actor is the result of that function. An async method is given to `async_function`, which is awaited. The messages
-        of
-        a caller stay in order, these and others. `TypeError` for an endpoint that answers by a port.
+        of a caller stay in order, these and others. `TypeError` for an endpoint that answers by a port.
         """
         from monarch._core.call.actor import Actor, is_coroutine_function
 

@@ -258,8 +258,7 @@ class DebugSession(pdb.Pdb):
         """Blocks at the end of the job: user code must not continue as if the user had typed `continue`.
 
         A sync endpoint waits until its process is killed. An async endpoint is cancelled by the actor's stop, but the session has to check
-        for
-        the stop itself because the loop is blocked.
+        for the stop itself because the loop is blocked.
         """
         from threading import Event
 

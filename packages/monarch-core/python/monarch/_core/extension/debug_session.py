@@ -66,8 +66,7 @@ async def open_session(
     """Adds a session to those of the job, and opens the server of the debugger for it if needed.
 
     `name` and `rank` are the arguments of the debugger's `attach`. `ValueError` for a name with other characters than letters, digits, `-`
-    and
-    `_`. `RuntimeError` if the client is gone, `ActorError` if a variable of the debugger is unusable in the client.
+    and `_`. `RuntimeError` if the client is gone, `ActorError` if a variable of the debugger is unusable in the client.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"name={name!r}: expected letters, digits, - and _, since `attach` takes it as one word")

@@ -31,8 +31,7 @@ def set_healer(hosts: HostMesh, heal: Healer) -> None:
     `heal(seconds)` brings lost hosts back within that time, and returns the hosts of this mesh: handles that reach the new ones. Code that
     needs its hosts calls it, on any thread, also on several at once; it may block. Its caller gets its exceptions. Hosts that were not
     attached, like `this_host()`, cannot be lost: for these the call has no effect. It has none either for other objects than a `HostMesh`,
-    in
-    the `JobState` of a job whose meshes are of its own kind.
+    in the `JobState` of a job whose meshes are of its own kind.
     """
     if isinstance(hosts, HostMesh) and hosts._attachment is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
         agents = tuple(hosts._agent_ids())

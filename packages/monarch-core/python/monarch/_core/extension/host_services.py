@@ -1,8 +1,7 @@
 """The services of a host, in the process of its agent: each is started once, kept running, and ended.
 
 An actor of the agent owns them: a service is a proc with one actor, in the job of the agent itself. The agent grants processes of other
-jobs
-access, job by job.
+jobs access, job by job.
 """
 
 from __future__ import annotations

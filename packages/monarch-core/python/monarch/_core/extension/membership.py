@@ -130,8 +130,7 @@ def watch(proc: ProcId | int, host: HostId | int = 0) -> Future[ProcEnd]:
     """The end of another process of the job: done when this process learns of it, at once if it has ended before.
 
     `host` is needed for a process of another host that this process has never sent to. The future raises `MonarchError` if neither this
-    process
-    nor the agent of `host` knows a process of that identity.
+    process nor the agent of `host` knows a process of that identity.
     """
     proc = checked_id(proc, "watch")
     process = current_process()

@@ -152,8 +152,7 @@ class Observation:
         """Detaches the observer, after it has received the events recorded until now.
 
         Waits until it has returned, at most `timeout` seconds (None: for ever), and returns whether it has. From inside the observer it
-        does
-        not wait.
+        does not wait.
         """
         from threading import current_thread
 
@@ -283,10 +282,9 @@ def observe(observer: Observer | str, *, every: float = 0.2, job: JobId | None =
     """Attaches an observer to all present and future processes of this host: from now on they record their events.
 
     `observer` is called with a `Batch` every `every` seconds, and sooner if a ring would wrap around meanwhile, on a dedicated thread of
-    this
-    process; a string is the name of an entry point of the group `monarch.observer`. With a `job` it gets the events of
-    that job only. An observer that raises is logged by name and left out. `LookupError` if no wheel has an entry point of this name,
-    `ImportError` if it cannot be loaded.
+    this process; a string is the name of an entry point of the group `monarch.observer`. With a `job` it gets the events of that job only.
+    An observer that raises is logged by name and left out. `LookupError` if no wheel has an entry point of this name, `ImportError` if it
+    cannot be loaded.
 
     A running process begins to record when its I/O thread gets the request, for which this function does not wait:
     within milliseconds; a stopped process begins when it is continued. `recordings` lists the processes that have begun.

@@ -18,8 +18,7 @@ class BootstrapCommand:
     """A program that runs Monarch's bootstrap: an interpreter, or a wrapper around one.
 
     `args=None` selects Monarch's own arguments. A None value in `env` removes the variable; `inherit_env=False` starts from an empty
-    environment
-    with the variables that Monarch needs.
+    environment with the variables that Monarch needs.
     """
 
     def __init__(

@@ -206,11 +206,9 @@ class HostMesh(MeshTrait):
         """Mirrors the directories of a workspace to every host, below `WORKSPACE_DIR` there. On the client's machine nothing is copied.
 
         Only changed files are sent, without those that `.gitignore` names, and each directory is switched to its new content in one step.
-        One log
-        line for each host names the amount sent. With `auto_reload` all procs of the hosts then reload the modules whose files have
-        changed;
-        `ActorError` if one cannot be reloaded. A host that fails keeps the old content; a file that it cannot write is an `ActorError` that
-        names it.
+        One log line for each host names the amount sent. With `auto_reload` all procs of the hosts then reload the modules whose files have
+        changed; `ActorError` if one cannot be reloaded. A host that fails keeps the old content; a file that it cannot write is an
+        `ActorError` that names it.
 
         `conda=True` also makes `$WORKSPACE_DIR/.environment` on each host a copy of the environment: that of the workspace, else the active
         one of conda, else the venv of this interpreter. Its files contain their new path, and only differences are sent.

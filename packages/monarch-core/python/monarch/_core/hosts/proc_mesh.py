@@ -72,8 +72,7 @@ class ProcMesh(MeshTrait):
         """Spawns one actor per process. The handle is there at once; messages to it wait until the actors exist.
 
         Raises here: `ValueError` for a class that cannot be spawned, `TypeError` for arguments its `__init__` does not take, the exceptions
-        of
-        pickling them, `RuntimeError` after `stop`. The spawner owns the actors.
+        of pickling them, `RuntimeError` after `stop`. The spawner owns the actors.
         """
         return self._spawn(name, Class, args, kwargs)  # pyright: ignore
 

@@ -5,8 +5,7 @@ running cell, which is interrupted once, or with the next cell. A signal may arr
 handler, which runs in the main thread, as cells do, and interrupts only code that belongs to a cell.
 
 Sync code of a cell runs below `run_code` of IPython. A cell in an `await` has no frame of its own on the stack: its kernel then replaces
-the
-handler of SIGINT by one that cancels the cell.
+the handler of SIGINT by one that cancels the cell.
 """
 
 from __future__ import annotations

@@ -147,8 +147,7 @@ def dump_state() -> str:
 
     Contains versions, settings, existing objects and running calls, the stacks of this process, and the variables named `MONARCH_*`; no
     arguments of calls, no other variables. Secrets are masked by their names and forms, and values of secret variables at any place. Takes
-    at
-    most two seconds longer than the slowest part; raises nothing in a process that has no runtime.
+    at most two seconds longer than the slowest part; raises nothing in a process that has no runtime.
     """
     from monarch._core.config import config
     from monarch._core.observe.doctor import versions

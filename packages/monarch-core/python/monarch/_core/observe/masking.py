@@ -1,9 +1,8 @@
 """Secrets in texts: the parts of a text that are masked before the text leaves the job.
 
 Masked parts are: values behind a name that means a secret (`HF_TOKEN=…`, `"password": …`, `--api-key …`), credentials in URLs,
-authorization
-and cookie headers, tokens with a well-known prefix, private keys, printed environments, and values of secret variables of a given
-environment. A value that is masked for no reason costs less than a secret that is shown; but words of language models (`max_tokens`,
+authorization and cookie headers, tokens with a well-known prefix, private keys, printed environments, and values of secret variables of a
+given environment. A value that is masked for no reason costs less than a secret that is shown; but words of language models (`max_tokens`,
 `eos_token`, `token_count`) stay, since logs of training are full of them.
 
 Masking a masked text changes nothing. The time is linear in the length of the text.

@@ -50,8 +50,8 @@ def make_private(path: str) -> None:
     """Makes the directory for this user alone, with the missing directories above it.
 
     `OSError` if it cannot be made, and also if it belongs to another user, can be written by other users, or is a symbolic link: if every
-    user
-    may write to the directory above, another user can have made it first. `private_dir` of `capture.rs` does the same for captured output.
+    user may write to the directory above, another user can have made it first. `private_dir` of `capture.rs` does the same for captured
+    output.
     """
     parent = os.path.dirname(path)
     if not os.path.isdir(parent):

@@ -215,8 +215,7 @@ class RuleChain:
     """The rules that apply in a directory: those of its own file, and those of the directories above.
 
     `base` is the directory of the file relative to the top, with a slash at its end unless it is the top. For a file above the top,
-    `prefix`
-    is the path between the two, with a slash at its end.
+    `prefix` is the path between the two, with a slash at its end.
     """
 
     __slots__ = ("above", "base", "key", "prefix", "rules")

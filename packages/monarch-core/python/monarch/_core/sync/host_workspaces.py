@@ -9,9 +9,8 @@
 
 `top` is the `WORKSPACE_DIR` that the agent was started with, else `MONARCH_HOME/workspaces`: often a home directory that many hosts share,
 in which agents listen at the same address. So no directory is named after an address. The kernel releases locks when a process ends,
-however
-it ends: a lock that can be acquired proves that no process uses the directory. Some file systems do not lock across machines; therefore an
-agent removes only the directories of former agents of the same host name.
+however it ends: a lock that can be acquired proves that no process uses the directory. Some file systems do not lock across machines;
+therefore an agent removes only the directories of former agents of the same host name.
 
 Of a workspace only mirrors and the environment beside them are removed. Files that a program has written there stay.
 """

@@ -55,8 +55,7 @@ class Universe:
     time, which stands while any thread can work and jumps to the next due time when every thread waits; hours pass in microseconds.
 
     A failure that no owner handles is raised as `SupervisionError` at the end of the block. `seed` selects another order of tasks that are
-    due
-    at the same time; 0 is the order of waiting.
+    due at the same time; 0 is the order of waiting.
     """
 
     clock: UniverseClock
