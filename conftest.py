@@ -51,15 +51,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(category)
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    # pytest-timeout shows the threads of this process only. The awaited code is in another process, which lives until the teardown.
-    if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout (>"):
-        command = [sys.executable, "-c", "from monarch._core.cli import main; main()", "stack", "--all", "--here"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-            report.sections.append(("stacks of all processes", done.stdout + done.stderr))
-        except subprocess.TimeoutExpired as e:
-            report.sections.append(("stacks of all processes", f"`monarch stack` did not end: {e.stdout!r}"))
-    return report
+    # The time limit of the test stops while its report is made: pytest ends the whole run where the limit interrupts that.
+    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        report = yield
+        if call.excinfo is not None and call.excinfo.type is pytest.fail.Exception and str(call.excinfo.value).startswith("Timeout (>"):
+            report.sections.append(("stacks of all processes", _stacks()))
+        return report
+    finally:
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, left)
+
+
+def _stacks() -> str:
+    """pytest-timeout shows the threads of this process only. The awaited code is in another process, which lives until the teardown."""
+    command = [sys.executable, "-c", "from monarch._core.cli import main; main()", "stack", "--all", "--here"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        return done.stdout + done.stderr
+    except subprocess.TimeoutExpired as e:
+        return f"`monarch stack` did not end: {e.stdout!r}"
