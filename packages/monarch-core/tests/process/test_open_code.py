@@ -1,6 +1,7 @@
 """The opening of modules by procs: CPython's hook for code."""
 
 import io
+from pathlib import Path
 
 from monarch.actor import Actor, endpoint, this_host
 
@@ -22,7 +23,7 @@ class Opener(Actor):
 
 def test_procs_read_modules_unbuffered() -> None:
     actor = this_host().spawn_procs().spawn("opener", Opener)
-    assert actor.kind.call_one().get() == 'FileIO """How procs'
+    assert actor.kind.call_one().get() == f"FileIO {Path(__file__).read_text()[:12]}"
     assert actor.missing.call_one().get() == "FileNotFoundError /nowhere/module.py"
     with io.open_code(__file__) as file:
         assert isinstance(file, io.BufferedReader)
