@@ -89,9 +89,9 @@ def test_an_import_waits_for_its_turn(gates: Gates, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("slow")
 def test_the_wait_for_a_turn_has_an_end(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(imports, "PATIENCE", 0.0)
+    monkeypatch.setattr(imports, "IMPORT_TIMEOUT", 0.0)
     assert pickling.loads(global_of("quick_import", "Quick")).__name__ == "Quick"
-    monkeypatch.setattr(imports, "PATIENCE", 1e6)
+    monkeypatch.setattr(imports, "IMPORT_TIMEOUT", 1e6)
     with pytest.raises(ModuleNotFoundError):
         pickling.loads(global_of("no_such_module_to_import", "Nothing"))
     (warning,) = caplog.messages

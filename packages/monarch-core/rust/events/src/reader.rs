@@ -36,7 +36,7 @@ pub struct Record {
 }
 
 /// Nanoseconds that a reader waits for an unfinished event. The event of a thread that is off its processor for longer is lost.
-const PATIENCE: u64 = 1_000_000_000;
+const UNFINISHED_TIMEOUT: u64 = 1_000_000_000;
 /// Least time between two events of a process in nanoseconds: all its threads share one counter.
 const EVENT: u64 = 10;
 
@@ -109,7 +109,7 @@ impl Reader {
     }
 
     /// Reads the next events, in order, at most `most`. `ended`: the process writes no more, so unfinished events never finish. Otherwise
-    /// the batch ends before an unfinished event, for at most `PATIENCE` or until half of the ring waits behind it.
+    /// the batch ends before an unfinished event, for at most `UNFINISHED_TIMEOUT` or until half of the ring waits behind it.
     pub fn drain(&mut self, most: usize, ended: bool) -> Batch {
         let mut batch = Batch::default();
         let (began, epoch) = (now(), self.header(H_EPOCH));
@@ -156,7 +156,7 @@ impl Reader {
             }
         };
         // The events behind it must not be overwritten meanwhile.
-        written - self.next <= self.capacity / 2 && now() - since < PATIENCE
+        written - self.next <= self.capacity / 2 && now() - since < UNFINISHED_TIMEOUT
     }
 
     /// The state of the slot of the event with this number. The number determines the sequence number of a whole record.

@@ -18,7 +18,7 @@ from _thread import allocate_lock
 from typing import Any
 
 # Seconds. Imports of large packages from slow file systems take less.
-PATIENCE = 60.0
+IMPORT_TIMEOUT = 60.0
 
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
@@ -37,13 +37,13 @@ class ImportTurn:
         """Whether the thread has it; False in a thread that is within an import, and where the wait has been in vain."""
         if _within_import():
             return False
-        if not self._lock.acquire(timeout=0 if self._stuck else PATIENCE):
+        if not self._lock.acquire(timeout=0 if self._stuck else IMPORT_TIMEOUT):
             if not self._stuck:
                 self._stuck = True
                 import logging
 
                 text = "the import of %s no longer waits for that of %s, which has taken %s s in another thread"
-                logging.getLogger("monarch").warning(text, module, self._module, PATIENCE)
+                logging.getLogger("monarch").warning(text, module, self._module, IMPORT_TIMEOUT)
             return False
         self._module = module
         return True
