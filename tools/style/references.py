@@ -12,7 +12,9 @@ from tools.project import files
 from tools.style import prose
 from tools.style.problem import Check, Problem
 
-FAILURES = Path("docs/failures.md")
+# The folder of the failure tables; a page that a reader searches by eye has at most so many rows.
+FAILURES = Path("docs/failures")
+ROWS = 60
 # Pages that name files of the code by the ends of their paths.
 MAPS = (Path("ARCHITECTURE.md"), Path("docs/glossary.md"))
 _LINK = re.compile(r"\]\(<?(?P<target>[^()<>\s]+)>?(?:\s+\"[^\"]*\")?\)")
@@ -67,19 +69,32 @@ def checks(root: Path) -> tuple[Check, ...]:
                 yield Problem(path, text.count("\n", 0, found.start()) + 1, "no-such-file", f"'{found['file']}'")
 
     def failure_rows(path: Path, text: str) -> Iterator[Problem]:
-        """Every row of the failure table has a test; one in Rust is the path of a file with tests."""
-        if path != FAILURES:
+        """Every row of a failure table has a test; one in Rust is the path of a file with tests. No page has more than `ROWS` rows."""
+        if path.parent != FAILURES:
             return
-        for number, line in enumerate(text.splitlines(), 1):
+        for count, (number, line) in enumerate(rows(text), 1):
+            if count > ROWS:
+                yield Problem(path, number, "long-table", f"row {count} of a page of at most {ROWS}")
             for found in _RUST_TEST.finditer(line):
                 file = root / "packages/monarch-core" / found["file"]
                 if not file.is_file() or "#[test]" not in file.read_text(encoding="utf-8"):
                     yield Problem(path, number, "no-such-test", f"'{found['file']}'")
-            row = line.startswith("| ") and not line.startswith("| failure |")
-            if row and not _TEST.search(line) and not _RUST_TEST.search(line):
+            if not _TEST.search(line) and not _RUST_TEST.search(line):
                 yield Problem(path, number, "row-without-test", "no test shows this failure")
 
     return links, named_tests, named_files, failure_rows
+
+
+def rows(text: str) -> Iterator[tuple[int, str]]:
+    """The rows of the failure tables of a page, with the numbers of their lines: tables whose last column is that of tests."""
+    inside = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.endswith("| test |"):
+            inside = True
+        elif not line.startswith("|"):
+            inside = False
+        elif inside and not line.startswith("|--"):
+            yield number, line
 
 
 def _anchors(text: str) -> frozenset[str]:

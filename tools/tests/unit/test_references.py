@@ -1,4 +1,4 @@
-"""Links of pages and the tests that pages name are checked; and the failure table covers every part and every failure."""
+"""Links of pages and the tests that pages name are checked; and the failure tables cover every component and every failure."""
 
 from __future__ import annotations
 
@@ -8,22 +8,9 @@ import pytest
 
 from tools.check_style import check
 from tools.project import ROOT
-from tools.style.references import FAILURES
+from tools.style.references import FAILURES, ROWS, rows
 
-PARTS = (
-    "Root",
-    "Host agent",
-    "Proc",
-    "Actor",
-    "Link",
-    "Memory",
-    "File",
-    "Job",
-    "Extension",
-    "Telemetry",
-    "Runs of programs",
-    "Distributed tensors",
-)
+PAGES = sorted(path for path in (ROOT / FAILURES).glob("*.md") if path.name != "README.md")
 
 
 def problems(root: Path, name: str) -> list[tuple[str, int]]:
@@ -73,7 +60,7 @@ def test_files_of_the_glossary_must_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cell", ["", "`agent.rs`", "a reader"])
 def test_a_failure_without_a_test_is_found(tmp_path: Path, cell: str) -> None:
     head = "| failure | test |\n|---|---|\n"
-    assert page(tmp_path, "docs/failures.md", f"{head}| The proc exits. | {cell} |\n") == [("row-without-test", 3)]
+    assert page(tmp_path, "docs/failures/a.md", f"{head}| The proc exits. | {cell} |\n") == [("row-without-test", 3)]
     assert page(tmp_path, "docs/other.md", f"{head}| The proc exits. | {cell} |\n") == []
 
 
@@ -82,34 +69,31 @@ def test_a_rust_test_is_a_file_with_tests(tmp_path: Path) -> None:
     source.parent.mkdir(parents=True)
     source.write_text("#[test]\nfn it() {}\n")
     row = "| failure | test |\n|---|---|\n| It hangs. | `rust/net/tests/{}.rs` |\n"
-    assert page(tmp_path, "docs/failures.md", row.format("x")) == []
-    assert page(tmp_path, "docs/failures.md", row.format("y")) == [("no-such-test", 3)]
+    assert page(tmp_path, "docs/failures/a.md", row.format("x")) == []
+    assert page(tmp_path, "docs/failures/a.md", row.format("y")) == [("no-such-test", 3)]
 
 
-def rows() -> dict[str, list[list[str]]]:
-    """The rows of the failure table by their section."""
-    table: dict[str, list[list[str]]] = {}
-    section = ""
-    for line in (ROOT / FAILURES).read_text(encoding="utf-8").splitlines():
-        if line.startswith("## "):
-            section = line.removeprefix("## ")
-        elif line.startswith("| ") and not line.startswith("| failure |"):
-            table.setdefault(section, []).append([cell.strip() for cell in line.strip("|").split("|")])
-    return table
+def test_table_of_too_many_rows_is_found(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text("def test_it(): ...\n")
+    table = "| failure | test |\n|---|---|\n" + "| It ends. | `test_x.py::test_it` |\n" * (ROWS + 1)
+    assert page(tmp_path, "docs/failures/a.md", table) == [("long-table", ROWS + 3)]
 
 
-def test_rows_of_the_failure_table_are_complete() -> None:
-    table = rows()
-    assert tuple(table) == PARTS
-    assert sum(map(len, table.values())) > 100
-    for row in (row for part in table.values() for row in part):
+def cells(path: Path) -> list[list[str]]:
+    """The rows of the failure table of a page, as cells."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for _, line in rows(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_rows_of_the_failure_tables_are_complete(path: Path) -> None:
+    table = cells(path)
+    assert table and f"]({path.name})" in (path.parent / "README.md").read_text(encoding="utf-8")
+    for row in table:
         assert len(row) == 5 and all(row), row
         assert all(cell.endswith(".") for cell in row[:4]), row
 
 
-def test_every_part_fails_in_every_way() -> None:
-    failures = {part: " ".join(row[0] for row in part_rows) for part, part_rows in rows().items()}
-    for part in ("Root", "Host agent", "Proc", "Actor", "Link"):
-        assert all(way in failures[part] for way in ("exits", "killed", "hangs", "cut off")), part
-    clients = [row[0] for row in rows()["Root"] if "client of several hosts" in row[0]]
-    assert all(any(way in failure for failure in clients) for way in ("killed", "hangs", "cut off"))
+@pytest.mark.parametrize("name", ["client", "hosts", "procs", "actors", "network"])
+def test_every_component_fails_in_every_way(name: str) -> None:
+    failures = " ".join(row[0] for row in cells(ROOT / FAILURES / f"{name}.md"))
+    assert all(way in failures for way in ("exits", "killed", "hangs", "cut off"))

@@ -1,6 +1,6 @@
 """Each part of a job on one machine that ends, hangs, or is cut off: the detection, the notice to owners, and the clean-up.
 
-These are the rows of docs/failures.md that have no test of their own elsewhere.
+These are the rows of docs/failures/ that have no test of their own elsewhere.
 """
 
 from __future__ import annotations
