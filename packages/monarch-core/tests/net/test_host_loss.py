@@ -37,7 +37,7 @@ def test_agent_told_to_end(cluster: Cluster) -> None:
     assert client.end() == 0
 
 
-def test_agent_frozen_is_lost_and_refused_when_it_runs_again(cluster: Cluster) -> None:
+def test_frozen_agent_is_lost_and_refused_on_return(cluster: Cluster) -> None:
     client = cluster.client()
     cluster.workers[1].process.send_signal(signal.SIGSTOP)
     assert_lost(cluster, "silent for ")
@@ -50,14 +50,14 @@ def test_agent_frozen_is_lost_and_refused_when_it_runs_again(cluster: Cluster) -
 
 
 @pytest.mark.parametrize(("inbound", "outbound"), [(True, True), (True, False), (False, True)], ids=["both ways", "deaf", "mute"])
-def test_host_cut_off_is_lost_and_cleans_up_when_it_is_back(cluster: Cluster, inbound: bool, outbound: bool) -> None:
+def test_host_cut_off_is_lost_and_cleans_up(cluster: Cluster, inbound: bool, outbound: bool) -> None:
     client = cluster.client()
     cluster.hosts[1].cut(inbound=inbound, outbound=outbound)
     assert_lost(cluster, "silent for ")
     is_free_again(cluster, client)
 
 
-def test_host_cut_off_for_good_cleans_up_when_its_lease_is_over(cluster: Cluster) -> None:
+def test_host_cut_off_forever_cleans_up_after_lease(cluster: Cluster) -> None:
     client = cluster.client(MONARCH_MESH_ORPHAN_TIMEOUT="4s")
     cluster.hosts[1].cut()
     cluster.ended(cluster.hosts[1], client.pids["h3"])
@@ -124,7 +124,7 @@ def test_link_that_does_not_come_back_is_lost(cluster: Cluster) -> None:
     assert client.end() == 0
 
 
-def test_cast_reaches_those_that_a_host_on_its_way_cannot_reach(cluster: Cluster) -> None:
+def test_cast_reaches_ranks_behind_a_cut_link(cluster: Cluster) -> None:
     # The tree is a chain: each host forwards to the next one.
     cluster.env["MONARCH_CAST_FAN_OUT"] = "1"
     client = cluster.client(MONARCH_CHANNEL_RECONNECT_TIMEOUT="2s")
@@ -161,7 +161,7 @@ def test_client_frozen_for_a_while_loses_nothing(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("seconds", [2.0, 4.0])
-def test_client_cut_off_and_back_within_the_lease_loses_nothing(cluster: Cluster, seconds: float) -> None:
+def test_client_cut_off_within_its_lease_loses_nothing(cluster: Cluster, seconds: float) -> None:
     client = cluster.client()
     assert client.say("stream") == "on"
     cluster.client_host.cut()

@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "three_hosts.py"
 
 
 @pytest.mark.timeout(120)  # of which importing scikit-learn on a busy machine is most
-def test_training_goes_on_when_a_host_is_cut_off(tmp_path: Path) -> None:
+def test_training_continues_after_the_loss_of_a_host(tmp_path: Path) -> None:
     need_namespaces()
     argv = [sys.executable, "-W", "error", str(EXAMPLE), "--quick", "--namespaces"]
     ran = subprocess.run(argv, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True)

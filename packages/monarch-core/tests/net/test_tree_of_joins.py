@@ -51,7 +51,7 @@ def test_client_is_killed(cluster: Cluster) -> None:
     assert cluster.client().end() == 0
 
 
-def test_client_is_cut_off_for_longer_than_the_lease(cluster: Cluster) -> None:
+def test_client_cut_off_beyond_its_lease_loses_procs(cluster: Cluster) -> None:
     client = cluster.client(MONARCH_MESH_ORPHAN_TIMEOUT="4s")
     cluster.client_host.cut()
     for host in cluster.hosts:

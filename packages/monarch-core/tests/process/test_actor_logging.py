@@ -191,12 +191,12 @@ def test_own_threads_are_not_the_actor(procs):
     assert actor.write_in_a_thread.call_one("x").get() == "x\n"
 
 
-def test_threads_that_take_the_context_along_are_the_actor(procs):
+def test_thread_with_a_copied_context_has_the_prefix(procs):
     actor = procs.spawn("copied", Logging).slice(gpus=1)
     assert actor.write_in_a_task_of_a_thread.call_one("x").get() == f"{prefix('copied')}x\n"
 
 
-def test_own_thread_of_the_only_actor_of_a_proc():
+def test_thread_of_the_only_actor_has_the_prefix():
     """As for `context()`: the thread can only belong to this actor."""
     with this_host().spawn_procs({"gpus": 2}) as mesh:
         actor = mesh.spawn("only", Logging).slice(gpus=1)
@@ -231,7 +231,7 @@ def test_own_logger_is_named_after_the_class(procs):
     assert actor.own_logger.call_one().get() == (f"{__name__}.Logging", logging.DEBUG, f"{prefix('own')}to my own\n")
 
 
-def test_actors_in_the_client_but_not_the_client_itself():
+def test_actor_in_the_client_has_a_prefix():
     stream = io.StringIO()
     log = logging.Logger("client")
     log.addHandler(logging.StreamHandler(stream))

@@ -44,7 +44,7 @@ class Parent(Actor):
 
 
 @pytest.mark.parametrize("turns", range(5))
-def test_message_behind_a_failure_that_ends_the_actor_is_answered(faults, turns):
+def test_message_after_a_fatal_failure_is_answered(faults, turns):
     with this_host().spawn_procs() as procs:
         parent = procs.spawn("parent", Parent, True)
         parent.lose.broadcast(turns)
@@ -53,7 +53,7 @@ def test_message_behind_a_failure_that_ends_the_actor_is_answered(faults, turns)
         assert faults.get(timeout=20).name in ("child", "parent")
 
 
-def test_message_behind_a_failure_that_is_handled_is_handled(faults):
+def test_message_after_a_handled_failure_is_handled(faults):
     with this_host().spawn_procs() as procs:
         parent = procs.spawn("parent", Parent, False)
         parent.lose.broadcast(2)

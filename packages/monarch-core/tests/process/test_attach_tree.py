@@ -93,7 +93,7 @@ def test_hosts_join_by_a_tree(kind: str):
         assert [d["pid"] for d in described] == [p.pid for p in workers.processes]
 
 
-def test_much_is_sent_over_a_connection_of_its_own():
+def test_large_messages_to_relayed_hosts_use_direct_connections():
     with Workers(7, "tls") as workers, workers.attach() as hosts:
         echo = hosts.spawn_procs().spawn("echo", Echo).slice(hosts=6)
         assert echo.echo.call_one(-1).get() == -1
@@ -105,7 +105,7 @@ def test_much_is_sent_over_a_connection_of_its_own():
         assert [x if isinstance(x, int) else x[-1] for x in echo.all_seen.call_one().get()] == [-1, 0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_a_host_that_has_others_join_is_killed():
+def test_hosts_of_a_killed_relay_stay_usable():
     with Workers(8, "tls") as workers, workers.attach() as hosts:
         echoes = hosts.spawn_procs().spawn("echo", Echo)
         assert list(echoes.echo.call(1).get().values()) == [1] * 8
@@ -122,7 +122,7 @@ def test_a_host_that_has_others_join_is_killed():
 
 
 @pytest.mark.parametrize(("number", "why"), [(signal.SIGKILL, "agent killed"), (signal.SIGSTOP, "silent")])
-def test_a_host_below_is_lost(number: signal.Signals, why: str):
+def test_killed_or_frozen_relayed_host_is_lost(number: signal.Signals, why: str):
     with Workers(8, "tls") as workers, workers.attach() as hosts:
         echoes = hosts.spawn_procs().spawn("echo", Echo)
         assert list(echoes.echo.call(1).get().values()) == [1] * 8
@@ -133,7 +133,7 @@ def test_a_host_below_is_lost(number: signal.Signals, why: str):
             waiting.get()
 
 
-def test_a_host_on_the_way_is_frozen():
+def test_hosts_of_a_frozen_relay_stay_usable():
     with Workers(8, "tls") as workers, workers.attach() as hosts:
         echoes = hosts.spawn_procs().spawn("echo", Echo)
         assert list(echoes.echo.call(1).get().values()) == [1] * 8
@@ -167,7 +167,7 @@ def test_hosts_that_do_not_join():
             assert hosts.initialized.get() is True
 
 
-def test_a_worker_below_has_another_version():
+def test_relayed_worker_of_another_version_is_refused():
     with Workers(7, "insecure") as workers, server(other_version) as other, configured(mesh_attach_config_timeout="5s"):
         # The other host is the third that a relay joins.
         every = [*workers.addresses[:3], other, *workers.addresses[3:]]
@@ -176,7 +176,7 @@ def test_a_worker_below_has_another_version():
         assert failed.value.hosts == {other: f"version 0.1.0 (protocol 77, Python {PYTHON}) at the other end, {OURS} here"}
 
 
-def test_the_first_of_a_part_does_not_answer():
+def test_hosts_of_an_unresponsive_relay_join_without_it():
     with Workers(8, "tls") as workers:
         workers.processes[0].send_signal(signal.SIGSTOP)
         with workers.attach() as hosts:
@@ -188,7 +188,7 @@ def test_the_first_of_a_part_does_not_answer():
             assert list(echoes.echo.call(1).get().values()) == [1] * 8
 
 
-def test_the_client_ends():
+def test_client_exit_ends_all_procs():
     """Relayed hosts are notified too, and are free for the next client."""
     with Workers(8, "tls") as workers:
         for _ in range(2):
@@ -196,7 +196,7 @@ def test_the_client_ends():
             assert all(wait_for_end(pid) for number in range(8) for pid in workers.procs_of(number))
 
 
-def test_the_client_is_killed():
+def test_killed_client_ends_all_procs():
     """Leases end on all hosts."""
     with Workers(8, "tls") as workers:
         script = Script(WAIT, env={**_env(workers), "MONARCH_MESH_ORPHAN_TIMEOUT": "3s"})

@@ -95,7 +95,7 @@ def slow_one(procs):
     return slow, gate
 
 
-def test_a_thread_that_is_ahead_waits_inside_the_adverb(procs):
+def test_thread_without_credit_waits_inside_the_adverb(procs):
     slow, gate = slow_one(procs)
     sent = []
     done = threading.Event()
@@ -123,7 +123,7 @@ def test_a_thread_that_is_ahead_waits_inside_the_adverb(procs):
     assert len(sent) == 400
 
 
-def test_a_full_receiver_does_not_disturb_others(procs):
+def test_full_receiver_does_not_disturb_others(procs):
     slow, gate = slow_one(procs)
     thread = threading.Thread(target=lambda: [slow.take.broadcast(bytes(60_000)) for _ in range(400)])
     thread.start()
@@ -135,7 +135,7 @@ def test_a_full_receiver_does_not_disturb_others(procs):
     assert slow.taken.call_one().get() == 400
 
 
-def test_on_an_event_loop_the_adverb_does_not_wait(procs):
+def test_adverb_on_an_event_loop_does_not_wait(procs):
     slow, gate = slow_one(procs)
 
     async def main():
@@ -158,7 +158,7 @@ def test_actors_that_flood_each_other(procs, kind, count, size):
     eventually("both have all messages", lambda: list(actors.taken.call().get().values()), lambda taken: taken == [count, count])
 
 
-def test_an_actor_that_floods_itself(procs):
+def test_actor_that_floods_itself_gets_all_messages(procs):
     one = procs.slice(gpus=0).spawn("flooding", Flooding)
     one.flood.call_one(one, 50_000, 200).get()
     eventually("all messages came", lambda: one.taken.call_one().get(), lambda taken: taken == 50_000)

@@ -56,7 +56,7 @@ finally:
 
 
 @pytest.mark.parametrize(("end", "said"), [("sys.exit(7)", True), ("raise KeyboardInterrupt", True), ("raise SystemExit", True)])
-def test_hook_that_ends_the_program_on_purpose_is_not_blamed(end, said):
+def test_hook_that_ends_the_program_is_not_blamed(end, said):
     done = run(
         FAILING
         + f"""
@@ -106,7 +106,7 @@ this_host().spawn_procs().spawn("other", Child).error.broadcast()
     assert done.out == "atexit before\n"
 
 
-def test_hook_is_not_called_on_the_main_thread_at_exit():
+def test_hook_at_exit_runs_off_the_main_thread():
     done = run(
         FAILING
         + """

@@ -102,7 +102,7 @@ def fail_child(owner: Any) -> None:
         ("exits", "SystemExit: 4"),
     ],
 )
-def test_answer_that_says_nothing_is_a_failure_of_the_owner(procs, faults, cls, kind, cause):
+def test_invalid_answer_of_a_hook_fails_the_owner(procs, faults, cls, kind, cause):
     owner = procs.spawn("owner", cls, kind)
     fail_child(owner)
     failure = faults.get()
@@ -213,7 +213,7 @@ if {cls == "Owner" or cls == "Async"}:
 
 
 @pytest.mark.parametrize("cls", ["Owner", "Async"])
-def test_stop_of_the_procs_while_supervise_does_not_return(cls):
+def test_stop_ends_an_owner_stuck_in_supervise(cls):
     done = run(
         STUCK
         + f"""

@@ -59,7 +59,7 @@ def test_failure_of_bootstrap_is_an_actor_error(kind):
     mesh.stop().get()
 
 
-def test_bootstrap_that_cannot_be_pickled_is_refused_at_once():
+def test_unpicklable_bootstrap_is_refused_at_once():
     import threading
 
     lock = threading.Lock()
@@ -173,7 +173,7 @@ def test_wrapper_that_waits_for_our_bootstrap(tmp_path):
     assert (tmp_path / "code").read_text() == "ended with 0\n"
 
 
-def test_arguments_of_0_7_are_taken_as_our_bootstrap():
+def test_arguments_of_upstream_0_7_start_our_bootstrap():
     command = BootstrapCommand(sys.executable, args=["-m", "monarch._src.actor.bootstrap_main"])
     with pytest.warns(DeprecationWarning, match="bootstrap"):
         assert started(command, "MONARCH_PROC_FDS") == [None]

@@ -289,7 +289,7 @@ def test_message_survives_a_plain_pickle_of_its_parts(send):
     assert buffers == [b"x" * 1000] and b"xxxx" not in data
 
 
-def test_known_class_takes_new_state_only_if_it_changed(tmp_path):
+def test_known_class_takes_new_state_after_a_change(tmp_path):
     """A receiver keeps its class, with the globals of its methods, as long as the sender's class does not change."""
     script = tmp_path / "script.py"
     script.write_text(
@@ -311,7 +311,7 @@ assert pickling.loads(third)[0][0] is kind and kind().method() == 5
     run(["-c", code], run([str(script)]))
 
 
-def test_threads_that_get_one_class_at_once_get_all_of_it(send):
+def test_threads_decode_one_class_together_and_whole(send):
     message = send("""
         from monarch.actor import Actor, endpoint
         class Echo(Actor):

@@ -240,7 +240,7 @@ def test_proc_that_is_killed_among_many_casts(children: int):
         wait_until_forgotten(workers)
 
 
-def test_groups_of_a_source_that_is_killed_are_forgotten():
+def test_groups_of_a_killed_source_are_forgotten():
     with Workers(3) as workers, workers.attach() as hosts:
         members = hosts.spawn_procs({"gpus": 2}).spawn("members", Member)
         sources = hosts.slice(hosts=1).spawn_procs(name="sources").spawn("sources", Source)

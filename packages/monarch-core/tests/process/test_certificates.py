@@ -35,7 +35,7 @@ def shown(address: str, host: int) -> bytes:
     return found
 
 
-def test_hosts_get_other_certificates_while_the_job_goes_on():
+def test_certificates_of_hosts_are_replaced_during_a_job():
     with Workers(3, "tls") as workers, workers.attach() as hosts:
         assert isinstance(hosts, HostMesh)
         echoes = hosts.spawn_procs().spawn("echo", Echo)

@@ -61,7 +61,7 @@ this_proc().spawn("local", Last, "local").ready.call().get()
     assert sorted(lines) == ["[0] async: None", "[0] last: None", "[1] async: None", "[1] last: None", "local: None"]
 
 
-def test_runs_at_exit_of_an_actor_that_was_only_spawned():
+def test_cleanup_runs_at_exit_without_a_call():
     done = run(LAST + 'this_host().spawn_procs().spawn("last", Last)')
     done.assert_clean()
     assert done.out == "[0] last: None\n"
@@ -312,7 +312,7 @@ def test_raise_is_raised_by_stop(procs, monkeypatch):
         m.stop().get()
 
 
-def test_async_cleanup_is_cancelled_when_its_time_is_over(procs, monkeypatch):
+def test_async_cleanup_is_cancelled_after_its_timeout(procs, monkeypatch):
     import asyncio
 
     monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: None)
@@ -338,7 +338,7 @@ def test_async_cleanup_is_cancelled_when_its_time_is_over(procs, monkeypatch):
     assert receiver.recv().get() == "cancelled"
 
 
-def test_async_cleanup_runs_if_the_actor_failed_before_its_loop_began(procs, monkeypatch):
+def test_async_cleanup_runs_after_an_early_failure(procs, monkeypatch):
     told: queue.Queue[Any] = queue.Queue()
     monkeypatch.setattr("monarch.actor.unhandled_fault_hook", told.put)
     port, texts = open_channel()
@@ -436,7 +436,7 @@ assert failures == [("dying", "{kind}")], failures
 
 
 @pytest.mark.parametrize("what", ["actors", "procs"])
-def test_stop_that_raises_for_a_dead_process_is_seen(what):
+def test_stop_of_a_dead_process_raises(what):
     done = run(
         DYING
         + f"""
@@ -455,7 +455,7 @@ print("here")
     assert done.out == "here\n"
 
 
-def test_process_that_dies_there_at_exit_is_a_failure():
+def test_death_during_cleanup_at_exit_is_a_failure():
     done = run(DYING + 'this_host().spawn_procs().spawn("dying", Dying, "exit").ready.call_one().get()')
     assert (done.code, done.left) == (1, [])
     assert "exited with non-zero code 6" in done.err

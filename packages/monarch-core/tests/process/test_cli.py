@@ -203,12 +203,12 @@ def test_help_lists_all_verbs(other_wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 5])
-def test_a_verb_of_another_wheel_decides_on_the_exit_code(other_wheel: Path, code: int) -> None:
+def test_verb_of_another_wheel_decides_the_exit_code(other_wheel: Path, code: int) -> None:
     done = monarch("leave", str(code), folders=(other_wheel,))
     assert (done.returncode, done.stdout, done.stderr) == (code, "leaving\n", "")
 
 
-def test_a_result_that_is_no_number_is_no_exit_code(other_wheel: Path) -> None:
+def test_non_integer_result_is_no_exit_code(other_wheel: Path) -> None:
     done = monarch("text", folders=(other_wheel,))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -218,7 +218,7 @@ def test_verbs_of_core_cannot_be_replaced(other_wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["broken", "plain"])
-def test_a_verb_that_cannot_be_loaded_names_its_wheel(other_wheel: Path, verb: str) -> None:
+def test_unloadable_verb_names_its_wheel(other_wheel: Path, verb: str) -> None:
     done = monarch(verb, "--any", "thing", folders=(other_wheel,))
     assert done.returncode == 1
     assert f"the verb '{verb}' of other-wheel 1.0 cannot be loaded" in done.stderr

@@ -81,7 +81,7 @@ def test_every_host_gets_what_changed(source, hosts, capfd):
     assert leftovers(hosts) == set()
 
 
-def test_a_host_that_is_behind_gets_what_it_lacks(source, hosts):
+def test_outdated_host_gets_the_missing_files(source, hosts):
     write(source, a="A = 1", b="B = 1")
     OtherHosts(hosts.directories[:1]).sync(Workspace({source: "code"}, env=None))
     write(source, a="A = 2")
@@ -108,7 +108,7 @@ def test_several_directories(source, tmp_path, hosts):
     assert trees(hosts, "x/two") == [{"b.py": b"B = 1"}] * 3
 
 
-def test_a_file_that_changes_after_the_look_is_noticed(source, hosts, monkeypatch):
+def test_file_changed_during_the_sync_is_sent_anew(source, hosts, monkeypatch):
     write(source, a="A = 1")
     original = workspace_sync._pieces
     calls = []
@@ -124,7 +124,7 @@ def test_a_file_that_changes_after_the_look_is_noticed(source, hosts, monkeypatc
     assert trees(hosts) == [{"a.py": b"A = 2, late"}] * 3
 
 
-def test_a_file_that_never_stays_is_an_error(source, hosts, monkeypatch):
+def test_endlessly_changing_file_is_an_error(source, hosts, monkeypatch):
     write(source, a="A = 1")
     hosts.sync(Workspace({source: "code"}, env=None))
     original = workspace_sync._pieces
@@ -165,7 +165,7 @@ def test_two_at_once(source, tmp_path, hosts):
     assert all(tree in wanted for tree in trees(hosts)) and leftovers(hosts) == set()
 
 
-def test_a_host_that_dies_leaves_the_old_tree(source, hosts, monkeypatch, faults):
+def test_host_killed_during_a_sync_keeps_its_tree(source, hosts, monkeypatch, faults):
     write(source, a="A = 1")
     hosts.sync(Workspace({source: "code"}, env=None))
     write(source, a="A = 2")
@@ -380,7 +380,7 @@ def test_reload_here(source, local):
     assert local.call.call_one("code_sync_m", "f").get() == ("new", 2)
 
 
-def test_a_module_that_cannot_be_reloaded(source, local):
+def test_module_that_cannot_be_reloaded_is_reported(source, local):
     write(source, code_sync_bad="def f():\n    return 1", code_sync_good="def f():\n    return 1")
     for module in ("code_sync_bad", "code_sync_good"):
         assert local.call.call_one(module, "f").get() == 1
@@ -421,7 +421,7 @@ def provide(monkeypatch, value):
     monkeypatch.setitem(entry_points._known, ("monarch.mesh", "push_environment"), found)
 
 
-def test_environment_is_pushed_to_the_workspace_of_each_host(hosts, source, environment, monkeypatch, capfd):
+def test_environment_is_pushed_to_each_hosts_workspace(hosts, source, environment, monkeypatch, capfd):
     write(source, code_sync_env="X = 1")
     calls = []
 
@@ -455,7 +455,7 @@ def test_environment_that_cannot_be_pushed_fails_the_sync(hosts, environment, mo
 
 
 @pytest.mark.parametrize("file", ["pyvenv.cfg", "conda-meta/python-3.10.13-h955ad1f_0.json"])
-def test_environment_of_another_python_is_refused_before_anything_is_sent(hosts, source, environment, monkeypatch, capfd, file):
+def test_environment_of_another_python_is_refused_first(hosts, source, environment, monkeypatch, capfd, file):
     provide(monkeypatch, pytest.fail)
     (environment / file).write_text("home = /usr/bin\nversion = 3.10.13\n" if file == "pyvenv.cfg" else "{}")
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"

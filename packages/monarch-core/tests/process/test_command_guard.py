@@ -120,7 +120,7 @@ def test_killed_guard_of_a_killed_caller_leaves_nothing() -> None:
     assert script.end().left == []
 
 
-def test_command_of_a_command_has_the_marks_of_both() -> None:
+def test_nested_command_has_the_marks_of_both() -> None:
     async def main() -> list[str]:
         outer = await run_command(line("echo $MONARCH_COMMAND_MARK"))
         env = {**os.environ, "MONARCH_COMMAND_MARK": outer.stdout.decode().strip()}

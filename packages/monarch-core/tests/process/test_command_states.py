@@ -59,7 +59,7 @@ async def until_it_runs():
 """
 
 
-def test_loop_that_is_closed_leaves_neither_descriptors_nor_children() -> None:
+def test_closed_loop_leaves_neither_descriptors_nor_children() -> None:
     run_script(
         CLOSED_LOOP
         + """
@@ -118,7 +118,7 @@ def test_code_of_a_command_that_ended_counts() -> None:
     assert wait_for_end(int(done.stdout))
 
 
-def test_command_that_ends_in_its_time_has_its_own_code() -> None:
+def test_command_that_handles_a_signal_keeps_its_code() -> None:
     async def main() -> bool:
         process = GuardedProcess()
         await process.start(line("sh", "-c", "trap 'exit 4' INT; kill -STOP $$; while :; do sleep 1000; done"), (0, 1, 2))

@@ -115,7 +115,7 @@ def test_command_ends_with_its_guard() -> None:
     assert exit_code(status) == 137 and wait_for_end(pid)
 
 
-def test_terminal_shows_what_is_typed_and_gives_the_code() -> None:
+def test_terminal_shows_input_and_reports_the_exit_code() -> None:
     codes: list[int] = []
 
     async def main() -> tuple[bytes, int | None]:
@@ -133,7 +133,7 @@ def test_terminal_shows_what_is_typed_and_gives_the_code() -> None:
     assert b"24 80" in shown and b"got bird" in shown and code == 5 and codes == [5]
 
 
-def test_terminal_of_a_command_that_does_not_read_is_hung_up() -> None:
+def test_terminal_with_unread_input_is_hung_up() -> None:
     async def main() -> int:
         terminal = TerminalProcess((24, 80))
         await terminal.start(CommandLine(("sh", "-i"), dict(os.environ)))

@@ -164,7 +164,7 @@ def test_actor_goes_on_while_bodies_wait(one):
     assert one.state.call_one().get()[1] == 0
 
 
-def test_each_body_runs_to_its_first_await_before_the_next(one):
+def test_concurrent_bodies_start_in_order(one):
     for i in range(50):
         one.wait_for_gate.broadcast(i)
     last = one.wait_for_gate.call_one(50)
@@ -248,7 +248,7 @@ def test_stop_cancels_and_awaits_bodies_before_cleanup(procs, faults):
     assert faults.empty()
 
 
-def test_cycle_through_a_concurrent_endpoint_of_a_waiting_actor(procs):
+def test_waiting_actor_answers_a_call_back(procs):
     a, b = procs.slice(gpus=0).spawn("a", Work), procs.slice(gpus=1).spawn("b", Work)
     b.set_peer.call_one(a).get()
     # `ask` runs beside the dispatcher, so the actor can handle the call back of `answer`.

@@ -24,6 +24,6 @@ def test_reading_a_value_is_light() -> None:
     assert fresh(f"import sys, monarch._core.config.config as c; c.value('exit_grace'); print(*sorted({HEAVY!r} & {{*sys.modules}}))") == ""
 
 
-def test_the_environment_is_read_by_itself() -> None:
+def test_environment_is_read_without_a_configuration_call() -> None:
     code = "from monarch.config import get_global_config as g; print(g()['tail_log_lines'], g()['process_exit_timeout'])"
     assert fresh(code, MONARCH_TAIL_LOG_LINES="3", HYPERACTOR_PROCESS_EXIT_TIMEOUT="90s") == "3 1m 30s"

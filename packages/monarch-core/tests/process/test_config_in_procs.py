@@ -36,7 +36,7 @@ def test_values_reach_procs(method, name, value, back):
             assert value_in_proc(name) == back
 
 
-def test_a_change_applies_to_what_is_created_afterwards():
+def test_change_applies_to_procs_created_afterwards():
     with this_host().spawn_procs() as before:
         probe = before.spawn("probe", Probe)
         old = probe.setting.call_one("tail_log_lines").get()
@@ -71,7 +71,7 @@ def test_environment_wins_over_what_is_pushed():
     assert lines(done.stdout) == ["5s 5s", "8s 8s"]
 
 
-def test_what_a_proc_configures_beats_what_was_pushed_and_goes_further():
+def test_setting_of_a_proc_reaches_its_own_procs():
     with configured(cleanup_timeout="4s", stop_grace_period="6s"):
         mesh = this_host().spawn_procs()
     with mesh:

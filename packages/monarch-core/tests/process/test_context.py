@@ -182,7 +182,7 @@ def test_identity_of_an_actor(members, procs):
     assert members._name.get().startswith("member1-")
 
 
-def test_actors_of_one_mesh_have_addresses_of_their_own(members):
+def test_actors_of_a_mesh_have_distinct_addresses(members):
     addresses = [v["actor"] for v in members.identity.call().get().values()]
     assert len({str(a) for a in addresses}) == 4
     for address in addresses:
@@ -285,7 +285,7 @@ def test_identity_types():
         assert pickle.loads(pickle.dumps(value)) == value
 
 
-def test_a_forked_child_is_inert():
+def test_forked_child_is_inert():
     done = run("""
         import os, sys, warnings
         warnings.simplefilter("ignore")

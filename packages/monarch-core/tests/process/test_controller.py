@@ -67,7 +67,7 @@ def test_one_per_name_in_the_client():
     assert first.display.call_one().get() == "<root>.<mesh_actors.Counter one>"
 
 
-def test_the_root_owns_it_and_handles_are_references():
+def test_root_owns_controller_and_handles_are_references():
     with pytest.raises(NotImplementedError, match="Cannot call stop on an ActorMeshRef"):
         get_or_spawn_controller("one", Counter).get().stop()
 

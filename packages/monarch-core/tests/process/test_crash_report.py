@@ -37,7 +37,7 @@ monarch_actor.unhandled_fault_hook = lambda failure: None
 """
 
 
-def test_the_last_events_of_a_killed_proc_are_printed():
+def test_last_events_of_a_killed_proc_are_printed():
     done = run(
         ACTORS
         + """
@@ -71,7 +71,7 @@ assert (row["pid"], row["agent_pid"], row["events"][-1]["fields"]["name"]) == (p
     assert done.stderr == ""
 
 
-def test_a_job_without_crashes_says_why_there_is_nothing():
+def test_report_of_a_job_without_crashes_says_so():
     script = (
         ACTORS
         + """
@@ -89,7 +89,7 @@ print(done.returncode, done.stdout.splitlines()[1])
     ]
 
 
-def test_the_recorders_of_a_killed_agent_are_said_to_be_gone():
+def test_report_names_lost_recorders_of_a_killed_agent():
     done = run(
         ACTORS
         + """
@@ -120,7 +120,7 @@ with Workers(1) as workers:
     ]
 
 
-def test_a_killed_client_leaves_no_recorders(tmp_path):
+def test_killed_client_leaves_no_recorders(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         ACTORS
@@ -148,7 +148,7 @@ signal.pause()
     assert (done.returncode, json.loads(done.stdout)) == (1, [])
 
 
-def test_a_pid_without_crash_is_refused():
+def test_pid_without_crash_is_refused():
     command = [sys.executable, "-c", "from monarch._core.cli import main; main()", "doctor", "1"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 2 and "PID names a job, which --crash takes" in done.stderr

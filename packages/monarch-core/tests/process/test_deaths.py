@@ -250,7 +250,7 @@ def test_agent_that_is_killed_under_a_guest():
     assert done.out == "waiting\n" + "client_lost: client of its job lost: it has ended\n" * 2
 
 
-def test_what_a_dying_owner_has_just_asked_for_does_not_stay(faults):
+def test_procs_spawned_by_a_dying_owner_end(faults):
     native = current_process().native
     for _ in range(5):
         procs = this_host().spawn_procs(per_host={"procs": 3})

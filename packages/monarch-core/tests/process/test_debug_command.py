@@ -109,7 +109,7 @@ def test_piped_input_gives_a_transcript(start: Start) -> None:
     assert hints_only(ended.err), ended.err
 
 
-def test_the_end_of_piped_input_leaves_the_session(start: Start) -> None:
+def test_end_of_piped_input_leaves_the_session(start: Start) -> None:
     script, port = start(TWO + "result.get()")
     done = debug("--port", str(port), lines="attach two 0\np 'looked'")
     assert (done.returncode, done.stderr) == (0, "")
@@ -228,7 +228,7 @@ def test_another_client_takes_over(start: Start, attached: bool) -> None:
 
 
 @pytest.mark.parametrize(("end", "code"), [("exit", 0), ("kill", 1)])
-def test_the_job_ends(start: Start, end: str, code: int) -> None:
+def test_end_of_the_job_ends_the_command(start: Start, end: str, code: int) -> None:
     script, port = start(TWO + "signal.sigwait([signal.SIGUSR1])")
     with subprocess.Popen(
         command("--port", str(port)), env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -246,7 +246,7 @@ def test_the_job_ends(start: Start, end: str, code: int) -> None:
 
 @pytest.mark.parametrize("actor", ["Stop", "AsyncStop"])
 @pytest.mark.parametrize("how", ["falls off", "attached", "shut down", "in the client"])
-def test_the_script_ends_with_sessions(start: Start, actor: str, how: str) -> None:
+def test_end_of_the_script_ends_its_sessions(start: Start, actor: str, how: str) -> None:
     code = f"result = this_host().spawn_procs({{'gpus': 2}}).spawn('two', {actor}).step.call(1)\nstand(2)\n"
     if how == "in the client":
         code = f"result = this_proc().spawn('own', {actor}).step.call(1)\nstand(1)\n"
@@ -306,7 +306,7 @@ def test_no_port_is_open_before_a_breakpoint(start: Start) -> None:
     assert not any(server.pid == script.process.pid for server in find_servers())
 
 
-def test_a_port_that_is_taken(start: Start) -> None:
+def test_taken_debug_port_is_replaced(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         script, port = start(TWO + "result.get()", env={"MONARCH_DEBUG_SERVER_PORT": str(taken)})
@@ -346,7 +346,7 @@ print(s.recv(1000).decode(), s.recv(10))
     assert script.end().code == 0
 
 
-def test_where_only_a_worker_of_the_job_is_the_clients_machine_is_told() -> None:
+def test_client_of_a_job_of_workers_is_named() -> None:
     with Workers(1) as workers, workers.attach() as hosts:
         hosts.spawn_procs().initialized.get()
         # The command does the same if it finds no server: another job on this machine may have one just now.
@@ -356,7 +356,7 @@ def test_where_only_a_worker_of_the_job_is_the_clients_machine_is_told() -> None
     assert "ssh -L" in told[-1]
 
 
-def test_debuggers_on_hosts_of_the_current_job_are_told() -> None:
+def test_debuggers_on_other_hosts_are_listed() -> None:
     told = nothing_here(lambda: ["workers[1], process 7 at 127.0.0.1 port 27000: python train.py"]).splitlines()
     assert told[1] == "  on workers[1], process 7 at 127.0.0.1 port 27000: python train.py" and "monarch shell" in told[2]
 

@@ -100,7 +100,7 @@ def terminal(tmp_path: Path, port: int) -> Iterator[Terminal]:
     made.close()
 
 
-def test_a_session_by_hand(script: Script, terminal: Terminal) -> None:
+def test_session_runs_in_a_terminal(script: Script, terminal: Terminal) -> None:
     terminal.line("list")
     assert "gpus=1" in terminal.until("monarch_dbg> ")
     terminal.line("attach two 1")
@@ -140,7 +140,7 @@ def test_ctrl_c_drops_the_line(terminal: Terminal) -> None:
     terminal.until("exit=0")
 
 
-def test_ctrl_c_leads_out_of_a_command_that_runs(script: Script, terminal: Terminal) -> None:
+def test_ctrl_c_interrupts_a_running_command(script: Script, terminal: Terminal) -> None:
     terminal.line("attach two 0")
     terminal.until("(Pdb) ")
     terminal.line("print('begun'); __import__('threading').Event().wait()")
@@ -179,7 +179,7 @@ def test_taken_over_in_the_middle_of_a_line(port: int, terminal: Terminal) -> No
         terminal.until("exit=1")
 
 
-def test_the_job_ends_in_the_middle_of_a_line(script: Script, terminal: Terminal) -> None:
+def test_job_ends_during_an_unfinished_line(script: Script, terminal: Terminal) -> None:
     terminal.type("half a comm")
     terminal.until("half a comm")
     script.send(signal.SIGUSR1)

@@ -262,7 +262,7 @@ def test_post_mortem_then_the_caller_hears(procs, debug_line):
         result.get()
 
 
-def test_no_post_mortem_without_a_breakpoint_in_the_same_call(procs, debug_line):
+def test_post_mortem_needs_a_breakpoint_in_the_call(procs, debug_line):
     worker = procs.slice(hosts=0, gpus=0).spawn("careless", Worker)
     with pytest.raises(ActorError, match="no breakpoint"):
         worker.fail_at_once.call_one().get()
@@ -421,7 +421,7 @@ def test_second_actor_of_the_same_name_and_rank(procs, debug_line, capfd):
 # ---- the rest of the process continues
 
 
-def test_the_process_of_a_session_stays_responsive(procs, debug_line):
+def test_process_of_a_session_stays_responsive(procs, debug_line):
     one = procs.slice(hosts=0, gpus=0)
     results = [one.spawn("sync", Worker).step.call_one(1), one.spawn("async", AsyncWorker).step.call_one(1)]
     sessions(2)
@@ -431,7 +431,7 @@ def test_the_process_of_a_session_stays_responsive(procs, debug_line):
     assert [result.get() for result in results] == [2, 2]
 
 
-def test_a_killed_process_takes_its_session_along(debug_line, faults):
+def test_killed_process_ends_its_session(debug_line, faults):
     with this_host().spawn_procs({"gpus": 2}) as mesh:
         worker = mesh.spawn("killed", Worker)
         pid = worker.slice(gpus=0).pid.call_one().get()

@@ -106,7 +106,7 @@ def test_bad_input(stopped, debug_line, text, answer):
     assert debug_line.ask(text).startswith(answer)
 
 
-def test_input_that_is_no_text_or_has_no_end(stopped, debug_line):
+def test_malformed_or_endless_input_is_refused(stopped, debug_line):
     debug_line.socket.sendall(b"\xff\xfe\n")
     assert "Error parsing input: no command" in debug_line.until(PROMPT)
     assert debug_line.ask("\r") == debug_line.ask("  ") == debug_line.ask("") == ""
@@ -124,13 +124,13 @@ def test_help_and_quit(debug_server):
 # ---- one client at a time
 
 
-def test_a_new_client_takes_over(stopped, debug_server):
+def test_new_client_takes_over_the_prompt(stopped, debug_server):
     with DebugLine(debug_server) as old, DebugLine(debug_server) as new:
         assert "Another client has taken over." in old.rest()
         assert ranks_of(new.ask("list")) == [0, 1, 2, 3]
 
 
-def test_a_new_client_takes_over_in_pdb(stopped, debug_server):
+def test_new_client_takes_over_in_pdb(stopped, debug_server):
     with DebugLine(debug_server) as old:
         old.ask("attach stopped 0", PDB)
         with DebugLine(debug_server) as new:
@@ -140,7 +140,7 @@ def test_a_new_client_takes_over_in_pdb(stopped, debug_server):
 
 
 @pytest.mark.parametrize("how", ["close", "reset", "half"])
-def test_a_client_that_leaves_in_pdb_changes_nothing(stopped, debug_server, how):
+def test_departure_of_a_client_keeps_pdb_unchanged(stopped, debug_server, how):
     made = DebugLine(debug_server)
     made.ask("attach stopped 1", PDB)
     if how == "reset":

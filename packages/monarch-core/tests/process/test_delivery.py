@@ -125,7 +125,7 @@ def test_without_memory_for_the_message():
     procs.stop().get()
 
 
-def test_what_is_there_can_be_lent_without_another_descriptor():
+def test_mapped_memory_is_passed_without_another_descriptor():
     procs = this_host().spawn_procs({"gpus": 2})
     holders = procs.spawn("holder", Holder)
     holders.take.call(b"first").get()

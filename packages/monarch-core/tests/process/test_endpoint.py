@@ -320,7 +320,7 @@ def test_arguments_are_bound_in_the_caller(handle, adverb):
 
 @BOTH
 @pytest.mark.parametrize("adverb", ["call", "choose", "stream", "broadcast"])
-def test_pickling_errors_raise_in_the_caller_with_the_path(handle, adverb):
+def test_pickling_error_names_the_path_to_the_object(handle, adverb):
     with pytest.raises(TypeError, match="lock") as caught:
         getattr(handle.put, adverb)({"a": [1, threading.Lock()]})
     assert any("'a'" in note and "[1]" in note for note in caught.value.__notes__)
@@ -339,7 +339,7 @@ def test_arguments_are_a_snapshot(handle):
 
 
 @BOTH
-def test_arguments_are_copied_in_the_process_of_the_client(cls):
+def test_arguments_are_copied_in_the_client_process(cls):
     handle = this_proc().spawn("local", cls)
     items = [1]
     result = handle.change.call_one(items).get()
@@ -368,7 +368,7 @@ def test_first_error_ends_a_call(procs, cls):
 
 
 @BOTH
-def test_call_does_not_wait_for_the_rest_after_an_error(procs, cls):
+def test_call_ends_at_the_first_error(procs, cls):
     class OneFails(cls):
         @endpoint(explicit_response_port=True)
         def some(self, port: Port[int]) -> None:
@@ -440,7 +440,7 @@ def test_stopped_mesh_refuses_at_once(procs, cls):
 
 
 @BOTH
-def test_broadcast_to_a_dead_mesh_in_an_actor_is_not_fatal(procs, cls, faults):
+def test_actor_survives_broadcast_to_a_dead_mesh(procs, cls, faults):
     class Sender(Actor):
         @endpoint
         def try_it(self, target: Any) -> str:
@@ -463,7 +463,7 @@ def test_broadcast_to_a_dead_mesh_in_an_actor_is_not_fatal(procs, cls, faults):
 
 
 @BOTH
-def test_reply_to_a_caller_that_is_gone_is_dropped(procs, cls):
+def test_reply_to_a_dropped_call_is_discarded(procs, cls):
     handle = procs.spawn("work", cls)
     handle.later.call(1)  # dropped at once
     handle.answer_now.call(1).get()

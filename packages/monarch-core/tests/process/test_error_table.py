@@ -186,7 +186,7 @@ def test_exception_is_told_and_survived(one, adverb, what, kind, text):
 
 
 @BOTH
-def test_arguments_that_cannot_be_unpickled_are_told_and_survived(one):
+def test_actor_reports_and_survives_undecodable_arguments(one):
     for adverb in TOLD:
         with pytest.raises(ActorError, match="LookupError: cannot be loaded here"):
             result_of(one, adverb, Unloadable())
@@ -218,7 +218,7 @@ def test_exception_that_cannot_be_told_is_the_end(one, faults, way, what, text):
 
 
 @BOTH
-def test_exception_of_an_explicit_port_endpoint_is_the_end(one, faults):
+def test_exception_of_an_explicit_port_endpoint_is_fatal(one, faults):
     with pytest.raises(SupervisionError, match="ValueError: plain"):
         one.through.call_one("error").get()
     assert "ValueError: plain" in str(faults.get())
@@ -247,7 +247,7 @@ def test_base_exception_is_the_end(one, faults, adverb, what, text):
 
 @BOTH
 @pytest.mark.parametrize("way", ["broadcast", "send", "port"])
-def test_base_exception_that_cannot_be_told_is_the_end(one, faults, way):
+def test_unreported_base_exception_ends_the_actor(one, faults, way):
     untold(one, way, "exit")
     assert "SystemExit: 3" in str(faults.get())
 
@@ -298,7 +298,7 @@ def test_abort_without_a_caller(one, faults, way):
         ("sigkill", "signal", r"the process this actor was running on failed: Killed\(sig=9\) \(pid \d+ on \S+\) SIGKILL"),
     ],
 )
-def test_end_of_the_process_fails_all_calls_pending_there(cls, faults, what, kind, text):
+def test_end_of_a_process_fails_its_pending_calls(cls, faults, what, kind, text):
     mesh = this_host().spawn_procs(per_host={"gpus": 2})
     one, other = mesh.spawn("error", cls), mesh.spawn("other", cls)
     idle = other.through.call("value")
@@ -438,7 +438,7 @@ def test_text_of_a_mesh_failure(procs, cls, faults):
 
 
 @BOTH
-def test_text_of_a_dead_process_has_its_last_output(cls, faults):
+def test_error_of_a_dead_process_has_its_output(cls, faults):
     mesh = this_host().spawn_procs()
     handle = mesh.spawn("error", cls)
     with pytest.raises(SupervisionError) as caught:
@@ -537,7 +537,7 @@ def test_text_of_a_failed_controller(cls):
 
 
 @BOTH
-def test_every_row_holds_in_the_process_of_the_client(cls, faults):
+def test_every_row_holds_in_the_client_process(cls, faults):
     def spawn() -> Any:
         return this_proc().spawn("error", cls)
 
@@ -556,7 +556,7 @@ def test_every_row_holds_in_the_process_of_the_client(cls, faults):
         spawn().do.call_one("unpicklable").get()
 
 
-def test_reply_after_the_receiver_of_a_port_is_gone():
+def test_closed_mailbox_fails_the_pending_receive():
     port, receiver = Channel.open()
     pending = receiver.recv()
     receiver._inbox.mailbox.close()

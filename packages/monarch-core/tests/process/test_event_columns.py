@@ -81,7 +81,7 @@ assert int(numbers[-1]) - int(numbers[0]) == 2999
     assert done.stderr == ""
 
 
-def test_an_observer_of_columns_makes_no_object_of_an_event():
+def test_observer_of_columns_creates_no_event_objects():
     done = run(
         ACTORS
         + """
@@ -124,7 +124,7 @@ print(json.dumps([r.ended for r in events.recordings()]))
     assert ended == [False, True, True]
 
 
-def test_an_observer_on_another_host_gets_the_procs_of_its_job():
+def test_observer_on_another_host_gets_its_jobs_procs():
     done = run(
         ACTORS
         + """
@@ -165,7 +165,7 @@ with Workers(1) as workers, workers.attach() as hosts:
     assert done.stderr == ""
 
 
-def test_an_observer_of_a_job_gets_the_events_of_that_job_only():
+def test_observer_of_a_job_gets_only_its_events():
     done = run(
         ACTORS
         + """
@@ -183,7 +183,7 @@ assert {pid, os.getpid()} == {batch.pid for batch in mine} and others == []
     assert done.stderr == ""
 
 
-def test_processes_record_no_more_when_their_observer_was_killed():
+def test_killed_observer_ends_the_recording():
     done = run(
         ACTORS
         + """
@@ -210,7 +210,7 @@ eventually("the recording to end", is_on, lambda on: not on)
 
 
 @pytest.mark.timeout(60)
-def test_another_host_records_no_more_when_its_observer_was_killed():
+def test_killed_observer_ends_recording_on_other_hosts():
     done = run(
         ACTORS
         + """
@@ -248,7 +248,7 @@ with Workers(1) as workers, workers.attach() as hosts:
     assert done.stderr == ""
 
 
-def test_a_flood_of_events_holds_back_neither_other_processes_nor_the_end():
+def test_flood_of_events_blocks_neither_processes_nor_stop():
     done = run(
         ACTORS
         + """
@@ -277,7 +277,7 @@ assert watching.stop() and watching.error is None
     assert done.stderr == ""
 
 
-def test_the_end_of_a_process_without_new_events_is_a_batch():
+def test_process_end_without_new_events_is_a_batch():
     done = run(
         ACTORS
         + """
@@ -304,7 +304,7 @@ assert [is_end for _, is_end in batches].count(True) == 1 and batches[-1][1], ba
     assert done.stderr == ""
 
 
-def test_an_observer_gets_the_last_events_of_more_ended_processes_than_are_kept():
+def test_observer_gets_last_events_of_many_ended_processes():
     done = run(
         ACTORS
         + """
@@ -332,7 +332,7 @@ assert {pid: found.count(pid) for pid in pids} == dict.fromkeys(pids, 4), found
     assert done.stderr == ""
 
 
-def test_a_process_of_an_instant_is_known_before_the_agent_tells_of_its_end():
+def test_short_process_is_known_before_its_end():
     done = run(
         ACTORS
         + """

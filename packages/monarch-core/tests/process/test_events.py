@@ -10,7 +10,7 @@ from recorded_actors import ACTORS, recorder
 RECORDER = recorder(256)
 
 
-def test_the_last_events_of_a_killed_proc_come_with_its_failure():
+def test_failure_of_a_killed_proc_has_its_events():
     done = run(
         ACTORS
         + """
@@ -54,7 +54,7 @@ os._exit(0)
     assert lines(done.stdout) == ["() []"]
 
 
-def test_a_call_is_seen_on_both_sides_with_its_times_and_sizes():
+def test_call_events_of_both_sides_have_measurements():
     done = run(
         ACTORS
         + """
@@ -105,7 +105,7 @@ assert made == [("", 1, ""), ("Worker", 1, 'rows=2:3 "a b"=3:1'), ("Worker", 4, 
     assert done.stderr == ""
 
 
-def test_a_full_ring_has_the_last_events_and_counts_the_others():
+def test_full_ring_keeps_last_events_and_counts_others():
     done = run(
         ACTORS
         + "from eventually import eventually"
@@ -128,7 +128,7 @@ assert reader.read() == []
     assert done.stderr == ""
 
 
-def test_a_forked_child_writes_nothing_into_the_ring_of_its_parent():
+def test_forked_child_writes_nothing_into_its_parents_ring():
     done = run(
         ACTORS
         + """
@@ -141,7 +141,7 @@ print([f["name"] for f in of(events.recordings()[1].reader().read(), "user.event
     assert lines(done.stdout) == ["['in the parent']"]
 
 
-def test_an_observer_gets_the_events_of_all_processes_of_the_host_while_it_is_attached():
+def test_attached_observer_gets_events_of_all_processes():
     done = run(
         ACTORS
         + """
@@ -178,7 +178,7 @@ assert len(after) == 4 and after == before, (before, after)
     assert done.stderr == ""
 
 
-def test_an_observer_asks_the_agent_when_the_processes_of_the_host_have_changed():
+def test_observer_asks_the_agent_after_a_process_change():
     done = run(
         ACTORS
         + """
@@ -214,7 +214,7 @@ watching.stop()
     assert done.stderr == ""
 
 
-def test_processes_go_on_recording_for_a_while_when_their_observer_was_killed():
+def test_recording_outlives_a_killed_observer_for_a_while():
     done = run(
         ACTORS
         + """
@@ -256,7 +256,7 @@ while (before := written()) != written():  # polls: the process gets the request
     assert done.stderr == ""
 
 
-def test_a_broken_observer_is_named_and_left_out():
+def test_broken_observer_is_named_and_left_out():
     done = run(
         ACTORS
         + """
@@ -284,7 +284,7 @@ except LookupError as e:
     assert "the observer breaks failed" in done.stderr and "cannot take it" in done.stderr
 
 
-def test_a_proc_reads_the_events_of_its_neighbour_which_has_died():
+def test_proc_reads_events_of_its_dead_neighbour():
     done = run(
         ACTORS
         + """
@@ -355,7 +355,7 @@ assert metric == {"meter": "train", "name": "loss", "kind": "histogram", "amount
     assert done.stderr == ""
 
 
-def test_the_last_events_of_a_proc_on_another_host_come_with_its_failure():
+def test_failure_on_another_host_has_its_events():
     done = run(
         ACTORS
         + """
@@ -377,7 +377,7 @@ with Workers(1) as workers, workers.attach() as hosts:
     assert lines(done.stdout) == ["['message.begun', 'user.event']"], done.stderr
 
 
-def test_nothing_is_left_behind_when_all_processes_are_killed(tmp_path):
+def test_killed_processes_leave_no_files(tmp_path):
     done = run(
         ACTORS
         + """
@@ -394,7 +394,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_observer_that_hangs_is_left_after_the_time_of_a_stop():
+def test_hanging_observer_is_left_after_the_stop_timeout():
     done = run(
         ACTORS
         + """
@@ -470,7 +470,7 @@ print(max(len(batch.events) for batch in batches))
     assert lines(done.stdout) == ["10000 10000 7 0", "10000"]
 
 
-def test_an_observer_that_comes_late_is_introduced_to_what_is_there():
+def test_late_observer_gets_existing_procs_and_actors():
     done = run(
         ACTORS
         + """
@@ -512,7 +512,7 @@ os._exit(0)
     ]
 
 
-def test_lines_and_records_of_logging_are_events_of_agent_and_process():
+def test_output_lines_and_log_records_are_events():
     done = run(
         ACTORS
         + """
@@ -551,7 +551,7 @@ os._exit(0)
     ]
 
 
-def test_what_was_recorded_before_stop_is_given_where_the_observer_was_busy():
+def test_busy_observer_gets_its_events_before_stop_returns():
     run(
         """
 import threading

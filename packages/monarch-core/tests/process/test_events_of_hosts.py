@@ -27,7 +27,7 @@ def _ignore(batch: Batch) -> None:
     pass
 
 
-def test_an_observer_on_a_worker_finds_its_agent() -> None:
+def test_observer_on_a_worker_finds_its_agent() -> None:
     """The agent's events are read first; it belongs to no job."""
     with Workers(1) as workers:
         procs = workers.attach().spawn_procs()

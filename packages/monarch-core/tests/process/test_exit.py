@@ -248,7 +248,7 @@ def test_interrupted_twice():
     assert done.code in (130, -signal.SIGINT) and done.left == []
 
 
-def test_ctrl_c_on_the_terminal_reaches_the_client_only():
+def test_ctrl_c_reaches_the_client_only():
     code = (
         FOUR
         + """

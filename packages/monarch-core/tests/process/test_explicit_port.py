@@ -195,7 +195,7 @@ def test_exception_through_the_port(handle):
 
 
 @BOTH
-def test_second_message_into_the_port_raises_in_the_sender(handle):
+def test_second_message_into_a_port_raises(handle):
     assert handle.twice.call().get().values() == [1, 1, 1]
     assert all("already used" in text for text in handle.refusal.call().get().values())
 
@@ -207,7 +207,7 @@ def test_explicit_port_of_a_broadcast_goes_nowhere(handle):
 
 
 @BOTH
-def test_failure_of_the_actor_reaches_callers_whose_port_it_kept(procs, cls, faults):
+def test_failure_of_an_actor_fails_its_kept_ports(procs, cls, faults):
     handle = procs.spawn("keeper", cls)
     waiting = handle.later.call(1)
     one = handle.slice(gpus=1).later.call_one(1)
@@ -221,7 +221,7 @@ def test_failure_of_the_actor_reaches_callers_whose_port_it_kept(procs, cls, fau
 
 
 @BOTH
-def test_stop_of_the_actor_reaches_callers_whose_port_it_kept(procs, cls):
+def test_stop_of_an_actor_fails_its_kept_ports(procs, cls):
     handle = procs.spawn("keeper", cls)
     waiting = handle.later.call(1)
     handle.rank.call().get()

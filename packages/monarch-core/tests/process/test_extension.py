@@ -186,7 +186,7 @@ def test_promise_cannot_be_copied(copied: Any) -> None:
     assert promise.future.get() == 1
 
 
-def test_function_gives_the_value_of_a_promise_when_it_is_read() -> None:
+def test_function_of_a_promise_runs_when_read() -> None:
     read: list[int] = []
 
     def value() -> int:
@@ -212,7 +212,7 @@ def test_function_gives_the_value_of_a_promise_when_it_is_read() -> None:
         extension.promise("no function").set_from(7)  # pyright: ignore[reportArgumentType]
 
 
-def test_promise_at_the_end_of_the_interpreter_is_silent() -> None:
+def test_unset_promise_at_interpreter_exit_is_silent() -> None:
     # The finder of modules is gone before the module of the program is.
     source = """
     import sys
@@ -401,7 +401,7 @@ def test_watch_of_an_identity_of_no_process_fails(peers: Any) -> None:
             assert text in peers.slice(procs=1).end_of.call_one(UNKNOWN, host).get()
 
 
-def test_proc_that_its_asker_knows_by_a_number_only_is_asked(peers: Any) -> None:
+def test_proc_known_by_number_only_answers_requests(peers: Any) -> None:
     mesh = this_host().spawn_procs({"procs": 2}, name="strangers")
     first, second = (int(proc) for proc in mesh_view(mesh).procs)
     # The watch begins before the procs are ready, in a process without a handle of them.

@@ -268,7 +268,7 @@ def test_handles_of_a_client_that_came_after(tmp_path: Any) -> None:
             assert line.startswith("SupervisionError"), line
 
 
-def test_host_mesh_of_the_client_spawns_in_a_child() -> None:
+def test_external_process_spawns_on_the_clients_host() -> None:
     code = """
 own = given.spawn_procs(per_host={"gpus": 2}).spawn("own", Adder)
 say(values(own.add.call(1)), values(own.spawn_here.call()) != [])

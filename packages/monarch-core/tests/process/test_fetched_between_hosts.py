@@ -98,7 +98,7 @@ def test_agents_have_no_part_in_it(kind: str):
         assert offered_parts() == 0
 
 
-def test_a_stop_is_behind_what_was_sent(tmp_path: Path):
+def test_stop_follows_sent_messages(tmp_path: Path):
     with Workers(2, "tls") as workers, workers.attach() as hosts:
         for _ in range(3):
             procs = hosts.spawn_procs()
@@ -114,7 +114,7 @@ def test_a_stop_is_behind_what_was_sent(tmp_path: Path):
                 path.unlink()
 
 
-def test_a_stop_by_a_proc_is_behind_what_it_sent(tmp_path: Path):
+def test_stop_by_a_proc_follows_its_messages(tmp_path: Path):
     with Workers(2, "tls") as workers, workers.attach() as hosts:
         keeper = hosts.slice(hosts=0).spawn_procs().spawn("keeper", Keeper)
         keeper.stop_there.call_one(hosts.slice(hosts=1), str(tmp_path), 30 * MIB).get()
@@ -122,7 +122,7 @@ def test_a_stop_by_a_proc_is_behind_what_it_sent(tmp_path: Path):
         assert json.loads(path.read_text()) == [[30 * MIB, 30 * MIB]]
 
 
-def test_who_is_frozen_and_fetches_nothing_can_be_stopped_all_the_same():
+def test_frozen_receiver_can_still_be_stopped():
     with Workers(1, "tls") as workers, workers.attach() as hosts:
         procs = hosts.spawn_procs({"procs": 2})
         keepers = procs.spawn("keeper", Keeper)
@@ -141,7 +141,7 @@ def test_who_is_frozen_and_fetches_nothing_can_be_stopped_all_the_same():
         del handle
 
 
-def test_a_proc_that_ends_stays_until_what_it_sent_is_fetched():
+def test_ending_proc_stays_until_its_parts_are_pulled():
     with Workers(2, "tls") as workers, workers.attach() as hosts:
         target = hosts.slice(hosts=1).spawn_procs().spawn("keeper", Keeper)
         for n in range(1, 4):
@@ -235,14 +235,14 @@ def run_with(workers: Workers, gateway: str = "") -> Done:
     return run("", prelude=SCRIPT, env={"TEST_HOSTS": json.dumps((gateway, workers.addresses, workers.trust()))})
 
 
-def test_where_no_stream_can_be_opened_they_are_sent():
+def test_parts_go_through_agents_without_streams():
     with Workers(2, "tls") as workers, ForwardedPort(workers.addresses[0]) as port:
         done = run_with(workers, port.address)
         done.assert_clean()
         assert done.out == "done\n"
 
 
-def test_a_mover_that_cannot_be_loaded_is_named_once_and_they_are_sent(tmp_path: Path):
+def test_unloadable_transport_is_named_once(tmp_path: Path):
     entries = tmp_path / "moving-1.0.dist-info" / "entry_points.txt"
     entries.write_text("[monarch.bulk]\n0-test = moving_nowhere:mover\n")
     with Workers(2, "tls") as workers:

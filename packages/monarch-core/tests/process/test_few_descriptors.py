@@ -18,7 +18,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMI
 
 
 @pytest.mark.parametrize("count", range(12, 20))
-def test_client_with_few_descriptors_starts_or_says_why_not(count: int) -> None:
+def test_client_with_few_descriptors_starts_or_fails_clearly(count: int) -> None:
     done = run(SCRIPT.format(count=count), check=False)
     if done.returncode == 0:
         assert (done.stdout, done.stderr) == ("started\n", "")
@@ -29,7 +29,7 @@ def test_client_with_few_descriptors_starts_or_says_why_not(count: int) -> None:
         assert "atexit" not in done.stderr and "_at_exit" not in done.stderr
 
 
-def test_client_without_a_descriptor_for_an_extension_module_says_why_not() -> None:
+def test_failed_import_names_the_missing_descriptors() -> None:
     """The loader raises an `ImportError` at the first such module. Its text is the only source of the reason."""
     source = """
     import sys
@@ -53,7 +53,7 @@ def test_client_without_a_descriptor_for_an_extension_module_says_why_not() -> N
 
 # Numbers of free descriptors, at each of which another step fails.
 @pytest.mark.parametrize("free", range(10))
-def test_moment_without_descriptors_fails_one_use_of_a_service(free: int) -> None:
+def test_service_fails_once_without_descriptors(free: int) -> None:
     source = """
     import sys
     from descriptors import few_descriptors
@@ -113,7 +113,7 @@ def test_link_outlives_a_descriptor_that_is_lost() -> None:
     assert "parts of the answer were lost on the way" in done.stdout, done
 
 
-def test_procs_get_their_link_when_their_agent_has_descriptors_again() -> None:
+def test_procs_get_links_after_their_agent_has_descriptors() -> None:
     source = """
     from descriptors import few_descriptors
     from monarch.actor import this_host

@@ -62,7 +62,7 @@ def test_bytes_are_kept_as_they_were_printed(tmp_path):
     assert done.stderr == "[2 similar log lines] [0] oh\n" or done.stderr == "[2 similar log lines] [1] oh\n"
 
 
-def test_everything_is_there_after_stop_and_after_a_fast_exit(tmp_path):
+def test_captured_file_is_complete_after_stop_and_exit(tmp_path):
     script(
         """
         from pathlib import Path
@@ -111,7 +111,7 @@ def test_setting_holds_for_what_is_spawned_afterwards(tmp_path):
     assert files(tmp_path) == {"work/0.stdout": "after\n"}
 
 
-def test_default_place_is_below_the_temporary_directory_for_this_user_alone(tmp_path):
+def test_default_folder_is_private_and_temporary(tmp_path):
     script("mesh, probe = spawn()\nprobe.say.call('x').get()", "", env={"TMPDIR": str(tmp_path)})
     (job,) = (p for p in tmp_path.iterdir() if p.name.startswith("monarch-"))
     assert stat.S_IMODE(job.stat().st_mode) == 0o700

@@ -168,7 +168,7 @@ def told(events: list[dict[str, Any]]) -> int:
 
 
 @pytest.mark.parametrize(("listeners", "kind", "env"), LISTENERS)
-def test_a_flood_of_a_listener_harms_no_job(listeners: Callable[[Job], list[str]], kind: str, env: dict[str, str], uid: int | None):
+def test_flood_of_a_listener_harms_no_job(listeners: Callable[[Job], list[str]], kind: str, env: dict[str, str], uid: int | None):
     with job(kind, **env) as made, contextlib.ExitStack() as stack:
         addresses = listeners(made)
         assert addresses

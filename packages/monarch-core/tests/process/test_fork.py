@@ -174,7 +174,7 @@ def test_multiprocessing_in_the_client(method):
     assert (done.code, done.err) == (0, "")
 
 
-def test_handles_in_a_child_made_by_spawn_are_not_a_fork():
+def test_handles_work_in_a_spawned_multiprocessing_child():
     done = run(
         """
         import multiprocessing
@@ -241,7 +241,7 @@ def test_start_method_in_processes_started_by_a_command():
     done.assert_clean()
 
 
-def test_a_fork_while_the_first_wait_begins():
+def test_fork_during_the_first_wait_is_safe():
     """A fork at any moment finds no half-made state that only the parent would complete: another thread forks while the main thread
     prepares its first wait.
     """

@@ -173,7 +173,7 @@ def test_child_of_the_fault_hook_ends():
     assert done.out == "child 0\n"
 
 
-def test_use_in_the_child_of_an_actor_is_refused():
+def test_forked_child_of_an_actor_is_refused():
     done = run(
         """
         from monarch.actor import Channel

@@ -397,7 +397,7 @@ class Gives(Actor):
         return Interrupted()
 
 
-def test_ctrl_c_while_an_answer_is_decoded_is_not_the_answer() -> None:
+def test_ctrl_c_during_decoding_keeps_the_answer() -> None:
     future = this_proc().spawn("gives", Gives).give.call_one()
     with pytest.raises(KeyboardInterrupt):
         future.get()

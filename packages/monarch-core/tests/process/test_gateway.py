@@ -178,20 +178,20 @@ os._exit(0)
         script.close()
 
 
-def test_a_host_behind_the_gateway_is_killed():
+def test_killed_host_behind_the_gateway_is_lost():
     with Workers(3, "tls") as workers, ForwardedPort(workers.addresses[0]) as port:
         assert lost(workers, port, 1) == {"victim": "agent killed"}
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_gateway_is_lost(how: signal.Signals):
+def test_lost_gateway_fails_all_hosts_behind_it(how: signal.Signals):
     with Workers(3, "tls") as workers, ForwardedPort(workers.addresses[0]) as port:
         said = lost(workers, port, 0, how)
         for why in [said["victim"], *said["others"]]:
             assert port.address in why, said
 
 
-def test_a_test_cuts_off_the_gateway_or_a_host_behind_it():
+def test_fault_cuts_off_the_gateway_or_a_host():
     with Workers(3, "tls") as workers, ForwardedPort(workers.addresses[0]) as port:
         said = run(
             """
@@ -291,7 +291,7 @@ say(*attach_to_workers(workers=workers, **trust).spawn_procs().spawn("echo", Ech
         assert said == "3 3\n"
 
 
-def test_a_host_that_knows_another_secret():
+def test_host_with_another_secret_is_refused():
     with Workers(1, "tls") as workers, Workers(1, "tls") as strangers:
         said = run(
             """

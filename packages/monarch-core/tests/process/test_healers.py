@@ -30,7 +30,7 @@ def healed(mesh: Any, seconds: float = 1.0) -> HealedHosts:
     return heal(seconds)
 
 
-def test_slices_and_copies_are_healed_to_the_same_slices(meshes: Any) -> None:
+def test_healed_slice_keeps_its_slice_and_interpreter(meshes: Any) -> None:
     hosts, others = meshes
     before = hosts.slice(hosts=slice(1, 3))
     limits: list[float] = []

@@ -110,7 +110,7 @@ def test_cut_off_for_longer_than_is_tolerated():
 
 
 @isolated
-def test_an_actor_cuts_a_host_off():
+def test_actor_cuts_a_host_off():
     with configured(host_loss_timeout="60s"), local_hosts(2) as hosts:
         procs = hosts.spawn_procs()
         probe, caller = procs.spawn("probe", Probe).slice(hosts=1), procs.spawn("caller", Caller).slice(hosts=0)

@@ -87,7 +87,7 @@ def test_procs_log_where_their_agent_does(start: Callable[..., Logged], tmp_path
     assert hosts.said() == ""
 
 
-def test_captured_files_are_beside_the_log_of_the_host(start: Callable[..., Logged]):
+def test_captured_files_are_beside_the_hosts_log(start: Callable[..., Logged]):
     hosts = start(1)
     with configured(enable_file_capture=True):
         mesh = attach_to_workers(workers=hosts.workers.addresses, **hosts.workers.trust())
@@ -97,7 +97,7 @@ def test_captured_files_are_beside_the_log_of_the_host(start: Callable[..., Logg
         mesh.shutdown().get()
 
 
-def test_the_end_of_a_job_is_no_loss_of_hosts(start: Callable[..., Logged]):
+def test_end_of_a_job_is_no_host_loss(start: Callable[..., Logged]):
     """Agents are notified one after the other, and one has closed its connections to the next before that is notified."""
     hosts = start(3, MONARCH_FILE_LOG="info")
     code = """

@@ -43,7 +43,7 @@ def test_this_host_is_equal_and_hashable():
     assert this_host() != 3
 
 
-def test_slicing_to_the_whole_mesh_gives_the_same_object():
+def test_slice_of_the_whole_mesh_is_the_mesh():
     hosts = this_host().flatten("hosts")
     assert hosts.slice(hosts=slice(None)) is hosts
     assert this_host().slice() is this_host()
@@ -55,7 +55,7 @@ def test_one_proc_per_host_without_per_host():
         assert mesh.initialized.get() is True
 
 
-def test_dimensions_are_those_of_the_hosts_then_per_host():
+def test_dimensions_are_of_hosts_first_then_per_host():
     with this_host().flatten("hosts").spawn_procs({"rows": 1, "gpus": 2}) as mesh:
         assert mesh.sizes == {"hosts": 1, "rows": 1, "gpus": 2}
         points = mesh.spawn("probe", Probe).rank.call().get()
@@ -73,7 +73,7 @@ def test_size_that_makes_no_sense_is_refused(size):
         this_host().spawn_procs({"gpus": size})
 
 
-def test_proc_bind_needs_one_entry_per_proc_of_a_host():
+def test_proc_bind_needs_one_entry_per_proc():
     with pytest.raises(ValueError, match=r"proc_bind length \(1\) must equal procs_per_host \(4\)"):
         this_host().spawn_procs({"gpus": 4}, proc_bind=[{"cpus": "0"}])
 
@@ -122,7 +122,7 @@ def test_procs_can_be_spawned_on_a_reference(probe):
         assert mesh.spawn("probe", Probe).pid.call_one().get() != os.getpid()
 
 
-def test_stop_ends_what_was_spawned_through_this_object_only(pair, probe):
+def test_stop_ends_only_what_this_object_spawned(pair, probe):
     copy = this_host().with_python_executable(sys.executable)
     assert copy == this_host()
     mesh = copy.spawn_procs(name="mine")
@@ -137,7 +137,7 @@ def test_stop_ends_what_was_spawned_through_this_object_only(pair, probe):
         assert again.initialized.get()
 
 
-def test_stop_waits_for_spawns_in_progress_and_needs_no_observer():
+def test_stop_waits_for_spawns_in_progress():
     copy = this_host().with_python_executable(sys.executable)
     mesh = copy.spawn_procs({"gpus": 2})
     copy.stop()
@@ -197,7 +197,7 @@ def test_hosts_inside_actors_are_this_machine(probe):
     assert all(host == this_host() for host in hosts.values())
 
 
-def test_context_of_the_client_is_made_once_for_all_threads():
+def test_client_context_is_made_once_for_all_threads():
     done = run("""
         import threading
         from monarch.actor import context, this_host, this_proc
@@ -223,12 +223,12 @@ def test_root_context():
 
 
 @pytest.mark.parametrize("sizes", [{"gpus": 1 << 31}, {"gpus": 1 << 80}, {"rows": 1 << 16, "columns": 2}])
-def test_more_processes_than_a_host_can_have_are_refused(sizes):
+def test_too_many_processes_per_host_are_refused(sizes):
     with pytest.raises(ValueError, match="processes on each host, of at most 65,536"):
         this_host().spawn_procs(sizes)
 
 
-def test_name_that_is_not_unicode_is_refused_at_once(pair, probe):
+def test_name_with_a_lone_surrogate_is_refused(pair, probe):
     with pytest.raises(ValueError, match=r"name 'n\\udc80' is not valid Unicode: a lone surrogate at position 1"):
         pair.spawn("n\udc80", Probe)
     with pytest.raises(ValueError, match=r"name 'n\\udc80' is not valid Unicode"):

@@ -98,7 +98,7 @@ def test_shut_down_hosts_cannot_be_entered():
         pass
 
 
-def test_shutdown_waits_for_all_procs_after_a_failed_stop():
+def test_shutdown_after_a_failed_spawn_ends_all_procs():
     mesh = copy.copy(this_host())
     bad = mesh.spawn_procs(bootstrap=lambda: 1 / 0)
     with pytest.raises(Exception, match="division by zero"):

@@ -235,7 +235,7 @@ def changed(chance: random.Random, good: bytes) -> bytes:
     return bytes(words)
 
 
-def test_a_certificate_of_somebody_else(secured: Agent, tmp_path: Path):
+def test_certificate_of_another_authority_is_refused(secured: Agent, tmp_path: Path):
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     made = [
         "openssl",
@@ -272,7 +272,7 @@ def test_a_certificate_of_somebody_else(secured: Agent, tmp_path: Path):
         assert probe.echo.call_one(2).get() == 2
 
 
-def test_a_conversation_that_is_said_again(secured: Agent):
+def test_replayed_handshake_joins_no_job(secured: Agent):
     with ForwardedPort(secured.address) as port:
         secured.serves(port.address)
     assert len(secured.events("host.joined")) == 1 and len(port.heard) >= 3

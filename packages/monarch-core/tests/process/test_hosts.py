@@ -118,7 +118,7 @@ def test_calls_over_hosts(kind: str):
         assert receiver.recv().get() == "word"
 
 
-def test_a_mesh_can_be_used_before_its_hosts_have_joined():
+def test_mesh_is_usable_before_its_hosts_join():
     with Workers(0) as workers:
         place = f"ipc://{workers.folder}/0"
         hosts = attach_to_workers(workers=[place])
@@ -130,7 +130,7 @@ def test_a_mesh_can_be_used_before_its_hosts_have_joined():
         assert workers.processes[0].wait() == 0
 
 
-def test_actors_of_a_host_that_has_not_joined_can_be_called_by_others():
+def test_actors_of_a_joining_host_receive_calls():
     with Workers(1) as workers, workers.attach() as hosts:
         caller = hosts.spawn_procs().spawn("caller", Caller)
         later = attach_to_workers(workers=[f"ipc://{workers.folder}/1"])
@@ -143,7 +143,7 @@ def test_actors_of_a_host_that_has_not_joined_can_be_called_by_others():
         later.shutdown().get()
 
 
-def test_callers_of_a_host_that_does_not_join_are_told(faults):
+def test_callers_of_a_host_that_never_joins_fail(faults):
     from monarch.config import configured
 
     with Workers(2) as workers, workers.attach() as hosts:
@@ -195,7 +195,7 @@ def test_agent_that_is_killed():
             echoes.slice(hosts=1).echo.call_one(3).get()
 
 
-def test_what_an_actor_owns_on_another_host_ends_with_it():
+def test_procs_on_another_host_end_with_their_owner():
     with Workers(2) as workers, workers.attach() as hosts:
         owner_procs = hosts.slice(hosts=0).spawn_procs()
         owner = owner_procs.spawn("owner", Caller)
@@ -240,7 +240,7 @@ say(json.dumps(sorted(workers.pid.call().get().values())))
 ATTACH = "from monarch.actor import attach_to_workers\ndef attach(workers):\n    return attach_to_workers(workers=workers)\n"
 
 
-def test_client_that_ends_leaves_nothing_and_the_agent_serves_the_next():
+def test_exit_of_a_client_frees_its_hosts():
     with Workers(2) as workers:
         for _ in range(2):
             done = run(ATTACH + CLIENT.replace("sys.argv[1:]", repr(workers.addresses)))
@@ -249,7 +249,7 @@ def test_client_that_ends_leaves_nothing_and_the_agent_serves_the_next():
         assert all(p.poll() is None for p in workers.processes)
 
 
-def test_client_that_is_killed_leaves_nothing_when_its_lease_is_over():
+def test_killed_client_leaves_nothing_after_its_lease():
     with Workers(1) as workers:
         lease = 'from monarch.config import configure\nconfigure(mesh_orphan_timeout="2s")\n'
         script = Script(lease + ATTACH + CLIENT.replace("sys.argv[1:]", repr(workers.addresses)) + "signal.pause()\n")
@@ -306,7 +306,7 @@ def test_hosts_that_do_not_join():
             hosts.spawn_procs()
 
 
-def test_a_host_that_is_attached_again_is_the_same():
+def test_host_attached_twice_is_one_host():
     with Workers(1) as workers, workers.attach() as hosts:
         echo = hosts.spawn_procs().spawn("echo", Echo)
         again = workers.attach()
@@ -316,7 +316,7 @@ def test_a_host_that_is_attached_again_is_the_same():
         assert echo.echo.call_one(2).get() == 2
 
 
-def test_a_host_that_is_attached_again_by_a_future_is_the_same():
+def test_host_attached_by_a_future_is_the_same():
     def later() -> Future[str]:
         port, receiver = Channel[str].open(once=True)
         port.send(workers.addresses[0])
@@ -332,7 +332,7 @@ def test_a_host_that_is_attached_again_by_a_future_is_the_same():
         again.shutdown().get()
 
 
-def test_the_same_host_twice():
+def test_same_address_twice_is_refused():
     with Workers(1) as workers:
         hosts = attach_to_workers(workers=workers.addresses * 2)
         with pytest.raises(AttachError, match="in the job already"):

@@ -87,7 +87,7 @@ def test_error_of_an_address_reaches_its_users(pending: Pending, use: str) -> No
     assert use != "call" or isinstance(caught.value.__cause__, SupervisionError)
 
 
-def test_exit_does_not_wait_for_hosts_that_have_not_joined() -> None:
+def test_exit_does_not_wait_for_missing_hosts() -> None:
     """They have no procs to stop."""
     done = run("""
         from monarch.actor import Channel, attach_to_workers, shutdown_context
@@ -122,7 +122,7 @@ def test_exit_waits_for_hosts_that_are_attached_again() -> None:
     assert done.code == 1 and "the checkpoint failed" in done.err
 
 
-def test_a_mesh_without_the_hosts_that_failed_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slice_without_the_failed_hosts_is_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: None)
     with Workers(1) as workers:
         port, receiver = Channel[str].open(once=True)

@@ -118,7 +118,7 @@ def test_hostile_names_change_no_terminal() -> None:
         mesh.stop().get()
 
 
-def test_a_job_is_one_of_several_and_found_by_its_client(procs: ProcMesh) -> None:
+def test_job_is_found_by_its_client(procs: ProcMesh) -> None:
     script = Script("p = this_host().spawn_procs(); p.initialized.get(); say('up'); sys.stdin.read(); time.sleep(1000)")  # sleeps: killed
     script.until("up")
     try:
@@ -134,7 +134,7 @@ def test_a_job_is_one_of_several_and_found_by_its_client(procs: ProcMesh) -> Non
     assert f"process {script.process.pid} is not the client of a job of this user on this machine" in done.stderr
 
 
-def test_client_that_is_stopped_is_named_with_the_cause() -> None:
+def test_stopped_client_is_named_with_the_cause() -> None:
     script = Script("p = this_host().spawn_procs(); p.initialized.get(); say('up'); sys.stdin.read(); time.sleep(1000)")  # sleeps: killed
     try:
         script.until("up")
@@ -199,7 +199,7 @@ def test_stacks_while_something_holds_the_gil(procs: ProcMesh) -> None:
     assert worker.slice(procs=0).pid.call_one().get()
 
 
-def test_a_stopped_process_is_unresponsive_and_comes_back(procs: ProcMesh) -> None:
+def test_stopped_process_is_unresponsive_until_it_continues(procs: ProcMesh) -> None:
     worker = procs.spawn("w", Worker)
     pid = worker.slice(procs=2).pid.call_one().get()
     os.kill(pid, signal.SIGSTOP)
@@ -214,7 +214,7 @@ def test_a_stopped_process_is_unresponsive_and_comes_back(procs: ProcMesh) -> No
     assert look()[name(2)]["evidence"] is None
 
 
-def test_a_client_that_holds_the_gil_is_looked_into() -> None:
+def test_client_that_holds_the_gil_is_inspected() -> None:
     script = Script("""
         from monarch._core._native import hold_gil
         p = this_host().spawn_procs()

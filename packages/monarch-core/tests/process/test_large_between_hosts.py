@@ -240,7 +240,7 @@ def test_memory_is_bounded():
         assert max(grown) < 6 * size, grown
 
 
-def test_a_sender_that_is_killed_and_a_receiver_that_is_killed(faults: Any):
+def test_killed_sender_or_receiver_harms_no_other_transfer(faults: Any):
     with Workers(2, "tls") as workers, workers.attach() as hosts:
         procs = hosts.spawn_procs({"procs": 2})
         stores = procs.spawn("store", Store)
@@ -266,7 +266,7 @@ def test_a_sender_that_is_killed_and_a_receiver_that_is_killed(faults: Any):
         assert rest.check.call_one(pattern(10 * MIB, 9), 9).get()
 
 
-def test_what_a_sender_that_is_stopped_has_sent_comes_whole_or_not_at_all():
+def test_message_from_stopped_sender_is_atomic():
     with Workers(2, "tls") as workers, workers.attach() as hosts:
         receivers = hosts.slice(hosts=1).spawn_procs()
         target = receivers.spawn("store", Store)
@@ -280,7 +280,7 @@ def test_what_a_sender_that_is_stopped_has_sent_comes_whole_or_not_at_all():
         assert noted == [sum_of(8 * MIB, 6)] * len(noted)
 
 
-def test_a_host_that_is_killed_while_much_is_on_the_way(faults: Any):
+def test_host_killed_during_large_transfers_fails_its_calls(faults: Any):
     with Workers(2, "tls") as workers, workers.attach() as hosts:
         stores = hosts.spawn_procs().spawn("store", Store)
         stores.pid.call().get()
@@ -296,7 +296,7 @@ def test_a_host_that_is_killed_while_much_is_on_the_way(faults: Any):
         assert stores.slice(hosts=0).check.call_one(pattern(12 * MIB, 4), 4).get()
 
 
-def test_an_agent_without_shared_memory_passes_parts_on_all_the_same():
+def test_agent_without_shared_memory_relays_large_parts():
     def no_files_of_this_size() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8 * MIB, 8 * MIB))
 

@@ -53,7 +53,7 @@ def assert_ended(done, what, error):
     return re.sub(line, "", done.err)
 
 
-def test_end_of_an_actor_that_raises_ends_the_process():
+def test_process_ends_when_ending_an_actor_raises():
     done = run(
         BREAK
         + """

@@ -34,7 +34,7 @@ monarch_actor.unhandled_fault_hook = lambda failure: None
 """
 
 
-def test_the_end_of_a_link_has_the_bytes_of_both_directions():
+def test_closed_link_event_has_bytes_of_both_directions():
     done = run(
         ACTORS
         + """
@@ -53,7 +53,7 @@ assert fields["sent"] > 5000 and 0 < fields["received"] < 5000, fields
     assert done.stderr == ""
 
 
-def test_connections_between_hosts_are_events_with_bytes_and_round_trip():
+def test_connection_events_have_bytes_and_round_trip():
     done = run(
         ACTORS
         + """
@@ -77,7 +77,7 @@ with Workers(1, "tls") as workers, workers.attach() as hosts:
     assert done.stderr == ""
 
 
-def test_the_steps_of_a_cast_and_of_its_answers_are_events():
+def test_steps_of_a_cast_are_events():
     done = run(
         ACTORS
         + """
@@ -101,7 +101,7 @@ with Workers(3) as workers, workers.attach() as hosts:
     assert done.stderr == ""
 
 
-def test_a_sender_that_waits_for_credit_is_an_event():
+def test_wait_for_credit_is_an_event():
     done = run(
         ACTORS
         + """

@@ -91,7 +91,7 @@ def test_procs_join_and_end_in_order(events: Any) -> None:
     assert ends == {procs[rank]: "stopped" for rank in range(2)}
 
 
-def test_a_killed_proc_has_its_reason_and_joins_before_it_ends(events: Any) -> None:
+def test_killed_proc_joins_before_its_end_with_reason(events: Any) -> None:
     with pytest.raises(MonarchError):
         this_host().spawn_procs(name="mortal", bootstrap=_leave).initialized.get()
     assert until(events, lambda event: isinstance(event, ProcEnd))[-1].reason.kind == "exit_code"
@@ -140,7 +140,7 @@ def test_hosts_join_and_are_lost(events: Any) -> None:
         hosts.shutdown().get()
 
 
-def test_a_proc_hears_of_what_it_spawned() -> None:
+def test_proc_is_notified_of_procs_it_spawned() -> None:
     mesh = this_host().spawn_procs(name="spawner")
     peer = mesh.spawn("peer", Peer)
     nested = peer.spawn.call_one().get()
@@ -149,7 +149,7 @@ def test_a_proc_hears_of_what_it_spawned() -> None:
     mesh.stop().get()
 
 
-def test_a_listener_that_raises_is_named_and_left_out(events: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_listener_is_named_and_left_out(events: Any, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[Any] = []
 
     def breaks(event: Any) -> None:
@@ -165,9 +165,7 @@ def test_a_listener_that_raises_is_named_and_left_out(events: Any, caplog: pytes
     found = until(events, lambda event: isinstance(event, ProcEnd))
     # Each event goes to all listeners before the next one: the last listener has handled the first event.
     assert seen == [found[0]] and not broken.is_active() and not gone.is_active()
-    assert (
-        "left out: the membership listener test_listening.test_a_listener_that_raises_is_named_and_left_out.<locals>.breaks" in caplog.text
-    )
+    assert "left out: the membership listener test_listening.test_failing_listener_is_named_and_left_out.<locals>.breaks" in caplog.text
     assert "LookupError: no such member" in caplog.text and "SystemExit: 3" in caplog.text
     broken.stop()
 
@@ -189,7 +187,7 @@ def test_twice_is_twice_and_stopped_is_over(events: Any) -> None:
     marker.stop()
 
 
-def test_a_listener_may_stop_itself_and_listen(events: Any) -> None:
+def test_listener_may_stop_itself_and_listen(events: Any) -> None:
     inner: list[Any] = []
 
     def once(event: Any) -> None:
@@ -210,7 +208,7 @@ def test_a_listener_may_stop_itself_and_listen(events: Any) -> None:
     more[0].stop()
 
 
-def test_a_listener_that_waits_delays_no_call() -> None:
+def test_listener_that_waits_delays_no_call() -> None:
     entered, release = threading.Event(), threading.Event()
 
     def waits(event: Any) -> None:

@@ -32,7 +32,7 @@ class Takes(Actor):
         pass
 
 
-def test_module_of_the_client_only_has_its_own_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_of_the_client_only_has_its_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "only_here.py").write_text(MODULE)

@@ -77,7 +77,7 @@ async def test_level_is_set_in_the_procs(procs):
     assert list((await probe.evaluate.call(ask)).values()) == [255, logging.INFO]
 
 
-def test_lines_of_all_procs_are_counted_together_and_none_ends_it():
+def test_lines_of_all_procs_are_counted_together():
     done = script("""
         mesh, probe = spawn()
         option(mesh, 3600)
@@ -95,7 +95,7 @@ def test_lines_of_all_procs_are_counted_together_and_none_ends_it():
     assert done.stderr == ""
 
 
-def test_a_window_ends_by_itself_and_the_next_begins():
+def test_aggregation_windows_end_without_a_call():
     done = script("""
         mesh, probe = spawn(1)
         read, write = os.pipe()
@@ -117,7 +117,7 @@ def test_a_window_ends_by_itself_and_the_next_begins():
     ["mesh.stop().get(); mark('end')", "this_host().shutdown().get(); mark('end')", "", "sys.exit(0)", "mesh = probe = None"],
     ids=["stop", "shutdown", "fast exit", "sys.exit", "handles dropped"],
 )
-def test_the_end_of_the_procs_delivers_what_was_counted(end):
+def test_counted_lines_are_delivered_at_the_end(end):
     done = script(f"""
         mesh, probe = spawn()
         option(mesh, 3600)
@@ -189,7 +189,7 @@ def test_of_a_slice_only_its_procs_are_counted():
     assert counted("\n".join(lines(done.stdout)[1:]) + "\n") == {"x": 2}
 
 
-def test_from_an_actor_and_on_a_mesh_that_is_still_starting():
+def test_logging_option_works_in_actors_on_pending_meshes():
     done = script("""
         class Asks(Actor):
             @endpoint
@@ -232,7 +232,7 @@ def test_many_flushes_at_once_end():
     assert done.stderr == ""
 
 
-def test_console_that_does_not_read_delays_a_flush_and_the_exit_for_a_bounded_time():
+def test_blocked_console_delays_flush_and_exit_within_bounds():
     """No process reads the console: everything still ends, by itself, with the right code."""
     done = script(
         """

@@ -55,11 +55,11 @@ def lost(where, how):
 
 
 @pytest.mark.parametrize("where", ["this_proc()", "this_host().spawn_procs()"])
-def test_message_before_a_sleeping_loop_is_handled_and_recorded(where: str) -> None:
+def test_message_before_a_sleeping_loop_is_handled(where: str) -> None:
     done = run(LOSING + f"lost({where}, 'descriptor')", env=recorder(256))
     assert lines(done.stdout) == ["[('descriptor', 1)]"]
 
 
-def test_loop_that_is_not_in_the_set_enters_it_again() -> None:
+def test_loop_outside_the_set_enters_it_again() -> None:
     done = run(LOSING + "lost(this_proc(), 'set')", env=recorder(256))
     assert lines(done.stdout)[0].startswith("[('set', 0)")

@@ -92,7 +92,7 @@ def test_handles_deep_in_other_objects(procs, caller):
         found["a"][0].stop()
 
 
-def test_pending_meshes_can_be_called_sliced_and_passed_on(caller):
+def test_pending_mesh_can_be_called_sliced_and_sent(caller):
     pending = this_host().spawn_procs({"gpus": 2})
     counters = pending.spawn("counters", Counter, 5)
     futures = [caller.add_through.call_one(counters), caller.add_through.call_one(counters.slice(gpus=1))]
@@ -142,7 +142,7 @@ def test_value_mesh_as_a_result(procs, caller):
     assert [dict(p) for p in (point for point, _ in found.items())] == [{"hosts": h, "gpus": g} for h in range(2) for g in range(2)]
 
 
-def test_an_actor_can_be_sent_its_own_handle(procs):
+def test_actor_can_be_sent_its_own_handle(procs):
     recorder = procs.slice(hosts=0, gpus=1).spawn("recorder", Recorder)
     recorder.put.call_one(recorder).get()
     (found,) = recorder.taken.call_one().get()

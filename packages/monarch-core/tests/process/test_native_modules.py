@@ -19,7 +19,7 @@ def members(module: ModuleType) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", [f"monarch._core._native{inner}" for inner in NAMES])
-def test_native_module_and_its_members_are_found_by_name(name: str) -> None:
+def test_native_modules_and_members_are_importable_by_name(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__name__ == name
     for member in members(module):

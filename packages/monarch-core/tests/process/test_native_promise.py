@@ -74,7 +74,7 @@ def library(tmp_path_factory):
     return str(folder / "promise.so")
 
 
-def test_a_native_thread_sets_a_promise_without_the_gil(library):
+def test_native_thread_sets_a_promise_without_the_gil(library):
     done = run(
         SCRIPT
         + """
@@ -97,7 +97,7 @@ print(asyncio.run(wait()), words.future.get())
     assert lines(done.stdout) == ["[b'a', b'b'] [b'a', b'b']"]
 
 
-def test_a_native_error_is_raised_with_its_text(library):
+def test_native_error_is_raised_with_its_text(library):
     done = run(
         SCRIPT
         + """
@@ -125,7 +125,7 @@ print(library.set_nothing(pointer), nothing.is_set(), run_thread(pointer, b"", N
     assert lines(done.stdout) == [failed, failed, "b'yes'", "2 False 0 b''"]
 
 
-def test_a_native_promise_that_is_dropped_fails_its_future(library):
+def test_dropped_native_promise_fails_its_future(library):
     done = run(
         SCRIPT
         + """
@@ -166,7 +166,7 @@ print(outcome(kept.future))
     ]
 
 
-def test_a_promise_of_native_code_is_set_by_nobody_else(library):
+def test_native_promise_is_set_by_native_code_only(library):
     done = run(
         SCRIPT
         + """

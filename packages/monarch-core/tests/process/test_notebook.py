@@ -68,7 +68,7 @@ def lines(text: str) -> list[str]:
     return sorted(text.splitlines())
 
 
-def test_a_notebook(folder):
+def test_notebook_runs_with_actors(folder):
     """The notebook runs without a browser: each cell stores the output of its run."""
     redefined = WORKER.replace("return 1", "return 2").rpartition("procs =")[0]
     cells = [

@@ -77,7 +77,7 @@ def test_failure_interrupts_the_running_cell(kernel: Kernel, wait: str):
     survives(kernel)
 
 
-def test_failure_in_an_idle_kernel_shows_with_the_next_cell(kernel: Kernel):
+def test_failure_of_an_idle_kernel_is_shown_next(kernel: Kernel):
     kernel.cell(SETUP)
     silently(kernel, "one.err.broadcast()")
     silently(kernel, WAIT_IDLE)

@@ -244,7 +244,7 @@ def test_joining_hosts_survive_a_disturbance(disturbance: str, topology: str):
 
 @pytest.mark.timeout(60)  # the test waits for several silences, one after another
 @cases
-def test_a_disturbance_between_hosts_loses_nothing(disturbance: str, topology: str):
+def test_disturbance_between_hosts_loses_nothing(disturbance: str, topology: str):
     host, *_ = places = TOPOLOGIES[topology]
     with proxied(topology) as made:
         # Traffic to the host goes through its own proxy, whatever is before it. The relay comes first: later the client may have direct
@@ -277,7 +277,7 @@ def is_lost(made: Proxied, host: int) -> None:
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_a_killed_host_behind_a_refusing_proxy_is_lost(topology: str):
+def test_killed_host_behind_a_refusing_proxy_is_lost(topology: str):
     host = TOPOLOGIES[topology][0]
     with proxied(topology, silence=SHORT_SILENCE) as made:
         made.proxies[host].refuse()
@@ -287,7 +287,7 @@ def test_a_killed_host_behind_a_refusing_proxy_is_lost(topology: str):
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_a_killed_host_behind_a_proxy_that_accepts_is_lost(topology: str):
+def test_killed_host_behind_an_accepting_proxy_is_lost(topology: str):
     host = TOPOLOGIES[topology][0]
     with proxied(topology, silence=SHORT_SILENCE) as made:
         # The proxy accepts connections, finds that its server is gone, and closes them.
@@ -297,7 +297,7 @@ def test_a_killed_host_behind_a_proxy_that_accepts_is_lost(topology: str):
 
 
 @pytest.mark.parametrize("refuses", [True, False], ids=["refuses", "accepts"])
-def test_a_killed_gateway_behind_a_proxy_is_lost(refuses: bool):
+def test_killed_gateway_behind_a_proxy_is_lost(refuses: bool):
     with proxied("gateway", silence=SHORT_SILENCE) as made:
         if refuses:
             made.proxies[0].refuse()

@@ -54,7 +54,7 @@ def test_later_calls_are_refused(owned):
         mesh.slice(procs=1).echo.broadcast(1)
 
 
-def test_a_third_process_hears_of_it(owned):
+def test_third_process_is_notified_of_the_owners_end(owned):
     owners, procs, owner = owned
     mesh = spawn_in(owner, procs)
     with this_host().spawn_procs() as others:
@@ -65,7 +65,7 @@ def test_a_third_process_hears_of_it(owned):
         assert "timed out reaching controller" in call.get()
 
 
-def test_a_reference_that_comes_after_the_end_is_of_no_use_either(owned):
+def test_reference_received_after_the_end_is_dead(owned):
     owners, procs, owner = owned
     mesh = spawn_in(owner, procs)
     first = mesh.echo.call(1)
@@ -90,7 +90,7 @@ def test_who_waits_for_credit_goes_on(owned):
         assert flood.get() in ("sent", "SupervisionError")
 
 
-def test_the_end_of_its_own_process_is_the_better_reason():
+def test_end_of_its_own_process_is_the_reason():
     with this_host().spawn_procs({"procs": 1}) as procs:
         owner = procs.spawn("owner", Probe)
         mesh = owner.spawn_only.call_one(procs).get()

@@ -38,7 +38,7 @@ class Holder(Actor):
 
 
 @pytest.mark.parametrize("where", ["the client's host", "a third host", "the owner's host"])
-def test_holder_hears_of_the_end_of_an_owner_that_it_never_talked_to(where, faults):
+def test_holder_is_notified_of_a_remote_owners_end(where, faults):
     with Workers(3, "tls") as workers:
         hosts = attach_to_workers(workers=workers.addresses, **workers.trust())
         owners, holders = (hosts.slice(hosts=n).spawn_procs() for n in (0, 1))

@@ -101,7 +101,7 @@ def test_line_written_in_pieces_is_one_line():
     assert sorted(lines(done.stdout)) == ["[0] one line of three", "[1] one line of three"]
 
 
-def test_much_output_of_many_procs_is_complete_and_whole():
+def test_large_output_of_many_procs_is_complete():
     done = script("""
         mesh, probe = spawn(4)
         probe.evaluate.call("[print(f'{i:06d}' + 'x' * 150) for i in range(5000)] and None").get()
@@ -121,7 +121,7 @@ def test_output_of_children_of_a_proc():
     assert done.stdout == "[0] from a child\n"
 
 
-def test_last_output_before_a_kill_is_on_the_console_and_in_the_report():
+def test_output_before_a_kill_is_shown_and_reported():
     done = script("""
         monarch.actor.unhandled_fault_hook = lambda failure: None
         mesh, probe = spawn()
@@ -160,7 +160,7 @@ def test_everything_is_there_after_stop():
     assert lines(done.stdout) == expected
 
 
-def test_everything_is_there_after_an_exit_without_a_stop():
+def test_output_is_complete_after_exit_without_stop():
     # The procs have not started when the script ends: on a busy machine their start takes longer than the normal grace of an exit.
     done = script("""
         configure(exit_grace="20s")
@@ -265,7 +265,7 @@ def test_closed_streams_of_the_client_change_nothing_else(tmp_path, which, how, 
         assert sorted(line for line in lines(done.stderr) if line.startswith("[")) == ["[0] oh", "[1] oh"]
 
 
-def test_a_file_that_got_the_number_of_a_closed_stream_stays_the_users(tmp_path):
+def test_file_with_a_closed_streams_number_stays_open(tmp_path):
     source = tmp_path / "script.py"
     mine = tmp_path / "mine"
     source.write_text(
@@ -277,7 +277,7 @@ def test_a_file_that_got_the_number_of_a_closed_stream_stays_the_users(tmp_path)
     assert mine.read_text() == "my own"
 
 
-def test_a_proc_whose_reader_is_a_pipe_that_ends():
+def test_closed_pipe_on_stdout_drops_the_rest():
     """`script | head -1`: the rest is dropped, and the script ends by itself with its own code."""
     done = script(
         """

@@ -274,7 +274,7 @@ def test_second_message_is_refused_in_the_endpoint(answering):
     assert "already used" in answering.slice(gpus=0).said.call_one().get()
 
 
-def test_explicit_port_may_be_kept_and_used_from_a_thread(answering):
+def test_explicit_port_is_usable_later_from_a_thread(answering):
     one = answering.slice(gpus=0)
     future = one.answer_later.call_one()
     one.now.call_one("later").get()
@@ -317,7 +317,7 @@ def test_undeliverable_message_comes_back_to_the_sender(users):
     assert user.had_client.call_one().get() is False
 
 
-def test_undeliverable_message_fails_a_sender_that_does_not_handle_it():
+def test_undeliverable_message_fails_an_unprepared_sender():
     done = run(
         """
         from monarch.actor import Channel, SupervisionError, this_host
@@ -394,7 +394,7 @@ class Deaf(Actor):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_waits_for_credit_comes_back_when_its_receiver_dies():
+def test_messages_waiting_for_credit_return_from_dead_receiver():
     with this_host().spawn_procs({"gpus": 2}) as mesh:
         deaf, sender = mesh.slice(gpus=0).spawn("deaf", Deaf), mesh.slice(gpus=1).spawn("sender", AsyncSender)
         # The window holds eight of the messages.

@@ -81,7 +81,7 @@ def test_fork_and_exec_look_the_same(forked_and_executed, expression):
     assert forked == executed
 
 
-def test_a_proc_inherits_from_the_client(forked_and_executed):
+def test_proc_inherits_from_the_client(forked_and_executed):
     for actor in forked_and_executed:
         assert look(actor, "os.environ['MESH_TEST_VARIABLE']") == "inherited"
         assert look(actor, "sys.path") == sys.path
@@ -109,7 +109,7 @@ def test_no_descriptor_of_the_client_leaks():
     assert lines(done.stdout) == ["False True", "False True"]
 
 
-def test_changes_of_the_environment_and_of_the_folder_reach_later_procs(tmp_path, monkeypatch):
+def test_later_procs_inherit_changed_environment_and_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("MESH_TEST_LATER", "1")
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.chdir(tmp_path)
@@ -131,7 +131,7 @@ def test_variables_that_an_interpreter_reads_when_it_starts(monkeypatch):
         assert look(actor, "sys.flags.hash_randomization") == 0
 
 
-def test_start_variable_set_after_the_client_started_and_before_the_first_spawn():
+def test_start_variable_set_before_the_first_spawn_counts():
     done = run("""
         import os
         from monarch.actor import context, this_host
@@ -143,7 +143,7 @@ def test_start_variable_set_after_the_client_started_and_before_the_first_spawn(
     assert lines(done.stdout) == ["True"]
 
 
-def test_the_script_is_not_run_again_and_classes_of_main_work():
+def test_script_runs_once_and_its_classes_work():
     done = run("""
         import os
         print("script runs")
@@ -163,7 +163,7 @@ def test_start_method_of_multiprocessing(probe):
     assert set(methods.values()) == {"forkserver"}
 
 
-def test_the_main_thread_is_free(probe):
+def test_main_thread_is_free(probe):
     inside = "threading.current_thread() is threading.main_thread()"
     assert set(probe.evaluate.call(inside).get().values()) == {False}
 
@@ -178,7 +178,7 @@ def test_slices_and_pickled_meshes_are_references(quad):
     assert pickle.loads(pickle.dumps(quad)) == quad
 
 
-def test_slicing_to_the_whole_mesh_gives_the_same_object(quad):
+def test_slice_of_the_whole_mesh_is_the_mesh(quad):
     assert quad.slice(hosts=slice(None)) is quad
     assert quad.slice() is quad
     assert quad.slice(hosts=slice(0, 2), gpus=slice(None, None, 1)) is quad
@@ -311,7 +311,7 @@ def test_what_other_wheels_bring(quad):
         asyncio.run(quad.sync_workspace())
 
 
-def test_method_of_other_wheel_that_is_no_function_is_named(quad, monkeypatch):
+def test_non_callable_mesh_method_names_its_wheel(quad, monkeypatch):
     from monarch._core.config import entry_points
 
     found = entry_points.LoadedEntry("monarch.mesh", "to_table", "table 1.0", "table:ROWS", 7)
@@ -338,7 +338,7 @@ def test_logging_option(quad, probe):
 # ---- procs that do not start
 
 
-def test_process_that_cannot_be_started_is_a_spawn_error_and_nothing_else():
+def test_missing_program_is_a_spawn_error():
     done = run("""
         import os, sys
         from monarch.actor import BootstrapCommand, SpawnError, this_host
@@ -358,7 +358,7 @@ def test_process_that_cannot_be_started_is_a_spawn_error_and_nothing_else():
     assert "Unhandled" not in done.stderr
 
 
-def test_exit_in_bootstrap_is_a_spawn_error_for_that_proc():
+def test_exit_in_bootstrap_is_a_spawn_error():
     done = run("""
         import os
         from monarch.actor import SpawnError, this_host

@@ -63,7 +63,7 @@ def test_settings_of_a_proc_have_their_sources():
         proc_settings(proc)
 
 
-def test_state_of_a_proc_is_that_of_its_own_process():
+def test_state_of_a_proc_is_of_its_process():
     with this_host().spawn_procs(name="dumped") as procs:
         owner = procs.spawn("owner", Owner)
         proc = owner.proc.call_one().get()

@@ -68,7 +68,7 @@ def notes(site: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("method", ["auto", "exec"])
-def test_hooks_act_before_the_start_after_it_and_before_the_end(method: str, tmp_path: Path) -> None:
+def test_hooks_run_before_and_after_start_and_end(method: str, tmp_path: Path) -> None:
     code = """
         procs = this_host().spawn_procs({"gpus": 2}, name="hooked")
         probe = procs.spawn("probe", Probe)
@@ -89,7 +89,7 @@ def test_hooks_act_before_the_start_after_it_and_before_the_end(method: str, tmp
     assert all(note["ones"] == "3" for note in found if note["what"] == "start") and len(found) == 5
 
 
-def test_a_killed_proc_has_no_orderly_end(tmp_path: Path) -> None:
+def test_killed_proc_has_no_orderly_end(tmp_path: Path) -> None:
     code = """
         import signal
         procs = this_host().spawn_procs(name="hooked")
@@ -137,7 +137,7 @@ def test_hooks_run_in_the_order_of_their_names(tmp_path: Path) -> None:
         ("threading.Event().wait()", "TimeLimit: PART: not done within 0.2 s"),
     ],
 )
-def test_a_hook_that_fails_is_named_and_left_out(part: str, body: str, text: str, tmp_path: Path) -> None:
+def test_failing_hook_is_named_and_left_out(part: str, body: str, text: str, tmp_path: Path) -> None:
     bad = f"import threading\nlimit = 0.2\ndef {part}(setup):\n    {body}\n"
     code = """
         for _ in range(2):
@@ -168,7 +168,7 @@ def test_a_hook_that_fails_is_named_and_left_out(part: str, body: str, text: str
         ("def contribute(setup):\n  setup.set_variable('GOOD_ONES', '4')\n  raise OSError('no')", "OSError: no"),
     ],
 )
-def test_what_a_failed_hook_has_set_does_not_count(source: str, text: str, tmp_path: Path) -> None:
+def test_values_of_a_failed_hook_do_not_count(source: str, text: str, tmp_path: Path) -> None:
     code = """
         procs = this_host().spawn_procs(name="hooked")
         assert procs.spawn("probe", Probe).variable.call_one("GOOD_ONES").get() == "3"
@@ -184,7 +184,7 @@ def test_what_a_failed_hook_has_set_does_not_count(source: str, text: str, tmp_p
 
 
 @pytest.mark.parametrize("method", ["auto", "exec"])
-def test_variable_that_is_no_text_of_the_locale_arrives(method: str, tmp_path: Path) -> None:
+def test_variable_outside_the_locale_arrives(method: str, tmp_path: Path) -> None:
     hook = "def contribute(setup):\n    setup.set_variable('BYTES', '\\udcff')\n"
     code = """
         procs = this_host().spawn_procs(name="hooked")
@@ -194,7 +194,7 @@ def test_variable_that_is_no_text_of_the_locale_arrives(method: str, tmp_path: P
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_variable_that_an_interpreter_reads_at_its_start_is_there_then(tmp_path: Path) -> None:
+def test_variable_read_at_interpreter_start_is_set(tmp_path: Path) -> None:
     hook = "def contribute(setup):\n    setup.set_variable('PYTHONHASHSEED', '7')\n    setup.set_variable('CHOSEN', 'by the wheel')\n"
     code = """
         from monarch.actor import BootstrapCommand
@@ -214,9 +214,7 @@ def test_a_variable_that_an_interpreter_reads_at_its_start_is_there_then(tmp_pat
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_procs_of_other_hosts_have_it_and_one_that_is_not_installed_there_is_named(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_hook_missing_on_another_host_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     site = tmp_path / "site"
     site.mkdir()
     site_with(site, good=GOOD)
@@ -245,7 +243,7 @@ def test_procs_of_other_hosts_have_it_and_one_that_is_not_installed_there_is_nam
     assert text in capfd.readouterr().err
 
 
-def test_a_hook_that_ends_its_process_fails_the_spawn(tmp_path: Path) -> None:
+def test_hook_that_ends_its_process_fails_the_spawn(tmp_path: Path) -> None:
     code = """
         procs = this_host().spawn_procs(name="hooked")
         try:

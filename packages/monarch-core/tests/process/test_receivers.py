@@ -108,7 +108,7 @@ def test_what_is_not_sent_is_undone(echo: Any) -> None:
     assert value.undone == 1
 
 
-def test_an_error_of_the_object_reaches_the_caller(echo: Any) -> None:
+def test_error_of_the_object_reaches_the_caller(echo: Any) -> None:
     class Refuses:
         def __reduce_ex__(self, protocol: Any) -> Any:
             raise ValueError(f"not for {len(receivers('').procs)}")
@@ -171,7 +171,7 @@ def test_what_follows_a_message_runs_after_it(kind: type[Any]) -> None:
     procs.stop().get()
 
 
-def test_what_follows_fails_where_the_actor_does_not_come_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_futures_of_a_failed_call_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: None)
     procs = this_host().spawn_procs({"gpus": 1})
     actors = procs.spawn("slow", Slow)
@@ -238,7 +238,7 @@ def call_of(mesh: Any, name: str, *args: Any, **kwargs: Any) -> EndpointCall:
     return EndpointCall(getattr(mesh, name), mesh, name, None, args, kwargs)
 
 
-def test_a_function_around_a_method_keeps_the_order(echo: Any) -> None:
+def test_function_around_a_method_keeps_the_order(echo: Any) -> None:
     echo.set.broadcast(5)
     first = call_of(echo, "add", 1, times=2).through(around, around_async, 7)
     echo.set.broadcast(1)
@@ -246,16 +246,16 @@ def test_a_function_around_a_method_keeps_the_order(echo: Any) -> None:
     assert list(call_of(echo, "add", 1).through(around, around_async, 7).get().values()) == [(7, 2), (7, 2)]
 
 
-def test_a_function_around_an_async_method(procs: Any) -> None:
+def test_function_around_an_async_method_works(procs: Any) -> None:
     mesh = procs.spawn("async_echo", AsyncEcho)
     assert list(call_of(mesh, "echo", Addressed()).through(around, around_async, 7).get().values()) == [(7, 2), (7, 2)]
 
 
-def test_what_the_function_raises_is_that_of_the_call(echo: Any) -> None:
+def test_error_of_the_function_reaches_the_caller(echo: Any) -> None:
     with pytest.raises(ActorError, match="unsupported operand"):
         call_of(echo, "add", "text").through(around, around_async, 7).get()
 
 
-def test_an_endpoint_that_answers_by_a_port_is_refused(echo: Any) -> None:
+def test_endpoint_with_an_explicit_port_is_refused(echo: Any) -> None:
     with pytest.raises(TypeError, match="answers by a port"):
         call_of(echo, "by_port", 1).through(around, around_async)

@@ -218,7 +218,7 @@ def test_groups_are_replaced_whole(keep, faults):
     assert faults.empty()
 
 
-def test_sync_owner_heals_in_the_middle_of_a_message(faults):
+def test_sync_owner_heals_during_a_message(faults):
     keeper = this_proc().spawn("keeper", SyncKeeper)
     for rank in (0, 1, 0):
         assert keeper.lose_and_heal.call_one(rank).get() == ([rank], True)

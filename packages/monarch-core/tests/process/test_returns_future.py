@@ -83,7 +83,7 @@ def test_body_runs_once_at_the_first_observation():
     assert runs == [1, 5]
 
 
-def test_body_runs_as_a_task_of_the_awaiting_loop():
+def test_body_runs_as_a_task_of_its_loop():
     @returns_future
     async def body() -> Any:
         return asyncio.get_running_loop(), asyncio.current_task()
@@ -97,7 +97,7 @@ def test_body_runs_as_a_task_of_the_awaiting_loop():
     asyncio.run(main())
 
 
-def test_body_runs_on_a_private_loop_of_the_thread_that_gets():
+def test_body_runs_on_the_getting_threads_private_loop():
     @returns_future
     async def body() -> Any:
         return threading.get_ident(), asyncio.get_running_loop()
@@ -442,7 +442,7 @@ def test_get_on_the_loop_that_runs_the_body():
     asyncio.run(main())
 
 
-def test_what_a_cancelled_body_does_then_does_not_count():
+def test_result_of_a_cancelled_body_is_ignored():
     @returns_future
     async def body() -> str:
         try:
@@ -457,7 +457,7 @@ def test_what_a_cancelled_body_does_then_does_not_count():
             future.get(timeout=0.01)
 
 
-def test_cancelling_one_observer_of_a_body_affects_nobody_else():
+def test_cancelled_observer_of_a_body_affects_no_other():
     gate: list[Any] = []
 
     @returns_future

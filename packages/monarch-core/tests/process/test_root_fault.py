@@ -120,7 +120,7 @@ def test_error_that_was_caught_is_handled(tmp_path, catch):
     assert (code, out, err) == (0, "caught\nalive\n", "")
 
 
-def test_failure_before_the_first_call_is_that_of_the_call(tmp_path):
+def test_failure_before_the_first_call_fails_it(tmp_path):
     code, out, err = run(
         tmp_path,
         """
@@ -184,7 +184,7 @@ def test_future_that_nobody_looked_at_before_the_end(tmp_path):
     assert (code, out) == (1, "done\n") and re.match(HEAD + "SystemExit: 3", err)
 
 
-def test_error_caught_by_another_call_than_the_one_that_waits(tmp_path):
+def test_error_caught_by_another_call_is_not_repeated(tmp_path):
     code, out, err = run(
         tmp_path,
         """
@@ -361,7 +361,7 @@ def test_failed_init_that_was_caught(tmp_path):
     assert (code, out, err) == (0, "True\n", "")
 
 
-def test_spawn_on_procs_whose_end_was_seen_interrupts_nothing(tmp_path: Path) -> None:
+def test_spawn_on_ended_procs_interrupts_nothing(tmp_path: Path) -> None:
     code, out, err = run(
         tmp_path,
         """
@@ -428,7 +428,7 @@ def test_ctrl_c_that_a_destructor_swallows(tmp_path):
     assert (code, out, err) == (0, "interrupted\n", "")
 
 
-def test_exception_of_the_program_that_a_destructor_swallows_is_gone(tmp_path):
+def test_exception_swallowed_by_a_destructor_is_gone(tmp_path):
     code, out, err = run(
         tmp_path,
         """
@@ -448,7 +448,7 @@ def test_exception_of_the_program_that_a_destructor_swallows_is_gone(tmp_path):
     assert (code, out) == (0, "not interrupted\n") and "Exception ignored in: <function Careless.__del__" in err
 
 
-def test_interrupt_is_sent_again_after_the_hook_that_reports_the_dropped_one(tmp_path):
+def test_interrupt_is_repeated_after_the_unraisable_hook(tmp_path):
     """An exception in that hook would be dropped too, and a signal just before a wait does not wake the wait."""
     code, out, err = run(
         tmp_path,

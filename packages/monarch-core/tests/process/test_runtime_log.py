@@ -286,7 +286,7 @@ def test_words_that_are_no_levels():
     assert line.startswith("monarch: no level of the log: loud: expected trace debug info warn error off")
 
 
-def test_a_setting_that_the_environment_overrides(tmp_path):
+def test_environment_overrides_the_setting(tmp_path):
     script("spawn()\nconfigure(tail_log_lines=5)", tmp_path, env={"MONARCH_TAIL_LOG_LINES": "7"})
     (one,) = events(tmp_path, "config.warning")
     assert one["detail"] == "configuration key `tail_log_lines` keeps 7: variable MONARCH_TAIL_LOG_LINES is set"

@@ -100,7 +100,7 @@ class Other:
 
 
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "ends"])
-def test_end_of_a_job_leaves_the_others_their_service(workers: Workers, hosts: HostMesh, kill: bool) -> None:
+def test_end_of_a_job_keeps_shared_services(workers: Workers, hosts: HostMesh, kill: bool) -> None:
     mine = service(hosts, declare("kept", Asker, shared=True))
     pids = list(mine.pid.call().get().values())
     first, second = Other(workers), Other(workers)
@@ -139,7 +139,7 @@ if sys.argv[1] == "killed":
 
 
 @pytest.mark.parametrize("how", ["killed", "ends"])
-def test_end_of_the_job_by_which_services_know_each_other_fails_their_requests(how: str) -> None:
+def test_end_of_the_introducing_job_fails_requests(how: str) -> None:
     paths = os.pathsep.join([HERE, *filter(None, sys.path)])
     with Workers(2, env={**os.environ, "PYTHONPATH": HERE}) as both:
         services = service(both.attach(), declare("neighbours", Asker, shared=True))

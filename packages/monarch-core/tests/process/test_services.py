@@ -62,7 +62,7 @@ def test_clients_that_ask_at_once_get_one() -> None:
     assert len(pids) == 4 and len(set(pids)) == 1 and pids[0] != os.getpid()
 
 
-def test_actors_of_a_job_find_the_service_of_their_host() -> None:
+def test_actors_of_a_job_find_their_hosts_service() -> None:
     name = declare("found")
     service(this_host(), name).sit.call_one("client").get()
 
@@ -151,7 +151,7 @@ def test_what_is_wrong_with_a_request_is_said() -> None:
 
 
 @pytest.mark.parametrize("bound", ["argument", "declaration"])
-def test_service_that_is_stopped_does_not_hang_its_users(bound: str) -> None:
+def test_stopped_service_does_not_block_its_users(bound: str) -> None:
     name = declare(f"stopped, bounded by the {bound}", start_seconds=30.0 if bound == "argument" else 1.0)
     pid = service(this_host(), name).pid.call_one().get()
     os.kill(pid, signal.SIGSTOP)
@@ -165,7 +165,7 @@ def test_service_that_is_stopped_does_not_hang_its_users(bound: str) -> None:
     assert service(this_host(), name).pid.call_one().get() == pid
 
 
-def test_service_that_starts_slowly_is_not_waited_for_longer() -> None:
+def test_slow_start_of_a_service_times_out() -> None:
     name = declare("late", start_seconds=30.0)
     with pytest.raises(ServiceError, match=r"service late on host \S+: it has not started within 0\.2 s"):
         service(this_host(), name, {"how": "waits"}, timeout=0.2)
@@ -174,7 +174,7 @@ def test_service_that_starts_slowly_is_not_waited_for_longer() -> None:
     assert service(this_host(), name).sit.call_one("a").get() == ["a"]
 
 
-def test_agent_that_does_not_answer_does_not_hang_the_users_of_a_service() -> None:
+def test_unresponsive_agent_does_not_block_users() -> None:
     # A handler of another wheel occupies the extension thread of the agent.
     source = """
     import threading
@@ -215,7 +215,7 @@ def test_service_of_a_job_ends_with_it(workers: Workers, hosts: HostMesh) -> Non
     assert list(mine.pid.call().get().values()) == pids
 
 
-def test_jobs_call_a_shared_service_at_the_same_time(workers: Workers, hosts: HostMesh) -> None:
+def test_jobs_call_a_shared_service_concurrently(workers: Workers, hosts: HostMesh) -> None:
     source = ATTACHED + (
         "shared = service(hosts, 'shared')\n"
         "for n in range(300): assert list(shared.double.call(n).get().values()) == [2 * n, 2 * n], n\n"
@@ -280,7 +280,7 @@ def test_service_ends_with_its_agent() -> None:
             service(hosts, "shared")
 
 
-def test_service_ends_with_a_client_that_is_its_agent() -> None:
+def test_service_ends_with_the_client_that_hosts_it() -> None:
     source = "from monarch.actor import this_host\nfrom monarch.extension import service\nfrom service_actors import declare\n"
     source += "print(service(this_host(), declare('own')).pid.call_one().get())"
     found: Any = run(source)

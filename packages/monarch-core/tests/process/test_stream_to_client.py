@@ -62,7 +62,7 @@ say("end")
     assert re.fullmatch(r"\[\S+ .*p{'hosts': 1/2}.*\] an error\n", re.sub(NOTICE, "", done.err)), done.err
 
 
-def test_nothing_appears_unasked_or_when_it_has_been_ended(workers: Workers):
+def test_output_is_not_streamed_without_the_option(workers: Workers):
     body = """
 asyncio.run(procs.logging_option(stream_to_client=True))
 asyncio.run(procs.logging_option())

@@ -91,7 +91,7 @@ def test_every_failed_rank_is_told_once(owner, faults):
 
 
 @HANDLING
-def test_hook_runs_on_the_thread_of_the_actor_as_the_actor(owner, cls):
+def test_hook_runs_as_the_actor_on_its_thread(owner, cls):
     owner.call_child.call_one("fail", 0).get()
     owner.call_child.call_one("fail", 1).get()
     assert len(owner.told.call_one().get()) == 2
@@ -101,7 +101,7 @@ def test_hook_runs_on_the_thread_of_the_actor_as_the_actor(owner, cls):
 
 
 @HANDLING
-def test_hook_is_not_for_own_errors_nor_for_stops(owner, faults):
+def test_hook_ignores_own_errors_and_stops(owner, faults):
     with pytest.raises(ActorError, match="my own"):
         owner.own_error.call_one().get()
     owner.stop_other.call_one().get()
@@ -171,7 +171,7 @@ def test_messages_go_on_while_an_async_hook_waits(procs, faults):
 
 @ALL
 @pytest.mark.parametrize("answer", [None, False, 0])
-def test_falsy_answer_fails_the_owner_and_all_it_owns(procs, cls, answer, faults):
+def test_falsy_answer_fails_the_owner_and_its_meshes(procs, cls, answer, faults):
     report, reports = Channel.open()
     owner = procs.slice(gpus=0).spawn("owner", cls, procs.slice(gpus=slice(1, 3)), answer, report)
     children, other = owner.handles.call_one().get()
@@ -225,7 +225,7 @@ def test_async_endpoint_is_cancelled_when_its_actor_fails(procs, faults):
     assert faults.get().name == "owner"
 
 
-def test_hook_runs_although_an_endpoint_calls_again_at_once(procs, faults):
+def test_hook_runs_between_repeated_calls_of_an_endpoint(procs, faults):
     owner = procs.slice(gpus=0).spawn("owner", AsyncOwner, procs.slice(gpus=slice(1, 3)), False)
     children, _ = owner.handles.call_one().get()
     persisting = owner.persist.call_one()

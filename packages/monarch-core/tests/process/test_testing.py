@@ -97,7 +97,7 @@ def test_attributes():
             wrong()
 
 
-def test_the_doubles_own_arguments_count():
+def test_double_may_have_other_arguments():
     with patch_actor(Real, Double):
         mesh = this_proc().spawn("a", Real, 1, 2)
         assert mesh.kind.call_one().get() == "double"

@@ -83,7 +83,7 @@ def same(parent, trace=TRACE):
 """
 
 
-def test_a_text_form_is_read_and_written():
+def test_text_form_is_read_and_written():
     context = TraceContext.from_traceparent(SAMPLED)
     assert context is not None and context.traceparent == SAMPLED
     assert context == TraceContext(context.trace_id, context.span_id) == pickle.loads(pickle.dumps(context))
@@ -96,18 +96,18 @@ MALFORMED = ["", "00-1-2-01", SAMPLED.upper(), SAMPLED + "-more", "\ud800", SAMP
 
 
 @pytest.mark.parametrize("text", MALFORMED)
-def test_a_malformed_text_form_is_refused(text):
+def test_malformed_text_form_is_refused(text):
     with pytest.raises((ValueError, UnicodeEncodeError)):
         TraceContext.from_traceparent(text)
 
 
 @pytest.mark.parametrize("numbers", [(0, 1), (1, 0), (1 << 128, 1), (1, 1 << 64), (-1, 1)])
-def test_a_trace_has_numbers_in_their_range(numbers):
+def test_trace_has_numbers_in_their_range(numbers):
     with pytest.raises((ValueError, OverflowError)):
         TraceContext(*numbers)
 
 
-def test_the_code_inside_belongs_to_the_trace():
+def test_code_inside_belongs_to_the_trace():
     outer, inner = TraceContext(1, 2), TraceContext(3, 4)
     assert trace_context() is None
     with use_trace(outer):
@@ -122,7 +122,7 @@ def test_the_code_inside_belongs_to_the_trace():
         pass
 
 
-def test_calls_carry_the_trace_to_actors_of_every_kind():
+def test_calls_carry_the_trace_to_all_actor_kinds():
     done = run(
         ACTORS
         + """
@@ -253,7 +253,7 @@ print("ok")
     assert lines(done.stdout) == ["ok"]
 
 
-def test_code_around_a_suspended_generator_gets_its_trace_back():
+def test_suspended_generator_does_not_leak_its_trace():
     def suspended():
         with use_trace(TraceContext(3, 4)):
             yield
@@ -324,7 +324,7 @@ print("ok")
     assert lines(done.stdout) == ["ok"]
 
 
-def test_the_current_span_of_opentelemetry_is_taken():
+def test_current_span_of_opentelemetry_is_used():
     """This works even if the library is imported after the first call. A span that is not sampled is not sent."""
     done = run(
         ACTORS
@@ -351,7 +351,7 @@ print("ok")
     assert lines(done.stdout) == ["ok"]
 
 
-def test_a_broken_library_does_not_fail_calls():
+def test_broken_library_does_not_fail_calls():
     done = run(
         ACTORS
         + """

@@ -181,7 +181,7 @@ def test_concurrent_endpoints(universe):
     assert universe.clock.now() == 60.0
 
 
-def test_a_sync_endpoint_that_stops_what_it_owns(universe):
+def test_sync_endpoint_stops_its_own_meshes(universe):
     mesh = universe.host.spawn_procs(per_host={"procs": 2}).spawn("caller", Caller)
     mesh.spawn_and_stop.call().get()
     assert 3.0 <= universe.clock.now() < 1000.0
@@ -226,7 +226,7 @@ def test_async_with():
     asyncio.run(main())
 
 
-def test_a_coroutine_on_its_own_loop(universe):
+def test_coroutine_runs_on_its_own_loop(universe):
     mesh = universe.host.spawn_procs().spawn("sleeper", Sleeper)
 
     async def main():
@@ -236,7 +236,7 @@ def test_a_coroutine_on_its_own_loop(universe):
     assert universe.run(main()) == 2 * HOUR
 
 
-def test_a_seed_decides_among_equals():
+def test_seed_decides_among_equals():
     def order(seed):
         with Universe(seed) as u:
             port, receiver = Channel.open()
@@ -382,7 +382,7 @@ def test_two_hundred_are_as_one():
     ).assert_clean()
 
 
-def test_an_open_one_at_exit():
+def test_open_universe_at_exit_keeps_the_exit_code():
     result = run(
         """
         from universe_actors import Sleeper

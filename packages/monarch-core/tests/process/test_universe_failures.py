@@ -30,7 +30,7 @@ def universe():
 # ---- failures
 
 
-def test_a_killed_proc(universe):
+def test_killed_proc_fails_its_calls(universe):
     procs = universe.host.spawn_procs(per_host={"procs": 3})
     mesh = procs.spawn("sleeper", Sleeper)
     calls = mesh.nap.call(HOUR)
@@ -103,7 +103,7 @@ def test_killed_before_it_began(universe):
     universe.kill(procs)
 
 
-def test_a_killed_proc_runs_nothing_more(universe):
+def test_killed_proc_runs_nothing_more(universe):
     port, receiver = Channel.open()
     procs = universe.host.spawn_procs(per_host={"procs": 2})
     mesh = procs.spawn("cleaner", Cleaner, port, 1.0)
@@ -116,7 +116,7 @@ def test_a_killed_proc_runs_nothing_more(universe):
         receiver.recv().get(timeout=HOUR)
 
 
-def test_the_owner_is_told(universe):
+def test_owner_is_notified(universe):
     port, receiver = Channel.open()
     owner = universe.host.spawn_procs().spawn("owner", Owner, True, port)
     mesh = owner.spawn.call_one(2).get()
@@ -164,7 +164,7 @@ def test_what_the_script_has_seen_is_not(default_hook):
             call.get()
 
 
-def test_an_own_error_comes_first(default_hook):
+def test_own_error_comes_first(default_hook):
     with pytest.raises(ZeroDivisionError) as caught:
         with Universe() as u:
             mesh = u.host.spawn_procs().spawn("sleeper", Sleeper)
@@ -174,7 +174,7 @@ def test_an_own_error_comes_first(default_hook):
     assert "after a while" in caught.value.__notes__[0]
 
 
-def test_the_hook_is_the_scripts(monkeypatch):
+def test_unhandled_failures_reach_the_scripts_hook(monkeypatch):
     failures = []
     monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", failures.append)
     with Universe() as u:
@@ -192,7 +192,7 @@ def test_the_hook_is_the_scripts(monkeypatch):
             u.run_until_idle()
 
 
-def test_an_owner_that_is_gone(universe):
+def test_procs_of_a_killed_owner_end(universe):
     port, receiver = Channel.open()
     procs = universe.host.spawn_procs()
     owner = procs.spawn("owner", Owner, True, port)
@@ -228,7 +228,7 @@ def test_clean_up_bounds_take_no_time(universe):
     assert universe.clock.now() < HOUR
 
 
-def test_a_sync_endpoint_that_does_not_end(universe, capfd):
+def test_stop_does_not_wait_for_a_sync_endpoint(universe, capfd):
     procs = universe.host.spawn_procs()
     mesh = procs.spawn("echo", Echo)
     call = mesh.nap.call_one(universe, 1000 * HOUR)

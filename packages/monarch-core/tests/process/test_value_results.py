@@ -180,7 +180,7 @@ def test_values_decode_on_first_access_of_their_rank(handle):
 
 
 @BOTH
-def test_value_that_cannot_be_decoded_raises_on_that_access_only(handle):
+def test_undecodable_value_raises_on_its_access_only(handle):
     values = handle.picky.call().get()
     assert values.get(0).n == 0 and values.get(2).n == 2
     for _ in range(2):
@@ -210,7 +210,7 @@ def test_value_meshes_pickle_and_travel(handle):
 
 @BOTH
 @pytest.mark.parametrize("size", [1, 255, 256, 65_535, 65_536, 1_000_000])
-def test_buffers_arrive_equal_and_as_writable_as_they_were(handle, size):
+def test_buffers_arrive_equal_and_of_the_same_type(handle, size):
     one = handle.flatten("rank").slice(rank=0)
     for data in (bytes(range(256)) * (size // 256) + b"x" * (size % 256), bytearray(b"y" * size)):
         back = one.echo.call_one([data, {"a": data}]).get()

@@ -74,7 +74,7 @@ def test_worker_that_ends_while_joining_is_reported(kind: str, unlink: bool, lis
 
 
 @pytest.mark.filterwarnings("ignore:.*without encryption")
-def test_stop_does_not_wait_for_a_worker_that_ended(listener: Callable[[str], Listener], fresh: None) -> None:
+def test_stop_does_not_wait_for_an_ended_worker(listener: Callable[[str], Listener], fresh: None) -> None:
     worker = listener("insecure")
     hosts = worker.attach()
     procs = hosts.spawn_procs({"gpus": 2})
@@ -90,7 +90,7 @@ def test_stop_does_not_wait_for_a_worker_that_ended(listener: Callable[[str], Li
 
 
 @pytest.mark.filterwarnings("ignore:.*without encryption")
-def test_procs_of_a_host_that_does_not_join_fail(listener: Callable[[str], Listener], fresh: None) -> None:
+def test_procs_of_a_host_that_never_joins_fail(listener: Callable[[str], Listener], fresh: None) -> None:
     worker = listener("insecure")
     procs = worker.attach().spawn_procs({"gpus": 2})
     worker.end()

@@ -14,7 +14,7 @@ monarch.actor.unhandled_fault_hook = lambda failure: None
 """
 
 
-def test_its_death_ends_its_procs_and_the_next_spawn_starts_another():
+def test_zygote_exit_ends_procs_until_the_next_spawn():
     done = run(
         CODE
         + """

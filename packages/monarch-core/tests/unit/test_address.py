@@ -66,7 +66,7 @@ def test_parts() -> None:
     assert [ChannelAddr(text).get_port() for text in ("tcp:h:9", "unix:/p", "tcp:h:fd9")] == [9, 0, 0]
 
 
-def test_an_empty_unix_address_is_a_fresh_abstract_name() -> None:
+def test_empty_unix_address_is_a_fresh_abstract_name() -> None:
     first, second = ChannelAddr("ipc://"), ChannelAddr("unix:")
     assert first != second
     assert ChannelAddr(str(first)) == first
@@ -226,7 +226,7 @@ def test_bind_spec_equality() -> None:
     assert BindSpec("unix") != ChannelTransport.Unix
 
 
-def test_an_identity_cannot_be_bound() -> None:
+def test_identity_cannot_be_bound() -> None:
     with pytest.raises(ValueError, match="invalid bind spec: a<b>@tcp://h:1"):
         BindSpec("a<b>@tcp://h:1")
 
@@ -287,7 +287,7 @@ def test_every_form_round_trips(url: str) -> None:
 
 
 @given(st.text(max_size=30) | st.text(alphabet="tcpls:/@<>![]*fd0129.", max_size=30))
-def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
+def test_text_is_an_address_or_a_value_error(text: str) -> None:
     try:
         assert ChannelAddr(str(ChannelAddr(text))) == ChannelAddr(str(ChannelAddr(text)))
     except ValueError as error:

@@ -178,7 +178,7 @@ def test_what_may_change_unseen_is_not_remembered(value):
         Fingerprint(make_with(value=(1, {"a": value})))
 
 
-def test_classes_that_cannot_be_remembered_are_pickled_every_time():
+def test_uncacheable_classes_are_pickled_every_time():
     kind = make_with(value=types.SimpleNamespace(n=1))
     before = actor_class.dumps_class(kind)
     kind.value.n = 2

@@ -29,7 +29,7 @@ def test_nothing_is_lost_and_lines_are_whole(pieces: list[bytes]) -> None:
 
 
 @given(PIECES)
-def test_a_line_comes_out_with_its_end(pieces: list[bytes]) -> None:
+def test_line_is_given_with_its_end(pieces: list[bytes]) -> None:
     lines = Lines()
     seen = b""
     for piece in pieces:
@@ -39,7 +39,7 @@ def test_a_line_comes_out_with_its_end(pieces: list[bytes]) -> None:
     assert seen == whole[: whole.rfind(b"\n") + 1]
 
 
-def test_a_line_without_an_end_is_cut() -> None:
+def test_line_without_an_end_is_cut() -> None:
     lines = Lines()
     assert lines.feed(b"x" * LONGEST) == b""
     assert lines.feed(b"y") == b"x" * LONGEST + b"y"

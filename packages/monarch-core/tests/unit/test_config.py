@@ -110,7 +110,7 @@ def test_ignored_keys_warn_once(one: setting.Setting) -> None:
     assert configuration.layer("runtime") == {one.name: one.default}
 
 
-def test_the_warning_points_at_the_caller() -> None:
+def test_warning_points_at_the_caller() -> None:
     with pytest.warns(UserWarning, match="message_ttl_default") as caught:
         configure(message_ttl_default=3)
     with pytest.warns(UserWarning, match="max_cast_fanout") as other, configured(max_cast_fanout=3):
@@ -222,7 +222,7 @@ def test_variable_without_effect_is_logged_once(caplog: pytest.LogCaptureFixture
     assert records(caplog) == [expected]
 
 
-def test_a_proc_does_not_repeat_what_the_client_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_proc_does_not_repeat_warnings_of_the_client(caplog: pytest.LogCaptureFixture) -> None:
     proc = Configuration({"MONARCH_MESSAGE_TTL_DEFAULT": "3", "MONARCH_TAIL_LOG_LINES": "x"})
     proc.apply_pushed({"tail_log_lines": 4})
     assert (proc.view()["message_ttl_default"], proc.view()["tail_log_lines"]) == (3, 4)
@@ -407,7 +407,7 @@ def settings_values() -> st.SearchStrategy[dict[str, object]]:
 
 @given(settings_values())
 @pytest.mark.filterwarnings("ignore:configuration key:UserWarning")
-def test_a_proc_sees_what_its_client_sees(values: dict[str, object]) -> None:
+def test_proc_has_the_clients_view(values: dict[str, object]) -> None:
     client, proc = Configuration({}), Configuration({})
     client.merge("runtime", values)
     proc.apply_pushed(client.pushed_values())

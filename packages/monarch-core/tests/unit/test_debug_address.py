@@ -36,7 +36,7 @@ def test_both_ends_know_each_other(host: str) -> None:
         assert debug_address.DebugServerAddress(os.getpid(), *address) not in debug_address.find_servers()
 
 
-def test_a_name_without_a_server_proves_nothing() -> None:
+def test_announced_name_without_server_is_no_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     beacon = debug_address.announce("127.0.0.1", port)
@@ -45,7 +45,7 @@ def test_a_name_without_a_server_proves_nothing() -> None:
         assert not any(found.port == port for found in debug_address.find_servers())
 
 
-def test_a_connection_that_is_gone_belongs_to_nobody() -> None:
+def test_closed_connection_has_no_owner() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         one = socket.create_connection(server.getsockname())
         other = server.accept()[0]
@@ -79,7 +79,7 @@ def test_kernel_without_a_lookup(pair: tuple[socket.socket, socket.socket], monk
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_connection_of_another_user_is_refused_by_both_ways(host: str) -> None:
+def test_connection_of_another_user_is_refused(host: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         address = (host, server.getsockname()[1])
@@ -90,7 +90,7 @@ def test_connection_of_another_user_is_refused_by_both_ways(host: str) -> None:
                 assert not debug_address.is_own_by_table(connection)
 
 
-def test_a_client_that_has_closed_is_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_client_connection_is_not_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         with socket.create_connection(server.getsockname()) as one:
@@ -101,13 +101,13 @@ def test_a_client_that_has_closed_is_not_root(monkeypatch: pytest.MonkeyPatch) -
             assert not debug_address.is_own(other)
 
 
-def test_a_server_that_has_not_accepted_is_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unaccepted_server_connection_is_not_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 0)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
         assert not debug_address.is_own(one)
 
 
-def test_a_port_that_is_taken() -> None:
+def test_taken_debug_port_is_replaced() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         listening, moved = debug_address.listen("localhost", port)

@@ -45,7 +45,7 @@ def run(code: str, folder: Path, source: str = DECLARED) -> subprocess.Completed
     return subprocess.run(argv, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
 
 
-def test_an_error_has_what_its_row_says(tmp_path: Path) -> None:
+def test_error_has_its_rows_text_and_hint(tmp_path: Path) -> None:
     code = """
         error = WordError("hello")
         assert str(error) == "parrot does not know hello\\n  hint: teach it"
@@ -83,7 +83,7 @@ def test_errors_of_core_load_no_rows(tmp_path: Path) -> None:
         (DECLARED.replace("'it says nothing'", "''").replace('"it says nothing"', '""'), "`parrot_mute`: expected a code of letters"),
     ],
 )
-def test_a_broken_table_is_left_out_and_named(source: str, text: str, tmp_path: Path) -> None:
+def test_broken_table_is_named_and_left_out(source: str, text: str, tmp_path: Path) -> None:
     code = """
         error = MonarchError("no word", code="parrot_word")
         assert (str(error), error.code, error.hint) == ("no word", "parrot_word", None)
@@ -101,14 +101,14 @@ def test_a_broken_table_is_left_out_and_named(source: str, text: str, tmp_path: 
     assert text in done.stderr and "Traceback" in done.stderr
 
 
-def test_a_table_that_raises_is_left_out_and_named(tmp_path: Path) -> None:
+def test_failing_table_is_named_and_left_out(tmp_path: Path) -> None:
     code = "assert MonarchError('x', code='parrot_word').hint is None"
     source = "import sys\nif 'again' in sys.__dict__: raise OSError('no dictionary')\nsys.again = True\n"
     done = run("import sys; del sys.modules['parrot_errors']\n" + code, tmp_path, source)
     assert done.returncode == 0 and "OSError: no dictionary" in done.stderr and "parrot 1.0" in done.stderr
 
 
-def test_texts_of_core_are_made_by_the_same_function() -> None:
+def test_error_text_of_core_has_its_hint() -> None:
     assert error_text("procs_not_started", k=1, n=2).startswith("1 of 2 procs did not start\n  hint: run the command by hand")
     with pytest.raises(KeyError, match="why"):
         error_text("request_failed", name="rows", proc="<4>")

@@ -43,7 +43,7 @@ def good(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
-def test_a_declared_setting_is_one_like_any(tmp_path: Path) -> None:
+def test_declared_setting_works_like_any_other(tmp_path: Path) -> None:
     code = """
         assert setting("parrot_words") == 3 and seconds("parrot_pause") == 1.0
         configure(parrot_words=4, parrot_pause=None)
@@ -62,7 +62,7 @@ def test_a_declared_setting_is_one_like_any(tmp_path: Path) -> None:
     assert good(run(code, site_with(tmp_path))) == ""
 
 
-def test_the_first_use_finds_it(tmp_path: Path) -> None:
+def test_first_use_finds_the_declaration(tmp_path: Path) -> None:
     site = site_with(tmp_path)
     good(run("configure(parrot_words=4, tail_log_lines=3); assert setting('parrot_words') == 4 and setting('tail_log_lines') == 3", site))
     good(run("assert get_global_config()['parrot_words'] == 3", site))
@@ -70,7 +70,7 @@ def test_the_first_use_finds_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["MONARCH_PARROT_WORDS", "PARROT_WORDS"])
-def test_the_environment_sets_it(variable: str, tmp_path: Path) -> None:
+def test_environment_sets_a_declared_setting(variable: str, tmp_path: Path) -> None:
     code = """
         assert setting("tail_log_lines") == 20
         configure(parrot_words=9)
@@ -125,7 +125,7 @@ def test_local_ones_stay_here_and_others_are_sent(tmp_path: Path) -> None:
         (DECLARED.replace('"1s"', '"1000ms"'), "ValueError: the default of `parrot_pause` is not in normal form: '1s' is"),
     ],
 )
-def test_a_broken_declaration_is_left_out_and_named(source: str, text: str, tmp_path: Path) -> None:
+def test_broken_declaration_is_named_and_left_out(source: str, text: str, tmp_path: Path) -> None:
     code = """
         assert "parrot_words" not in get_global_config()
         try:
@@ -145,12 +145,12 @@ def test_a_broken_declaration_is_left_out_and_named(source: str, text: str, tmp_
     assert text in done.stdout and "hint: `pip install -U parrot`" in done.stdout
 
 
-def test_a_wheel_of_another_version_declares_nothing(tmp_path: Path) -> None:
+def test_wheel_of_another_version_declares_nothing(tmp_path: Path) -> None:
     done = run("configure(parrot_words=4)", site_with(tmp_path, requires=("monarch-core>=7",)))
     assert done.returncode == 1 and "RefusedVersion: parrot 1.0 was built for monarch-core>=7" in done.stderr
 
 
-def test_a_key_of_a_missing_wheel_names_it(tmp_path: Path) -> None:
+def test_key_of_a_missing_wheel_names_it(tmp_path: Path) -> None:
     code = """
         import sys
         sys.path[:] = [path for path in sys.path if "site-packages" not in path]

@@ -46,7 +46,7 @@ def test_attributes_are_those_of_lstat(tmp_path: Path) -> None:
     assert found[b"file"].mtime_ns == -1_500_000_000
 
 
-def test_what_cannot_be_listed_or_read_is_an_error_of_its_path(tmp_path: Path) -> None:
+def test_unreadable_entry_is_an_error_of_its_path(tmp_path: Path) -> None:
     paths = [os.fsencode(tmp_path / name) for name in ("none", "file", "nul\0")]
     (tmp_path / "file").write_text("")
     first, second, third = list_directories(paths)

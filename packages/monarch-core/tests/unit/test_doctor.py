@@ -40,7 +40,7 @@ def test_open_files(limits: dict[int, tuple[int, int]], soft: int, hard: int, to
 
 
 @pytest.mark.parametrize(("user", "finding"), [(1000, True), (0, False)])
-def test_a_limit_of_processes_does_not_hold_for_root(
+def test_process_limit_does_not_hold_for_root(
     limits: dict[int, tuple[int, int]], monkeypatch: pytest.MonkeyPatch, user: int, finding: bool
 ) -> None:
     limits[resource.RLIMIT_NPROC] = (100, 100)
@@ -49,7 +49,7 @@ def test_a_limit_of_processes_does_not_hold_for_root(
     assert bool(doctor.threads().todo) == finding
 
 
-def test_a_full_container_is_a_finding(limits: dict[int, tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_container_is_a_finding(limits: dict[int, tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     limits[resource.RLIMIT_NPROC] = (INFINITE, INFINITE)
     monkeypatch.setattr(doctor, "_pids_of_group", lambda: (900, 1000))
     line = doctor.threads()
@@ -73,7 +73,7 @@ def test_locked_memory_matters_to_rdma(
     assert bool(doctor.locked_memory().todo) == finding
 
 
-def test_a_forbidden_memfd_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forbidden_memfd_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
@@ -82,7 +82,7 @@ def test_a_forbidden_memfd_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
     assert "seccomp" in doctor.anonymous_memory().todo
 
 
-def test_a_missing_folder_is_a_finding(tmp_path: Path) -> None:
+def test_missing_folder_is_a_finding(tmp_path: Path) -> None:
     assert doctor.shared_folder(str(tmp_path / "nothing")).todo
 
 
@@ -93,7 +93,7 @@ def test_fuse_matters_to_monarch_fs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("source", "finding"), [("tsc\n", False), ("kvm-clock\n", False), ("acpi_pm\n", True)])
-def test_a_slow_clock_is_a_finding(tmp_path: Path, source: str, finding: bool) -> None:
+def test_slow_clock_is_a_finding(tmp_path: Path, source: str, finding: bool) -> None:
     (tmp_path / "current_clocksource").write_text(source)
     assert bool(doctor.clock(str(tmp_path)).todo) == finding
     assert doctor.clock(str(tmp_path / "nothing")).todo == ""
@@ -115,7 +115,7 @@ def test_package_of_other_project_is_a_finding(monkeypatch: pytest.MonkeyPatch) 
     assert not doctor.wheels().todo
 
 
-def test_a_check_that_breaks_is_a_finding() -> None:
+def test_broken_check_is_a_finding() -> None:
     def broken_one() -> Line:
         raise ValueError("no such thing")
 

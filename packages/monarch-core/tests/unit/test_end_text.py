@@ -13,14 +13,14 @@ def ended(detail: str | None, traceback: str | None) -> MeshFailure:
     return MeshFailure(actor="a", reason=ExitReason("raised", detail=detail), traceback=traceback)
 
 
-def test_the_traceback_stands_below_the_first_line_of_the_reason() -> None:
+def test_traceback_follows_the_first_line_of_the_reason() -> None:
     assert end_text(ended("ValueError: one\ntwo", "Traceback:\n  line 1\nValueError: one\ntwo")) == (
         "ValueError: one\nTraceback:\n  line 1\nValueError: one\ntwo"
     )
     assert end_text(ended("stopped by its owner", None)) == "stopped by its owner" and end_text(ended(None, None)) == ""
 
 
-def test_a_long_traceback_keeps_its_last_lines() -> None:
+def test_long_traceback_keeps_its_last_lines() -> None:
     text = end_text(ended("E: x", "\n".join(f"line {n}" for n in range(10_000))))
     assert text.startswith("E: x\n...\nline ") and text.endswith("\nline 9999") and 4000 < len(text) <= 4096
 

@@ -54,7 +54,7 @@ def test_each_entry_point_is_loaded_or_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", ["OSError(24, 'Too many open files')", "MemoryError()"])
-def test_one_that_fails_for_want_of_something_is_loaded_again(error: str, tmp_path: Path) -> None:
+def test_failed_entry_for_missing_resources_loads_again(error: str, tmp_path: Path) -> None:
     source = f"import os\nif 'MONARCH_TEST_WANT' in os.environ:\n    raise {error}\nfound = 7\n"
     module = f"poor_in_{error.partition('(')[0].lower()}"
     installed_wheel.install(tmp_path, "poor-words", {GROUP: {"poor": f"{module}:found"}}, {module: source})
@@ -88,7 +88,7 @@ def test_one_that_fails_later_is_listed_and_logged(tmp_path: Path, caplog: pytes
         assert "left out: some-words 1.0: entry point 'good' of monarch.test" in caplog.text and "Traceback" in caplog.text
 
 
-def test_a_wheel_of_another_version_of_core_is_refused(tmp_path: Path) -> None:
+def test_wheel_for_another_core_version_is_refused(tmp_path: Path) -> None:
     install(tmp_path, "old-words", requires=["click>=8", "Monarch_Core (>=7,<8)", 'monarch-core<0.0.1; extra == "old"'])
     with installed_wheel.used(tmp_path):
         found = broken("good")
@@ -102,13 +102,13 @@ def test_a_wheel_of_another_version_of_core_is_refused(tmp_path: Path) -> None:
         assert "bad_words" not in broken("raises").traceback
 
 
-def test_a_wheel_that_fits_or_says_nothing_is_taken(tmp_path: Path) -> None:
+def test_wheel_with_matching_or_no_requirement_loads(tmp_path: Path) -> None:
     install(tmp_path, "new-words", requires=['monarch-core>=0.0.1,<900 ; python_version >= "3"', "monarch-core[x]!=800"])
     with installed_wheel.used(tmp_path):
         assert isinstance(load_entry(GROUP, "good"), LoadedEntry)
 
 
-def test_of_two_wheels_with_one_name_the_first_by_name_counts(tmp_path: Path) -> None:
+def test_first_wheel_by_name_wins(tmp_path: Path) -> None:
     for name in ("b-words", "a-words", "c-words"):
         (tmp_path / name).mkdir()
         installed_wheel.install(tmp_path / name, name, {GROUP: {"word": "good_words:Words"}}, MODULES)
@@ -121,13 +121,13 @@ def test_of_two_wheels_with_one_name_the_first_by_name_counts(tmp_path: Path) ->
         assert isinstance(found, LoadedEntry) and found.wheel == "a-words 1.0"
 
 
-def test_the_folders_say_what_the_library_says() -> None:
+def test_folder_listing_equals_importlib_metadata() -> None:
     entry_points.forget()
     for group in ("monarch.cli", "monarch.doctor", "monarch.launcher", "monarch.bulk"):
         assert entry_points.entry_names(group) == sorted({entry.name for entry in by_library(group=group)})
 
 
-def test_the_library_is_not_loaded() -> None:
+def test_importlib_metadata_is_not_loaded() -> None:
     code = (
         "import sys; from monarch._core.config.entry_points import groups; groups(); "
         "sys.exit(bool({'importlib.metadata', 'email', 'zipfile', 'logging', 're'} & set(sys.modules)))"

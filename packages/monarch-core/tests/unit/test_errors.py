@@ -155,7 +155,7 @@ def test_report_first_line(kind):
 
 
 @pytest.mark.parametrize("code", error_table.NOT_RUN_CODES)
-def test_report_of_a_program_that_was_not_run_names_it(code: int):
+def test_report_names_a_program_that_did_not_run(code: int):
     report = failure(reason=ExitReason("exit_code", code=code)).report()
     assert report.split("\n")[-1] == f"  hint: {error_table.NOT_RUN}" and "os._exit" not in report
 

@@ -17,7 +17,7 @@ def begin(agent: HostWorkspaces, job: str) -> Path:
     return workspace
 
 
-def test_environment_is_kept_for_the_next_job_that_syncs_one(tmp_path: Path) -> None:
+def test_environment_is_kept_for_the_next_job(tmp_path: Path) -> None:
     agent = HostWorkspaces(str(tmp_path / "top"), "host")
     first = begin(agent, "first")
     take_over_environment(str(first))
@@ -44,7 +44,7 @@ def test_environment_is_kept_for_the_next_job_that_syncs_one(tmp_path: Path) -> 
     assert list((tmp_path / "top").rglob("*")) == []
 
 
-def test_link_in_the_place_of_an_environment_is_not_followed(tmp_path: Path) -> None:
+def test_link_at_an_environments_path_is_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / "precious").mkdir(parents=True)
     agent = HostWorkspaces(str(tmp_path / "top"), "host")

@@ -107,7 +107,7 @@ def test_masking_twice_is_masking_once(text: str) -> None:
     assert PLAIN.text(once) == once
 
 
-def test_values_of_secret_variables_are_masked_wherever_they_occur() -> None:
+def test_values_of_secret_variables_are_masked_everywhere() -> None:
     masking = Masking.of_environment({"HF_TOKEN": f"{PW}", "DB_PASSWORD": f"{PW}-longer", "HOME": "/root", "SHORT_TOKEN": "abc"})
     assert masking.text(f"got {PW}-longer and {PW} in /root, abc") == "got *** and *** in /root, abc"
     assert masking.json(json.dumps({"a": [f"x{PW}"]})) == '{"a": ["x***"]}'

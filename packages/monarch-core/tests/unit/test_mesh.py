@@ -225,7 +225,7 @@ def test_size() -> None:
     assert mesh().size() == 1
 
 
-def test_the_whole_is_the_mesh_itself_if_it_wants_so() -> None:
+def test_slice_of_the_whole_can_be_the_mesh() -> None:
     ours = Whole(Shape(["a", "b"], Slice.new_row_major([2, 1])))
     for key in (slice(None), slice(0, None), slice(0, 9), slice(None, None, 1)):
         assert ours.slice(a=key) is ours
@@ -238,6 +238,6 @@ def test_the_whole_is_the_mesh_itself_if_it_wants_so() -> None:
     assert plain.slice() is not plain
 
 
-def test_the_trait_is_abstract() -> None:
+def test_trait_is_abstract() -> None:
     with pytest.raises(TypeError):
         MeshTrait()  # type: ignore[abstract]

@@ -83,7 +83,7 @@ def test_failures_do_not_stop_others(top: Path) -> None:
     assert reloaded == []
 
 
-def test_only_below_these_directories_and_only_what_is_there(top: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_only_existing_files_in_given_directories_count(top: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     write(top, {"r_gone.py": "", "r_changed.py": ""})
     for name in ("r_gone", "r_changed"):
         importlib.import_module(name)

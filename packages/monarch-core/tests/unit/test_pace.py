@@ -5,14 +5,14 @@ from __future__ import annotations
 from monarch._core.extension.pace import FULL, SHORTEST, Pace
 
 
-def test_the_pause_is_the_longest_while_little_happens():
+def test_pause_is_longest_at_low_load():
     pace = Pace(0.2)
     for _ in range(10):
         pace.looked(0.01)
     assert pace.pause == 0.2
 
 
-def test_a_ring_that_fills_shortens_the_pause():
+def test_filling_ring_shortens_the_pause():
     pace = Pace(0.2)
     pace.looked(FULL + 0.01)
     assert pace.pause == 0.1
@@ -21,7 +21,7 @@ def test_a_ring_that_fills_shortens_the_pause():
     assert pace.pause == 0.1 / 8
 
 
-def test_the_pause_has_a_lower_bound():
+def test_pause_has_a_lower_bound():
     pace = Pace(0.2)
     for _ in range(20):
         pace.looked(100.0)
@@ -32,7 +32,7 @@ def test_the_pause_has_a_lower_bound():
     assert pace.pause == 0.001
 
 
-def test_the_pause_grows_again_when_the_load_is_over():
+def test_pause_grows_again_after_the_load():
     pace = Pace(0.2)
     for _ in range(20):
         pace.looked(1.0)

@@ -64,12 +64,12 @@ def slow(gates: Gates) -> Iterator[Any]:
 
 
 @pytest.mark.usefixtures("slow")
-def test_an_import_loads_messages_without_its_turn(gates: Gates) -> None:
+def test_import_loads_messages_without_its_turn(gates: Gates) -> None:
     importlib.import_module("import_within")
     assert [cls.__name__ for cls in gates.loaded] == ["Quick"]
 
 
-def test_an_import_waits_for_its_turn(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_waits_for_its_turn(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
     within = imports._within_import
 
     def noted() -> bool:
@@ -88,7 +88,7 @@ def test_an_import_waits_for_its_turn(gates: Gates, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("slow")
-def test_the_wait_for_a_turn_has_an_end(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_wait_for_a_turn_has_an_end(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(imports, "IMPORT_TIMEOUT", 0.0)
     assert pickling.loads(global_of("quick_import", "Quick")).__name__ == "Quick"
     monkeypatch.setattr(imports, "IMPORT_TIMEOUT", 1e6)
@@ -103,7 +103,7 @@ def test_loaded_modules_need_no_turn() -> None:
     assert pickling.loads(global_of("collections", "OrderedDict")).__name__ == "OrderedDict"
 
 
-def test_modules_of_functions_by_value_are_imported_in_turn(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_of_functions_by_value_import_in_turn(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
     monkeypatch.setattr(imports._turn, "take", taken.append)
     quick_import: Any = importlib.import_module("quick_import")

@@ -106,7 +106,7 @@ class NeitherTrueNorFalse:
 
 
 @pytest.mark.parametrize("value", [np.zeros(3), NeitherTrueNorFalse()], ids=["array", "object"])
-def test_a_pair_is_not_asked_for_its_truth(value):
+def test_truth_value_of_a_pair_is_not_used(value):
     number, same = through((1, value))
     assert number == 1 and type(same) is type(value)
 
@@ -346,7 +346,7 @@ def test_handles_know_whether_they_are_in_a_message():
     assert Handle.seen == [True, False, True, True] and not state.in_message()
 
 
-def test_in_message_is_per_thread_and_ends_with_an_error():
+def test_message_state_is_per_thread_despite_errors():
     seen = []
 
     class Inner:

@@ -8,14 +8,14 @@ import threading
 from monarch._core.process.recent import Recent, RecentMap
 
 
-def test_the_oldest_are_forgotten():
+def test_oldest_entries_are_forgotten():
     found = RecentMap(3)
     found.update((n, str(n)) for n in range(5))
     assert found.keys() == [2, 3, 4] and found.get(1) is None and found.get(4) == "4" and len(found) == 3
     assert found.pop(3) == "3" and found.pop(3) is None and 3 not in found
 
 
-def test_a_set_forgets_as_well():
+def test_set_forgets_its_oldest_entries():
     seen = Recent()
     for n in range(10_000):
         seen.add(n)

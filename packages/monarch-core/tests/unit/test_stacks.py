@@ -17,7 +17,7 @@ Current thread 0x00007f0000000020 [worker] (most recent call first):
 """
 
 
-def test_a_dump_is_parsed():
+def test_dump_is_parsed():
     assert stacks.parse_dump(DUMP) == [
         {"thread": 0x7F0000000010, "name": None, "frames": []},
         {"thread": 0x7F0000000020, "name": "worker", "frames": [("/a b/x.py", 12, "inner"), ("/a b/x.py", 0, "<module>")]},
@@ -52,7 +52,7 @@ def test_procs_are_merged_by_mesh():
     assert without_point("<root>.<m.A a{'x': 0/2}>.<n.B b{'y': 1/3}>") == "<root>.<m.A a>.<n.B b>"
 
 
-def test_a_thousand_equal_stacks_are_a_few_lines():
+def test_equal_stacks_are_printed_once():
     frames = [["/u/train.py", 7, "step"], ["/u/train.py", 20, "run"]]
     procs = [
         {

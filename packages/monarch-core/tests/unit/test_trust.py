@@ -29,12 +29,12 @@ def secret_file(tmp_path: Path, content: bytes, mode: int = 0o600) -> Path:
 # ---- secrets
 
 
-def test_secret_is_bytes_or_the_content_of_a_file(tmp_path: Path) -> None:
+def test_secret_is_bytes_or_a_files_content(tmp_path: Path) -> None:
     assert read_secret(SECRET) == SECRET
     assert read_secret(secret_file(tmp_path, SECRET)) == SECRET
 
 
-def test_line_end_of_a_secret_file_does_not_count(tmp_path: Path) -> None:
+def test_line_end_of_a_secret_file_is_stripped(tmp_path: Path) -> None:
     assert read_secret(secret_file(tmp_path, b"twenty bytes of text\n")) == b"twenty bytes of text"
 
 
@@ -111,7 +111,7 @@ def test_secret_volume_is_read_as_it_is_mounted(tmp_path: Path, mode: str, kind:
         assert (done.stdout, done.stderr) == (f"{expected}\n", "")
 
 
-def test_secret_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_secret_file_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path, 0o600)
     with pytest.raises(ValueError, match=f"^secret file {path}: not a file$"):

@@ -210,7 +210,7 @@ class TestLazy:
         assert part.get(0) is ours.get(3) is flat.get(3)
         assert decode.seen == [b"d", b"f"]
 
-    def test_equal_parts_are_kept_once_but_values_are_private(self) -> None:
+    def test_equal_parts_are_stored_once_with_private_values(self) -> None:
         decode = Decoder()
         ours = ValueMesh._from_parts(LINE, fresh("p", "p", "p", "q"), decode)
         assert len({id(part) for part in ours._cells._raw}) == 2
@@ -232,7 +232,7 @@ class TestLazy:
         ours.get(0)[0].append("mine")
         assert ours.get(1) == (["p"],)
 
-    def test_an_error_raises_on_that_access_only(self) -> None:
+    def test_error_raises_on_that_access_only(self) -> None:
         decode = Decoder()
         ours = ValueMesh._from_parts(LINE, fresh("p", "!q", "!q", "s"), decode)
         assert (ours.get(0), ours.get(3)) == (["p"], ["s"])

@@ -43,7 +43,7 @@ def test_module_that_is_missing_is_a_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", ["SystemExit: 3", "LookupError: no lamp"])
-def test_check_of_another_wheel_that_raises_is_a_finding(error: str, tmp_path: Path) -> None:
+def test_failing_check_of_another_wheel_is_a_finding(error: str, tmp_path: Path) -> None:
     kind, _, text = error.partition(": ")
     module = f"lamp_{kind.lower()}"
     source = f"def check():\n    yield 'lamp', 'is there', ''\n    raise {kind}({text!r})\n"

@@ -13,12 +13,12 @@ from monarch._core.sync.workspace import environment_of
 from monarch.actor import Workspace
 
 
-def test_a_list_goes_to_directories_of_the_same_name() -> None:
+def test_list_of_directories_keeps_their_names() -> None:
     workspace = Workspace(["/code/one", Path("/code/two/")], env=None)
     assert workspace.dirs == {Path("/code/one"): "one", Path("/code/two"): "two"}
 
 
-def test_a_mapping_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mapping_names_the_target_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/somewhere/else")
     workspace = Workspace({"here": "a/b/", "~/there": "c"}, env=None)

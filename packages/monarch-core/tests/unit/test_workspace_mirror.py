@@ -200,7 +200,7 @@ def test_open_files_and_the_tree_before_stay_readable(setting: Setting) -> None:
         assert f.read() == "1"
 
 
-def test_a_reader_sees_one_tree_or_the_other(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_sees_one_whole_tree(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test reads before every step that changes something."""
     setting.fill({f"d{i}/f{i}": "old" for i in range(5)})
     setting.sync()
@@ -283,7 +283,7 @@ def test_changes_by_hand_are_put_right(setting: Setting) -> None:
     assert content(setting.copy) == content(setting.source)
 
 
-def test_compiled_code_stays_with_what_it_was_made_of(setting: Setting) -> None:
+def test_compiled_code_stays_with_its_source(setting: Setting) -> None:
     setting.fill({"a.py": "1", "b.py": "1"})
     setting.sync()
     for name in ("a", "b"):

@@ -90,7 +90,7 @@ def test_equal_content_equal_digest(top: Path, tmp_path: Path) -> None:
     assert first != look(tmp_path / "other").digest
 
 
-def test_ignored_files_of_this_tree_and_of_the_work_tree_above(tmp_path: Path) -> None:
+def test_ignore_rules_of_the_work_tree_apply(tmp_path: Path) -> None:
     fill(tmp_path, {".git/HEAD": "", ".gitignore": "*.log\n/top/out\n", "outside/.gitignore": "*\n"})
     top = tmp_path / "top"
     fill(top, {"a.py": "", "a.log": "", "out/x": "", "deep/out/x": "", "deep/.gitignore": "!a.log\nout/x\n", "deep/a.log": ""})
@@ -132,7 +132,7 @@ def test_what_is_remembered_is_not_read_again(top: Path, monkeypatch: pytest.Mon
     assert len(set(changed.nodes) & set(first.nodes)) == 0
 
 
-def test_a_change_within_the_same_tick_is_seen(top: Path) -> None:
+def test_change_within_one_clock_tick_is_seen(top: Path) -> None:
     """Size, inode and times are the same: a file that was read right after it was written is read again."""
     fill(top, {"a": "1"})
     st = os.stat(top / "a")
@@ -143,7 +143,7 @@ def test_a_change_within_the_same_tick_is_seen(top: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"x" * 4000])
-def test_a_damaged_cache_is_forgotten(top: Path, damage: bytes) -> None:
+def test_damaged_cache_is_discarded(top: Path, damage: bytes) -> None:
     fill(top, {"a": "1"})
     first = look(top)
     file = workspace_tree.cache_file(os.fsencode(top))
@@ -152,7 +152,7 @@ def test_a_damaged_cache_is_forgotten(top: Path, damage: bytes) -> None:
     assert look(top).digest == first.digest
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_is_not_used(top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, {"file": ""})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     fill(top, {"a": "1"})
@@ -204,7 +204,7 @@ def test_links_that_no_host_could_follow(top: Path, tmp_path: Path, target: str)
     assert "l" not in names(look(top))
 
 
-def test_a_file_that_keeps_changing(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_keeps_changing_is_an_error(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(top, {"a": "x"})
     original = workspace_tree.digest_files
 
@@ -217,7 +217,7 @@ def test_a_file_that_keeps_changing(top: Path, monkeypatch: pytest.MonkeyPatch) 
         look(top)
 
 
-def test_a_file_outside_that_a_link_leads_to_changes(top: Path, tmp_path: Path) -> None:
+def test_changed_target_of_an_outside_link_is_seen(top: Path, tmp_path: Path) -> None:
     fill(tmp_path, {"outside": "1"})
     (top / "d").mkdir()
     (top / "d" / "l").symlink_to(tmp_path / "outside")
