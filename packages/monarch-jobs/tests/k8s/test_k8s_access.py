@@ -54,7 +54,7 @@ def test_list_of_several_pages_is_whole(api: Cluster, monkeypatch: pytest.Monkey
     assert [one["metadata"]["name"] for one in items] == [f"m{number}" for number in range(5)]
 
 
-def test_field_of_another_manager_is_a_conflict_that_names_it(api: Cluster, cluster: KubeCluster) -> None:
+def test_field_of_another_manager_is_a_conflict(api: Cluster, cluster: KubeCluster) -> None:
     cluster.kubectl("apply", "--server-side", "-n", api.namespace, "-f", "-", stdin=json.dumps(config_map("a", x="theirs")))
     with pytest.raises(ApiError, match=r"configmaps 'a' in namespace '.*' is managed by 'kubectl'\n  .data.x") as raised:
         api.apply(config_map("a", x="ours"))
@@ -62,7 +62,7 @@ def test_field_of_another_manager_is_a_conflict_that_names_it(api: Cluster, clus
     assert api.apply(config_map("a", x="ours"), force=True)["data"] == {"x": "ours"}
 
 
-def test_unknown_and_wrong_fields_are_named_and_nothing_is_made(api: Cluster, pod_template: dict[str, Any]) -> None:
+def test_invalid_pod_fields_are_named_and_create_nothing(api: Cluster, pod_template: dict[str, Any]) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {**pod_template["spec"], "nodeSelectr": {}}}
     with pytest.raises(ApiError, match="nodeSelectr"):
         api.apply(pod)
@@ -145,7 +145,7 @@ def test_watch_of_an_expired_version_lists_again(api: Cluster, cluster: KubeClus
     eventually("the addition", lambda: watched.has("ADDED", "after"))
 
 
-def test_watch_and_requests_survive_a_restart_of_the_api_server(api: Cluster, cluster: KubeCluster) -> None:
+def test_watch_and_requests_survive_an_api_server_restart(api: Cluster, cluster: KubeCluster) -> None:
     watched = Watched(api)
     api.apply(ours("before"))
     eventually("the addition", lambda: watched.has("ADDED", "before"))

@@ -75,7 +75,7 @@ def test_install_and_rbac_can_be_repeated(cluster: KubeCluster, namespace: str) 
     assert role["rules"] == rbac.rules("native")
 
 
-def test_doctor_names_missing_rights_and_is_content_once_they_are_granted(cluster: KubeCluster, namespace: str, tmp_path: Path) -> None:
+def test_doctor_names_missing_rights_until_they_are_granted(cluster: KubeCluster, namespace: str, tmp_path: Path) -> None:
     config = str(cluster.user_kubeconfig(tmp_path / "ada", "ada"))
     done = monarch("doctor", "--kubeconfig", config, "-n", namespace, "--json")
     found = {check["name"]: check for check in json.loads(done.stdout)}
@@ -105,9 +105,7 @@ def test_doctor_of_a_cluster_that_is_not_there(tmp_path: Path) -> None:
     assert done.returncode == 1 and f"FAIL  kubeconfig: {tmp_path / 'missing'}: the kubeconfig cannot be read" in done.stdout
 
 
-def test_script_runs_in_the_cluster_with_its_arguments_and_exit_code(
-    cluster: KubeCluster, namespace: str, template: str, tmp_path: Path
-) -> None:
+def test_script_runs_in_the_cluster_with_its_arguments(cluster: KubeCluster, namespace: str, template: str, tmp_path: Path) -> None:
     path = script(tmp_path, "import os, sys\nprint('in', os.getcwd(), sys.argv[1:])\nsys.exit(7)")
     done = monarch("run", path, "--pod-template", template, "-n", namespace, "--", "a", "--b")
     assert (done.returncode, done.stdout) == (7, "in /run/monarch/work ['a', '--b']\n"), done.stderr
@@ -165,7 +163,7 @@ signal.pause()
 """
 
 
-def test_interrupted_run_leaves_no_workers_that_have_no_pods(cluster: KubeCluster, namespace: str, template: str, tmp_path: Path) -> None:
+def test_interrupted_run_leaves_no_workers_without_pods(cluster: KubeCluster, namespace: str, template: str, tmp_path: Path) -> None:
     # The quota is that of the script.
     cluster.kubectl("create", "quota", "small", "--hard=pods=1", "-n", namespace)
     eventually("the quota", lambda: cluster.kubectl("get", "quota", "small", "-n", namespace, "-o", "jsonpath={.status.hard.pods}"))
@@ -209,7 +207,7 @@ def test_run_outlives_restarts_of_kubelet_and_api_server(cluster: KubeCluster, n
     eventually("nothing is left", lambda: left(cluster, namespace) == [])
 
 
-def test_image_that_does_not_exist_is_an_error_with_its_reason(
+def test_missing_image_is_an_error_with_its_reason(
     cluster: KubeCluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(k8s_run, "_FAULT_SECONDS", 1.0)
@@ -223,7 +221,7 @@ def test_image_that_does_not_exist_is_an_error_with_its_reason(
     eventually("nothing is left", lambda: left(cluster, namespace) == [])
 
 
-def test_meshes_of_a_run_are_workers_that_end_with_it(cluster: KubeCluster, namespace: str, template: str, tmp_path: Path) -> None:
+def test_meshes_of_a_run_end_with_it(cluster: KubeCluster, namespace: str, template: str, tmp_path: Path) -> None:
     text = """
 import socket
 from monarch.actor import Actor, endpoint
@@ -243,7 +241,7 @@ print(sorted(name.rpartition("-")[0].partition("-")[0] for _, name in names.item
     eventually("nothing is left", lambda: left(cluster, namespace) == [])
 
 
-def test_bad_options_of_a_run_are_named_before_anything_is_made(cluster: KubeCluster, namespace: str, tmp_path: Path) -> None:
+def test_invalid_options_of_a_run_create_nothing(cluster: KubeCluster, namespace: str, tmp_path: Path) -> None:
     path = script(tmp_path, "pass")
     for words, text in (
         ([], "exactly one of --image, --pod-template"),

@@ -48,7 +48,7 @@ def test_only_the_owner_reads_the_administrators_kubeconfig(cluster: KubeCluster
     assert stat.S_IMODE(cluster.kubeconfig.stat().st_mode) == 0o600
 
 
-def test_a_pod_runs_this_checkout(cluster: KubeCluster, namespace: str, pod_template: Template) -> None:
+def test_pod_runs_this_checkout(cluster: KubeCluster, namespace: str, pod_template: Template) -> None:
     code = "import socket, monarch.actor; print(socket.gethostname(), monarch.actor.Actor.__module__)"
     for node in (1, 2):
         cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=pod(pod_template, f"p{node}", code, node))
@@ -57,7 +57,7 @@ def test_a_pod_runs_this_checkout(cluster: KubeCluster, namespace: str, pod_temp
         assert cluster.kubectl("logs", name, "-n", namespace).split() == [name, monarch.actor.Actor.__module__]
 
 
-def test_a_user_has_the_rights_of_its_roles_only(cluster: KubeCluster, namespace: str, tmp_path: Path) -> None:
+def test_user_has_only_the_rights_of_its_roles(cluster: KubeCluster, namespace: str, tmp_path: Path) -> None:
     config = cluster.user_kubeconfig(tmp_path / "reader", "reader")
     assert "Forbidden" in cluster.try_kubectl("get", "pods", "-n", namespace, f"--kubeconfig={config}").stderr
     cluster.kubectl("create", "rolebinding", "reader", "--clusterrole=view", "--user=reader", "-n", namespace)
@@ -65,14 +65,14 @@ def test_a_user_has_the_rights_of_its_roles_only(cluster: KubeCluster, namespace
     assert "No resources found" in cluster.try_kubectl("get", "pods", "-n", namespace, f"--kubeconfig={config}").stderr
 
 
-def test_a_killed_node_is_seen_and_comes_back(cluster: KubeCluster) -> None:
+def test_killed_node_is_seen_and_recovers(cluster: KubeCluster) -> None:
     cluster.node_kill(2)
     cluster.kubectl("wait", "--for=condition=Ready=Unknown", "node/node2", "--timeout=60s", timeout=90)
     cluster.node_up(2)
     assert cluster.node_ready(2)
 
 
-def test_a_silent_kubelet_and_a_node_that_is_cut_off_come_back(cluster: KubeCluster) -> None:
+def test_silent_kubelet_and_partitioned_node_recover(cluster: KubeCluster) -> None:
     cluster.kubelet_kill(1)
     cluster.partition(2)
     cluster.kubectl("wait", "--for=condition=Ready=Unknown", "node/node1", "node/node2", "--timeout=90s", timeout=120)
@@ -81,7 +81,7 @@ def test_a_silent_kubelet_and_a_node_that_is_cut_off_come_back(cluster: KubeClus
     assert cluster.node_ready(2)
 
 
-def test_an_image_made_of_a_folder_runs(cluster: KubeCluster, namespace: str, tmp_path: Path) -> None:
+def test_image_made_of_a_folder_runs(cluster: KubeCluster, namespace: str, tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "bin").mkdir(parents=True)
     shutil.copy("/bin/busybox", root / "bin" / "echo")
@@ -92,7 +92,7 @@ def test_an_image_made_of_a_folder_runs(cluster: KubeCluster, namespace: str, tm
     assert cluster.kubectl("logs", "made", "-n", namespace) == "made here\n"
 
 
-def test_the_api_server_is_started_again_with_what_it_has_stored(cluster: KubeCluster, namespace: str) -> None:
+def test_restarted_api_server_keeps_its_objects(cluster: KubeCluster, namespace: str) -> None:
     cluster.api_server_kill()
     assert cluster.try_kubectl("get", "namespace", namespace).returncode
     cluster.api_server_up()
@@ -118,7 +118,7 @@ def traces(directory: Path) -> set[str]:
     return found
 
 
-def test_two_clusters_at_once_and_nothing_left_of_either(cluster: KubeCluster, tmp_path: Path, pod_template: Template) -> None:
+def test_two_clusters_leave_nothing_behind(cluster: KubeCluster, tmp_path: Path, pod_template: Template) -> None:
     directory = tmp_path / "second"
     command = [sys.executable, "-m", "tools.k8s"]
     before = traces(directory)
@@ -144,6 +144,6 @@ def test_two_clusters_at_once_and_nothing_left_of_either(cluster: KubeCluster, t
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
-def test_a_folder_that_nodes_do_not_see_is_refused() -> None:
+def test_folder_invisible_to_nodes_is_refused() -> None:
     with pytest.raises(ValueError, match="/run/somewhere"):
         KubeCluster(Path("/run/somewhere"))

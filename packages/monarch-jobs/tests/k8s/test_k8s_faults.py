@@ -80,7 +80,7 @@ def test_lost_pod_is_healed(jobs: Jobs, how: str) -> None:
     assert job.status().hosts[1].name != name
 
 
-def test_container_that_is_started_again_in_its_pod_is_healed(jobs: Jobs) -> None:
+def test_restarted_container_of_a_pod_is_healed(jobs: Jobs) -> None:
     job = jobs(workload="statefulset")
     state = jobs.joined(job)
     name = job.status().hosts[0].name
@@ -89,7 +89,7 @@ def test_container_that_is_started_again_in_its_pod_is_healed(jobs: Jobs) -> Non
     assert job.status().hosts[0].name == name
 
 
-def test_state_after_replacement_by_the_cluster_has_the_new_pod(jobs: Jobs) -> None:
+def test_state_after_a_replacement_has_the_new_pod(jobs: Jobs) -> None:
     job = jobs()
     jobs.joined(job)
     before = job.status().hosts[0].name
@@ -99,7 +99,7 @@ def test_state_after_replacement_by_the_cluster_has_the_new_pod(jobs: Jobs) -> N
     assert job.status().hosts[0].name != before
 
 
-def test_worker_that_has_completed_its_index_is_started_again(jobs: Jobs) -> None:
+def test_completed_worker_is_started_again(jobs: Jobs) -> None:
     job = jobs()
     state = jobs.joined(job)
     # The worker ends like an idle one, with exit code 0.

@@ -98,7 +98,7 @@ def test_ends_of_both_sides_are_passed_on(forward: Forward, monkeypatch: pytest.
         assert read(sock, 8) == b"question" and sock.recv(1) == b""
 
 
-def test_port_that_nothing_listens_on_is_a_reset_and_reported(api: Cluster, pod: str) -> None:
+def test_port_without_a_listener_is_reset_and_reported(api: Cluster, pod: str) -> None:
     lines: list[str] = []
     forward = Forward(api, pod, 5001, report=lines.append)
     forward.start()
@@ -110,7 +110,7 @@ def test_port_that_nothing_listens_on_is_a_reset_and_reported(api: Cluster, pod:
         forward.close()
 
 
-def test_pod_that_dies_ends_its_connections_and_is_named(forward: Forward, api: Cluster, pod: str) -> None:
+def test_dead_pod_ends_its_connections_and_is_named(forward: Forward, api: Cluster, pod: str) -> None:
     with connected(forward) as sock:
         sock.sendall(b"x")
         assert read(sock, 1) == b"x"
@@ -125,7 +125,7 @@ def test_pod_that_dies_ends_its_connections_and_is_named(forward: Forward, api: 
         Forward(api, pod, PORT).start()
 
 
-def test_restart_of_the_api_server_cuts_and_new_connections_wait(forward: Forward, cluster: KubeCluster) -> None:
+def test_new_connections_wait_for_a_restarting_api_server(forward: Forward, cluster: KubeCluster) -> None:
     with connected(forward) as sock:
         sock.sendall(b"x")
         assert read(sock, 1) == b"x"
@@ -166,7 +166,7 @@ def test_kubectl_forwards_where_no_websocket_is_taken(
     assert found.stdout == ""
 
 
-def test_client_without_the_right_is_refused_before_it_listens(cluster: KubeCluster, namespace: str, pod: str, tmp_path: Path) -> None:
+def test_client_without_the_right_is_refused_first(cluster: KubeCluster, namespace: str, pod: str, tmp_path: Path) -> None:
     config = KubeConfig.from_path(str(cluster.user_kubeconfig(tmp_path / "eve", "eve")))
     with pytest.raises(ApiError, match=rf"no right to \w+ pods/portforward in namespace '{namespace}'") as raised:
         Forward(Cluster(config.load(), namespace), pod, PORT).start()

@@ -75,7 +75,7 @@ def _look(cluster: KubeCluster, namespace: str, image: str) -> dict[str, Any]:
     return json.loads(cluster.kubectl("logs", "look", "-n", namespace))
 
 
-def test_slim_image_has_what_its_dockerfile_says_and_no_compilers(cluster: KubeCluster, namespace: str, slim: str) -> None:
+def test_slim_image_has_its_packages_and_no_compilers(cluster: KubeCluster, namespace: str, slim: str) -> None:
     found = _look(cluster, namespace, slim)
     assert found.pop("python") == [3, 11]  # Debian's; the minor version of the client in the tests below
     assert {name: found["monarch"].get(name) for name in WHEELS} == dict.fromkeys(WHEELS, VERSION)
@@ -101,7 +101,7 @@ def test_workers_of_slim_image_answer(jobs: Jobs, slim: str) -> None:
     assert jobs.objects() == []
 
 
-def test_one_command_runs_a_script_and_its_mesh_of_the_image(cluster: KubeCluster, namespace: str, slim: str, tmp_path: Path) -> None:
+def test_one_command_runs_a_script_and_its_mesh(cluster: KubeCluster, namespace: str, slim: str, tmp_path: Path) -> None:
     script = tmp_path / "hello.py"
     script.write_text("""
 import os
@@ -127,7 +127,7 @@ def test_command_of_slim_image_is_a_worker(cluster: KubeCluster, namespace: str,
     assert "tcp://*:26600 needs one of: secret= (or MONARCH_JOB_SECRET_FILE)" in cluster.kubectl("logs", "own", "-n", namespace)
 
 
-def test_operator_of_its_image_makes_meshes_of_slim_image(jobs: Jobs, slim: str, operator: str) -> None:
+def test_operator_image_makes_meshes_of_the_slim_image(jobs: Jobs, slim: str, operator: str) -> None:
     _same_python()
     cluster, namespace = jobs.cluster, jobs.namespace
     install = [*ARGV, "k8s", "install", "--operator", "-n", namespace, "--image", operator]

@@ -69,7 +69,7 @@ def test_external_processes_use_the_pods(jobs: Jobs) -> None:
     )
 
 
-def test_meshes_of_one_job_reach_each_other_and_end_together(jobs: Jobs) -> None:
+def test_meshes_of_a_job_communicate_and_end_together(jobs: Jobs) -> None:
     job = jobs(replicas=1)
     job.add_mesh("judges", 1, pod_template=jobs.template, labels={"team": "red"}, annotations={"note": "n"})
     state = jobs.joined(job)
@@ -80,7 +80,7 @@ def test_meshes_of_one_job_reach_each_other_and_end_together(jobs: Jobs) -> None
     assert jobs.objects() == []
 
 
-def test_pods_that_are_there_already_are_attached_and_stay(jobs: Jobs) -> None:
+def test_existing_pods_are_attached_and_stay(jobs: Jobs) -> None:
     owner = jobs()
     jobs.joined(owner)
     assert owner._ids is not None
@@ -126,7 +126,7 @@ def test_manifest_of_the_page_is_attached(jobs: Jobs) -> None:
     assert len(jobs.pods()) == 2
 
 
-def test_pods_in_a_crash_loop_are_named_with_last_lines(jobs: Jobs) -> None:
+def test_crash_looping_pods_are_named_with_their_output(jobs: Jobs) -> None:
     command = ["sh", "-c", "echo the secret is open to others; exit 3"]
     _manifest_of_the_page(jobs, command=command)
     job = KubernetesJob(jobs.namespace, 25, join_secret="shared-secret")
@@ -138,7 +138,7 @@ def test_pods_in_a_crash_loop_are_named_with_last_lines(jobs: Jobs) -> None:
     assert "within 25 s (timeout)" in text
 
 
-def test_insecure_pods_are_attached_only_where_that_is_spelled_out(jobs: Jobs) -> None:
+def test_insecure_pods_need_an_explicit_option(jobs: Jobs) -> None:
     labels = {"app.kubernetes.io/name": "monarch-worker", "monarch.pytorch.org/mesh-name": "old"}
     pod = jobs.changed(command=["monarch", "worker", "--listen", "tcp://*:26600", "--insecure"])
     pod |= {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "old-0", "labels": labels}}

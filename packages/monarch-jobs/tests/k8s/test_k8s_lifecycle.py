@@ -63,7 +63,7 @@ def test_two_clients_heal_one_pod(jobs: Jobs) -> None:
     assert answers(state) == [6, 6]
 
 
-def test_two_jobs_of_one_namespace_have_meshes_of_the_same_name(jobs: Jobs) -> None:
+def test_two_jobs_of_a_namespace_share_mesh_names(jobs: Jobs) -> None:
     one, two = jobs(replicas=1), jobs(replicas=1)
     states = [jobs.joined(one), jobs.joined(two)]
     assert [answers(state) for state in states] == [[6], [6]]

@@ -205,7 +205,7 @@ def test_killed_operator_goes_on_where_it_was(api: Cluster, start: Start, templa
     assert _step(_set(api)) == ("2" if step == "changed" else None)
 
 
-def test_meshes_that_are_there_are_served_after_a_start(api: Cluster, start: Start, template: Object) -> None:
+def test_existing_meshes_are_served_after_a_start(api: Cluster, start: Start, template: Object) -> None:
     api.apply(_mesh(api, template))
     start().await_ready()
     _await_ready(api)

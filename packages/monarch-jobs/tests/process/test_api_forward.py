@@ -142,7 +142,7 @@ def test_pod_that_does_not_read_stops_the_writer(forward: Forward, pod: Pod) -> 
         assert len(read(sock, sent)) == sent
 
 
-def test_end_of_the_pod_ends_the_connection_after_its_last_byte(forward: Forward) -> None:
+def test_end_of_the_pod_follows_its_last_byte(forward: Forward) -> None:
     with connected(forward) as sock:
         sock.sendall(b"x" * 100_000 + b"bye")
         assert read(sock, 100_003).endswith(b"bye")
@@ -162,7 +162,7 @@ def test_program_that_has_ended_sending_still_receives(forward: Forward, pod: Po
     eventually("the pod sees the end", lambda: pod.ended == 1)
 
 
-def test_reset_of_the_program_ends_the_connection_to_the_pod(forward: Forward, pod: Pod) -> None:
+def test_reset_of_the_program_ends_the_pods_connection(forward: Forward, pod: Pod) -> None:
     sock = connected(forward)
     sock.sendall(b"x")
     assert read(sock, 1) == b"x"
@@ -171,7 +171,7 @@ def test_reset_of_the_program_ends_the_connection_to_the_pod(forward: Forward, p
     eventually("both ends are closed", lambda: pod.ended == 1 and forward.status()["open"] == 0)
 
 
-def test_error_of_the_kubelet_resets_the_connection_and_is_reported(cluster: Cluster, server: ApiStandIn) -> None:
+def test_error_of_the_kubelet_resets_the_connection(cluster: Cluster, server: ApiStandIn) -> None:
     lines: list[str] = []
     forward = Forward(cluster, "pod-0", 26600, report=lines.append)
     forward.start()
@@ -237,9 +237,7 @@ while True:
 """
 
 
-def test_kubectl_is_used_where_the_upgrade_is_refused_and_ends_with_it(
-    server: ApiStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kubectl_forwards_where_the_upgrade_is_refused(server: ApiStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     folder = tmp_path / "bin"
@@ -264,7 +262,7 @@ def test_kubectl_is_used_where_the_upgrade_is_refused_and_ends_with_it(
     eventually("kubectl has ended", lambda: not Path(f"/proc/{pid}").exists())
 
 
-def test_kept_forward_has_the_same_port_after_a_restart(server: ApiStandIn, tmp_path: Path) -> None:
+def test_kept_forward_has_the_same_port_after_restart(server: ApiStandIn, tmp_path: Path) -> None:
     config = server.kubeconfig(tmp_path / "config", {"token": "t"})
     given: dict[str, Any] = {"kubeconfig": {"path": str(config)}, "namespace": "there", "pod": "pod-0", "port": 26600, "title": "t"}
     ports: list[int] = []
@@ -280,7 +278,7 @@ def test_kept_forward_has_the_same_port_after_a_restart(server: ApiStandIn, tmp_
     assert len(set(ports)) == 1
 
 
-def test_forward_of_a_configuration_of_the_script_cannot_be_kept(tmp_path: Path) -> None:
+def test_forward_by_a_scripts_configuration_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="which is never written anywhere"):
         KeptForward().start({}, {"kubeconfig": {"given": True}, "namespace": "n", "pod": "p", "port": 1, "title": "t"})
 

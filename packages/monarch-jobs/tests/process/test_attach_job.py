@@ -83,7 +83,7 @@ def test_hosts_run_actors_and_outlive_the_job(workers: Workers, folder: Path) ->
     assert agents(attach_job(workers).state(None)) == pids(workers)
 
 
-def test_the_secret_by_the_environment(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_comes_from_the_environment(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONARCH_JOB_SECRET_FILE", str(workers.secret))
     assert agents(AttachJob({"a": workers.addresses}).state(None)) == pids(workers)
 
@@ -113,7 +113,7 @@ def test_bad_credentials(workers: Workers, tmp_path: Path) -> None:
         attach_job(workers).apply(client_script="script.py")
 
 
-def test_a_worker_that_was_started_again(workers: Workers) -> None:
+def test_restarted_worker_is_attached_again(workers: Workers) -> None:
     job = attach_job(workers)
     state = job.state(None)
     where = state.b.spawn_procs().spawn("where", Where)

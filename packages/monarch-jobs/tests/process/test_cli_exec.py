@@ -196,7 +196,7 @@ def test_ctrl_c() -> None:
     assert (done.code, done.out, done.err, done.left) == (130, "ready\nlast words\n", "", [])
 
 
-def test_a_second_ctrl_c_kills() -> None:
+def test_second_ctrl_c_kills_the_command() -> None:
     words = "trap 'echo once' INT; trap '' TERM; echo ready; while :; do sleep 0.1; done"
     script = Script(f"sys.argv = ['monarch', 'exec', 'sh', '-c', {words!r}]{MAIN}")
     try:
@@ -211,7 +211,7 @@ def test_a_second_ctrl_c_kills() -> None:
     assert (done.code, done.err, done.left) == (130, "", [])
 
 
-def test_a_reader_that_has_enough_ends_an_endless_command() -> None:
+def test_closed_reader_ends_an_endless_command() -> None:
     script = Script(f"sys.argv = ['monarch', 'exec', 'yes']{MAIN}")
     try:
         script.until("y")

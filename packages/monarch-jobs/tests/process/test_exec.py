@@ -25,15 +25,15 @@ def test_exit_code() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_a_signal_counts_as_128_and_its_number(number: signal.Signals) -> None:
+def test_signal_counts_as_128_and_its_number(number: signal.Signals) -> None:
     assert run("sh", "-c", f"ulimit -c 0; kill -{int(number)} $$") == 128 + number
 
 
-def test_the_largest_code_of_all_ranks() -> None:
+def test_result_is_the_largest_code_of_all_ranks() -> None:
     assert run("sh", "-c", "exit $MONARCH_RANK_GPUS", per_host={"gpus": 3}) == 2
 
 
-def test_it_begins_at_the_call_and_giving_up_cancels_nothing(tmp_path: Path) -> None:
+def test_command_starts_at_the_call_and_outlives_timeouts(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "begun")
     os.mkfifo(tmp_path / "go")
     future: Future[int] | None = exec_command(
@@ -47,7 +47,7 @@ def test_it_begins_at_the_call_and_giving_up_cancels_nothing(tmp_path: Path) -> 
     assert (tmp_path / "begun").read_text() == "done\n"
 
 
-def test_a_result_after_a_timeout_of_get(tmp_path: Path) -> None:
+def test_result_is_available_after_a_timeout_of_get(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "go")
     future = exec_command(this_host(), ["sh", "-c", f"read x < {tmp_path}/go; exit 4"])
     with pytest.raises(TimeoutError):
@@ -97,14 +97,14 @@ def test_stdin_is_empty(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().out == "end\n"
 
 
-def test_a_python_file_and_a_module_run_in_the_interpreter_of_the_host(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_python_files_and_modules_run_in_hosts_interpreter(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "tool.py").write_text("import sys\nprint(sys.executable, sys.argv[1:])\nsys.exit(3)\n")
     assert run("tool.py", "a", workdir=str(tmp_path)) == 3
     assert run("-m", "tool", "b", env={"PYTHONPATH": str(tmp_path)}) == 3
     assert capfd.readouterr().out == f"{sys.executable} ['a']\n{sys.executable} ['b']\n"
 
 
-def test_a_command_has_a_group_of_its_own_and_default_signals(capfd: pytest.CaptureFixture[str]) -> None:
+def test_command_has_its_own_group_and_default_signals(capfd: pytest.CaptureFixture[str]) -> None:
     code = (
         "import os, signal\n"
         "print(os.getpid() == os.getpgid(0), signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, signal.pthread_sigmask(0, []))"
@@ -137,7 +137,7 @@ def test_what_cannot_start(words: list[str], options: dict[str, str], number: in
     assert f"command: {' '.join(words)}" in str(error)
 
 
-def test_one_rank_that_cannot_start_does_not_stop_the_others(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_rank_without_output_folder_does_not_stop_others(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "0").symlink_to("/bin/echo")
     words = ["sh", "-c", "true"]
     future = exec_command(this_host(), words, per_host={"gpus": 2}, output_dir=str(tmp_path / "gpus_1/file/$SUBDIR"))
@@ -203,12 +203,12 @@ def test_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("sh", "-c", "trap '' INT TERM; while :; do sleep 1; done", timeout=0.1) == 124
 
 
-def test_command_that_ended_before_its_timeout_has_its_own_code() -> None:
+def test_command_ended_before_its_timeout_keeps_its_code() -> None:
     # Its child, which holds the output, is ended after that time.
     assert run("sh", "-c", "sleep 1000 & exit 5", timeout=0.5) == 5
 
 
-def test_a_timeout_that_is_not_reached() -> None:
+def test_unreached_timeout_has_no_effect() -> None:
     assert run("sh", "-c", "exit 5", timeout=1000) == 5
 
 

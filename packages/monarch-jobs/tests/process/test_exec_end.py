@@ -54,19 +54,19 @@ def started(tmp_path: Path, words: str) -> Iterator[tuple[object, list[int]]]:
         yield future, [int(word) for word in pids.readline().split()[1:]]
 
 
-def test_a_command_that_is_killed(tmp_path: Path) -> None:
+def test_killed_command_has_code_137(tmp_path: Path) -> None:
     with started(tmp_path, "echo pids $$; while :; do sleep 1000; done") as (future, (pid,)):
         kill_and_wait(pid, signal.SIGKILL)
         assert future.get() == 137
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_command_that_stops_or_kills_its_guards(number: int) -> None:
+def test_command_that_signals_its_guards_ends(number: int) -> None:
     words = f"w=$(cut -d ' ' -f 4 /proc/$PPID/stat); kill -{number} $w $PPID; exit 3"
     assert exec_command(this_host(), ["sh", "-c", words]).get() == (3 if number == signal.SIGSTOP else 137)
 
 
-def test_the_guard_is_killed() -> None:
+def test_killed_guard_ends_its_command() -> None:
     words = "setsid sleep 1000 & echo pids $! $$; while :; do sleep 1000; done"
     with running(f'say("code " + str(exec_command(this_host(), ["sh", "-c", {words!r}]).get()))') as script:
         other, pid = map(int, script.until("pids").split()[1:])
@@ -76,7 +76,7 @@ def test_the_guard_is_killed() -> None:
         script.end().assert_clean()
 
 
-def test_the_proc_is_killed(tmp_path: Path) -> None:
+def test_killed_proc_ends_its_command(tmp_path: Path) -> None:
     with started(tmp_path, FAMILY + ";") as (future, (pid, other)):
         os.kill(proc_of(pid), signal.SIGKILL)
         error = future.exception()
@@ -85,7 +85,7 @@ def test_the_proc_is_killed(tmp_path: Path) -> None:
         assert wait_for_end(pid) and wait_for_end(other)
 
 
-def test_a_killed_proc_of_several_leaves_the_others(tmp_path: Path) -> None:
+def test_killed_proc_does_not_end_other_commands(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pids")
     os.mkfifo(tmp_path / "go")
     words = (
@@ -100,20 +100,20 @@ def test_a_killed_proc_of_several_leaves_the_others(tmp_path: Path) -> None:
     assert (tmp_path / "end").read_text() == "done\n"
 
 
-def test_the_client_is_killed() -> None:
+def test_killed_client_ends_its_commands() -> None:
     with running(f'exec_command(this_host(), ["sh", "-c", {FAMILY!r}]).get()') as script:
         script.until("pids")
         assert end_with(script, signal.SIGKILL).left == []
 
 
-def test_the_client_is_killed_while_much_is_printed() -> None:
+def test_killed_client_ends_a_printing_command() -> None:
     with running('exec_command(this_host(), ["yes"]).get()') as script:
         script.until("y")
         done = end_with(script, signal.SIGKILL)
         assert done.left == []
 
 
-def test_ctrl_c_reaches_the_command_and_its_last_words_are_shown() -> None:
+def test_output_after_ctrl_c_is_shown() -> None:
     words = "trap 'echo last words; exit 3' INT; echo ready; while :; do sleep 0.1; done"
     with running(f'exec_command(this_host(), ["sh", "-c", {words!r}]).get()') as script:
         script.until("ready")
@@ -122,7 +122,7 @@ def test_ctrl_c_reaches_the_command_and_its_last_words_are_shown() -> None:
         assert done.out == "ready\nlast words\n"
 
 
-def test_the_end_of_the_client_ends_the_command() -> None:
+def test_end_of_the_client_interrupts_the_command() -> None:
     words = "trap 'echo interrupted; exit 0' INT; echo ready > $FIFO; while :; do sleep 0.1; done"
     with running(f"""
     fifo = sys.argv[0] + ".fifo"
@@ -136,7 +136,7 @@ def test_the_end_of_the_client_ends_the_command() -> None:
         assert done.out == "interrupted\n"
 
 
-def test_a_command_that_ignores_signals_is_killed_at_the_end_of_the_client() -> None:
+def test_command_ignoring_signals_is_killed_with_its_client() -> None:
     with running(f"""
     from monarch.job._host import command
     command.GRACE = 0.1
@@ -149,7 +149,7 @@ def test_a_command_that_ignores_signals_is_killed_at_the_end_of_the_client() -> 
         script.end().assert_clean()
 
 
-def test_a_second_ctrl_c_does_not_wait_for_a_command_that_ignores_signals() -> None:
+def test_second_ctrl_c_kills_a_command_ignoring_signals() -> None:
     words = "trap 'echo once' INT; trap '' TERM; echo pids $$; while :; do sleep 0.1; done"
     with running(f'exec_command(this_host(), ["sh", "-c", {words!r}]).get()') as script:
         pid = number_after(script, "pids")
@@ -160,7 +160,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_command_that_ignores_signals() -> N
         assert wait_for_end(pid)
 
 
-def test_the_client_shuts_down_in_an_orderly_way() -> None:
+def test_orderly_shutdown_ends_the_command() -> None:
     with running(f"""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     future = exec_command(this_host(), ["sh", "-c", {FAMILY.replace("setsid ", "")!r}])
@@ -181,7 +181,7 @@ def test_timeout_kills_all_that_descends_from_it(monkeypatch: pytest.MonkeyPatch
     assert wait_for_end(int((tmp_path / "pid").read_text()))
 
 
-def test_a_script_that_came_along_is_removed_also_when_the_client_is_killed(tmp_path: Path) -> None:
+def test_transferred_script_is_removed_after_the_clients_kill(tmp_path: Path) -> None:
     code = """
     from monarch.job._client.exec import make_target, start
     script = ("hello.sh", b"echo pids $$ $0; while :; do sleep 1000; done")

@@ -46,12 +46,12 @@ def test_much_output_of_an_attached_host(hosts: HostMesh, capfdbinary: pytest.Ca
     assert capfdbinary.readouterr().out == b"0123456789abcde\n" * 1_000_000
 
 
-def test_a_slice_of_hosts(hosts: HostMesh, capfd: pytest.CaptureFixture[str]) -> None:
+def test_command_runs_on_a_slice_of_hosts(hosts: HostMesh, capfd: pytest.CaptureFixture[str]) -> None:
     assert exec_command(hosts.slice(hosts=1), ["echo", "one"]).get() == 0
     assert capfd.readouterr().out == "one\n"
 
 
-def test_the_end_of_the_hosts_is_the_end_of_a_command(hosts: HostMesh, folder: Path) -> None:
+def test_shutdown_of_the_hosts_ends_a_command(hosts: HostMesh, folder: Path) -> None:
     os.mkfifo(folder / "pid")
     future = exec_command(hosts, ["sh", "-c", f"echo $$ > {folder}/pid; exec sleep 1000"], rank=0)
     pid = int((folder / "pid").read_text())
@@ -60,7 +60,7 @@ def test_the_end_of_the_hosts_is_the_end_of_a_command(hosts: HostMesh, folder: P
     assert wait_for_end(pid)
 
 
-def test_a_tunnel_to_an_attached_host(hosts: HostMesh) -> None:
+def test_tunnel_reaches_an_attached_host(hosts: HostMesh) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, hosts.slice(hosts=1).spawn_procs() as procs:
         forwarder = this_proc().spawn("forwarder", PortForwarder)
         forwarder.forward.call_one(procs, server.getsockname()[1], this_proc(), "0").get()

@@ -70,7 +70,7 @@ def test_any_bytes_arrive_as_they_are(capfdbinary: pytest.CaptureFixture[bytes])
     assert capfdbinary.readouterr().out == bytes(range(256)) * 1000
 
 
-def test_a_line_without_an_end_from_several_ranks(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_unfinished_lines_of_ranks_are_not_mixed(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert run("sh", "-c", "head -c 300000 /dev/zero", per_host={"gpus": 2}) == 0
     out = capfdbinary.readouterr().out
     assert out.count(b"\0") == 600_000
@@ -93,7 +93,7 @@ def test_64_mib_arrive_whole_and_in_order() -> None:
     script.end().assert_clean()
 
 
-def test_a_reader_that_does_not_read_makes_the_command_wait(tmp_path: Path) -> None:
+def test_paused_reader_pauses_the_command(tmp_path: Path) -> None:
     """An endless command gets as far as the buffers on its way are large, and not further, until a process reads."""
     code = f"""
 import os
@@ -140,12 +140,12 @@ def test_files_of_a_mesh_without_dimensions(tmp_path: Path) -> None:
     assert (tmp_path / "stdout.txt").read_text() == "out\n"
 
 
-def test_what_comes_out_of_the_group_after_the_command_has_ended(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_after_the_commands_end_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
     assert run("bash", "-c", "exec > >(while read x; do echo late $x; done); echo line; exit 6") == 6
     assert capfd.readouterr().out == "late line\n"
 
 
-def test_a_daemon_that_keeps_the_pipe_does_not_keep_the_result(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_daemon_with_the_pipe_does_not_delay_results(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000' & while ! [ -s {tmp_path}/pid ]; do :; done; echo end"
     try:
         assert run("sh", "-c", words) == 0
@@ -154,7 +154,7 @@ def test_a_daemon_that_keeps_the_pipe_does_not_keep_the_result(capfd: pytest.Cap
     assert capfd.readouterr().out == "end\n"
 
 
-def test_a_client_without_streams() -> None:
+def test_client_without_streams_gets_the_code() -> None:
     script = Script("""
     os.close(0)
     sys.stdout = None
@@ -166,7 +166,7 @@ def test_a_client_without_streams() -> None:
     done.assert_clean(err="3\n")
 
 
-def test_a_reader_that_is_gone() -> None:
+def test_closed_reader_does_not_change_the_code() -> None:
     script = Script("""
     say("ready")
     sys.stdin = None
@@ -186,7 +186,7 @@ def test_a_reader_that_is_gone() -> None:
         script.close()
 
 
-def test_full_disk_is_named_and_the_command_goes_on(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_full_disk_is_named_and_the_command_continues(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "stdout.txt").symlink_to("/dev/full")
     # `monarch exec --output-dir` does the same: output is shown, and kept.
     target = make_target(this_host(), ["sh", "-c", "echo out; exit 3"], folder=str(tmp_path), streams=True)

@@ -139,7 +139,7 @@ def test_point_by_point(forwarder: PortForwarder, procs: tuple[ProcMesh, ProcMes
             assert everything(sock) == b"server %d" % i
 
 
-def test_the_client_has_said_all_and_the_server_goes_on(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
+def test_server_can_send_after_the_clients_end(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
     def serve(sock: socket.socket) -> None:
         asked = everything(sock)
         sock.sendall(asked[::-1] * 2)
@@ -151,7 +151,7 @@ def test_the_client_has_said_all_and_the_server_goes_on(forwarder: PortForwarder
         assert everything(sock) == b"cbacba"
 
 
-def test_the_server_has_said_all_and_the_client_goes_on(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
+def test_client_can_send_after_the_servers_end(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
     heard: list[bytes] = []
 
     def serve(sock: socket.socket) -> None:
@@ -169,7 +169,7 @@ def test_the_server_has_said_all_and_the_client_goes_on(forwarder: PortForwarder
     assert heard == [b"x" * 1_000_000 + b"end"]
 
 
-def test_a_refused_connection_is_closed_and_said() -> None:
+def test_refused_connection_is_closed_and_reported() -> None:
     script = Script("""
     import socket
     from monarch.actor import this_proc
@@ -190,7 +190,7 @@ def test_a_refused_connection_is_closed_and_said() -> None:
     assert done.err.count("\n") == 1
 
 
-def test_a_reset_reaches_the_other_side(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
+def test_reset_reaches_the_other_side(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
     ended: list[str] = []
 
     def serve(sock: socket.socket) -> None:
@@ -208,7 +208,7 @@ def test_a_reset_reaches_the_other_side(forwarder: PortForwarder, pair: Any, ser
     assert ended == ["reset"]
 
 
-def test_a_reader_that_does_not_read_stops_the_writer(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
+def test_paused_reader_pauses_the_writer(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
     """Both ways: what is on its way is bounded, the rest waits, and all of it arrives in the end."""
     read_on = threading.Event()
     amount = 64 << 20
@@ -245,7 +245,7 @@ def test_a_reader_that_does_not_read_stops_the_writer(forwarder: PortForwarder, 
     assert stuck[1] == amount
 
 
-def test_a_slow_connection_does_not_hold_up_others(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
+def test_slow_connection_does_not_delay_others(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
     servers.append(Server(lambda sock: sock.sendall(bytes(64 << 20))))
     servers.append(Server(echo))
     with connected(tunnel(forwarder, pair, servers[0].port)) as slow, connected(tunnel(forwarder, pair, servers[1].port)) as quick:
@@ -255,7 +255,7 @@ def test_a_slow_connection_does_not_hold_up_others(forwarder: PortForwarder, pai
             assert quick.recv(1) == b"x"
 
 
-def test_a_thousand_connections_at_once() -> None:
+def test_thousand_connections_work_at_once() -> None:
     """In a process of its own, because of the descriptors."""
     script = Script("""
     import resource, selectors, socket
@@ -342,7 +342,7 @@ def test_mistakes(forwarder: PortForwarder, procs: tuple[ProcMesh, ProcMesh]) ->
     assert forwarder.addresses.call_one().get() == []
 
 
-def test_the_proc_at_the_other_end_is_killed() -> None:
+def test_killed_proc_closes_its_connections() -> None:
     script = Script("""
     import socket
     import monarch.actor

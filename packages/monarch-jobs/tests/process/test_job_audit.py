@@ -31,7 +31,7 @@ def actions() -> list[str]:
     return [row["action"] for row in rows()]
 
 
-def test_the_life_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actions_on_a_job_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 50000 192.0.2.1 22")
     job = ProcessJob({"a": 1}, {"TOKEN": "not to be seen"})
     job.state("state.json")

@@ -109,7 +109,7 @@ def test_methods_of_a_job_find_the_wheel() -> None:
     assert raised.value.state == "none"
 
 
-def test_telemetry_of_a_job_that_is_over_is_not_asked() -> None:
+def test_telemetry_of_an_ended_job_is_an_error() -> None:
     job = FileJob("alloc").enable_telemetry(level="normal")
     job.state(None)
     job.allocation.unlink()
@@ -131,7 +131,7 @@ def test_features_get_the_meshes_of_hosts() -> None:
     job.kill()
 
 
-def test_telemetry_that_was_not_enabled_is_no_missing_wheel() -> None:
+def test_disabled_telemetry_is_an_error_of_its_own() -> None:
     with pytest.raises(JobError, match=r"call enable_telemetry\(\) before state\(\)"):
         FileJob("alloc").profile()
 
@@ -182,7 +182,7 @@ def test_feature_replaces_a_mesh() -> None:
     job.kill()
 
 
-def test_next_script_keeps_what_is_unchanged_and_stops_the_rest() -> None:
+def test_next_script_keeps_unchanged_features_only() -> None:
     first = FileJob("alloc")
     add_feature(first, "plain", number=1)
     first.remote_mount("kept")

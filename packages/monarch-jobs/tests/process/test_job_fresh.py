@@ -26,7 +26,7 @@ def test_importing_the_facade_loads_nothing_else() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_writers_at_the_same_time_leave_a_whole_file(folder: Path) -> None:
+def test_concurrent_writers_leave_a_whole_file(folder: Path) -> None:
     LocalJob(("d" * 1000,)).dump("x.json")
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, name]) for name in "abc"]
     while any(writer.poll() is None for writer in writers):

@@ -80,7 +80,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessJob]:
     made.kill()
 
 
-def test_events_before_the_observer_are_reported_with_their_time(job: ProcessJob) -> None:
+def test_earlier_events_are_reported_with_their_time(job: ProcessJob) -> None:
     assert not events.is_recording()
     add_feature(job, "plain")
     job.apply()

@@ -56,7 +56,7 @@ def run_script(path: Path) -> dict[str, int]:
     return found
 
 
-def test_keeper_outlives_the_script_and_the_next_one_finds_it(tmp_path: Path) -> None:
+def test_keeper_serves_the_next_script(tmp_path: Path) -> None:
     lamp = tmp_path / "lamp"
     Path("specs.py").write_text('from file_job import FileJob\njob = FileJob("alloc")\n')
     assert monarch("apply", "specs.job")[0] == 0
@@ -256,7 +256,7 @@ def await_loss(keeper: Keeper) -> None:
     eventually("the keeper loses the host", lambda: "silent for" in Path(keeper.log).read_text(), seconds=20.0)
 
 
-def test_host_that_was_silent_is_served_by_a_keeper_that_follows(tmp_path: Path) -> None:
+def test_keeper_restarts_services_of_a_silent_host(tmp_path: Path) -> None:
     job = ProcessJob({"a": 1, "b": 1})
     lamps = [tmp_path / "lamp0", tmp_path / "lamp1"]
     try:
@@ -301,7 +301,7 @@ def test_silent_host_is_named_and_the_keeper_stays(tmp_path: Path) -> None:
         job.kill()
 
 
-def test_heal_has_services_started_on_the_hosts_that_are_back(tmp_path: Path) -> None:
+def test_heal_restarts_services_on_returned_hosts(tmp_path: Path) -> None:
     job = ProcessJob({"a": 1, "b": 1})
     lamp = tmp_path / "lamp"
     try:

@@ -25,7 +25,7 @@ def test_nothing_happens_before_apply(folder: Path) -> None:
     assert os.listdir(folder) == []
 
 
-def test_an_allocation_is_made_once_and_ends_with_kill(folder: Path) -> None:
+def test_allocation_is_made_once_and_ends_with_kill(folder: Path) -> None:
     job = FileJob("alloc")
     job.apply()
     first = job.apply_id
@@ -86,7 +86,7 @@ def test_state_of_another_type_names_the_job() -> None:
     assert allocations("alloc") == []
 
 
-def test_the_next_script_finds_it_again(capfd: pytest.CaptureFixture[str]) -> None:
+def test_next_script_finds_the_job_again(capfd: pytest.CaptureFixture[str]) -> None:
     first = FileJob("alloc")
     first.state()
     second = FileJob("alloc")
@@ -101,7 +101,7 @@ def test_the_next_script_finds_it_again(capfd: pytest.CaptureFixture[str]) -> No
     assert capfd.readouterr().err == ""
 
 
-def test_kill_of_the_one_that_found_it_ends_it_for_both() -> None:
+def test_kill_by_a_second_script_ends_the_job() -> None:
     first = FileJob("alloc")
     first.state()
     second = FileJob("alloc")
@@ -137,7 +137,7 @@ def test_one_that_is_over_is_replaced(capfd: pytest.CaptureFixture[str]) -> None
     assert capfd.readouterr().err == ""
 
 
-def test_a_path_of_ones_own_and_none(folder: Path) -> None:
+def test_state_path_can_be_chosen_or_omitted(folder: Path) -> None:
     FileJob("alloc").state("here/x.json")
     assert sorted(os.listdir(folder)) == ["alloc", "here"]
     again = FileJob("alloc")
@@ -179,7 +179,7 @@ class Broken(FileJob):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), KeyboardInterrupt()])
-def test_a_submission_that_fails_is_taken_back(error: BaseException, capfd: pytest.CaptureFixture[str]) -> None:
+def test_failed_submission_is_cancelled(error: BaseException, capfd: pytest.CaptureFixture[str]) -> None:
     job = Broken("alloc", error)
     with pytest.raises(type(error)) as found:
         job.state()
@@ -205,7 +205,7 @@ class Hanging(Broken):
         super()._kill()
 
 
-def test_a_scheduler_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unresponsive_scheduler_does_not_delay_an_interrupt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(trait, "CANCEL_SECONDS", 0.05)
     job = Hanging("alloc", KeyboardInterrupt())
     try:
@@ -239,7 +239,7 @@ def test_every_step_of_a_kill_is_tried(tmp_path: Path) -> None:
     assert (job.active, allocations("alloc"), os.path.exists(DEFAULT_JOB_PATH)) == (False, [], False)
 
 
-def test_a_job_that_was_loaded(folder: Path) -> None:
+def test_loaded_job_reconnects_or_has_ended(folder: Path) -> None:
     FileJob("alloc").state()
     loaded = job_load()
     assert loaded.active
@@ -255,7 +255,7 @@ def test_a_job_that_was_loaded(folder: Path) -> None:
     assert found.value.reason == "its file is gone"
 
 
-def test_the_surrounding_allocation_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_surrounding_allocation_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     outer = FileJob("alloc", 2)
     outer.state()
     monkeypatch.setenv("MONARCH_BATCH_JOB", "1")
@@ -324,7 +324,7 @@ def test_job_runs_without_the_telemetry_wheel(method: str, monkeypatch: pytest.M
     job.kill()
 
 
-def test_a_subclass_may_forget_to_call_init() -> None:
+def test_subclass_without_init_call_works() -> None:
     class Forgetful(FileJob):
         def __init__(self) -> None:
             self.folder, self.size, self.mesh = "alloc", 1, "hosts"

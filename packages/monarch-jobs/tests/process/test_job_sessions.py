@@ -81,7 +81,7 @@ def test_what_a_dead_leader_has_left_ends_too(mark: str, tmp_path: Path) -> None
     assert living(pids) == []
 
 
-def test_who_only_has_the_same_pid_is_left_alone(mark: str) -> None:
+def test_process_with_a_reused_pid_is_not_ended(mark: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"], stdout=subprocess.PIPE, start_new_session=True
     ) as other:

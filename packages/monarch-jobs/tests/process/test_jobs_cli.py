@@ -39,7 +39,7 @@ def specs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH", ""), str(HERE)))))
 
 
-def test_help_lists_the_verbs_and_ends_with_a_guide() -> None:
+def test_help_lists_the_verbs_and_a_guide() -> None:
     code, out, err = monarch("--help")
     assert (code, err) == (0, "")
     for verb in ("apply", "context", "heal", "kill", "logs", "status"):
@@ -89,7 +89,7 @@ def test_plans_touch_nothing() -> None:
     assert sorted(os.listdir()) == ["__pycache__", "specs.py"] or sorted(os.listdir()) == ["specs.py"]
 
 
-def test_a_life() -> None:
+def test_verbs_follow_a_job_through_its_life() -> None:
     code, out, err = monarch("apply", "specs.job")
     assert (code, err) == (0, "")
     assert ": trainers (1) ready after " in out
@@ -111,7 +111,7 @@ def test_a_life() -> None:
     assert monarch("status")[0] == 3
 
 
-def test_an_interrupted_submission_is_taken_back() -> None:
+def test_interrupted_submission_is_cancelled() -> None:
     with start("apply", "specs.slow") as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "submitted\n"
@@ -120,7 +120,7 @@ def test_an_interrupted_submission_is_taken_back() -> None:
     assert os.listdir("alloc") == []
 
 
-def test_watching_ends_with_ctrl_c_and_with_the_job() -> None:
+def test_status_watch_ends_with_ctrl_c_and_job() -> None:
     assert monarch("apply", "specs.job")[0] == 0
     with start("status", "--watch") as process:
         assert process.stdout is not None and process.stderr is not None
@@ -135,7 +135,7 @@ def test_watching_ends_with_ctrl_c_and_with_the_job() -> None:
         assert process.wait() == 4
 
 
-def test_logs_of_a_script_are_followed_to_its_end() -> None:
+def test_logs_of_scripts_are_followed_to_their_end() -> None:
     Path("script.py").write_text("import sys\nprint('one', flush=True)\nopen('gate').read()\nprint('two')\nsys.exit('three')\n")
     os.mkfifo("gate")
     from monarch.job import LocalJob
@@ -217,7 +217,7 @@ def test_export_and_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert os.listdir("alloc") == []
 
 
-def test_a_planted_pickle_is_refused() -> None:
+def test_planted_pickle_is_refused() -> None:
     import pickle
 
     os.makedirs(".monarch/default", 0o700)

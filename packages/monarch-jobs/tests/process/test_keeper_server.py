@@ -99,7 +99,7 @@ def bell(*, busy: bool) -> dict[str, Any]:
     return {"do": "serve", "service": "bell", "key": "x", "config": {"busy": busy}}
 
 
-def test_idle_hour_ends_a_keeper_without_stopping_what_it_has_done(running: Running) -> None:
+def test_idle_keeper_ends_without_stopping_finished_services(running: Running) -> None:
     assert running.ask(bell(busy=True)) == {"hosts": ["hosts"]}
     running.now = 4000.0
     assert running.ask(bell(busy=True)) == {"hosts": ["hosts"]}  # the service is busy, so an hour counts as nothing
@@ -146,7 +146,7 @@ def test_removed_directory_ends_it(running: Running) -> None:
     ],
     ids=lambda data: repr(data[:24]),
 )
-def test_garbage_is_refused_and_the_next_client_is_served(running: Running, data: bytes) -> None:
+def test_malformed_request_is_refused_and_the_next_served(running: Running, data: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as raw:
         descriptor = os.open(running.folder, os.O_RDONLY)
         raw.connect(f"/proc/self/fd/{descriptor}/socket")

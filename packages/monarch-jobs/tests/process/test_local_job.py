@@ -32,7 +32,7 @@ def logs(job: LocalJob) -> dict[str, str]:
     return {log.stream: Path(log.path).read_text() for log in job._logs()}
 
 
-def test_a_script_runs_detached_and_is_the_cached_job(folder: Path) -> None:
+def test_detached_script_runs_in_the_cached_job(folder: Path) -> None:
     (folder / "script.py").write_text(SCRIPT)
     job = LocalJob(("a",))
     assert job.process is None
@@ -94,7 +94,7 @@ def test_it_goes_on_when_the_client_ends(folder: Path) -> None:
     os.close(fd)
 
 
-def test_a_script_that_is_missing(folder: Path) -> None:
+def test_missing_script_is_refused(folder: Path) -> None:
     job = LocalJob()
     with pytest.raises(SubmitError, match="no such script: nowhere.py"):
         job.apply("nowhere.py")
@@ -102,7 +102,7 @@ def test_a_script_that_is_missing(folder: Path) -> None:
     assert os.listdir(folder) == []
 
 
-def test_it_does_not_begin_before_its_file_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_does_not_start_without_its_state_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "script.py").write_text("open('begun', 'w').close()\n")
     os.mkdir(".monarch")
     os.mkdir(DEFAULT_JOB_PATH)

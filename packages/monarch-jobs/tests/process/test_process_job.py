@@ -141,7 +141,7 @@ def test_hosts_run_actors(ended: Callable[[Any], Any]) -> None:
             os.close(fd)
 
 
-def test_the_secret_is_nowhere(ended: Callable[[Any], Any]) -> None:
+def test_secret_is_in_no_command_file_or_environment(ended: Callable[[Any], Any]) -> None:
     job = ended(ProcessJob({"a": 2}))
     job.state("x.json").a.initialized.get()
     secret = Path(job._directory, "secret").read_bytes()
@@ -178,7 +178,7 @@ print(job.apply_id, *where.session.call().get().values())
 """
 
 
-def test_the_next_script_is_on_the_same_hosts(folder: Path) -> None:
+def test_next_script_gets_the_same_hosts(folder: Path) -> None:
     (folder / "script.py").write_text("import os\n" + APPLIES)
     outputs = [_python("script.py") for _ in range(2)]
     job = job_load()
@@ -196,7 +196,7 @@ def _python(path: str) -> str:
     return done.stdout
 
 
-def test_a_lost_host_is_healed(ended: Callable[[Any], Any], folder: Path) -> None:
+def test_lost_host_is_healed(ended: Callable[[Any], Any], folder: Path) -> None:
     job = ended(ProcessJob({"a": 2}))
     old = job.state("x.json").a
     where = old.spawn_procs().spawn("where", Where)

@@ -125,7 +125,7 @@ def test_what_the_workers_inherit(applied: Callable[..., ProcessJob], monkeypatc
     assert "MONARCH_JOB_SHRINK" not in found[0]
 
 
-def test_a_worker_that_dies_at_once_fails_the_meshes(
+def test_worker_that_dies_at_once_fails_its_meshes(
     applied: Callable[..., ProcessJob], attached: dict[str, list[Any]], stand_in: Path
 ) -> None:
     for rank in "01":
@@ -245,6 +245,6 @@ def test_too_long_a_path_for_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert os.listdir(deep) == []
 
 
-def test_the_interpreter_is_the_clients(applied: Callable[..., ProcessJob]) -> None:
+def test_interpreter_is_the_clients(applied: Callable[..., ProcessJob]) -> None:
     job = applied({"a": 1})
     assert Path(f"/proc/{pids(job)[0]}/exe").resolve() == Path(sys.executable).resolve()

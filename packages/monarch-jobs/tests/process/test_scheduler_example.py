@@ -60,7 +60,7 @@ def test_subclass_conforms_from_the_command_line(site: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "my_scheduler.check.slot_job conforms\n"), done.stderr
 
 
-def test_full_queue_is_pending_and_begins_when_a_slot_is_free(queue: str) -> None:
+def test_job_waits_for_a_free_slot(queue: str) -> None:
     first = job_of_kind("my-queue", meshes={"a": 1}, folder=queue, slots=1)
     second = job_of_kind("my-queue", meshes={"a": 1}, folder=queue, slots=1)
     try:

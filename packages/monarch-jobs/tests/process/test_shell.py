@@ -76,7 +76,7 @@ def test_commands_and_exit_code(tmp_path: Path) -> None:
     assert begun["pid"] == over["pid"]
 
 
-def test_a_signal_counts_as_128_and_its_number(tmp_path: Path) -> None:
+def test_signal_counts_as_128_and_its_number(tmp_path: Path) -> None:
     with terminal(tmp_path) as session:
         session.expect(PROMPT)
         session.sendline("kill -9 $$")
@@ -147,7 +147,7 @@ def test_end_of_file_ends_the_shell(tmp_path: Path) -> None:
         assert ended(session) == 0
 
 
-def test_the_terminal_is_as_it_was_afterwards(tmp_path: Path) -> None:
+def test_terminal_settings_are_restored(tmp_path: Path) -> None:
     code = """
     import termios
     before = termios.tcgetattr(0)
@@ -193,7 +193,7 @@ def test_tilde_and_dot_leave(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
-def test_when_the_client_goes_the_shell_hears_hup_then_term_and_is_killed(tmp_path: Path, number: signal.Signals) -> None:
+def test_shell_gets_signals_when_its_client_ends(tmp_path: Path, number: signal.Signals) -> None:
     with terminal(tmp_path) as session:
         session.expect(PROMPT)
         (tmp_path / "loop.sh").write_text(f"""
@@ -213,14 +213,14 @@ def test_when_the_client_goes_the_shell_hears_hup_then_term_and_is_killed(tmp_pa
             assert ended(session) == 128 + number
 
 
-def test_the_terminal_that_goes_takes_the_shell_along(tmp_path: Path) -> None:
+def test_closed_terminal_ends_the_shell(tmp_path: Path) -> None:
     with terminal(tmp_path) as session:
         session.expect(PROMPT)
         pid = int(asked(session, "echo p=$((0 + $$))=", "p=([0-9]+)="))
     assert wait_for_end(pid)
 
 
-def test_the_host_is_lost(tmp_path: Path) -> None:
+def test_lost_host_ends_the_shell(tmp_path: Path) -> None:
     code = """
     from monarch.actor import SupervisionError
     try:

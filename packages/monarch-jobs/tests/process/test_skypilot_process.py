@@ -130,7 +130,7 @@ def _launch(sky: SkyProcess, cluster: str, idle: int | None = None, down: bool =
     return sky.ask("launch", title="the job", task="num_nodes: 1\n", cluster=cluster, idle_minutes=idle, down=down)
 
 
-def test_a_cluster_comes_and_goes(sky: SkyProcess, tmp_path: Path) -> None:
+def test_cluster_is_launched_and_removed(sky: SkyProcess, tmp_path: Path) -> None:
     def ask(name: str, **arguments: object) -> object:
         return sky.ask(name, title="the job", cluster="c", **arguments)
 
@@ -147,9 +147,7 @@ def test_a_cluster_comes_and_goes(sky: SkyProcess, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("idle", "down", "kept"), [(None, True, [None, False]), (5, True, [5, True]), (5, False, [5, False])])
-def test_a_cluster_is_removed_when_idle_not_when_its_task_ends(
-    sky: SkyProcess, tmp_path: Path, idle: int | None, down: bool, kept: list[object]
-) -> None:
+def test_cluster_is_removed_when_idle(sky: SkyProcess, tmp_path: Path, idle: int | None, down: bool, kept: list[object]) -> None:
     _launch(sky, "c", idle, down)
     assert json.loads((tmp_path / "clusters").read_text())["c"] == kept
 
@@ -162,7 +160,7 @@ def test_what_skypilot_raises(sky: SkyProcess) -> None:
     assert failed == {"state": "failed", "detail": "all places failed\nno quota in moon-1"}
 
 
-def test_a_process_that_died_is_started_again(sky: SkyProcess) -> None:
+def test_ended_process_is_started_again(sky: SkyProcess) -> None:
     with pytest.raises(SkyPilotError, match="(?s)which drives SkyPilot, has ended.*no memory left"):
         _launch(sky, "dies")
     assert _launch(sky, "c") == "launch:c"

@@ -86,7 +86,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     assert not found.directory.exists(), "the run command leaves nothing behind"
 
 
-def test_a_worker_starts_ends_and_starts_again(node: Node) -> None:
+def test_worker_starts_ends_and_starts_again(node: Node) -> None:
     with node.start() as run:
         wanting = node.until("wanting")
         assert wanting.node == "node" and oct(BASE.stat().st_mode)[-3:] == "700"
@@ -103,13 +103,13 @@ def test_a_worker_starts_ends_and_starts_again(node: Node) -> None:
         assert run.wait(20) == 0
 
 
-def test_a_client_that_never_comes(node: Node) -> None:
+def test_task_without_its_client_ends(node: Node) -> None:
     with node.start(node.script.replace(f"{SECRET_WAIT_S} * 5", "1")) as run:
         assert run.wait(20) == 75
         assert run.stderr is not None and "its client is gone" in run.stderr.read()
 
 
-def test_a_task_that_is_cancelled(node: Node) -> None:
+def test_cancelled_task_ends(node: Node) -> None:
     with node.start() as run:
         assert node.nodes.give({1: node.until("wanting")}, SECRET) == [1]
         node.until("joined")
@@ -117,7 +117,7 @@ def test_a_task_that_is_cancelled(node: Node) -> None:
         assert run.wait(20) == 143
 
 
-def test_a_task_that_is_killed(node: Node) -> None:
+def test_killed_task_leaves_no_valid_state(node: Node) -> None:
     """Its folder is still there: its content is not believed."""
     with node.start() as run:
         assert node.nodes.give({1: node.until("wanting")}, SECRET) == [1]
@@ -140,7 +140,7 @@ def test_nothing_of_other_tasks(node: Node) -> None:
         run.wait(20)
 
 
-def test_a_node_that_cannot_be_reached(node: Node, tmp_path: Path) -> None:
+def test_unreachable_node_is_reported(node: Node, tmp_path: Path) -> None:
     (tmp_path / "programs" / "ssh").write_text("#!/bin/sh\necho no route >&2\nexit 255\n")
     assert node.nodes.look() == {} and node.nodes.unreachable == {"node": "no route"}
     assert node.nodes.give({1: Worker("wanting", "node")}, SECRET) == []

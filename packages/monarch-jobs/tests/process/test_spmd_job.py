@@ -132,7 +132,7 @@ if count == "0":
 
 
 @pytest.mark.timeout(60)
-def test_state_of_a_lost_host_comes_from_its_neighbour(folder: Path, ended: Callable[[Any], SPMDJob]) -> None:
+def test_state_of_a_lost_host_has_a_copy(folder: Path, ended: Callable[[Any], SPMDJob]) -> None:
     (folder / "train.py").write_text(
         """
 import os, signal

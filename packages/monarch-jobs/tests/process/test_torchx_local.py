@@ -155,7 +155,7 @@ def test_application_without_its_holder_goes_on() -> None:
     assert [pid for pid in left if os.path.exists(f"/proc/{pid}/exe")] == []
 
 
-def test_interpreter_that_is_missing_is_reported_with_role_and_log() -> None:
+def test_missing_interpreter_is_reported_with_role_and_log() -> None:
     job = TorchXJob(application(), python_exe="/no/python")
     try:
         with pytest.raises(JobEndedError) as caught:

@@ -24,7 +24,7 @@ def current(folder: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers
 
 
 @pytest.mark.usefixtures("current")
-def test_hosts_without_scheduler_are_asked_and_a_bad_one_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_host_hides_no_other_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monarch.job._host.monarch_command.machine", lambda: "another machine")
     good, bad = on_hosts(["ps", "--here"])
     # The exit code covers all jobs of this machine.
@@ -41,7 +41,7 @@ def test_only_the_bad_host_is_named() -> None:
 
 
 @pytest.mark.usefixtures("current")
-def test_a_command_that_cannot_answer_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_verb_of_a_host_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monarch.job._host.monarch_command.machine", lambda: "another machine")
     good, _ = on_hosts(["no-such-verb"])
     assert good.code == 1 and good.error.startswith("monarch: a[0]: `monarch no-such-verb` ended with exit code 2 there: "), good

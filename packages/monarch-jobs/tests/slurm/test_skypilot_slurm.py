@@ -88,7 +88,7 @@ def test_life_cycle(client: SkyPilotSite) -> None:
     assert not list(Path(os.environ["MONARCH_HOME"]).rglob("secret"))
 
 
-def test_a_set_up_that_fails_is_told_at_once(client: SkyPilotSite) -> None:
+def test_failed_setup_is_reported_at_once(client: SkyPilotSite) -> None:
     job = SkyPilotJob({"a": 1}, RESOURCES, "c2", python_exe=sys.executable, setup_commands="echo no luck; exit 7", join_timeout=JOINED_S)
     state = job.state(cached_path=None)
     with pytest.raises(JobEndedError, match="(?s)ended: FAILED_SETUP.*no luck") as caught:

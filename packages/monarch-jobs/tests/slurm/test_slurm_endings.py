@@ -98,7 +98,7 @@ def test_script_is_told_that_slurm_cancelled_its_job(jobs: Jobs) -> None:
         job.heal()
 
 
-def test_cancelled_job_is_the_cause_of_procs_that_end_before_their_agent(jobs: Jobs, tmp_path: Path) -> None:
+def test_cancelled_job_is_the_cause_of_ended_procs(jobs: Jobs, tmp_path: Path) -> None:
     # SLURM's SIGTERM reaches the procs, and not their agent.
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec env --block-signal=TERM {sys.executable} "$@"\n')
@@ -107,14 +107,14 @@ def test_cancelled_job_is_the_cause_of_procs_that_end_before_their_agent(jobs: J
     assert "Killed(sig=" in str(_cancelled(jobs, job).__cause__)
 
 
-def test_killed_proc_of_running_job_stays_a_supervision_error(jobs: Jobs) -> None:
+def test_killed_proc_of_running_job_is_supervision_error(jobs: Jobs) -> None:
     job = jobs({"a": 1}, python_exe=sys.executable)
     nodes = _spawned(job.state(cached_path=None))
     with pytest.raises(SupervisionError, match=r"Killed\(sig=15\)"):
         nodes.end.call_one().get(20)
 
 
-def test_lost_host_of_running_job_stays_a_supervision_error(jobs: Jobs) -> None:
+def test_lost_host_of_running_job_is_supervision_error(jobs: Jobs) -> None:
     job = jobs({"a": 2}, python_exe=sys.executable)
     nodes = _spawned(job.state(cached_path=None))
     nodes.one.call().get(20)

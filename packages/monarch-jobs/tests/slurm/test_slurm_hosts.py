@@ -94,7 +94,7 @@ def test_external_processes_use_the_nodes(jobs: Jobs) -> None:
     job.kill()
 
 
-def test_a_worker_is_killed(jobs: Jobs, tmp_path: Path) -> None:
+def test_killed_worker_is_started_again(jobs: Jobs, tmp_path: Path) -> None:
     """Its procs fail, it is started again where it was, and the next state has it."""
     job = jobs({"a": 2}, python_exe=sys.executable)
     state = job.state(cached_path=str(tmp_path / "state.json"))
@@ -109,7 +109,7 @@ def test_a_worker_is_killed(jobs: Jobs, tmp_path: Path) -> None:
     assert _names_later(tmp_path) == ["n0", "n1"]
 
 
-def test_a_node_is_lost(mortal: Jobs, tmp_path: Path) -> None:
+def test_lost_node_is_replaced_by_a_spare(mortal: Jobs, tmp_path: Path) -> None:
     """A spare takes its place within the allocation."""
     job = mortal({"a": 2}, python_exe=sys.executable, spares=1)
     state = job.state(cached_path=str(tmp_path / "state.json"))
@@ -290,7 +290,7 @@ def test_through_a_host_of_the_job(jobs: Jobs, tmp_path: Path, held: bool, port:
     job_load().kill()
 
 
-def test_through_a_gateway_that_is_no_host_of_the_job(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+def test_job_is_reached_through_a_foreign_gateway(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     """It has a secret of its own, which this client finds by the environment; the hosts have theirs."""
     with Workers(1, "tls") as gateway:
         monkeypatch.setenv("MONARCH_JOB_SECRET_FILE", str(gateway.secret))
@@ -302,7 +302,7 @@ def test_through_a_gateway_that_is_no_host_of_the_job(jobs: Jobs, tmp_path: Path
         job_load().kill()
 
 
-def test_a_gateway_that_knows_another_secret(jobs: Jobs, tmp_path: Path, port: int) -> None:
+def test_gateway_with_another_secret_is_refused(jobs: Jobs, tmp_path: Path, port: int) -> None:
     with Workers(1, "tls") as gateway:
         with _through(tmp_path, gateway.addresses[0], port) as client:
             _, err = client.communicate(timeout=25)
@@ -312,7 +312,7 @@ def test_a_gateway_that_knows_another_secret(jobs: Jobs, tmp_path: Path, port: i
         job_load().kill()
 
 
-def test_the_example(jobs: Jobs) -> None:
+def test_example_runs_in_one_allocation(jobs: Jobs) -> None:
     """The same script that CI runs on processes, unchanged: three runs in one allocation, from two clients."""
     example = str(ROOT / "examples" / "slurm_job.py")
     for arguments in (["--runs", "1"], ["--runs", "2", "--quick"]):

@@ -31,7 +31,7 @@ def test_nodes_go_to_meshes_in_order(jobs: Jobs) -> None:
     assert [Path(log.path).read_text().splitlines() for log in job._logs()[1:]] == [[f"worker on n{rank}"] for rank in range(3)]
 
 
-def test_a_job_that_is_killed(jobs: Jobs) -> None:
+def test_killed_job_is_cancelled_and_cleaned_up(jobs: Jobs) -> None:
     job = jobs({"a": 2})
     job.apply()
     jobs.joined(job)
@@ -44,7 +44,7 @@ def test_a_job_that_is_killed(jobs: Jobs) -> None:
     assert not list(Path(os.environ["MONARCH_HOME"]).rglob("secret"))
 
 
-def test_a_job_that_queues(jobs: Jobs) -> None:
+def test_queued_job_has_no_join_timeout(jobs: Jobs) -> None:
     """No clock runs until the nodes are there."""
     first, second = jobs({"a": 3}), jobs({"a": 2}, join_timeout=20)
     first.apply()
@@ -56,7 +56,7 @@ def test_a_job_that_queues(jobs: Jobs) -> None:
     jobs.joined(second)
 
 
-def test_a_job_that_does_not_start_in_time(jobs: Jobs) -> None:
+def test_job_that_does_not_start_is_cancelled(jobs: Jobs) -> None:
     first, second = jobs({"a": 3}), jobs({"a": 1}, job_start_timeout=1)
     first.apply()
     jobs.joined(first)
@@ -66,7 +66,7 @@ def test_a_job_that_does_not_start_in_time(jobs: Jobs) -> None:
     assert jobs.cluster.run("squeue", "-h", "-o", "%T").split() == ["RUNNING"]
 
 
-def test_a_job_that_is_refused(jobs: Jobs) -> None:
+def test_refused_job_is_a_submit_error(jobs: Jobs) -> None:
     job = jobs({"a": 1}, partition="nowhere")
     with pytest.raises(SubmitError, match="invalid partition specified: nowhere") as caught:
         job.apply()
@@ -104,7 +104,7 @@ def test_part_of_a_node(jobs: Jobs) -> None:
     assert "mem=1000M" in shown and "gpu" in shown and "OverSubscribe=NO" not in shown
 
 
-def test_a_heterogeneous_job(jobs: Jobs) -> None:
+def test_heterogeneous_job_runs_and_heals(jobs: Jobs) -> None:
     job = jobs({"big": 2, "small": 1}, exclusive=False, mesh_args={"big": ["--mem=500M"], "small": ["--mem=100M", "--gpus-per-node=1"]})
     job.apply()
     status = jobs.joined(job)
@@ -128,7 +128,7 @@ def test_fewer_nodes_than_asked_for(jobs: Jobs) -> None:
     jobs.joined(job)
 
 
-def test_a_job_whose_workers_cannot_start(jobs: Jobs) -> None:
+def test_job_without_interpreter_ends_with_its_error(jobs: Jobs) -> None:
     """The first sign of a wrong interpreter is the end of the job, with its own words."""
     job = jobs({"a": 2}, python_exe="/nowhere/python")
     job.apply()
@@ -145,7 +145,7 @@ def test_workers_that_all_end_well(jobs: Jobs) -> None:
     assert jobs.until(job, lambda status: status.phase == "ended").detail.startswith("COMPLETED, exit code 0")
 
 
-def test_a_worker_that_ends_is_started_again(jobs: Jobs) -> None:
+def test_ended_worker_is_started_again(jobs: Jobs) -> None:
     job = jobs({"a": 2}, spares=1)
     job.apply()
     before = jobs.joined(job)
@@ -157,7 +157,7 @@ def test_a_worker_that_ends_is_started_again(jobs: Jobs) -> None:
     assert jobs.joined(job).hosts[0] == before.hosts[0]
 
 
-def test_the_last_worker_is_started_again(jobs: Jobs) -> None:
+def test_last_worker_is_started_again(jobs: Jobs) -> None:
     """The allocation waits for a while."""
     job = jobs({"a": 1})
     job.apply()
@@ -166,7 +166,7 @@ def test_the_last_worker_is_started_again(jobs: Jobs) -> None:
     assert [host.name for host in job.heal().restarted] == ["n0"]
 
 
-def test_a_spare_takes_the_place_of_a_node(mortal: Jobs) -> None:
+def test_spare_replaces_a_lost_node(mortal: Jobs) -> None:
     job = mortal({"a": 2}, spares=1)
     job.apply()
     mortal.joined(job)
@@ -178,7 +178,7 @@ def test_a_spare_takes_the_place_of_a_node(mortal: Jobs) -> None:
     assert [host.name for host in mortal.joined(job).hosts] == ["n0", "n2"]
 
 
-def test_a_node_without_a_spare_is_missing(mortal: Jobs) -> None:
+def test_lost_node_without_a_spare_is_missing(mortal: Jobs) -> None:
     job = mortal({"a": 3})
     job.apply()
     mortal.joined(job)
@@ -188,7 +188,7 @@ def test_a_node_without_a_spare_is_missing(mortal: Jobs) -> None:
     assert [(host.rank, host.name) for host in report.missing] == [(2, "n2")] and job.status().phase == "running"
 
 
-def test_the_node_of_the_script_is_lost(mortal: Jobs) -> None:
+def test_loss_of_the_scripts_node_uses_a_spare(mortal: Jobs) -> None:
     """Nothing can be started there any more; the other workers go on, and spares can be used."""
     job = mortal({"a": 2}, spares=1)
     job.apply()
@@ -199,7 +199,7 @@ def test_the_node_of_the_script_is_lost(mortal: Jobs) -> None:
     assert job._launcher().relaunch(job._ids, [("a", 1)]) == []
 
 
-def test_a_preempted_job_comes_back(jobs: Jobs) -> None:
+def test_preempted_job_runs_again(jobs: Jobs) -> None:
     """What its first run published does not count."""
     low = jobs({"a": 3}, partition="low", requeue=True)
     low.apply()
@@ -215,7 +215,7 @@ def test_a_preempted_job_comes_back(jobs: Jobs) -> None:
     assert (jobs.folder / low._ids["job_id"] / "restarts").read_text() == "1\n"
 
 
-def test_a_requeued_job_whose_script_was_over_comes_back(jobs: Jobs) -> None:
+def test_requeued_job_after_its_scripts_end_runs_again(jobs: Jobs) -> None:
     """As in a preemption that reaches the script after its workers have ended: each run needs the secret."""
     job = jobs({"a": 2}, requeue=True)
     job.apply()
@@ -228,7 +228,7 @@ def test_a_requeued_job_whose_script_was_over_comes_back(jobs: Jobs) -> None:
     jobs.joined(job)
 
 
-def test_a_script_inside_the_allocation(jobs: Jobs, python_exe: str, tmp_path: Path) -> None:
+def test_script_inside_the_allocation_decides_the_exit_code(jobs: Jobs, python_exe: str, tmp_path: Path) -> None:
     """The job ends with it and has its exit code."""
     script = tmp_path / "client.sh"
     script.write_text('echo "$MONARCH_BATCH_JOB $MONARCH_BATCH_JOB_FILE on $SLURMD_NODENAME"; exit 9\n')
@@ -244,7 +244,7 @@ def test_a_script_inside_the_allocation(jobs: Jobs, python_exe: str, tmp_path: P
         jobs({"a": 2}).apply(client_script="nowhere.py")
 
 
-def test_a_job_whose_client_is_gone_before_it_runs(jobs: Jobs) -> None:
+def test_job_without_its_client_ends(jobs: Jobs) -> None:
     """No client brings the secret: the job ends by itself."""
     job = jobs({"a": 1})
     text = job.plan().text.replace("left = 60 * 10", "left = 1 * 10")
@@ -276,7 +276,7 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch, python_exe: str, tmp_pat
 
 
 @pytest.mark.timeout(100)  # a minute, if this is the only test that runs
-def test_the_time_limit(expiring: tuple[SlurmCluster, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_ends_the_job(expiring: tuple[SlurmCluster, str], monkeypatch: pytest.MonkeyPatch) -> None:
     if lacking := missing():
         pytest.skip(lacking)
     cluster, folder = expiring

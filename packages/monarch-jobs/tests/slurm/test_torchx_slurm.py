@@ -93,7 +93,7 @@ def test_dead_worker_is_healed_on_its_node(job: TorchXJob) -> None:
     assert len(job.state().trainers.spawn_procs().spawn("node", Node).name.call().get(60)) == 2
 
 
-def test_end_is_in_the_words_of_slurm_and_the_worker(cluster: SlurmCluster) -> None:
+def test_end_has_slurms_state_and_the_workers_output(cluster: SlurmCluster) -> None:
     job = TorchXJob(application(), "slurm", python_exe="/no/python")
     try:
         with pytest.raises(JobEndedError) as caught:

@@ -92,7 +92,7 @@ def test_logs_shows_what_actors_print(hosts: SshHosts) -> None:
         job.kill()
 
 
-def test_a_worker_that_ends_is_started_again(hosts: SshHosts) -> None:
+def test_ended_worker_is_started_again(hosts: SshHosts) -> None:
     job = _job(hosts)
     job.apply()
     status = _until(job, ["joined", "joined"])
@@ -122,7 +122,7 @@ def test_all_workers_are_started_again(hosts: SshHosts) -> None:
     job.kill()
 
 
-def test_a_host_that_is_gone_is_missing(hosts: SshHosts) -> None:
+def test_lost_host_is_missing_until_it_returns(hosts: SshHosts) -> None:
     job = _job(hosts)
     state = job.state(cached_path=None)
     echo = state.workers.spawn_procs().spawn("echo", Echo)
@@ -166,14 +166,14 @@ def test_workers_of_one_machine_end_without_errors(hosts: SshHosts, tmp_path: Pa
     _wait_until_no_connection_is_kept()
 
 
-def test_a_host_that_fails_takes_the_others_back(hosts: SshHosts, tmp_path: Path) -> None:
+def test_unreachable_host_ends_the_other_workers(hosts: SshHosts, tmp_path: Path) -> None:
     hosts.kill_host("h1")
     with pytest.raises(SubmitError, match="ssh does not get to h1"):
         _job(hosts).apply()
     assert not _left(hosts, tmp_path)
 
 
-def test_a_port_that_is_closed_from_here_is_forwarded(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_port_is_forwarded(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind a firewall: what ssh dials is not where this machine gets to the worker's port."""
     monkeypatch.setattr("monarch.job._machine.commands.Commands.host_name", lambda _: "nowhere.invalid")
     job = _job(hosts)
@@ -204,7 +204,7 @@ def _monarch(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(90)  # five verbs in processes of their own, one of which waits for a host that is gone
-def test_verbs_of_core_reach_the_hosts_of_the_current_job(hosts: SshHosts) -> None:
+def test_verbs_reach_the_hosts_of_the_current_job(hosts: SshHosts) -> None:
     job = _job(hosts)
     state = job.state()
     state.workers.spawn_procs(name="busy").spawn("echo", Echo).parent.call().get(20)

@@ -94,7 +94,7 @@ def test_kind_that_is_none_is_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["monarch-client-group-Platform Team", "ada?x", "m\u00fcller#1", "system:node", "a/b%"])
-def test_names_of_any_characters_are_one_part_of_the_path(cluster: Cluster, server: ApiStandIn, name: str) -> None:
+def test_names_are_escaped_in_the_path(cluster: Cluster, server: ApiStandIn, name: str) -> None:
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": name, "namespace": "team"}}
     server.answer = lambda asked: Answer(200, role)
     assert cluster.apply(role) == role
@@ -128,7 +128,7 @@ def test_conflict_names_manager_fields_and_job(cluster: Cluster, server: ApiStan
         cluster.apply(POD)
 
 
-def test_definition_of_a_kind_is_never_to_be_deleted(cluster: Cluster, server: ApiStandIn) -> None:
+def test_conflict_of_a_definition_never_suggests_deletion(cluster: Cluster, server: ApiStandIn) -> None:
     causes = [
         {"reason": "FieldManagerConflict", "message": 'conflict with "helm" using apiextensions.k8s.io/v1', "field": ".spec.versions"}
     ]
@@ -164,7 +164,7 @@ def test_answer_of_a_proxy_is_shown(cluster: Cluster, server: ApiStandIn) -> Non
     assert "no JSON object" in str(refusal(cluster, server, Answer(200, b"hello"), lambda: cluster.apply(POD)))
 
 
-def test_busy_server_is_asked_again_but_nothing_is_created_twice(cluster: Cluster, server: ApiStandIn) -> None:
+def test_busy_server_is_retried_except_for_creations(cluster: Cluster, server: ApiStandIn) -> None:
     server.answer = in_turn(Answer(503, b""), Answer(429, b""), Answer(200, POD))
     assert cluster.apply(POD) == POD and len(server.requests) == 3
     server.answer = lambda asked: Answer(503, b"later")
@@ -184,7 +184,7 @@ def test_restarted_server_is_waited_for(cluster: Cluster, server: ApiStandIn) ->
     assert found == [POD]
 
 
-def test_server_that_stays_away_is_an_error_in_the_end(cluster: Cluster, server: ApiStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_server_is_an_error_after_its_timeout(cluster: Cluster, server: ApiStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "RESTART_SECONDS", 0.3)
     assert cluster.get("v1/Pod", "p") == POD
     server.down()
@@ -236,7 +236,7 @@ class SlowLogin(Identity):
         return True
 
 
-def test_time_of_a_login_is_not_that_of_the_request(server: ApiStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_login_does_not_count_as_request_time(server: ApiStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     login = SlowLogin()
     monkeypatch.setattr(connection_module, "time", SimpleNamespace(monotonic=lambda: login.now, sleep=lambda seconds: None))
     authority = server.authority.certificate("ca").read_bytes()
@@ -258,7 +258,7 @@ def test_connections_are_used_again(cluster: Cluster, server: ApiStandIn) -> Non
     assert len(server.connections) == 1
 
 
-def test_long_lists_come_in_pages_and_start_again_when_they_expire(cluster: Cluster, server: ApiStandIn) -> None:
+def test_long_lists_are_paged_and_restarted_on_expiry(cluster: Cluster, server: ApiStandIn) -> None:
     page = {"kind": "PodList", "items": [pod("a", 1)], "metadata": {"resourceVersion": "7", "continue": "more"}}
     last = {"kind": "PodList", "items": [pod("b", 2)], "metadata": {"resourceVersion": "7"}}
     server.answer = in_turn(Answer(200, page), status(410, "Expired", "too old"), Answer(200, page), Answer(200, last))
@@ -276,7 +276,7 @@ def event(kind: str, obj: dict[str, Any]) -> dict[str, Any]:
     return {"type": kind, "object": obj}
 
 
-def test_watch_goes_on_after_a_cut_and_lists_after_an_expiry(cluster: Cluster, server: ApiStandIn) -> None:
+def test_watch_resumes_after_cuts_and_expiries(cluster: Cluster, server: ApiStandIn) -> None:
     expired = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
     bookmark = {"kind": "Pod", "metadata": {"resourceVersion": "15"}}
     server.answer = in_turn(
@@ -323,7 +323,7 @@ def test_watch_without_the_right_is_an_error(cluster: Cluster, server: ApiStandI
         list(cluster.watch("v1/Pod"))
 
 
-def test_log_of_a_container_that_has_not_started_is_empty(cluster: Cluster, server: ApiStandIn) -> None:
+def test_log_of_a_waiting_container_is_empty(cluster: Cluster, server: ApiStandIn) -> None:
     server.answer = lambda asked: status(400, "BadRequest", "container is waiting to start")
     assert cluster.pod_log("p", "worker") == ""
     server.answer = lambda asked: Answer(200, b"one\ntwo\n")
@@ -339,7 +339,7 @@ def test_end_of_a_long_log_is_kept(cluster: Cluster, server: ApiStandIn) -> None
     assert "limitBytes" not in server.requests[-1].query
 
 
-def test_endless_log_is_kept_from_a_begin_of_a_line(cluster: Cluster, server: ApiStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_log_is_kept_from_a_lines_start(cluster: Cluster, server: ApiStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_MOST_LOG", 25)
     server.answer = lambda asked: Answer(200, [f"line {number:04d}\n".encode() for number in range(1000)])
     assert cluster.pod_log("p") == "line 0998\nline 0999\n"
@@ -347,7 +347,7 @@ def test_endless_log_is_kept_from_a_begin_of_a_line(cluster: Cluster, server: Ap
     assert cluster.pod_log("p") == "x" * 25
 
 
-def test_half_a_character_at_the_end_of_a_log_comes_later(cluster: Cluster, server: ApiStandIn) -> None:
+def test_partial_character_at_a_logs_end_waits(cluster: Cluster, server: ApiStandIn) -> None:
     server.answer = lambda asked: Answer(200, b"caf\xc3")
     assert cluster.pod_log("p") == "caf"
     server.answer = lambda asked: Answer(200, b"caf\xc3\xa9 \xff\n")

@@ -11,7 +11,7 @@ from monarch.job import DEFAULT_JOB_PATH, JobError, LocalJob, StateFileError, jo
 from monarch.job._files import contexts
 
 
-def test_the_first_write_makes_the_default_context(folder: Path) -> None:
+def test_first_write_makes_the_default_context(folder: Path) -> None:
     assert contexts.names() == []
     assert contexts.active() is None
     LocalJob(("a",)).dump(DEFAULT_JOB_PATH)
@@ -48,14 +48,14 @@ def test_names_that_are_none(name: str, folder: Path) -> None:
     assert os.listdir(folder) == []
 
 
-def test_a_context_with_strange_files_is_not_removed() -> None:
+def test_context_with_other_files_is_not_removed() -> None:
     contexts.create("a")
     Path(".monarch/a/mine").write_text("")
     with pytest.raises(StateFileError, match="cannot be removed\n  Directory not empty"):
         contexts.remove("a")
 
 
-def test_a_file_in_the_place_of_the_link_is_not_lost() -> None:
+def test_file_at_the_links_path_is_kept() -> None:
     os.mkdir(".monarch")
     Path(DEFAULT_JOB_PATH).write_text("{}")
     contexts.create("a")
@@ -77,7 +77,7 @@ def test_links_that_lead_elsewhere_name_no_context() -> None:
         os.unlink(DEFAULT_JOB_PATH)
 
 
-def test_the_current_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_job_is_set_and_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "jobs_of_mine.py").write_text("from monarch.job import LocalJob\njob = LocalJob(('a',))\nother = 3\n")
     monkeypatch.syspath_prepend(str(folder))
     with pytest.raises(JobError, match="no current job is set"):

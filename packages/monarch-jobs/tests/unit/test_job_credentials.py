@@ -64,7 +64,7 @@ def test_what_is_wrong_with_the_file(tmp_path: Path, apply_id: str, monkeypatch:
         credentials.secret(apply_id)
 
 
-def test_a_home_that_others_may_write_to(tmp_path: Path, apply_id: str) -> None:
+def test_home_writable_by_others_is_refused(tmp_path: Path, apply_id: str) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home").chmod(0o777)
     with pytest.raises(CredentialsError, match=r"home: is open to others \(mode 777\)"):
@@ -84,13 +84,13 @@ def test_directories_of_this_machine_are_no_credentials(apply_id: str) -> None:
     assert credentials.contents(apply_id) == {}
 
 
-def test_an_identity_that_is_no_uuid_names_no_directory() -> None:
+def test_malformed_identity_names_no_directory() -> None:
     for bad in ("../..", "", "x"):
         with pytest.raises(ValueError, match="badly formed"):
             credentials.remove(bad)
 
 
-def test_a_context_moves_to_another_machine(tmp_path: Path, apply_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_context_is_exported_to_another_machine(tmp_path: Path, apply_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(export._SCRYPT, "n", 2)
     job = ProcessJob({"a": 1})
     job._life.apply_id, job._life.active = apply_id, True

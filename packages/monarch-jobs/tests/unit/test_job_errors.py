@@ -19,7 +19,7 @@ from monarch.job import (
 )
 
 
-def test_first_line_names_the_job_then_comes_the_cause_and_last_the_hint() -> None:
+def test_error_has_job_cause_and_hint_in_order() -> None:
     error = SubmitError("refused", title="slurm job abc", cause="sbatch: error: x\ny", hint="ask", command="sbatch", exit_code=1)
     assert str(error) == "slurm job abc: refused\n  sbatch: error: x\n  y\nhint: ask"
     assert (error.code, error.hint, error.command, error.exit_code) == ("submit_failed", "ask", "sbatch", 1)

@@ -20,7 +20,7 @@ def waiting(mesh: str, rank: int, detail: str) -> HostStatus:
 PENDING = JobStatus("pending", "Priority", [])
 
 
-def test_no_clock_runs_while_the_scheduler_has_it_pending() -> None:
+def test_join_timeout_does_not_count_pending_time() -> None:
     join = Join("slurm job x", {"a": 2}, 10, 0, False)
     join.seen(PENDING, 0)
     assert not join.overdue(1e9)
@@ -43,7 +43,7 @@ def test_without_a_timeout_it_waits_for_ever() -> None:
     assert not join.overdue(1e12)
 
 
-def test_elsewhere_than_on_a_terminal_one_line_in_thirty_seconds() -> None:
+def test_status_line_appears_every_thirty_seconds_without_terminal() -> None:
     join = Join("slurm job x", {"a": 2}, None, 0, False)
     join.seen(PENDING, 0)
     said = [(now, join.line(now)) for now in range(100)]
@@ -66,7 +66,7 @@ def test_on_a_terminal_each_change_is_said_once() -> None:
     assert join.line(0) == "x: running, 2 of 2 hosts joined"
 
 
-def test_pauses_grow_to_a_second_and_end_with_the_timeout() -> None:
+def test_pauses_grow_to_a_second_within_the_timeout() -> None:
     join = Join("x", {"a": 1}, 100, 0, False)
     pauses = [join.pause(0) for _ in range(50)]
     assert pauses == sorted(pauses)
@@ -77,7 +77,7 @@ def test_pauses_grow_to_a_second_and_end_with_the_timeout() -> None:
     assert join.pause(0) < 0.02
 
 
-def test_the_error_names_the_missing_with_their_last_words() -> None:
+def test_error_names_missing_hosts_with_their_output() -> None:
     join = Join("slurm job x", {"a": 2, "b": 1}, 120, 0, False)
     join.seen(running(waiting("b", 0, "connection refused by tcp://node1:22222")), 0)
     join.joined_host("a", 1)
@@ -95,7 +95,7 @@ def test_the_error_names_the_missing_with_their_last_words() -> None:
     assert Join("x", {"a": 1}, 1, 0, False).error({}).hosts == {"a[0]": "no output"}
 
 
-def test_a_thousand_missing_hosts_are_not_all_listed() -> None:
+def test_many_missing_hosts_are_abbreviated() -> None:
     text = str(Join("x", {"a": 1000}, 1, 0, False).error({}))
     assert "... and 992 more" in text
     assert len(text.splitlines()) == 11

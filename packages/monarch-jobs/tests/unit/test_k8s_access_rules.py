@@ -76,7 +76,7 @@ def test_no_proxy_is_read_as_kubectl_reads_it(monkeypatch: pytest.MonkeyPatch, n
     assert proxy_of_environment("https", host, 6443) == (None if is_direct else PROXY)
 
 
-def test_proxy_is_that_of_the_scheme_and_upper_case_counts_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_variable_matches_the_scheme_upper_case_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert proxy_of_environment("https", "api.example", 443) is None
     monkeypatch.setenv("https_proxy", "http://lower.example")
     assert proxy_of_environment("https", "api.example", 443) == "http://lower.example"
@@ -103,7 +103,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("kubectl")
 @pytest.mark.parametrize("local", [0, 23456])
-def test_kubectl_that_fails_at_once_is_an_error_with_its_words(local: int) -> None:
+def test_failed_kubectl_is_an_error_with_its_output(local: int) -> None:
     forward = KubectlForward([], "p", 26600, local=local)
     with pytest.raises(JobError, match='kubectl port-forward to p failed\n  error: pods "p" is forbidden'):
         forward.start()
@@ -130,7 +130,7 @@ def test_keeper_holds_no_forward_that_has_failed(tmp_path: Path, monkeypatch: py
     assert not service.busy()
 
 
-def test_login_of_a_forward_is_not_in_the_time_of_its_first_connection() -> None:
+def test_login_of_a_forward_precedes_its_first_connection() -> None:
     class Login(Identity):
         def headers(self) -> NoReturn:
             raise CredentialsError(f"asked by {threading.current_thread().name}", path="file")
@@ -174,7 +174,7 @@ def quota(amounts: dict[str, str], mode: rbac.Mode = "native", workload: str = "
         "count/statefulsets.apps",
     ],
 )
-def test_quota_of_what_no_job_uses_is_no_fault(name: str) -> None:
+def test_quota_of_unused_resources_is_no_fault(name: str) -> None:
     assert quota({name: "0/0", "pods": "3/50"}) == ("ok", "quota q", f"{name} 0/0, pods 3/50")
 
 
@@ -199,11 +199,11 @@ def test_quota_of_what_no_job_uses_is_no_fault(name: str) -> None:
         "requests.nvidia.com/mig-1g.5gb",
     ],
 )
-def test_quota_of_what_a_job_uses_is_a_fault_once_it_is_used_up(name: str) -> None:
+def test_exhausted_quota_of_a_used_resource_is_fault(name: str) -> None:
     assert quota({name: "4/4"}) == ("FAIL", "quota q", f"{name} 4/4; used up: {name}")
     assert quota({name: "3/4"}).state == "ok"
 
 
 @pytest.mark.parametrize(("mode", "workload"), [("native", "statefulset"), ("monarchmesh", "job")])
-def test_quota_of_stateful_sets_counts_where_there_are_some(mode: rbac.Mode, workload: str) -> None:
+def test_quota_of_stateful_sets_counts_where_used(mode: rbac.Mode, workload: str) -> None:
     assert quota({"count/statefulsets.apps": "1/1"}, mode, workload).state == "FAIL"

@@ -18,7 +18,7 @@ from monarch.job.kubernetes.manifests.names import JOB_LABEL, RANK_LABEL
 from monarch.job.kubernetes.pods.output import copy_logs
 
 
-def test_logs_are_those_of_the_pods_that_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_are_those_of_existing_pods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = submitted()
     made.cluster.pod("trainers", 0)
     # A pod that has never been Ready, and whose container has another name.
@@ -66,7 +66,7 @@ def _starting(made: Made, events: list[dict[str, str]]) -> None:
 
 
 @pytest.mark.parametrize(("after", "phase"), [([], "ended"), ([{"reason": "Pulling"}], "pending"), ([{"reason": "Pulling"}, {}], "ended")])
-def test_fault_of_a_sandbox_that_has_passed_is_none(after: list[dict[str, str]], phase: str) -> None:
+def test_past_fault_of_a_sandbox_is_ignored(after: list[dict[str, str]], phase: str) -> None:
     """A fresh node has no network at first, and then takes minutes for an image."""
     made = submitted()
     failed = {"reason": "FailedCreatePodSandBox"}
@@ -97,7 +97,7 @@ def test_container_beside_the_worker_may_be_started_again() -> None:
     assert len(made.launcher.lost(made.ids)) == 2 and "container worker, was started again" in made.poll().hosts[0].detail
 
 
-def test_completed_ranks_are_known_when_their_job_is_gone() -> None:
+def test_completed_ranks_are_known_after_their_jobs_removal() -> None:
     """A complete Job is removed after its time to live; the Jobs of ranks that were made again go on."""
     made = submitted().joined()
     made.cluster.pod("trainers", 0, phase="Succeeded", conditions=[], containerStatuses=[ended(0, "Completed")])
@@ -131,7 +131,7 @@ def test_server_that_is_away_is_an_error_nowhere(error: Exception) -> None:
     assert made.launcher.addresses(made.ids) == {"trainers": known}
 
 
-def test_events_that_a_busy_server_does_not_give_are_asked_for_again() -> None:
+def test_events_refused_by_a_busy_server_are_retried() -> None:
     made = submitted()
     _starting(made, [{"reason": "FailedMount"}])
 
@@ -147,7 +147,7 @@ def test_events_that_a_busy_server_does_not_give_are_asked_for_again() -> None:
     assert made.poll().phase == "pending"
 
 
-def test_right_that_is_missing_for_a_moment_is_waited_for() -> None:
+def test_temporarily_missing_right_is_waited_for() -> None:
     """A server that starts knows no roles; a right that was never there is an error at once."""
     made = submitted().joined()
 
@@ -167,7 +167,7 @@ def test_right_that_is_missing_for_a_moment_is_waited_for() -> None:
         fresh.poll()
 
 
-def test_second_interrupt_of_a_submission_names_what_may_be_left() -> None:
+def test_second_interrupt_of_a_submission_names_remaining_objects() -> None:
     made = Made(arguments_of())
 
     def refuse(verb: str, kind: str, name: str) -> None:
@@ -180,7 +180,7 @@ def test_second_interrupt_of_a_submission_names_what_may_be_left() -> None:
     assert "ConfigMap monarch-11111111 in namespace research, which owns the job, may be left" in caught.value.__notes__[0]
 
 
-def test_mesh_that_another_client_makes_at_the_same_moment_stays_its_own() -> None:
+def test_concurrently_made_mesh_belongs_to_its_client() -> None:
     made = Made(arguments_of(provisioner="monarchmesh"))
     others = {"metadata": {"name": "trainers", "uid": "u", "labels": {JOB_LABEL: "of-another"}}}
 
@@ -195,7 +195,7 @@ def test_mesh_that_another_client_makes_at_the_same_moment_stays_its_own() -> No
     assert made.cluster.objects == {(names.MESH_KIND, "trainers"): others}
 
 
-def test_mesh_that_has_gone_after_the_conflict_is_an_error() -> None:
+def test_mesh_missing_after_a_conflict_is_an_error() -> None:
     """Without a mesh no pod would ever come."""
     made = Made(arguments_of(provisioner="monarchmesh"))
     other = {"metadata": {"name": "trainers", "uid": "u", "labels": {JOB_LABEL: "of-another"}}}

@@ -69,7 +69,7 @@ def test_limit_is_the_one_that_was_asked_for() -> None:
     assert job._join_deadline() is None
 
 
-def test_error_without_an_answer_of_the_server_has_the_addresses() -> None:
+def test_join_error_without_server_answer_has_addresses() -> None:
     job, cluster = _job()
 
     def refuse(verb: str, kind: str, name: str) -> None:

@@ -80,7 +80,7 @@ def test_old_server_is_refused_before_anything_is_made() -> None:
     assert made.cluster.objects == {}
 
 
-def test_monarch_mesh_of_another_job_is_an_error_that_names_it() -> None:
+def test_mesh_of_another_job_is_a_named_error() -> None:
     made = Made(arguments_of(provisioner="monarchmesh"))
     other: dict[str, Any] = {"metadata": {"name": "trainers", "labels": {"monarch.pytorch.org/job": "other-job"}}}
     made.cluster.objects["monarch.pytorch.org/v1alpha1/MonarchMesh", "trainers"] = other
@@ -103,14 +103,14 @@ def test_addresses_come_with_ready_pods() -> None:
     assert None not in made.addresses() and made.ids["joined"]
 
 
-def test_one_look_is_one_request_while_no_pod_is_missing() -> None:
+def test_poll_is_one_request_without_missing_pods() -> None:
     made = submitted().joined()
     made.cluster.requests.clear()
     made.addresses()
     assert made.cluster.requests == [("list", "v1/Pod", "")]
 
 
-def test_pods_that_do_not_run_are_pending_with_words_of_scheduler() -> None:
+def test_pending_pods_have_the_schedulers_reason() -> None:
     made = submitted(timeout=None)
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
     for rank in range(2):
@@ -152,7 +152,7 @@ def test_own_time_limit_ends_job_and_names_pods() -> None:
 
 
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "CreateContainerConfigError"])
-def test_lasting_fault_ends_a_job_that_has_never_joined(reason: str) -> None:
+def test_lasting_fault_ends_a_job_that_never_joined(reason: str) -> None:
     made = submitted()
     name = made.cluster.pod("trainers", 0, phase="Pending", conditions=[], containerStatuses=[waiting(reason, "why")])["metadata"]["name"]
     made.cluster.events_of[name] = [{"type": "Warning", "reason": "Failed", "message": "not found"}]
@@ -203,7 +203,7 @@ def test_quota_ends_job_with_words_of_api_server() -> None:
     assert ending(status.detail) == ("failed", "exceeded quota") and words in status.detail
 
 
-def test_volume_that_is_not_there_is_found_in_events() -> None:
+def test_missing_volume_is_found_in_events() -> None:
     made = submitted()
     name = made.cluster.pod("trainers", 0, phase="Pending", conditions=[], containerStatuses=[waiting("ContainerCreating")])["metadata"][
         "name"
@@ -250,7 +250,7 @@ def test_lost_pod_is_lost_until_it_is_healed() -> None:
     assert address is not None and address.startswith("worker<gbggggggg>@")
 
 
-def test_pod_that_only_the_runtime_has_lost_is_deleted() -> None:
+def test_pod_lost_by_the_runtime_is_deleted() -> None:
     made = submitted().joined()
     made.launcher.relaunch(made.ids, [("trainers", 0)])
     assert made.cluster.names("v1/Pod") == ["trainers-11111111-1-aaaaa"]
@@ -274,7 +274,7 @@ def test_completed_index_gets_another_job() -> None:
     assert made.cluster.names(JOB_KIND) == ["trainers-11111111", "trainers-11111111-r1-1"]
 
 
-def test_completed_index_of_a_job_set_gets_a_job() -> None:
+def test_completed_index_of_a_job_set_gets_job() -> None:
     """Its controller makes no pod for an index that has completed."""
     meshes = {"trainers": {"num_replicas": 2, "image_spec": IMAGE}, "data": {"num_replicas": 1, "image_spec": IMAGE}}
     made = Made(arguments_of(meshes, workload="jobset")).submit()
@@ -299,7 +299,7 @@ def test_completed_index_of_a_job_set_gets_a_job() -> None:
     assert RANK_LABEL not in template["spec"]["template"]["metadata"]["labels"]
 
 
-def test_renewal_takes_what_controllers_have_replaced_and_no_more() -> None:
+def test_renewal_takes_only_replaced_pods() -> None:
     made = submitted().joined()
     assert made.launcher.renew(made.ids) == []
     made.cluster.pod("trainers", 0, conditions=[ready("False")])
@@ -312,7 +312,7 @@ def test_renewal_takes_what_controllers_have_replaced_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_pod_that_no_node_ends_or_starts_is_removed_while_healing(is_new: bool) -> None:
+def test_stuck_pod_is_removed_while_healing(is_new: bool) -> None:
     made = submitted().joined()
     made.launcher.relaunch(made.ids, [("trainers", 0)])
     name = "trainers-11111111-0-bbbbb"
@@ -328,7 +328,7 @@ def test_pod_that_no_node_ends_or_starts_is_removed_while_healing(is_new: bool) 
     assert name not in made.cluster.names("v1/Pod")
 
 
-def test_loss_after_the_time_limit_removes_no_job_that_another_process_has_joined(tmp_path: Path) -> None:
+def test_loss_after_the_time_limit_keeps_joined_jobs(tmp_path: Path) -> None:
     made = Made(arguments_of(timeout=30)).submit()
     in_file = copy.deepcopy(made.ids)  # a state file is written before the workers are there
     made.launcher = made.another(tmp_path)
@@ -365,7 +365,7 @@ def test_cancel_waits_while_pods_go_one_by_one(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("phase", "is_left"), [("Succeeded", False), ("Failed", False), ("Running", True)])
-def test_cancel_does_not_wait_for_the_controller_to_count_ended_pods(monkeypatch: pytest.MonkeyPatch, phase: str, is_left: bool) -> None:
+def test_cancel_does_not_wait_for_pod_finalizers(monkeypatch: pytest.MonkeyPatch, phase: str, is_left: bool) -> None:
     made = Made(arguments_of()).submit()
     pod = made.cluster.pod("trainers", 0, phase=phase)
     pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["batch.kubernetes.io/job-tracking"]}
@@ -401,7 +401,7 @@ def test_lasting_fault_of_replacement_leaves_the_others() -> None:
 
 
 @pytest.mark.parametrize("error", [UnreachableError("no answer", server="https://x"), ApiError("busy", status=503)])
-def test_server_that_gives_no_answer_is_unknown_and_hosts_stay(error: Exception) -> None:
+def test_unanswered_poll_is_unknown_and_keeps_hosts(error: Exception) -> None:
     made = submitted().joined()
     before = made.addresses()
 
@@ -437,7 +437,7 @@ def test_attached_pods_are_found_by_selector_and_stay() -> None:
     assert len(made.cluster.names("v1/Pod")) == 2
 
 
-def test_attached_pod_that_is_gone_is_missing_until_another_has_its_rank() -> None:
+def test_lost_attached_pod_is_missing_until_its_replacement() -> None:
     made = Made(arguments_of({"workers": {"num_replicas": 1, "label_selector": "app=theirs"}}, join_secret="s")).submit()
     pod = made.cluster.pod("other", 0)
     pod["metadata"]["labels"] = {"app": "theirs"}

@@ -41,7 +41,7 @@ def test_reason_of_the_operator_ends_the_wait(mesh: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("mesh", [PROVISIONED, ATTACHED])
-def test_mesh_that_waits_for_its_pods_is_waited_for(mesh: dict[str, Any]) -> None:
+def test_mesh_without_pods_is_pending(mesh: dict[str, Any]) -> None:
     made = _made(mesh)
     _report(made, "False", "Waiting", "0 of 1 pods are ready")
     for _ in range(2):

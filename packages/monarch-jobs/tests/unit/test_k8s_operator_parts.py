@@ -163,7 +163,7 @@ def test_condition_follows_the_pods(stateful_set: Object | None, problem: Proble
     assert (condition["type"], condition["observedGeneration"], status["observedGeneration"]) == ("Ready", 3, 3)
 
 
-def test_time_of_a_condition_is_that_of_its_change() -> None:
+def test_condition_time_is_the_time_of_its_change() -> None:
     mesh = _mesh()
     mesh["status"] = mesh_status(mesh, _set(1), None, BEFORE)
     mesh["status"]["conditions"].insert(0, {"type": "Other", "status": "True"})

@@ -67,7 +67,7 @@ def test_line_in_progress_is_completed(look: Look) -> None:
     assert look("next\n") == "a\na\nprogress 10%\ndone\nnext\n"
 
 
-def test_window_that_begins_within_a_line_adds_each_line_once(look: Look) -> None:
+def test_window_within_a_line_adds_each_line_once(look: Look) -> None:
     before = f"one\n{'x' * 40}ü{'y' * 40}\ntwo\n"
     assert look(before) == before
     # The kubelet has cut the line in the middle of a character.

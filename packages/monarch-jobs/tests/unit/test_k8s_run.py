@@ -175,7 +175,7 @@ def test_restart_of_kubelet_does_not_end_a_run(namespace: Namespace, capsysbinar
     assert namespace.objects == {}
 
 
-def test_api_server_that_is_away_for_minutes_does_not_end_a_run(namespace: Namespace, capsysbinary: Captured) -> None:
+def test_unreachable_api_server_does_not_end_a_run(namespace: Namespace, capsysbinary: Captured) -> None:
     namespace.steps = [namespace.start, lambda: namespace.fail(*[AWAY] * 100), *[nothing] * 100, namespace.end]
     namespace.output = [[b"one\n", AWAY], [b"one\n", b"two\n"]]
     assert k8s_run.run(namespace, ASKED) == 0
@@ -193,7 +193,7 @@ def test_each_outage_is_reported_once(namespace: Namespace, capsysbinary: Captur
     assert len(_asked_again(capsysbinary.readouterr().err)) == 2
 
 
-def test_server_that_denies_for_a_moment_after_its_restart_does_not_end_a_run(namespace: Namespace) -> None:
+def test_temporary_denial_does_not_end_a_run(namespace: Namespace) -> None:
     namespace.steps = [namespace.start, lambda: namespace.fail(AWAY, AWAY, DENIED, DENIED), *[nothing] * 4, namespace.end]
     assert k8s_run.run(namespace, ASKED) == 0
 
@@ -204,7 +204,7 @@ def test_right_that_is_taken_away_ends_a_run(namespace: Namespace) -> None:
         k8s_run.run(namespace, ASKED)
 
 
-def test_right_that_is_missing_from_the_beginning_is_an_error_at_once(namespace: Namespace) -> None:
+def test_missing_right_is_an_error_at_once(namespace: Namespace) -> None:
     namespace.fail(DENIED)
     with pytest.raises(ApiError, match="no right to list pods"):
         k8s_run.run(namespace, ASKED)
@@ -226,7 +226,7 @@ def test_failure_before_the_script_runs_becomes_an_error(namespace: Namespace, f
     assert len(_asked_again(capsysbinary.readouterr().err)) == 1
 
 
-def test_lost_pod_is_an_error_with_the_reason_of_its_job(namespace: Namespace) -> None:
+def test_lost_pod_is_an_error_with_its_reason(namespace: Namespace) -> None:
     def fail_job() -> None:
         namespace.end_job("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
 
@@ -253,7 +253,7 @@ def test_deleted_job_is_an_error(namespace: Namespace, is_deleting: bool) -> Non
         k8s_run.run(namespace, ASKED)
 
 
-def test_pod_of_a_complete_job_has_ended_with_code_0(namespace: Namespace) -> None:
+def test_pod_of_a_complete_job_has_code_zero(namespace: Namespace) -> None:
     def complete() -> None:
         namespace.lose()
         namespace.end_job("Complete", "CompletionsReached", "")
@@ -262,7 +262,7 @@ def test_pod_of_a_complete_job_has_ended_with_code_0(namespace: Namespace) -> No
     assert k8s_run.run(namespace, ASKED) == 0
 
 
-def test_job_without_a_pod_that_has_not_ended_is_waited_for(namespace: Namespace) -> None:
+def test_running_job_without_a_pod_is_waited_for(namespace: Namespace) -> None:
     namespace.steps = [nothing, nothing, namespace.start, namespace.lose, nothing, namespace.start, lambda: namespace.end(5)]
     assert k8s_run.run(namespace, ASKED) == 5
 
@@ -288,14 +288,14 @@ def test_cut_log_is_shown_once(namespace: Namespace, capsysbinary: Captured) -> 
     assert _asked_again(err) == []
 
 
-def test_log_that_is_cut_as_the_script_ends_is_shown_to_its_end(namespace: Namespace, capsysbinary: Captured) -> None:
+def test_interrupted_log_is_shown_to_its_end(namespace: Namespace, capsysbinary: Captured) -> None:
     namespace.steps = [namespace.start, nothing, nothing]
     namespace.output = [[b"one\n", lambda: namespace.end(2), AWAY], [RESTARTS], [b"one\ntwo\n"]]
     assert k8s_run.run(namespace, ASKED) == 2
     assert capsysbinary.readouterr().out == b"one\ntwo\n"
 
 
-def test_script_that_has_ended_is_not_asked_for_its_output_for_ever(namespace: Namespace, capsysbinary: Captured) -> None:
+def test_output_of_an_ended_script_has_a_timeout(namespace: Namespace, capsysbinary: Captured) -> None:
     namespace.steps = [namespace.start, *[nothing] * 100]
     namespace.output = [[b"one\n", lambda: namespace.end(2), AWAY]]
     namespace.output.extend([RESTARTS] for _ in range(200))
@@ -313,7 +313,7 @@ def test_ctrl_c_removes_workers_that_have_no_pods(namespace: Namespace) -> None:
     assert namespace.objects == {}
 
 
-def test_workers_are_removed_after_the_script_that_can_make_more(namespace: Namespace) -> None:
+def test_workers_are_removed_after_their_script(namespace: Namespace) -> None:
     def end() -> None:
         namespace.submit_workers()
         namespace.end(143)
@@ -327,7 +327,7 @@ def test_workers_are_removed_after_the_script_that_can_make_more(namespace: Name
     assert namespace.graces == [5]
 
 
-def test_pod_that_does_not_end_is_removed_by_force(namespace: Namespace) -> None:
+def test_stuck_pod_is_removed_by_force(namespace: Namespace) -> None:
     namespace.ends_pods = False
     namespace.steps = [namespace.start, *[nothing] * 100]
     namespace.output = [[namespace.submit_workers, interrupt]]
@@ -336,7 +336,7 @@ def test_pod_that_does_not_end_is_removed_by_force(namespace: Namespace) -> None
     assert (namespace.objects, namespace.graces) == ({}, [5, 0])
 
 
-def test_second_ctrl_c_leaves_nothing_but_the_pod_that_ends(namespace: Namespace) -> None:
+def test_second_ctrl_c_leaves_only_the_ending_pod(namespace: Namespace) -> None:
     namespace.ends_pods = False
     namespace.steps = [namespace.start, interrupt]
     namespace.output = [[namespace.submit_workers, interrupt]]
@@ -369,9 +369,7 @@ def test_workers_of_a_stateful_set_are_removed(namespace: Namespace) -> None:
         (("delete", "batch/v1/Job"), b"may not be removed: no right to list pods"),
     ],
 )
-def test_removal_that_is_denied_in_part_does_the_rest(
-    namespace: Namespace, capsysbinary: Captured, denied: tuple[str, str], words: bytes
-) -> None:
+def test_partly_denied_removal_does_the_rest(namespace: Namespace, capsysbinary: Captured, denied: tuple[str, str], words: bytes) -> None:
     def refuse(verb: str, kind: str, name: str) -> None:
         if (verb, kind) == denied:
             raise DENIED
@@ -385,7 +383,7 @@ def test_removal_that_is_denied_in_part_does_the_rest(
     assert words in err and err.count(b"\n") == (3 if words else 1)
 
 
-def test_sigterm_ends_the_script_and_the_job_of_its_meshes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sigterm_ends_the_script_and_its_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Process 1 of a container gets no signal without a handler."""
     script = tmp_path / "script.py"
     script.write_text(

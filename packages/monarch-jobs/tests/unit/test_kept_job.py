@@ -12,7 +12,7 @@ from monarch.job._keeper.kept_job import KeptJob
 from monarch.job.process import ProcessJob
 
 
-def test_host_whose_end_is_heard_before_its_process_is_over_is_found_again(monkeypatch: Any) -> None:
+def test_host_end_before_its_process_end_is_found(monkeypatch: Any) -> None:
     """Its sockets close first: the only look after that would be the one of the next minute."""
     phases = iter(["ready", "ready"])
     looks: list[str] = []

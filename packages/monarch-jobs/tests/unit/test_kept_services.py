@@ -136,7 +136,7 @@ def test_services_start_again_on_other_hosts_only(tmp_path: Path, monkeypatch: p
     assert renewed(second, now) == [["start"]]
 
 
-def test_wait_for_what_is_left_is_for_services_of_another_keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_services_of_another_keeper_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
     def left(self: Counter, hosts: Mapping[str, Any], config: Mapping[str, Any], seconds: float) -> str:
@@ -160,7 +160,7 @@ class Bridge(Counter):
     needs_hosts = False
 
 
-def test_service_by_which_hosts_are_reached_is_started_without_them(tmp_path: Path) -> None:
+def test_bridge_service_starts_without_hosts(tmp_path: Path) -> None:
     def unreachable() -> Mapping[str, Any]:
         raise AssertionError("the hosts are looked at")
 

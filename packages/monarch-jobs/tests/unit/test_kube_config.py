@@ -80,7 +80,7 @@ def test_client_certificates_leave_no_file(server: ApiStandIn, tmp_path: Path, i
     assert not list(temporary.iterdir())
 
 
-def test_token_file_is_read_again_when_it_is_refused(server: ApiStandIn, tmp_path: Path) -> None:
+def test_refused_token_file_is_read_again(server: ApiStandIn, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old\n")
     path = server.kubeconfig(tmp_path / "config", {"tokenFile": "token", "token": "never"})
@@ -197,7 +197,7 @@ def test_silent_exec_plugin_ends_with_the_time_limit(server: ApiStandIn, tmp_pat
     assert not server.requests
 
 
-def test_plugins_that_cannot_work_are_refused_before_they_run(server: ApiStandIn, tmp_path: Path) -> None:
+def test_unusable_plugins_are_refused_before_they_run(server: ApiStandIn, tmp_path: Path) -> None:
     def error(user: dict[str, Any]) -> str:
         with pytest.raises(CredentialsError) as raised:
             who(KubeConfig.from_path(str(server.kubeconfig(tmp_path / "config", user))))
@@ -255,7 +255,7 @@ def test_bad_kubeconfig_is_named(tmp_path: Path, text: str | None, words: str) -
     assert str(path) in str(raised.value)
 
 
-def test_syntax_error_of_a_kubeconfig_does_not_quote_it(tmp_path: Path) -> None:
+def test_syntax_error_does_not_quote_the_kubeconfig(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(f"users:\n- user: {{token: {SECRET}\n")
     with pytest.raises(CredentialsError) as raised:
@@ -263,7 +263,7 @@ def test_syntax_error_of_a_kubeconfig_does_not_quote_it(tmp_path: Path) -> None:
     assert SECRET not in str(raised.value) and "line " in str(raised.value)
 
 
-def test_insecure_server_is_accepted_where_the_kubeconfig_says_so(server: ApiStandIn, tmp_path: Path) -> None:
+def test_insecure_server_needs_the_kubeconfigs_option(server: ApiStandIn, tmp_path: Path) -> None:
     user = {"token": "t"}
     path = server.kubeconfig(tmp_path / "config", user, certificate_authority_data=None, insecure_skip_tls_verify=True)
     assert who(KubeConfig.from_path(str(path)))["authorization"] == "Bearer t"
@@ -282,7 +282,7 @@ def test_certificate_of_another_authority_is_refused(server: ApiStandIn, tmp_pat
 
 
 @pytest.mark.parametrize("is_inline", [True, False])
-def test_authority_with_line_breaks_and_any_comments_is_read(server: ApiStandIn, tmp_path: Path, is_inline: bool) -> None:
+def test_authority_with_line_breaks_and_comments_is_read(server: ApiStandIn, tmp_path: Path, is_inline: bool) -> None:
     authority = "# F\u0151tan\u00fas\u00edtv\u00e1ny\n".encode() + server.authority.certificate("ca").read_bytes()
     (tmp_path / "ca.pem").write_bytes(authority)
     # 76 characters a line, as `base64` prints them.
@@ -308,7 +308,7 @@ def test_expired_credentials_are_named(server: ApiStandIn, tmp_path: Path) -> No
     assert claims not in str(raised.value)
 
 
-def test_half_a_key_pair_and_a_broken_one_are_named(server: ApiStandIn, tmp_path: Path) -> None:
+def test_incomplete_or_broken_key_pair_is_named(server: ApiStandIn, tmp_path: Path) -> None:
     server.authority.issue("ada", "ada")
     certificate = encoded(server.authority.certificate("ada"))
     for user, words in (

@@ -82,7 +82,7 @@ def test_job_without_a_mesh_is_refused() -> None:
         KubernetesJob("a").plan()
 
 
-def test_saved_job_is_equal_and_can_run_the_same() -> None:
+def test_saved_job_equals_the_original() -> None:
     job = _job(idle_timeout=60, timeout=5)
     copy = job_loads(job.dumps())
     assert isinstance(copy, KubernetesJob) and copy.plan() == job.plan() and copy.dumps() == job.dumps()
@@ -124,7 +124,7 @@ def test_failed_submission_leaves_no_credentials(monkeypatch: pytest.MonkeyPatch
     assert list((folder.parent / "home").glob("jobs/*")) == []
 
 
-def test_attached_pods_need_a_secret_before_anything_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attached_pods_need_a_secret_before_any_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MONARCH_JOB_SECRET_FILE", raising=False)
     cluster = MemoryCluster()
     monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(cluster))
@@ -146,7 +146,7 @@ def test_attached_pods_need_no_secret_under_trust_all(monkeypatch: pytest.Monkey
     job.kill()
 
 
-def test_join_secret_that_is_missing_or_has_no_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_incomplete_join_secret_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = MemoryCluster()
     monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(cluster))
     job = _job(join_secret="shared")
@@ -173,7 +173,7 @@ def two_clusters(tmp_path: Path) -> Iterator[tuple[ApiStandIn, ApiStandIn]]:
         yield a, b
 
 
-def test_job_of_another_cluster_than_that_of_the_context_is_refused(
+def test_job_of_another_cluster_is_refused(
     two_clusters: tuple[ApiStandIn, ApiStandIn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = two_clusters
@@ -219,7 +219,7 @@ def test_refused_kill_leaves_the_credentials(
         job._secret()
 
 
-def test_password_in_the_url_of_a_server_is_saved_nowhere() -> None:
+def test_password_in_a_server_url_is_not_saved() -> None:
     connection = ApiConnection(Endpoint("https://ada:s3cret@api.example:6443/path/", "file"), Identity())
     assert connection.server == "https://api.example:6443/path" and "s3cret" not in repr(connection)
 
@@ -232,7 +232,7 @@ def test_given_configuration_is_in_no_file() -> None:
     assert b"secret.example.com" not in job.dumps() and b'"given": true' in job.dumps()
 
 
-def test_job_of_another_cluster_cannot_run_what_is_wanted_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_of_another_cluster_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A script whose kubeconfig was changed gets no hosts of the cluster that it had before."""
     first, second = MemoryCluster(), MemoryCluster()
     second.connection = ApiConnection(Endpoint("https://other.example", "other", proxy=""), Identity())
@@ -246,7 +246,7 @@ def test_job_of_another_cluster_cannot_run_what_is_wanted_here(monkeypatch: pyte
     job.kill()
 
 
-def test_worker_that_another_process_has_found_again_at_the_same_address_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_restarted_by_another_process_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a StatefulSet starts it: the pod, its address and its name stay."""
     cluster = MemoryCluster()
     monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(cluster))
@@ -274,7 +274,7 @@ def test_worker_that_another_process_has_found_again_at_the_same_address_is_a_ne
     job.kill()
 
 
-def test_forward_of_this_process_follows_the_worker_and_ends_with_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forward_follows_its_worker_until_the_jobs_end(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     class Recorded:

@@ -70,7 +70,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def test_a_life(folder: Path) -> None:
+def test_adapted_job_runs_through_its_life(folder: Path) -> None:
     assert isinstance(Files({"meshes": {}}), Launcher)
     job = AdaptedJob("files", {"meshes": {"a": 3}})
     assert str(job.plan()) == "{'a': 3}\n"

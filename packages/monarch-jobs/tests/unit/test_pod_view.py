@@ -38,7 +38,7 @@ def _fault(**arguments: Any) -> Fault:
         ({"name": "x-1y"}, None),
     ],
 )
-def test_rank_of_pod_comes_from_label_annotation_or_name(meta: dict[str, Any], rank: int | None) -> None:
+def test_rank_comes_from_label_annotation_or_name(meta: dict[str, Any], rank: int | None) -> None:
     assert rank_of(meta, LABEL) == rank
 
 
@@ -51,7 +51,7 @@ def test_address_has_identity_of_pod() -> None:
     assert identity(pod.uid) != identity("0a0b0001-1111-2222-3333-444444444444")
 
 
-def test_pod_whose_containers_are_started_again_has_no_identity() -> None:
+def test_pod_with_restarting_containers_has_no_identity() -> None:
     pod = MemoryCluster().pod("trainers", 0)
     pod["spec"]["restartPolicy"] = "Always"
     assert view(pod, LABEL).address(1) == "tcp://10.0.0.1:1"
@@ -61,7 +61,7 @@ def test_address_of_ipv6_pod_has_brackets() -> None:
     assert _view(ip="fd00::1").address(1).endswith("@tcp://[fd00::1]:1")
 
 
-def test_pod_of_lost_node_is_unreachable_while_its_phase_is_running() -> None:
+def test_running_pod_of_a_lost_node_is_unreachable() -> None:
     pod = _view(conditions=[ready("False")])
     assert pod.is_unreachable and pod.phase == "Running" and not pod.is_over
     # A failed probe is no lost node.
@@ -75,7 +75,7 @@ def test_pod_that_is_disrupted_is_over() -> None:
     assert "EvictionByEvictionAPI: evicted" in _fault(conditions=[ready(), disrupted]).text
 
 
-def test_current_pod_of_rank_is_the_young_one_that_lives() -> None:
+def test_current_pod_of_a_rank_is_the_newest() -> None:
     old = _view(name="w-0-aaaaa", created="2030-01-01T00:00:00Z", phase="Failed", containerStatuses=[ended(1)])
     new = _view(name="w-0-bbbbb", created="2030-01-01T00:01:00Z", phase="Pending", conditions=[], containerStatuses=[])
     assert current([new, old]) is new
@@ -94,7 +94,7 @@ def test_healthy_pod_has_no_fault() -> None:
 
 
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "CreateContainerConfigError", "InvalidImageName"])
-def test_container_that_cannot_be_made_is_a_lasting_fault(reason: str) -> None:
+def test_container_that_cannot_start_is_a_lasting_fault(reason: str) -> None:
     found = _fault(phase="Pending", conditions=[], containerStatuses=[waiting(reason, "it says why")])
     assert found.is_lasting and found.reason == reason
     assert "pod trainers-11111111-0-aaaaa on node1, container worker" in found.text and "it says why" in found.text
@@ -127,7 +127,7 @@ def test_unschedulable_pod_waits_with_words_of_scheduler() -> None:
     assert not found.is_lasting and "Unschedulable: 0/2 nodes are available" in found.text
 
 
-def test_two_failed_pods_of_a_rank_are_a_crash_loop() -> None:
+def test_two_failed_pods_of_a_rank_crash_loop() -> None:
     pods = [_view(name=f"w-0-aaaa{n}", created=f"2030-01-01T00:0{n}:00Z", phase="Failed", containerStatuses=[ended(n)]) for n in (2, 1)]
     assert crash_loop(pods[:1]) is None
     found = crash_loop(pods)

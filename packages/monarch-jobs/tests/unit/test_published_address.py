@@ -34,7 +34,7 @@ def test_addresses_without_identities_stay_as_they_are() -> None:
     assert service_proc_addrs(iter(["tcp://x:1", "ipc:///y"]), None) == ["tcp://x:1", "ipc:///y"]
 
 
-def test_rank_may_be_in_a_variable_of_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_can_come_from_a_scheduler_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [new_service_proc_id() for _ in range(2)]
     monkeypatch.setenv(SERVICE_PROC_IDS_ENV, serialize_service_proc_ids(ids))
     monkeypatch.setenv(SERVICE_PROC_RANK_ENV, "0")

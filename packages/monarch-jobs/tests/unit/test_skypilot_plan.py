@@ -35,7 +35,7 @@ def _everything() -> SkyPilotJob:
 
 
 @pytest.mark.parametrize(("name", "job"), [("everything", _everything()), ("least", SkyPilotJob({"hosts": 2}))])
-def test_the_plan(name: str, job: SkyPilotJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_equals_the_stored_one(name: str, job: SkyPilotJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monarch.job.skypilot.task.version", lambda: "3.11 0.1.0")
     monkeypatch.setattr("monarch.job.skypilot.task._wheels", lambda: ["monarch-core==0.1.0", "monarch-jobs==0.1.0"])
     path = PLANS / f"skypilot_{name}.yaml"
@@ -76,11 +76,11 @@ def test_scripts_are_scripts() -> None:
         ({"infra": "slurm/main", "accelerators": "H100"}, False),
     ],
 )
-def test_the_image_comes_with_gpus(resources: dict[str, Any] | None, has_image: bool) -> None:
+def test_image_comes_with_gpus(resources: dict[str, Any] | None, has_image: bool) -> None:
     assert (GPU_IMAGE in SkyPilotJob({"a": 1}, resources).plan().text) is has_image
 
 
-def test_an_image_that_is_given_stays() -> None:
+def test_given_image_is_kept() -> None:
     text = SkyPilotJob({"a": 1}, {"accelerators": "H100", "image_id": "docker:mine"}).plan().text
     assert GPU_IMAGE not in text and 'image_id: "docker:mine"' in text
 

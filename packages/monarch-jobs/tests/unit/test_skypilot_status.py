@@ -115,20 +115,20 @@ def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SECRET.decode() not in repr(site.sky.asked)
 
 
-def test_a_cluster_that_is_there_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     site = _site(monkeypatch, exists=True)
     with pytest.raises(SubmitError, match="has a cluster 'monarch-01234567' already"):
         site.launcher.submit(site.launcher.plan(), SECRET)
     assert [name for name, _ in site.sky.asked] == ["exists"]
 
 
-def test_a_task_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_task_is_a_submit_error(monkeypatch: pytest.MonkeyPatch) -> None:
     site = _site(monkeypatch, launch=SkyPilotError("x", title="", cause="no such infra: moon", kind="ValueError"))
     with pytest.raises(SubmitError, match="(?s)the job: SkyPilot refuses the task: ValueError.*no such infra: moon"):
         site.launcher.submit(site.launcher.plan(), SECRET)
 
 
-def test_an_interrupted_launch_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_launch_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     failing = _site(monkeypatch, launch=KeyboardInterrupt(), withdraw=JobError("no answer"))
     with pytest.raises(KeyboardInterrupt) as caught:
         failing.launcher.submit(failing.launcher.plan(), SECRET)
@@ -139,7 +139,7 @@ def test_an_interrupted_launch_is_taken_back(monkeypatch: pytest.MonkeyPatch) ->
     assert site.sky.asked[-1] == ("withdraw", {"cluster": "monarch-01234567"})
 
 
-def test_a_launch_that_goes_on_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_launch_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     site = _site(monkeypatch, request={"state": "going", "detail": "waiting for\n nodes"})
     status = site.poll()
     assert (status.phase, status.detail) == ("pending", "waiting for nodes")
@@ -147,13 +147,13 @@ def test_a_launch_that_goes_on_is_pending(monkeypatch: pytest.MonkeyPatch) -> No
     assert site.launcher.addresses(site.ids) == {"a": [None], "b": [None]}
 
 
-def test_a_launch_that_failed_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_launch_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     status = _site(monkeypatch, request={"state": "failed", "detail": "no quota"}).poll()
     assert (status.phase, status.detail) == ("ended", "the launch failed\nno quota")
 
 
 @pytest.mark.parametrize("state", ["FAILED_SETUP", "FAILED", "FAILED_DRIVER", "CANCELLED", "SUCCEEDED"])
-def test_a_task_that_ended_has_its_words(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+def test_ended_task_has_its_output(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
     site = _site(monkeypatch, request={"state": "done", "job": 3}, job=_job(state))
     status = site.poll()
     assert (status.phase, status.detail) == ("ended", f"{state}\nlast words")
@@ -164,7 +164,7 @@ def test_no_clock_runs_during_the_set_up(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (site.poll().phase, site.poll().detail) == ("pending", "SETTING_UP")
 
 
-def test_the_secret_goes_to_workers_that_want_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_secret_is_sent_to_requesting_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config_file = tmp_path / "c"
     config_file.write_text("Host c\n  HostName 10.0.0.1\nHost c-worker1\n  Port 22\nHost c-other\n")
     site = _site(monkeypatch, request={"state": "done", "job": 3}, job=_job("RUNNING"), ssh={"config": str(config_file), "key": "/key"})
@@ -196,7 +196,7 @@ def test_workers_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert site.poll() == JobStatus("ended", "all workers ended\nlast words\n", site.poll().hosts)
 
 
-def test_a_cluster_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_cluster_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     site = _site(monkeypatch, job=_job(None, None))
     site.up()
     site.nodes.unreachable = {"c": "timed out", "c-worker1": "timed out"}
@@ -247,7 +247,7 @@ def test_versions_that_are_not(version: str) -> None:
         check_version(version, "the job")
 
 
-def test_the_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_interpreter_is_configured_or_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The setting, else this one, else that of the command `sky`."""
     with config.configured(skypilot_python=sys.executable):
         assert interpreter.interpreter("the job") == sys.executable

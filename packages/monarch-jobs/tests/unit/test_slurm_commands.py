@@ -80,7 +80,7 @@ def test_submission(fakes: Fakes, job_dir: Path, tmp_path: Path) -> None:
         assert SECRET.decode() not in where and SECRET.hex() not in where
 
 
-def test_the_scheduler_refuses(fakes: Fakes, job_dir: Path) -> None:
+def test_refusal_of_the_scheduler_is_reported(fakes: Fakes, job_dir: Path) -> None:
     fakes.add("sbatch", "echo 'sbatch: error: invalid partition specified: fast' >&2; exit 1")
     slurm = made(job_dir, partition="fast")
     with pytest.raises(SubmitError, match="invalid partition specified: fast") as caught:
@@ -106,7 +106,7 @@ def test_garbage_instead_of_a_job_id(fakes: Fakes, job_dir: Path, printed: str) 
     assert nothing_left(job_dir)
 
 
-def test_a_submission_that_hangs(fakes: Fakes, job_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_hanging_submission_is_ended_and_searched_for(fakes: Fakes, job_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is ended, with what it started, and what it may have submitted is looked for."""
     monkeypatch.setattr(launcher, "SUBMIT_TIMEOUT_S", 0.3)
     fakes.add("sbatch", f"sleep 1000 & echo $! >{tmp_path}/child; wait")
@@ -120,7 +120,7 @@ def test_a_submission_that_hangs(fakes: Fakes, job_dir: Path, monkeypatch: pytes
     assert not stat.exists() or stat.read_text().split()[2] == "Z"
 
 
-def test_a_submission_that_is_interrupted(fakes: Fakes, job_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_submission_is_cancelled(fakes: Fakes, job_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fakes.add("sbatch", "cat >/dev/null; echo 77")
 
     def interrupt(*_: object) -> None:
@@ -158,7 +158,7 @@ def test_missing_commands(fakes: Fakes, job_dir: Path, monkeypatch: pytest.Monke
     assert "via_ssh" in str(caught.value) and isinstance(caught.value, ImportError)
 
 
-def test_a_folder_that_cannot_be_made(fakes: Fakes, tmp_path: Path) -> None:
+def test_failed_folder_creation_is_reported(fakes: Fakes, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     slurm = made(tmp_path / "file" / "jobs")
     with pytest.raises(SubmitError, match="its folder cannot be made"):
@@ -167,7 +167,7 @@ def test_a_folder_that_cannot_be_made(fakes: Fakes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", ["exit 1", "echo nonsense", "echo '77|NEW_STATE|None|'", "printf '\\377'"])
-def test_a_scheduler_that_says_nothing_useful(fakes: Fakes, job_dir: Path, body: str) -> None:
+def test_malformed_scheduler_output_is_unknown(fakes: Fakes, job_dir: Path, body: str) -> None:
     """Neither running nor ended: it is asked again."""
     slurm, ids = submitted(job_dir, fakes)
     fakes.add("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1" if body == "exit 1" else body)
@@ -176,7 +176,7 @@ def test_a_scheduler_that_says_nothing_useful(fakes: Fakes, job_dir: Path, body:
     assert status.phase == "unknown" and [host.phase for host in status.hosts] == ["waiting", "waiting"]
 
 
-def test_a_job_that_slurm_has_forgotten(fakes: Fakes, job_dir: Path) -> None:
+def test_job_unknown_to_slurm_has_ended(fakes: Fakes, job_dir: Path) -> None:
     slurm, ids = submitted(job_dir, fakes)
     for name in ("squeue", "scontrol"):
         fakes.add(name, "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
@@ -189,14 +189,14 @@ def test_a_job_that_slurm_has_forgotten(fakes: Fakes, job_dir: Path) -> None:
     assert nothing_left(job_dir)
 
 
-def test_a_job_that_cannot_be_cancelled(fakes: Fakes, job_dir: Path) -> None:
+def test_failed_cancellation_is_an_error(fakes: Fakes, job_dir: Path) -> None:
     slurm, ids = submitted(job_dir, fakes)
     fakes.add("scancel", "echo 'scancel: error: Access/permission denied' >&2; exit 1")
     with pytest.raises(JobError, match="cannot be cancelled: scancel 77 ended with exit code 1\n  scancel: error: Access"):
         slurm.cancel(ids)
 
 
-def test_the_bound_for_the_queue(fakes: Fakes, job_dir: Path) -> None:
+def test_queue_timeout_cancels_the_job(fakes: Fakes, job_dir: Path) -> None:
     slurm, ids = submitted(job_dir, fakes, job_start_timeout=5)
     fakes.add("squeue", "echo '77|PENDING|Resources|'")
     assert slurm.poll(ids).detail == "PENDING: Resources"
@@ -221,7 +221,7 @@ def test_what_workers_publish_is_not_trusted(fakes: Fakes, job_dir: Path) -> Non
     assert slurm.addresses(ids) == {"hosts": ["tcp://n0:1", None]}
 
 
-def test_the_secret_is_gone_once_all_workers_listen(fakes: Fakes, job_dir: Path) -> None:
+def test_secret_is_removed_when_all_workers_listen(fakes: Fakes, job_dir: Path) -> None:
     for requeue in (False, True):
         slurm, ids = submitted(job_dir, fakes, requeue=requeue)
         hosts = job_dir / "77" / "hosts"
@@ -233,7 +233,7 @@ def test_the_secret_is_gone_once_all_workers_listen(fakes: Fakes, job_dir: Path)
         assert (job_dir / "77" / "secret").exists() is requeue
 
 
-def test_the_share_of_a_node(fakes: Fakes, job_dir: Path) -> None:
+def test_node_share_is_in_the_plan(fakes: Fakes, job_dir: Path) -> None:
     fakes.add("sinfo", "echo '96|960000|gpu:8'")
     job = SlurmJob({"a": 1}, job_dir=str(job_dir))
     job.share_node(2, 1, "gpu")

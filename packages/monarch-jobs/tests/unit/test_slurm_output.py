@@ -18,7 +18,7 @@ CONTRACT = "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMOR
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
-def test_a_job_that_has_ended(release: Release) -> None:
+def test_ended_job_has_its_reason(release: Release) -> None:
     ended = JobRecord("TIMEOUT", "TimeLimit", "n[0-2]", "0:15", "2026-11-21T10:01:03", 2)
     assert output.from_squeue(release.squeue, "4711") == JobRecord("TIMEOUT", "TimeLimit", "n[0-2]")
     assert output.from_scontrol(release.scontrol, "4711") == ended
@@ -26,7 +26,7 @@ def test_a_job_that_has_ended(release: Release) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
-def test_the_components_of_a_job_are_one(release: Release) -> None:
+def test_components_of_a_job_are_one_record(release: Release) -> None:
     found = output.from_squeue(release.squeue, "4712")
     assert found == JobRecord("RUNNING", "", "n[3-4],gpu07")
     assert found.phase == "running"
@@ -55,7 +55,7 @@ def test_every_state_is_in_one_phase() -> None:
     assert JobRecord("SOMETHING_NEW").phase == JobRecord("").phase == "unknown"
 
 
-def test_a_component_that_failed_is_the_end_of_all() -> None:
+def test_failed_component_ends_the_whole_job() -> None:
     found = output.from_squeue("7+0|RUNNING|None|n0\n7+1|NODE_FAIL|NodeDown|n1\n", "7")
     assert found is not None and (found.state, found.reason, found.phase) == ("NODE_FAIL", "NodeDown", "ended")
     found = output.from_squeue("7+0|COMPLETED|None|n0\n7+1|RUNNING|None|n1\n", "7")
@@ -64,7 +64,7 @@ def test_a_component_that_failed_is_the_end_of_all() -> None:
     assert found is not None and (found.phase, found.reason) == ("pending", "Resources")
 
 
-def test_the_last_run_of_a_requeued_job_counts() -> None:
+def test_last_run_of_a_requeued_job_counts() -> None:
     text = "9|NODE_FAIL|0:0|None|2026-11-21T10:00:00\n9|COMPLETED|0:0|None|2026-11-21T11:00:00\n"
     assert output.from_sacct(text, "9") == JobRecord("COMPLETED", "", "", "0:0", "2026-11-21T11:00:00")
 
@@ -134,14 +134,14 @@ def test_what_is_no_list(text: str) -> None:
         expand(text)
 
 
-def test_the_smallest_node_counts() -> None:
+def test_smallest_node_counts() -> None:
     text = "96|1031000+|gpu:a100:8(S:0-1),nvme:2\n128+|515000|gpu:4\n\ngarbage\n"
     assert from_sinfo(text) == NodeSize(96, 515000, 4)
     assert from_sinfo("64|256000|(null)\n") == NodeSize(64, 256000, 0)
     assert from_sinfo("") is None and from_sinfo("a|b|c\n") is None
 
 
-def test_the_part_is_that_of_the_gpus() -> None:
+def test_node_share_is_that_of_the_gpus() -> None:
     assert share(NodeSize(96, 960_000, 8), 2, 1) == Share(12, "240000M", 2)
     assert share(NodeSize(96, 960_000, 8), 1, 8) == Share(96, "960000M", 8)
 

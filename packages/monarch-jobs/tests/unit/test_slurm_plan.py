@@ -57,7 +57,7 @@ CASES: dict[str, Callable[[], SlurmJob]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_plan(name: str) -> None:
+def test_plan_equals_the_stored_one(name: str) -> None:
     """To take a change over: print(job.plan()) into the file, and read the difference."""
     plan = CASES[name]().plan()
     assert str(plan) == (PLANS / f"{name}.sh").read_text()
@@ -67,7 +67,7 @@ def test_the_plan(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_job_that_is_saved_has_the_same_plan(name: str) -> None:
+def test_saved_job_has_the_same_plan(name: str) -> None:
     job = CASES[name]()
     again = job_loads(job.dumps())
     assert isinstance(again, SlurmJob) and again.plan() == job.plan() and again.can_run(job)

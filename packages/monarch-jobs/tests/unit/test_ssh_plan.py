@@ -9,7 +9,7 @@ import pytest
 from monarch.job import SSHJob, job_loads
 
 
-def test_the_plan() -> None:
+def test_plan_has_a_command_per_host() -> None:
     job = SSHJob(python_exe="/opt/my env/python", ssh_args=["-p", "2222"], monarch_port=7)
     with pytest.raises(ValueError, match="without a mesh"):
         job.plan()

@@ -160,12 +160,12 @@ def test_values_beyond_all_bounds_are_refused(job: str, words: str) -> None:
         ({"kind": "process", "job": {"arguments": {"meshes": {"a": 0}, "env": {}}}}, "meshes.a"),
     ],
 )
-def test_the_field_to_blame(changes: dict[str, Any], field: str) -> None:
+def test_error_names_the_malformed_field(changes: dict[str, Any], field: str) -> None:
     error = refused(put("x.json", record(**changes)))
     assert error.field == field, error
 
 
-def test_a_file_does_not_decide_what_is_imported(folder: Path) -> None:
+def test_file_does_not_decide_imports(folder: Path) -> None:
     (folder / "planted_module.py").write_text("import os\nos.mkdir('planted')\n")
     error = refused(put("x.json", record(kind="planted_module:Job")))
     assert error.hint == "import planted_module before loading the job"
@@ -178,7 +178,7 @@ def test_files_that_others_may_write_are_refused(mode: int) -> None:
     assert isinstance(job_load(put("y.json", record(), 0o644)), LocalJob)
 
 
-def test_files_of_other_users_are_neither_read_nor_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_other_users_are_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     put("x.json", record())
     before = Path("x.json").read_bytes()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
@@ -188,7 +188,7 @@ def test_files_of_other_users_are_neither_read_nor_replaced(monkeypatch: pytest.
     assert Path("x.json").read_bytes() == before
 
 
-def test_a_symlink_is_followed_and_one_of_another_user_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_symlink_is_followed_unless_of_another_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.symlink("deep/real.json", "x.json")
     LocalJob(("a",)).dump("x.json")
     assert os.readlink("x.json") == "deep/real.json"
@@ -224,7 +224,7 @@ def test_places_that_cannot_be_used(folder: Path) -> None:
     assert "Too many levels of symbolic links" in str(refused("loop.json"))
 
 
-def test_a_directory_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_directory_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # For root every directory is writable; the kernel's other errors are the same for all of them.
     real = os.open
 
@@ -239,7 +239,7 @@ def test_a_directory_that_cannot_be_written(folder: Path, monkeypatch: pytest.Mo
     assert os.listdir(folder) == []
 
 
-def test_a_large_file_is_not_read(folder: Path) -> None:
+def test_large_file_is_not_read(folder: Path) -> None:
     with open("x.json", "wb") as f:
         f.truncate(65 << 20)
     os.chmod("x.json", 0o600)
@@ -255,7 +255,7 @@ def test_only_the_own_record_is_removed() -> None:
     state_file.remove("x.json", None)
 
 
-def test_a_batch_job_has_its_job_inside() -> None:
+def test_batch_job_contains_its_job() -> None:
     copy = job_loads(BatchJob(ProcessJob({"a": 2})).dumps())
     assert isinstance(copy, BatchJob)
     assert copy._sizes() == {"a": 2}

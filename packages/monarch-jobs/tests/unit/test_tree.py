@@ -52,7 +52,7 @@ def make(root: Path) -> None:
     os.utime(root / "run", ns=(10**18, 10**18 + 123456789))
 
 
-def test_a_tree_comes_out_as_it_was(place: Path) -> None:
+def test_tree_is_copied_unchanged(place: Path) -> None:
     make(place / "from")
     assert write(place / "to", list(entries(str(place / "from")))).skipped == []
     assert listing(place / "to") == listing(place / "from")
@@ -62,7 +62,7 @@ def test_a_tree_comes_out_as_it_was(place: Path) -> None:
     assert listing(place / "to") == listing(place / "from")
 
 
-def test_a_file(place: Path) -> None:
+def test_single_file_is_copied_with_its_mode(place: Path) -> None:
     make(place / "from")
     write(place / "to", list(entries(str(place / "from/run"))))
     assert (place / "to").read_text() == "#!/bin/sh\n"
