@@ -50,7 +50,7 @@ def listing(root: Path) -> str:
     return run("sh", "-c", 'cd "$1" && find . -printf "%M %U:%G %s %n %P -> %l\\n" | grep -v "^d" | sort', "sh", root)
 
 
-def test_root_is_entered_and_has_the_modes_links_and_holes_of_the_source(source: Path, tmp_path: Path) -> None:
+def test_entered_root_has_the_sources_modes_and_links(source: Path, tmp_path: Path) -> None:
     root, target = source / "root", tmp_path / "mounted"
     (root / "tmp").chmod(0o1777)
     (root / "bin" / "tool").write_text("#!/bin/sh\necho $0 $1\n")
@@ -88,7 +88,7 @@ def test_root_of_shared_libraries_is_entered(source: Path, tmp_path: Path, monke
     assert any((source / "dynamic").rglob("ld-*"))
 
 
-def test_process_in_a_root_goes_on_over_a_refresh(source: Path, tmp_path: Path) -> None:
+def test_process_in_a_root_survives_a_refresh(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "mounted"
     with mount(this_host(), source, str(target), pyc="as-is") as mounted:
         script = "cd /etc; echo ready; read line; read text <greeting; echo $text"
@@ -151,7 +151,7 @@ def test_device_files_are_not_usable(source: Path, tmp_path: Path) -> None:
         assert "null" not in run("ls", target / "root").split()
 
 
-def test_container_that_writes_has_an_overlay_over_the_mount(source: Path, tmp_path: Path) -> None:
+def test_writing_container_has_an_overlay_over_the_mount(source: Path, tmp_path: Path) -> None:
     target, host = tmp_path / "mounted", tmp_path / "host"
     host.mkdir()
     script = """

@@ -82,7 +82,7 @@ def recording(mounted: Mount) -> None:
         assert not end.wait(0.01)  # sleeps: a process that begins to record has no event
 
 
-def test_a_mount_has_rows_and_metrics(source: Path, tmp_path: Path, observer: Observer) -> None:
+def test_mount_has_rows_and_metrics(source: Path, tmp_path: Path, observer: Observer) -> None:
     target = str(tmp_path / "mounted")
     mounted = mount(this_host(), source, target, pyc="as-is", fetch="demand")
     mounted.ready.get()
@@ -106,7 +106,7 @@ def test_a_mount_has_rows_and_metrics(source: Path, tmp_path: Path, observer: Ob
     assert observer.metrics["monarch.fs.faults"] >= 2
 
 
-def test_a_mount_server_that_is_replaced_has_a_row(source: Path, tmp_path: Path, observer: Observer) -> None:
+def test_replaced_mount_server_has_a_row(source: Path, tmp_path: Path, observer: Observer) -> None:
     target = str(tmp_path / "mounted")
     with mount(this_host(), source, target, pyc="as-is", fetch="demand") as mounted:
         recording(mounted)
@@ -146,7 +146,7 @@ for batch in batches:
 """
 
 
-def test_a_full_store_has_a_row_between_those_of_the_mount(source: Path, tmp_path: Path) -> None:
+def test_full_store_has_a_row(source: Path, tmp_path: Path) -> None:
     (source / "large").write_bytes(os.urandom(3 << 20))
     environment = {**os.environ, "MONARCH_FS_STORE_DIR": str(tmp_path / "store"), "MONARCH_FS_STORE_BYTES": str(1 << 20)}
     argv = [sys.executable, "-c", FULL, str(source), str(tmp_path / "mounted")]

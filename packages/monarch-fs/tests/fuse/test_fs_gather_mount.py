@@ -56,7 +56,7 @@ def read(script: str, *arguments: str) -> str:
     return text.strip()
 
 
-def test_a_host_without_dimensions_is_shown_at_the_mount_point(remote: Path, local: str) -> None:
+def test_host_without_dimensions_is_shown_at_the_top(remote: Path, local: str) -> None:
     with gather(this_host(), str(remote), local):
         assert read("print(open(t + '/logs/out.log').read())", local) == "first"
         assert read("print(os.listdir(t), os.listdir(t + '/logs'))", local) == "['logs'] ['out.log']"
@@ -79,7 +79,7 @@ def test_names_of_any_bytes_and_links(remote: Path, local: str) -> None:
         assert read(script, local) == "True False False"
 
 
-def test_a_view_is_read_only(remote: Path, local: str) -> None:
+def test_view_is_read_only(remote: Path, local: str) -> None:
     (remote / "logs" / "out.log").chmod(0o666)
     script = """
 import errno
@@ -94,7 +94,7 @@ for act in (lambda: open(t + '/logs/out.log', 'a'), lambda: open(t + '/new', 'w'
         assert read(script, local).split() == ["0o100444", "True", "1", *["EACCES"] * 6]
 
 
-def test_a_log_that_grows_is_followed(remote: Path, local: str) -> None:
+def test_growing_log_is_followed(remote: Path, local: str) -> None:
     follow = "file = open(t + '/logs/out.log')\nprint(file.read().strip(), flush=True)\nprint(until(file.readline).strip(), flush=True)"
     with gather(this_host(), str(remote), local):
         tail = follower(follow, local)
@@ -109,7 +109,7 @@ def test_a_log_that_grows_is_followed(remote: Path, local: str) -> None:
             tail.communicate()
 
 
-def test_tail_follows_a_log_that_is_rotated_and_truncated(remote: Path, local: str) -> None:
+def test_tail_follows_a_rotated_and_truncated_log(remote: Path, local: str) -> None:
     log = remote / "logs" / "out.log"
     argv = ["tail", "-n", "+1", "-s", "0.05", "--max-unchanged-stats=1", "-F", f"{local}/logs/out.log"]
     with gather(this_host(), str(remote), local):
@@ -142,7 +142,7 @@ def test_another_user_has_no_access(remote: Path, local: str) -> None:
         assert read("print(os.listdir(t))", local) == "['logs']"
 
 
-def test_a_directory_that_becomes_a_link_leads_nowhere(remote: Path, local: str, tmp_path: Path) -> None:
+def test_directory_replaced_by_a_link_is_not_followed(remote: Path, local: str, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "out.log").write_text("secret")
     (remote / "link").symlink_to(tmp_path / "outside")
@@ -171,7 +171,7 @@ print("secret" in found)
             swapping.join()
 
 
-def test_an_open_log_goes_on_when_it_is_rotated(remote: Path, local: str) -> None:
+def test_open_log_stays_readable_after_its_rotation(remote: Path, local: str) -> None:
     script = """
 file = open(t + '/logs/out.log')
 print(file.read(3), flush=True)
@@ -194,7 +194,7 @@ print((file.read() + open(t + '/logs/out.log').read() + open(t + '/logs/out.log.
             reader.communicate()
 
 
-def test_a_truncated_file_is_short(remote: Path, local: str) -> None:
+def test_truncated_file_is_short(remote: Path, local: str) -> None:
     large = remote / "large"
     large.write_bytes(b"x" * 1_000_000)
     with gather(this_host(), str(remote), local):
@@ -204,7 +204,7 @@ def test_a_truncated_file_is_short(remote: Path, local: str) -> None:
         assert read(script, local) == "10 0"
 
 
-def test_one_byte_of_a_large_file_moves_one_block(remote: Path, local: str) -> None:
+def test_one_byte_of_large_files_pulls_one_block(remote: Path, local: str) -> None:
     with (remote / "large").open("wb") as file:
         file.truncate(300 << 20)
         file.seek(200 << 20)
@@ -217,7 +217,7 @@ def test_one_byte_of_a_large_file_moves_one_block(remote: Path, local: str) -> N
         assert read("print(len(open(t + '/large', 'rb').read()))", local) == str(300 << 20)
 
 
-def test_a_large_file_has_its_bytes_for_several_readers(remote: Path, local: str) -> None:
+def test_large_file_has_its_bytes_for_all_readers(remote: Path, local: str) -> None:
     data = os.urandom(21_000_001)
     (remote / "large").write_bytes(data)
     script = "import hashlib\nprint(hashlib.sha256(open(t + '/hosts_0/large', 'rb').read()).hexdigest())"
@@ -233,7 +233,7 @@ def test_a_large_file_has_its_bytes_for_several_readers(remote: Path, local: str
         assert view.counters()["bytes"] > len(data)
 
 
-def test_a_mapped_file_is_read_by_the_client_itself(remote: Path, local: str) -> None:
+def test_mapped_file_is_readable_by_the_client_itself(remote: Path, local: str) -> None:
     (remote / "weights").write_bytes(bytes(range(256)) * 4096)
     with gather(this_host(), str(remote), local):
         # A page fault holds the interpreter lock: the answer must not need this process.
@@ -252,7 +252,7 @@ def test_wrong_arguments_are_named(remote: Path, local: str) -> None:
     assert not os.path.exists(local)
 
 
-def test_a_live_mount_is_not_stacked_upon(remote: Path, local: str) -> None:
+def test_live_mount_is_not_mounted_over(remote: Path, local: str) -> None:
     with gather(this_host(), str(remote), local):
         with pytest.raises(MountBusyError, match="monarch-gather is mounted there"):
             gather(this_host(), str(remote), local)
@@ -265,7 +265,7 @@ def test_two_views_at_a_time(remote: Path, local: str) -> None:
     assert not os.path.exists(local) and not os.path.exists(f"{local}-2")
 
 
-def test_a_busy_mount_is_detached(remote: Path, local: str) -> None:
+def test_busy_mount_is_detached(remote: Path, local: str) -> None:
     view = gather(this_host(), str(remote), local)
     argv = [sys.executable, "-S", "-c", "import os, sys\nos.chdir(sys.argv[1])\nprint('in', flush=True)\nsys.stdin.read()", local]
     holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -292,7 +292,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_a_mount_ends_with_its_client(remote: Path, local: str, killed: bool) -> None:
+def test_mount_ends_with_its_client(remote: Path, local: str, killed: bool) -> None:
     argv = [sys.executable, "-c", CLIENT, str(remote), local, *filter(None, sys.path)]
     client = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert client.stdout is not None
@@ -306,7 +306,7 @@ def test_a_mount_ends_with_its_client(remote: Path, local: str, killed: bool) ->
         assert read("print(os.listdir(t))", local) == "['logs']"
 
 
-def test_hosts_have_directories_and_a_lost_one_stays_listed(remote: Path, local: str) -> None:
+def test_lost_host_keeps_its_directory_listed(remote: Path, local: str) -> None:
     for rank in range(2):
         (remote / f"hosts_{rank}").mkdir()
         (remote / f"hosts_{rank}" / "rank").write_text(str(rank))
@@ -332,7 +332,7 @@ print(until(names))
 
 
 @pytest.mark.parametrize("with_server", [False, True])
-def test_a_bridge_that_is_killed_is_replaced(remote: Path, local: str, with_server: bool) -> None:
+def test_killed_bridge_is_replaced(remote: Path, local: str, with_server: bool) -> None:
     with gather(this_host(), str(remote), local) as view:
         bridge, server = service(this_host(), "gather").pid.call_one().get(), view.server_pid()
         if with_server:
@@ -347,7 +347,7 @@ def test_a_bridge_that_is_killed_is_replaced(remote: Path, local: str, with_serv
     assert not os.path.ismount(local) and not os.path.exists(local)
 
 
-def test_a_close_needs_no_bridge(remote: Path, local: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_needs_no_bridge(remote: Path, local: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather_mount, "_END_SECONDS", 0.1)
     view = gather(this_host(), str(remote), local)
     bridge = service(this_host(), "gather").pid.call_one().get()
@@ -362,7 +362,7 @@ def test_a_close_needs_no_bridge(remote: Path, local: str, monkeypatch: pytest.M
         assert read("print(os.listdir(t))", local) == "['logs']"
 
 
-def test_a_mount_in_place_of_the_view_stays(remote: Path, local: str) -> None:
+def test_mount_that_replaced_the_view_stays(remote: Path, local: str) -> None:
     with gather(this_host(), str(remote), local) as view:
         subprocess.run(["umount", local], check=True)
         subprocess.run(["mount", "-t", "tmpfs", "other", local], check=True)
@@ -373,7 +373,7 @@ def test_a_mount_in_place_of_the_view_stays(remote: Path, local: str) -> None:
         subprocess.run(["umount", local], check=True)
 
 
-def test_a_view_in_place_of_another_one_stays(remote: Path, local: str) -> None:
+def test_view_that_replaced_another_stays(remote: Path, local: str) -> None:
     first = gather(this_host(), str(remote), local)
     subprocess.run(["umount", local], check=True)
     with gather(this_host(), str(remote), local) as second:
@@ -382,7 +382,7 @@ def test_a_view_in_place_of_another_one_stays(remote: Path, local: str) -> None:
     assert not os.path.ismount(local)
 
 
-def test_a_view_that_was_unmounted_by_hand_stays_away(remote: Path, local: str) -> None:
+def test_view_unmounted_by_a_user_stays_unmounted(remote: Path, local: str) -> None:
     with gather(this_host(), str(remote), local) as view:
         server = view.server_pid()
         subprocess.run(["umount", local], check=True)
@@ -395,7 +395,7 @@ def test_a_view_that_was_unmounted_by_hand_stays_away(remote: Path, local: str) 
             assert not os.path.ismount(local)
 
 
-def test_a_server_that_is_killed_is_replaced(remote: Path, local: str) -> None:
+def test_killed_server_is_replaced(remote: Path, local: str) -> None:
     with gather(this_host(), str(remote), local) as view:
         assert read("print(os.listdir(t))", local) == "['logs']"
         os.kill(view.server_pid(), signal.SIGKILL)
@@ -403,7 +403,7 @@ def test_a_server_that_is_killed_is_replaced(remote: Path, local: str) -> None:
     assert not os.path.ismount(local)
 
 
-def test_a_host_that_hangs_is_lost_and_returns(remote: Path, local: str) -> None:
+def test_hanging_host_is_lost_and_returns(remote: Path, local: str) -> None:
     with worker_hosts(1) as (hosts, _), gather(hosts, str(remote), local):
         [pid] = service(hosts, "gather").pid.call().get().values()
         os.kill(pid, signal.SIGSTOP)
@@ -422,7 +422,7 @@ print(until(content))
         assert read(script, local) == "first"
 
 
-def test_a_file_is_shown_at_the_mount_point(remote: Path, local: str) -> None:
+def test_file_is_shown_at_the_mount_point(remote: Path, local: str) -> None:
     log = remote / "logs" / "out.log"
     with gather(this_host(), str(log), local) as view:
         assert read("print(os.path.isfile(t), open(t).read())", local) == "True first"
@@ -446,7 +446,7 @@ def test_a_file_is_shown_at_the_mount_point(remote: Path, local: str) -> None:
     assert not os.path.lexists(local)
 
 
-def test_a_mount_point_of_another_kind_is_refused(remote: Path, tmp_path: Path) -> None:
+def test_mount_point_of_another_kind_is_refused(remote: Path, tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("")
     with pytest.raises(FsError, match="kept.*no directory"):
         gather(this_host(), str(remote), str(tmp_path / "kept"))
@@ -457,12 +457,12 @@ def test_a_mount_point_of_another_kind_is_refused(remote: Path, tmp_path: Path) 
     assert (tmp_path / "kept").read_text() == "" and remote.is_dir()
 
 
-def test_a_file_as_a_root(remote: Path, local: str) -> None:
+def test_root_can_be_a_file(remote: Path, local: str) -> None:
     with worker_hosts(1) as (hosts, _), gather(hosts, f"{remote}/logs/out.log", local):
         assert read("print(os.listdir(t), open(t + '/hosts_0').read())", local) == "['hosts_0'] first"
 
 
-def test_a_service_that_is_killed_is_found_again(remote: Path, local: str) -> None:
+def test_killed_service_is_found_again(remote: Path, local: str) -> None:
     with worker_hosts(1) as (hosts, _), gather(hosts, str(remote), local):
         [pid] = service(hosts, "gather").pid.call().get().values()
         os.kill(pid, signal.SIGKILL)

@@ -69,7 +69,7 @@ def test_hosts_of_a_machine_have_own_mount_points(source: Path, tmp_path: Path) 
             assert content(f"{tmp_path}/of/file") == "second"
 
 
-def test_mount_point_of_any_host_is_not_the_source(tmp_path: Path) -> None:
+def test_mount_point_of_no_host_is_the_source(tmp_path: Path) -> None:
     source = tmp_path / "hosts_1"
     source.mkdir()
     with (
@@ -92,7 +92,7 @@ def until_refreshed(mounted: Mount) -> None:
     raise AssertionError("five refreshes have found a lost host")
 
 
-def test_a_killed_service_is_replaced_and_the_mount_stays(source: Path, tmp_path: Path) -> None:
+def test_killed_service_is_replaced_under_its_mount(source: Path, tmp_path: Path) -> None:
     target = str(tmp_path / "mounted")
     hosts: HostMesh = this_host()
     with mount(hosts, source, target, pyc="as-is") as mounted:
@@ -121,14 +121,14 @@ def test_all_bytes_come_though_the_service_is_killed(source: Path, tmp_path: Pat
         assert (host.state, host.bytes_held, host.last_error) == ("live", host.bytes_total, "")
 
 
-def test_all_bytes_of_a_lost_host_are_an_error(source: Path, tmp_path: Path) -> None:
+def test_all_bytes_of_a_lost_host_fail(source: Path, tmp_path: Path) -> None:
     with local_hosts(2) as hosts, mount(hosts, source, str(tmp_path / "mounted"), pyc="as-is", fetch="demand") as mounted:
         fault(hosts.slice(hosts=1), "kill")
         with pytest.raises(FsError, match=r"\(rank 1\)"):
             mounted.complete().get(timeout=25)
 
 
-def test_a_host_that_ends_does_not_keep_the_others(source: Path, tmp_path: Path) -> None:
+def test_lost_host_does_not_block_the_others(source: Path, tmp_path: Path) -> None:
     target = str(tmp_path / "mounted")
     with local_hosts(2) as hosts, mount(hosts, source, target, pyc="as-is") as mounted:
         fault(hosts.slice(hosts=1), "kill")

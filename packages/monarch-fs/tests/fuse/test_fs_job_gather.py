@@ -67,7 +67,7 @@ def place(tmp_path: Path) -> Generator[Place]:
         assert not os.listdir(tmp_path / "home/jobs")
 
 
-def test_view_goes_on_after_the_script_and_follows_the_host(place: Place) -> None:
+def test_view_outlives_its_script_and_follows_the_host(place: Place) -> None:
     place.script(workers=2)
     assert place.read("print(sorted(os.listdir(t)), open(t + '/hosts_1/out.log').read())") == "['hosts_0', 'hosts_1'] first"
     with place.log.open("a") as f:
@@ -86,7 +86,7 @@ def test_meshes_have_directories(place: Place) -> None:
     assert place.read(script) == "{'a': ['hosts_0'], 'b': ['hosts_0', 'hosts_1']}"
 
 
-def test_verb_shows_one_mesh_and_refuses_another_view_in_its_place(place: Place) -> None:
+def test_verb_shows_one_mesh_and_refuses_another_view(place: Place) -> None:
     place.run(sys.executable, "-c", "from monarch.job import ProcessJob\nProcessJob({'a': 1, 'b': 1}).state()")
     relative = os.path.relpath(place.local, place.work)
     assert place.verb("gather", str(place.log.parent), relative, "--mesh", "b") == f"{place.log.parent} is shown at {place.local}/b\n"
@@ -97,7 +97,7 @@ def test_verb_shows_one_mesh_and_refuses_another_view_in_its_place(place: Place)
     assert not place.is_mounted()
 
 
-def test_view_that_was_unmounted_by_hand_is_mounted_by_the_next_script(place: Place) -> None:
+def test_next_script_mounts_a_view_that_was_unmounted(place: Place) -> None:
     place.script(workers=1)
     # A script that finds the view does not change it.
     place.script(workers=1)
@@ -127,7 +127,7 @@ until(lambda: shown() == "first\\n")
 WORKER = "from monarch.job import job_load\nprint(job_load().status().hosts[1].name.removeprefix('pid '))"
 
 
-def test_view_of_the_verb_comes_back_with_a_healed_host(place: Place) -> None:
+def test_view_of_the_verb_returns_with_healed_host(place: Place) -> None:
     place.run(sys.executable, "-c", "from monarch.job import ProcessJob\nProcessJob({'a': 1, 'b': 1}).state()")
     place.verb("gather", str(place.log.parent), str(place.local))
     os.killpg(int(place.run(sys.executable, "-c", WORKER)), signal.SIGKILL)

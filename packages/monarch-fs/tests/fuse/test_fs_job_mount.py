@@ -179,7 +179,7 @@ def test_mount_that_another_client_uses_is_named(name: str, tmp_path: Path) -> N
         place.verb("kill")
 
 
-def test_source_without_an_interpreter_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
+def test_source_without_an_interpreter_is_refused_before_submission(tmp_path: Path) -> None:
     place = Place(tmp_path)
     (place.source / "bin/python").unlink()
     with pytest.raises(AssertionError, match="python_exe bin/python is no executable below"):

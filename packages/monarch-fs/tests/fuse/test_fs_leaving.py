@@ -51,18 +51,18 @@ def _run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("kind", ["mount", "gather", "facade"])
-def test_a_forked_child_leaves_the_mount_to_its_parent(kind: str, source: Path, tmp_path: Path) -> None:
+def test_forked_child_leaves_the_mount_to_its_parent(kind: str, source: Path, tmp_path: Path) -> None:
     done = _run(FORKED, kind, source, tmp_path / "shown")
     assert (done.returncode, done.stdout, done.stderr) == (0, "left []\n", "")
 
 
-def test_a_view_that_is_open_at_the_end_of_a_script_ends_silently(source: Path, tmp_path: Path) -> None:
+def test_open_view_at_a_scripts_end_is_silent(source: Path, tmp_path: Path) -> None:
     done = _run(ENDED, source, tmp_path / "shown")
     assert (done.returncode, done.stdout, done.stderr) == (0, "['file']\n", "")
 
 
 @pytest.mark.parametrize("below", ["", "here", "d/here"])
-def test_a_view_in_what_it_shows_is_refused(below: str, source: Path, tmp_path: Path) -> None:
+def test_view_inside_its_own_source_is_refused(below: str, source: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(source)
     before = sorted(source.iterdir())
     for local in (source / below, tmp_path / "link" / below):

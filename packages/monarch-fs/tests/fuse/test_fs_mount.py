@@ -43,7 +43,7 @@ def target(tmp_path: Path) -> str:
     return str(tmp_path / "mounted")
 
 
-def test_a_mount_shows_the_source_and_a_refresh_its_edits(source: Path, target: str) -> None:
+def test_mount_shows_the_source_and_refreshes_its_edits(source: Path, target: str) -> None:
     with mount(this_host(), source, target, pyc="as-is") as mounted:
         assert read(CONTENT, f"{target}/package/module.py") == "VALUE = 1"
         same = "import sys; print(open(sys.argv[1], 'rb').read() == open(sys.argv[2], 'rb').read())"
@@ -107,7 +107,7 @@ def test_status_and_all_bytes(source: Path, target: str) -> None:
         assert host.bytes_total == host.bytes_held and not host.stale_paths
 
 
-def test_status_has_the_bytes_of_a_part_and_of_all(source: Path, target: str) -> None:
+def test_status_has_the_bytes_held_and_their_total(source: Path, target: str) -> None:
     (source / "other").write_text(secrets.token_hex())
     with mount(this_host(), source, target, pyc="as-is", fetch="demand") as mounted:
         mounted.prefetch("other").get()
@@ -134,7 +134,7 @@ def test_patterns_of_a_prefetch_are_those_of_exclude(source: Path, target: str) 
         assert len(read(CONTENT, f"{target}/package/below/data")) == 64
 
 
-def test_a_file_that_became_something_else_is_stale(source: Path, target: str) -> None:
+def test_file_of_changed_content_is_stale(source: Path, target: str) -> None:
     (source / "package" / "module.py").write_text(f"VALUE = '{secrets.token_hex()}'\n")
     shutil.copy(source / "package" / "module.py", source / "copy")
     with mount(this_host(), source, target, pyc="as-is", fetch="demand") as mounted:
@@ -147,7 +147,7 @@ def test_a_file_that_became_something_else_is_stale(source: Path, target: str) -
         assert host.last_error == "package/module.py: the content has changed since the index was made"
 
 
-def test_a_source_that_was_removed_is_named(source: Path, target: str) -> None:
+def test_removed_source_is_named(source: Path, target: str) -> None:
     with mount(this_host(), source, target, pyc="as-is") as mounted:
         shutil.rmtree(source)
         with pytest.raises(FileNotFoundError) as caught:
@@ -169,7 +169,7 @@ except PreflightError as e:
 
 
 @pytest.mark.parametrize("folder", ["weights", "relative/store"])
-def test_a_store_that_cannot_be_used_is_named(source: Path, target: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_store_is_named(source: Path, target: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place = folder if folder.startswith("relative") else str(source / folder)
     monkeypatch.setenv("MONARCH_FS_STORE_DIR", place)
     printed = read(STORE, source, target)
@@ -178,7 +178,7 @@ def test_a_store_that_cannot_be_used_is_named(source: Path, target: str, folder:
     assert not os.path.exists(target)
 
 
-def test_a_store_in_memory(source: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_in_memory_works(source: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         monkeypatch.setenv("MONARCH_FS_STORE_DIR", f"{folder}/store")
         assert read(STORE, source, target) == "mounted"
@@ -198,7 +198,7 @@ def test_files_that_changed_since_the_index_are_named(source: Path, target: str)
         assert read(CONTENT, f"{target}/package/module.py") == "VALUE = 3"
 
 
-def test_files_that_were_removed_since_the_index_are_told_from_changed_ones(source: Path, target: str) -> None:
+def test_removed_source_files_differ_from_changed_ones(source: Path, target: str) -> None:
     for name in ("edited", "gone"):
         (source / name).write_text(secrets.token_hex())
     with mount(this_host(), source, target, pyc="as-is", fetch="demand") as mounted:
@@ -227,7 +227,7 @@ def test_wrong_arguments_are_named(source: Path, tmp_path: Path, target: str) ->
     assert not os.path.exists(target)
 
 
-def test_a_mount_point_that_is_taken(source: Path, tmp_path: Path, target: str) -> None:
+def test_occupied_mount_point_is_refused(source: Path, tmp_path: Path, target: str) -> None:
     other = tmp_path / "other"
     other.mkdir()
     with mount(this_host(), source, target):
@@ -251,7 +251,7 @@ def test_two_mounts_of_a_program_are_counted(source: Path, target: str) -> None:
         assert not os.path.ismount(target)
 
 
-def test_a_mount_that_has_failed_cannot_be_refreshed(source: Path, target: str) -> None:
+def test_failed_mount_cannot_be_refreshed(source: Path, target: str) -> None:
     failed = mount(this_host(), source, f"{source}/weights/below")
     for action in (failed.ready.get, lambda: failed.refresh().get(), lambda: failed.complete().get()):
         with pytest.raises(OSError, match="weights"):
@@ -272,14 +272,14 @@ with mount(this_host(), source, target, pyc="as-is", fetch="demand") as mounted:
 """
 
 
-def test_a_store_without_room_is_named(source: Path, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_store_is_named(source: Path, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONARCH_FS_STORE_DIR", str(tmp_path / "store"))
     monkeypatch.setenv("MONARCH_FS_STORE_BYTES", str(1 << 20))
     printed = read(NO_ROOM, source, target)
     assert printed.startswith(f"True {target} on ") and "bytes have no room in the store of the host raise `fs_store_bytes`" in printed
 
 
-def test_a_closed_mount_is_named(source: Path, target: str) -> None:
+def test_closed_mount_is_named(source: Path, target: str) -> None:
     mounted = mount(this_host(), source, target)
     mounted.ready.get()
     mounted.close().get()
@@ -340,5 +340,5 @@ except FsError as e:
 """
 
 
-def test_refresh_of_a_mount_that_another_process_has_unmounted_fails(source: Path, target: str) -> None:
+def test_refresh_of_a_foreignly_unmounted_mount_fails(source: Path, target: str) -> None:
     assert f"{target} on {os.uname().nodename}: " in read(UNMOUNTED, source, target)

@@ -42,7 +42,7 @@ class Rows:
         self._observation.stop()
 
 
-def test_mount_is_reported_while_it_lives_and_at_its_end(tmp_path: Path) -> None:
+def test_mount_is_reported_alive_and_at_its_end(tmp_path: Path) -> None:
     source, target = tmp_path / "source", str(tmp_path / "mounted")
     source.mkdir()
     (source / "file").write_bytes(os.urandom(5000))

@@ -30,7 +30,7 @@ def mounted_elsewhere(folder: Path) -> Generator[int]:
 
 
 @ROOT
-def test_a_directory_that_another_namespace_has_mounted_stays(tmp_path: Path) -> None:
+def test_directory_mounted_by_another_namespace_stays(tmp_path: Path) -> None:
     made = [tmp_path / "a", tmp_path / "a b"]
     made += [made[1] / "mounted"]
     made[0].mkdir()
@@ -46,7 +46,7 @@ def test_a_directory_that_another_namespace_has_mounted_stays(tmp_path: Path) ->
 
 
 @ROOT
-def test_a_directory_that_is_mounted_over_here_is_busy_and_stays(tmp_path: Path) -> None:
+def test_directory_with_a_mount_over_it_stays(tmp_path: Path) -> None:
     target = tmp_path / "mounted"
     target.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "none", str(target)], check=True)
@@ -63,7 +63,7 @@ KINDS = {"nfs4": True, "lustre": True, "fuse.sshfs": True, "fuse.fuse-overlayfs"
 
 
 @pytest.mark.parametrize(("kind", "is_kept"), KINDS.items())
-def test_a_directory_that_other_machines_see_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, is_kept: bool) -> None:
+def test_directory_of_a_shared_file_system_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, is_kept: bool) -> None:
     rows = shared_directory._rows
 
     def with_kind(process: str) -> list[shared_directory._Row]:
@@ -77,7 +77,7 @@ def test_a_directory_that_other_machines_see_stays(tmp_path: Path, monkeypatch: 
 
 
 @ROOT
-def test_the_end_of_a_mount_leaves_the_one_of_another_host(tmp_path: Path) -> None:
+def test_end_of_a_mount_keeps_the_other_hosts(tmp_path: Path) -> None:
     source, target = tmp_path / "source", str(tmp_path / "made" / "mounted")
     source.mkdir()
     (source / "file").write_text("content")

@@ -71,7 +71,7 @@ def test_stopped_server_leaves_its_requests_to_the_next(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not can_resume(), reason="the kernel is older than 6.9: it cannot send requests again")
-def test_the_other_back_end_takes_a_connection_over(tmp_path: Path, back_end: str) -> None:
+def test_other_back_end_takes_a_connection_over(tmp_path: Path, back_end: str) -> None:
     pytest.importorskip("pyfuse3")
     other = {"BACKEND": DEVICE if back_end == PYFUSE3 else PYFUSE3}
     with mounted(tmp_path / "m") as (mount, server):
@@ -98,7 +98,7 @@ def test_killed_reader_leaves_at_once(tmp_path: Path) -> None:
         assert output("print(open(t + '/small').read())", mount.target) == "hello"
 
 
-def test_killed_process_leaves_a_look_up_of_a_live_tree(tmp_path: Path, back_end: str) -> None:
+def test_killed_process_leaves_its_lookup(tmp_path: Path, back_end: str) -> None:
     if back_end == PYFUSE3:
         pytest.skip("it interrupts reads only")
     with mounted(tmp_path / "m", "live") as (mount, server):

@@ -41,7 +41,7 @@ def own() -> Generator[Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 @pytest.mark.parametrize("has_home", [True, False])
-def test_the_preflight_names_what_the_user_lacks(tmp_path: Path, own: Path, has_home: bool) -> None:
+def test_preflight_names_the_missing_home_directory(tmp_path: Path, own: Path, has_home: bool) -> None:
     with pytest.raises(KeyError):
         pwd.getpwuid(USER)
     source = own / "source"

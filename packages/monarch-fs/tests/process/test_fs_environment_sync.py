@@ -137,7 +137,7 @@ def test_host_without_the_interpreter_is_named(environment: Path) -> None:
         sync(hosts, environment)
 
 
-def test_failing_host_does_not_lose_the_environment_of_the_others(environment: Path) -> None:
+def test_failed_host_does_not_affect_the_others_environment(environment: Path) -> None:
     with local_hosts(2) as hosts:
         sync(hosts, environment)
         found = look(hosts)
@@ -158,7 +158,7 @@ def test_interpreter_that_was_never_synced_is_named() -> None:
             actor.look.call_one().get(timeout=25)
 
 
-def test_host_killed_during_a_sync_is_named_and_the_others_have_the_environment(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_killed_during_a_sync_is_named(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The procs of the sync on that host are lost with it: the test continues.
     monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)  # pyright: ignore
     (environment / "large").write_bytes(os.urandom(12 << 20))

@@ -319,7 +319,7 @@ def test_tree_that_was_not_joined_is_refused(four: Procs, tmp_path: Path) -> Non
     store.close()
 
 
-def test_host_that_joins_after_it_was_asked_spares_the_client(four: Procs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_host_gets_its_chunks_from_its_parent(four: Procs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The order of a push reaches a child before its parent. A machine that is suspended for a moment changes nothing here.
     monkeypatch.setattr("monarch.fs._relay.relay.KEEPALIVE", 20.0)
     monkeypatch.setattr("monarch.fs._relay.relay.SILENCE", 30.0)

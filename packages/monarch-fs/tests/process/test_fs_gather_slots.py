@@ -51,7 +51,7 @@ def test_bytes_of_a_slot_are_read(slots: Slots) -> None:
     assert slots.put(0, second) == handle and read(handle, len(second)) == second
 
 
-def test_small_reads_and_unknown_slots_are_answered_with_bytes(slots: Slots) -> None:
+def test_small_reads_and_unknown_slots_get_inline_bytes(slots: Slots) -> None:
     assert slots.put(0, b"x" * (SMALLEST - 1)) is None
     for slot in (-1, SLOTS, 1 << 40):
         assert slots.put(slot, b"x" * SMALLEST) is None
@@ -117,7 +117,7 @@ def test_answer_names_its_slot(slots: Slots, tmp_path: Path) -> None:
         server.close()
 
 
-def test_slot_that_cannot_be_read_is_asked_for_again_with_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_slot_is_requested_again_with_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer(0, "", ())
     bridge = Bridge(BridgeRequest("/m", [Point("a", "/r", peer)], peer, 1 << 20, False, 60.0))
     ours, theirs = socket.socketpair()

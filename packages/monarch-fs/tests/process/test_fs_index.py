@@ -209,7 +209,7 @@ def test_changed_file_is_stale_and_never_other_bytes(tmp_path: Path) -> None:
     assert isinstance(unknown, ReadFailure) and not unknown.stale and not unknown.paths
 
 
-def test_files_of_which_the_kind_has_changed_are_stale(tmp_path: Path) -> None:
+def test_files_of_a_changed_kind_are_stale(tmp_path: Path) -> None:
     top = tmp_path / "tree"
     top.mkdir()
     names = ("directory", "pipe", "link", "socket", "below/file")
@@ -231,7 +231,7 @@ def test_files_of_which_the_kind_has_changed_are_stale(tmp_path: Path) -> None:
         assert isinstance(found, ReadFailure) and found.stale and found.paths == [name], (name, found)
 
 
-def test_times_that_do_not_fit_are_the_nearest_that_do(tmp_path: Path) -> None:
+def test_times_out_of_range_are_clamped(tmp_path: Path) -> None:
     top = tmp_path / "tree"
     top.mkdir()
     expected: dict[str, int] = {}
@@ -449,7 +449,7 @@ def test_valid_bytecode_of_the_source_is_kept(tmp_path: Path) -> None:
         index.close()
 
 
-def test_few_contents_are_found_without_an_index_of_all(tmp_path: Path) -> None:
+def test_few_contents_are_found_without_an_index(tmp_path: Path) -> None:
     source = tmp_path / "source"
     texts = {f"d{number % 3}/f{number}": b"text %d" % number for number in range(20)}
     for name, text in texts.items():

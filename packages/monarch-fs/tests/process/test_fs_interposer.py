@@ -91,12 +91,12 @@ def printed(folder: Path, name: str, *, is_old: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["fuse_session_new_versioned", "_fuse_session_new_317"])
-def test_a_session_of_a_newer_libfuse_goes_through_it(tmp_path: Path, name: str) -> None:
+def test_session_of_a_newer_libfuse_is_interposed(tmp_path: Path, name: str) -> None:
     lines = printed(tmp_path, name, is_old=False)
     assert lines == ["version 3.18", "made by the new function", "read of handle 42", "in front 1"]
 
 
-def test_an_older_program_with_a_newer_libfuse_goes_through_it(tmp_path: Path) -> None:
+def test_older_program_with_newer_libfuse_is_interposed(tmp_path: Path) -> None:
     lines = printed(tmp_path, "fuse_session_new_versioned", is_old=True)
     assert lines == ["made by the old function", "read of handle 42", "in front 1"]
 

@@ -121,7 +121,7 @@ def test_what_cannot_be_read_is_sent(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("pair", ["wrong bytes"], indirect=True)
-def test_an_upstream_that_lends_wrong_bytes_is_refused(pair: Pair) -> None:
+def test_wrong_bytes_of_an_upstream_are_refused(pair: Pair) -> None:
     failed, held, counters = pair.child.fetch.call_one(IDS).get()
     assert not failed and held == len(IDS)
     assert counters["refused"] == 1 and counters["bytes_from_client"] > 0
@@ -131,7 +131,7 @@ def _ignored(failure: object) -> None:
     """The client goes on although a proc was killed."""
 
 
-def test_a_lender_that_is_killed_costs_another_request(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_upstream_costs_another_request(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monarch.actor.unhandled_fault_hook", _ignored)
     pid = pair.parent.pid.call_one().get()
     assert not pair.parent.fetch.call_one(IDS).get()[0]
@@ -141,7 +141,7 @@ def test_a_lender_that_is_killed_costs_another_request(pair: Pair, monkeypatch: 
     assert not failed and held == len(IDS)
 
 
-def test_the_last_contents_stay_lent() -> None:
+def test_last_contents_stay_offered() -> None:
     offers = Offers(2)
     first, second, third = (bytes([number]) * 32 for number in range(3))
     handles = [offers.offer(id, id * 10_000) for id in (first, second)]
@@ -152,7 +152,7 @@ def test_the_last_contents_stay_lent() -> None:
     assert offers.handle(first) is None and offers.offer(first, first) is None
 
 
-def test_a_process_that_is_stopped_keeps_no_other_read_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_process_does_not_block_other_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[bytes] = []
     pending: list[Promise[None]] = []
     has_begun = threading.Event()
@@ -198,7 +198,7 @@ def test_a_process_that_is_stopped_keeps_no_other_read_waiting(monkeypatch: pyte
         made.set_exception(OSError("it has ended"))
 
 
-def test_many_handles_of_no_use_fail_one_after_another() -> None:
+def test_many_invalid_handles_fail_in_order() -> None:
     puller, found = Puller(), list[memoryview | None]()
     with puller._lock:
         # All are present before the first one starts.

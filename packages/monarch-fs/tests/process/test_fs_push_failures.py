@@ -64,7 +64,7 @@ def at_read(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None
 
 @ROOT
 @pytest.mark.parametrize("killed", [0, 2])
-def test_host_killed_during_a_push_is_named_and_others_complete(
+def test_host_killed_during_a_push_is_named(
     path: list[str], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int
 ) -> None:
     shared, own = places(tmp_path, 3)

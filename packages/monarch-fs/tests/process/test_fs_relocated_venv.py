@@ -91,7 +91,7 @@ def is_text(path: Path) -> bool:
     return path.is_file() and not path.is_symlink() and path.suffix != ".pyc" and "etc" not in path.parts[:-1]
 
 
-def test_edited_module_of_a_moved_venv_is_not_hidden_by_its_cache(environment: Path, tmp_path: Path) -> None:
+def test_edited_module_is_not_hidden_by_its_cache(environment: Path, tmp_path: Path) -> None:
     """Python takes a cached module for that of its source when size and second of the time are equal."""
     target, module = tmp_path / "there", packages(environment) / "greeting" / "__init__.py"
     times: list[str] = []

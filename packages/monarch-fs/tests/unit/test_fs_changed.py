@@ -36,7 +36,7 @@ def test_new_gone_and_different_paths_are_found_once() -> None:
     assert list(changed_paths(new, new)) == []
 
 
-def test_a_directory_that_becomes_a_file_and_holes() -> None:
+def test_directory_replaced_by_a_file_is_changed() -> None:
     old = build_table({b"": directory(), b"p": directory(), b"p/q": file(b"q")})
     new = build_table({b"": directory(), b"p": file(b"\0"), b"r": file(b"r")})
     assert sorted(changed_paths(old, new)) == [b"p", b"r"]

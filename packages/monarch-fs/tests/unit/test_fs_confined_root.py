@@ -93,7 +93,7 @@ def test_link_without_target_dangles(root: ConfinedRoot, tree: Path, text: str) 
     assert root.link(b"a/link") == os.path.join(DANGLING, text.encode())
 
 
-def test_link_dangles_though_the_root_has_the_name_for_it(root: ConfinedRoot, tree: Path) -> None:
+def test_dangling_link_never_resolves_within_the_root(root: ConfinedRoot, tree: Path) -> None:
     os.symlink("/etc/hosts", tree / "link")
     (Path(os.fsdecode(bytes(tree) + b"/" + DANGLING)) / "etc").mkdir(parents=True)
     (Path(os.fsdecode(bytes(tree) + b"/" + DANGLING)) / "etc/hosts").write_text("of the host")

@@ -41,7 +41,7 @@ def test_times_before_1970_round_down() -> None:
     assert struct.unpack_from("=q", attr, 32)[0] == -1 and _u32(attr, 52) == 999_999_999
 
 
-def test_a_missing_name_is_kept_as_inode_0() -> None:
+def test_missing_name_has_inode_zero() -> None:
     body = fuse.entry_body(Entry(b"absent", None))
     assert _u64(body, 0) == 0 and _u64(body, 16) == int(fuse.FOREVER) and len(body) == 128
 
@@ -70,7 +70,7 @@ def test_another_interface_is_refused_with_its_number(major: int, minor: int) ->
     assert caught.value.errno == errno.EPROTO
 
 
-def test_extended_attributes_tell_their_size_or_do_not_fit() -> None:
+def test_extended_attributes_have_a_size_or_fail() -> None:
     assert fuse.xattr_body(b"value", 0) == struct.pack("=II", 5, 0)
     assert fuse.xattr_body(b"value", 5) == b"value" and fuse.xattr_body(b"", 5) == b""
     with pytest.raises(OSError, match="more bytes") as caught:

@@ -94,7 +94,7 @@ def names(view: View, inode: int, after: int = 0) -> list[bytes]:
     return [entry.name for entry in done(view.tree.readdir(inode, after))]
 
 
-def test_the_layout_of_several_meshes(root: Path) -> None:
+def test_meshes_have_directories_of_their_hosts(root: Path) -> None:
     view = View(["trainers/hosts_0", "trainers/hosts_1", "readers"], root, root, root)
     assert names(view, ROOT) == [b"readers", b"trainers"]
     assert names(view, view.inode("trainers")) == [b"hosts_0", b"hosts_1"]
@@ -104,7 +104,7 @@ def test_the_layout_of_several_meshes(root: Path) -> None:
     assert view.find("trainers/hosts_2").attr is None
 
 
-def test_write_bits_are_hidden_and_the_owner_is_local(view: View, root: Path) -> None:
+def test_write_bits_are_hidden_and_owner_is_local(view: View, root: Path) -> None:
     (root / "file").chmod(0o777)
     found = view.find("a/file").attr
     assert found is not None
@@ -112,7 +112,7 @@ def test_write_bits_are_hidden_and_the_owner_is_local(view: View, root: Path) ->
     assert 0 < found.valid <= 1
 
 
-def test_a_lost_host_stays_listed(root: Path) -> None:
+def test_lost_host_stays_listed(root: Path) -> None:
     view = View(["a", "b"], root, root)
     inode = view.inode("a/file")
     view.hosts.lost.add(0)
@@ -133,7 +133,7 @@ def test_a_lost_host_stays_listed(root: Path) -> None:
     assert done(view.tree.read(inode, 0, 9)) == b"content"
 
 
-def test_a_name_of_another_kind_is_another_inode(view: View, root: Path) -> None:
+def test_name_of_another_kind_is_another_inode(view: View, root: Path) -> None:
     inode = view.inode("a/file")
     (root / "file").unlink()
     # A file system reuses the number of a removed file.
@@ -142,7 +142,7 @@ def test_a_name_of_another_kind_is_another_inode(view: View, root: Path) -> None
     assert found is not None and stat.S_ISLNK(found.mode) and found.inode != inode
 
 
-def test_read_ahead_doubles_and_one_byte_moves_one_block(view: View, root: Path) -> None:
+def test_read_ahead_doubles_for_sequential_reads_only(view: View, root: Path) -> None:
     with (root / "large").open("wb") as file:
         file.truncate(100 * BLOCK + 5)
     inode = view.inode("a/large")
@@ -159,7 +159,7 @@ def test_read_ahead_doubles_and_one_byte_moves_one_block(view: View, root: Path)
     assert done(view.tree.read(inode, 200 * BLOCK, BLOCK)) == b""
 
 
-def test_the_window_has_a_bound() -> None:
+def test_read_ahead_window_has_a_bound() -> None:
     window = Window()
     assert window.after(0, 0) == 0
     assert [window.after(at, at) for at in range(1, 9)] == [1, 2, 4, 8, 16, 32, 32, 32]
@@ -169,7 +169,7 @@ def test_the_window_has_a_bound() -> None:
     assert window.after(70, 70) == 0
 
 
-def test_the_cache_is_bounded(root: Path) -> None:
+def test_cache_is_bounded(root: Path) -> None:
     (root / "large").write_bytes(os.urandom(8 * BLOCK))
     view = View(["a"], root, cache=3 * BLOCK)
     inode = view.inode("a/large")
@@ -190,7 +190,7 @@ def test_blocks_of_another_version_are_not_found() -> None:
     assert cache.get(1, 0, (6, 0, 0)) is None and cache.used == 6
 
 
-def test_a_report_expires_attributes_and_names_it_to_the_kernel(view: View, root: Path) -> None:
+def test_change_report_invalidates_attributes_in_the_kernel(view: View, root: Path) -> None:
     inode, directory = view.inode("a/file"), view.inode("a")
     (root / "file").write_bytes(b"longer content")
     assert done(view.tree.attr(inode)).size == 7
@@ -203,7 +203,7 @@ def test_a_report_expires_attributes_and_names_it_to_the_kernel(view: View, root
     assert view.dropped[2:] == [([(directory, b"file")], sorted([directory, inode]))]
 
 
-def test_an_answer_that_is_older_than_a_report_is_not_kept(view: View) -> None:
+def test_answer_older_than_a_report_is_not_cached(view: View) -> None:
     inode = view.inode("a/file")
     view.tree.changed(0, None)
     view.hosts.before = lambda _: view.tree.changed(0, [Changed(b"", b"file", False)])
@@ -212,7 +212,7 @@ def test_an_answer_that_is_older_than_a_report_is_not_kept(view: View) -> None:
     assert done(view.tree.attr(inode)).valid > 0
 
 
-def test_a_file_keeps_its_number_when_it_is_renamed(view: View, root: Path) -> None:
+def test_renamed_file_keeps_its_inode_number(view: View, root: Path) -> None:
     inode = view.inode("a/file")
     done(view.tree.open(inode))
     (root / "file").rename(root / "file.1")
@@ -224,7 +224,7 @@ def test_a_file_keeps_its_number_when_it_is_renamed(view: View, root: Path) -> N
     assert done(view.tree.read(inode, 0, 10)) == b"content"
 
 
-def test_a_file_that_is_truncated_during_a_read_is_short(view: View, root: Path) -> None:
+def test_file_truncated_during_a_read_is_short(view: View, root: Path) -> None:
     (root / "large").write_bytes(b"x" * 3 * BLOCK)
     inode = view.inode("a/large")
     view.hosts.before = lambda body: os.truncate(root / "large", 100)
@@ -248,7 +248,7 @@ def test_inodes_that_the_kernel_has_dropped_are_dropped(view: View, root: Path) 
     assert view.inode("a/file") != inode
 
 
-def test_a_listing_goes_on_where_it_was_though_the_directory_changes(view: View, root: Path) -> None:
+def test_listing_continues_although_the_directory_changes(view: View, root: Path) -> None:
     for number in range(6):
         (root / f"name {number}").touch()
     directory = view.inode("a")
@@ -261,7 +261,7 @@ def test_a_listing_goes_on_where_it_was_though_the_directory_changes(view: View,
     assert set(names(view, directory, half[-1].cookie)) == rest | {b"a new one"}
 
 
-def test_names_in_the_order_of_their_listing_are_asked_for_together(view: View, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookups_in_listing_order_are_batched(view: View, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # On a busy machine, attributes must not expire during the test.
     monkeypatch.setattr("monarch.fs._gather.gathered_tree.VALID", 3600.0)
     for number in range(600):
@@ -307,7 +307,7 @@ def test_names_that_were_reported_are_asked_for_again(view: View, root: Path) ->
     assert size(b"n3") == 9
 
 
-def test_a_listing_without_an_end_is_refused(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_listing_is_refused(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monarch.fs._gather.gathered_tree.LONGEST_LISTING", 10)
     inode = view.inode("a")
     for entries in ([("x", [0] * 7)] * 3, []):
@@ -320,7 +320,7 @@ def test_a_listing_without_an_end_is_refused(view: View, monkeypatch: pytest.Mon
             done(view.tree.readdir(inode, 0))
 
 
-def test_a_malformed_report_is_one_of_anything() -> None:
+def test_malformed_report_invalidates_everything() -> None:
     for body in ({}, {"changes": 3}, {"changes": [["a"]]}, {"changes": [[1, 2, 3]]}):
         assert decode_changes(body) is None
 

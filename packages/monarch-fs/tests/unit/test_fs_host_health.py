@@ -35,7 +35,7 @@ def host() -> Observed:
     return Observed()
 
 
-def test_host_that_is_asked_nothing_is_not_looked_at(host: Observed) -> None:
+def test_host_without_requests_is_not_probed(host: Observed) -> None:
     assert host.after(10) == [] and host.health.is_settled
 
 
@@ -45,7 +45,7 @@ def test_host_with_a_slow_disk_is_waited_for(host: Observed) -> None:
     assert set(found) == {Action.PING} and not host.health.lost and host.health.is_served
 
 
-def test_host_without_a_heartbeat_is_lost_at_its_time(host: Observed) -> None:
+def test_host_without_a_heartbeat_is_lost(host: Observed) -> None:
     host.ask()
     assert host.after(LOST_SECONDS - TICK_SECONDS) == [Action.PING]
     assert host.after(TICK_SECONDS) == [Action.LOSE, Action.SEARCH]
@@ -54,7 +54,7 @@ def test_host_without_a_heartbeat_is_lost_at_its_time(host: Observed) -> None:
     assert host.after(3 * PROBE_SECONDS) == []
 
 
-def test_host_that_is_stopped_for_less_is_not_lost(host: Observed) -> None:
+def test_briefly_stopped_host_is_not_lost(host: Observed) -> None:
     host.ask()
     assert host.after(LOST_SECONDS - 2 * TICK_SECONDS) == [Action.PING]
     host.health.heard(host.now)
@@ -62,7 +62,7 @@ def test_host_that_is_stopped_for_less_is_not_lost(host: Observed) -> None:
     assert host.after(10) == [] and not host.health.lost
 
 
-def test_service_that_is_replaced_in_time_is_not_noticed(host: Observed) -> None:
+def test_service_replaced_in_time_is_not_lost(host: Observed) -> None:
     host.ask()
     host.health.ended(host.now)
     assert host.after(TICK_SECONDS) == [Action.SEARCH]
@@ -72,7 +72,7 @@ def test_service_that_is_replaced_in_time_is_not_noticed(host: Observed) -> None
     assert host.health.is_settled and not host.health.lost
 
 
-def test_host_that_is_known_to_have_ended_late_is_lost_at_its_time(host: Observed) -> None:
+def test_late_end_does_not_extend_the_limit(host: Observed) -> None:
     host.ask()
     host.after(LOST_SECONDS - 2 * TICK_SECONDS)
     host.health.ended(host.now)
@@ -90,7 +90,7 @@ def test_service_that_stays_away_is_lost_and_returns(host: Observed) -> None:
     assert host.health.is_settled
 
 
-def test_time_in_which_the_observer_was_stopped_is_not_counted(host: Observed) -> None:
+def test_pause_of_the_observer_is_not_counted(host: Observed) -> None:
     host.ask()
     assert host.after(2 * TICK_SECONDS) == [Action.PING]
     host.now += 3600
@@ -98,7 +98,7 @@ def test_time_in_which_the_observer_was_stopped_is_not_counted(host: Observed) -
     assert host.after(3 * TICK_SECONDS) == [Action.LOSE, Action.SEARCH]
 
 
-def test_first_request_after_a_long_time_has_its_full_time(host: Observed) -> None:
+def test_first_request_after_idleness_has_its_full_time(host: Observed) -> None:
     host.now += 3600
     host.ask()
     assert host.after(LOST_SECONDS - TICK_SECONDS) == [Action.PING]

@@ -153,5 +153,5 @@ def test_listing_without_an_end_is_an_error() -> None:
         done(tree.readdir(ROOT, 0))
 
 
-def test_error_without_an_errno_of_the_kernel_is_eio() -> None:
+def test_error_outside_the_kernels_range_is_eio() -> None:
     assert answer_errno("read", OSError(5000, "x")) == errno.EIO

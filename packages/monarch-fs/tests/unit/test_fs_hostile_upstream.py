@@ -37,7 +37,7 @@ def pending(relay: Relay, upstream: str, *, urgent: bool = True, until: float = 
     return now
 
 
-def test_the_client_decides_what_cannot_be_had() -> None:
+def test_client_decides_what_is_unavailable() -> None:
     relay = relay_of("parent", "sibling", "client")
     relay.want(TREE, [ID], "w", urgent=True)
     [(number, _)] = asked(relay, 0.0)
@@ -50,7 +50,7 @@ def test_the_client_decides_what_cannot_be_had() -> None:
     assert done.failure is None
 
 
-def test_a_failure_of_the_client_answers_for_a_moment() -> None:
+def test_failure_of_the_client_is_cached_briefly() -> None:
     relay = relay_of("client")
     relay.want(TREE, [ID], "w", urgent=True)
     [(number, _)] = asked(relay, 0.0)
@@ -62,7 +62,7 @@ def test_a_failure_of_the_client_answers_for_a_moment() -> None:
     assert len(asked(relay, 3.0)) == 1
 
 
-def test_without_a_client_the_answer_of_a_host_counts() -> None:
+def test_failure_of_a_host_counts_without_client() -> None:
     relay = relay_of("parent", "client")
     relay.ended("client")
     relay.want(TREE, [ID], "w", urgent=True)
@@ -84,7 +84,7 @@ def test_upstream_that_never_has_it_is_passed(urgent: bool, seconds: float) -> N
     assert [upstream for _, upstream in asked(relay, now)] == ["client"]
 
 
-def test_upstream_that_gives_other_chunks_is_waited_for_longer() -> None:
+def test_upstream_with_progress_gets_more_time() -> None:
     relay = relay_of("parent", "client")
     relay.want(TREE, [ID], "w", urgent=True)
     now = 0.0
@@ -103,7 +103,7 @@ def test_client_is_waited_for_without_limit() -> None:
     assert pending(relay_of("client"), "client", until=500.0) >= 500.0
 
 
-def test_hosts_are_asked_again_when_the_client_is_back() -> None:
+def test_hosts_are_asked_again_after_the_clients_return() -> None:
     relay = relay_of("parent", "client")
     now = pending(relay, "parent")
     # The connection to the client is cut: this is why the parent had nothing.

@@ -150,7 +150,7 @@ def config(**options: Any) -> dict[str, Any]:
     return {"source": "/s", "target": "/m", "meshes": None, "options": options}
 
 
-def test_kept_mount_refreshes_what_is_the_same_and_replaces_healed_hosts() -> None:
+def test_kept_mount_refreshes_and_replaces_healed_hosts() -> None:
     kept = KeptMount()
     assert not kept.busy()
     result = kept.start(meshes(a="a1", b="b1"), config(exclude=["x"]))
@@ -180,7 +180,7 @@ def test_failed_mount_leaves_no_half_state() -> None:
     assert ("close", "a1") not in events and kept.busy()
 
 
-def test_errors_of_the_keeper_are_those_of_this_wheel() -> None:
+def test_keeper_errors_become_errors_of_this_wheel() -> None:
     with pytest.raises(MountBusyError, match="^/m on h: is mounted$") as caught, raised_here():
         raise KeeperError("/m on h: is mounted", code="fs_busy", raised="MountBusyError")
     assert caught.value.code == "fs_busy" and isinstance(caught.value, FsError)

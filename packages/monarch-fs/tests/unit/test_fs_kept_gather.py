@@ -71,7 +71,7 @@ def test_layout_is_that_of_the_job() -> None:
         KeptGather().start(meshes(a="a1"), config("c"))
 
 
-def test_view_stays_until_its_hosts_or_its_mount_are_others() -> None:
+def test_kept_view_stays_while_hosts_and_mount_last() -> None:
     kept = KeptGather()
     assert not kept.busy()
     kept.start(meshes(a="a1", b="b1"), config())

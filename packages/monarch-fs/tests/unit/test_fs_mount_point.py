@@ -23,7 +23,7 @@ def test_directories_that_another_host_makes_are_its_own(tmp_path: Path, monkeyp
     assert _make_directories(f"{tmp_path}/a/b/c") == [f"{tmp_path}/a", f"{tmp_path}/a/b/c"]
 
 
-def test_a_file_in_the_way_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_at_a_mount_point_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mkdir = os.mkdir
 
     def raced(path: str, mode: int) -> None:

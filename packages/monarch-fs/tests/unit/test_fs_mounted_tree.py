@@ -86,7 +86,7 @@ def test_extended_attributes_of_users_are_served(mounted: MountedTree) -> None:
     assert mounted.listxattr(ROOT) == []
 
 
-def test_size_of_the_file_system_is_that_of_the_tree(mounted: MountedTree, source: EditedTree) -> None:
+def test_file_system_has_the_size_of_the_tree(mounted: MountedTree, source: EditedTree) -> None:
     assert mounted.statfs() == (source.table().total_bytes(), 8)
 
 
@@ -151,7 +151,7 @@ def test_failed_read_gives_eio_with_its_reason(mounted: MountedTree, source: Edi
     assert answer(mounted.read(inode(mounted, b"big"), 0, 10)) == BIG[:10]
 
 
-def test_short_chunk_is_an_error_not_a_short_read(mounted: MountedTree, source: EditedTree) -> None:
+def test_short_chunk_is_an_error_on_read(mounted: MountedTree, source: EditedTree) -> None:
     id = source.nodes[source.paths[b"d/f"]].chunk(0)
     source.chunks.contents[id] = b"hell"
     assert error_of(mounted.read, inode(mounted, b"d/f"), 0, 5) == errno.EIO
@@ -191,7 +191,7 @@ def test_known_inodes_have_the_wanted_chunks(mounted: MountedTree, source: Edite
     assert list(mounted.known([second])) == []
 
 
-def test_attributes_of_a_listing_are_those_of_single_requests(source: EditedTree, tmp_path: Path) -> None:
+def test_listing_has_the_attributes_of_single_requests(source: EditedTree, tmp_path: Path) -> None:
     for owner in (None, (1, 2)):
         one, other = (MountedTree(source.table(), source.chunks, tmp_path / f"{owner}{n}", owner=owner) for n in range(2))
         for directory in (ROOT, inode(one, b"d")):

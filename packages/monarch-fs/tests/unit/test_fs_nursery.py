@@ -34,7 +34,7 @@ def test_tasks_take_turns() -> None:
     assert sorted(turns) == sorted([*range(5)] * 3)
 
 
-def test_a_task_that_gives_up_its_turn_stops_no_other() -> None:
+def test_cancelled_lock_request_blocks_no_other_task() -> None:
     lock, held, ended = Lock(), Waiter[None](), Waiter[None]()
     found: list[str] = []
     waiting: list[Task] = []

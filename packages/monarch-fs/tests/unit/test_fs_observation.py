@@ -36,7 +36,7 @@ def failure(number: int, path: str) -> ReadError:
     return ReadError(number, path, errno.EIO, "source left", 1.5)
 
 
-def test_a_failed_read_has_one_row_with_its_reason() -> None:
+def test_failed_read_has_one_row_with_reason() -> None:
     reports = Reports()
     seen = reports.observation()
     seen.served("/m", IDLE._replace(errors=1, failures=[failure(1, "a")]), 3)
@@ -70,7 +70,7 @@ def test_metrics_are_the_growth_since_the_last_look() -> None:
     assert [amount for _, amount, _ in reports.metrics] == [1, 1, 10]
 
 
-def test_replaced_processes_have_a_row_and_counts_begin_anew() -> None:
+def test_replaced_server_has_a_row_and_fresh_counts() -> None:
     reports = Reports()
     seen = reports.observation()
     seen.served("/m", IDLE._replace(reads=5, errors=4, failures=[failure(4, "a")]), 3)
@@ -85,7 +85,7 @@ def test_replaced_processes_have_a_row_and_counts_begin_anew() -> None:
     assert reports.metrics == [("monarch.fs.cache_hits", 2, {})]
 
 
-def test_a_mount_that_has_gone_is_reported_once() -> None:
+def test_lost_mount_is_reported_once() -> None:
     reports = Reports()
     seen = reports.observation()
     for _ in range(2):
@@ -95,7 +95,7 @@ def test_a_mount_that_has_gone_is_reported_once() -> None:
     assert [row[1] for row in reports.rows] == ["failed", "failed"]
 
 
-def test_the_exchange_has_bytes_by_origin_and_rows_for_what_went_wrong() -> None:
+def test_exchange_has_bytes_by_origin_and_error_rows() -> None:
     reports = Reports()
     seen = reports.observation()
     counters = {"bytes_from_client": 10, "bytes_from_hosts": 4, "unstored": 2, "bytes_unstored": 9}

@@ -23,7 +23,7 @@ def test_result_of_another_thread_arrives() -> None:
     assert run(main()) == list(range(500))
 
 
-def test_tasks_share_a_waiter_and_the_first_setter_wins() -> None:
+def test_shared_waiter_takes_its_first_result() -> None:
     shared, ends = Waiter[str](), [Waiter[str]() for _ in range(3)]
 
     async def wait(end: Waiter[str]) -> None:
@@ -39,7 +39,7 @@ def test_tasks_share_a_waiter_and_the_first_setter_wins() -> None:
     assert not shared.set_result("second") and not shared.set_exception(ValueError())
 
 
-def test_exception_of_a_waiter_is_raised_where_it_is_awaited() -> None:
+def test_exception_of_a_waiter_is_raised_on_await() -> None:
     async def main() -> str:
         waiter = Waiter[int]()
         waiter.set_exception(OSError(5, "source left"))
@@ -51,7 +51,7 @@ def test_exception_of_a_waiter_is_raised_where_it_is_awaited() -> None:
     assert run(main()) == "[Errno 5] source left"
 
 
-def test_task_with_a_limit_times_out_at_each_place() -> None:
+def test_task_limit_applies_to_each_wait() -> None:
     async def main() -> int:
         task = current_loop().task
         assert task is not None
@@ -80,7 +80,7 @@ def test_exception_of_any_task_ends_the_loop() -> None:
         poll_loop.call_soon_threadsafe(lambda: None)
 
 
-def test_loop_that_ends_closes_its_tasks_and_ignores_late_results() -> None:
+def test_ended_loop_closes_its_tasks() -> None:
     late, closed = Waiter[None](), list[str]()
 
     async def forever() -> None:

@@ -84,7 +84,7 @@ def test_user_owns_what_is_pushed_as_the_user(source: Path, place: Path) -> None
     assert (target / "folder").stat().st_mode & 0o7777 == 0o555 and (target / "folder" / "file").read_text() == "content"
 
 
-def test_set_id_bits_are_left_out_unless_asked_for(source: Path, place: Path) -> None:
+def test_set_id_bits_need_an_option(source: Path, place: Path) -> None:
     target, pushed = place / "target", PushedSource(source)
     (source / "folder").chmod(0o2755)
     assert pushed.push(target).written == 2
@@ -144,7 +144,7 @@ def test_mount_within_the_target_stays(source: Path, tmp_path: Path) -> None:
         subprocess.run(["umount", str(target / "tool")], check=True)
 
 
-def test_target_that_is_a_link_is_the_directory_that_it_names(source: Path, tmp_path: Path) -> None:
+def test_target_link_means_its_directory(source: Path, tmp_path: Path) -> None:
     real, beside = tmp_path / "real", tmp_path / "beside"
     for folder in (real, beside):
         folder.mkdir()

@@ -252,7 +252,7 @@ def test_wrong_bytes_drop_their_sender() -> None:
     assert {host.rank: host.relay.refused for host in world.hosts if host.relay.refused} == dict.fromkeys((5, 6, 7, 8), 1)
 
 
-def test_a_host_sends_a_piece_of_a_large_file_once() -> None:
+def test_host_sends_each_chunk_once() -> None:
     ids = chunks(64)
     world = World(1024, ids)
     world.want_everywhere(ids, bulk=True)
@@ -265,7 +265,7 @@ def test_a_host_sends_a_piece_of_a_large_file_once() -> None:
 
 
 @pytest.mark.parametrize("dead", [[0], [500], [7, 8, 9, 10, 11]])
-def test_the_chain_closes_around_killed_hosts(dead: list[int]) -> None:
+def test_chain_closes_around_killed_hosts(dead: list[int]) -> None:
     ids = chunks(64)
     world = World(1024, ids)
     world.want_everywhere(ids, bulk=True)
@@ -277,7 +277,7 @@ def test_the_chain_closes_around_killed_hosts(dead: list[int]) -> None:
     assert max(world.sent.values()) <= 2
 
 
-def test_a_read_of_a_large_file_goes_up_the_tree() -> None:
+def test_urgent_read_goes_up_the_tree() -> None:
     ids = chunks(2)
     world = World(1024, ids)
     last = world.hosts[-1]
@@ -365,7 +365,7 @@ def test_request_before_the_tree_waits_for_it() -> None:
     assert serving.deadline() == 0.6 + KEEPALIVE
 
 
-def test_tree_that_was_left_is_refused_until_it_is_joined_again() -> None:
+def test_left_tree_is_refused_until_it_is_joined() -> None:
     serving = Serving()
     serving.left(TREE)
     assert not serving.early("a", TREE, 0.0)

@@ -209,7 +209,7 @@ int main(void) {
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="a C compiler is needed: tools/system_packages.sh build installs one")
 @pytest.mark.parametrize("name", ["n", "longer than it was before"])
-def test_program_of_conda_finds_its_files_at_the_new_place(tmp_path: Path, name: str) -> None:
+def test_relocated_conda_program_finds_its_files(tmp_path: Path, name: str) -> None:
     """As an installer leaves it: the prefix, and NUL bytes up to the length of the placeholder."""
     source, target = conda_prefix(tmp_path / "old", RECORD), tmp_path / name
     (source / "etc").mkdir()

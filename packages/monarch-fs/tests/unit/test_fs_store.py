@@ -265,7 +265,7 @@ def test_folder_and_limit_by_setting(tmp_path: Path, monkeypatch: pytest.MonkeyP
         os.rmdir(tmp_path / "x")
 
 
-def test_a_user_without_a_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_home_directory_needs_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(uid: int) -> Any:
         raise KeyError(uid)
 
@@ -282,7 +282,7 @@ def test_a_user_without_a_home_directory(tmp_path: Path, monkeypatch: pytest.Mon
     assert home_problem() == "" and store_folder().is_relative_to(tmp_path / ".monarch")
 
 
-def test_a_store_in_memory_is_bounded_by_what_is_available(tmp_path: Path) -> None:
+def test_store_in_memory_is_bounded_by_available_memory(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         place = Path(folder, "store")
         [available] = re.findall(r"MemAvailable: *(\d+)", Path("/proc/meminfo").read_text())
@@ -297,7 +297,7 @@ def test_a_store_in_memory_is_bounded_by_what_is_available(tmp_path: Path) -> No
         store.close()
 
 
-def test_a_folder_that_cannot_be_a_store_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_unusable_as_a_store_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     for folder, reason in (
         ("relative", "not absolute"),
@@ -313,7 +313,7 @@ def test_a_folder_that_cannot_be_a_store_is_named(tmp_path: Path, monkeypatch: p
         open_store()
 
 
-def test_store_that_another_program_has_removed_is_made_anew(tmp_path: Path) -> None:
+def test_removed_store_is_made_anew(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", 1 << 24)
     content = b"content"
     id = blake3(content)

@@ -23,7 +23,7 @@ def _contents(count: int) -> list[tuple[bytes, bytes]]:
     return [(blake3(content), content) for content in found]
 
 
-def test_contents_of_all_threads_are_kept_over_full_segments(tmp_path: Path) -> None:
+def test_contents_of_all_threads_are_kept(tmp_path: Path) -> None:
     store = Store(tmp_path, _LIMIT)
     contents = _contents(800)
     together = Barrier(4)
@@ -42,7 +42,7 @@ def test_contents_of_all_threads_are_kept_over_full_segments(tmp_path: Path) -> 
     assert again.usage().bytes <= _LIMIT
 
 
-def test_a_content_that_is_being_written_while_its_segment_fills_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_write_into_a_full_segment_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path, _LIMIT)
     (slow, slow_content), *others = _contents(200)
     written, release = Barrier(2), Barrier(2)
@@ -70,7 +70,7 @@ def test_a_content_that_is_being_written_while_its_segment_fills_is_kept(tmp_pat
     assert all(index.sealed for index in again._indexes.values())
 
 
-def test_a_full_disk_loses_one_content_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_loses_one_content_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path, _LIMIT)
     contents = _contents(40)
     unlucky = contents[20][1]

@@ -238,7 +238,7 @@ def test_nodes_are_found_by_their_chunks() -> None:
     assert found([]) == set()
 
 
-def test_search_for_chunks_goes_on_where_the_last_one_ended() -> None:
+def test_search_for_chunks_continues_from_its_last_end() -> None:
     nodes = {b"": Node(Kind.DIRECTORY, 0o755, 0, 0, 0, 0)}
     ids = [bytes([1, number]) * 16 for number in range(100)]
     for number, id in enumerate(ids):

@@ -387,7 +387,7 @@ def test_damaged_state_names_the_file(mounted: MountedTree, tmp_path: Path, tree
 
 
 @pytest.mark.parametrize("run", [1, 4, 512])
-def test_numbers_of_the_next_table_are_found_both_ways(run: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inode_numbers_of_the_next_table_are_consistent(run: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbering, "_RUN", run)
     random = Random(run)
     tree = EditedTree(Chunks())
