@@ -118,7 +118,7 @@ def got(servers: dict[str, Process], host: Host, word: str) -> bool:
     return f"got {word}" in heard
 
 
-def test_hosts_have_names_and_reach_each_other_by_them(hosts: list[Host], servers: dict[str, Process]) -> None:
+def test_hosts_reach_each_other_by_name(hosts: list[Host], servers: dict[str, Process]) -> None:
     for asking in hosts:
         assert asking.run("hostname", stdout=subprocess.PIPE).stdout.strip() == asking.name
         assert [ask(asking, asked) for asked in hosts] == ["word"] * 3
@@ -186,7 +186,7 @@ def test_one_link(network: Network, hosts: list[Host], servers: dict[str, Proces
     assert ask(a, b) == ask(b, a) == "word"
 
 
-def test_a_frozen_process_goes_on(hosts: list[Host]) -> None:
+def test_frozen_process_continues(hosts: list[Host]) -> None:
     with hosts[0].popen("cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert say(process, "first") == "first"
         process.send_signal(signal.SIGSTOP)
@@ -197,7 +197,7 @@ def test_a_frozen_process_goes_on(hosts: list[Host]) -> None:
         assert process.wait() == -signal.SIGKILL
 
 
-def test_a_frozen_process_ends_with_its_host() -> None:
+def test_frozen_process_ends_with_its_host() -> None:
     with Network(1) as network:
         process = network.hosts[0].popen("cat", stdin=subprocess.PIPE)
         process.send_signal(signal.SIGSTOP)
@@ -282,7 +282,7 @@ def test_nothing_is_left() -> None:
     assert traces() == before
 
 
-def test_an_error_in_the_block_ends_it_too() -> None:
+def test_error_in_the_block_ends_the_network() -> None:
     with pytest.raises(KeyError), Network(1) as network:
         first = network.hosts[0].namespace.first
         raise KeyError
@@ -297,7 +297,7 @@ def terminal(*arguments: str, **options: Any) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("how", ["end of input", "SIGINT", "SIGKILL"])
-def test_the_end_of_its_user_is_its_end(how: str) -> None:
+def test_end_of_its_user_ends_the_network(how: str) -> None:
     with terminal("up", "2") as up:
         assert up.stdin is not None and up.stdout is not None
         name, *hosts = up.stdout.readline().split()
@@ -319,7 +319,7 @@ def verb(*arguments: str) -> tuple[int, str, str]:
         return done.returncode, out, err
 
 
-def test_the_command_line() -> None:
+def test_command_line_lists_and_removes_networks() -> None:
     with terminal("up", "2") as one, terminal("up", "2", "--name", f"n{os.getpid()}") as two:
         assert one.stdout is not None and two.stdout is not None
         name, other = one.stdout.readline().split()[0], two.stdout.readline().split()[0]

@@ -25,7 +25,7 @@ def run(bench: str, *arguments: str) -> tuple[int, list[str]]:
     return done.returncode, done.stderr.splitlines()
 
 
-def test_bench_of_mounts_names_all_that_its_parts_need() -> None:
+def test_bench_of_mounts_names_its_requirements() -> None:
     code, lines = run("fs.py", "--only", "requests", "--only", "hosts", "--only", "relay")
     assert code == 2
     needs = [line for line in lines if line.startswith("fs.py: needs ")]

@@ -15,13 +15,13 @@ def page(folder: Path, *lines: str) -> Path:
     return path
 
 
-def test_a_page_that_works_and_one_without_code(tmp_path: Path) -> None:
+def test_page_that_works_has_no_error(tmp_path: Path) -> None:
     assert check(page(tmp_path, "import os", "assert os.listdir()")) is None
     (tmp_path / "plain.md").write_text("# nothing to run\n")
     assert check(tmp_path / "plain.md") is None
 
 
-def test_a_traceback_points_into_the_page(tmp_path: Path) -> None:
+def test_traceback_points_into_the_page(tmp_path: Path) -> None:
     assert "line 4" in (check(page(tmp_path, "a = 1", "raise ValueError(a)")) or "")
 
 
@@ -49,5 +49,5 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "no such file: " in capsys.readouterr().err
 
 
-def test_the_front_page_is_among_the_documents() -> None:
+def test_front_page_is_among_the_documents() -> None:
     assert "README.md" in [path.name for path in documents()]

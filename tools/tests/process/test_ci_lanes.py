@@ -21,9 +21,7 @@ def step(name: str, stage: str, code: str, *, beside: bool = False, optional: bo
     return Step(name, stage, (sys.executable, "-c", code), beside=beside, optional=optional)
 
 
-def test_lanes_run_at_once_and_lines_beside_come_whole(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_queues_run_at_once_with_whole_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     # A FIFO opens when its other end does: each of the two steps waits for the other one.
     a, b = tmp_path / "a", tmp_path / "b"
     os.mkfifo(a)
@@ -41,7 +39,7 @@ def test_lanes_run_at_once_and_lines_beside_come_whole(
     assert [line.split()[2] for line in out.partition("=== summary")[2].splitlines()[1:]] == ["one", "two", "three", "all"]
 
 
-def test_a_failure_beside_fails_the_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_beside_fails_the_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     steps = (step("good", "x", "print('ran')"), step("bad", "x", "raise SystemExit(3)", beside=True))
     monkeypatch.setattr(ci_steps, "STEPS", (*steps, step("more", "x", "print('as well')", beside=True)))
     assert main([]) == 1
@@ -50,7 +48,7 @@ def test_a_failure_beside_fails_the_run(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "\nas well\n" in out
 
 
-def test_an_optional_failure_is_no_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_optional_failure_is_no_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     steps = (step("may", "x", "raise SystemExit(4)", beside=True, optional=True), step("after", "x", "print('ran')", beside=True))
     monkeypatch.setattr(ci_steps, "STEPS", steps)
     assert main([]) == 0
@@ -59,7 +57,7 @@ def test_an_optional_failure_is_no_failure(monkeypatch: pytest.MonkeyPatch, caps
     assert "\nran\n" in out
 
 
-def test_a_failure_ends_what_is_optional(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_failure_ends_optional_steps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     wait = f"import signal; open({str(fifo)!r}, 'w').close(); signal.pause()"
@@ -70,7 +68,7 @@ def test_a_failure_ends_what_is_optional(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_both_lanes(number: signal.Signals, tmp_path: Path) -> None:
+def test_signal_ends_both_queues(number: signal.Signals, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     # Both hold the FIFO open until they end; one of them has a child that does so too.

@@ -24,7 +24,7 @@ def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "nothing.txt"
 
 
-def test_an_environment_is_made_once(pins: Path) -> None:
+def test_environment_is_made_once(pins: Path) -> None:
     assert side_venv.existing("nothing") is None
     python = side_venv.made("nothing")
     assert side_venv.existing("nothing") == python
@@ -62,7 +62,7 @@ def test_what_there_are_no_pins_for(pins: Path) -> None:
         side_venv.folder("other")
 
 
-def test_a_script_finishes_it(pins: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_script_finishes_the_environment(pins: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     without = side_venv.folder("nothing")
     finish = tmp_path / "finish.py"
     finish.write_text(

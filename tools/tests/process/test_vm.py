@@ -12,7 +12,7 @@ from tools.vm import missing
 
 
 @pytest.mark.timeout(150)
-def test_a_command(tmp_path):
+def test_command_runs_in_the_machine(tmp_path):
     if why := missing():
         pytest.skip(why)
     kept = tmp_path / "kept"

@@ -39,7 +39,7 @@ def installed(folder: Path, actor: str) -> Path:
     return python
 
 
-def test_a_light_module_passes(folder: Path) -> None:
+def test_light_module_passes(folder: Path) -> None:
     seen = wheel_install.probe(installed(folder, "import os\nassert 'HOME' not in os.environ\n"), folder, times=2)
     assert seen.problems == []
     assert seen.own == ["monarch.actor"]

@@ -52,7 +52,7 @@ def test_page_with_torch_is_left_out_without_it(
     assert "torchx_of_nobody" in str(check_docs.check(page))
 
 
-def test_modules_are_found_without_the_init_of_their_package() -> None:
+def test_modules_load_without_their_packages_init() -> None:
     code = "from tools import bare_package as b; b.bare_tensor_package(); import monarch.tensor.errors as e; print(e.__name__)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=with_torch.ROOT)
     assert done.stdout == "monarch.tensor.errors\n"

@@ -89,7 +89,7 @@ def full_of_life(story: Story) -> None:
     story.add("cleanup", "m1[0]", mesh="m1", rank=0, failed=False)
 
 
-def test_a_good_history_passes() -> None:
+def test_good_history_passes() -> None:
     story = Story()
     full_of_life(story)
     assert check(story.records) == []
@@ -289,7 +289,7 @@ def an_actor_hangs(story: Story) -> None:
         (an_actor_hangs, "ends"),
     ],
 )
-def test_a_bad_history_is_found(bad: Callable[[Story], None], property: str) -> None:
+def test_bad_history_is_found(bad: Callable[[Story], None], property: str) -> None:
     story = Story()
     bad(story)
     assert property in story.properties()
@@ -298,7 +298,7 @@ def test_a_bad_history_is_found(bad: Callable[[Story], None], property: str) -> 
 
 
 @pytest.mark.parametrize("mode", ["none", "ignore", "raise"])
-def test_a_death_goes_up_to_the_first_who_handles_it(mode: str) -> None:
+def test_death_goes_up_to_its_first_handler(mode: str) -> None:
     story = Story(mode)
     story.begin(1, ranks=(0,))
     story.kill(1, "q")
@@ -311,7 +311,7 @@ def test_a_death_goes_up_to_the_first_who_handles_it(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["none", "ignore"])
-def test_a_death_that_goes_up_must_be_told_there(mode: str) -> None:
+def test_unhandled_death_must_be_reported_above(mode: str) -> None:
     story = Story(mode)
     story.kill(1, "q")
     if mode != "none":
@@ -331,7 +331,7 @@ def test_what_a_dead_actor_owned_need_not_answer() -> None:
 
 
 @pytest.mark.parametrize("mode", ["none", "ignore", "handle"])
-def test_who_was_stopped_by_another_death_need_not_be_told(mode: str) -> None:
+def test_actor_stopped_by_another_death_needs_no_notice(mode: str) -> None:
     story = Story("none")
     story.add("spawn_procs", mesh="r", owner="root", size=1)
     story.add("spawn", mesh="m3", owner="m2[1]", procs="r", base=[0], mode="none")
@@ -344,7 +344,7 @@ def test_who_was_stopped_by_another_death_need_not_be_told(mode: str) -> None:
     assert check(story.records) == []
 
 
-def test_one_message_may_be_in_hand_when_what_its_actor_owns_dies() -> None:
+def test_one_message_may_run_beside_a_death() -> None:
     story = Story("none")
     for n in (1, 2):
         story.begin(n, "broadcast", ranks=(0,))
@@ -383,13 +383,13 @@ def test_what_the_script_found_wrong_is_shown() -> None:
     assert story.properties() == ["limits"]
 
 
-def test_a_line_cut_short_was_not_written(tmp_path: Any) -> None:
+def test_truncated_line_was_not_written(tmp_path: Any) -> None:
     path = tmp_path / "history"
     path.write_text('{"t": 1, "e": "quiet", "who": "root"}\n{"t": 2, "e": "qu')
     assert [record["t"] for record in read(path)] == [1]
 
 
-def test_a_line_cut_short_takes_no_other_with_it(tmp_path: Any) -> None:
+def test_truncated_line_does_not_affect_others(tmp_path: Any) -> None:
     path = tmp_path / "history"
     History(path, "m1[0]").add("quiet")
     with path.open("a") as file:

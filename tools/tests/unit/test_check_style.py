@@ -30,12 +30,12 @@ def rules(tmp_path: Path, name: str, text: str) -> list[tuple[str, int]]:
         ('CODE = """\nimport time\ntime.sleep(9)\n"""\n', 3),  # sleeps: data of this test
     ],
 )
-def test_a_sleep_in_a_test_is_found(tmp_path: Path, text: str, line: int) -> None:
+def test_sleep_in_a_test_is_found(tmp_path: Path, text: str, line: int) -> None:
     assert rules(tmp_path, "tests/test_x.py", text) == [("sleep", line)]
     assert rules(tmp_path, "monarch/x.py", text) == []
 
 
-def test_a_sleep_with_a_reason_or_of_something_else_is_fine(tmp_path: Path) -> None:
+def test_sleep_with_a_reason_is_accepted(tmp_path: Path) -> None:
     marked = "import time\ntime.sleep(1)  # sleeps: the kernel offers no event\n"
     assert rules(tmp_path, "tests/test_x.py", marked) == []
     assert rules(tmp_path, "tests/test_x.py", "clock.sleep(1)\nsleep(2)\n") == []
@@ -49,7 +49,7 @@ def test_names_that_say_nothing(tmp_path: Path, name: str) -> None:
     assert rules(tmp_path, name, "") == expected
 
 
-def test_the_namespace_has_no_init(tmp_path: Path) -> None:
+def test_namespace_has_no_init(tmp_path: Path) -> None:
     assert rules(tmp_path, "python/monarch/__init__.py", "") == [("namespace", 0)]
     assert rules(tmp_path, "python/monarch/actor/__init__.py", "") == []
 

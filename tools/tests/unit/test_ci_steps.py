@@ -18,7 +18,7 @@ def step(name: str, stage: str, code: str) -> Step:
     return Step(name, stage, (sys.executable, "-c", code))
 
 
-def test_steps_are_chosen_in_the_order_of_the_table() -> None:
+def test_steps_are_chosen_in_table_order() -> None:
     assert chosen([]) == list(ci_steps.STEPS)
     assert [one.name for one in chosen(["pytest", "ruff", "wheels"])] == [
         "ruff",
@@ -31,7 +31,7 @@ def test_steps_are_chosen_in_the_order_of_the_table() -> None:
         chosen(["nothing"])
 
 
-def test_a_failed_step_lets_its_stage_finish_and_ends_the_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_step_ends_the_run_after_its_stage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     steps = (step("bad", "one", "raise SystemExit(7)"), step("good", "one", "print('ran')"), step("later", "two", "print('never')"))
     monkeypatch.setattr(ci_steps, "STEPS", steps)
     assert main([]) == 1
@@ -53,7 +53,7 @@ def test_programs_beside_the_interpreter_are_found(monkeypatch: pytest.MonkeyPat
     assert [outcome.code for outcome in two.outcomes] == [0]
 
 
-def test_a_step_that_is_apart_sees_no_shared_memory_of_others() -> None:
+def test_step_apart_has_its_own_shared_memory() -> None:
     if os.getuid() != 0:
         pytest.skip("a /dev/shm of its own needs root")
     code = "import os, sys; sys.exit(len(os.listdir('/dev/shm')))"
@@ -62,7 +62,7 @@ def test_a_step_that_is_apart_sees_no_shared_memory_of_others() -> None:
     assert [outcome.code for outcome in two.outcomes] == [0]
 
 
-def test_closing_lines_of_test_runners_stand_at_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_closing_lines_of_test_runners_come_last(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     closing = "===== 3 passed in 0.01s ====="
     missing = Step("skipped", "one", ("no-such-program",), needs="no-such-program")
     monkeypatch.setattr(ci_steps, "STEPS", (step("tests", "one", f"print({closing!r}); print('after')"), missing))

@@ -39,5 +39,5 @@ def test_nothing_to_run() -> None:
     assert script("no code\n```console\n$ x\n```\n") == ""
 
 
-def test_an_indented_block_is_moved_to_the_margin() -> None:
+def test_indented_block_is_moved_to_the_margin() -> None:
     assert script("  ```python\n  a = 1\n  ```\n") == "\na = 1\n"

@@ -36,7 +36,7 @@ def test_each_problem_is_named(tables: list[tuple[str, list[object]]], codes: di
     assert gen_errors.problems(tables, codes) == [problem]
 
 
-def test_a_problem_ends_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problem_ends_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gen_errors, "of_wheels", lambda group: [("a", [ROW, ROW])])
     # The search for the codes in the sources of all wheels takes seconds.
     monkeypatch.setattr(gen_errors, "carried", lambda folder: {})

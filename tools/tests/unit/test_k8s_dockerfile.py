@@ -19,7 +19,7 @@ def _read(tmp_path: Path, text: str) -> dockerfile.Dockerfile:
 
 
 @pytest.mark.parametrize("path", sorted(IMAGES.glob("*.Dockerfile")), ids=lambda path: path.stem)
-def test_each_of_ours_is_understood_and_pins_its_base_and_runs_without_rights(path: Path) -> None:
+def test_our_dockerfiles_pin_their_base_without_root(path: Path) -> None:
     found = dockerfile.read(path)
     _, _, tag = found.base.partition(":")
     assert any(letter.isdigit() for letter in tag)
@@ -55,26 +55,26 @@ def test_lines_comments_arguments_and_quotes(tmp_path: Path) -> None:
         ("USER 1000\nRUN a", "not at this place: RUN a"),
     ],
 )
-def test_what_is_not_understood_is_named_with_its_line(tmp_path: Path, line: str, problem: str) -> None:
+def test_unknown_instruction_is_named_with_its_line(tmp_path: Path, line: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem) as caught:
         _read(tmp_path, f"FROM base:1\n\n{line}\n")
     assert f"Dockerfile:{2 + len(line.splitlines())}: " in str(caught.value)
 
 
-def test_only_slim_bases_of_debian_have_a_stand_in(tmp_path: Path) -> None:
+def test_only_slim_debian_bases_have_a_substitute(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="stands in for the base 'rocm/pytorch"):
         image_build.base(dockerfile.read(IMAGES / "rocm.Dockerfile"))
     with pytest.raises(ValueError, match="no FROM"):
         _read(tmp_path, "# nothing\n")
 
 
-def test_a_folder_that_is_not_given_is_named_before_anything_runs(tmp_path: Path) -> None:
+def test_missing_folder_is_named_before_a_step(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no folder 'dist' is given to: RUN pip"):
         image_build.run_step(tmp_path, dockerfile.Step("pip", (("dist", "/wheels"),)), {}, ())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_kept_depends_on_the_steps_that_take_nothing_from_the_checkout(tmp_path: Path) -> None:
+def test_kept_image_depends_on_steps_before_the_checkout(tmp_path: Path) -> None:
     first = "FROM python:3.12-slim-bookworm\nRUN a\n"
     last = "RUN --mount=type=bind,source=dist,target=/wheels b\n"
     kept = [

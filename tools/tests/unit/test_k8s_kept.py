@@ -31,7 +31,7 @@ class Builds:
         (folder / "bin" / "link").symlink_to("tool")
 
 
-def test_a_program_is_built_once_and_what_it_was_built_with_is_removed(cache: Path) -> None:
+def test_program_is_built_once_without_its_build_files(cache: Path) -> None:
     make = Builds()
     kept = Kept("tool", "1", make)
     assert kept.bin() is None
@@ -42,7 +42,7 @@ def test_a_program_is_built_once_and_what_it_was_built_with_is_removed(cache: Pa
     assert {path.name for path in cache.iterdir()} == {kept.folder.name, "lock"}
 
 
-def test_what_other_recipes_have_made_goes_when_it_is_not_used_any_more() -> None:
+def test_unused_builds_of_other_recipes_are_removed() -> None:
     old, used, other = Kept("tool", "1", Builds()), Kept("tool", "2", Builds()), Kept("another", "1", Builds())
     for kept in (old, used, other):
         kept.build()
@@ -55,7 +55,7 @@ def test_what_other_recipes_have_made_goes_when_it_is_not_used_any_more() -> Non
 
 
 @pytest.mark.parametrize("hurt", ["change", "remove", "sums"])
-def test_a_damaged_program_is_built_again(hurt: str) -> None:
+def test_damaged_program_is_built_again(hurt: str) -> None:
     make = Builds()
     kept = Kept("tool", "1", make)
     tool = kept.build() / "tool"
@@ -79,7 +79,7 @@ def test_another_recipe_is_another_program() -> None:
     assert one.folder != two.folder
 
 
-def test_a_build_that_was_cut_off_does_not_count(cache: Path) -> None:
+def test_interrupted_build_does_not_count(cache: Path) -> None:
     def fail(folder: Path) -> None:
         (folder / "bin" / "tool").write_text("half")
         raise KeyboardInterrupt
@@ -107,7 +107,7 @@ def test_one_builds_and_the_others_wait() -> None:
     assert kept.damage() == ""
 
 
-def test_the_main_module_has_the_versions_of_the_release() -> None:
+def test_main_module_has_the_versions_of_the_release() -> None:
     theirs = "module k8s.io/kubernetes\n\ngo 1.26\n\nrequire k8s.io/api v0.0.0\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n"
     ours = main_module(theirs)
     assert ours.startswith("module kube\n\ngo 1.26\n")
@@ -116,6 +116,6 @@ def test_the_main_module_has_the_versions_of_the_release() -> None:
     assert "k8s.io/kubernetes v1.36.3" in ours
 
 
-def test_a_command_becomes_a_package() -> None:
+def test_command_becomes_a_package() -> None:
     source = "// Package main\npackage main\n\nfunc main() {\n\tmaintain()\n}\n"
     assert command_package("kube-proxy", source) == "// Package main\npackage kubeproxy\n\nfunc Main() {\n\tmaintain()\n}\n"

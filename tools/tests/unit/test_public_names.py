@@ -68,7 +68,7 @@ def test_every_kind_of_name() -> None:
     assert text.replace("'Thing'", "Thing").replace("'str'", "str") == EXPECTED
 
 
-def test_moving_a_method_to_a_base_class_changes_nothing() -> None:
+def test_moved_method_of_a_base_class_changes_nothing() -> None:
     def members(source: str) -> list[str]:
         return [line for line in describe(fake(source)) if "def f" in line]
 

@@ -35,7 +35,7 @@ def test_links_in_code_blocks_are_not_links(tmp_path: Path) -> None:
     assert page(tmp_path, "a.md", "```\n[x](missing.md)\n```\n<!-- [x](missing.md) -->\n") == []
 
 
-def test_a_repeated_heading_has_a_number(tmp_path: Path) -> None:
+def test_repeated_heading_has_a_number(tmp_path: Path) -> None:
     assert page(tmp_path, "a.md", "# Same\n\n# Same\n\n[x](#same-1) [y](#same-2)\n") == [("dead-link", 5)]
 
 
@@ -58,13 +58,13 @@ def test_files_of_the_glossary_must_exist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cell", ["", "`agent.rs`", "a reader"])
-def test_a_failure_without_a_test_is_found(tmp_path: Path, cell: str) -> None:
+def test_failure_without_a_test_is_found(tmp_path: Path, cell: str) -> None:
     head = "| failure | test |\n|---|---|\n"
     assert page(tmp_path, "docs/failures/a.md", f"{head}| The proc exits. | {cell} |\n") == [("row-without-test", 3)]
     assert page(tmp_path, "docs/other.md", f"{head}| The proc exits. | {cell} |\n") == []
 
 
-def test_a_rust_test_is_a_file_with_tests(tmp_path: Path) -> None:
+def test_rust_test_is_a_file_with_tests(tmp_path: Path) -> None:
     source = tmp_path / "packages/monarch-core/rust/net/tests/x.rs"
     source.parent.mkdir(parents=True)
     source.write_text("#[test]\nfn it() {}\n")

@@ -41,7 +41,7 @@ def test_names_have_registry_version_and_kind(capsys: pytest.CaptureFixture[str]
     assert "there is no image 'arm': slim, cuda, rocm, operator" in capsys.readouterr().err
 
 
-def test_nothing_is_built_without_the_wheels_of_each_platform(docker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_image_needs_the_wheels_of_its_platforms(docker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "monarch_core-0.1.0-cp311-abi3-manylinux_2_28_x86_64.whl").touch()
     assert main(["r"]) == 1
     assert capsys.readouterr().err == f"{tmp_path} has no wheel of monarch-core for linux/arm64\n" and not docker.exists()
@@ -51,7 +51,7 @@ def test_nothing_is_built_without_the_wheels_of_each_platform(docker: Path, tmp_
     ]
 
 
-def test_a_build_that_fails_ends_the_release(docker: Path, tmp_path: Path) -> None:
+def test_failed_build_ends_the_release(docker: Path, tmp_path: Path) -> None:
     for machine in ("x86_64", "aarch64"):
         (tmp_path / f"monarch_core-0.1.0-cp311-abi3-manylinux_2_28_{machine}.whl").touch()
     assert main(["r", "operator", "slim"]) == 7

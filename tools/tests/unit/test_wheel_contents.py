@@ -71,12 +71,12 @@ def test_bad_contents(tmp_path: Path, files: dict[str, bytes], reason: str) -> N
     assert reason in found
 
 
-def test_a_portion_without_its_marker_for_type_checkers(tmp_path: Path) -> None:
+def test_portion_without_its_type_marker_is_found(tmp_path: Path) -> None:
     (found,) = problems(wheel(tmp_path, CORE, {name: b"" for name in TYPED if "config" not in name}))
     assert found.startswith("monarch/config/py.typed: missing")
 
 
-def test_the_meta_package_holds_nothing(tmp_path: Path) -> None:
+def test_meta_package_is_empty(tmp_path: Path) -> None:
     (found,) = problems(wheel(tmp_path, META, {"monarch/actor/__init__.py": b""}))
     assert "outside the portions of 'monarch_suite': none" in found
 

@@ -43,7 +43,7 @@ def reported(text: str) -> list[str]:
         "within so long",
     ],
 )
-def test_a_private_word_is_refused(text: str) -> None:
+def test_private_word_is_refused(text: str) -> None:
     assert len(lines(text)) == 1
 
 
@@ -61,7 +61,7 @@ def test_ordinary_english_is_not_refused(text: str) -> None:
     assert lines(text) == []
 
 
-def test_who_is_refused_as_the_subject_of_a_statement() -> None:
+def test_who_as_a_subject_is_refused() -> None:
     assert reported("Who relays a join can refuse.\n- Who asks gets it.\nIt ends. Who waits fails.\n") == ["Who"] * 3
     assert reported("## Who am I?\n\n[Who am I?](#who-am-i) Who asks?\n") == []
 
@@ -73,11 +73,11 @@ def test_code_comments_and_targets_are_no_prose() -> None:
     assert lines(f"{text}a trunk\n") == [9]
 
 
-def test_a_forgotten_tick_hides_its_paragraph_only() -> None:
+def test_unclosed_tick_hides_its_paragraph_only() -> None:
     assert lines("a `broken span\n\na trunk `x`\n") == [3]
 
 
-def test_a_finding_names_the_term_to_write() -> None:
+def test_finding_names_the_term_to_write() -> None:
     (problem,) = words.page(PAGE, "the trunk\n")
     assert str(problem) == "docs/x.md:1: plain-words: 'trunk'; write: session (between two agents), connection (its TCP connections)"
 
@@ -103,6 +103,6 @@ def test_slashes_in_rust_strings_begin_no_comment(code: str) -> None:
     assert list(words.comments(Path("b.rs"), f"let x = {code};\n// a trunk\n"))[0].line == 2
 
 
-def test_the_style_step_reads_pages(tmp_path: Path) -> None:
+def test_style_step_reads_pages(tmp_path: Path) -> None:
     (tmp_path / "x.md").write_text("# Title\n\na trunk\n")
     assert [(problem.rule, problem.line) for problem in check(tmp_path, [Path("x.md")])] == [("plain-words", 3)]
