@@ -18,7 +18,7 @@ from tools.style.problem import Check, Problem
 EVERY: tuple[Check, ...] = (tree.name, tree.size, tree.addresses, tree.private_core)
 BY_SUFFIX: dict[str, tuple[Check, ...]] = {
     ".md": (words.page,),
-    ".py": (python.contents, python.sleeps, python.polls, words.comments),
+    ".py": (python.contents, python.sleeps, python.polls, words.comments, words.names),
     ".rs": (rust.contents, rust.unwraps, rust.sleeps, words.comments),
 }
 

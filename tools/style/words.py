@@ -1,4 +1,6 @@
-"""Plain words: refuses words that stand for a term of the field, and subjects that are no noun, in pages, docstrings and comments.
+"""Plain words: refuses words that stand for a term of the field, and subjects that are no noun.
+
+Pages, docstrings and comments are checked, and the names of definitions in the Python sources of the wheels: a name is read as its words.
 
 A row is refused if it is unambiguous. These words replace a term too, but ordinary English needs them, so a reader has to look:
 
@@ -19,12 +21,14 @@ A row is refused if it is unambiguous. These words replace a term too, but ordin
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tools.style import prose
-from tools.style.problem import Problem
+from tools.style.problem import Problem, is_test
 
 # Pattern, and what to write instead; in order of the terms. Words of a phrase may stand on two lines.
 REFUSED: tuple[tuple[str, str], ...] = (
@@ -52,6 +56,10 @@ REFUSED: tuple[tuple[str, str], ...] = (
     (r"mak(?:es?|ing)\s+no\s+sense", "malformed: and which field"),
 )
 _PATTERNS = [(re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])", re.IGNORECASE), instead) for pattern, instead in REFUSED]
+# The words of a name: of `snake_case`, of `CamelCase` and of both with abbreviations.
+_WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# Names of other interfaces: `tell` is a method of every file.
+_KEPT_NAMES = frozenset({"tell"})
 # "Who relays a join can refuse", but not "Who am I?"; also after the bar of a table or the mark of a list.
 _WHO = re.compile(r"(?:^[ ]*(?:[-*#]+[ ]+|\d+\.[ ]+)?|[.;:|][ ]+)(?P<who>Who)\b(?![^.\n]*\?)", re.MULTILINE)
 
@@ -68,6 +76,43 @@ def page(path: Path, text: str) -> Iterator[Problem]:
 def comments(path: Path, text: str) -> Iterator[Problem]:
     """Refused words in the docstrings and comments of a Python or Rust file."""
     yield from _problems(path, prose.rust(text) if path.suffix == ".rs" else prose.python(text))
+
+
+def names(path: Path, text: str) -> Iterator[Problem]:
+    """Refused words in the names that a Python source of a wheel defines: files, classes, functions, parameters, variables, attributes."""
+    if path.parts[:1] != ("packages",) or is_test(path):
+        return
+    for line, name in [(0, path.stem), *sorted(set(_defined(text)))]:
+        for word, instead in _refused(name):
+            yield Problem(path, line, "plain-names", f"'{word}' in '{name}'; write: {instead}")
+
+
+@cache
+def _refused(name: str) -> list[tuple[str, str]]:
+    words = " ".join(_WORD_OF_NAME.findall(name)) if name not in _KEPT_NAMES else ""
+    return [(found[0], instead) for pattern, instead in _PATTERNS if (found := pattern.search(words))]
+
+
+def _defined(text: str) -> Iterator[tuple[int, str]]:
+    """Line and name of each definition."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:  # ruff reports it better
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.lineno, node.name
+            case ast.arg():
+                yield node.lineno, node.arg
+            case ast.Name(ctx=ast.Store()):
+                yield node.lineno, node.id
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.lineno, node.attr
+            case ast.alias(asname=str(name)) | ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+                yield node.lineno, name
+            case _:
+                pass
 
 
 def _problems(path: Path, text: str) -> Iterator[Problem]:

@@ -106,3 +106,31 @@ def test_slashes_in_rust_strings_begin_no_comment(code: str) -> None:
 def test_style_step_reads_pages(tmp_path: Path) -> None:
     (tmp_path / "x.md").write_text("# Title\n\na trunk\n")
     assert [(problem.rule, problem.line) for problem in check(tmp_path, [Path("x.md")])] == [("plain-words", 3)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class Guests: ...",
+        "def tell_owner(): ...",
+        "def f(mover): ...",
+        "PATIENCE = 1",
+        "self.is_lent = 1",
+        "import x as heart",
+        "HTTPTrunk = 1",
+    ],
+)
+def test_a_private_word_in_a_name_is_refused(text: str) -> None:
+    (problem,) = words.names(Path("packages/x/python/x.py"), text)
+    assert problem.rule == "plain-names"
+
+
+@pytest.mark.parametrize("text", ["doorway = 1", "def tell(): ...", "use(mover)", "mover.use()", "essays = 1"])
+def test_other_names_are_not_refused(text: str) -> None:
+    assert not list(words.names(Path("packages/x/python/x.py"), text))
+
+
+def test_names_are_checked_in_wheels_only() -> None:
+    (problem,) = words.names(Path("packages/x/python/graves.py"), "")
+    assert problem.line == 0
+    assert not list(words.names(Path("tools/graves.py"), "")) and not list(words.names(Path("packages/x/tests/graves.py"), ""))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from client_script import PRELUDE
 
-from tools import movers
+from tools import bulk_transports
 from tools.netns.cluster import Cluster
 from tools.netns.requirement import need_namespaces
 
@@ -27,6 +27,6 @@ def moved(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> s
     """Large messages between hosts go through the agents, or their receivers pull them."""
     site = tmp_path / "site"
     site.mkdir()
-    movers.install(site, movers.LEAST if request.param == "fetched" else None)
+    bulk_transports.install(site, bulk_transports.LEAST if request.param == "fetched" else None)
     cluster.env["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [cluster.env.get("PYTHONPATH")])])
     return request.param

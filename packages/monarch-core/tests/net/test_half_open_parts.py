@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import movers
+from tools import bulk_transports
 from tools.netns.cluster import Cluster
 
 
@@ -15,7 +15,7 @@ def fetching(cluster: Cluster, tmp_path: Path) -> Cluster:
     """The receivers of large messages between hosts pull them."""
     site = tmp_path / "site"
     site.mkdir()
-    movers.install(site, movers.LEAST)
+    bulk_transports.install(site, bulk_transports.LEAST)
     cluster.env["PYTHONPATH"] = str(site)
     return cluster
 

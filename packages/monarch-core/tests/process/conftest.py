@@ -57,9 +57,9 @@ def fresh(faults):
 def moved(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Large messages between hosts go through the agents, or their receivers pull them."""
     from monarch._core.process.current import current_process
-    from tools import movers
+    from tools import bulk_transports
 
-    movers.use(movers.install(tmp_path, movers.LEAST if request.param == "fetched" else None), monkeypatch)
+    bulk_transports.use(bulk_transports.install(tmp_path, bulk_transports.LEAST if request.param == "fetched" else None), monkeypatch)
     yield request.param
     current_process().native.set_offer_size(-1)
 

@@ -265,9 +265,9 @@ def test_without_hooks_nothing_of_them_is_loaded() -> None:
         class Loaded(Actor):
             @endpoint
             def modules(self):
-                return [name for name in sys.modules if name.endswith(("proc_setup", "process.limited", "config.installed"))]
+                return [name for name in sys.modules if name.endswith(("proc_setup", "process.time_limit", "config.installed"))]
         assert procs.spawn("loaded", Loaded).modules.call_one().get() == []
-        assert not {"monarch._core.hosts.proc_setup", "monarch._core.process.limited"} & set(sys.modules)
+        assert not {"monarch._core.hosts.proc_setup", "monarch._core.process.time_limit"} & set(sys.modules)
     """
     done = run(ACTOR + textwrap.dedent(code))
     assert (done.returncode, done.stderr) == (0, "")

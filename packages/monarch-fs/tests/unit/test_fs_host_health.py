@@ -26,7 +26,7 @@ class Observed:
             due = self.health.look(self.now, self.sent)
             found += due
             if beats and Action.PING in due:
-                self.health.heard(self.now)
+                self.health.answered(self.now)
         return found
 
 
@@ -57,7 +57,7 @@ def test_host_without_a_heartbeat_is_lost(host: Observed) -> None:
 def test_briefly_stopped_host_is_not_lost(host: Observed) -> None:
     host.ask()
     assert host.after(LOST_SECONDS - 2 * TICK_SECONDS) == [Action.PING]
-    host.health.heard(host.now)
+    host.health.answered(host.now)
     host.sent = None
     assert host.after(10) == [] and not host.health.lost
 

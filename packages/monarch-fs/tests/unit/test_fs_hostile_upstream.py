@@ -109,7 +109,7 @@ def test_hosts_are_asked_again_after_the_clients_return() -> None:
     # The connection to the client is cut: this is why the parent had nothing.
     relay.want(TREE, [OTHER], "w", urgent=True)
     assert [upstream for _, upstream in asked(relay, now + SILENCE)] == ["parent"]
-    relay.heard("client", now + SILENCE)
+    relay.progressed("client", now + SILENCE)
     relay.want(TREE, [b"n" * 32], "w", urgent=True)
     assert [upstream for _, upstream in asked(relay, now + SILENCE)] == ["parent"]
 

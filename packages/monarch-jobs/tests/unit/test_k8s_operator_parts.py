@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from monarch.job.kubernetes.manifests import mesh_objects, names
-from monarch.job.kubernetes.operator import adoption, endpoints
+from monarch.job.kubernetes.operator import endpoints, ownership
 from monarch.job.kubernetes.operator.metrics import Metrics
-from monarch.job.kubernetes.operator.status import NOT_ADOPTED, Problem, mesh_status
+from monarch.job.kubernetes.operator.status import NOT_OWNED, Problem, mesh_status
 from monarch.job.kubernetes.operator.work_queue import Key, WorkQueue
 
 Object = dict[str, Any]
@@ -139,10 +139,10 @@ def test_objects_without_an_owner_are_adopted(found: Object, words: str) -> None
     wanted = _named(found["kind"], {"clusterIP": "None"} if found["kind"] == "Service" else SELECTING)
     mesh = _mesh(uid="7")
     if not words:
-        adoption.check(mesh, found, wanted)
+        ownership.check(mesh, found, wanted)
         return
-    with pytest.raises(adoption.NotAdoptedError, match=words):
-        adoption.check(mesh, found, wanted)
+    with pytest.raises(ownership.NotOwnedError, match=words):
+        ownership.check(mesh, found, wanted)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_objects_without_an_owner_are_adopted(found: Object, words: str) -> None
         (_set(2), None, ("True", "AllReady", "2 of 2 pods are ready")),
         (_set(2, 3), None, ("False", "Waiting", "2 of 2 pods are ready")),
         (_set(2, observed=0), None, ("False", "Waiting", "2 of 2 pods are ready")),
-        (_set(2), Problem(NOT_ADOPTED, "another's"), ("False", "NotAdopted", "another's")),
+        (_set(2), Problem(NOT_OWNED, "another's"), ("False", "NotAdopted", "another's")),
     ],
 )
 def test_condition_follows_the_pods(stateful_set: Object | None, problem: Problem | None, expected: tuple[str, str, str]) -> None:

@@ -268,7 +268,7 @@ def test_worker_restarted_by_another_process_is_new(monkeypatch: pytest.MonkeyPa
     pods(1)
     other._launcher().renew(other._ids)
     other.status()
-    job._adopt(other)
+    job._take_over(other)
     assert job.is_stale_ and [address != "" for address in job.attached_.values()] == [True, False]
     job.attached_ = None
     job.kill()

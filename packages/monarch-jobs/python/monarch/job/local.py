@@ -196,9 +196,9 @@ class BatchJob(JobTrait):
     def _heal(self, timeout: float | None) -> HealReport:
         return self.job_._heal(timeout)
 
-    def _adopt(self, other: JobTrait) -> None:
+    def _take_over(self, other: JobTrait) -> None:
         assert isinstance(other, BatchJob)
-        self.job_._adopt(other.job_)
+        self.job_._take_over(other.job_)
 
     def _sizes(self) -> dict[str, int]:
         return self.job_._sizes()

@@ -153,11 +153,11 @@ class SPMDJob(JobTrait):
         self.__init__(saved["handle"], saved["scheduler"], saved["workspace"], saved["original_roles"])
         self.hosts_ = None if hosts is None else _decoded(hosts)
 
-    def _adopt(self, other: JobTrait) -> None:
+    def _take_over(self, other: JobTrait) -> None:
         assert isinstance(other, SPMDJob)
-        super()._adopt(other)
+        super()._take_over(other)
         if self.hosts_ is not None and other.hosts_ is not None:
-            self.hosts_._adopt(other.hosts_)
+            self.hosts_._take_over(other.hosts_)
 
 
 def serve(appdef: AppDef | list[str], scheduler: str = "local_cwd", scheduler_cfg: Mapping[str, Any] | None = None) -> SPMDJob:

@@ -258,8 +258,8 @@ class SshLauncher:
         own = f"monarch {sys.version_info[0]}.{sys.version_info[1]} {version}"
         commands = self.commands_of(worker["name"])
         arguments = (self._python_exe, f"tcp://*:{self._port}", str(PORT_TRIES), own)
-        told = base64.b64encode(secret).decode() + "\n"
-        result = commands.run("sh", "-c", _START, "sh", *arguments, stdin=told, timeout=START_TIMEOUT_S)
+        encoded_secret = base64.b64encode(secret).decode() + "\n"
+        result = commands.run("sh", "-c", _START, "sh", *arguments, stdin=encoded_secret, timeout=START_TIMEOUT_S)
         words = result.out.split(None, 2)
         if result.code or len(words) != 3 or words[0] != "started" or not words[1].isdecimal():
             raise self._refused(worker, result)

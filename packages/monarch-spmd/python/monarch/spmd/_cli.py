@@ -70,7 +70,7 @@ def _run(command: list[str], where: str | None) -> int:
     from monarch.spmd.spmd_run import begin, wait
 
     spec = launch_of(command, os.environ)
-    _say_needless(spec)
+    _report_needless(spec)
     found = None if where == "local" else _current_hosts()
     if found is None:
         if where == "job":
@@ -112,7 +112,7 @@ def _here(command: list[str], spec: LaunchSpec, env: dict[str, str], workdir: st
     return 0
 
 
-def _say_needless(spec: LaunchSpec) -> None:
+def _report_needless(spec: LaunchSpec) -> None:
     import logging
 
     if spec.needless:

@@ -158,7 +158,7 @@ class Attempts(Actor):
         """A rank has saved its part of a snapshot."""
         dropped = self._snapshots.saved(held, keep)
         if dropped is not None:
-            await self._say(f"{dropped}; an attempt begins with a step that every rank has saved")
+            await self._show(f"{dropped}; an attempt begins with a step that every rank has saved")
 
     @concurrent_endpoint
     async def snapshot(self, rank: int, group: int) -> Found | None:
@@ -183,7 +183,7 @@ class Attempts(Actor):
                 return RunResult(self._restarts.count + 1, time.monotonic() - begin, len(returns), returns)
             if self._current.has_lost_port and lost_ports < _PORT_ATTEMPTS:
                 lost_ports += 1
-                await self._say("another program has taken the port of rank 0; started again with another port")
+                await self._show("another program has taken the port of rank 0; started again with another port")
                 continue
             lost = self._current.lost_hosts()
             self._snapshots.lose(lost)
@@ -205,7 +205,7 @@ class Attempts(Actor):
         decision = self._restarts.after(kind, healthy=len(self._pool.left), can_heal=healer is not None, missing=missing, is_full=is_full)
         if decision.action == "stop":
             raise self._final(failure, decision.why)
-        await self._say(f"{failure.failures[0].headline()}; {_next(decision, self._pool)}{replaced}")
+        await self._show(f"{failure.failures[0].headline()}; {_next(decision, self._pool)}{replaced}")
         try:
             await asyncio.wait_for(self._stop.wait(), decision.delay)
         except TimeoutError:
@@ -234,7 +234,7 @@ class Attempts(Actor):
         """Asks the job for the hosts that are lost. `failure` is raised where the run cannot go on without; None: it can."""
         problem = await self._ask(healer, _GROW_S if failure is None else _HEAL_S)
         if problem is None:
-            await self._say(f"all {len(self._pool.left)} hosts are there")
+            await self._show(f"all {len(self._pool.left)} hosts are there")
             return
         why = f"the job could not replace lost hosts{problem and ': '}{problem}"
         left = len(self._pool.left)
@@ -242,7 +242,7 @@ class Attempts(Actor):
             raise self._final(failure, why)
         if failure is not None and not self._restarts.is_enough(left):
             raise self._final(failure, f"{why}{';' if problem else ':'} {self._restarts.too_few(left)}")
-        await self._say(f"{why}; {self._pool.lost_text()}, goes on with {left} {'host' if left == 1 else 'hosts'}")
+        await self._show(f"{why}; {self._pool.lost_text()}, goes on with {left} {'host' if left == 1 else 'hosts'}")
 
     async def _ask(self, healer: Healer, seconds: float) -> str | None:
         """None where all hosts are there again, else the reason, which is empty where the job has none."""
@@ -268,7 +268,7 @@ class Attempts(Actor):
             raise _stopped()
         return asking
 
-    async def _say(self, text: str) -> None:
+    async def _show(self, text: str) -> None:
         run = f"{self._plan.run_id}: " if self._plan.shows_run_id else ""
         await self._console.write(2, f"monarch: {run}{text}\n".encode())
 

@@ -27,17 +27,17 @@ _UCRED = struct.Struct("3i")
 
 
 class Breakpoints:
-    """Listens for the breakpoints of one program. `say` shows a line to the user, `moved` is called when a session begins or ends.
+    """Listens for the breakpoints of one program. `show` shows a line to the user, `moved` is called when a session begins or ends.
 
     The socket has an abstract name, which is gone with this process, and admits this user only.
     """
 
-    def __init__(self, run_id: str, rank: int, coords: Mapping[str, int], say: Callable[[str], None], moved: Callable[[], None]) -> None:
+    def __init__(self, run_id: str, rank: int, coords: Mapping[str, int], show: Callable[[str], None], moved: Callable[[], None]) -> None:
         # A name that the debugger accepts.
         self._name = re.sub(r"[^-_a-zA-Z0-9]", "-", run_id)
         self._rank = rank
         self._coords = coords
-        self._say = say
+        self._show = show
         self._moved = moved
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -93,13 +93,13 @@ class Breakpoints:
 
         session = await open_session(self._name, self._rank, self._coords, function=function, line=line)
         place = f"{path}:{line}" if function == "<module>" else f"{function}() at {path}:{line}"
-        self._say(f"breakpoint in rank {self._rank} of {self._name}, {place}; attach with: {session.how}")
+        self._show(f"breakpoint in rank {self._rank} of {self._name}, {place}; attach with: {session.how}")
         if session.is_second:
-            self._say(f"Debug session for rank {self._rank} already exists for {self._name}; this one comes after it")
+            self._show(f"Debug session for rank {self._rank} already exists for {self._name}; this one comes after it")
         return session
 
     def has_lost_debugger(self, function: str, error: Exception) -> None:
-        self._say(f"the debugger cannot be reached, {function} goes on: {error}")
+        self._show(f"the debugger cannot be reached, {function} goes on: {error}")
 
 
 class _Link:

@@ -166,7 +166,7 @@ class Rank(Actor):
         # Whether the program had left an exception when the run sent its signal.
         self._has_raised_before = False
         self._stack = _Unnamed("stacks")
-        self._breakpoints = Breakpoints(order.attempt.run_id, self._place.rank, dict(current_rank()), self._say, self._note)
+        self._breakpoints = Breakpoints(order.attempt.run_id, self._place.rank, dict(current_rank()), self._show, self._note)
         # A process that leaves the session of the program, and outlives it, becomes a child of this process.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -337,7 +337,7 @@ class Rank(Actor):
         self._moved = time.monotonic()
         self._news.set()
 
-    def _say(self, text: str) -> None:
+    def _show(self, text: str) -> None:
         self._buffer.put(NOTES, f"monarch: {text}\n".encode(errors="replace"))
         self._note()
 

@@ -14,7 +14,7 @@ from monarch.spmd.snapshot_file import SnapshotFile
 # Bytes of one copy.
 _SLICE = 64 << 20
 # Seconds without an answer of the owner, and the slowest accepted link in bytes per second.
-_PATIENCE_S, _SLOWEST = 60.0, 10e6
+_ANSWER_TIMEOUT_S, _SLOWEST = 60.0, 10e6
 
 
 class Offer(NamedTuple):
@@ -39,7 +39,7 @@ class OfferedFile:
 
     def end(self) -> Future[None]:
         """Nothing reads it any more once the future is done."""
-        cell = self._handle.drop(_PATIENCE_S)
+        cell = self._handle.drop(_ANSWER_TIMEOUT_S)
         return done() if cell is None else future_of(cell, _decode)
 
 
@@ -53,7 +53,7 @@ def pull(offer: Offer, file: SnapshotFile, nbytes: int) -> Future[None]:
     file.resize(offer.nbytes)
     memory = BufferMemory(file.view())
     handle = _bulk().handle(offer.id, offer.epoch, offer.owner, offer.nbytes, True, offer.machine != _machine())
-    limit = _PATIENCE_S + offer.nbytes / _SLOWEST
+    limit = _ANSWER_TIMEOUT_S + offer.nbytes / _SLOWEST
     try:
         cell = handle.transfer(False, memory.address, offer.nbytes, (memory, handle), 0, limit, _SLICE)
     except BulkFailed:

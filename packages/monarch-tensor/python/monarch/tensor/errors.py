@@ -49,8 +49,8 @@ class RemoteException(MonarchError, RuntimeError):
         self.args = (exception, rank, host, operation, self.controller_frames, self.worker_frames)
 
     def _text(self) -> str:
-        said = f"{type(self.exception).__name__}: {self.exception}".rstrip(": ")
-        lines = [f"A remote function has failed asynchronously on rank {self.rank}.", f"  {self.operation} on host {self.host}: {said}"]
+        error = f"{type(self.exception).__name__}: {self.exception}".rstrip(": ")
+        lines = [f"A remote function has failed asynchronously on rank {self.rank}.", f"  {self.operation} on host {self.host}: {error}"]
         if self.controller_frames:
             lines.append("Issued by the controller at (innermost first):")
             lines += [f"  {frame}" for frame in self.controller_frames]

@@ -60,7 +60,7 @@ class Stream:
         if place is not owner:
             controller.emit_order(owner, place)
         controller.emit(place, controller.defined(Alias()), (handle.id,), (), (number,))
-        lent = new_tensor(Handle(number, handle.layout, memory, place))
+        borrowed = new_tensor(Handle(number, handle.layout, memory, place))
         handle.memory.borrows += 1
         handle.memory.state = BORROWED if mutable else SHARED
         if mutable:
@@ -70,7 +70,7 @@ class Stream:
         borrow = Borrow(handle, memory, place)
         if (recorder := controller.recorder) is not None:
             recorder.borrows.add(borrow)
-        return lent, borrow
+        return borrowed, borrow
 
 
 class Borrow:
@@ -114,14 +114,14 @@ class Borrow:
             controller.free(self._place, memory.ids())
             if self._place is not owner:
                 controller.emit_order(self._place, owner)
-        lent = self._handle.memory
+        borrowed = self._handle.memory
         # A borrow that was interrupted before this ends again.
         if self._ended:
             return
         self._ended = True
-        lent.borrows -= 1
-        if not lent.borrows and lent.state != DROPPED:
-            lent.state = SHARED if lent.read_only else None
+        borrowed.borrows -= 1
+        if not borrowed.borrows and borrowed.state != DROPPED:
+            borrowed.state = SHARED if borrowed.read_only else None
 
     def __enter__(self) -> Borrow:
         return self

@@ -21,12 +21,12 @@ from monarch._core.call.context import Context, CreatorInstance, Instance, set_c
 from monarch._core.call.mesh_info import MeshInfo
 from monarch._core.config import config
 from monarch._core.errors.errors import ExitReason, MeshFailure
-from monarch._core.process.above import above
+from monarch._core.process.emergency_exit import end_process
 from monarch._core.process.forked_child import leave_if_child
 from monarch._core.process.hook_answer import verdict
-from monarch._core.process.last_resort import end_process
 from monarch._core.process.owner import Owner
 from monarch._core.process.process import LocalProcess
+from monarch._core.process.provided import provided
 from monarch._core.process.runtime_log import INFO, WARN, event, failure_event
 from monarch._core.shape.shape import Extent, Point
 from monarch._core.supervise.supervision import CANCEL_TIME
@@ -111,7 +111,7 @@ class LocalActor:
     def proc_mesh(self) -> ProcMesh:
         from _pickle import loads
 
-        return above.received_proc_mesh(*loads(marshal.loads(self.origin)[1]))
+        return provided.received_proc_mesh(*loads(marshal.loads(self.origin)[1]))
 
     # ---- the thread
 
@@ -281,9 +281,9 @@ class LocalActor:
             return True
         if stage == "call":
             self._debug_failure(call, exc)
-        told = call.wants_reply and not (call.flags & EXPLICIT_PORT and stage == "call")
+        is_answered = call.wants_reply and not (call.flags & EXPLICIT_PORT and stage == "call")
         # If the actor has failed meanwhile, the outcome of its endpoint is dropped.
-        if told and isinstance(exc, Exception) and self.failure is None:
+        if is_answered and isinstance(exc, Exception) and self.failure is None:
             call.reply_error(ERROR, pack_error(exc, self.display, self.process.pid, self.process.host))
             return False
         self.fail_raised(exc)
@@ -477,17 +477,17 @@ class LocalActor:
         if not owned:
             return
         bounds = None
-        patience = (config.seconds("stop_actor_timeout") or 0.0) + (config.seconds("process_exit_timeout") or 0.0) + 1
+        stop_timeout = (config.seconds("stop_actor_timeout") or 0.0) + (config.seconds("process_exit_timeout") or 0.0) + 1
         if self.stopping == CLIENT_EXITS and self.stop_bounds:
             each, whole = bounds = self.stop_bounds[0], self.stop_bounds[1]
-            patience = each + whole + (config.seconds("cleanup_timeout") or 0.0) + 1
+            stop_timeout = each + whole + (config.seconds("cleanup_timeout") or 0.0) + 1
         self.cleaning = True
         if self.process.closed and not self.process.is_client:
-            self.process.native.extend_stop(patience)
+            self.process.native.extend_stop(stop_timeout)
         futures = [mesh.stop(self.stopping or "its owner has failed", bounds) for mesh in owned]
         for future in futures:
             try:
-                future.get(timeout=patience)
+                future.get(timeout=stop_timeout)
             except Exception as e:  # the error was reported where it happened; this actor's end continues
                 del e
         self.cleaning = False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from _contextvars import ContextVar
 
-from monarch._core.process.above import above
 from monarch._core.process.current import current_process, known_process
+from monarch._core.process.provided import provided
 from monarch._core.shape.shape import Extent, Point
 
 TYPE_CHECKING = False
@@ -66,7 +66,7 @@ class Instance:
     @property
     def proc(self) -> ProcMesh:
         """The mesh of the one process in which the actor runs."""
-        return above.own_proc(self._process)
+        return provided.own_proc(self._process)
 
     @property
     def proc_mesh(self) -> ProcMesh:

@@ -35,7 +35,7 @@ def _publish(path: str, loop: WorkerLoop) -> None:
     from monarch._core.process.identity import to_base58
 
     process = loop.process
-    said: dict[str, Any] = {
+    description: dict[str, Any] = {
         "address": loop.url,
         "host": process.host,
         "pid": process.pid,
@@ -46,7 +46,7 @@ def _publish(path: str, loop: WorkerLoop) -> None:
     try:
         fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "w", encoding="utf-8") as f:
-            json.dump(said, f)
+            json.dump(description, f)
         os.replace(partial, path)
     except OSError as e:
         loop.close()

@@ -58,7 +58,7 @@ class BrokenEntry:
 
     def reason(self) -> str:
         """The text of the error, without the hint that `todo` has."""
-        return _said(self.error).removesuffix(f"\nhint: {self.todo}")
+        return _described(self.error).removesuffix(f"\nhint: {self.todo}")
 
     def report(self) -> str:
         """The line of `describe`, and the traceback."""
@@ -198,7 +198,7 @@ def _repair(wheel: str) -> str:
     return f"`pip install -U {wheel}`" + ("" if core is None else f", or another version of it that was built for {CORE} {core}")
 
 
-def _said(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # a class of the wheel, which may raise anything

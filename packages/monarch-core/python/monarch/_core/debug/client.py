@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Elsewhere = Callable[[], list[str]]
 
 # Seconds for the connection to the server.
-_PATIENCE = 10.0
+_CONNECT_TIMEOUT = 10.0
 _INTERRUPTED_CODE = 130
 # Clears the line of the cursor.
 _CLEAR = "\r\x1b[K"
@@ -66,7 +66,7 @@ def _connect(host: str | None, port: int | None, elsewhere: Elsewhere) -> socket
 
 def _dial(host: str, port: int) -> socket.socket:
     try:
-        connection = socket.create_connection((host, port), _PATIENCE)
+        connection = socket.create_connection((host, port), _CONNECT_TIMEOUT)
     except OSError as e:
         raise OSError(f"nothing answers at {host} port {port}: {e}") from None
     connection.settimeout(None)

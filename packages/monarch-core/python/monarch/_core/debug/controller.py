@@ -142,7 +142,7 @@ class DebugController(Actor):
         session.info = DebugSessionInfo(info.actor_name, info.rank, info.coords, info.hostname, *place)
         session.write(text)
         waiting = asyncio.ensure_future(session.ask(prompt))
-        await self._tell()
+        await self._notify()
         return await waiting
 
     @endpoint
@@ -192,7 +192,7 @@ class DebugController(Actor):
         async with self._changed:
             await self._changed.wait_for(lambda: sum(s.stands for s in self.sessions.values()) >= count)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         # The session stands once its task has begun.
         await asyncio.sleep(0)
         if self._changed is not None:
@@ -204,7 +204,7 @@ class DebugController(Actor):
         if session is not None:
             session.write(text)
             session.end()
-            await self._tell()
+            await self._notify()
 
     def _watch(self, session: PendingSession, proc: int) -> None:
         """Ends the session with its process, which cannot report its own end."""

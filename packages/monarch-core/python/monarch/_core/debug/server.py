@@ -120,7 +120,7 @@ class DebugConnection:
         self._main = asyncio.ensure_future(self._serve())
         try:
             await self._main
-            self._say(mark(debug_mark.END) if self._marks else "", marked=True)
+            self._write(mark(debug_mark.END) if self._marks else "", marked=True)
         except (asyncio.CancelledError, ConnectionError):
             pass
         finally:
@@ -128,16 +128,16 @@ class DebugConnection:
             await _close(self._writer)
 
     async def close(self, last: str, orderly: bool = False) -> None:
-        self._say(f"\n{last}\n")
+        self._write(f"\n{last}\n")
         if orderly and self._marks:
-            self._say(mark(debug_mark.END), marked=True)
+            self._write(mark(debug_mark.END), marked=True)
         if self._main is not None:
             self._main.cancel()
         self._writer.close()
 
     # ---- input and output
 
-    def _say(self, text: str, marked: bool = False) -> None:
+    def _write(self, text: str, marked: bool = False) -> None:
         if not text or self._writer.is_closing():
             return
         if self._writer.transport.get_write_buffer_size() > _UNREAD:
@@ -151,7 +151,7 @@ class DebugConnection:
             try:
                 data = await self._reader.readline()
             except ValueError:  # asyncio has discarded the line
-                self._say("Error parsing input: the line is too long\n")
+                self._write("Error parsing input: the line is too long\n")
                 continue
             except ConnectionError:
                 data = b""
@@ -163,7 +163,7 @@ class DebugConnection:
                 self._interrupted = True
             elif line == debug_mark.HELLO:
                 self._marks = True
-                self._say(mark(debug_mark.BEGIN), marked=True)
+                self._write(mark(debug_mark.BEGIN), marked=True)
                 self._greet()
                 self._interrupted = True
             else:
@@ -173,7 +173,7 @@ class DebugConnection:
                 return
 
     def _greet(self) -> None:
-        self._say(f"Monarch debugger, process {os.getpid()} ({' '.join(sys.argv)[:200]}); enter help for a list of commands.\n")
+        self._write(f"Monarch debugger, process {os.getpid()} ({' '.join(sys.argv)[:200]}); enter help for a list of commands.\n")
 
     async def _until(self, ready: Callable[[], bool]) -> bool:
         """Waits until `ready`; false if Ctrl-C came first."""
@@ -189,8 +189,8 @@ class DebugConnection:
         while True:
             if self._interrupted:
                 self._interrupted = False
-                self._say(mark(debug_mark.INTERRUPTED) if self._marks else "\n", marked=True)
-            self._say(mark(debug_mark.PROMPT, prompt) if self._marks else prompt, marked=True)
+                self._write(mark(debug_mark.INTERRUPTED) if self._marks else "\n", marked=True)
+            self._write(mark(debug_mark.PROMPT, prompt) if self._marks else prompt, marked=True)
             await self._writer.drain()
             if await self._until(lambda: bool(self._lines) or self._at_end or over()):
                 return None if over() or not self._lines else self._lines.popleft()
@@ -206,9 +206,9 @@ class DebugConnection:
                 if command == "quit":
                     return
                 if command == "help":
-                    self._say(HELP)
+                    self._write(HELP)
                 elif command == "list":
-                    self._say(table(self.controller.infos()))
+                    self._write(table(self.controller.infos()))
                 elif command == "continue":
                     await self._continue()
                 elif isinstance(command, Attach):
@@ -216,20 +216,20 @@ class DebugConnection:
                 elif isinstance(command, Cast):
                     await self._cast(command)
             except ParseError as e:
-                self._say(f"Error parsing input: {e}\n")
+                self._write(f"Error parsing input: {e}\n")
 
     async def _continue(self) -> None:
         sessions = list(self.controller.sessions.values())
         for session in sessions:
             session.release()
-        self._say(f"{len(sessions)} sessions go on.\n" if len(sessions) != 1 else "1 session goes on.\n")
+        self._write(f"{len(sessions)} sessions go on.\n" if len(sessions) != 1 else "1 session goes on.\n")
 
     def _found(self, actor: str, rank: int) -> PendingSession | None:
         of_actor = self.controller.of_actor(actor)
         if not of_actor:
-            self._say(f"No debug sessions for actor {actor}\n")
+            self._write(f"No debug sessions for actor {actor}\n")
         elif rank not in of_actor:
-            self._say(f"No debug session for rank {rank} for actor {actor}\n")
+            self._write(f"No debug session for rank {rank} for actor {actor}\n")
         return of_actor.get(rank)
 
     async def _attach(self, command: Attach) -> None:
@@ -237,12 +237,12 @@ class DebugConnection:
         if session is None:
             return
         name = f"{command.actor} rank {command.rank}"
-        self._say(f"Attached to {name}; enter detach to leave it as it is.\n" + "".join(session.written))
-        session.listener = self._hear
+        self._write(f"Attached to {name}; enter detach to leave it as it is.\n" + "".join(session.written))
+        session.listener = self._write_output
         try:
             while not session.ended:
                 if not await self._until(lambda: session.stands or session.ended):
-                    self._say(f"\nDetached from {name}, which runs.\n")
+                    self._write(f"\nDetached from {name}, which runs.\n")
                     return
                 if not session.stands:
                     break
@@ -250,34 +250,34 @@ class DebugConnection:
                 if session.ended:
                     break
                 if line is None or line.strip() == "detach":
-                    self._say(f"Detached from {name}.\n")
+                    self._write(f"Detached from {name}.\n")
                     return
                 session.answer(line)
         finally:
             # Another client may have attached meanwhile.
-            if session.listener == self._hear:
+            if session.listener == self._write_output:
                 session.listener = None
-        self._say(f"The session of {name} is over.\n")
+        self._write(f"The session of {name} is over.\n")
 
-    def _hear(self, text: str) -> None:
-        self._say(text)
+    def _write_output(self, text: str) -> None:
+        self._write(text)
         self._wake.set()
 
     async def _cast(self, command: Cast) -> None:
         """Sends a command to the ranks, then shows the answers of each rank in order, each line with its rank."""
         of_actor = self.controller.of_actor(command.actor)
         if not of_actor:
-            self._say(f"No debug sessions for actor {command.actor}\n")
+            self._write(f"No debug sessions for actor {command.actor}\n")
             return
         for rank in command.ranks.named():
             if rank not in of_actor:
-                self._say(f"No debug session for rank {rank} for actor {command.actor}\n")
+                self._write(f"No debug session for rank {rank} for actor {command.actor}\n")
         chosen = {r: s for r, s in sorted(of_actor.items()) if command.ranks.matches(r, s.info.coords)}
         if not chosen and not command.ranks.named():
-            self._say(f"No debug session for these ranks for actor {command.actor}\n")
+            self._write(f"No debug session for these ranks for actor {command.actor}\n")
         for rank, session in list(chosen.items()):
             if not session.stands:
-                self._say(f"[{rank}] runs: nothing sent\n")
+                self._write(f"[{rank}] runs: nothing sent\n")
                 del chosen[rank]
             elif command.command != "detach":
                 session.listener = self._wake_up
@@ -285,11 +285,11 @@ class DebugConnection:
         try:
             for rank, session in chosen.items():
                 if not await self._until(lambda s=session: s.stands or s.ended):
-                    self._say("\nNot all have answered; attach to one to see.\n")
+                    self._write("\nNot all have answered; attach to one to see.\n")
                     return
-                self._say("".join(f"[{rank}] {line}\n" for line in "".join(session.written).splitlines()))
+                self._write("".join(f"[{rank}] {line}\n" for line in "".join(session.written).splitlines()))
                 if session.ended:
-                    self._say(f"[{rank}] is over\n")
+                    self._write(f"[{rank}] is over\n")
         finally:
             for session in chosen.values():
                 if session.listener == self._wake_up:

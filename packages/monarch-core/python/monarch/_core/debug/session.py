@@ -211,9 +211,9 @@ class DebugSession(pdb.Pdb):
         if self.controller is not None and ("\n" in text or len(self.written) > _LONG):
             end = self.written.rfind("\n") + 1 or len(self.written)
             text, self.written = self.written[:end], self.written[end:]
-            self._tell(self.controller.write, text)
+            self._send(self.controller.write, text)
 
-    def _tell(self, endpoint: Endpoint[[int, str], None], text: str) -> None:
+    def _send(self, endpoint: Endpoint[[int, str], None], text: str) -> None:
         try:
             endpoint.broadcast(self.id, text)
         except RuntimeError as e:  # the thread that waits for a line notices the end
@@ -239,9 +239,9 @@ class DebugSession(pdb.Pdb):
         self.controller = controller
         what = "exception" if self.post_mortem else "breakpoint"
         where = f"{self.function}() at {self.path}:{self.line}"
-        _say(f"{what} in {name} rank {actor.rank}, {where}; attach with: {how}")
+        _log(f"{what} in {name} rank {actor.rank}, {where}; attach with: {how}")
         if taken:
-            _say(f"Debug session for rank {actor.rank} already exists for actor {name}; this one comes after it")
+            _log(f"Debug session for rank {actor.rank} already exists for actor {name}; this one comes after it")
         return controller
 
     def _lost(self, error: Exception) -> None:
@@ -250,7 +250,7 @@ class DebugSession(pdb.Pdb):
         failure = error.failure if isinstance(error, SupervisionError) else None
         if failure is not None and failure.reason.kind == "stopped":
             self._wait_for_the_end()
-        _say(f"the debugger cannot be reached, {self.function}() goes on: {error}")
+        _log(f"the debugger cannot be reached, {self.function}() goes on: {error}")
 
     # ---- how it ends
 
@@ -301,7 +301,7 @@ class DebugSession(pdb.Pdb):
         self.start = self.outermost = self.botframe = None
         if self.controller is not None:
             text, self.written = self.written, ""
-            self._tell(self.controller.close_session, text)
+            self._send(self.controller.close_session, text)
             self.controller = None
 
     def after_death(self, exc: BaseException) -> None:
@@ -426,7 +426,7 @@ def _wait(future: Future[Any]) -> Any:
     return future.get()
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     complain(f"monarch: {text}")
 
 

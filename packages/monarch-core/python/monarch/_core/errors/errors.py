@@ -395,12 +395,12 @@ def reload_failed(failed: Sequence[tuple[str, str, int, str, Any]]) -> ActorErro
     """
     host, proc, pid, module, packed = failed[0]
     kind, text, formatted, data = packed
-    told = {(module, formatted)}
+    listed = {(module, formatted)}
     lines = [formatted.rstrip("\n")]
     for other_host, other_proc, other_pid, other_module, other in failed[1:]:
         lines.append(f"{fill('reload_failed', module=other_module)} {other[0]}: {other[1]} at {other_proc} {where(other_pid, other_host)}")
-        if (other_module, other[2]) not in told:
-            told.add((other_module, other[2]))
+        if (other_module, other[2]) not in listed:
+            listed.add((other_module, other[2]))
             lines += _indent(other[2].rstrip("\n").split("\n"))
     error = ActorError._received((kind, text, "\n".join(lines), data), fill("reload_failed", module=module), proc, pid, host)
     error.code, error.hint = "reload_failed", _hint("reload_failed")

@@ -77,7 +77,7 @@ class Guard:
         try:
             guard = os.fork()
         except OSError as e:
-            self._say(("failed", e.errno or errno.EAGAIN, sys.executable))
+            self._report(("failed", e.errno or errno.EAGAIN, sys.executable))
             return 0
         # The watchdog and the guard each have their own pipe.
         self.wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -122,19 +122,19 @@ class Guard:
             argv = self._argv(spec)
             self.pid = self._start(argv, spec)
         except OSError as e:
-            self._say(("failed", e.errno or errno.EIO, str(e.filename or spec["argv"][0] or spec["script"][0])))
+            self._report(("failed", e.errno or errno.EIO, str(e.filename or spec["argv"][0] or spec["script"][0])))
             return
         finally:
             for fd in {*spec["fds"]} - {0, 1, 2}:
                 os.close(fd)
-        self._say(("started",))
+        self._report(("started",))
         orphaned = self._until_ended()
         if orphaned:
             self._wind_down(spec["farewell"])
         else:
             self._sweep()
             self._remove_script()
-            self._say(("ended", self.status, self.is_ended_by_proc))
+            self._report(("ended", self.status, self.is_ended_by_proc))
 
     # ---- the proc
 
@@ -152,7 +152,7 @@ class Guard:
             found += piece
         return bytes(found)
 
-    def _say(self, message: Any) -> None:
+    def _report(self, message: Any) -> None:
         try:
             data = memoryview(frame(message))
             while data:
@@ -187,7 +187,7 @@ class Guard:
             self._become(argv, spec, guard, write, gate)
         os.close(write)
         # The proc learns the pid before the command can kill its guard.
-        self._say(("forked", pid))
+        self._report(("forked", pid))
         os.write(opened, b"!")
         os.close(opened)
         os.close(gate)

@@ -47,13 +47,13 @@ class ProgramSession:
 
     def write(self, text: str) -> None:
         """Shows text to the client that is attached, now or later. The text is lost if the client is gone."""
-        self._tell(self._controller.write, text)
+        self._send(self._controller.write, text)
 
     def close(self, text: str = "") -> None:
         """Ends the session, because the program continues or has ended; `text` is the last output."""
-        self._tell(self._controller.close_session, text)
+        self._send(self._controller.close_session, text)
 
-    def _tell(self, endpoint: Endpoint[[int, str], None], text: str) -> None:
+    def _send(self, endpoint: Endpoint[[int, str], None], text: str) -> None:
         try:
             endpoint.broadcast(self._id, text)
         except RuntimeError as e:  # the task that waits for a line notices the end

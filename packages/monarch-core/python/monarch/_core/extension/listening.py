@@ -157,8 +157,8 @@ class Members:
         def joined(rank: int) -> MembershipEvent:
             result = attachment.cell.result(rank)
             assert result is not None
-            said = json.loads(result.raw())
-            return HostJoined(attachment.ids[rank], said["host"], said["pid"], attachment.addresses[rank])
+            joined = json.loads(result.raw())
+            return HostJoined(attachment.ids[rank], joined["host"], joined["pid"], attachment.addresses[rank])
 
         arrivals = _Arrivals(attachment.cell, list(attachment.ids), joined)
         for rank in again:
@@ -176,31 +176,31 @@ class Members:
     def _arrived(self, arrivals: _Arrivals, procs: list[int], index: int) -> None:
         result = arrivals.cell.arrival(index)
         if result is not None:
-            self._tell(arrivals.take(procs[result.rank]))
+            self._notify(arrivals.take(procs[result.rank]))
         self._forget(arrivals)
 
     def _attached(self, arrivals: _Arrivals) -> None:
         for uid in list(arrivals.ranks):
-            self._tell(arrivals.take(uid))
+            self._notify(arrivals.take(uid))
         self._forget(arrivals)
 
     def _ended(self, ends: list[tuple[int, ProcessEnd]]) -> None:
         for uid, end in ends:
             for arrivals in list(self.arrivals):
                 # The member may have joined and ended since the thread looked.
-                self._tell(arrivals.take(uid))
+                self._notify(arrivals.take(uid))
                 arrivals.ranks.pop(uid, None)
                 self._forget(arrivals)
             if self.process.native.is_host(uid):
-                self._tell(HostEnd(uid, end.host, exit_reason(end)))
+                self._notify(HostEnd(uid, end.host, exit_reason(end)))
             else:
-                self._tell(proc_end(ProcId(uid), end))
+                self._notify(proc_end(ProcId(uid), end))
 
     def _forget(self, arrivals: _Arrivals) -> None:
         if not arrivals.ranks and arrivals in self.arrivals:
             self.arrivals.remove(arrivals)
 
-    def _tell(self, event: MembershipEvent | None) -> None:
+    def _notify(self, event: MembershipEvent | None) -> None:
         if event is None:
             return
         for listening in self.listeners:

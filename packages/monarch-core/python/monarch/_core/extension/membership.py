@@ -11,7 +11,7 @@ from monarch._core.errors.errors import ExitReason, MonarchError, cause
 from monarch._core.errors.extension import proc_unknown
 from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import HostId, JobId, ProcId, Rank
-from monarch._core.extension.known import UNKNOWN, check_known, checked_id, job_of_host
+from monarch._core.extension.process_check import UNKNOWN, check_exists, checked_id, job_of_host
 from monarch._core.process.current import current_process, known_process, simulated_process
 
 TYPE_CHECKING = False
@@ -135,7 +135,7 @@ def watch(proc: ProcId | int, host: HostId | int = 0) -> Future[ProcEnd]:
     proc = checked_id(proc, "watch")
     process = current_process()
     call = process.native.cell(GATHER, 1, [proc])
-    if check_known(process, call, proc, host):
+    if check_exists(process, call, proc, host):
         process.native.watch_proc(proc, host)
     return Future._of(call, lambda c: _watched(proc, c))
 

@@ -12,8 +12,8 @@ from monarch._core.errors.extension import RequestError, proc_unknown, request_p
 from monarch._core.extension.arguments import check_seconds
 from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import ProcId
-from monarch._core.extension.known import UNKNOWN, check_known, checked_id
 from monarch._core.extension.membership import end_of
+from monarch._core.extension.process_check import UNKNOWN, check_exists, checked_id
 from monarch._core.extension.request import ask
 from monarch._core.process.current import current_process
 from monarch._core.process.process import LOG_LEVEL
@@ -78,7 +78,7 @@ def set_log_level(proc: ProcId | int, level: int) -> Future[None]:
         raise ValueError(f"invalid logging level {level!r}: expected 0 to {_HIGHEST}")
     process = current_process()
     call = process.native.cell(GATHER, 1, [proc])
-    if check_known(process, call, proc):
+    if check_exists(process, call, proc):
         process.native.request(proc, LOG_LEVEL, marshal.dumps((0, level)), call.slot)
     return Future._of(call, lambda c: _level_set(c, proc))
 

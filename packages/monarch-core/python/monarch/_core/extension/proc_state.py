@@ -6,7 +6,7 @@ from threading import Thread
 
 from monarch._core.extension.arguments import check_seconds
 from monarch._core.extension.ids import ProcId
-from monarch._core.extension.known import checked_id
+from monarch._core.extension.process_check import checked_id
 from monarch._core.extension.request import ask
 
 TYPE_CHECKING = False

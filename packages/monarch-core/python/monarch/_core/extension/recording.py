@@ -19,9 +19,9 @@ from monarch._core.config.entry_points import BrokenEntry, entry_names, load_ent
 from monarch._core.extension.arguments import check_count, check_seconds
 from monarch._core.extension.event_batch import Batch
 from monarch._core.extension.ids import JobId, ProcId
-from monarch._core.extension.known import checked_id
 from monarch._core.extension.membership import is_ending, watch
-from monarch._core.extension.pace import Pace
+from monarch._core.extension.process_check import checked_id
+from monarch._core.extension.read_pause import ReadPause
 from monarch._core.extension.thread import when_done
 from monarch._core.process.current import current_process
 from monarch._core.process.process import RECORDINGS
@@ -130,7 +130,7 @@ class Observation:
         self._observer = observer
         self._every = every
         self._job = job
-        self._pace = Pace(every)
+        self._pause = ReadPause(every)
         # The latest time of the next query of the agent, and the change count at the last query.
         self._due = 0.0
         self._changes = -1
@@ -193,7 +193,7 @@ class Observation:
         try:
             over = False
             while not over:
-                self._wake.wait(self._pace.pause)
+                self._wake.wait(self._pause.pause)
                 self._wake.clear()
                 # This drain includes all events recorded before the call of `stop`, even if the observer was busy then.
                 over, asked = self._is_over, self._asked
@@ -242,7 +242,7 @@ class Observation:
         for proc in over:
             self._over.add(proc)
             self._observer(self._readers.pop(proc).drain())
-        self._pace.looked(max(filled, default=0.0))
+        self._pause.looked(max(filled, default=0.0))
 
     def _names_unknown(self, held: list[Batch]) -> bool:
         """Whether the agent's events name a process that has not been found."""

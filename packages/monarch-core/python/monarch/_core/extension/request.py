@@ -10,8 +10,8 @@ from monarch._core.call.future import Future
 from monarch._core.config.entry_points import BrokenEntry, load_entry
 from monarch._core.errors.extension import RequestError, proc_unknown, request_failed, request_proc_ended, request_unhandled
 from monarch._core.extension.ids import ProcId
-from monarch._core.extension.known import UNKNOWN, check_known, checked_id
 from monarch._core.extension.membership import end_of
+from monarch._core.extension.process_check import UNKNOWN, check_exists, checked_id
 from monarch._core.extension.thread import extension_thread, report_raised
 from monarch._core.pickle.remote_exception import raised_text
 from monarch._core.process.current import current_process, refuse_in_child
@@ -112,7 +112,7 @@ def ask(proc: ProcId | int, name: str, body: bytes = b"") -> Future[bytes]:
         raise TypeError(f"ask({proc}, {name!r}): the body is bytes, not {type(body).__name__}")
     process = current_process()
     call = process.native.cell(FIRST_ERROR, 1, [proc])
-    if check_known(process, call, proc):
+    if check_exists(process, call, proc):
         process.native.request(proc, NAMED, bytes((len(label),)) + label + body, call.slot)
     return Future._of(call, lambda c: _answer(c, proc, name))
 

@@ -108,8 +108,8 @@ class Attachment:
 
         set_runtime_thread()
         if self._own is not None:
-            said = {"agent": self.process.agent_uid, "host": self.process.host, "pid": self.process.pid, "release": ""}
-            self.cell.complete(self._own, OK, json.dumps(said).encode())
+            joined = {"agent": self.process.agent_uid, "host": self.process.host, "pid": self.process.pid, "release": ""}
+            self.cell.complete(self._own, OK, json.dumps(joined).encode())
         new = [(rank, worker) for rank, worker in enumerate(self._workers) if rank not in self._again and rank != self._own]
         self._join([(rank, worker) for rank, worker in new if isinstance(worker, str)])
         late = [(rank, worker) for rank, worker in new if not isinstance(worker, str)]
@@ -134,8 +134,8 @@ class Attachment:
                 why = result.raw().decode(errors="replace").partition(":")[2]
                 runtime_log.event("host.not_attached", runtime_log.WARN, True, peer=address, detail=f"{address} did not join: {why}")
             else:
-                said = json.loads(result.raw())
-                detail = f"attached {said['host']} at {address}, its agent is pid {said['pid']}"
+                joined = json.loads(result.raw())
+                detail = f"attached {joined['host']} at {address}, its agent is pid {joined['pid']}"
                 runtime_log.event("host.attached", peer=address, detail=detail)
 
     def _address(self, rank: int, worker: Any) -> Any:

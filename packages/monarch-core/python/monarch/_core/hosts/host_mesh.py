@@ -8,11 +8,11 @@ from monarch._core.call.lazy_future import returns_future
 from monarch._core.call.mesh_info import reach
 from monarch._core.hosts.connections import native_hosts
 from monarch._core.hosts.spawned_procs import SpawnedProcs, procs_on
-from monarch._core.process.above import above
 from monarch._core.process.current import current_process
 from monarch._core.process.identity import checked_name
 from monarch._core.process.loaded import loaded_module
 from monarch._core.process.process import LocalProcess
+from monarch._core.process.provided import provided
 from monarch._core.shape.mesh import MeshTrait
 from monarch._core.shape.shape import Extent, Point, Region, Shape
 from monarch._core.shape.slice import Slice, product
@@ -109,7 +109,7 @@ class HostMesh(MeshTrait):
                 f"spawn_procs({per_host!r}): per_host is a dict of label to size, not {type(per_host).__name__}\n"
                 "hint: spawn_procs({'procs': 4}) makes four processes on each host, along a dimension `procs`"
             )
-        return above.spawn_procs(self, dict(per_host or {}), bootstrap, name or "anon", proc_bind, bootstrap_command)
+        return provided.spawn_procs(self, dict(per_host or {}), bootstrap, name or "anon", proc_bind, bootstrap_command)
 
     @property
     def initialized(self) -> Future[Literal[True]]:
@@ -220,7 +220,7 @@ class HostMesh(MeshTrait):
         if not self._is_owned:
             raise RuntimeError("sync_workspace needs an owned HostMesh, not a slice or an unpickled one")
         self._check_usable()
-        await above.sync_workspace(self, workspace, conda, auto_reload)
+        await provided.sync_workspace(self, workspace, conda, auto_reload)
 
     @property
     def region(self) -> Region:

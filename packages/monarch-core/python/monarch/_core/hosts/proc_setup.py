@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from monarch._core.config.entry_points import BrokenEntry, LoadedEntry, broken, entry_names, leave_out, load_entry
 from monarch._core.process.environment import not_for_kernel
-from monarch._core.process.limited import TimeLimit, within
+from monarch._core.process.time_limit import TimeLimit, within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,15 +119,15 @@ def _hooks(names: list[str]) -> Iterator[LoadedEntry]:
         found = load_entry(GROUP, name)
         left_out = any((one.group, one.name) == (GROUP, name) for one in broken())
         if isinstance(found, BrokenEntry):
-            if found not in _said:
-                _said.append(found)
+            if found not in _reported:
+                _reported.append(found)
                 leave_out(found)
         elif found is not None and not left_out:
             yield found
 
 
 # The hooks that cannot be loaded and were logged.
-_said: list[BrokenEntry] = []
+_reported: list[BrokenEntry] = []
 
 
 def _limit(found: LoadedEntry) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from monarch._core.process.last_resort import end_process
+from monarch._core.process.emergency_exit import end_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import os
 from _contextvars import ContextVar
 from _thread import RLock
 
-from monarch._core.process.above import above
 from monarch._core.process.forked_child import become_child, watch
+from monarch._core.process.provided import provided
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def current_process() -> LocalProcess:
         return process
     refuse_in_child()
     with _lock:
-        return _process or above.start_client()
+        return _process or provided.start_client()
 
 
 def refuse_in_child() -> None:
@@ -100,7 +100,7 @@ def begin_with(uid: int) -> LocalProcess:
     process = known_process()
     if process is None and not _forked_from:
         with _lock:
-            process = _process or above.start_client(uid)
+            process = _process or provided.start_client(uid)
     process = process or current_process()
     if process.uid != uid:
         raise RuntimeError("this process has an identity already: begin to be a worker before anything else is done with monarch")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from monarch._core.testing.universe import Universe
 
 # Requests between housekeeping threads that native code does not handle.
-CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_DOOR = 3, 4, 5, 6, 7
+CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_CONTROL_SOCKET = 3, 4, 5, 6, 7
 AGGREGATE, MISSING = 20, 21
 # The query for the event rings of this host.
 RECORDINGS = 22
@@ -134,7 +134,7 @@ class LocalProcess:
             self.native.open_control_socket()
         elif not self.is_shared:
             cell = self.native.cell(FIRST_ERROR, 1, [self.job])
-            self.native.request(self.job, OPEN_DOOR, b"", cell.slot)
+            self.native.request(self.job, OPEN_CONTROL_SOCKET, b"", cell.slot)
             cell.wait()
             self.is_shared = True
 

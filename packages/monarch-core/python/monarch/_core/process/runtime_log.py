@@ -63,14 +63,14 @@ _file = LogFilter("", LEVELS["off"])
 # The least level that any output accepts, at which most calls return.
 _lowest = WARN
 # The least accepted level for events of which the user is also notified in another way.
-_lowest_said = LEVELS["off"]
+_lowest_notified = LEVELS["off"]
 _process: LocalProcess | None = None
 _base: dict[str, Any] = {}
 _fd = -1
 _path = ""
 # A full disk has cut a line short: the next one begins on a line of its own.
 _torn = False
-_told: set[int | None] = set()
+_reported: set[int | None] = set()
 # The mesh and rank of procs that this process spawned and that have not ended.
 _spawned: dict[int, tuple[str, int]] = {}
 
@@ -93,7 +93,7 @@ def _changed(values: dict[str, object]) -> None:
 
 
 def _configure() -> None:
-    global _stderr, _file, _lowest, _lowest_said, _path, _fd
+    global _stderr, _file, _lowest, _lowest_notified, _path, _fd
     with _lock:
         _stderr = LogFilter(config.value("log_filter"), WARN)
         _file = LogFilter(config.value("file_log_level"), LEVELS["off"])
@@ -101,7 +101,7 @@ def _configure() -> None:
             # Imported now, because a failure may be the first line, and no descriptor may be left then to read the module from its file.
             import json as json
         _lowest = min(_stderr.lowest, _file.lowest)
-        _lowest_said = _lowest if _stderr.lowest <= INFO else _file.lowest
+        _lowest_notified = _lowest if _stderr.lowest <= INFO else _file.lowest
         if _process is not None and _process.is_client:
             from monarch._core.process.log_directory import job_directory
 
@@ -117,15 +117,15 @@ def _configure() -> None:
         complain(f"monarch: no level of the log: {', '.join(unknown)}: expected {' '.join(LEVELS)}, or target=level,...")
 
 
-def event(name: str, level: int = INFO, said: bool = False, **fields: object) -> None:
-    """Writes an event; `detail` is its text. `said`: the user is notified in another way too, so stderr shows it from `info` on.
+def event(name: str, level: int = INFO, is_notified: bool = False, **fields: object) -> None:
+    """Writes an event; `detail` is its text. `is_notified`: the user is notified in another way too, so stderr shows it from `info` on.
 
     Fields that are None are left out.
     """
     if is_on():
         _record(name, level, fields)
-    if level >= (_lowest_said if said else _lowest):
-        _log(name, level, said, fields)
+    if level >= (_lowest_notified if is_notified else _lowest):
+        _log(name, level, is_notified, fields)
 
 
 def _record(name: str, level: int, fields: dict[str, object]) -> None:
@@ -146,10 +146,10 @@ def wants(level: int) -> bool:
     return level >= _lowest
 
 
-def _log(name: str, level: int, said: bool, fields: dict[str, object]) -> None:
+def _log(name: str, level: int, is_notified: bool, fields: dict[str, object]) -> None:
     target = name.partition(".")[0]
     fields = {key: value for key, value in fields.items() if value is not None}
-    shown = min(level, INFO) if said else level
+    shown = min(level, INFO) if is_notified else level
     if _stderr.passes(target, shown):
         complain(_text(name, shown, fields))
     if _process is not None and _process.pid == os.getpid() and _file.passes(target, level):
@@ -187,8 +187,8 @@ def _append(line: bytes) -> None:
             written = os.write(_fd, line)
             _torn = written < len(line)
         except OSError as e:
-            if e.errno not in _told:
-                _told.add(e.errno)
+            if e.errno not in _reported:
+                _reported.add(e.errno)
                 complain(f"monarch: cannot write {_path}: {e.strerror} (os error {e.errno}): events are left out until this is over")
 
 
@@ -213,17 +213,17 @@ def proc_ended(uid: int, end: ProcessEnd) -> None:
         event("proc.end", WARN if lost else INFO, True, mesh=mesh, rank=rank, child=end.pid or None, kind=end.kind, **more)
 
 
-def proc_unresponsive(uid: int, evidence: str, stacks: bytes) -> None:
-    """Logs that Python no longer runs in a proc of this process's agent or, if `evidence` is empty, that it runs again. `stacks` is JSON or
+def proc_unresponsive(uid: int, detail: str, stacks: bytes) -> None:
+    """Logs that Python no longer runs in a proc of this process's agent or, if `detail` is empty, that it runs again. `stacks` is JSON or
     empty.
     """
     mesh, rank = _spawned.get(uid, (None, None))
-    if not evidence:
+    if not detail:
         event("proc.responsive", mesh=mesh, rank=rank)
-    elif _lowest_said <= WARN:
+    elif _lowest_notified <= WARN:
         import json
 
-        event("proc.unresponsive", WARN, True, mesh=mesh, rank=rank, stacks=json.loads(stacks) if stacks else None, detail=evidence)
+        event("proc.unresponsive", WARN, True, mesh=mesh, rank=rank, stacks=json.loads(stacks) if stacks else None, detail=detail)
 
 
 def failure_event(name: str, level: int, failure: MeshFailure, owner: str) -> None:
@@ -235,7 +235,7 @@ def failure_event(name: str, level: int, failure: MeshFailure, owner: str) -> No
             mesh = 0
         for crashed in failure.crashed_ranks:
             supervision_handled(mesh, crashed, owner, _HANDLED[name])
-    if level < _lowest_said and not is_on():
+    if level < _lowest_notified and not is_on():
         return
     from monarch._core.errors.errors import cause
 

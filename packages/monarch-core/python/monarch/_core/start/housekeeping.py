@@ -22,7 +22,7 @@ from monarch._core._native.system import (
     SystemRequest,
 )
 from monarch._core.process import runtime_log
-from monarch._core.process.last_resort import end_process
+from monarch._core.process.emergency_exit import end_process
 from monarch._core.process.process import (
     AGGREGATE,
     BESIDE,
@@ -33,7 +33,7 @@ from monarch._core.process.process import (
     LOG_LEVEL,
     MISSING,
     NAMED,
-    OPEN_DOOR,
+    OPEN_CONTROL_SOCKET,
     PING,
     RECORDINGS,
     WATCH_STOP,
@@ -233,7 +233,7 @@ class Housekeeping:
             actor = process.actors.get(int.from_bytes(body[:8], "little"))
             if actor is not None:
                 self.watches.append(StopWatch(actor, *marshal.loads(body[8:])))
-        elif kind == OPEN_DOOR:
+        elif kind == OPEN_CONTROL_SOCKET:
             process.share()
             process.native.reply(sender, slot, 0, OK, b"")
         elif kind == LOG_LEVEL:
@@ -267,11 +267,11 @@ class Housekeeping:
 
             received(process, sender, slot, body)
         elif kind == KNOWN:
-            from monarch._core.extension.known import handle_request
+            from monarch._core.extension.process_check import handle_request
 
             handle_request(process, sender, slot, body)
         elif kind == BESIDE:
-            from monarch._core.extension.known import handle_beside
+            from monarch._core.extension.process_check import handle_beside
 
             handle_beside(process, sender, slot, body)
         elif kind == RECORDINGS:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from monarch._core.hosts.host_mesh import HostMesh
 
 # Seconds that an agent may take to end after the request.
-_PATIENCE = 10.0
+_EXIT_TIMEOUT = 10.0
 
 
 class LocalHosts:
@@ -43,39 +43,39 @@ class LocalHosts:
             raise RuntimeError("these local hosts have been started already")
         self._directory = tempfile.mkdtemp(prefix="monarch-hosts-")
         addresses = [f"ipc://@monarch-host-{new_uid():x}" for _ in range(self._count)]
-        ready, told = os.pipe()
+        ready, report = os.pipe()
         try:
             for i, address in enumerate(addresses):
-                self._agents.append(self._start_one(address, os.path.join(self._directory, str(i)), told))
-            os.close(told)
-            told = -1
+                self._agents.append(self._start_one(address, os.path.join(self._directory, str(i)), report))
+            os.close(report)
+            report = -1
             left = self._count
             while left:
-                heard = os.read(ready, left)
-                if not heard:
-                    raise RuntimeError(f"{left} of {self._count} local hosts did not start; what they said is on stderr")
-                left -= len(heard)
+                reports = os.read(ready, left)
+                if not reports:
+                    raise RuntimeError(f"{left} of {self._count} local hosts did not start; their output is on stderr")
+                left -= len(reports)
         except BaseException:
             self._end()
             raise
         finally:
             os.close(ready)
-            if told >= 0:
-                os.close(told)
+            if report >= 0:
+                os.close(report)
         return addresses
 
-    def _start_one(self, address: str, workspace: str, told: int) -> Popen[bytes]:
+    def _start_one(self, address: str, workspace: str, report: int) -> Popen[bytes]:
         import subprocess
 
         from monarch._core.process.python_command import import_path
 
         env = {**os.environ, "WORKSPACE_DIR": workspace, **self._env}
-        serving = f"from monarch._core.start.local_hosts import serve; serve({address!r}, {workspace!r}, {told})"
+        serving = f"from monarch._core.start.local_hosts import serve; serve({address!r}, {workspace!r}, {report})"
         code = f"import sys; sys.path[:] = {import_path()!r}; {serving}"
         command = [sys.executable, "-c", code]
         chosen = {k: v for k, v in env.items() if v is not None}
         # The agent is in a session of its own: Ctrl-C is for the test only.
-        return subprocess.Popen(command, env=chosen, stdin=subprocess.PIPE, pass_fds=(told,), start_new_session=True)
+        return subprocess.Popen(command, env=chosen, stdin=subprocess.PIPE, pass_fds=(report,), start_new_session=True)
 
     def _attach(self, addresses: list[str]) -> HostMesh:
         from monarch._core.hosts.attach import attach_to_workers
@@ -92,7 +92,7 @@ class LocalHosts:
             agent.stdin.close()
         for agent in self._agents:
             try:
-                agent.wait(_PATIENCE)
+                agent.wait(_EXIT_TIMEOUT)
             except subprocess.TimeoutExpired:  # a fault may have frozen the agent
                 agent.kill()
                 agent.wait()
@@ -105,7 +105,7 @@ class LocalHosts:
         mesh, self._mesh = self._mesh, None
         try:
             if mesh is not None and not mesh._is_shut_down:
-                mesh.shutdown().exception(_PATIENCE)
+                mesh.shutdown().exception(_EXIT_TIMEOUT)
         except TimeoutError:  # hosts that do not answer are ended all the same
             return
         finally:
@@ -141,19 +141,19 @@ def local_hosts(n: int, *, name: str = "hosts", env: Mapping[str, str | None] | 
     return LocalHosts(n, name, env)
 
 
-def serve(address: str, workspace: str, told: int) -> None:
+def serve(address: str, workspace: str, report: int) -> None:
     """Runs the agent of a test host: its main function."""
     from _thread import start_new_thread
 
     from monarch._core.hosts.trust import Given
     from monarch._core.start.worker import WorkerLoop
 
-    os.set_inheritable(told, False)
+    os.set_inheritable(report, False)
     watched = os.dup(0)
     start_new_thread(_end_with_the_test, (watched, workspace))
     loop = WorkerLoop(address, Given(None, None, None, False))
-    os.write(told, b".")
-    os.close(told)
+    os.write(report, b".")
+    os.close(report)
     loop.wait()
 
 

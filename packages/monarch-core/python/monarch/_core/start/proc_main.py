@@ -123,8 +123,8 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     from monarch._core.config import config
     from monarch._core.process import recorder, runtime_log, stacks
     from monarch._core.process.current import set_process
+    from monarch._core.process.emergency_exit import end_process
     from monarch._core.process.environment import host_name, start_variables
-    from monarch._core.process.last_resort import end_process
     from monarch._core.process.log_directory import directory_of_host
     from monarch._core.process.process import LocalProcess
     from monarch._core.shape.shape import Extent

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _GOODBYE = 2.0
 
 # The log text for each outcome of a connection.
-_SAYS = {
+_TEXTS = {
     "joined": "{detail} has joined from {peer}",
     "refused": "refused {peer}: {detail}",
     "tunnel": "tunnel to {detail} for {peer}",
@@ -156,7 +156,7 @@ class WorkerLoop:
                 runtime_log.event("host.idle", detail=f"no client for {seconds:g} s")
                 return self.end()
 
-    def told(self) -> None:
+    def wake(self) -> None:
         """Wakes `end_when_idle`, because a client has come or gone."""
         if self._changed is not None:
             self._changed.set()
@@ -171,7 +171,7 @@ class WorkerLoop:
         if _loop is not self:
             return
         _loop = None
-        self.told()
+        self.wake()
         native = self.process.native
         for sender, slot in self._asked:
             native.reply(sender, slot, 0, OK, b"")
@@ -264,13 +264,13 @@ def audit(event: HostAudit) -> None:
     what = event.what
     level = runtime_log.WARN if what in ("refused", "lost", "release", "output") else runtime_log.INFO
     # The loss of a host is the reason of failures, which owners receive: the console does not show it again.
-    text = _SAYS[what].format(peer=event.peer or "a host", detail=event.detail)
+    text = _TEXTS[what].format(peer=event.peer or "a host", detail=event.detail)
     several = event.count > 1
     if several:
         text = f"{event.count} more refused; the last: {text}"
     runtime_log.event(f"host.{what}", level, what == "lost", peer=event.peer, count=event.count if several else None, detail=text)
     if what == "joined" and _loop is not None:
-        _loop.told()
+        _loop.wake()
 
 
 def job_over(process: LocalProcess, host: int) -> None:
@@ -280,7 +280,7 @@ def job_over(process: LocalProcess, host: int) -> None:
     if services is not None:
         services.job_over(host)
     if _loop is not None:
-        _loop.told()
+        _loop.wake()
 
 
 def shut_down(process: LocalProcess, event: HostShutdown) -> None:

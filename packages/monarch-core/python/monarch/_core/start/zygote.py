@@ -63,7 +63,7 @@ class Zygote:
         poll.register(self.sock.fileno(), select.POLLIN)
         poll.register(read, select.POLLIN)
         while True:
-            events = poll.poll(self.patience())
+            events = poll.poll(self.poll_timeout())
             if not events:
                 self.preload_step()
             for fd, _ in events:
@@ -86,7 +86,7 @@ class Zygote:
                     os.close(write)
                     return child
 
-    def patience(self) -> int | None:
+    def poll_timeout(self) -> int | None:
         """Milliseconds to wait for requests before the next import: requests seldom come alone."""
         if not self.rest:
             return None

@@ -78,11 +78,11 @@ class OwnedMesh:
         thread.
         """
         # The answer to the stop is not enough: a failure of a clean-up may still be on its way.
-        told, gone = self.process.supervision.progress(self.info.uid)
+        received, gone = self.process.supervision.progress(self.info.uid)
         if self.owner.actor is None:
             # The root may be queried later for the failures that were seen.
             return gone and self.info.stopped is not None
-        return gone or told
+        return gone or received
 
     def forget(self) -> None:
         self.process.owned.pop(self.info.uid, None)
@@ -167,13 +167,13 @@ class OwnedMesh:
 
                 # The owner is notified too, and only of meshes that it still owns.
                 self.process.native.settle()
-                told = self._told(mesh, self.info.procs[rank])
-                if told is not None:
-                    failure_seen(mesh, told)
-                first = first or told or proc_ended_failure(self.info, rank, end)
+                failure = self._received_failure(mesh, self.info.procs[rank])
+                if failure is not None:
+                    failure_seen(mesh, failure)
+                first = first or failure or proc_ended_failure(self.info, rank, end)
         return first
 
-    def _told(self, mesh: int, proc: int) -> MeshFailure | None:
+    def _received_failure(self, mesh: int, proc: int) -> MeshFailure | None:
         """The failure that this process, if it owns the actors, has received for the end of a process."""
         info = self.process.infos.get(mesh)
         failed = {} if info is None else {info.procs[rank]: failure for rank, failure in info.failed.items()}

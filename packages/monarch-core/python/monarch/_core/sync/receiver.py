@@ -25,7 +25,7 @@ class WorkspaceReceiver(Actor):
     @endpoint
     def begin(self) -> str:
         """Verifies the present trees, while the sender scans its own; gives the workspace of this host."""
-        with _told_where():
+        with _naming_host():
             top = workspace_directory()
             os.makedirs(top, 0o700, exist_ok=True)
             hold()
@@ -39,7 +39,7 @@ class WorkspaceReceiver(Actor):
     @endpoint
     def missing(self, place: str, nodes: list[bytes], top: bytes) -> tuple[list[bytes], list[bytes]]:
         """Takes directories and returns the digests that are still missing."""
-        with _told_where():
+        with _naming_host():
             mirror = self.mirrors[place]
             mirror.receive_nodes(nodes)
             return mirror.missing(top)
@@ -47,19 +47,19 @@ class WorkspaceReceiver(Actor):
     @endpoint
     def files(self, place: str, contents: list[Any]) -> None:
         """Takes whole files."""
-        with _told_where():
+        with _naming_host():
             self.mirrors[place].receive(contents)
 
     @endpoint
     def piece(self, place: str, digest: bytes, offset: int, data: Any, is_last: bool) -> None:
         """Takes a piece of a large file."""
-        with _told_where():
+        with _naming_host():
             self.mirrors[place].receive_piece(digest, offset, data, is_last)
 
     @endpoint
     def commit(self, place: str, top: bytes) -> tuple[list[bytes], list[bytes]]:
         """Switches to the new tree, or returns the missing digests."""
-        with _told_where():
+        with _naming_host():
             return self.mirrors[place].commit(top)
 
     def __cleanup__(self, exc: Exception | None) -> None:
@@ -67,7 +67,7 @@ class WorkspaceReceiver(Actor):
             mirror.close()
 
 
-class _told_where:
+class _naming_host:
     """A context that adds the name of this host to errors of the system."""
 
     def __enter__(self) -> None:
@@ -75,5 +75,5 @@ class _told_where:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, OSError) and error.errno is not None:
-            told = OSError(error.errno, f"workspace on host {os.uname().nodename}: {error.strerror}", error.filename)
-            raise told.with_traceback(traceback) from None
+            named = OSError(error.errno, f"workspace on host {os.uname().nodename}: {error.strerror}", error.filename)
+            raise named.with_traceback(traceback) from None

@@ -43,7 +43,7 @@ UNDER_WAY = 4
 _TRIES = 5
 # Seconds between two checks for a cancellation, and seconds for the end of a receiver.
 _LOOK = 0.2
-_PATIENCE = 10.0
+_STOP_TIMEOUT = 10.0
 
 
 async def sync_workspace(hosts: HostMesh, workspace: Workspace, conda: bool, auto_reload: bool) -> None:
@@ -104,7 +104,7 @@ class Sync:
     def _end(self, stopped: Future[None]) -> None:
         """Ends the receivers, which releases their locks. A receiver on a host that hangs is not awaited."""
         try:
-            stopped.exception(_PATIENCE)
+            stopped.exception(_STOP_TIMEOUT)
         except TimeoutError:
             return
 

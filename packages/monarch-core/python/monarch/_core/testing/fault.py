@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 KINDS = ("kill", "freeze", "cut", "delay")
 # Seconds for a process to start, and for a signalled process to stop: only a broken machine takes longer.
-_PATIENCE = 30.0
+_PROCESS_TIMEOUT = 30.0
 _POLL = 0.0005
 
 
@@ -269,7 +269,7 @@ def _signal(process: LocalProcess, uid: int, number: int) -> None:
             return
         signal.pidfd_send_signal(fd, number)
         if number == signal.SIGSTOP:
-            end = monotonic() + _PATIENCE
+            end = monotonic() + _PROCESS_TIMEOUT
             while _stat(pid)[0] not in "TtZX" and monotonic() < end:
                 sleep(_POLL)
     except ProcessLookupError:
@@ -280,13 +280,13 @@ def _signal(process: LocalProcess, uid: int, number: int) -> None:
 
 def _pid(process: LocalProcess, uid: int) -> int | None:
     """The pid of a proc, which may be starting; None if it is gone."""
-    end = monotonic() + _PATIENCE
+    end = monotonic() + _PROCESS_TIMEOUT
     while process.native.ended(uid) is None:
         pid = dict(process.native.alive_procs()).get(uid)
         if pid:
             return pid
         if monotonic() > end:
-            raise RuntimeError(f"a process of the mesh did not start within {_PATIENCE:.0f} s")
+            raise RuntimeError(f"a process of the mesh did not start within {_PROCESS_TIMEOUT:.0f} s")
         sleep(_POLL)
     return None
 
@@ -311,7 +311,7 @@ def _delay(process: LocalProcess, procs: list[int], wait_for: list[int]) -> None
             body = marshal.dumps((rank, held[uid]))
             process.native.request(uid, DELAY, body, cell.slot if uid in wait_for else 0)
     if wait_for:
-        cell.wait(0, _PATIENCE)
+        cell.wait(0, _PROCESS_TIMEOUT)
 
 
 def handle_delay(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 # Seconds: hosts answer at once, if they can; the client does not wait longer for a host that is lost meanwhile.
-_PATIENCE = 10.0
+_ANSWER_TIMEOUT = 10.0
 # Seconds for hosts with procs, which answer at once, too. Frozen procs do not answer, but they neither read nor write either.
-_PATIENCE_WITH_PROCS = 1.0
+_ANSWER_TIMEOUT_WITH_PROCS = 1.0
 
 _lock = RLock()
 # Cuts that can be healed: for each its hosts that are cut off.
@@ -67,13 +67,13 @@ def heal_all(process: LocalProcess) -> None:
 def _views(process: LocalProcess) -> dict[int, tuple[set[int], set[int]]]:
     """For each host: the hosts that it must cut off, and the hosts that cut it off."""
     assert process.hosts is not None
-    everybody = {process.job, *(host for host, _, _, lost in process.hosts.hosts() if lost is None)}
+    members = {process.job, *(host for host, _, _, lost in process.hosts.hosts() if lost is None)}
     views: dict[int, tuple[set[int], set[int]]] = {}
-    for member in everybody:
+    for member in members:
         cuts, beside = views[member] = set(), set()
         for cut in _cuts.values():
             if member in cut:
-                beside |= everybody - cut
+                beside |= members - cut
             else:
                 cuts |= cut
     return views
@@ -84,7 +84,7 @@ def _change(process: LocalProcess, before: dict[int, tuple[set[int], set[int]]])
     assert process.hosts is not None
     _changes += 1
     after = _views(process)
-    said: dict[int, tuple[Any, ...]] = {
+    requests: dict[int, tuple[Any, ...]] = {
         host: ("cut off", process.job, _changes, list(cuts), list(beside))
         for host, (cuts, beside) in after.items()
         if host != process.job and before.get(host) != (cuts, beside)
@@ -94,7 +94,7 @@ def _change(process: LocalProcess, before: dict[int, tuple[set[int], set[int]]])
     own = _changes, list(cuts), list(after[process.job][1])
     if cuts < here:
         _cut_off(process, process.job, *own)
-    _ask(process, said, here & cuts)
+    _ask(process, requests, here & cuts)
     if not cuts < here:
         _cut_off(process, process.job, *own)
 
@@ -104,12 +104,12 @@ def _ask(process: LocalProcess, requests: dict[int, tuple[Any, ...]], apart: set
     for host in apart or ():
         if host in requests:
             process.native.request(host, FAULT, marshal.dumps((*requests[host], 0)))
-    heard = [host for host in requests if not apart or host not in apart]
-    cell = process.native.cell(GATHER, len(heard), heard)
-    for rank, host in enumerate(heard):
+    answering = [host for host in requests if not apart or host not in apart]
+    cell = process.native.cell(GATHER, len(answering), answering)
+    for rank, host in enumerate(answering):
         process.native.request(host, FAULT, marshal.dumps((*requests[host], rank)), cell.slot)
-    if heard:
-        cell.wait(0, _PATIENCE)
+    if answering:
+        cell.wait(0, _ANSWER_TIMEOUT)
 
 
 # ---- in the client, and in the agent of a host
@@ -128,7 +128,7 @@ def _cut_off(process: LocalProcess, job: int, change: int, hosts: list[int], bes
         cell = process.hosts.cut_off(
             [host for _, each, _ in _seen.values() for host in each], [h for *_, each in _seen.values() for h in each]
         )
-    cell.wait(0, _PATIENCE_WITH_PROCS)
+    cell.wait(0, _ANSWER_TIMEOUT_WITH_PROCS)
 
 
 def carry_out(process: LocalProcess, request: tuple[Any, ...]) -> None:

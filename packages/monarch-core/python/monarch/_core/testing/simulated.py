@@ -8,10 +8,10 @@ from weakref import WeakSet
 
 from monarch._core._native.protocol import FIRST_ERROR
 from monarch._core.call.mesh_info import MeshInfo
-from monarch._core.process.above import above
 from monarch._core.process.actor_thread import ActorThread
 from monarch._core.process.current import enter_simulated
 from monarch._core.process.process import LocalProcess
+from monarch._core.process.provided import provided
 from monarch._core.shape.shape import Extent, Shape
 from monarch._core.shape.slice import Slice
 
@@ -118,7 +118,7 @@ def keep(process: SimulatedProcess) -> None:
     from monarch._core._native import set_runtime_thread
 
     set_runtime_thread()
-    keeper = above.housekeeping(process)
+    keeper = provided.housekeeping(process)
     while not process.killed:
         try:
             keeper.run()
@@ -173,9 +173,9 @@ def _live(process: SimulatedProcess, setup: dict[str, Any], rank: int) -> None:
 
     set_runtime_thread()
     try:
-        if above.prepare_proc(process, setup, rank):
+        if provided.prepare_proc(process, setup, rank):
             process.native.reply(setup["owner"], setup["slot"], rank, 0, b"")
-        above.housekeeping(process).run()
+        provided.housekeeping(process).run()
         process.native.flush_links(0.5)
         status = 0
     except SystemExit as e:

@@ -71,7 +71,7 @@ def run(process: LocalProcess, main: Coroutine[Any, Any, R]) -> R:
         return runner.run(main)
 
 
-class Adopted:
+class BorrowedLoop:
     """A running loop that is on simulated time until `give_back`."""
 
     __slots__ = ("loop", "sleeper")

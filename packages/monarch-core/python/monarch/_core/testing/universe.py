@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from monarch._core.errors.errors import MeshFailure
     from monarch._core.hosts.host_mesh import HostMesh
     from monarch._core.process.process import LocalProcess
-    from monarch._core.testing.simulated_loop import Adopted
+    from monarch._core.testing.simulated_loop import BorrowedLoop
 
     R = TypeVar("R")
 
@@ -69,8 +69,8 @@ class Universe:
         self._client: SimulatedProcess | None = None
         self._entered = False
         self._outside: Any = None
-        self._adopted: Adopted | None = None
-        self._everybody: list[SimulatedProcess] = []
+        self._borrowed_loop: BorrowedLoop | None = None
+        self._every_process: list[SimulatedProcess] = []
         # Failures at the root: those that the script may still see by itself, by mesh and rank, and those that the hook has not dropped.
         self._held: dict[tuple[int, int], MeshFailure] = {}
         self._faults: list[MeshFailure] = []
@@ -259,11 +259,11 @@ class Universe:
     async def __aenter__(self) -> Self:
         import asyncio
 
-        from monarch._core.testing.simulated_loop import Adopted
+        from monarch._core.testing.simulated_loop import BorrowedLoop
 
         self._begin()
         try:
-            self._adopted = Adopted(self._root, self._timeline, asyncio.get_running_loop())
+            self._borrowed_loop = BorrowedLoop(self._root, self._timeline, asyncio.get_running_loop())
         except BaseException:
             self._dismantle()
             raise
@@ -307,7 +307,7 @@ class Universe:
         self._client = client = SimulatedProcess(self, native, "host0", "client", os.getpid(), group)
         client.start_variables = start_variables()
         settle_host(client)
-        self._everybody.append(client)
+        self._every_process.append(client)
         # The root's thread is in a group of its own: it continues when the client ends.
         own = timeline.new_group()
         timeline.enroll(own)
@@ -381,9 +381,9 @@ class Universe:
         from monarch._core.process import root_fault
 
         client, timeline = self._root, self._timeline
-        if self._adopted is not None:
-            self._adopted.give_back()
-            self._adopted = None
+        if self._borrowed_loop is not None:
+            self._borrowed_loop.give_back()
+            self._borrowed_loop = None
         for uid, _ in client.native.alive_procs():
             client.native.kill_proc(uid)
         client.native.wait_idle(bound)
@@ -397,12 +397,12 @@ class Universe:
         _open.discard(self)
         meshes: set[int] = set()
         self._final = {key for key in self._held if root_fault.was_seen(key)}
-        for process in self._everybody:
+        for process in self._every_process:
             host_mesh._local.pop(process.uid, None)
             meshes |= process.spawned.ever
         root_fault.forget_meshes(meshes)
         self._client = None
-        self._everybody.clear()
+        self._every_process.clear()
         self._procs.clear()
         return left
 
@@ -411,7 +411,7 @@ class Universe:
 
         end = monotonic() + bound
         left: list[str] = []
-        for process in self._everybody:
+        for process in self._every_process:
             # A thread that ends may have started another one meanwhile.
             while threads := list(process.threads):  # polls: no, each pass takes the threads that are there
                 for thread in threads:
@@ -431,7 +431,7 @@ class Universe:
     def _joined(self, process: SimulatedProcess) -> None:
         """Records that a proc has been started."""
         self._procs[process.uid] = process
-        self._everybody.append(process)
+        self._every_process.append(process)
 
     def _ended(self, process: SimulatedProcess, status: int) -> None:
         """Records that a proc has ended by itself. Called on its housekeeping thread."""
@@ -506,4 +506,4 @@ def _end_open() -> None:
 
 def _forget_in_child() -> None:
     if _open:
-        forked(os.getppid(), [process for universe in _open for process in universe._everybody])
+        forked(os.getppid(), [process for universe in _open for process in universe._every_process])

@@ -363,7 +363,7 @@ class Bridge:
         elif len(found) > LARGEST_ANSWER:
             _log.warning("%s: %s: an answer of %d bytes is refused", self.target, host.point.directory or "the host", len(found))
             found = encode({"errno": errno.EIO, "reason": f"an answer of {len(found)} bytes"})
-        host.health.heard(time.monotonic())
+        host.health.answered(time.monotonic())
         _, asked = host.pending.pop(call)
         self.counts["bytes"] += len(found)
         slot = host.taken.pop(call, -1)
@@ -415,18 +415,18 @@ class Bridge:
     def _ping(self, host: _Host) -> None:
         epoch = host.epoch
 
-        def heard(found: bytes | Exception) -> None:
+        def answered(found: bytes | Exception) -> None:
             if epoch != host.epoch:
                 return
             if isinstance(found, PeerEnded):
                 self._no_service(host)
             else:
-                host.health.heard(time.monotonic())
+                host.health.answered(time.monotonic())
 
         try:
-            ask_peer(host.peer, encode({"op": "ping", "token": host.token}), lambda found: self._post(lambda: heard(found)))
+            ask_peer(host.peer, encode({"op": "ping", "token": host.token}), lambda found: self._post(lambda: answered(found)))
         except PeerEnded as e:
-            heard(e)
+            answered(e)
 
     def _no_service(self, host: _Host) -> None:
         if host.health.is_served:

@@ -33,7 +33,7 @@ class HostHealth:
     def __init__(self, now: float) -> None:
         # Why requests fail; empty while they are sent or wait.
         self.lost = ""
-        self._heard = self._looked = now
+        self._last_answer = self._looked = now
         self._pinged: float | None = None
         # The time since which there is no service.
         self._ended: float | None = None
@@ -50,9 +50,9 @@ class HostHealth:
         """Whether there is nothing to look at unless something is asked."""
         return not self.lost and self._ended is None
 
-    def heard(self, now: float) -> None:
+    def answered(self, now: float) -> None:
         """An answer, or a heartbeat."""
-        self._heard, self._pinged = now, None
+        self._last_answer, self._pinged = now, None
 
     def ended(self, now: float) -> None:
         """The service has ended."""
@@ -66,7 +66,7 @@ class HostHealth:
         self._searching = False
         if found:
             self._ended, self.lost = None, ""
-            self.heard(now)
+            self.answered(now)
 
     def forgotten(self) -> None:
         """What was asked is awaited no more."""
@@ -79,7 +79,7 @@ class HostHealth:
         if self._ended is None and self._pinged is not None and now - self._pinged >= LOST_SECONDS - TICK_SECONDS:
             self._lose(f"no answer for {LOST_SECONDS:g} s", actions)
             self.ended(now)
-        elif self._ended is None and self._pinged is None and oldest is not None and now - max(self._heard, oldest) >= TICK_SECONDS:
+        elif self._ended is None and self._pinged is None and oldest is not None and now - max(self._last_answer, oldest) >= TICK_SECONDS:
             self._pinged = now
             actions.append(Action.PING)
         if self._ended is not None:
@@ -103,4 +103,4 @@ class HostHealth:
             self._pinged += pause
         if self._ended is not None:
             self._ended += pause
-        self._heard = max(self._heard, now)
+        self._last_answer = max(self._last_answer, now)

@@ -348,7 +348,7 @@ class Exchange:
         elif isinstance(answer, Exception):
             self._relay.unjoined(ask.number, time.monotonic())
         else:
-            self._relay.heard(upstream, time.monotonic())
+            self._relay.progressed(upstream, time.monotonic())
             waited = time.monotonic() - at
             self._workers.run(lambda: self._take(ask, upstream, request, waited, answer), urgent=ask.urgent)
 
@@ -411,7 +411,7 @@ class Exchange:
             if complete:
                 self._events.put(lambda: self._taken(ask, upstream, taken, known=True))
             elif content is not None:
-                self._events.put(lambda: self._relay.heard(upstream, time.monotonic()))
+                self._events.put(lambda: self._relay.progressed(upstream, time.monotonic()))
 
         self._workers.run(keep, urgent=ask.urgent)
 

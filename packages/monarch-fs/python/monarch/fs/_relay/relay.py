@@ -13,8 +13,8 @@ An upstream is left in five cases:
   until it has answered. Its late answers count. Where no other is left, the host waits for it.
 - It has failed for this chunk: the next one is asked for this chunk alone. A failure of the client is final. That of a host
   is not: the client is asked next.
-- It has answered for `_PATIENCE` seconds that it has nothing yet: the next one is asked for this chunk, and this one last for a while. The
-  client is never left so. When it answers again after a silence, for which hosts could do nothing, all start anew.
+- It has answered for `_EMPTY_TIMEOUTS` seconds that it has nothing yet: the next one is asked for this chunk, and this one last for a
+  while. The client is never left so. When it answers again after a silence, for which hosts could do nothing, all start anew.
 
 A healthy upstream that waits for a chunk itself answers with nothing within `KEEPALIVE` seconds, so silence means a stopped process.
 """
@@ -36,7 +36,7 @@ KEEPALIVE = 0.75
 _COOL = 1.0
 # Seconds for which a host may have no content yet, by whether a read waits: for a host that gave no content in this time, and for one that
 # did.
-_PATIENCE = {True: (10.0, 30.0), False: (60.0, float("inf"))}
+_EMPTY_TIMEOUTS = {True: (10.0, 30.0), False: (60.0, float("inf"))}
 # Seconds for which such a host is asked after all others.
 _SLOW_SECONDS = 60.0
 # Seconds for which a failure of the client answers all requests for the chunk, and the most failures that are kept.
@@ -129,7 +129,7 @@ class _Sent:
 
 @dataclass(slots=True)
 class _Upstream:
-    heard: float = float("-inf")
+    last_progress: float = float("-inf")
     # The time of its last content.
     gave: float = float("-inf")
     silent: bool = False
@@ -230,7 +230,7 @@ class Relay:
         for upstream in self._upstreams.values():
             first = None if upstream.silent else self._oldest(upstream)
             if first is not None:
-                found.append(max(first, upstream.heard) + SILENCE)
+                found.append(max(first, upstream.last_progress) + SILENCE)
         return min(found, default=None)
 
     def arrived(self, number: int, now: float) -> None:
@@ -239,14 +239,14 @@ class Relay:
         if sent is None:
             return
         sent.arrived = True
-        self.heard(sent.upstream, now)
+        self.progressed(sent.upstream, now)
 
-    def heard(self, upstream: Hashable, now: float) -> None:
+    def progressed(self, upstream: Hashable, now: float) -> None:
         """The upstream has done a part of what it was asked for."""
         found = self._upstreams.get(upstream)
         if found is None:
             return
-        found.heard = now
+        found.last_progress = now
         if found.silent:
             found.silent = False
             for tree in self._trees.values():
@@ -285,13 +285,13 @@ class Relay:
                 if want.number == number or not want.number:
                     self._again(tree, id, want)
             elif want.number == number:
-                self._check_patience(sent, tree, want, now)
+                self._check_empty_timeout(sent, tree, want, now)
                 self._again(tree, id, want)
 
-    def _check_patience(self, sent: _Sent, tree: _Tree, want: _Want, now: float) -> None:
+    def _check_empty_timeout(self, sent: _Sent, tree: _Tree, want: _Want, now: float) -> None:
         """An upstream has nothing yet: whether it is asked for this chunk again."""
         upstream = sent.upstream
-        idle, busy = _PATIENCE[want.urgent]
+        idle, busy = _EMPTY_TIMEOUTS[want.urgent]
         if want.holder != upstream:
             want.holder, want.since = upstream, now
         elif upstream != tree.client and now - want.since >= (idle if self._upstreams[upstream].gave <= want.since else busy):
@@ -426,7 +426,7 @@ class Relay:
                 self._unpark(tree)
         for key, upstream in self._upstreams.items():
             first = None if upstream.silent else self._oldest(upstream)
-            if first is not None and now >= max(first, upstream.heard) + SILENCE:
+            if first is not None and now >= max(first, upstream.last_progress) + SILENCE:
                 upstream.silent = True
                 for number in upstream.sent:
                     self._put_off(number, key)

@@ -91,12 +91,12 @@ def _ask(state: JobState, status: JobStatus, arguments: list[str]) -> Iterator[E
     end = time.monotonic() + _VERB_S + _HOST_S
     for names, answer in running.values():
         try:
-            said = answer.get(max(end - time.monotonic(), 0.001))
+            result = answer.get(max(end - time.monotonic(), 0.001))
         except (MonarchError, TimeoutError) as e:
             yield _lost(", ".join(names), _words(e, _VERB_S + _HOST_S))
         else:
-            error = f"monarch: {names[0]}: {said.error}" if said.error else ""
-            yield Elsewhere(", ".join(names), said.code, said.output, error)
+            error = f"monarch: {names[0]}: {result.error}" if result.error else ""
+            yield Elsewhere(", ".join(names), result.code, result.output, error)
     yield from lost
 
 

@@ -38,7 +38,7 @@ class Source(Actor):
         try:
             return next(self.stream, None), None
         except OSError as e:
-            return None, _said(e)
+            return None, _error_text(e)
 
 
 class Sink(Actor):
@@ -59,7 +59,7 @@ class Sink(Actor):
                 self.writer = tree.TreeWriter(tree.destination(self.path, self.name))
             self.writer.put(batch)
         except OSError as e:
-            return _said(e)
+            return _error_text(e)
         return None
 
     @endpoint
@@ -68,7 +68,7 @@ class Sink(Actor):
             if self.writer is not None:
                 self.writer.finish()
         except OSError as e:
-            return _said(e)
+            return _error_text(e)
         return None
 
     def __cleanup__(self, exc: Exception | None) -> None:
@@ -91,7 +91,7 @@ def upload(source: str, hosts: HostMesh, path: str) -> list[tuple[str, str]]:
                 while len(sent) > _AHEAD:
                     _check(sent.popleft())
         except OSError as e:
-            raise JobError(f"cannot copy: {_said(e)}") from e
+            raise JobError(f"cannot copy: {_error_text(e)}") from e
         while sent:
             _check(sent.popleft())
         _check(sink.finish.call())
@@ -120,7 +120,7 @@ def download(hosts: HostMesh, path: str, target: str) -> list[tuple[str, str]]:
             try:
                 skipped += _receive(source, place, name)
             except OSError as e:
-                raise JobError(f"cannot copy: {_said(e)}") from e
+                raise JobError(f"cannot copy: {_error_text(e)}") from e
     return skipped
 
 
@@ -147,5 +147,5 @@ def _receive(source: Any, place: str, name: str) -> list[tuple[str, str]]:
             writer.close()
 
 
-def _said(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     return f"{socket.gethostname()}:{error.filename or ''}: {error.strerror or error}"

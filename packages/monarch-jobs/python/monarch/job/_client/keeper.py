@@ -253,22 +253,22 @@ class Keeper:
         """Starts the process and waits until it listens; `follows` has the hosts that the keeper which it is to follow has lost."""
         given = {**launch._asdict(), "follows": follows, "folder": self._folder, "apply_id": self._apply_id, "title": self._title}
         config = os.memfd_create("monarch-keeper")
-        ready, told = os.pipe()
+        ready, report = os.pipe()
         try:
             with open(config, "wb", closefd=False) as f:
                 f.write(json.dumps(given).encode())
             os.lseek(config, 0, os.SEEK_SET)
             environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-            argv = python_command(_PROCESS, str(config), str(told))
+            argv = python_command(_PROCESS, str(config), str(report))
             try:
-                session = sessions.start(argv, environment, self._apply_id, self.log, self.log, [config, told])
+                session = sessions.start(argv, environment, self._apply_id, self.log, self.log, [config, report])
             except OSError as e:
                 raise self._error("its keeper cannot be started", str(e)) from e
-            os.close(told)
-            told = -1
+            os.close(report)
+            report = -1
             answer = _read(ready, time.monotonic() + _START_SECONDS)
         finally:
-            for descriptor in (config, ready, told):
+            for descriptor in (config, ready, report):
                 if descriptor >= 0:
                     os.close(descriptor)
         if answer != b"ready":

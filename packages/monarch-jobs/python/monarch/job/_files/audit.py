@@ -25,7 +25,7 @@ FILE = "audit.jsonl"
 # Bytes at which the file becomes `audit.jsonl.1`, and replaces the previous one.
 MOST_BYTES = 16 << 20
 _LONGEST_DETAIL = 4096
-_told = False
+_is_reported = False
 
 
 class Origin(NamedTuple):
@@ -51,7 +51,7 @@ def record_here(asked: Origin, action: str, outcome: str, **detail: object) -> N
 
 
 def _write(line: bytes) -> None:
-    global _told
+    global _is_reported
     path = os.path.join(credentials.home(), FILE)
     try:
         os.makedirs(credentials.home(), 0o700, exist_ok=True)
@@ -63,8 +63,8 @@ def _write(line: bytes) -> None:
         finally:
             os.close(fd)
     except OSError as e:
-        if not _told:
-            _told = True
+        if not _is_reported:
+            _is_reported = True
             print(f"monarch: cannot write {path}: {e.strerror}: what is done with jobs is not written down", file=sys.stderr, flush=True)
 
 

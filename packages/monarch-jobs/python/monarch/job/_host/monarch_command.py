@@ -10,7 +10,7 @@ from monarch.actor import Actor, endpoint
 from monarch.extension import python_command
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     """How the command has ended, and what it has printed; `error` is why that is no answer, else empty."""
 
     code: int
@@ -32,7 +32,7 @@ class MonarchCommand(Actor):
         return machine()
 
     @endpoint
-    def run(self, arguments: list[str], timeout: float) -> Said:
+    def run(self, arguments: list[str], timeout: float) -> CommandResult:
         """`TimeoutExpired` after so many seconds."""
         done = subprocess.run(
             python_command("monarch.extension.cli", *arguments),
@@ -45,6 +45,7 @@ class MonarchCommand(Actor):
         )
         # A verb exits with 0, or with 1 after a finding.
         if done.returncode in (0, 1) and (done.stdout or not done.stderr):
-            return Said(done.returncode, done.stdout, "")
+            return CommandResult(done.returncode, done.stdout, "")
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-        return Said(1, done.stdout, f"`monarch {arguments[0]}` ended with {how} there{': ' * bool(done.stderr)}{done.stderr.strip()}")
+        error = f"`monarch {arguments[0]}` ended with {how} there{': ' * bool(done.stderr)}{done.stderr.strip()}"
+        return CommandResult(1, done.stdout, error)

@@ -70,7 +70,7 @@ class Connection:
             await self.peer.finish.call_one(self.number)
         except (OSError, MonarchError):
             self.abort()
-            self._tell_peer()
+            self._send_eof()
             return
         self.read_over = True
         self._close_if_over()
@@ -122,7 +122,7 @@ class Connection:
         if self.read_over and self.write_over:
             self.close()
 
-    def _tell_peer(self) -> None:
+    def _send_eof(self) -> None:
         try:
             self.peer.abort.broadcast(self.number)
         except MonarchError:  # the other end is gone

@@ -81,7 +81,7 @@ def _heal(job: Healable, timeout: float | None) -> HealReport:
     limit = job._join_timeout() if deadline is None else _WAIT_SHARE * left(0.0)
     line = _waits(job._title, [lost[place] for place in again], limit)
     try:
-        for place, address in until_joined(allocation, again, limit, drops_lost=True, told=line):
+        for place, address in until_joined(allocation, again, limit, drops_lost=True, notice_text=line):
             joined[place] = address
     except JoinTimeoutError:
         pass  # these are reported as missing

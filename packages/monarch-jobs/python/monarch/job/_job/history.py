@@ -79,9 +79,9 @@ class History:
         self._emit()
         with self._lock:
             if self._listening is None:
-                self._listening = listen(self._heard)
+                self._listening = listen(self._on_event)
 
-    def _heard(self, event: object) -> None:
+    def _on_event(self, event: object) -> None:
         from monarch.extension import HostEnd
         from monarch.extension.mesh import lost_hosts
 

@@ -210,7 +210,7 @@ class JobTrait(ABC):
         """Brings lost hosts back. The default only reports them."""
         return HealReport([], [], [host for host in self.status().hosts if host.phase == "lost"])
 
-    def _adopt(self, other: JobTrait) -> None:
+    def _take_over(self, other: JobTrait) -> None:
         """Takes over what another process has changed about the allocation; `other` is the job as that process has saved it."""
         vars(self).update({name: value for name, value in vars(other).items() if not name.endswith("_")})
 
@@ -430,7 +430,7 @@ def refresh(job: JobTrait) -> bool:
         return False  # the next process that needs the file reports its problem
     if found is None:
         return False
-    job._adopt(found)
+    job._take_over(found)
     return True
 
 

@@ -29,17 +29,17 @@ _PAUSE_S = 0.1
 # Seconds: a scheduler's report about a restarted worker may be about the previous one for a moment.
 LOST_S = 1.0
 # Seconds: workers that start again take less if there is no problem.
-TOLD_S = 2.0
+NOTICE_S = 2.0
 
 
 def until_joined(
-    allocation: Allocation, wanted: list[Host], timeout: float | None, *, drops_lost: bool = False, told: str = ""
+    allocation: Allocation, wanted: list[Host], timeout: float | None, *, drops_lost: bool = False, notice_text: str = ""
 ) -> Generator[tuple[Host, str]]:
     """Yields hosts with their addresses as they become known; `JoinTimeoutError`, `JobEndedError` or the launcher's own error.
 
     A surrounding `time_limit` ends the wait as well, whatever the scheduler reports. With `drops_lost`, a host is not waited for any more
     once the scheduler has had it as lost for `LOST_S`: what it is asked for later is another worker's start. A wait
-    of more than `TOLD_S` has the line `told` on stderr.
+    of more than `NOTICE_S` has the line `notice_text` on stderr.
     """
     join = Join(allocation.title, allocation.sizes, timeout, time.monotonic(), sys.stderr is not None and sys.stderr.isatty())
     missing = set(wanted)
@@ -69,9 +69,9 @@ def until_joined(
             raise allocation.ended(status)
         if missing and (join.overdue(now) or time_left(1.0) == 0):
             raise join.error(allocation.last_words())
-        if missing and told and now >= start + TOLD_S:
-            notice(told)
-            told = ""
+        if missing and notice_text and now >= start + NOTICE_S:
+            notice(notice_text)
+            notice_text = ""
         line = join.line(now)
         if line is not None:
             notice(line)

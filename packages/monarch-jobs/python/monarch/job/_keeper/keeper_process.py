@@ -42,11 +42,11 @@ def main() -> None:
         why = _keep(given, ready)
     except BaseException as e:
         if isinstance(e, Exception):
-            _say(f"{type(e).__name__}: {e}")
-            _tell(ready, f"{type(e).__name__}: {e}".encode())
+            _log(f"{type(e).__name__}: {e}")
+            _report(ready, f"{type(e).__name__}: {e}".encode())
             _leave_soon()
         raise
-    _say(f"ends: {why}")
+    _log(f"ends: {why}")
     _leave_soon()
 
 
@@ -55,7 +55,7 @@ def _keep(given: dict[str, Any], ready: int) -> str:
     follows: list[list[Any]] | None = given.get("follows")
     # The working directory stays that of the script: jobs may have relative paths.
     lock = _locked(folder) if follows is None else -1
-    _say(f"keeper of {given['title']}, pid {os.getpid()}")
+    _log(f"keeper of {given['title']}, pid {os.getpid()}")
     import monarch.actor
     from monarch.extension import SignalThread
     from monarch.job._keeper.keeper_server import KeeperServer
@@ -75,7 +75,7 @@ def _keep(given: dict[str, Any], ready: int) -> str:
     SignalThread((signal.SIGTERM, signal.SIGINT), lambda number: server.end(signal.Signals(number).name))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     job.watch(server.end)
-    _tell(ready, b"ready")
+    _report(ready, b"ready")
     why = server.run()
     _held.append(lock)
     return why
@@ -114,7 +114,7 @@ def _ask_to_leave(folder: str) -> None:
         channel.close()
 
 
-def _tell(ready: int, text: bytes) -> None:
+def _report(ready: int, text: bytes) -> None:
     try:
         os.write(ready, text)
         os.close(ready)
@@ -122,12 +122,12 @@ def _tell(ready: int, text: bytes) -> None:
         pass  # the client is gone, or has been notified
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}", flush=True)
 
 
 def _log_failure(failure: MeshFailure) -> None:
-    _say(f"failure: {failure}")
+    _log(f"failure: {failure}")
 
 
 def _leave_soon() -> None:

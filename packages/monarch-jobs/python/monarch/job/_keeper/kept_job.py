@@ -67,7 +67,7 @@ class KeptJob:
                 raise JobEndedError("has ended", title=self.job._title, cause=status.detail, state=status.phase, reason=status.detail)
             if not self._is_attached:
                 self._is_attached = True
-                listen(self._heard)
+                listen(self._on_event)
                 audit.record("attach", f"{self.job._title} (keeper)", trust_all=get_global_config()["trust_all"] or None)
             self._given = self.job._state()._meshes
             self._addresses = {(host.mesh, host.rank): host.address for host in status.hosts}
@@ -112,7 +112,7 @@ class KeptJob:
         if silent:
             raise JobError(f"no answer of {', '.join(silent)} within {seconds:g} s", title=self.job._title)
 
-    def _heard(self, event: object) -> None:
+    def _on_event(self, event: object) -> None:
         if isinstance(event, HostEnd):
             print(f"a host has ended: {event.describe()}", flush=True)
             self._news.set()

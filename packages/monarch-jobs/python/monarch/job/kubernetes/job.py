@@ -379,10 +379,10 @@ class KubernetesJob(LauncherJob):
         finally:
             self._close_forward()
 
-    def _adopt(self, other: JobTrait) -> None:
+    def _take_over(self, other: JobTrait) -> None:
         """Another process may have found a worker again that listens where the one did that this process has attached."""
         before = self._workers()
-        super()._adopt(other)
+        super()._take_over(other)
         self._replaced(host for host, worker in self._workers().items() if before.get(host) not in (None, worker))
 
     def _workers(self) -> dict[Host, str | None]:

@@ -23,7 +23,7 @@ from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
 from monarch.job.kubernetes.manifests import names, plan_text
 from monarch.job.kubernetes.pods import pod_view
 from monarch.job.kubernetes.pods.diagnosis import Fault, mount_fault
-from monarch.job.kubernetes.pods.evidence import evidence, pod_evidence
+from monarch.job.kubernetes.pods.fault_report import fault_report, pod_report
 from monarch.job.kubernetes.pods.output import Printing
 from monarch.job.kubernetes.pods.place import Place, new_record
 from monarch.job.kubernetes.submission import FORBIDDEN, GRACE_S, Submission, own_peer
@@ -148,7 +148,8 @@ class KubernetesLauncher:
             return JobStatus("ended", "; ".join(ends), [place.status("") for place in places])
         lasting = self._lasting(places, found)
         if lasting is not None and not self._has_joined(ids):
-            return JobStatus("ended", f"failed ({lasting.reason}): {evidence(self._cluster(), lasting)}", [p.status("") for p in places])
+            text = f"failed ({lasting.reason}): {fault_report(self._cluster(), lasting)}"
+            return JobStatus("ended", text, [p.status("") for p in places])
         if lasting is not None and self._is_healing:
             raise JobEndedError(lasting.text, title=self._title, state="failed", reason=lasting.reason)
         hosts = [self._host(place, found.get(place.host.mesh)) for place in places]
@@ -241,7 +242,7 @@ class KubernetesLauncher:
         for host in status.hosts:
             place = places[Host(host.mesh, host.rank)]
             if host in lost and place.own is not None and (found := place.own_fault) is not None:
-                lines = evidence(self._cluster(), found).partition("\n")[2]
+                lines = fault_report(self._cluster(), found).partition("\n")[2]
                 host = host._replace(detail="\n".join(filter(None, (host.detail, lines))))
             hosts.append(host)
         return hosts
@@ -255,7 +256,7 @@ class KubernetesLauncher:
             pod = place.own or place.latest
             record = place.record["name"]
             found[host] = (
-                pod_evidence(self._cluster(), pod) if pod is not None else f"pod {record} is gone" if record else "no pod has this rank"
+                pod_report(self._cluster(), pod) if pod is not None else f"pod {record} is gone" if record else "no pod has this rank"
             )
         return found
 

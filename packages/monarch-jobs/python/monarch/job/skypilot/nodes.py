@@ -98,11 +98,11 @@ class Nodes:
 
     def give(self, workers: dict[int, Worker], secret: bytes) -> list[int]:
         """Brings the secret to these ranks, whose workers then start; gives those that have it."""
-        told = base64.b64encode(secret).decode() + "\n"
+        encoded_secret = base64.b64encode(secret).decode() + "\n"
         of_node: dict[str, list[int]] = {}
         for rank, worker in workers.items():
             of_node.setdefault(worker.node, []).append(rank)
-        given = self._of_all(list(of_node), lambda name: self._run(name, _GIVE, self._task, *map(str, of_node[name]), stdin=told))
+        given = self._of_all(list(of_node), lambda name: self._run(name, _GIVE, self._task, *map(str, of_node[name]), stdin=encoded_secret))
         return [rank for name, result in given if result.code == 0 for rank in of_node[name]]
 
     def reachable(self, ids: dict[str, Any], found: dict[str, list[str | None]]) -> dict[str, list[str | None]]:

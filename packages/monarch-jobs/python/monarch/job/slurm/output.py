@@ -50,7 +50,7 @@ def from_squeue(text: str, job_id: str) -> JobRecord | None:
     for line in text.splitlines():
         words = line.strip().split("|")
         if len(words) == 4 and words[0].split("+")[0] == job_id:
-            components.append(JobRecord(state_name(words[1]), _said(words[2]), _said(words[3])))
+            components.append(JobRecord(state_name(words[1]), _known_text(words[2]), _known_text(words[3])))
     return _joined(components)
 
 
@@ -62,10 +62,10 @@ def from_scontrol(text: str, job_id: str) -> JobRecord | None:
         if job_id not in (pairs.get("JobId"), pairs.get("HetJobId"), pairs.get("PackJobId")):
             continue
         state = state_name(pairs.get("JobState", ""))
-        ended = _said(pairs.get("EndTime", "")) if state in ENDED else ""
+        ended = _known_text(pairs.get("EndTime", "")) if state in ENDED else ""
         restarts = int(pairs["Restarts"]) if pairs.get("Restarts", "").isdecimal() else None
-        nodes = _said(pairs.get("NodeList", ""))
-        components.append(JobRecord(state, _said(pairs.get("Reason", "")), nodes, pairs.get("ExitCode", ""), ended, restarts))
+        nodes = _known_text(pairs.get("NodeList", ""))
+        components.append(JobRecord(state, _known_text(pairs.get("Reason", "")), nodes, pairs.get("ExitCode", ""), ended, restarts))
     return _joined(components)
 
 
@@ -75,8 +75,8 @@ def from_sacct(text: str, job_id: str) -> JobRecord | None:
     for line in text.splitlines():
         words = line.strip().split("|")
         if len(words) == 5 and words[0].split("+")[0] == job_id:
-            ended = _said(words[4]) if words[4] != "Unknown" else ""
-            components[words[0]] = JobRecord(state_name(words[1]), _said(words[3]), "", words[2], ended)
+            ended = _known_text(words[4]) if words[4] != "Unknown" else ""
+            components[words[0]] = JobRecord(state_name(words[1]), _known_text(words[3]), "", words[2], ended)
     return _joined(list(components.values()))
 
 
@@ -106,7 +106,7 @@ def _joined(components: list[JobRecord]) -> JobRecord | None:
     return leading._replace(nodes=",".join(record.nodes for record in components if record.nodes))
 
 
-def _said(text: str) -> str:
+def _known_text(text: str) -> str:
     return "" if text in ("(null)", "None", "N/A", "Unknown", "None assigned", "") else text
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Bytes of a pinned piece, and of the copies between two checks of the time.
 _CHUNK = 4 << 20
-_STRETCH = 256 << 20
+_COPY_BYTES = 256 << 20
 # Seconds for an owner to confirm after a failure that a buffer exists.
 _LOOK = 1.0
 # Seconds for the end of copies for which no code waits any more.
@@ -106,9 +106,9 @@ class _Stage:
         self.streams = loaded.stream(), loaded.stream()
 
     def between(self, target: Pointer, source: Pointer, nbytes: int, until: float) -> None:
-        for at in range(0, nbytes, _STRETCH):
+        for at in range(0, nbytes, _COPY_BYTES):
             _left(until)
-            self.driver.between(target + at, source + at, min(_STRETCH, nbytes - at), self.streams[0])
+            self.driver.between(target + at, source + at, min(_COPY_BYTES, nbytes - at), self.streams[0])
             self.driver.wait(self.streams[0])
 
     def to_device(self, pointer: Pointer, host: _Host, nbytes: int, until: float) -> None:

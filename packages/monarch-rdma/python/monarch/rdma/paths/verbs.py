@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # Bytes: data of this size that is copied once arrives over a stream before a key for it would be here.
 ONCE = 64 << 10
 # Seconds that a transfer waits for an owner that must be queried first, before it uses streams this time.
-PATIENCE = 0.1
+QUERY_TIMEOUT = 0.1
 
 
 class Row(NamedTuple):
@@ -118,7 +118,7 @@ class Run:
                 driver().synchronize()
         allowed = bool(extension.setting("rdma_allow_tcp_fallback"))
         # The query needs the owner's Python, which may be busy; streams do not.
-        until = min(self._until, monotonic() + PATIENCE) if allowed else self._until
+        until = min(self._until, monotonic() + QUERY_TIMEOUT) if allowed else self._until
         try:
             self._peer.open(list(dict.fromkeys(row.wanted for row in self._rows)), until)
         except Late:

@@ -231,7 +231,7 @@ class Connection:
                     if not way.rail.unordered and way.send is not None and way.send.any(lambda item: item[0] in late):
                         self._shut(way)
             for way in self._ways:
-                if way.state.under_way and now - way.state.heard >= STALLED and not way.rail.unordered:
+                if way.state.under_way and now - way.state.last_arrival >= STALLED and not way.rail.unordered:
                     self._give_up(way)
             over = self._pump()
         for one in over:
@@ -299,7 +299,7 @@ class Connection:
         oldest, cut = send.oldest()
         way.state.failed(self._clock())
         self._shut(way)
-        oldest.slices.blame(cut, self._ways.index(way), f"nothing heard for {STALLED:g} s")
+        oldest.slices.blame(cut, self._ways.index(way), f"nothing last_arrival for {STALLED:g} s")
 
     def _pump(self) -> list[Transfer]:
         """Posts what there is room for; the transfers that are over."""

@@ -36,7 +36,7 @@ class RailState:
         self.bandwidth = bandwidth
         self.ready = True  # whether there is a connected queue
         self.under_way = 0
-        self.heard = 0.0  # the time of the last arrival, or of the first send of the data in flight
+        self.last_arrival = 0.0  # the time of the last arrival, or of the first send of the data in flight
         self.rests_until = float("-inf")
         self._window = window
         self._errors: deque[float] = deque(maxlen=ERRORS)
@@ -62,13 +62,13 @@ class RailState:
     def sent(self, now: float, nbytes: int) -> None:
         if not self.under_way:
             self._progress, self._measured = now, 0
-            self.heard = now
+            self.last_arrival = now
         self.under_way += nbytes
 
     def arrived(self, now: float, nbytes: int) -> None:
         self.under_way -= nbytes
         self._measured += nbytes
-        self.heard = now
+        self.last_arrival = now
         # Short intervals measure the delay more than the bandwidth.
         if self._measured >= SLICE and now > self._progress:
             self.bandwidth += _WEIGHT * (self._measured / (now - self._progress) - self.bandwidth)

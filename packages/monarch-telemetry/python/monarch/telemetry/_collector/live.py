@@ -24,7 +24,7 @@ from monarch.telemetry._tables.live import LIVE_ACTORS, LIVE_PROCS, LIVE_QUEUES,
 from monarch.telemetry.errors import TelemetryError
 
 # The most seconds that the agent of this host may take. It answers within two.
-_PATIENCE = 4.0
+_AGENT_TIMEOUT = 4.0
 # The prefix of the classes of actors of the runtime.
 SYSTEM = "monarch."
 # The state of an actor whose process is stopped, or cannot answer.
@@ -216,6 +216,6 @@ def _read(pid: int, *, native: bool = False, locals: bool = False) -> Result:
 
 def _looked(look: Callable[[float], dict[str, Any]]) -> dict[str, Any]:
     try:
-        return look(_PATIENCE)
+        return look(_AGENT_TIMEOUT)
     except OSError as error:
         raise TelemetryError(f"the agent of this host does not answer: {error}") from None

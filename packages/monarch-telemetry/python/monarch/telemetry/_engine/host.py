@@ -16,7 +16,7 @@ from monarch.telemetry.errors import TelemetryError
 
 SERVICE = "telemetry"
 # Seconds for which all questions together wait for an answer of a collector that was silent: later ones only check whether it has arrived.
-_PATIENCE = 5.0
+_SILENCE_TIMEOUT = 5.0
 # The most seconds of one attempt to find a collector again, since a concurrent question waits for it, and the pauses between two attempts.
 _TRY, _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 0.1, 30.0
 
@@ -48,7 +48,7 @@ class Host:
         self._lock = threading.Lock()
         # The pending answer to a short question that was sent after a timeout; None without a timeout.
         self._word: Any = None
-        self._patience = 0.0
+        self._silence_left = 0.0
         # The collector as a process of the job and of its host, and that host; 0 until it has started.
         self.proc = self.pid = self.host = 0
         # The number of that host in the job: events of its end have this number.
@@ -104,7 +104,7 @@ class Host:
         """A question was not answered in time. A short one is asked once, whose answer means that the collector is there again."""
         with self._lock:
             if self._word is None:
-                self._patience = _PATIENCE
+                self._silence_left = _SILENCE_TIMEOUT
                 with suppress(Exception):
                     self._word = handle.about.call_one()
 
@@ -115,9 +115,9 @@ class Host:
             return False
         began = time.monotonic()
         try:
-            word.get(timeout=max(0.0, min(timeout, self._patience)))
+            word.get(timeout=max(0.0, min(timeout, self._silence_left)))
         except TimeoutError:
-            self._patience -= time.monotonic() - began
+            self._silence_left -= time.monotonic() - began
             return True
         except Exception:
             # The collector has ended, which the next question finds too.

@@ -64,7 +64,7 @@ class OwnRows:
         with self._lock:
             self._hosts.update({names.get(row["host_id"], row["host_id"]): dict(row) for row in rows})
             if self._listening is None:
-                self._listening = listen(self._heard)
+                self._listening = listen(self._on_event)
 
     def know_mesh(self, number: int, name: str, extent: Extent) -> None:
         """A mesh of hosts, which no process records: this one has it."""
@@ -72,7 +72,7 @@ class OwnRows:
         row = {"id": number, "timestamp_us": int(time.time() * 1e6), "class": "Host", "given_name": name, "full_name": name}
         self._store.put("meshes", number, {**row, "shape_json": shape})
 
-    def _heard(self, event: object) -> None:
+    def _on_event(self, event: object) -> None:
         if not isinstance(event, HostEnd):
             return
         with self._lock:

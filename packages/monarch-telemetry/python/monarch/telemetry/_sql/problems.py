@@ -44,37 +44,37 @@ def query_error(error: BaseException, sql: str, schemas: Mapping[str, Any], limi
         return limit
     hint = None
     place = _AT.search(text)
-    said = _PREFIX.sub("", _PASSES.sub("", text))
-    inner = _PARSER.match(said)
-    said = _AT.sub("", inner[1] if inner else said)
+    message = _PREFIX.sub("", _PASSES.sub("", text))
+    inner = _PARSER.match(message)
+    message = _AT.sub("", inner[1] if inner else message)
     if table := _TABLE.search(text):
         # The name with its folder or schema is the one in the statement.
-        said, hint = f"there is no table {table[1]!r}", _nearest(table[1], schemas, "tables")
+        message, hint = f"there is no table {table[1]!r}", _nearest(table[1], schemas, "tables")
         name = table[1]
     elif column := _COLUMN.search(text):
         names = {field for schema in schemas.values() for field in schema.names}
-        said, hint = f"there is no column {column[1]!r}", _nearest(column[1], _valid(text) or names, "columns")
+        message, hint = f"there is no column {column[1]!r}", _nearest(column[1], _valid(text) or names, "columns")
         name = column[1]
     else:
-        said, hint, name = _explained(said)
+        message, hint, name = _explained(message)
     where = f"line {place[1]}, column {place[2]}: " if place else _found(name, sql)
-    if len(said) > _LONGEST:
-        said = said[:_LONGEST] + "…"
-    return QueryError(f"{where}{said}", hint=hint)
+    if len(message) > _LONGEST:
+        message = message[:_LONGEST] + "…"
+    return QueryError(f"{where}{message}", hint=hint)
 
 
-def _explained(said: str) -> tuple[str, str | None, str]:
+def _explained(message: str) -> tuple[str, str | None, str]:
     """What the library reports without its own parts, with a hint, and the name of the function that it is about."""
-    said = _SPANS.sub("", _BUG.sub("", said)).strip()
-    if wrong := _NO_FUNCTION.search(said):
+    message = _SPANS.sub("", _BUG.sub("", message)).strip()
+    if wrong := _NO_FUNCTION.search(message):
         why, call, candidates = wrong[1], wrong[2], [one.strip() for one in wrong[3].split("\n")]
         takes = sorted({one for one in candidates if one and "UserDefined" not in one})
         hint = f"there is {', '.join(takes[:_FEW])}; CAST(x AS type) has another type" if takes else None
         why = "" if "failed to match any signature" in why else _PREFIX.sub("", _COERCION.sub("", why)).rstrip(".")
         return f"no function takes these arguments: {call}{f' ({why})' if why else ''}", hint, call.partition("(")[0]
-    if _MIXED_TIMES.search(said):
-        return said, f"columns that end in _us are microseconds since the epoch, and now is {_NOW_US}", ""
-    return said, None, ""
+    if _MIXED_TIMES.search(message):
+        return message, f"columns that end in _us are microseconds since the epoch, and now is {_NOW_US}", ""
+    return message, None, ""
 
 
 def unknown_table(error: BaseException) -> str | None:

@@ -35,7 +35,7 @@ _IDLE = 8
 # Seconds after which an idle worker ends: the first one remains longer, because the next question of a person waits for it.
 _STAYS, _LEAVES = 600.0, 60.0
 # Seconds for which a question waits for one of them before another one is started.
-_PATIENCE = 0.2
+_IDLE_WORKER_TIMEOUT = 0.2
 # Seconds after which a question is a long one: its priority is lowered, so that procs of the job lose no time to it.
 _LONG, _NICENESS = 2.0, 10
 # Limits of memory in use: a plan uses a multiple of its limit, because the library does not count batches in transfer, and the answer is
@@ -48,7 +48,7 @@ OUT_OF_MEMORY = 3
 # Exit codes of a worker that another process killed.
 _KILLS = (-signal.SIGKILL, -signal.SIGTERM)
 # The most bytes, and the most lines, of the output of a worker in the error of its start.
-_MOST_SAID, _LINES_SAID = 4096, 6
+_MOST_OUTPUT, _OUTPUT_LINES = 4096, 6
 # The output of Python and OpenBLAS if they cannot start a thread.
 _NO_THREAD = (b"can't start new thread", b"pthread_create failed")
 _SIZE = struct.Struct("<QQ")
@@ -88,18 +88,18 @@ class _Worker:
         # A group of its own, so that Ctrl-C does not reach it. No session: the kernel shares the processor among sessions, and on a busy
         # machine each answer would wait for the turn of one more.
         # What it writes before it can be asked, which no write waits for.
-        self._said = open(os.memfd_create("stderr"), "rb", buffering=0)
+        self._stderr = open(os.memfd_create("stderr"), "rb", buffering=0)
         try:
             self._process = subprocess.Popen(
                 python_command(_PROCESS, str(idle)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._said,
+                stderr=self._stderr,
                 process_group=0,
                 bufsize=0,
             )
         except BaseException:
-            self._said.close()
+            self._stderr.close()
             raise
         assert self._process.stdin is not None and self._process.stdout is not None
         self._given, self._taken = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -123,18 +123,18 @@ class _Worker:
             if self.is_stopped:
                 raise self._killed("stopped")
 
-        with self._said as file:
+        with self._stderr as file:
             try:
                 self._read(1, look)
             except _Ended:
                 return QueryError("the process of the query was stopped by a signal before it could be asked")
             except (OSError, EOFError):
                 self.kill()
-                said = os.pread(file.fileno(), _MOST_SAID, max(0, os.fstat(file.fileno()).st_size - _MOST_SAID))
-                last = "".join(f"\n  {line}" for line in said.decode(errors="replace").splitlines()[-_LINES_SAID:])
+                output = os.pread(file.fileno(), _MOST_OUTPUT, max(0, os.fstat(file.fileno()).st_size - _MOST_OUTPUT))
+                last = "".join(f"\n  {line}" for line in output.decode(errors="replace").splitlines()[-_OUTPUT_LINES:])
                 text = f"the process of the query has ended with exit code {self._process.returncode} before it could be asked"
                 self.close()
-                more = hint() if any(sign in said for sign in _NO_THREAD) else None
+                more = hint() if any(sign in output for sign in _NO_THREAD) else None
                 return QueryError(f"{text}, last output:{last}" if last else text, hint=more)
         return None
 
@@ -222,7 +222,7 @@ class _Worker:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
-        self._said.close()
+        self._stderr.close()
         self._process.wait()
 
 
@@ -315,7 +315,7 @@ class Workers:
                     raise QueryError(str(self._failure).partition("\nhint: ")[0], hint=self._failure.hint)
                 if is_over():
                     raise QueryTimeout("the time of the query is over before a process was free for it", stage="turn")
-                if self._starting is None and (not self._busy or time.monotonic() - since > _PATIENCE):
+                if self._starting is None and (not self._busy or time.monotonic() - since > _IDLE_WORKER_TIMEOUT):
                     self._start()
                 self._changed.wait(LOOK)
 

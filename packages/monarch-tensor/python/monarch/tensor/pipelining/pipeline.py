@@ -238,9 +238,9 @@ class _Run:
             tensor = None if value is None else value.detach()
             if tensor is not None and not stays:
                 stream = pipeline.p2p_stream if to.kind == "forward" else pipeline.gradient_stream
-                lent, borrow = stream.borrow(tensor)
+                borrowed, borrow = stream.borrow(tensor)
                 self._sent[index].append(borrow)
-                tensor = lent.to_mesh(mesh)
+                tensor = borrowed.to_mesh(mesh)
             moved.append(tensor)
         self._moved[to] = _Moved(moved, [value is not None and value.requires_grad for value in results], not stays)
 
@@ -253,10 +253,10 @@ class _Run:
         for tensor, requires_grad in zip(moved.tensors, moved.requires_grad, strict=True):
             value = tensor
             if tensor is not None and moved.on_the_way:
-                lent, borrow = self._pipeline.compute_stream.borrow(tensor)
+                borrowed, borrow = self._pipeline.compute_stream.borrow(tensor)
                 borrows.append(borrow)
                 # Gradients of parameters may be views of received tensors, and outlive every borrow.
-                value = lent.detach() if action.kind == "forward" else lent.clone()
+                value = borrowed.detach() if action.kind == "forward" else borrowed.clone()
             found.append(value.requires_grad_() if requires_grad else value)
         return found
 

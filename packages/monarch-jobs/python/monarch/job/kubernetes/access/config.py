@@ -182,11 +182,11 @@ def _of_files(paths: list[str], context: str | None) -> ApiConnection:
     if is_insecure and authority is not None:
         what = f"the cluster '{cluster.name}' has both insecure-skip-tls-verify and a certificate-authority"
         raise CredentialsError(what, path=cluster.path)
-    told: dict[str, Any] = {"server": server, "insecure-skip-tls-verify": is_insecure}
+    plugin_input: dict[str, Any] = {"server": server, "insecure-skip-tls-verify": is_insecure}
     for key in ("certificate-authority-data", "tls-server-name", "proxy-url"):
         if cluster.text(key):
-            told[key] = cluster.text(key)
-    told["config"] = next(
+            plugin_input[key] = cluster.text(key)
+    plugin_input["config"] = next(
         (one["extension"] for one in cluster.value.get("extensions") or () if one.get("name") == "client.authentication.k8s.io/exec"), None
     )
     endpoint = Endpoint(
@@ -197,7 +197,7 @@ def _of_files(paths: list[str], context: str | None) -> ApiConnection:
         server_name=cluster.text("tls-server-name") or None,
         proxy=cluster.text("proxy-url") or None,
     )
-    who = identity.of_user(found.user, os.path.dirname(found.user.path), told)
+    who = identity.of_user(found.user, os.path.dirname(found.user.path), plugin_input)
     return ApiConnection(endpoint, who, namespace=found.namespace, headers=identity.impersonation(found.user))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from monarch.job.errors import JobError
 from monarch.job.kubernetes.access.client import Cluster
 from monarch.job.kubernetes.manifests import names
-from monarch.job.kubernetes.operator.adoption import controller
+from monarch.job.kubernetes.operator.ownership import controller
 from monarch.job.kubernetes.operator.reconciler import SERVICE, STATEFUL_SET, Reconciler
 from monarch.job.kubernetes.operator.work_queue import Key, WorkQueue
 

@@ -17,8 +17,8 @@ from monarch.job.errors import JobError
 from monarch.job.kubernetes.access.client import MANAGER, Cluster
 from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
 from monarch.job.kubernetes.manifests import mesh_objects, names
-from monarch.job.kubernetes.operator import adoption
-from monarch.job.kubernetes.operator.status import FAILED, INVALID_TEMPLATE, NOT_ADOPTED, REFUSED, Problem, mesh_status, ready_condition
+from monarch.job.kubernetes.operator import ownership
+from monarch.job.kubernetes.operator.status import FAILED, INVALID_TEMPLATE, NOT_OWNED, REFUSED, Problem, mesh_status, ready_condition
 
 if TYPE_CHECKING:
     from monarch.job.kubernetes.access.connection import ApiConnection
@@ -63,7 +63,7 @@ class Reconciler:
         return _report(cluster, mesh, found, None)
 
     def _apply(self, cluster: Cluster, key: Key, mesh: Object, found: Object | None) -> Object:
-        is_ours = found is not None and adoption.is_owned(mesh, found)
+        is_ours = found is not None and ownership.is_owned(mesh, found)
         if found is not None and is_ours:
             with self._lock:
                 if self._applied.get(key) == _look(mesh, found):
@@ -71,16 +71,16 @@ class Reconciler:
         service, wanted = (_owned(item, mesh) for item in mesh_objects(mesh))
         there = cluster.get(SERVICE, service["metadata"]["name"])
         strange = [(kind, old, new) for kind, old, new in ((SERVICE, there, service), (STATEFUL_SET, found, wanted)) if old is not None]
-        strange = [(kind, old, new) for kind, old, new in strange if not adoption.is_owned(mesh, old)]
+        strange = [(kind, old, new) for kind, old, new in strange if not ownership.is_owned(mesh, old)]
         # All objects are checked before any is changed.
         for _, old, new in strange:
-            adoption.check(mesh, old, new)
+            ownership.check(mesh, old, new)
         taken = [(kind, old) for kind, old, _ in strange]
-        if there is not None and adoption.is_owned(mesh, there) and adoption.is_changed(there, MANAGER):
+        if there is not None and ownership.is_owned(mesh, there) and ownership.is_changed(there, MANAGER):
             # A manifest that is applied again changes it in this way.
             taken.append((SERVICE, there))
         for kind, old in taken:
-            adoption.take_over(cluster, kind, old, MANAGER)
+            ownership.take_over(cluster, kind, old, MANAGER)
         if found is not None and is_ours and _hash(found) == _hash(wanted):
             wanted["spec"]["template"] = found["spec"]["template"]
             # A template that changes meanwhile is a conflict, and the next reconciliation uses it.
@@ -93,8 +93,8 @@ class Reconciler:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, adoption.NotAdoptedError):
-        return NOT_ADOPTED
+    if isinstance(error, ownership.NotOwnedError):
+        return NOT_OWNED
     if isinstance(error, JobError):
         return REFUSED
     return INVALID_TEMPLATE if isinstance(error, ValueError) else FAILED

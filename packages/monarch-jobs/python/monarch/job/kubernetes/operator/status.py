@@ -9,7 +9,7 @@ Object = dict[str, Any]
 READY, WAITING, ALL_READY = "Ready", "Waiting", "AllReady"
 # The reasons why the objects of a mesh cannot be made: the template, an object of that name with another owner, the server's refusal, or a
 # defect.
-INVALID_TEMPLATE, NOT_ADOPTED, REFUSED, FAILED = "InvalidTemplate", "NotAdopted", "Refused", "Failed"
+INVALID_TEMPLATE, NOT_OWNED, REFUSED, FAILED = "InvalidTemplate", "NotAdopted", "Refused", "Failed"
 LONGEST_MESSAGE = 4096
 
 

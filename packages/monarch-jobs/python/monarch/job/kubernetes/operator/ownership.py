@@ -25,7 +25,7 @@ _FIXED: dict[str, tuple[tuple[str, Any], ...]] = {
 }
 
 
-class NotAdoptedError(ValueError):
+class NotOwnedError(ValueError):
     """An object of this name is not the mesh's, and cannot be."""
 
 
@@ -35,17 +35,17 @@ def is_owned(mesh: Object, found: Object) -> bool:
 
 
 def check(mesh: Object, found: Object, wanted: Object) -> None:
-    """`NotAdoptedError` names the object, and what is in the way."""
+    """`NotOwnedError` names the object, and what is in the way."""
     what = f"{found['kind']} {found['metadata']['name']} exists already"
     owner = controller(found)
     if owner is not None:
-        raise NotAdoptedError(f"{what}, and is of {owner.get('kind')} {owner.get('name')} (uid {owner.get('uid')})")
+        raise NotOwnedError(f"{what}, and is of {owner.get('kind')} {owner.get('name')} (uid {owner.get('uid')})")
     if found["metadata"].get("deletionTimestamp"):
-        raise NotAdoptedError(f"{what}, and is being deleted")
+        raise NotOwnedError(f"{what}, and is being deleted")
     different = [name for name, default in _FIXED[found["kind"]] if found["spec"].get(name, default) != wanted["spec"].get(name, default)]
     if different:
         words = ", ".join(f"spec.{name} is {found['spec'].get(name)!r}" for name in different)
-        raise NotAdoptedError(f"{what}, and cannot become the mesh's: {words}, which no server changes: delete it, or rename the mesh")
+        raise NotOwnedError(f"{what}, and cannot become the mesh's: {words}, which no server changes: delete it, or rename the mesh")
 
 
 def is_changed(found: Object, manager: str) -> bool:

@@ -6,12 +6,12 @@ import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-from monarch._core.hosts.mover import GROUP
+from monarch._core.hosts.bulk_transport import GROUP
 
 
-def test_the_entry_point_is_a_mover() -> None:
+def test_the_entry_point_is_a_bulk_transport() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     ((name, value),) = project["entry-points"][GROUP].items()
-    mover = EntryPoint(name, value, GROUP).load()
+    transport = EntryPoint(name, value, GROUP).load()
     # The window of credit is as large: smaller ones may follow each other closely.
-    assert mover.least() == 8 << 20
+    assert transport.least() == 8 << 20

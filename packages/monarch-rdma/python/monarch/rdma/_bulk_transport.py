@@ -9,11 +9,11 @@ from __future__ import annotations
 LEAST = 8 << 20
 
 
-class Mover:
+class StreamTransport:
     """All parts that are large enough."""
 
     def least(self) -> int | None:
         return LEAST
 
 
-mover = Mover()
+bulk_transport = StreamTransport()

@@ -13,7 +13,7 @@ FULL = 0.5
 SHORTEST = 0.005
 
 
-class Pace:
+class ReadPause:
     """The pause in seconds, at most `longest`."""
 
     __slots__ = ("_longest", "pause")

@@ -28,7 +28,7 @@ def checked_id(proc: object, what: str) -> ProcId:
     return ProcId(proc)
 
 
-def check_known(process: LocalProcess, call: PendingCall, proc: ProcId, host: int = 0) -> bool:
+def check_exists(process: LocalProcess, call: PendingCall, proc: ProcId, host: int = 0) -> bool:
     """Fails the call if no process of the job has this identity, as far as this process and the agent of `host` know.
 
     False if that is already certain. The agent may find out later.

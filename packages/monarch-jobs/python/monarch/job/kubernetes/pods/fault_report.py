@@ -17,7 +17,7 @@ _LINES = 10
 RESTARTED = "Restarted"
 
 
-def evidence(cluster: Cluster, found: Fault, has_run: bool | None = None) -> str:
+def fault_report(cluster: Cluster, found: Fault, has_run: bool | None = None) -> str:
     """The text of the fault, and below it what the cluster still has of it; `has_run` where that is not the fault's."""
     parts = [found.text]
     if not found.pod:
@@ -33,15 +33,15 @@ def evidence(cluster: Cluster, found: Fault, has_run: bool | None = None) -> str
     return "\n".join(parts)
 
 
-def pod_evidence(cluster: Cluster, pod: PodView) -> str:
+def pod_report(cluster: Cluster, pod: PodView) -> str:
     """The same for a pod whose worker does not answer, with a fault or without."""
     found, main = fault(pod), pod.main
     if found is not None:
-        return evidence(cluster, found)
+        return fault_report(cluster, found)
     if main is not None and main.restarts:
-        return evidence(cluster, Fault(pod.name, main.name, RESTARTED, restarted(pod), False))
+        return fault_report(cluster, Fault(pod.name, main.name, RESTARTED, restarted(pod), False))
     text = progress(pod) or f"pod {pod.name}{f' on {pod.node}' if pod.node else ''} is ready"
-    return evidence(cluster, Fault(pod.name, "" if main is None else main.name, "", text, False), main is not None and main.has_run)
+    return fault_report(cluster, Fault(pod.name, "" if main is None else main.name, "", text, False), main is not None and main.has_run)
 
 
 def _log(cluster: Cluster, found: Fault) -> list[str]:

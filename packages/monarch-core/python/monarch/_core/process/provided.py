@@ -1,8 +1,8 @@
 """Functions that layers above this one provide to the layers below them.
 
 Imports go downwards only. Where a lower layer needs a function of a higher one (a call starts the client, a mesh of hosts syncs code), the
-lower layer names the function here and the composition root, `start/provided.py`, provides it. The root is the only module that a lower
-layer names, and it is loaded with the first use.
+lower layer names the function here and the composition root, `start/composition_root.py`, provides it. The root is the only module that a
+lower layer names, and it is loaded with the first use.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_ROOT = "monarch._core.start.provided"
+_ROOT = "monarch._core.start.composition_root"
 
 
-class Above:
+class Provided:
     """The provided functions. Types of higher layers are `Any` here."""
 
     if TYPE_CHECKING:
@@ -34,11 +34,11 @@ class Above:
     else:
 
         def __getattr__(self, name):
-            provided = import_module(_ROOT).PROVIDED
-            if name not in provided:
-                raise AttributeError(f"nothing above provides {name!r}")
-            self.__dict__.update(provided)
-            return provided[name]
+            functions = import_module(_ROOT).PROVIDED
+            if name not in functions:
+                raise AttributeError(f"no higher layer provides {name!r}")
+            self.__dict__.update(functions)
+            return functions[name]
 
 
-above = Above()
+provided = Provided()

@@ -14,7 +14,7 @@ from monarch._core.process.current import current_process
 GROUP = "monarch.bulk"
 
 
-class Mover(Protocol):
+class BulkTransport(Protocol):
     """A bulk transport: the object of an entry point of the group, loaded when a process first sends a large part to another host."""
 
     def least(self) -> int | None:
@@ -22,7 +22,7 @@ class Mover(Protocol):
         ...
 
 
-def mover() -> Mover | None:
+def installed_transport() -> BulkTransport | None:
     """The installed bulk transport; of several, the first by name. `ImportError` if it cannot be loaded."""
     from monarch._core.config.entry_points import BrokenEntry, entry_names, load_entry
 
@@ -31,8 +31,8 @@ def mover() -> Mover | None:
         if isinstance(found, BrokenEntry):
             raise ImportError(f"what moves them cannot be loaded: {found.describe()}") from found.error
         if found is not None:
-            moving: Mover = found.value
-            return moving
+            transport: BulkTransport = found.value
+            return transport
     return None
 
 
@@ -40,7 +40,7 @@ def choose() -> None:
     """Chooses the transport of this process. A transport that cannot be loaded is logged once, and large parts go through the agents."""
     least = None
     try:
-        found = mover()
+        found = installed_transport()
         least = found.least() if found is not None else None
     except Exception as e:
         import logging

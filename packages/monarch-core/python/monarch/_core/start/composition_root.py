@@ -1,4 +1,4 @@
-"""The composition root: functions that higher layers provide to lower ones (`process/above.py`), each loaded with its first use."""
+"""The composition root: functions that higher layers provide to lower ones (`process/provided.py`), each loaded with its first use."""
 
 from __future__ import annotations
 

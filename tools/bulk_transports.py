@@ -13,7 +13,7 @@ LEAST = 64 << 10
 
 
 def install(folder: Path, least: int | None) -> Path:
-    """A folder for the module path with such a wheel; `least` as of a `Mover`."""
+    """A folder for the module path with such a wheel; `least` as of a `BulkTransport`."""
     module = f"moving_from_{least}"
     # The module itself has the interface; of several entry points, the first by name counts.
     groups = {"monarch.bulk": {"0-test": module}}
