@@ -1,4 +1,9 @@
-"""torchrun programs on a mesh of hosts: what reads RANK and WORLD_SIZE runs unchanged. Each name is loaded on first use."""
+"""Programs of torchrun on a mesh of hosts; a program that reads RANK and WORLD_SIZE runs unchanged. Each name is loaded on first use.
+
+A rank is a proc with a `Rank` actor (`rank.py`), and the program is a guarded child process of this proc. Output goes from the pipe of the
+program through the actor's buffer to the client, by calls of the client, so a slow client pauses the program. `attempts.py` repeats an
+attempt as `policy.py` decides. `policy.py`, `snapshot_choice.py`, `torchrun.py` and `environment.py` do no I/O.
+"""
 
 from __future__ import annotations
 
