@@ -41,7 +41,7 @@ def test_no_port_is_opened(cluster: Cluster) -> None:
     assert client.end() == 0
 
 
-def test_a_cut_that_heals_is_waited_for(cluster: Cluster) -> None:
+def test_healed_cut_is_waited_for(cluster: Cluster) -> None:
     client = cluster.client()
     client.say("share", 0, 0, 16 * MIB, 1)
     assert client.say("read", 1) == "tcp"
@@ -67,7 +67,7 @@ def test_streams_that_are_reset_go_on_on_others(cluster: Cluster) -> None:
     assert client.end() == 0
 
 
-def test_a_time_out_during_a_cut_says_how_far_it_got(cluster: Cluster) -> None:
+def test_timeout_during_a_cut_reports_its_progress(cluster: Cluster) -> None:
     client = cluster.client()
     client.say("share", 0, 0, 64 * MIB, 1)
     assert client.say("read", 1) == "tcp"
@@ -80,7 +80,7 @@ def test_a_time_out_during_a_cut_says_how_far_it_got(cluster: Cluster) -> None:
     assert client.end() == 0
 
 
-def test_a_host_that_is_lost(cluster: Cluster) -> None:
+def test_lost_host_fails_its_reads(cluster: Cluster) -> None:
     client = cluster.client()
     client.say("share", 0, 0, 16 * MIB, 1)
     assert client.say("read", 1) == "tcp"
@@ -91,7 +91,7 @@ def test_a_host_that_is_lost(cluster: Cluster) -> None:
     client.kill()
 
 
-def test_an_owner_that_is_killed(cluster: Cluster) -> None:
+def test_killed_owner_fails_its_reads(cluster: Cluster) -> None:
     client = cluster.client()
     client.say("share", 0, 1, 16 * MIB, 1)
     assert client.say("read_by", 1, 0, 1) == "tcp"

@@ -78,7 +78,7 @@ def uid(request: pytest.FixtureRequest) -> int | None:
 
 
 @pytest.mark.parametrize("of", ["proc", "client"])
-def test_a_flood_of_a_memory_socket_harms_no_read(of: str, uid: int | None):
+def test_flood_of_a_memory_socket_harms_no_read(of: str, uid: int | None):
     script = Script(READER)
     try:
         pids = script.until("pids").split()[1:]

@@ -20,7 +20,7 @@ def test_bytes_arrive_exactly(pair, nbytes):
     pair.owner.drop.call_one().get()
 
 
-def test_a_read_fills_a_prefix_and_a_write_a_part(pair):
+def test_read_and_write_cover_their_range_only(pair):
     buffer = pair.owner.share.call_one(1000).get()
     got = pair.reader.read.call_one(buffer, nbytes=1100).get()
     assert got == pattern(1000) + b"\xee" * 100
@@ -72,7 +72,7 @@ def test_dropped_by_a_holder(pair):
     pair.reader.drop.call_one(buffer).get()
 
 
-def test_a_lease_ends(pair):
+def test_ended_lease_fails_reads(pair):
     buffer = pair.owner.share.call_one(100, lease=0.05).get()
     failed = eventually("a read fails", lambda: pair.reader.read_outcome.call_one(buffer).get())
     assert failed[0] == "RDMAReleasedError" and "its lease ended" in failed[1]
@@ -127,7 +127,7 @@ def test_words(pair):
     assert pair.owner.word.call_one().get() == 7
 
 
-def test_a_notice_comes_after_the_bytes(pair):
+def test_notice_follows_the_bytes(pair):
     buffer = pair.owner.share.call_one(1 << 20).get()
     data = pattern(1 << 20, 5)
     sending, receiving = Channel.open()
@@ -155,7 +155,7 @@ def test_sets(pair):
     assert pair.reader.raising.call_one("plan_read", buffers, {"other": memoryview(b"abc")}).get()[0] == "KeyError"
 
 
-def test_a_handle_that_its_owner_forgot_stays_valid(pair):
+def test_handle_outlives_the_owners_reference(pair):
     buffer = pair.owner.share_and_forget.call_one(5000).get()
     assert pair.reader.read.call_one(buffer).get() == pattern(5000)
 

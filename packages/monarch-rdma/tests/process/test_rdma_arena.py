@@ -41,7 +41,7 @@ def test_map(procs, nbytes):
     assert owner.settled.call_one((0, 0)).get()
 
 
-def test_a_read_only_handle_is_mapped_read_only(procs):
+def test_read_only_handle_is_mapped_read_only(procs):
     owner, reader = procs
     buffer = owner.share.call_one(3 << 20, readonly=True).get()
     assert reader.map.call_one(buffer).get() == (pattern(3 << 20), True)
@@ -51,7 +51,7 @@ def test_a_read_only_handle_is_mapped_read_only(procs):
     owner.drop.call_one().get()
 
 
-def test_a_part_is_mapped(procs):
+def test_part_of_a_buffer_is_mapped(procs):
     owner, reader = procs
     buffer = owner.share.call_one(10_000).get()
     part = buffer.restrict(offset=5000, length=100)
@@ -65,7 +65,7 @@ def test_only_memory_of_allocate_can_be_mapped():
         buffer.map()
 
 
-def test_fresh_memory_is_zero_and_freed_with_its_views():
+def test_new_memory_is_zeroed_and_freed_with_views():
     before = descriptors()
     memory = allocate(3 << 20)
     assert bytes(memory[:100]) == bytes(100) and len(memory) == 3 << 20

@@ -114,7 +114,7 @@ def lost(hosts: Any) -> Any:
 
 
 @isolated
-def test_memory_of_the_same_machine_whose_host_is_lost():
+def test_local_memory_of_a_lost_host_is_unavailable():
     with configured(host_loss_timeout="1s"), local_hosts(1) as hosts:
         lost(hosts)
 

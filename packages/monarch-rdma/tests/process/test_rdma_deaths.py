@@ -70,7 +70,7 @@ def test_owner_that_is_stopped(mortals):
     assert mortals.reader.read.call_one(buffer).get() == pattern(100)
 
 
-def test_an_owner_that_does_not_answer_delays_nobody_else(mortals):
+def test_unresponsive_owner_delays_no_other(mortals):
     word = mortals.owner.share.call_one(8).get()
     assert mortals.reader.keep.call_one(word).get() == mortals.path
     others = this_host().spawn_procs(name="other")
@@ -139,7 +139,7 @@ def test_reader_killed_in_the_middle(mortals):
     assert mortals.owner.settled_descriptors.call_one(left).get()
 
 
-def test_a_permission_that_is_withdrawn(mortals):
+def test_withdrawn_permission_changes_the_transport(mortals):
     buffer = mortals.owner.share.call_one(9 << 20).get()
     small = mortals.owner.share.call_one(5000, seed=2).get()
     assert mortals.reader.keep.call_one(buffer).get() == mortals.path

@@ -99,7 +99,7 @@ def test_no_driver_of_any_maker(tmp_path):
     assert done.stdout == f"libcuda.so.1 cannot be loaded: no NVIDIA driver; {amd}\n"
 
 
-def test_without_torch_it_is_the_driver_that_there_is(stand, tmp_path):
+def test_existing_driver_is_used_without_torch(stand, tmp_path):
     assert run(REASON, stand, tmp_path).stdout == "\n"
 
 
@@ -115,7 +115,7 @@ def test_devices_that_cannot_be_told_apart(tmp_path):
     assert "the GPUs 0, 1 cannot be told apart" in done.stderr
 
 
-def test_a_driver_that_is_too_old(tmp_path):
+def test_outdated_driver_is_named(tmp_path):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler for what stands for the driver")

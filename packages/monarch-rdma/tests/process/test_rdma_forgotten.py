@@ -46,7 +46,7 @@ WORDS = "bytes were held until exit by {} RDMA buffer"
         "data = [pickle.dumps(RDMABuffer(allocate(HALF)).restrict(length=8)) for _ in range(2)]",
     ],
 )
-def test_a_script_that_forgets(code):
+def test_forgotten_buffers_of_a_script_are_reported(code):
     done = run(code, prelude=PRELUDE)
     assert (done.code, done.left, done.out) == (0, [], "")
     assert len(done.err.splitlines()) == 1
@@ -66,7 +66,7 @@ def test_a_script_that_forgets(code):
         "data = [pickle.dumps(RDMABuffer(allocate(HALF))) for _ in range(2)]\nfor d in data: pickle.loads(d).drop().get()",
     ],
 )
-def test_a_script_that_does_not(code):
+def test_script_without_forgotten_buffers_is_silent(code):
     run(code, prelude=PRELUDE).assert_clean()
 
 
@@ -77,7 +77,7 @@ def forgets_two(code: str) -> None:
     assert (done.out + done.err).count(WORDS.format(2)) == 1
 
 
-def test_a_process_whose_actors_forget():
+def test_forgotten_buffers_of_actors_are_reported():
     code = """
     procs, actor = owner()
     buffers = [actor.share.call_one(False).get() for _ in range(2)]
@@ -86,7 +86,7 @@ def test_a_process_whose_actors_forget():
     forgets_two(code)
 
 
-def test_a_process_whose_actors_keep_their_handles():
+def test_kept_handles_of_actors_are_not_reported():
     """They go with the process, not before it."""
     code = """
     procs, actor = owner()
@@ -103,7 +103,7 @@ def test_a_process_whose_actors_keep_their_handles():
     run(code, prelude=PRELUDE).assert_clean()
 
 
-def test_an_actor_that_is_stopped_before_its_process():
+def test_stopped_actor_counts_as_forgetting():
     code = """
     procs, actor = owner()
     buffers = [actor.share.call_one(True).get() for _ in range(2)]
@@ -114,7 +114,7 @@ def test_an_actor_that_is_stopped_before_its_process():
     forgets_two(code)
 
 
-def test_what_others_have_dropped_is_not_kept_in_mind():
+def test_buffers_dropped_by_others_are_not_remembered():
     process = this_process()
     forgotten = Forgotten()
     data = []

@@ -35,7 +35,7 @@ def live() -> int:
     return this_process().bulk.counts()[0]
 
 
-def test_a_pickled_handle_is_small():
+def test_pickled_handle_is_small():
     buffer = RDMABuffer(memory())
     data = pickle.dumps(buffer)
     assert len(data) <= 200
@@ -46,7 +46,7 @@ def test_a_pickled_handle_is_small():
     buffer.drop().get()
 
 
-def test_a_handle_travels_as_bytes():
+def test_handle_travels_as_bytes():
     source = memoryview(bytearray(b"weights" * 10))
     buffer = RDMABuffer(source)
     packed = buffer.to_bytes()
@@ -105,7 +105,7 @@ def test_another_host():
                 call()
 
 
-def test_a_handle_that_was_never_pickled_ends_its_buffer():
+def test_unpickled_handle_ends_its_buffer():
     before = live()
     buffer = RDMABuffer(memory())
     part = buffer.restrict(length=10)
@@ -117,7 +117,7 @@ def test_a_handle_that_was_never_pickled_ends_its_buffer():
     assert live() == before
 
 
-def test_a_handle_that_was_pickled_does_not():
+def test_pickled_handle_keeps_its_buffer():
     before = live()
     data = pickle.dumps(RDMABuffer(memory()))
     assert live() == before + 1
@@ -182,7 +182,7 @@ def test_giving_up_cancels_nothing():
         assert got == source
 
 
-def test_an_empty_action_does_nothing():
+def test_empty_action_does_nothing():
     RDMAAction().submit().get()
     plan = RDMAAction().prepare()
     plan.submit().get()
@@ -248,7 +248,7 @@ def test_sets_of_tensors():
         assert torch.equal(got, whole)
 
 
-def test_a_forked_process_is_told():
+def test_forked_process_is_refused():
     buffer = RDMABuffer(memory())
     read, write = os.pipe()
     import warnings
@@ -279,7 +279,7 @@ def test_processes_of_a_universe_share_no_memory():
         buffer.read_into(memory()).get()
 
 
-def test_a_set_is_dropped_as_a_whole():
+def test_set_is_dropped_as_a_whole():
     before = live()
     made = RDMABufferSet({str(i): memory() for i in range(20)})
     other = pickle.loads(pickle.dumps(made))

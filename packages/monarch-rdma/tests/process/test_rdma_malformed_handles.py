@@ -69,7 +69,7 @@ def test_handle_with_half_an_offset_is_refused(packed: bytes) -> None:
             _received(handle + rest)
 
 
-def test_handle_of_a_host_without_a_name_is_refused(packed: bytes) -> None:
+def test_handle_with_a_malformed_host_is_refused(packed: bytes) -> None:
     with pytest.raises(RDMAAccessError, match="malformed handle"):
         _received(packed[: _PICKLED.size] + b"\xff\xfe")
 

@@ -99,7 +99,7 @@ def test_operations_are_reported_with_path_and_peer(observer: Observer, sharer: 
         assert row["latency_us"] >= 0 and f"on {member().hostname}" in row["peer"]
 
 
-def test_failed_operation_has_its_reason_and_its_error_stays_the_readers(observer: Observer, sharer: Any) -> None:
+def test_failed_operation_has_its_reason(observer: Observer, sharer: Any) -> None:
     _, buffer = sharer.share.call_one().get()
     sharer.drop.call_one().get()
     failing = buffer.read_into(memoryview(bytearray(SIZE)))
@@ -122,7 +122,7 @@ def test_buffers_are_reported_by_number_until_they_end(observer: Observer, share
     assert id.hex() not in shown and str(int.from_bytes(id, "little")) not in shown and str(int.from_bytes(id, "big")) not in shown
 
 
-def test_buffer_that_was_never_given_ends_with_its_handle(observer: Observer, sharer: Any) -> None:
+def test_unshared_buffer_ends_with_its_handle(observer: Observer, sharer: Any) -> None:
     kept, gone = (RDMABuffer(memoryview(bytearray(size)), readonly=True) for size in (1001, 1002))
     kept.to_bytes()
     numbers = [observer.until("rdma_buffers", lambda row, size=size: row.get("bytes") == size)["buffer"] for size in (1001, 1002)]

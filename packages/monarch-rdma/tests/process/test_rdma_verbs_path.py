@@ -52,7 +52,7 @@ def test_two_rails_carry_a_read(two_rails):
     assert two_rails.reader.ready.call_one(buffer).get() == [True, True]
 
 
-def test_a_rail_that_is_cut_in_the_middle_is_no_error(two_rails):
+def test_rail_cut_during_a_transfer_is_no_error(two_rails):
     buffer = two_rails.owner.share.call_one(20 * MB).get()
     assert two_rails.reader.read.call_one(buffer).get() == pattern(20 * MB)
     two_rails.fabric.begin("slow", "near0")
@@ -65,7 +65,7 @@ def test_a_rail_that_is_cut_in_the_middle_is_no_error(two_rails):
     assert two_rails.reader.path.call_one(buffer).get() in ("verbs:near0", "verbs:near1")
 
 
-def test_when_all_rails_are_cut_streams_carry_the_rest(two_rails):
+def test_streams_replace_rails_that_are_all_cut(two_rails):
     buffer = two_rails.owner.share.call_one(20 * MB).get()
     assert two_rails.reader.read.call_one(buffer).get() == pattern(20 * MB)
     two_rails.fabric.begin("cut", "near0")
@@ -112,7 +112,7 @@ def test_memory_of_the_reader_that_devices_refuse():
         assert s.reader.read.call_one(buffer).get() == pattern(3 * MB)
 
 
-def test_a_process_without_devices_reads_one_that_has_some():
+def test_process_without_devices_reads_by_tcp():
     with setting(near=()) as s:
         buffer = s.owner.share.call_one(MB).get()
         assert buffer.backend == "ibverbs"
@@ -136,7 +136,7 @@ def test_only_the_device_of_the_setting():
         assert s.reader.path.call_one(buffer).get() == "verbs:b" and s.reader.ready.call_one(buffer).get() == [True]
 
 
-def test_a_drop_is_over_when_no_device_can_reach_the_memory():
+def test_drop_ends_when_no_device_reaches_memory():
     with setting() as s:
         before = s.fabric.keys()
         buffers = [s.owner.share.call_one(5000).get() for _ in range(3)]
@@ -165,7 +165,7 @@ def test_many_buffers_leave_nothing():
         assert s.fabric.keys() == 0
 
 
-def test_what_is_small_and_used_once_needs_no_key():
+def test_small_single_read_needs_no_key():
     with setting() as s:
         buffer = s.owner.share.call_one(5000).get()
         assert s.reader.read.call_one(buffer).get() == pattern(5000) and s.fabric.keys() == 0
@@ -174,7 +174,7 @@ def test_what_is_small_and_used_once_needs_no_key():
         assert s.reader.read.call_one(large).get() == pattern(100_000) and s.fabric.keys() >= 2
 
 
-def test_a_plan_keeps_its_memory_known():
+def test_plan_keeps_its_memory_registered():
     with setting() as s:
         source, target = s.owner.share.call_one(100_000).get(), s.owner.share.call_one(9 * MB).get()
         assert s.reader.prepare.call_one(source, target).get() == 9 * MB + 100_000
@@ -187,13 +187,13 @@ def test_a_plan_keeps_its_memory_known():
             s.reader.trim.call_one().get()
 
 
-def test_a_batch_over_devices_and_in_one_host():
+def test_batch_covers_devices_and_local_memory():
     with setting() as s:
         far = s.owner.share.call_one(50_000).get()
         assert s.reader.mixed.call_one(far).get() == (pattern(50_000), b"near" * 1000, pattern(50_000)[:8])
 
 
-def test_memory_of_an_allocation_stays_known_until_it_is_freed():
+def test_allocation_stays_registered_until_it_is_freed():
     with setting(arena=True) as s:
         buffer = s.owner.share.call_one(2 * MB).get()
         s.reader.read_into_allocation.call_one(buffer, 3).get()
@@ -209,7 +209,7 @@ def test_memory_of_an_allocation_stays_known_until_it_is_freed():
         eventually("one key is left", keys_after_trimming, lambda keys: keys <= 1)
 
 
-def test_a_reader_that_is_killed_is_forgotten():
+def test_killed_reader_is_forgotten():
     with setting() as s:
         buffer = s.owner.share.call_one(MB).get()
         assert s.reader.read.call_one(buffer).get() == pattern(MB)
@@ -218,7 +218,7 @@ def test_a_reader_that_is_killed_is_forgotten():
         eventually("the reader is forgotten", lambda: s.owner.known_to_devices.call_one().get(), lambda known: known == (1, 0))
 
 
-def test_a_reader_ends_while_its_owner_does_not_answer():
+def test_reader_ends_despite_an_unresponsive_owner():
     with configured(process_exit_timeout="300s"), setting(MONARCH_RDMA_QP_INIT_TIMEOUT="300s") as s:
         buffer = s.owner.share.call_one(MB).get()
         assert s.reader.path.call_one(buffer).get() == "verbs:near"
@@ -236,7 +236,7 @@ def test_a_reader_ends_while_its_owner_does_not_answer():
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_transfer_keeps_its_memory():
+def test_transfer_keeps_its_memory():
     with setting((), ()) as s:
         buffer = s.owner.share.call_one(100).get()
         assert s.reader.read.call_one(buffer).get() == pattern(100)

@@ -9,7 +9,7 @@ from pathlib import Path
 from monarch._core.hosts.bulk_transport import GROUP
 
 
-def test_the_entry_point_is_a_bulk_transport() -> None:
+def test_entry_point_is_a_bulk_transport() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     ((name, value),) = project["entry-points"][GROUP].items()
     transport = EntryPoint(name, value, GROUP).load()

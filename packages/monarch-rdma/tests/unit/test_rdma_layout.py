@@ -125,7 +125,7 @@ def test_what_is_refused():
         buffers.read_into({"x": Tensor(numpy.zeros((6, 4)))})
 
 
-def test_a_tensor_of_one_dimension():
+def test_one_dimensional_tensor_is_copied():
     source, got = numpy.arange(10.0), numpy.zeros(12)
     with RDMABuffer(Tensor(source)) as buffer:
         buffer.read_into(Tensor(got)).get()

@@ -57,7 +57,7 @@ def test_small_goes_to_the_nearest():
     assert large.take()[1] == 1
 
 
-def test_the_fast_rail_carries_more_and_what_is_measured_counts():
+def test_fast_rail_carries_more_by_measured_speed():
     clock = Clock()
     states = rails(1e9, 1e9)
     slices = Slices(states, [400 * SLICE], clock)
@@ -77,7 +77,7 @@ def test_the_fast_rail_carries_more_and_what_is_measured_counts():
     assert clock.now < 400 * SLICE / 9e9 * 1.15
 
 
-def test_a_rail_that_shows_no_progress_is_not_waited_for():
+def test_stalled_rail_is_not_waited_for():
     clock = Clock()
     states = rails(10e9, 1e9)
     slices = Slices(states, [64 * SLICE], clock)
@@ -86,7 +86,7 @@ def test_a_rail_that_shows_no_progress_is_not_waited_for():
     assert {rail for _, rail in drain(slices)} == {1}
 
 
-def test_a_failed_slice_goes_to_a_rail_that_it_has_not_seen():
+def test_failed_slice_uses_another_rail():
     slices = Slices(rails(1e9, 1e9, 1e9), [SLICE], Clock())
     seen = set()
     for _ in range(TRIES):
@@ -137,7 +137,7 @@ def test_rests():
     assert rail.rests_until == clock.now + REST
 
 
-def test_a_rail_without_a_queue_is_waited_for():
+def test_rail_without_a_queue_is_waited_for():
     states = rails(1e9, 1e9)
     slices = Slices(states, [SLICE], Clock())
     states[0].ready = states[1].ready = False

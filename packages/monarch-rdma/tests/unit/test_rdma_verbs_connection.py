@@ -157,7 +157,7 @@ def test_no_order(pair):
 
 
 @unordered(False, False)
-def test_a_rail_that_fails_in_the_middle(pair):
+def test_failed_rail_is_replaced_during_a_transfer(pair):
     pair.rails[0].refuses_connections = True
     transfer = pair.submit([pair.piece(0, 20 * SLICE)])
     first = pair.rails[0].queues[0]
@@ -178,7 +178,7 @@ def test_a_rail_that_fails_in_the_middle(pair):
 
 
 @unordered(False)
-def test_the_only_rail_is_tried_three_times(pair):
+def test_only_rail_is_tried_three_times(pair):
     transfer = pair.submit([pair.piece(0, SLICE)])
     for _ in range(TRIES):
         assert not transfer.state
@@ -228,7 +228,7 @@ def test_time_is_up(pair):
 
 
 @unordered(False, False)
-def test_a_device_that_says_nothing(pair):
+def test_silent_device_is_replaced(pair):
     transfer = pair.submit([pair.piece(0, SLICE)])
     (silent,) = pair.under_way
     pair.clock.now = STALLED - 0.1
@@ -244,7 +244,7 @@ def test_a_device_that_says_nothing(pair):
 
 
 @unordered(False, False)
-def test_a_device_is_taken_out(pair):
+def test_removed_device_is_replaced(pair):
     transfer = pair.submit([pair.piece(0, 20 * SLICE)])
     pair.connection.lost(pair.rails[0], OSError("gone"))
     assert pair.pollers[1].lookers == [pair.connection]

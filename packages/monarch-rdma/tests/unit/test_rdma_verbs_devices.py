@@ -71,7 +71,7 @@ def test_ports(sysfs):
         (((IPV4, "IB/RoCE v1"),), 0),
     ],
 )
-def test_the_address_that_routers_pass_on(sysfs, gids, index):
+def test_routable_address_is_chosen(sysfs, gids, index):
     sysfs.device("mlx5_0", gids=gids)
     (port,) = ports(str(sysfs.root))
     assert port.gid_index == index and port.gid_type == gids[index][1]

@@ -70,13 +70,13 @@ def test_completions_that_come_at_once(near):
         assert near.ended.get().state == COMPLETE
 
 
-def test_a_deadline_wakes_a_sleeper(near):
+def test_deadline_wakes_a_sleeper(near):
     transfer = near.submit(1000, timeout=0.05)
     assert near.ended.get() is transfer and transfer.state == TIMED_OUT
     assert not any(near.local)
 
 
-def test_a_deadline_beside_completions_without_a_pause(near):
+def test_deadline_counts_beside_constant_completions(near):
     rail, (poller,) = near.rails[0], near.pollers
     other = Connection([(rail, poller, 1.0)], near.dial)
     other.open()
@@ -100,7 +100,7 @@ def test_a_deadline_beside_completions_without_a_pause(near):
     other.close()
 
 
-def test_a_device_that_fails():
+def test_failed_device_fails_its_transfers():
     near = Near(2)
     near.connection.open()
     transfer = near.submit(1 << 20)
@@ -117,7 +117,7 @@ def test_a_device_that_fails():
     near.close()
 
 
-def test_a_queue_is_replaced_while_nothing_else_happens():
+def test_queue_is_replaced_without_other_traffic():
     answers = iter([True, False, False, True])
 
     def dial(offers):

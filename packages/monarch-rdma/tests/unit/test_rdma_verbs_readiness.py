@@ -95,7 +95,7 @@ def test_doctor_has_a_row_with_a_remedy(tree, monkeypatch):
     assert "verbs:mlx5_0" in found["rdma"][0]
 
 
-def test_every_name_of_pyverbs_that_is_used_is_there():
+def test_every_name_used_of_pyverbs_exists():
     if pyverbs_library.problem():
         pytest.skip(pyverbs_library.problem())
     for module, classes in USED.items():

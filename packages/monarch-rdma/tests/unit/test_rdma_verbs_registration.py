@@ -38,7 +38,7 @@ def test_without_a_generation_it_is_for_one_use(rail):
     assert not rail.fabric and not cache.pinned
 
 
-def test_the_least_recently_used_goes_first(rail):
+def test_least_recently_used_goes_first(rail):
     cache = Registrations(1000)
     leases = [cache.acquire(rail, Allocation(i * 1000, 300, 0)) for i in range(3)]
     for lease in leases:
@@ -70,7 +70,7 @@ def test_memory_that_is_freed(rail):
     assert len(rail.fabric) == 1
 
 
-def test_a_limit_that_others_have_used_up(rail):
+def test_memory_limit_used_by_others_is_reported(rail):
     cache = Registrations(1000)
     cache.release(cache.acquire(rail, Allocation(0, 100, 0)))
     rail.refuses_memory = True

@@ -88,14 +88,14 @@ def test_lost_packets(pair, netem):
     assert pair.reader.read.call_one(buffer).get() == pattern(4 * MB)
 
 
-def test_a_wire_that_is_cut_leaves_it_to_streams(pair, netem):
+def test_cut_wire_falls_back_to_streams(pair, netem):
     buffer = pair.owner.share.call_one(4 * MB).get()
     assert pair.reader.path.call_one(buffer).get() == "verbs:rxe0"
     netem("wire1", "loss", "100%")
     assert pair.reader.read.call_one(buffer).get() == pattern(4 * MB)
 
 
-def test_an_owner_that_is_killed_in_the_middle(netem):
+def test_killed_owner_fails_a_running_transfer(netem):
     with contextlib.ExitStack() as stack:
         devices = ({"MONARCH_RDMA_IBVERBS_TARGET": f"nic:{name}"} for name in ("rxe1", "rxe0"))
         owners, readers = [stack.enter_context(other_hosts(**one)).spawn_procs(name="procs") for one in devices]

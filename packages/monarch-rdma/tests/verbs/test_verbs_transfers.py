@@ -77,7 +77,7 @@ def test_two_rails_share_the_work(wires):
         assert reader.connection.ready == [True, True]
 
 
-def test_a_rail_that_is_cut_in_the_middle(netem):
+def test_rail_cut_during_a_transfer_is_replaced(netem):
     with joined(16 * MB, ("rxe0", "rxe2"), ("rxe1", "rxe3")) as reader:
         # The data in flight there would take seconds, so the wire is cut before.
         netem("wire1", "rate", "16mbit", "limit", "100")
@@ -114,7 +114,7 @@ def test_time_is_up_and_then_it_is_quiet(netem):
         assert reader.memory[:] == pattern(4 * MB)
 
 
-def test_the_owner_is_killed_in_the_middle(netem):
+def test_killed_owner_ends_a_running_transfer(netem):
     with joined(4 * MB) as reader:
         netem("wire1", "rate", "16mbit", "limit", "100")
         transfer = reader.start(False, (0, 4 * MB))

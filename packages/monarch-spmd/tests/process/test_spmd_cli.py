@@ -27,7 +27,7 @@ def test_ranks_on_this_machine(program: Program) -> None:
 
 
 @pytest.mark.parametrize(("text", "code"), [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137)])
-def test_exit_code_is_that_of_the_first_rank_that_failed(program: Program, text: str, code: int) -> None:
+def test_exit_code_is_the_first_failed_ranks(program: Program, text: str, code: int) -> None:
     done = monarch(program(text))
     assert done.returncode == code and done.stderr.startswith("monarch: rank 0 ")
 

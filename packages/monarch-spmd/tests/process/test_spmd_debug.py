@@ -127,7 +127,7 @@ def test_all_ranks_stop(program: Program, start: Start, debug: Debug) -> None:
     assert running.result.get().returns == {0: 0, 1: 0}
 
 
-def test_one_rank_stops_and_the_others_are_no_hang(program: Program, start: Start, debug: Debug) -> None:
+def test_rank_at_a_breakpoint_is_no_hang(program: Program, start: Start, debug: Debug) -> None:
     script = program(
         """
         import os
@@ -291,6 +291,6 @@ def test_module_of_the_name_monarch_beside_the_program(program: Program, start: 
     assert running.result.get().returns == {0: 0}
 
 
-def test_environment_of_the_program_is_free_of_the_address(program: Program, start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+def test_environment_of_the_program_has_no_debugger_address(program: Program, start: Start, capfd: pytest.CaptureFixture[str]) -> None:
     start(program("import os, sys\nprint('MONARCH_SPMD_DEBUGGER' in os.environ, 'pdb' in sys.modules)")).result.get()
     assert capfd.readouterr().out == "[0] False False\n"

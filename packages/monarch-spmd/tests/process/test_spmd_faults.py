@@ -25,7 +25,7 @@ def cgroup() -> Iterator[Cgroup]:
         yield made
 
 
-def test_rank_without_memory_is_named_and_the_policy_decides(cgroup: Cgroup, program: Program, folder: Path) -> None:
+def test_rank_out_of_memory_follows_the_policy(cgroup: Cgroup, program: Program, folder: Path) -> None:
     script = program(
         """
         import os, signal

@@ -90,7 +90,7 @@ def test_too_few_hosts_are_left(hosts: Hosts, program: Program, folder: Path) ->
     assert re.match(r"rank [23] \(hosts=1, gpus=[01], .*\) lost its host: agent killed\n", str(failure))
 
 
-def test_host_that_is_lost_without_a_job_ends_the_run(hosts: Hosts, program: Program, folder: Path) -> None:
+def test_lost_host_without_a_job_ends_the_run(hosts: Hosts, program: Program, folder: Path) -> None:
     running = started(hosts, program(WAITS), folder, policy=RestartPolicy(max_restarts=3))
     hosts.kill(2)
     with pytest.raises(SPMDFailure, match="this run knows no job that could replace them"):
@@ -239,7 +239,7 @@ def numbers(hosts: Hosts, folder: Path, attempt: int) -> list[int]:
 
 @pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize("policy", [RestartPolicy(max_restarts=1, backoff=(0.0, 0.0)), SHRINKS], ids=["heal", "shrink"])
-def test_spare_host_takes_the_place_of_a_lost_one(
+def test_spare_host_replaces_a_lost_one(
     hosts: Hosts, program: Program, folder: Path, capfd: pytest.CaptureFixture[str], policy: RestartPolicy, lost: int
 ) -> None:
     running = run(hosts.mesh, ["torchrun", "--nnodes=2", program(ANCESTORS)], policy=policy, workdir=str(folder))

@@ -30,7 +30,7 @@ def kernel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     made.close()
 
 
-def test_output_is_in_the_cell_and_an_interrupt_keeps_the_hosts(kernel: Kernel, folder: Path) -> None:
+def test_interrupted_cell_keeps_its_output_and_hosts(kernel: Kernel, folder: Path) -> None:
     start = "from monarch.job.spmd import serve; job = serve(['torchrun', '--nproc-per-node=2', '--standalone', 'train.py'])"
     assert "error" not in kernel.cell(start)
     shown = kernel.cell("result = job.run_spmd(); where = job._where()")

@@ -126,9 +126,7 @@ def _check_file(path: Path, block: bytes, rank: str) -> None:
         assert file.read().decode().lstrip("\n") == end
 
 
-def test_runs_at_the_same_time_have_their_names_before_ranks(
-    program: Program, start: Start, folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_concurrent_runs_have_names_before_ranks(program: Program, start: Start, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = program(
         """
         import os, sys

@@ -78,7 +78,7 @@ def test_other_program_has_one_rank_a_host(folder: Path) -> None:
     assert (folder / "out").read_text() == "0 of 1\n"
 
 
-def test_program_has_the_main_thread_and_may_start_processes(program: Program, start: Start) -> None:
+def test_program_runs_on_the_main_thread(program: Program, start: Start) -> None:
     script = program(
         """
         import multiprocessing, signal, threading
@@ -98,7 +98,7 @@ def test_program_has_the_main_thread_and_may_start_processes(program: Program, s
     start(script).result.get()
 
 
-def test_output_is_shown_by_rank_and_kept_in_files(program: Program, start: Start, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_is_shown_by_rank_and_stored(program: Program, start: Start, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = program(
         """
         import os, sys
@@ -235,7 +235,7 @@ LEAVES = {
 
 
 @pytest.mark.parametrize("way", LEAVES)
-def test_rank_that_raises_first_is_the_headline_however_it_ends(program: Program, start: Start, folder: Path, way: str) -> None:
+def test_first_raising_rank_is_the_headline(program: Program, start: Start, folder: Path, way: str) -> None:
     script = program(
         """
         import atexit, os, signal
@@ -273,7 +273,7 @@ def test_restart_has_new_processes_and_a_new_port(program: Program, start: Start
     assert found["1.1"][1] != found["0.1"][1]
 
 
-def test_program_that_ignores_sigterm_is_killed_with_what_it_has_started(program: Program, start: Start, folder: Path) -> None:
+def test_program_that_ignores_sigterm_is_killed_with_children(program: Program, start: Start, folder: Path) -> None:
     script = program(
         """
         import os, signal, subprocess, sys

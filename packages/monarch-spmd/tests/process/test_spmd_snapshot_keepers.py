@@ -62,7 +62,7 @@ def notes(folder: Path, attempt: int) -> list[Any]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{attempt}.?"))]
 
 
-def test_saves_go_on_after_the_end_of_a_keeper(start: Callable[..., SPMDRun], program: Callable[[str], str], folder: Path) -> None:
+def test_saves_continue_after_the_end_of_a_keeper(start: Callable[..., SPMDRun], program: Callable[[str], str], folder: Path) -> None:
     script = program(
         HEAD
         + """
@@ -78,9 +78,7 @@ if count == 0:
     assert notes(folder, 1) == [[2, 200_000]]
 
 
-def test_attempt_after_the_end_of_the_only_keeper_begins_anew(
-    start: Callable[..., SPMDRun], program: Callable[[str], str], folder: Path
-) -> None:
+def test_attempt_without_any_keeper_starts_over(start: Callable[..., SPMDRun], program: Callable[[str], str], folder: Path) -> None:
     script = program(
         HEAD
         + """
@@ -96,7 +94,7 @@ if count == 0:
 
 
 @pytest.mark.timeout(120)
-def test_copy_of_another_host_stands_in_for_a_keeper_that_has_ended(program: Callable[[str], str], folder: Path) -> None:
+def test_copy_on_another_host_replaces_a_keeper(program: Callable[[str], str], folder: Path) -> None:
     script = program(
         HEAD
         + """

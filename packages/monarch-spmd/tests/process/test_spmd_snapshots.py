@@ -203,7 +203,7 @@ note("all are saved")
     assert notes(folder, 0) == ["all are saved"]
 
 
-def test_rank_that_asks_late_gets_what_the_others_have_got(start: Start, program: Program, folder: Path) -> None:
+def test_late_rank_restores_the_same_snapshot(start: Start, program: Program, folder: Path) -> None:
     script = program(
         HEAD
         + """
@@ -318,7 +318,7 @@ if count == 0:
 
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("replicated", [False, True])
-def test_world_is_smaller_after_the_loss_of_a_host(hosts: Hosts, program: Program, folder: Path, replicated: bool) -> None:
+def test_world_shrinks_after_the_loss_of_hosts(hosts: Hosts, program: Program, folder: Path, replicated: bool) -> None:
     """A part of a state is of no use in a smaller world; one that is the same in all ranks is."""
     script = program(HEAD + LOST.format(replicated=replicated))
     policy = RestartPolicy(max_restarts=1, backoff=(0.0, 0.0), on={"host_lost": "shrink"})
@@ -368,7 +368,7 @@ def test_failure_without_an_attempt_left_is_the_programs(start: Start, program: 
         start("--nproc-per-node=1", script).result.get()
 
 
-def test_classes_of_the_program_are_its_own_when_they_come_back(start: Start, program: Program, folder: Path) -> None:
+def test_classes_of_the_program_are_restored_as_themselves(start: Start, program: Program, folder: Path) -> None:
     script = program(
         HEAD
         + """

@@ -158,7 +158,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_rank_at_fault_is_named_and_not_one_that_waits_for_it(torch_env: dict[str, str], program: Program, folder: Path, name: str) -> None:
+def test_failed_rank_is_named_instead_of_waiting_ranks(torch_env: dict[str, str], program: Program, folder: Path, name: str) -> None:
     os.mkfifo(folder / "fifo")
     script = program(
         """

@@ -27,7 +27,7 @@ def test_ranks_are_numbered_along_the_hosts() -> None:
     assert all(one == {**common, **{name: one[name] for name in names}} for one in found)
 
 
-def test_an_attempt_has_the_variables_of_an_elastic_launch() -> None:
+def test_attempt_has_the_variables_of_elastic_launches() -> None:
     attempt = Attempt("run-7", number=2, max_restarts=3, role="trainer")
     found = variables(RankPlace(0, 1, 1), "::1", 1, attempt=attempt, error_file="/tmp/error.json")
     elastic = {name: value for name, value in found.items() if name.startswith("TORCHELASTIC_")}
@@ -61,10 +61,10 @@ def test_places_that_no_mesh_has(rank: int, world: int, local: int, text: str) -
         ({"HIP_VISIBLE_DEVICES": "1,2,3", "CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"}),
     ],
 )
-def test_a_virtual_local_rank_sees_its_own_device(environ: dict[str, str], found: dict[str, str]) -> None:
+def test_virtual_local_rank_sees_its_own_device(environ: dict[str, str], found: dict[str, str]) -> None:
     assert own_device(2, environ) == {"LOCAL_RANK": "0", **found}
 
 
-def test_a_virtual_local_rank_without_a_device() -> None:
+def test_virtual_local_rank_needs_a_device() -> None:
     with pytest.raises(ValueError, match="local rank 2 has no GPU in CUDA_VISIBLE_DEVICES=0,1"):
         own_device(2, {"CUDA_VISIBLE_DEVICES": "0,1"})

@@ -32,7 +32,7 @@ def test_hosts_beyond_the_number_are_spare() -> None:
     assert (hosts.left, hosts.spares, hosts.missing) == ([0, 1, 2], [4], 0)
 
 
-def test_spare_host_has_the_place_of_the_lost_one() -> None:
+def test_spare_host_gets_the_lost_hosts_place() -> None:
     hosts = pool(5, 3)
     hosts.lose([0, 2])
     assert (hosts.left, hosts.spares, hosts.missing) == ([1], [3, 4], 2)

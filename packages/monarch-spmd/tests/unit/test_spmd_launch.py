@@ -47,7 +47,7 @@ def test_what_is_no_command(command: Any, error: type[Exception], text: str) -> 
         launch_of(command)
 
 
-def test_the_same_world_on_one_host() -> None:
+def test_world_of_several_hosts_fits_on_one() -> None:
     spec = on_one_host(parse_torchrun(["--nnodes=3", "--nproc-per-node=2", "--master-addr=far", "--master-port=1", "a.py"]), 6)
     assert spec == LaunchSpec("a.py", per_host=6)
 

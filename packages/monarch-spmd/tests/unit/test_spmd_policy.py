@@ -44,7 +44,7 @@ def test_lost_host_is_not_there_for_a_restart() -> None:
 
 @pytest.mark.parametrize("kind", ["exception", "exit", "signal", "oom", "hang"])
 @pytest.mark.parametrize(("can_heal", "missing", "grows"), [(True, 1, True), (True, 0, False), (False, 2, False)])
-def test_hosts_lost_before_are_asked_for_at_each_restart(kind: Any, can_heal: bool, missing: int, grows: bool) -> None:
+def test_lost_hosts_are_requested_at_each_restart(kind: Any, can_heal: bool, missing: int, grows: bool) -> None:
     restarts = Restarts(RestartPolicy(max_restarts=2))
     for _ in range(2):
         decision = restarts.after(kind, can_heal=can_heal, missing=missing)

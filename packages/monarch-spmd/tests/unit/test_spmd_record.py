@@ -63,7 +63,7 @@ COMMAND = [
 
 
 @pytest.mark.parametrize("value", [f"option-{n}" for n in range(1, 13)])
-def test_secrets_of_the_command_are_hidden_wherever_they_stand(value: str) -> None:
+def test_secrets_of_the_command_are_hidden_everywhere(value: str) -> None:
     mask = Mask({}, COMMAND)
     assert not any(word.endswith(value) for word in mask.words(COMMAND))
     line = f"ValueError: bad {' '.join(COMMAND)}"
@@ -104,7 +104,7 @@ def test_record_hides_what_captures_hide(folder: Path, text: str) -> None:
     assert "aBcD" not in path.read_text()
 
 
-def test_secret_of_several_lines_is_hidden_line_by_line() -> None:
+def test_multiline_secret_is_hidden_by_line() -> None:
     key = 'line of "key" 1\nline of key 2\n'
     mask = Mask({"SIGNING_KEY": key})
     for text in (key, repr(key), str({"key": key}), "line of key 2"):

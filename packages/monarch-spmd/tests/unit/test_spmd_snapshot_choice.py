@@ -26,13 +26,13 @@ def test_copies_stand_in_for_a_lost_host() -> None:
     assert found is not None and [found.parts[rank].hosts for rank in (0, 1)] == [(1,), (1,)]
 
 
-def test_step_of_a_later_attempt_is_newer_than_a_larger_one_of_an_earlier_attempt() -> None:
+def test_step_of_a_later_attempt_is_newer() -> None:
     parts = [held(attempt, step, rank) for rank in (0, 1) for attempt, step in ((0, 9), (1, 7))]
     found = choose({0: parts}, 2, before=2)
     assert found is not None and found.key == Key(1, 7)
 
 
-def test_what_the_attempt_itself_has_saved_does_not_count() -> None:
+def test_snapshots_of_the_own_attempt_do_not_count() -> None:
     parts = [held(attempt, step, rank) for rank in (0, 1) for attempt, step in ((0, 1), (1, 2))]
     found = choose({0: parts}, 2, before=1)
     assert found is not None and found.key == Key(0, 1)
@@ -73,7 +73,7 @@ def test_neighbours_go_around_the_end() -> None:
 
 
 @given(st.integers(1, 3), st.lists(st.integers(0, 1), min_size=1, max_size=24))
-def test_a_lost_host_leaves_a_complete_snapshot(keep: int, order: list[int]) -> None:
+def test_lost_host_leaves_a_complete_snapshot(keep: int, order: list[int]) -> None:
     """Two ranks on two hosts save in any order, each its next step; the other host has copies. At every moment each host may be lost."""
     next_step = [0, 0]
     hosts: list[dict[int, set[Key]]] = [{0: set(), 1: set()}, {0: set(), 1: set()}]
@@ -97,12 +97,12 @@ def test_a_lost_host_leaves_a_complete_snapshot(keep: int, order: list[int]) -> 
         assert all(len(host[one]) <= keep + 1 for host in hosts for one in (0, 1))
 
 
-def test_ranks_that_never_save_the_same_step_do_not_fill_the_memory() -> None:
+def test_diverging_ranks_do_not_fill_the_memory() -> None:
     keys = [Key(0, step) for step in range(10)]
     assert stale(keys, [], keep=2, most=4) == keys[:6]
 
 
-def test_rank_that_is_far_ahead_does_not_complete_what_it_has_not_any_more() -> None:
+def test_rank_far_ahead_completes_no_dropped_step() -> None:
     reports = Reports()
     assert not reports.add(held(0, 3, 0), keep=2) and reports.add(held(0, 3, 1), keep=2) and reports.complete == Key(0, 3)
     for step in range(4, 64):
@@ -115,7 +115,7 @@ def test_rank_that_is_far_ahead_does_not_complete_what_it_has_not_any_more() -> 
     assert reports.add(held(0, 63, 1), keep=2) and reports.complete == Key(0, 63) and str(reports.dropped) == text
 
 
-def test_parts_of_an_earlier_attempt_are_not_dropped_in_vain() -> None:
+def test_parts_of_an_earlier_attempt_need_no_report() -> None:
     reports = Reports()
     for step in range(5):
         assert not reports.add(held(0, step, 0), keep=1)
@@ -138,7 +138,7 @@ def test_many_ranks_that_lack_are_counted() -> None:
 
 
 @given(st.integers(1, 3), st.lists(st.integers(0, 2), max_size=120))
-def test_what_is_announced_as_complete_is_held_of_all_ranks(keep: int, order: list[int]) -> None:
+def test_complete_snapshot_is_held_of_all_ranks(keep: int, order: list[int]) -> None:
     """Three ranks save, however far one is ahead; keepers have one part more than was reported."""
     reports, complete = Reports(), list[Key]()
     steps, parts = [0, 0, 0], [set[Key](), set[Key](), set[Key]()]

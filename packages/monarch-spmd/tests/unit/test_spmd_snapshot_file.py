@@ -31,7 +31,7 @@ def test_state_comes_back() -> None:
     assert file.read() == STATE
 
 
-def test_another_process_of_the_user_reads_it_by_its_path() -> None:
+def test_file_is_readable_by_path_in_another_process() -> None:
     file = SnapshotFile()
     file.write(pack(STATE))
     other = SnapshotFile.at(file.path)
@@ -41,7 +41,7 @@ def test_another_process_of_the_user_reads_it_by_its_path() -> None:
         SnapshotFile.at(f"/proc/{os.getpid()}/fd/1000000")
 
 
-def test_changes_of_a_state_do_not_reach_the_file() -> None:
+def test_changes_of_a_state_do_not_change_file() -> None:
     file = SnapshotFile()
     file.write(pack(STATE))
     first = file.read()

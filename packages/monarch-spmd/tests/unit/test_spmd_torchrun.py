@@ -183,7 +183,7 @@ _WORDS = st.one_of(
     words=st.lists(_WORDS, max_size=6),
     environ=st.dictionaries(st.sampled_from([option.variable for option in OPTIONS]), st.text(), max_size=2),
 )
-def test_any_words_are_a_launch_or_a_launch_argument_error(words: list[str], environ: dict[str, str]) -> None:
+def test_arguments_are_a_launch_or_a_named_error(words: list[str], environ: dict[str, str]) -> None:
     try:
         spec = parse_torchrun(words, environ=environ)
     except LaunchArgumentError as error:

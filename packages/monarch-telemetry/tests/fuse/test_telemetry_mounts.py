@@ -5,7 +5,7 @@ from __future__ import annotations
 import telemetry_program
 
 
-def test_a_mount_has_rows_until_it_ends():
+def test_mount_has_rows_until_it_ends():
     assert telemetry_program.shown("""
 import os, subprocess, sys
 import monarch.telemetry as telemetry

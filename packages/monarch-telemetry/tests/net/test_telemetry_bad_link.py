@@ -57,7 +57,7 @@ os._exit(0)
 """
 
 
-def test_the_host_behind_a_bad_link_is_found(tmp_path: Path) -> None:
+def test_host_behind_a_bad_link_is_found(tmp_path: Path) -> None:
     pytest.importorskip("mcp")
     home = {"MONARCH_HOME": str(tmp_path / "home")}
     script = tmp_path / "client.py"

@@ -71,7 +71,7 @@ def shown(start: str, text: str) -> list[str]:
     return telemetry_program.shown(PROGRAM + start + text)
 
 
-def test_settings_of_any_proc_have_their_sources_and_no_secrets():
+def test_settings_of_procs_have_sources_without_secrets():
     assert shown(
         JOB,
         """
@@ -141,7 +141,7 @@ job.kill()
     ]
 
 
-def test_log_level_is_set_in_one_proc_and_in_all():
+def test_log_level_is_set_per_proc_or_everywhere():
     assert shown(
         JOB,
         """
@@ -171,7 +171,7 @@ job.kill()
     ]
 
 
-def test_meshes_of_the_serving_process_are_stopped_by_name_and_number():
+def test_meshes_are_stopped_by_name_and_number():
     assert shown(
         SERVED,
         """
@@ -344,7 +344,7 @@ print("=", until(engine, "SELECT detail FROM audit WHERE action = 'POST /v1/quer
     ) == ["[('the client has gone',)]"]
 
 
-def test_terminal_ui_and_agents_act_on_a_real_job():
+def test_terminal_ui_and_agents_act_on_a_job():
     assert shown(
         JOB,
         """

@@ -112,7 +112,7 @@ def test_server_ends_with_its_client() -> None:
     assert done.returncode == 0 and answers[0]["result"]["serverInfo"]["name"] == "monarch"
 
 
-def test_reader_that_has_enough_ends_a_query_without_a_word() -> None:
+def test_closed_reader_ends_a_query_silently() -> None:
     command = [sys.executable, str(PROGRAM), "log_burst", "query", "SELECT * FROM logs", "--format", "jsonl"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None

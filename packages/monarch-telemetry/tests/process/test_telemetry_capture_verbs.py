@@ -97,7 +97,7 @@ def test_canned_queries_answer_the_same_over_a_capture(tmp_path: Path) -> None:
     assert found >= 8
 
 
-def test_capture_masks_secrets_and_the_tokens_of_the_job(tmp_path: Path) -> None:
+def test_capture_masks_secrets_and_the_jobs_tokens(tmp_path: Path) -> None:
     rows = job.rows()
     (logs,) = rows["logs"]
     lines = [f"open http://127.0.0.1:1/#{TOKENS.admin}", "password=hunter2hunter2", *["fine"] * (logs.num_rows - 2)]
@@ -114,7 +114,7 @@ def test_capture_masks_secrets_and_the_tokens_of_the_job(tmp_path: Path) -> None
     assert found == ["open http://127.0.0.1:1/#***", "password=***", "fine"] and TOKENS.admin.encode() not in data
 
 
-def test_capture_takes_what_a_token_of_scope_read_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capture_needs_a_token_of_scope_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN, TOKENS.read)
     with served() as url:
         assert run(_cli_capture.capture, "-o", "job.capture", "-a", url)[::2] == (0, "")
@@ -125,7 +125,7 @@ def test_capture_takes_what_a_token_of_scope_read_may_have(tmp_path: Path, monke
     assert (code, out) == (1, "") and "401" in err and not (tmp_path / "other.capture").exists()
 
 
-def test_capture_states_missing_hosts_and_keeps_a_file_that_is_there() -> None:
+def test_capture_names_missing_hosts_and_keeps_existing_files() -> None:
     engine = Engine(job.rows(), missing=(Missing("host9", "no answer in time"),))
     with served(make(engine=engine)) as url:
         code, _, err = run(_cli_capture.capture, "-o", "job.capture", "-a", url)
@@ -278,7 +278,7 @@ def test_dashboard_of_a_capture(tmp_path: Path) -> None:
     assert not folders[0].exists()
 
 
-def test_dashboard_of_a_job_passes_on_what_is_done(tmp_path: Path) -> None:
+def test_dashboard_of_a_job_forwards_actions(tmp_path: Path) -> None:
     actions, stacks = RecordedActions(), MadeUpStacks()
     proc = str(Reference("proc", job.PROCS[0]))
     with served(make(actions=actions, stacks=stacks)) as job_url:

@@ -70,7 +70,7 @@ def test_current_job_is_asked_where_several_serve(urls: list[str]) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[]", b"\x80\x04", b'{"apply_id": 5}', b"[" * 100_000, of(None), of("../x"), of(JOBS[2])])
-def test_several_jobs_and_none_of_this_directory_are_named(urls: list[str], content: bytes | None) -> None:
+def test_several_jobs_without_a_current_one_are_named(urls: list[str], content: bytes | None) -> None:
     if content is not None:
         state(content)
     with pytest.raises(TelemetryError, match="several jobs serve telemetry: .*\nhint: choose one with --addr") as error:
@@ -84,7 +84,7 @@ def test_state_file_that_is_no_file_is_none(urls: list[str]) -> None:
         find(None, None)
 
 
-def test_another_job_does_not_answer_for_the_current_one(urls: list[str], tmp_path: Path) -> None:
+def test_other_job_does_not_answer_for_the_current(urls: list[str], tmp_path: Path) -> None:
     state(of(JOBS[2]))
     gone = tmp_path / "home" / "jobs" / JOBS[2]
     with served() as url:

@@ -105,7 +105,7 @@ def test_every_answer_has_the_strict_policy(report: dict[str, Any]) -> None:
     assert report["withoutPolicy"] == []
 
 
-def test_an_action_reaches_the_job_once(report: dict[str, Any], served: Served) -> None:
+def test_action_reaches_the_job_once(report: dict[str, Any], served: Served) -> None:
     assert served.actions == [("stop_mesh", "<root>.<loader>")]
 
 

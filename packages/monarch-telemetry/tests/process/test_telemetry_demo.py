@@ -47,7 +47,7 @@ def test_dashboard_stays_until_enter(tmp_path: Path, environment: dict[str, str]
         demo.close(force=True)
 
 
-def test_dashboard_ends_with_the_demo_where_no_person_looks(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_unattended_demo_ends_its_dashboard(tmp_path: Path, environment: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, *ARGV],
         stdin=subprocess.DEVNULL,

@@ -72,7 +72,7 @@ def of(requests: list[Any], resources: str, scopes: str, items: str) -> list[tup
     ]
 
 
-def test_a_receiver_gets_metrics_logs_and_traces_of_a_job(receiver: Receiver) -> None:
+def test_receiver_gets_metrics_logs_and_traces(receiver: Receiver) -> None:
     (pid,) = telemetry_program.shown(PROGRAM + "running.stop().get()\n")
     spans = of(receiver.decoded("/v1/traces"), "resource_spans", "scope_spans", "spans")
     assert {span.trace_id.hex() for _, span in spans} == {TRACE}
@@ -122,7 +122,7 @@ print("=", rows("SELECT count(DISTINCT attributes_json) FROM metric_gauges WHERE
     assert json.loads(found) == [["process.memory.vm_bytes", "By"]] and job == "[(4,)]"
 
 
-def test_a_receiver_that_is_gone_costs_no_rows_and_is_stated_once(receiver: Receiver) -> None:
+def test_unreachable_receiver_is_reported_once_without_lost_rows(receiver: Receiver) -> None:
     receiver.close()
     shown = telemetry_program.shown(f"""{PROGRAM}
 until("SELECT 1 FROM events WHERE name = 'telemetry.export' AND fields_json LIKE '%logs%'")
@@ -134,7 +134,7 @@ running.stop().get()
     assert shown[1:] == ["[(2,)] [(True,)]", "[(1,)]", "[(True,)]"]
 
 
-def test_what_is_wrong_with_a_variable_is_in_events(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_export_variable_is_reported_in_events(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "no url with a secret")
     _, found = telemetry_program.shown(f"""{PROGRAM}
 found = until("SELECT fields_json FROM events WHERE name = 'telemetry.export'")

@@ -36,7 +36,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_fork_and_wrong_arguments_are_named() -> None:
+def test_fork_and_invalid_arguments_are_named() -> None:
     assert telemetry_program.shown(PROGRAM) == [
         *("forked", "forked", "start(hosts=7)", "start(hosts={'a'", "start(config=5)"),
     ]

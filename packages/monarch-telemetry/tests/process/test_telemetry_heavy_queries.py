@@ -87,7 +87,7 @@ def none_left() -> Generator[None]:
         "SELECT count(*) FROM t a, t b WHERE a.x = (SELECT max(d.x + e.x + f.x) FROM t d, t e, t f)",
     ],
 )
-def test_product_of_tables_ends_at_the_limit_of_time(sql: str) -> None:
+def test_product_of_tables_ends_at_the_timeout(sql: str) -> None:
     before = used()
     with pytest.raises(QueryTimeout, match="WHERE on time"):
         asked(sql, 0.5)
@@ -96,7 +96,7 @@ def test_product_of_tables_ends_at_the_limit_of_time(sql: str) -> None:
     assert used() - before < 128 << 20
 
 
-def test_window_over_all_rows_ends_at_the_limit_of_memory() -> None:
+def test_window_over_all_rows_ends_at_memory_limit() -> None:
     before = used()
     with pytest.raises(QueryLimit, match="memory") as caught:
         asked("SELECT array_agg(x) OVER (ORDER BY x) FROM t", count=60_000, limits=DEFAULT._replace(memory=16 << 20))
@@ -199,7 +199,7 @@ def no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_worker_whose_library_has_no_thread_names_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_without_threads_names_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "datafusion.py").write_text('raise RuntimeError("can\'t start new thread")\n')
     WORKERS.close()
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -239,7 +239,7 @@ def test_query_that_is_cancelled_ends_its_worker() -> None:
         os.close(pidfd)
 
 
-def test_worker_ends_with_the_process_that_it_is_for() -> None:
+def test_worker_ends_with_its_process() -> None:
     program = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -261,7 +261,7 @@ threading.Event().wait()
             os.close(pidfd)
 
 
-def test_program_that_ends_while_a_thread_asks_says_nothing() -> None:
+def test_program_exit_during_a_query_is_silent() -> None:
     program = f"""
 import atexit, sys, threading, time
 # Runs after the worker has been ended: the thread could say so.

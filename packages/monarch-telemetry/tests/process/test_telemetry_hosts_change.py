@@ -120,7 +120,7 @@ asyncio.run(main())
 """
 
 
-def test_answers_of_real_hosts_are_right_about_those_they_have():
+def test_answers_of_real_hosts_match_their_hosts():
     assert telemetry_program.shown(PROGRAM) == [
         "all 5 3 3 []",
         "stopped 5 3 2 ['hosts[1]']",

@@ -50,7 +50,7 @@ def test_client_gets_all_pages() -> None:
         assert len(many["rows"]) == 25_000
 
 
-def test_time_of_the_client_is_that_of_its_queries() -> None:
+def test_timeout_of_the_client_limits_its_queries() -> None:
     with served() as url:
         # Far below the time of a query, which would answer within the default.
         client = QueryEngineClient(url, timeout=1e-6, token=TOKENS.read)
@@ -135,7 +135,7 @@ def test_client_refuses_what_is_no_url(url: Any) -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_client_of_a_server_that_is_gone_names_it() -> None:
+def test_client_names_an_unreachable_server() -> None:
     with served() as url:
         pass
     with pytest.raises(TelemetryError, match=url):

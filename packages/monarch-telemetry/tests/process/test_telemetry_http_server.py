@@ -95,7 +95,7 @@ def test_one_server_has_several_addresses() -> None:
         server.stop()
 
 
-def test_a_hundred_connections_are_served() -> None:
+def test_hundred_connections_are_served() -> None:
     with served() as url, contextlib.ExitStack() as stack:
         # Idle connections delay no request.
         idle = [stack.enter_context(connected(url)) for _ in range(100)]
@@ -122,7 +122,7 @@ def test_client_that_sends_its_head_slowly_is_closed() -> None:
         thread.join()
 
 
-def test_body_after_a_refusal_is_not_read_for_ever() -> None:
+def test_body_after_a_refusal_is_read_briefly() -> None:
     with served(connection=Quick) as url, connected(url) as one:
         one.sendall(head("/v1/root", "POST", "Content-Length: 100000000") + b"\r\n")
         stop = threading.Event()
@@ -161,7 +161,7 @@ def test_large_body_is_answered_before_it_has_come(chunked: bool) -> None:
 
 
 @pytest.mark.parametrize("sent", [0, 3])
-def test_a_client_that_is_refused_while_it_sends_gets_the_answer(sent: int) -> None:
+def test_client_refused_while_sending_gets_the_answer(sent: int) -> None:
     with served() as url, connected(url) as one:
         # More than sockets buffer: a server that closed at once would reset the connection, and the answer would be lost.
         one.sendall(head("/v1/query", "POST", f"Content-Length: {32 << 20}") + b"\r\n")
@@ -235,7 +235,7 @@ def test_events_are_streamed_and_end_with_the_server() -> None:
     assert "monarch telemetry http" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_stop_does_not_wait_for_a_handler_that_hangs() -> None:
+def test_stop_does_not_wait_for_a_hanging_handler() -> None:
     release, entered = threading.Event(), threading.Event()
 
     def metrics(accept: str) -> Any:
@@ -258,7 +258,7 @@ def test_stop_does_not_wait_for_a_handler_that_hangs() -> None:
         release.set()
 
 
-def test_rows_of_the_audit_are_written_before_the_end() -> None:
+def test_audit_rows_are_written_before_the_end() -> None:
     batches: list[Any] = []
     with served(make(audit=batches.append)) as url:
         for _ in range(5):
@@ -266,7 +266,7 @@ def test_rows_of_the_audit_are_written_before_the_end() -> None:
     assert sum(batch.num_rows for batch in batches) == 5
 
 
-def test_taken_port_means_the_next_one_and_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_taken_port_means_the_next_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     with served() as url:
         host, port = place(url)
         server = Server(make(), (Address(host, port),))
@@ -304,7 +304,7 @@ def test_address_that_cannot_be_bound_is_named() -> None:
         Server(make(), (Address("192.0.2.1", 0),), insecure=True).start()
 
 
-def test_application_that_cannot_be_made_is_an_error_of_start() -> None:
+def test_failed_application_is_an_error_of_start() -> None:
     def broken(_: Names) -> App:
         raise ZeroDivisionError("no application")
 
@@ -426,7 +426,7 @@ except TelemetryError as e:
 
 
 @pytest.mark.timeout(100)
-def test_process_ends_while_a_server_and_a_handler_run() -> None:
+def test_process_ends_despite_running_server_and_handler() -> None:
     script = f"""
 import sys, threading
 sys.path.insert(0, {os.path.dirname(os.path.dirname(__file__))!r})
@@ -451,7 +451,7 @@ print("ends")
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "ends", "")
 
 
-def test_engine_is_asked_in_threads_and_not_in_the_loop() -> None:
+def test_engine_runs_in_threads_outside_the_loop() -> None:
     release, entered = threading.Event(), threading.Event()
 
     class Slow:
@@ -503,7 +503,7 @@ sys.stdin.read()
             assert get(url, "/healthz", token=None)[0] == 200
 
 
-def test_stranger_with_a_token_is_served_beside_silent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_with_a_token_precedes_silent_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor, "is_own_peer", lambda _: False)
     with served() as url, contextlib.ExitStack() as stack:
         held = http.client.HTTPConnection(*place(url), timeout=20)

@@ -11,7 +11,7 @@ def fresh(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True, timeout=25).stdout.strip()
 
 
-def test_the_catalog_needs_no_arrow() -> None:
+def test_catalog_needs_no_arrow() -> None:
     code = """
 import sys
 from monarch.telemetry._tables.catalog import TABLES, catalog

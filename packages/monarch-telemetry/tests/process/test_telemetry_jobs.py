@@ -24,7 +24,7 @@ def shown(text: str) -> list[str]:
     return telemetry_program.shown(PROGRAM + text)
 
 
-def test_a_job_has_an_engine_a_client_and_a_url_until_it_is_killed():
+def test_job_has_engine_client_and_url_until_killed():
     assert shown("""
 job = ProcessJob({"trainers": 2}).enable_telemetry(TelemetryConfig(retention_secs=60), level="messages")
 with warnings.catch_warnings():
@@ -77,7 +77,7 @@ for both in (False, True):
 """) == ["200 True", "200 True"]
 
 
-def test_wrong_options_are_named_when_the_job_is_configured():
+def test_invalid_options_are_named_at_configuration():
     assert shown("""
 for wrong in ({"level": "loud"}, {"retention_secs": -1}, {"dashboard_port": 70000}, {"colour": "red"}):
     try:

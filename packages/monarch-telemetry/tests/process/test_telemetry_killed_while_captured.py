@@ -86,7 +86,7 @@ def captured(do: str, undo: str = "") -> dict[str, Any]:
     return json.loads(line)
 
 
-def test_a_killed_collector_is_asked_again() -> None:
+def test_killed_collector_is_asked_again() -> None:
     found = captured("os.kill(collector, signal.SIGKILL)")
     assert (found["code"], found["files"], found["tables"]) == (0, ["job.capture"], 46), found
     # The events that are still in its rings are read again; the loss of the rest is a row, unless the table was captured before.
@@ -94,20 +94,20 @@ def test_a_killed_collector_is_asked_again() -> None:
     assert found["marks"] == 3 or found["ended"] == ["hosts[1]"], found
 
 
-def test_a_killed_host_is_named() -> None:
+def test_killed_host_is_named() -> None:
     found = captured("os.kill(parent(parent(collector)), signal.SIGKILL)")
     assert (found["code"], found["files"], found["tables"]) == (0, ["job.capture"], 46), found
     assert found["missing"] == ["hosts[1]"] and "host hosts[1] is missing from" in found["said"], found
     assert found["marks"] in (2, 3), found
 
 
-def test_a_stopped_collector_takes_the_time_of_one_question_and_not_of_each() -> None:
+def test_stopped_collector_costs_one_timeout_only() -> None:
     found = captured("stop(collector)", "os.kill(collector, signal.SIGCONT)")
     assert (found["code"], found["files"], found["tables"]) == (0, ["job.capture"], 46), found
     assert found["missing"] == ["hosts[1]"] and "host hosts[1] is missing from" in found["said"], found
     assert found["marks"] in (2, 3), found
 
 
-def test_a_killed_capture_leaves_no_file() -> None:
+def test_killed_capture_leaves_no_file() -> None:
     found = captured("capture.kill()")
     assert (found["code"], found["said"], found["files"]) == (-9, "", []), found

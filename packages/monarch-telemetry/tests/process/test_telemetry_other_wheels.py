@@ -78,7 +78,7 @@ owner.stop().get()
 """) == ["True True", "[('owners[0]', 1048576, False, True, True)]", "[(0,)]", "[]"]
 
 
-def test_what_happens_to_a_job_has_rows_and_its_links_too():
+def test_job_events_and_link_events_have_rows():
     assert shown("""
 from monarch.job import ProcessJob
 

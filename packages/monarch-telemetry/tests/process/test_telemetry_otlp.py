@@ -205,7 +205,7 @@ def test_all_signals_arrive(receivers: Callable[..., Receiver], compression: str
     assert (status.dropped, status.dropped_spans, status.dropped_series, status.malformed) == (0, 0, 0, 0)
 
 
-def test_rows_go_out_by_themselves_when_they_are_due(receivers: Callable[..., Receiver]) -> None:
+def test_rows_are_exported_when_they_are_due(receivers: Callable[..., Receiver]) -> None:
     receiver = receivers()
     variables = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{receiver.url}/v1/logs", "OTEL_BLRP_SCHEDULE_DELAY": "20"}
     exporter = otlp.start({}, environment=variables)
@@ -277,7 +277,7 @@ def test_busy_receiver_gets_the_request_again(receivers: Callable[..., Receiver]
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 500, 301])
-def test_refused_request_is_dropped_and_the_next_one_sent(
+def test_refused_request_is_dropped_and_the_next_sent(
     receivers: Callable[..., Receiver], status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver = receivers((status, {"Location": "http://elsewhere/secret"}, b"no"), (status, {}, b"no"))
@@ -357,7 +357,7 @@ def test_time_limit_ends_a_request(receivers: Callable[..., Receiver]) -> None:
     hold.set()
 
 
-def test_answer_byte_by_byte_is_ended_by_the_time_limit() -> None:
+def test_slow_answer_is_ended_by_the_timeout() -> None:
     """Each byte comes in time for the socket; the answer as a whole does not."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         over = threading.Event()
@@ -400,7 +400,7 @@ def test_closed_connection_is_made_again(receivers: Callable[..., Receiver]) -> 
     assert receiver.connections == 2 and sender.status().sent == 3
 
 
-def test_idle_connection_that_the_receiver_closed_is_made_again() -> None:
+def test_idle_connection_closed_by_the_receiver_is_reopened() -> None:
     """A receiver that closes without a word, after its answer: the next request goes over another connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         bodies: list[bytes] = []

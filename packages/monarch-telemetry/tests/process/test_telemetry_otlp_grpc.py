@@ -89,7 +89,7 @@ def test_status_decides_about_another_try(serve: Callable[[Method], str], code: 
     to.close()
 
 
-def test_exhausted_receiver_that_asks_for_it_is_tried_again(serve: Callable[[Method], str]) -> None:
+def test_exhausted_receiver_with_retry_details_is_retried(serve: Callable[[Method], str]) -> None:
     def export(request: bytes, context: Any) -> bytes:
         context.set_trailing_metadata((("grpc-status-details-bin", b"\x1a\x29\x0a\x27type.googleapis.com/google.rpc.RetryInfo"),))
         context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "later")

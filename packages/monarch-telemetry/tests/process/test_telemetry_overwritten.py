@@ -51,7 +51,7 @@ collector = running.asking.hosts[0].pid
 """
 
 
-def test_what_a_burst_after_a_spawn_overwrites_is_introduced_again() -> None:
+def test_overwritten_spawn_events_are_recovered() -> None:
     assert telemetry_program.shown(
         PROGRAM
         + """

@@ -340,7 +340,7 @@ os.kill(pids[3], signal.SIGKILL)
 """
 
 
-def test_job_with_a_held_gil_and_a_stopped_proc() -> None:
+def test_pyspy_shows_held_gil_and_stopped_proc() -> None:
     step = ["3 x actor worker in workers[0-2]", '    File "/program.py", line 25, in Worker.step']
     assert telemetry_program.shown(JOB) == [
         *step,

@@ -186,14 +186,14 @@ def test_types_and_texts_of_metrics_are_known(server: Prometheus, counted: dict[
     assert found["depth"][0] == "gauge" and found["rows"][0] == "counter"
 
 
-def test_a_wrong_token_gets_nothing(server: Prometheus, counted: dict[str, float]) -> None:
+def test_wrong_token_gets_no_metrics(server: Prometheus, counted: dict[str, float]) -> None:
     targets = eventually("both targets were scraped", server.targets, lambda found: "unknown" not in str(found))
     assert targets["monarch"] == ("up", "")
     assert targets["wrong"][0] == "down" and "401" in targets["wrong"][1]
     assert {dict(labels)["job"] for labels in server.query('{__name__=~"py_.+|process_.+"}')} == {"monarch"}
 
 
-def test_a_prometheus_beside_the_job_sends_all_series_on(folder: Path, server: Prometheus, job: Job, counted: dict[str, float]) -> None:
+def test_prometheus_beside_the_job_forwards_all_series(folder: Path, server: Prometheus, job: Job, counted: dict[str, float]) -> None:
     # The configuration of the example, with the addresses of this test.
     config = (CONFIGS / "scrape.yaml").read_text()
     changes = {

@@ -64,7 +64,7 @@ def shown(text: str) -> list[str]:
     return telemetry_program.shown(PROGRAM + text)
 
 
-def test_calls_are_messages_with_states_and_counts_at_both_ends():
+def test_calls_are_messages_at_both_ends():
     assert shown("""
 for n in range(5):
     worker.step.call(n).get()
@@ -90,7 +90,7 @@ print("=", rows("SELECT bool_and(latency_max_us > 0 AND latency_sum_us >= latenc
     ]
 
 
-def test_states_of_an_actor_go_from_created_to_stopped():
+def test_actor_states_go_from_created_to_stopped():
     assert shown("""
 other = workers.spawn("other", Worker)
 other.step.call(1).get()
@@ -172,7 +172,7 @@ print("=", rows("SELECT DISTINCT l.rank FROM logs l JOIN actors a ON a.id = l.ac
     ]
 
 
-def test_a_killed_proc_is_a_failure_with_its_first_cause_and_last_words():
+def test_killed_proc_is_a_failure_with_first_cause():
     assert shown("""
 try:
     worker.slice(gpus=1).die.call_one().get()
@@ -217,7 +217,7 @@ print("=", any("in client" in line for line in str(report).splitlines()), report
     ]
 
 
-def test_looking_is_no_message_and_a_stop_ends_the_look():
+def test_queries_are_no_messages_and_stop_ends_them():
     assert shown("""
 for _ in range(5):
     rows("SELECT * FROM messages")
@@ -236,7 +236,7 @@ print("= again")
 """) == ["[(0,)] [(0,)]", "[(0,)]", "telemetry is not enabled in this process", "again"]
 
 
-def test_a_collector_that_was_killed_is_started_again_and_what_was_lost_is_stated():
+def test_killed_collector_is_replaced_and_its_loss_stated():
     assert shown("""
 worker.step.call(1).get()
 until("SELECT count(*) FROM messages", [(2,)])
@@ -255,7 +255,7 @@ print("=", rows("SELECT count(*) FROM actors a JOIN meshes m ON a.mesh_id = m.id
 """) == ["answers again", "[('warn', 1)]", "[(2,)]"]
 
 
-def test_what_happens_after_a_collector_was_killed_is_collected_before_somebody_asks():
+def test_events_after_a_collectors_kill_are_collected():
     assert shown("""
 import time
 other = this_host().spawn_procs(name="other").spawn("other", Worker)
@@ -277,7 +277,7 @@ print("=", rows("SELECT count(*) FROM events WHERE name = 'telemetry.collector_e
 """) == ["[(43,)]", "[(1,)]", "[(1,)]", "[(1,)]"]
 
 
-def test_actors_of_a_process_that_is_stopped_are_there_and_unknown():
+def test_actors_of_a_stopped_process_are_unknown():
     assert shown("""
 pid = worker.slice(gpus=1).pid.call_one().get()
 until("SELECT rank, actor_status FROM live_actors('worker') ORDER BY rank", [(0, "Idle"), (1, "Idle")])
@@ -289,7 +289,7 @@ print("=", until("SELECT rank, actor_status FROM live_actors('worker') ORDER BY 
 """) == ["[(0, 'Idle'), (1, 'Unknown')]", "[(True,)]", "[(0, 'Idle'), (1, 'Idle')]"]
 
 
-def test_rows_of_two_hosts_and_a_host_that_does_not_answer():
+def test_query_names_an_unresponsive_host_of_two():
     assert shown("""
 running.stop().get()
 async def main():
@@ -342,7 +342,7 @@ asyncio.run(main())
     ]
 
 
-def test_parts_of_hosts_are_merged_by_leaders_and_hosts_that_fail_are_asked_alone():
+def test_partial_answers_are_merged_by_leader_hosts():
     assert shown("""
 from monarch.telemetry._collector.options import Options
 from monarch.telemetry._engine.engine import Engine
@@ -386,7 +386,7 @@ asyncio.run(main())
     ]
 
 
-def test_what_was_read_once_is_not_read_again_after_a_stop():
+def test_events_are_read_once_despite_a_restart():
     assert (
         shown("""
 for n in range(5):
@@ -404,7 +404,7 @@ for _ in range(3):
     )
 
 
-def test_calls_after_a_second_start_are_counted_from_the_first_one_on():
+def test_calls_after_a_second_start_are_counted_once():
     assert shown("""
 for number in range(1, 5):
     worker.step.call(number).get()
@@ -415,7 +415,7 @@ for number in range(1, 5):
 """) == ["[(2,)]", "[(4,)]", "[(6,)]", "[(8,)]"]
 
 
-def test_a_host_that_was_lost_stays_with_its_reason_and_a_stop_works():
+def test_lost_host_keeps_its_reason_until_stop():
     assert shown("""
 running.stop().get()
 async def main():

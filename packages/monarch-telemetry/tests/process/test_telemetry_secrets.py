@@ -139,7 +139,7 @@ print("=", [re.sub(":[0-9]+/", ":PORT/", line) for line in lines.column(0).to_py
     ]
 
 
-def test_no_capture_and_no_tool_of_agents_shows_a_secret():
+def test_captures_and_agent_tools_show_no_secret():
     assert shown("""
 import subprocess
 command = [sys.executable, "-c", "from monarch._core.cli import main; main()", "capture", "-o", "saved.capture"]
@@ -159,7 +159,7 @@ print("=", "shown" in tools.call("logs", {}))
 """) == ["0", "True"]
 
 
-def test_token_is_in_its_file_only_and_looking_writes_no_lines():
+def test_token_is_only_in_its_file():
     assert shown("""
 client = HttpClient(running.url, token=running.token)
 # Those that have 10 s to answer: a busy machine may not look at a node within its second.

@@ -71,7 +71,7 @@ def shown(text: str) -> list[str]:
     return telemetry_program.shown(PROGRAM + text)
 
 
-def test_snapshot_is_the_tree_of_the_job_with_the_ids_of_its_entities():
+def test_snapshot_is_the_tree_of_the_job():
     assert shown("""
 snapshots(2)
 print("=", rows(f"SELECT node_kind, count(*) FROM nodes WHERE {LAST} GROUP BY node_kind ORDER BY node_kind"))
@@ -147,7 +147,7 @@ print("=", [line for line in status(running.asking).splitlines() if "Processing"
 """) == ["[('worker', 1, True, True, 'wait_for')]", "['Processing\\t1\\t250']"]
 
 
-def test_leak_is_found_and_the_peak_of_a_proc_that_was_killed_is_kept(monkeypatch: pytest.MonkeyPatch):
+def test_leak_and_peak_of_killed_procs_are_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MONARCH_PROCESS_MEMORY_METRIC_INTERVAL", "200ms")
     assert shown("""
 leaking = worker.slice(gpus=0)
@@ -179,7 +179,7 @@ print("=", json.loads(rows("SELECT gpus_json FROM hosts")[0][0]))
     ]
 
 
-def test_hosts_take_the_same_snapshots_and_a_proc_that_does_not_answer_is_an_error():
+def test_snapshot_has_an_error_for_an_unresponsive_proc():
     assert shown("""
 async def main():
     await running.stop()
@@ -205,7 +205,7 @@ asyncio.run(main())
 """) == ["[(3,)]", "[('gateway_timeout', 'proc', 'there[0]', 1)]"]
 
 
-def test_procs_that_an_actor_spawned_on_another_host_and_the_cause_of_its_end():
+def test_nested_procs_and_causes_are_found_across_hosts():
     assert shown("""
 class Owner(Actor):
     @endpoint

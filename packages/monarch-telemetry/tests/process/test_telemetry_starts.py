@@ -84,7 +84,7 @@ running.stop().get()
     ]
 
 
-def test_the_newest_that_runs_is_asked_and_then_the_one_before() -> None:
+def test_newest_running_start_is_asked() -> None:
     assert shown("""
 worker = this_host().spawn_procs(name="workers").spawn("worker", Worker)
 first = telemetry.start()
@@ -104,7 +104,7 @@ print("=", hosts())
 """) == ["True 1", "1", "1", "telemetry is not enabled in this process"]
 
 
-def test_a_start_narrows_nothing_and_one_of_other_hosts_is_its_own() -> None:
+def test_second_start_never_narrows_the_first() -> None:
     assert shown("""
 async def main():
     async with local_hosts(2) as there:
@@ -138,7 +138,7 @@ asyncio.run(main())
     ]
 
 
-def test_a_start_beside_a_job_asks_the_hosts_of_the_job() -> None:
+def test_start_beside_a_job_asks_the_jobs_hosts() -> None:
     assert shown("""
 from monarch.job import ProcessJob
 from monarch.telemetry.running import all_uses
@@ -157,7 +157,7 @@ print("=", hosts(), servers())
 """) == ["3", "3 True", "3 [{'x': 1}]", "3 1 1", "telemetry is not enabled in this process 0"]
 
 
-def test_repeated_starts_have_one_server_which_ends_with_the_last() -> None:
+def test_repeated_starts_share_one_server() -> None:
     assert shown("""
 handles = [telemetry.start(serve=True, admin_addr=ANY) for _ in range(3)]
 handles.append(telemetry.start(serve=True))
@@ -190,7 +190,7 @@ print("=", hosts())
     ]
 
 
-def test_another_port_is_another_server_and_each_keeps_its_credentials() -> None:
+def test_another_port_is_another_server() -> None:
     assert shown("""
 import socket
 with socket.create_server(("127.0.0.1", 0)) as free:
@@ -209,7 +209,7 @@ print("=", servers(), os.listdir("home/jobs"))
 """) == ["True 2 True", "[{'x': 1}] True", "True 1", "0 []"]
 
 
-def test_a_cell_that_is_run_again_leaves_nothing_that_cannot_be_stopped() -> None:
+def test_repeated_notebook_cell_leaves_no_running_telemetry() -> None:
     assert shown("""
 def cell():
     global running
@@ -231,7 +231,7 @@ print("=", hosts())
 """) == ["None [{'x': 1}]", "telemetry is not enabled in this process none 0", "1"]
 
 
-def test_a_fork_leaves_the_credentials_of_its_parent() -> None:
+def test_fork_keeps_the_credentials_of_its_parent() -> None:
     assert shown("""
 running = telemetry.start(serve=True, admin_addr=ANY)
 
@@ -255,7 +255,7 @@ print("=", os.listdir("home/jobs"))
 """) == ["0 True [{'x': 1}]", "0 True [{'x': 1}]", "[]"]
 
 
-def test_the_end_of_a_program_withdraws_the_urls_of_its_job() -> None:
+def test_end_of_a_program_withdraws_its_urls() -> None:
     assert shown("""
 import atexit
 from monarch.job import ProcessJob
@@ -268,7 +268,7 @@ sys.exit()
 """) == ["True", "[()]"]
 
 
-def test_what_is_more_of_both_options_runs_and_the_other_one_is_named() -> None:
+def test_wider_options_win_and_refused_ones_are_named() -> None:
     assert shown("""
 first = telemetry.start(retention_secs=120, level="normal")
 refused(UserWarning, retention_secs=60, level="off", dashboard_port=9)
@@ -334,7 +334,7 @@ except telemetry.TelemetryError as error:
     ]
 
 
-def test_a_dashboard_that_is_not_built_is_stated() -> None:
+def test_missing_dashboard_build_is_stated() -> None:
     assert shown("""
 from monarch.telemetry._dashboard.files import Files
 from monarch.telemetry._serving import serving

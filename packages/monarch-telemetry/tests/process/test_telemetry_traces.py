@@ -66,7 +66,7 @@ def shown(text: str) -> list[str]:
     return telemetry_program.shown(f"{PROGRAM}\nNAMED = '''{NAMED}'''\n{text}")
 
 
-def test_a_chain_of_three_procs_and_a_cast_is_one_trace():
+def test_call_chain_and_cast_are_one_trace():
     assert shown("""
 with use_trace(request):
     parents = first.step.call_one().get()
@@ -103,7 +103,7 @@ print("=", rows("SELECT count(*) FROM events e JOIN spans s ON s.id = e.parent_s
     ]
 
 
-def test_a_failed_call_of_a_trace_is_an_error_at_both_ends():
+def test_failed_call_is_an_error_at_both_ends():
     assert shown("""
 with use_trace(request):
     try:

@@ -119,7 +119,7 @@ print("=", load.failed, worker.total.call_one().get() == load.sent)
 """) == ["killed True", "without memory 3", "[] True"]
 
 
-def test_ring_that_goes_round_costs_events_which_are_counted():
+def test_overwritten_events_of_a_ring_are_counted():
     assert shown("""
 worker.add.call_one(1).get()
 until("SELECT count(*) FROM messages WHERE endpoint = 'add'", lambda n: n == 1)
@@ -141,7 +141,7 @@ print("= goes on")
 """) == ["[(0,)]", "1 True", "True True", "goes on"]
 
 
-def test_a_hundred_queries_at_once_and_one_of_ten_thousand_million_rows():
+def test_hundred_queries_run_beside_a_huge_one():
     assert shown("""
 def used():
     return int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0]) << 10

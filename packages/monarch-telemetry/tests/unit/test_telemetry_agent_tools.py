@@ -103,7 +103,7 @@ def test_coverage_stands_first() -> None:
         assert first.startswith("hosts: 1 of 2; missing: host3 (no answer); TRUNCATED: rows are missing; scanned "), name
 
 
-def test_status_of_a_healthy_and_of_a_failed_job() -> None:
+def test_status_describes_healthy_and_failed_jobs() -> None:
     text = tools().call("status", {})
     assert "hosts:\nstate\thosts\nready\t4\n" in text and "procs:\nstate\tprocs\nalive\t8\n" in text
     assert "actors by status, in the last snapshot:\nactor_status\tactors\twaiting_messages\nProcessing\t8\t" in text
@@ -113,7 +113,7 @@ def test_status_of_a_healthy_and_of_a_failed_job() -> None:
     assert "trainer\t3\thost1\tstep\tValueError: bad batch" in text and len(text) < 4000
 
 
-def test_status_goes_on_where_a_part_of_it_fails() -> None:
+def test_status_continues_after_a_failed_part() -> None:
     class Failing(Engine):
         def ask(self, sql: str, **more: Any) -> Any:
             if "FROM procs" in sql:
@@ -126,7 +126,7 @@ def test_status_goes_on_where_a_part_of_it_fails() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(job.FAULTS))
-def test_agent_finds_every_fault_in_five_calls_and_eight_kilobytes(name: str) -> None:
+def test_agent_finds_every_fault_in_five_calls(name: str) -> None:
     found = tools(faulty(name))
     listed = found.call("diagnose", {})
     assert name in [line.split()[0] for line in listed.splitlines()]
@@ -141,7 +141,7 @@ def test_diagnosis_without_rows_states_it() -> None:
         tools().call("diagnose", {"name": "deadlok"})
 
 
-def test_log_lines_are_filtered_and_the_newest_is_last() -> None:
+def test_log_lines_are_filtered_and_newest_last() -> None:
     found = tools(faulty("log_burst"))
     text = found.call("logs", {"mesh": "trainer", "rank": 3, "since": "10s", "max_rows": 3})
     lines = text.splitlines()
@@ -153,7 +153,7 @@ def test_log_lines_are_filtered_and_the_newest_is_last() -> None:
     assert "the newest 5000 lines, there may be more" in found.call("logs", {})
 
 
-def test_logs_of_an_unknown_mesh_name_those_that_are_known() -> None:
+def test_logs_of_an_unknown_mesh_name_known_ones() -> None:
     assert tools().call("logs", {"mesh": "it's"}).splitlines()[1:] == ["no lines; meshes with lines are: trainer"]
     assert tools().call("logs", {"rank": 99}).splitlines()[1:] == ["no rows", "timestamp_us\thost\tmesh_name\trank\tstream\tlevel\tline"]
 

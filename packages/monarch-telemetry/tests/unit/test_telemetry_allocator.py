@@ -48,7 +48,7 @@ def test_columns_come_from_the_allocator_of_the_system() -> None:
     assert (pa.default_memory_pool().backend_name, asked) == ("system", [(-8, 2), (0,)])
 
 
-def test_what_the_pool_of_columns_keeps_is_given_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_the_arrow_pool_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     class Pool:
@@ -62,7 +62,7 @@ def test_what_the_pool_of_columns_keeps_is_given_back_too(monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_library_without_these_functions_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocator_without_release_functions_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", _gives(object()))
     allocator.prepare()
     allocator.give_back()
@@ -110,7 +110,7 @@ print(kept, private() - before)
 """
 
 
-def test_ends_of_the_arenas_of_threads_are_given_back() -> None:
+def test_memory_of_thread_arenas_is_released() -> None:
     done = subprocess.run([sys.executable, "-c", _ENDS], check=True, capture_output=True, text=True)
     kept, left = map(int, done.stdout.split())
     if kept < 8_000:

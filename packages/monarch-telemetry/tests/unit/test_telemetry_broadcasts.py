@@ -40,7 +40,7 @@ def firsts(events: list[dict[str, Any]]) -> list[bool]:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.lists(st.integers(1, 30), max_size=4))
-def test_each_broadcast_has_one_first_event_wherever_a_look_ends(sizes: list[int], cuts: list[int]) -> None:
+def test_broadcast_has_one_first_event_across_looks(sizes: list[int], cuts: list[int]) -> None:
     events = broadcasts(*sizes)
     kept, messages, stats = Broadcasts(), Messages(Sampling(None)), EndpointStats()
     sent: list[int] = []
@@ -79,12 +79,12 @@ def test_what_differs_is_another_broadcast(fields: dict[str, Any]) -> None:
     assert firsts([event(1, 0), event(2, 1, **fields)]) == [True, True]
 
 
-def test_a_cast_to_other_hosts_and_its_messages_on_this_one_are_one() -> None:
+def test_cast_and_its_local_messages_are_one_broadcast() -> None:
     cast = {name: value for name, value in event(1, 0, targets=6).items() if name != "rank"}
     marked = Broadcasts().mark({"message.sent": rows(event(2, 0), event(3, 1), event(4, 0)), "cast.sent": rows(cast)})
     assert marked["cast.sent"][FIRST].to_pylist() == [True]
     assert marked["message.sent"][FIRST].to_pylist() == [False, False, True]
 
 
-def test_calls_have_their_numbers_and_are_left_as_they_are() -> None:
+def test_calls_with_ids_are_left_unchanged() -> None:
     assert firsts([event(1, 0, call=4), event(2, 0), event(3, 1, call=4), event(4, 1)]) == [True, True, True, False]

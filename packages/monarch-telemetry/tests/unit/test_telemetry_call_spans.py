@@ -61,7 +61,7 @@ def fields(found: Batches) -> list[dict[str, Any]]:
     return [json.loads(text) for (text,) in values(found, "spans", "fields_json")]
 
 
-def test_a_call_is_a_span_of_the_caller_and_one_of_the_receiver_below_it() -> None:
+def test_call_has_a_caller_and_a_receiver_span() -> None:
     spans = CallSpans({MESH: "worker"})
     events = {"message.sent": rows(sent(10)), "message.begun": rows(begun(12)), "message.handled": rows(handled(15))}
     found = spans.batches({**events, "call.done": rows(done(20, failed=1))})
@@ -87,7 +87,7 @@ def test_calls_without_a_trace_have_no_spans() -> None:
     assert not found and not spans.open()
 
 
-def test_a_call_that_an_actor_makes_lies_in_the_span_of_its_message() -> None:
+def test_nested_call_is_in_its_messages_span() -> None:
     spans = CallSpans({})
     events = {"message.begun": rows(begun(1)), "message.sent": rows(sent(2, span=77 << 32, parent=SERVED, proc=WORKER))}
     spans.batches(events)
@@ -96,7 +96,7 @@ def test_a_call_that_an_actor_makes_lies_in_the_span_of_its_message() -> None:
     assert values(found, "span_context", "parent_process_id", "parent_span_id") == [(WORKER, SERVED)]
 
 
-def test_a_call_to_several_receivers_is_one_span_over_several_looks() -> None:
+def test_call_to_several_receivers_is_one_span() -> None:
     spans = CallSpans({})
     assert not spans.batches({"message.sent": rows(sent(10), sent(11, rank=1))})
     assert not spans.batches({"cast.sent": rows(sent(12, rank=2))})
@@ -106,7 +106,7 @@ def test_a_call_to_several_receivers_is_one_span_over_several_looks() -> None:
     assert not spans.batches({"message.sent": rows(sent(21, rank=3))}) and not spans.open()
 
 
-def test_a_message_without_a_caller_has_a_producer_and_consumers() -> None:
+def test_message_without_a_caller_has_producer_and_consumers() -> None:
     spans = CallSpans({})
     found = spans.batches({"message.sent": rows(sent(10, call=0), sent(12, call=0, rank=1)), "cast.sent": rows(sent(13, call=0, rank=2))})
     assert [one["otel.kind"] for one in fields(found)] == ["producer"]
@@ -117,7 +117,7 @@ def test_a_message_without_a_caller_has_a_producer_and_consumers() -> None:
     assert (consumer["otel.kind"], consumer["otel.status_code"]) == ("consumer", "error")
 
 
-def test_an_end_that_is_recorded_before_the_call_counts() -> None:
+def test_end_recorded_before_the_call_counts() -> None:
     spans = CallSpans({})
     assert not spans.batches({"call.done": rows(done(9))})
     found = spans.batches({"message.sent": rows(sent(10))})
@@ -150,7 +150,7 @@ def test_calls_without_an_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert values(spans.open(), "spans", "timestamp_us") == [(4,), (5,)]
 
 
-def test_what_programs_record_lies_in_the_span_of_the_message() -> None:
+def test_user_events_are_in_the_messages_span() -> None:
     spans = CallSpans({})
     spans.batches({"message.begun": rows(begun(1))})
     common = {"proc": WORKER, "us": 2, "name": "work", "fields": "", "trace": trace(SERVED)}

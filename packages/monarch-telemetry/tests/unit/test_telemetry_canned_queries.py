@@ -64,7 +64,7 @@ def test_every_fault_has_a_query() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_query_passes_the_gate_and_finds_nothing_in_empty_tables(name: str) -> None:
+def test_query_is_allowed_and_empty_on_empty_tables(name: str) -> None:
     gate.check(QUERIES[name].sql, SCHEMAS)
     table = Engine({}).ask(QUERIES[name].sql).table
     assert table.num_rows == 0
@@ -85,7 +85,7 @@ def test_query_finds_its_fault_and_no_other_does(name: str) -> None:
     assert [{key: row[key] for key in wanted} for row, wanted in zip(found[name], FOUND[name], strict=True)] == FOUND[name]
 
 
-def test_first_cause_shows_the_end_of_what_was_written() -> None:
+def test_first_cause_shows_the_last_output() -> None:
     rows = job.healthy()
     job.first_cause(rows)
     (row,) = answers(rows)["first_cause"]

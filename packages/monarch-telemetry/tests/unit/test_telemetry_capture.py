@@ -147,7 +147,7 @@ def test_every_table_is_read_as_written_but_masked(name: str, data: st.DataObjec
     assert (written.tables[name].rows, written.tables[name].coverage) == (len(rows), COVERAGE)
 
 
-def test_a_capture_answers_sql(tmp_path: Path) -> None:
+def test_capture_answers_sql(tmp_path: Path) -> None:
     path = tmp_path / "job.capture"
     write(path, iter({"events": EVENTS}.items()), meta=Meta("job", 5, 9, {"h1": -3}))
     capture = read(path)
@@ -199,7 +199,7 @@ def test_secrets_are_nowhere_in_the_archive(tmp_path: Path, monkeypatch: pytest.
     assert hidden.encode() not in path.read_bytes() and known.encode() not in path.read_bytes()
 
 
-def test_archive_is_for_its_owner_and_leaves_no_other_file(tmp_path: Path) -> None:
+def test_archive_is_private_and_the_only_file(tmp_path: Path) -> None:
     path = tmp_path / "job.capture"
     write(path, {"events": EVENTS})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -227,7 +227,7 @@ def test_existing_targets_are_replaced_with_force_only(tmp_path: Path) -> None:
         write(tmp_path / "nowhere" / "x", {"events": EVENTS})
 
 
-def test_a_file_that_came_in_the_meantime_stays(tmp_path: Path) -> None:
+def test_concurrently_made_file_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "job.capture"
 
     def answers() -> Iterator[tuple[str, Answer]]:
@@ -239,7 +239,7 @@ def test_a_file_that_came_in_the_meantime_stays(tmp_path: Path) -> None:
     assert path.read_text() == "other" and os.listdir(tmp_path) == ["job.capture"]
 
 
-def test_a_file_system_without_hard_links_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_hard_links_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_link(*_paths: str, **_more: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -251,7 +251,7 @@ def test_a_file_system_without_hard_links_is_no_obstacle(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("most", [0, 100, 3000])
-def test_a_full_disk_leaves_nothing_and_names_the_file(tmp_path: Path, most: int) -> None:
+def test_full_disk_leaves_no_file_and_is_named(tmp_path: Path, most: int) -> None:
     """A limit on the size of files fails a write as a full disk does."""
     path = tmp_path / "job.capture"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -265,7 +265,7 @@ def test_a_full_disk_leaves_nothing_and_names_the_file(tmp_path: Path, most: int
     assert os.listdir(tmp_path) == []
 
 
-def test_an_error_of_an_answer_leaves_nothing(tmp_path: Path) -> None:
+def test_error_of_an_answer_leaves_no_file(tmp_path: Path) -> None:
     def answers() -> Iterator[tuple[str, Answer]]:
         yield "events", EVENTS
         raise KeyboardInterrupt
@@ -292,7 +292,7 @@ def test_other_tables_and_columns_are_not_written(tmp_path: Path, name: str, tab
     assert os.listdir(tmp_path) == []
 
 
-def test_a_table_is_written_once(tmp_path: Path) -> None:
+def test_table_is_written_once(tmp_path: Path) -> None:
     with pytest.raises(TelemetryError, match="events is there twice"):
         write(tmp_path / "a", [("events", EVENTS), ("events", EVENTS)])
 
@@ -398,7 +398,7 @@ def test_malformed_manifests_are_refused(tmp_path: Path, good: bytes, change: Ca
     refused(tmp_path / "a", repacked(good, manifested(change)), match)
 
 
-def test_a_manifest_that_is_no_json_is_refused(tmp_path: Path, good: bytes) -> None:
+def test_malformed_manifest_is_refused(tmp_path: Path, good: bytes) -> None:
     with zipfile.ZipFile(io.BytesIO(good)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     for body in (b"", b"[" * 100_000, b"\xff\xfe{", b"[]", b'{"format": ' + b"9" * 5000 + b"}"):
@@ -426,7 +426,7 @@ def test_limits_of_readers(tmp_path: Path, good: bytes) -> None:
     refused(tmp_path / "a", good, "need more than 1,000 bytes of memory", ReadLimits(memory=1000))
 
 
-def test_a_bomb_of_parquet_is_refused_before_it_is_unpacked(tmp_path: Path, good: bytes) -> None:
+def test_decompression_bomb_is_refused_before_decoding(tmp_path: Path, good: bytes) -> None:
     """One long text on each of 100,000 rows: 100 GB decoded, and some kB in the file."""
     count = 100_000
     columns: Mapping[str, Any] = {

@@ -121,7 +121,7 @@ def check(engine: Any, hosts: list[StandIn], sql: str, ordered: bool) -> None:
 @given(
     first=st.lists(HOST, min_size=1, max_size=4), steps=st.lists(STEP, min_size=1, max_size=10), last=statements(), group=st.integers(1, 5)
 )
-def test_answers_are_right_about_the_hosts_that_they_have(
+def test_answers_match_the_hosts_they_include(
     patch: pytest.MonkeyPatch, first: list[Any], steps: list[tuple[str, Any]], last: tuple[str, bool], group: int
 ) -> None:
     hosts: list[StandIn] = []
@@ -142,7 +142,7 @@ def test_answers_are_right_about_the_hosts_that_they_have(
             changed(hosts[what % len(hosts)], kind)
 
 
-def test_a_collector_that_ended_is_asked_again_and_stated(patch: pytest.MonkeyPatch) -> None:
+def test_replaced_collector_is_asked_again_and_stated(patch: pytest.MonkeyPatch) -> None:
     engine = made(patch, SCHEMAS, 16)
     host = StandIn("host0", SCHEMAS, {})
     host.lost = engine._lost
@@ -223,7 +223,7 @@ def test_leader_of_bytes_without_meaning_costs_only_itself(patch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("group", [2, 16])
-def test_a_host_that_was_silent_is_not_asked_before_it_gives_word(patch: pytest.MonkeyPatch, group: int) -> None:
+def test_silent_host_is_skipped_until_it_answers(patch: pytest.MonkeyPatch, group: int) -> None:
     engine = made(patch, SCHEMAS, group)
     hosts = [StandIn(f"host{n}", SCHEMAS, {}) for n in range(4)]
     engine.hosts.extend(hosts)

@@ -66,7 +66,7 @@ def test_lines_of_a_text_have_pages_too() -> None:
     assert pages.next(cursor(first)).split("\n")[2].startswith(f"frame {int(last) + 1} ")
 
 
-def test_cursor_that_is_none_or_too_old_is_refused() -> None:
+def test_invalid_or_expired_cursor_is_refused() -> None:
     pages = Pages(answers=2)
     old = cursor(pages.first(Kept("", NUMBERS, 10)))
     kept = [cursor(pages.first(Kept("", NUMBERS, 10))) for _ in range(2)]

@@ -55,7 +55,7 @@ def test_other_paths_lead_to_nothing(folder: Path, path: str) -> None:
     assert Files(folder).get(f"/{folder.parent}/secret.txt") is None
 
 
-def test_file_with_a_hash_in_its_name_may_be_kept(folder: Path) -> None:
+def test_file_with_a_hashed_name_is_cacheable(folder: Path) -> None:
     found = Files(folder).get("/assets/index-a1.js")
     assert found is not None
     assert (found.media, found.data, found.immutable) == ("text/javascript; charset=utf-8", b"1", True)

@@ -82,7 +82,7 @@ def problems(kept: Keeping) -> list[tuple[str, str]]:
     return [(one["what"], one["problem"]) for one in fields]
 
 
-def test_new_rows_go_to_the_exporter_after_the_entities_that_name_them() -> None:
+def test_rows_are_exported_after_their_entities() -> None:
     clock, exporter = Clock(), Exporter()
     kept = keeping(clock)
     exporting = Exporting(kept, JobId(255), "node", start=exporter.start, clock=clock)
@@ -101,7 +101,7 @@ def test_new_rows_go_to_the_exporter_after_the_entities_that_name_them() -> None
     assert exporter.closed == len(exporter.bases) == 1 and exporter.tables[-1] != "logs"
 
 
-def test_a_host_on_which_nothing_happens_asks_few_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_host_runs_few_statements(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     real = Session.frame
 
@@ -155,7 +155,7 @@ def test_nothing_is_exported_at_level_off() -> None:
     assert not exporter.bases and kept.store.listener is None and not stored(kept, "metric_gauges")
 
 
-def test_metrics_are_measured_when_they_are_due_and_each_row_counts_once() -> None:
+def test_metrics_count_each_row_once() -> None:
     clock = Clock()
     kept = keeping(clock)
     exporting = Exporting(kept, JobId(1), "node", clock=clock)
@@ -203,7 +203,7 @@ def test_totals_outlive_the_rows_and_gauges_do_not() -> None:
     assert [row["attributes_json"] for row in totals(kept) if row["name"] == "monarch.host.memory"] == ['{"host": "node"}']
 
 
-def test_messages_that_failed_before_an_actor_took_them_are_found_among_many() -> None:
+def test_undelivered_messages_are_found_among_many() -> None:
     clock = Clock()
     kept = keeping(clock)
     exporting = Exporting(kept, JobId(1), "node", clock=clock)
@@ -220,7 +220,7 @@ def test_messages_that_failed_before_an_actor_took_them_are_found_among_many() -
     assert found == [1]
 
 
-def test_an_exporter_that_raises_costs_no_rows_and_is_stated_once() -> None:
+def test_failed_exporter_loses_no_rows_and_is_stated() -> None:
     clock = Clock()
     kept = keeping(clock)
     exporting = Exporting(kept, JobId(1), "node", start=Exporter(ValueError("broken")).start, clock=clock)
@@ -231,7 +231,7 @@ def test_an_exporter_that_raises_costs_no_rows_and_is_stated_once() -> None:
     assert problems(kept) == [("rows", "rows are not exported any more: ValueError: broken")]
 
 
-def test_a_receiver_that_refuses_is_stated_once() -> None:
+def test_refusing_receiver_is_stated_once() -> None:
     clock = Clock()
     kept = keeping(clock)
     exporting = Exporting(kept, JobId(1), "node", start=Exporter(problem="http://receiver: 401").start, clock=clock)
@@ -242,7 +242,7 @@ def test_a_receiver_that_refuses_is_stated_once() -> None:
     assert problems(kept) == [("logs", "http://receiver: 401")]
 
 
-def test_an_exporter_that_does_not_start_is_stated() -> None:
+def test_failed_exporter_start_is_stated() -> None:
     clock = Clock()
     kept = keeping(clock)
 
@@ -255,7 +255,7 @@ def test_an_exporter_that_does_not_start_is_stated() -> None:
     assert what == "start" and "pip install" in problem and kept.store.listener is None
 
 
-def test_a_measurement_that_fails_is_stated_and_the_next_ones_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_measurement_is_stated_and_the_next_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     kept = keeping(clock)
     exporting = Exporting(kept, JobId(1), "node", clock=clock)
@@ -275,7 +275,7 @@ def test_a_measurement_that_fails_is_stated_and_the_next_ones_go_on(monkeypatch:
     assert stored(kept, "metric_gauges")
 
 
-def test_options_have_the_variables_of_a_client_that_names_a_receiver() -> None:
+def test_options_include_the_clients_exporter_variables() -> None:
     assert Options().with_client({"OTEL_SERVICE_NAME": "x", "PATH": "/bin"}).otel == ()
     found = Options().with_client({"PATH": "/bin", **dict(ASKED)}, "train")
     assert dict(found.otel) == {**dict(ASKED), "OTEL_METRIC_EXPORT_INTERVAL": "1000"}
@@ -295,7 +295,7 @@ def test_settings_of_a_client_go_with_its_options() -> None:
     assert (found.metric_interval_secs, found.memory_interval_secs) == (3.0, 7.0)
 
 
-def test_options_that_were_saved_come_back_and_wrong_ones_show_no_values() -> None:
+def test_saved_options_are_restored_without_shown_values() -> None:
     saved = json.loads(json.dumps(Options(otel=ASKED, job="train")._asdict()))
     assert Options.of(None, **saved) == Options(otel=ASKED, job="train")
     with pytest.raises(TelemetryError, match="otel: expected pairs") as raised:
@@ -305,7 +305,7 @@ def test_options_that_were_saved_come_back_and_wrong_ones_show_no_values() -> No
         Options.of(memory_interval_secs=0)
 
 
-def test_widened_options_keep_the_first_receiver_and_the_shorter_intervals() -> None:
+def test_widened_options_keep_the_receiver_and_shorter_intervals() -> None:
     first, second = Options(otel=ASKED, metric_interval_secs=5.0), Options(otel=(("OTEL_X", "y"),), metric_interval_secs=2.0, job="b")
     both = first.widened(second)
     assert (both.otel, both.metric_interval_secs, both.job) == (ASKED, 2.0, "b")

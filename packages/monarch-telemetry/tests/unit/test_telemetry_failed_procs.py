@@ -65,13 +65,13 @@ def test_what_caused_the_end_of_a_proc(kind: str, cause: str) -> None:
     assert {name: row["kind"] for name, row in failures(kept).items()} == {"p": cause, "a": cause, "b": cause}
 
 
-def test_a_signal_is_recorded_by_the_host_and_not_again_by_the_owner() -> None:
+def test_signal_is_recorded_by_the_host_only() -> None:
     found, kept = facts()
     found.ended({"supervision.delivered": rows({"mesh": MESH, "rank": 0, "owner": "<root>", "kind": "signal"}, proc=CLIENT)}, Running())
     assert failures(kept) == {}
 
 
-def test_a_proc_that_dies_has_the_endpoint_that_was_running() -> None:
+def test_dead_proc_has_its_running_endpoint() -> None:
     found, kept = facts()
     messages = Messages(Sampling())
     common = {"peer": CLIENT, "rank": 0, "parent": 0}
@@ -88,7 +88,7 @@ def test_a_proc_that_dies_has_the_endpoint_that_was_running() -> None:
     assert messages.running.endpoint(WORKER) is None
 
 
-def test_a_plain_exception_has_its_traceback_apart_from_its_message() -> None:
+def test_exception_has_its_traceback_apart_from_its_message() -> None:
     found, kept = facts()
     trace = 'Traceback of where:\n  File "a.py", line 3, in step\nValueError: no such row'
     raised = {"mesh": MESH, "kind": "raised", "detail": f"ValueError: no such row\n{trace}", "actor": "<root>.<A a>"}
@@ -99,7 +99,7 @@ def test_a_plain_exception_has_its_traceback_apart_from_its_message() -> None:
     assert statuses.column("reason").to_pylist()[-1] == "ValueError: no such row"
 
 
-def test_an_end_that_was_only_found_is_no_failure() -> None:
+def test_end_found_later_is_no_failure() -> None:
     found, kept = facts()
     found.found_ended([{"us": 5, "peer": WORKER, "kind": "unknown", "number": 0, "detail": "overwritten"}], [], Running())
     assert failures(kept) == {} and found.living_procs() == set()

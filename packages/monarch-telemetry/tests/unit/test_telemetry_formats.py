@@ -57,7 +57,7 @@ def test_text_table_is_aligned() -> None:
     ]
 
 
-def test_times_have_their_iso_form_in_the_text_table_only() -> None:
+def test_times_are_iso_formatted_in_text_tables_only() -> None:
     at = 1_700_000_000_123_456
     table = pa.table({"timestamp_us": [at, 5], "latency_max_us": [5000, 7], "oldest_since": [at, at], "bytes": [at, at]})
     first = written(table, "table").splitlines()[2]

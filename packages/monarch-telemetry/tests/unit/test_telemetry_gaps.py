@@ -12,7 +12,7 @@ from monarch.telemetry._ingest.gaps import UNKNOWN, Gaps, LostEnds
 WORKER, OTHER, MESH, SECOND = 5, 6, 31, 32
 
 
-def test_a_gap_is_asked_for_once() -> None:
+def test_gap_is_requested_once() -> None:
     gaps = Gaps()
     assert not gaps.due(0.0)
     gaps.found()
@@ -21,7 +21,7 @@ def test_a_gap_is_asked_for_once() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.05, 5.0), min_size=1, max_size=200))
-def test_the_last_gap_is_always_asked_for_and_a_ring_that_goes_round_for_ever_seldom(steps: list[float]) -> None:
+def test_requests_after_gaps_are_rate_limited(steps: list[float]) -> None:
     gaps, now, asked = Gaps(), 0.0, list[float]()
     for step in steps:
         now += step
@@ -33,7 +33,7 @@ def test_the_last_gap_is_always_asked_for_and_a_ring_that_goes_round_for_ever_se
     assert gaps.due(now + 200.0) == (asked[-1] != now)
 
 
-def test_requests_get_rare_while_a_ring_goes_round_and_are_prompt_after_a_pause() -> None:
+def test_requests_are_prompt_after_a_quiet_time() -> None:
     gaps = Gaps()
 
     def busy(since: int, until: int) -> int:
@@ -55,7 +55,7 @@ def looked(*procs: int, meshes: tuple[int, ...] = (MESH, SECOND), ends: dict[int
     }
 
 
-def test_an_end_is_lost_when_two_looks_do_not_have_the_proc() -> None:
+def test_proc_missing_in_two_looks_has_ended() -> None:
     ends = LostEnds()
     living = {WORKER, OTHER}
     assert ends.look(looked(OTHER), living, {}, (), 1) == ([], [])
@@ -68,7 +68,7 @@ def test_an_end_is_lost_when_two_looks_do_not_have_the_proc() -> None:
     assert [(row["peer"], row["kind"]) for row in found] == [(WORKER, UNKNOWN)]
 
 
-def test_actors_are_looked_for_where_events_were_lost_and_the_proc_answers() -> None:
+def test_actors_are_searched_where_events_were_lost() -> None:
     ends, living = LostEnds(), {WORKER: (MESH, SECOND)}
     one = looked(WORKER, meshes=(MESH,))
     silent = {"procs": [{"uid": f"{WORKER:x}", "answer": None}]}

@@ -167,12 +167,12 @@ def test_questions_pass(sql: str) -> None:
     gate.check(sql, SCHEMAS)
 
 
-def test_the_corpus_is_large() -> None:
+def test_corpus_is_large() -> None:
     assert len(REFUSED) + len(WRONG) >= 100
 
 
 @pytest.mark.parametrize(("sql", "kind"), REFUSED)
-def test_everything_else_is_refused_with_its_kind_and_what_is_allowed(sql: str, kind: str, tmp_path: Path) -> None:
+def test_forbidden_statement_is_refused_with_its_kind(sql: str, kind: str, tmp_path: Path) -> None:
     file = tmp_path / "data.csv"
     file.write_text("a\n1\n")
     # Neither planning nor any later step of a query may bypass it.
@@ -194,7 +194,7 @@ def test_what_is_no_statement_is_an_error(sql: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sql", ["insert into t values (1, 'x')", "show tables", "explain select 1", "select * from '/etc/passwd'"])
-def test_a_host_refuses_what_a_plan_brings(sql: str) -> None:
+def test_host_refuses_forbidden_parts_of_a_plan(sql: str) -> None:
     honest = make("select g.a from t g join t h on g.a = h.a", SCHEMAS)
     assert honest.way == "ship"
     fragments = tuple(fragment._replace(sql=sql) for fragment in honest.fragments)
@@ -218,7 +218,7 @@ def test_show_tells_of_our_tables_only() -> None:
     assert finish(make("show columns from information_schema.df_settings", SCHEMAS), []).num_rows == 0
 
 
-def test_a_table_is_described_and_a_plan_explained_without_hosts() -> None:
+def test_table_and_plan_are_described_without_hosts() -> None:
     described = finish(make("describe t", SCHEMAS), [])
     assert described.column("column_name").to_pylist() == ["a", "s"]
     plan = make("explain select a from t where a > 1", SCHEMAS)
@@ -255,7 +255,7 @@ def test_errors_say_where_and_the_nearest_name(sql: str, words: list[str]) -> No
         "SELECT generate_series(1, 1000000000)",
     ],
 )
-def test_functions_that_make_more_than_memory_are_not_there(sql: str) -> None:
+def test_memory_exhausting_functions_are_missing(sql: str) -> None:
     with pytest.raises(QueryError, match="(?i)invalid function"):
         gate.check(sql, SCHEMAS)
 

@@ -139,7 +139,7 @@ def test_procs_that_have_ended_leave_no_states(monkeypatch: pytest.MonkeyPatch) 
     assert after["meshes"] <= meshes_module.ENDED
 
 
-def test_counts_of_messages_have_a_bound_and_give_no_number_twice() -> None:
+def test_message_ids_are_bounded_and_unique() -> None:
     alone = Alone(most=10)
     seen: list[int] = []
     for turn in range(3):
@@ -158,7 +158,7 @@ def test_threads_that_send_no_more_are_forgotten() -> None:
     assert len(kept) == 11  # of the last ten seconds
 
 
-def test_ids_of_the_last_look_do_not_keep_those_of_all() -> None:
+def test_ids_of_the_last_look_share_no_memory() -> None:
     messages = Messages(Sampling(None))
     fields = {"mesh": 5, "method": "step", "rank": 0, "sender": 0, "bytes": 1, "peer": PROC}
     sent = rows(*({**fields, "call": number} for number in range(1, 20_000)))
@@ -166,7 +166,7 @@ def test_ids_of_the_last_look_do_not_keep_those_of_all() -> None:
     assert messages._last_sent.get_total_buffer_size() < 9000  # pyright: ignore[reportPrivateUsage]
 
 
-def test_a_row_of_an_entity_shares_what_is_that_of_the_row_before() -> None:
+def test_entity_rows_share_equal_values() -> None:
     things = Entities(pa.schema([("id", pa.uint64()), ("shape", pa.string())]), ended=100)
     for id in range(3):
         things.put(id, {"id": id, "shape": "".join(["{", '"gpus": 4}'])})
@@ -174,7 +174,7 @@ def test_a_row_of_an_entity_shares_what_is_that_of_the_row_before() -> None:
     assert shapes[0] is shapes[1] is shapes[2]
 
 
-def test_a_row_of_an_entity_is_no_mapping() -> None:
+def test_entity_row_is_smaller_than_a_dict() -> None:
     meshes = Entities(TABLES["meshes"].schema())
     values = {field.name: 1 << 40 if field.type == pa.uint64() else "x" for field in meshes.schema if field.type != pa.int64()}
     meshes.put(1, values)

@@ -31,7 +31,7 @@ def test_tokens_are_made_once_for_their_user_alone(tmp_path: Path) -> None:
     assert os.listdir(folder) == [FILE]
 
 
-def test_each_folder_that_is_made_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_new_folders_are_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         tokens_in(tmp_path / "home" / "jobs" / "one")
@@ -189,7 +189,7 @@ def test_audit_is_bounded_and_counts_what_it_dropped() -> None:
     assert len(batches) == 1
 
 
-def test_half_a_character_costs_no_row_of_the_audit() -> None:
+def test_malformed_character_loses_no_audit_row() -> None:
     batches: list[Any] = []
     audit = Audit(batches.append, Masking())
     for target in ("before", "SELECT '\udcff'", "after"):

@@ -57,7 +57,7 @@ def event(text: bytes) -> tuple[str, Any]:
     return lines["event"], json.loads(lines["data"])
 
 
-def test_look_finds_what_is_new_and_what_is_late() -> None:
+def test_look_finds_new_and_late_events() -> None:
     engine = Growing()
     look = Look(engine, lambda: END / 1e6)
     look.begin()
@@ -131,7 +131,7 @@ def test_quiet_stream_shows_that_it_lives() -> None:
     assert asyncio.run(run()).startswith(b":")
 
 
-def test_engine_that_fails_for_a_time_costs_no_event() -> None:
+def test_temporary_engine_failure_loses_no_event() -> None:
     engine = Growing()
 
     async def run() -> tuple[str, Any]:

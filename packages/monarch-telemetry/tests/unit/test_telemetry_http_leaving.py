@@ -56,7 +56,7 @@ class Leaving:
     ("method", "url", "body"),
     [("POST", "/v1/query", {"sql": "SELECT 1"}), ("POST", "/api/query", {"sql": "SELECT 1"}), ("GET", "/api/meshes", None)],
 )
-def test_what_is_asked_for_a_client_that_has_left_is_cancelled(method: str, url: str, body: Any) -> None:
+def test_query_of_a_departed_client_is_cancelled(method: str, url: str, body: Any) -> None:
     working = Working()
 
     async def run() -> int:
@@ -71,7 +71,7 @@ def test_what_is_asked_for_a_client_that_has_left_is_cancelled(method: str, url:
     assert len(working.cancelled) == 1
 
 
-def test_what_is_asked_for_a_request_whose_time_is_over_is_cancelled() -> None:
+def test_query_of_a_timed_out_request_is_cancelled() -> None:
     working = Working()
 
     routes = [route._replace(seconds=0.2) for route in ROUTES]
@@ -87,7 +87,7 @@ def test_what_is_asked_for_a_request_whose_time_is_over_is_cancelled() -> None:
     assert len(working.cancelled) == 1
 
 
-def test_an_asker_that_has_left_has_what_it_asks_cancelled_at_once() -> None:
+def test_query_after_departure_is_cancelled_at_once() -> None:
     asker, cancelled = Asker(), list[int]()
     with asker.asks(lambda: cancelled.append(1)):
         pass
@@ -123,7 +123,7 @@ def test_statements_of_a_page_are_asked_together(path: str) -> None:
     assert found.json == asyncio.run(send(app(), "GET", path, token=TOKENS.read)).json
 
 
-def test_an_error_of_one_of_several_statements_is_the_answer() -> None:
+def test_error_of_one_statement_is_the_answer() -> None:
     class Broken:
         def ask(self, sql: str, **more: Any) -> Answer:
             if "actor_status_events" in sql:

@@ -79,7 +79,7 @@ def sizes(content: bytes | Iterable[bytes]) -> list[int]:
         ("api_query", {"body": {"sql": "SELECT * FROM messages"}}),
     ],
 )
-def test_no_long_answer_has_all_its_rows_as_objects(engine: OneHost, operation: str, given: dict[str, Any]) -> None:
+def test_long_answer_never_holds_all_row_objects(engine: OneHost, operation: str, given: dict[str, Any]) -> None:
     answer(engine, operation, **given)  # the first call imports and plans
     tracemalloc.start()
     try:
@@ -100,7 +100,7 @@ def test_parts_are_the_whole_answer() -> None:
     assert reply(document({}, {"few": 1})).content == b'{"few":1}'
 
 
-def test_the_graph_of_many_actors_is_whole(engine: OneHost) -> None:
+def test_graph_of_many_actors_is_complete(engine: OneHost) -> None:
     content = answer(engine, "api_dag").content
     found = json.loads(b"".join([content] if isinstance(content, bytes) else content))
     assert len(found["nodes"]) == ACTORS + 1 and len({node["id"] for node in found["nodes"]}) == ACTORS + 1
@@ -108,7 +108,7 @@ def test_the_graph_of_many_actors_is_whole(engine: OneHost) -> None:
     assert (kinds.count("hierarchy"), kinds.count("message")) == (ACTORS, ACTORS)
 
 
-def test_what_long_answers_had_goes_back_but_not_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_long_answers_is_released_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
     now = [100.0]
     monkeypatch.setattr(allocator, "give_back", lambda: given.append(now[0]))
@@ -158,7 +158,7 @@ def test_small_questions_and_stacks_give_back_too(monkeypatch: pytest.MonkeyPatc
     assert asking.stacks(None).to_json() and had[-1] == LONG
 
 
-def test_a_server_gives_back_after_an_answer_in_parts(engine: OneHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_releases_memory_after_an_answer(engine: OneHost, monkeypatch: pytest.MonkeyPatch) -> None:
     had: list[int] = []
 
     class Recorded:

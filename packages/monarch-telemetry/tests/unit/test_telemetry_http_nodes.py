@@ -126,7 +126,7 @@ def test_actor_has_what_the_snapshot_adds() -> None:
     assert "failure_info" not in actor
 
 
-def test_actor_of_the_runtime_is_only_in_the_snapshot() -> None:
+def test_actor_of_the_runtime_is_in_the_snapshot() -> None:
     found = node("actor", 99)
     assert found["properties"]["Actor"]["is_system"] and found["parent"] == str(Reference("proc", PROCS[0]))
 
@@ -167,7 +167,7 @@ def test_reference_to_nothing_is_none(reference: str) -> None:
     assert nodes().node(reference, timeout=SECONDS) is None
 
 
-def test_node_that_a_silent_host_may_have_is_an_error() -> None:
+def test_node_of_a_silent_host_is_an_error() -> None:
     class Partial(OneHost):
         def ask(self, sql: str, **more: Any) -> Answer:
             found = super().ask(sql, **more)

@@ -73,7 +73,7 @@ def test_pages_together_are_the_answer() -> None:
     assert asyncio.run(run()) == list(range(40))
 
 
-def test_cursor_is_good_for_its_statement_and_token_only() -> None:
+def test_cursor_is_bound_to_its_statement_and_token() -> None:
     async def run() -> tuple[list[int], str]:
         application = app()
 
@@ -203,7 +203,7 @@ def test_errors_of_the_engine_have_their_code(error: Exception, status: int, cod
     assert details.items() <= answer.json["error"]["details"].items()
 
 
-def test_third_query_of_a_token_waits_and_other_requests_do_not() -> None:
+def test_third_query_of_a_token_waits() -> None:
     release, started = threading.Event(), threading.Semaphore(0)
     running: list[int] = []
 

@@ -145,7 +145,7 @@ def test_read_token_is_refused_on_admin_routes() -> None:
         {"origin": "http://127.0.0.1:1729/"},
     ],
 )
-def test_foreign_host_or_origin_is_refused_on_each_route(headers: dict[str, str]) -> None:
+def test_foreign_host_or_origin_is_refused(headers: dict[str, str]) -> None:
     for route, answer in all_of(app, token=TOKENS.admin, headers=headers):
         assert answer.status == 403, route
         assert TOKENS.admin not in answer.text
@@ -305,7 +305,7 @@ def test_slow_body_ends_with_its_time() -> None:
     assert asyncio.run(run()) == 408
 
 
-def test_defect_of_a_part_is_an_error_without_internals(caplog: pytest.LogCaptureFixture) -> None:
+def test_internal_error_shows_no_internals(caplog: pytest.LogCaptureFixture) -> None:
     def metrics(accept: str) -> Any:
         raise ZeroDivisionError(f"secret of the inside {TOKENS.admin}")
 
@@ -328,7 +328,7 @@ def test_metrics_come_in_the_format_that_is_accepted() -> None:
     assert accepted == ["", "application/openmetrics-text"]
 
 
-def test_handler_that_takes_too_long_is_a_gateway_timeout() -> None:
+def test_slow_handler_is_a_gateway_timeout() -> None:
     release = threading.Event()
     short = [route._replace(seconds=0.05) for route in ROUTES if route.operation == "metrics"]
 
@@ -350,7 +350,7 @@ def test_secrets_of_settings_are_masked() -> None:
     assert {entry["name"]: entry["value"] for entry in answer.json["entries"]} == {"queue_limit": 5, "hub_token": "***"}
 
 
-def test_guide_and_admin_have_the_url_of_the_client() -> None:
+def test_guide_and_admin_have_the_clients_url() -> None:
     headers = {"host": "localhost:9000"}
     assert "http://localhost:9000/v1/query" in call(app, "GET", "/SKILL.md", token=TOKENS.read, headers=headers).text
     assert call(app, "GET", "/v1/admin", token=TOKENS.read, headers=headers).json == {

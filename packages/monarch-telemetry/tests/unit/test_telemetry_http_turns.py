@@ -53,7 +53,7 @@ async def ask(one: Any, sql: str, **more: Any) -> Any:
     return await send(one, "POST", "/v1/query", token=TOKENS.read, body={"sql": sql, **more})
 
 
-def test_a_wait_is_a_part_of_the_time_of_a_query() -> None:
+def test_wait_for_a_turn_counts_as_query_time() -> None:
     async def test(one: Any, held: Held) -> None:
         answer = await ask(one, "late", timeout_s=0.01)
         assert answer.status == 504 and "waited for a turn" in answer.json["error"]["message"]
@@ -73,7 +73,7 @@ def test_too_many_that_wait_are_refused_at_once() -> None:
     assert run(test) == ["first"] * TURNS + ["next"] * MOST_WAITING
 
 
-def test_a_query_whose_client_has_gone_gets_no_turn() -> None:
+def test_query_of_a_departed_client_gets_no_turn() -> None:
     async def test(one: Any, held: Held) -> None:
         gone = asyncio.Event()
 
@@ -99,6 +99,6 @@ def test_a_query_whose_client_has_gone_gets_no_turn() -> None:
     assert run(test) == ["first"] * TURNS + ["stays"]
 
 
-def test_the_text_of_a_missing_token_says_where_it_belongs() -> None:
+def test_error_of_a_missing_token_names_its_header() -> None:
     answer = asyncio.run(send(app(), "GET", "/v1/tree"))
     assert answer.status == 401 and "header Authorization" in answer.text and "***" not in answer.text

@@ -114,7 +114,7 @@ def test_states_of_a_message_have_its_id() -> None:
     assert values(one["messages"], "to_actor_id", "endpoint")[0] == (actor_id(WORKER, MESH), "step")
 
 
-def test_messages_without_a_caller_are_told_apart_by_their_order() -> None:
+def test_messages_without_a_caller_are_ordered() -> None:
     messages = Messages(Sampling())
     found = messages.batches({"message.received": received(0, 0, 9, 0)}, {})
     ids = [number for (number,) in values(found["messages"], "id")]
@@ -123,7 +123,7 @@ def test_messages_without_a_caller_are_told_apart_by_their_order() -> None:
     assert values(later["message_status_events"], "message_id", "status") == [(ids[0], "active"), (ids[1], "active"), (ids[0], "complete")]
 
 
-def test_a_call_to_several_receivers_is_one_row_also_over_two_looks() -> None:
+def test_call_to_several_receivers_is_one_row() -> None:
     messages = Messages(Sampling())
     fields = {"mesh": MESH, "method": "step", "sender": 0, "bytes": 1, "parent": 0}
     several = rows(*({**fields, "rank": rank, "peer": 100 + rank, "call": 5} for rank in range(3)), proc=CLIENT)
@@ -135,7 +135,7 @@ def test_a_call_to_several_receivers_is_one_row_also_over_two_looks() -> None:
 
 
 @pytest.mark.parametrize(("number", "weight"), [(100, 1), (150, 2), (350, 4), (100_000, 1024)])
-def test_above_its_limit_a_proc_has_a_sample_of_messages_with_all_their_states(number: int, weight: int) -> None:
+def test_message_sample_above_the_limit_has_all_states(number: int, weight: int) -> None:
     sampling = Sampling(100)
     messages = Messages(sampling)
     calls = range(1, number + 1)
@@ -175,7 +175,7 @@ def test_counts_of_endpoints_are_exact(events: list[tuple[int, int, int]]) -> No
     assert sum(count for _, count in buckets) == len(events)
 
 
-def test_meshes_of_the_same_name_are_one_row_of_counts() -> None:
+def test_meshes_of_one_name_share_their_counts() -> None:
     stats = EndpointStats()
     for mesh in (MESH, MESH + 1, MESH + 2):
         one = {**message(mesh, duration=7_000 * mesh, failed=int(mesh == MESH)), "mesh": mesh}
@@ -194,7 +194,7 @@ def test_meshes_of_the_same_name_are_one_row_of_counts() -> None:
     assert stats.current(names).num_rows == 0
 
 
-def test_latency_at_the_caller_is_from_sending_to_the_last_answer() -> None:
+def test_caller_latency_ends_with_the_last_answer() -> None:
     stats = EndpointStats()
     fields = {"mesh": MESH, "method": "step", "sender": 0, "parent": 0, "rank": 0, "bytes": 10}
     sent = rows({**fields, "peer": 100, "call": 1 << 63}, {**fields, "peer": 101, "call": 1 << 63}, proc=CLIENT, us=1_000_000)
@@ -277,7 +277,7 @@ def test_what_lives_is_known_once() -> None:
     assert places.get(WORKER) == Place("workers[2]", 77, "workers", 2)
 
 
-def test_client_is_the_root_and_an_old_actor_idle() -> None:
+def test_client_is_the_root_and_old_actors_idle() -> None:
     kept = store()
     found = Facts(kept, Places(), HOST, "here", CLIENT)
     begins = {
@@ -308,7 +308,7 @@ def test_procs_have_the_part_of_their_hosts(part: dict[str, Any], view: Any) -> 
     assert json.loads(region) == {"labels": ["hosts", "gpus"], "slice": {"offset": 0, "sizes": [2, 3], "strides": [3, 1]}}
 
 
-def test_what_is_sent_to_a_slice_has_its_view() -> None:
+def test_message_to_a_slice_has_its_view() -> None:
     whole, mesh = '{"labels": ["gpus"]}', {"mesh": MESH, "method": "step", "sender": 0, "bytes": 1, "parent": 0, "rank": 0, "peer": WORKER}
     parts = [WHOLE, {"offset": 1, "dims": ""}, {"offset": 4, "dims": 'hosts=2:4 "a \\"b"=3:1'}, {"offset": 4, "dims": "gpus=1:1"}, WHOLE]
     sent = rows(*({**mesh, **part, "call": call} for call, part in enumerate(parts, 1)), proc=CLIENT)
@@ -322,7 +322,7 @@ def test_what_is_sent_to_a_slice_has_its_view() -> None:
     ]
 
 
-def test_first_and_last_message_of_an_actor_are_states() -> None:
+def test_first_and_last_message_are_actor_states() -> None:
     messages = Messages(Sampling(1))
     sent = [
         {"mesh": MESH, "method": one, "sender": 0, "bytes": 1, "parent": 0, "rank": 0, "peer": WORKER} for one in ("__init__", "step", "")
@@ -341,7 +341,7 @@ def test_first_and_last_message_of_an_actor_are_states() -> None:
     assert shown[0] == ("Initializing",) and shown[-1] == ("Stopping",) and len(shown) < 2_000
 
 
-def test_the_end_of_a_proc_is_the_first_cause_of_those_of_its_actors() -> None:
+def test_proc_end_is_the_first_cause_of_actors() -> None:
     found, kept, places = facts()
     lines = Logs("here").batches({"output.line": rows(*({"peer": WORKER, "stream": "stdout", "line": f"{n}"} for n in range(30)))}, places)
     for batch in lines:
@@ -356,7 +356,7 @@ def test_the_end_of_a_proc_is_the_first_cause_of_those_of_its_actors() -> None:
     assert ask(kept, "SELECT signal, exit_code, exit_reason FROM procs") == [(9, None, "signal")]
 
 
-def test_a_stop_is_no_failure_and_other_jobs_are_none_of_ours() -> None:
+def test_stop_and_other_jobs_are_no_failures() -> None:
     found, kept, _ = facts()
     found.ended({"actor.end": rows({"mesh": MESH, "actor": "x", "kind": "stopped", "detail": "by its owner"})}, Running())
     ends = rows(
@@ -370,7 +370,7 @@ def test_a_stop_is_no_failure_and_other_jobs_are_none_of_ours() -> None:
     assert ask(kept, "SELECT reason FROM actor_status_events WHERE new_status = 'Stopped'") == [("by its owner",)]
 
 
-def test_meshes_of_which_all_members_have_ended_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_meshes_without_living_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     found, kept, _ = facts()
     monkeypatch.setattr(found._meshes, "_most", 1)
     for number in range(3):
@@ -385,7 +385,7 @@ def test_meshes_of_which_all_members_have_ended_are_bounded(monkeypatch: pytest.
     assert ask(kept, "SELECT id FROM meshes") == [] and set(found.names) == {PROCS}
 
 
-def test_an_actor_that_fails_has_the_endpoint_and_the_text() -> None:
+def test_failed_actor_has_its_endpoint_and_text() -> None:
     found, kept, _ = facts()
     end = rows({"mesh": MESH, "actor": "x", "kind": "raised", "detail": "ValueError: no\nat line 3"})
     found.ended({"message.handled": handled(4, failed=1), "actor.end": end}, Running())
@@ -420,7 +420,7 @@ def test_links_count_their_connections() -> None:
     assert ask(kept, "SELECT state, rtt_us, bytes_out, bytes_in, reconnects, last_error FROM links") == [("up", 8, 11, 22, 2, "failed")]
 
 
-def test_lines_have_the_place_of_the_process_and_its_only_actor() -> None:
+def test_lines_have_their_process_and_only_actor() -> None:
     _, _, places = facts()
     logs = Logs("here")
     printed = rows({"peer": WORKER, "stream": "stderr", "line": "oh"}, {"peer": 999, "stream": "stdout", "line": None})
@@ -460,7 +460,7 @@ class Looked:
         return 0
 
 
-def test_events_that_a_ring_has_lost_are_counted_once() -> None:
+def test_lost_events_are_counted_once() -> None:
     ingest: Any = Ingest(store(), HOST, "here", CLIENT, clock=lambda: 100.0)
     for look in (Looked(3), Looked(5), Looked(5, ended=True)):
         ingest.take(look)
@@ -468,7 +468,7 @@ def test_events_that_a_ring_has_lost_are_counted_once() -> None:
     assert ingest.counts().lost == 5
 
 
-def test_what_is_wrong_with_one_table_is_a_row_and_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_a_table_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = store()
     ingest: Any = Ingest(kept, HOST, "here", CLIENT, clock=lambda: 100.0)
     printed = rows({"peer": WORKER, "stream": "stdout", "line": "still here"})

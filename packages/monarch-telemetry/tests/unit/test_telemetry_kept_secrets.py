@@ -43,7 +43,7 @@ def test_lines_are_kept_without_secrets(line: str, kept: str) -> None:
     assert found.schema.equals(given.schema) and (found is given) == (line == kept)
 
 
-def test_errors_are_kept_without_secrets_and_other_tables_as_they_are() -> None:
+def test_errors_are_stored_without_secrets() -> None:
     secrets = Secrets(ENVIRON)
     row = {"message": f"password='{PW}'", "traceback": f"File x\nlogin({PW})", "last_lines": None}
     (found,) = secrets.masked("failures", batch(FAILURES, row)).to_pylist()
@@ -52,7 +52,7 @@ def test_errors_are_kept_without_secrets_and_other_tables_as_they_are() -> None:
     assert secrets.masked("counters", given) is given
 
 
-def test_fields_of_events_and_spans_are_kept_without_secrets() -> None:
+def test_event_and_span_fields_are_stored_without_secrets() -> None:
     fields = json.dumps({"url": f"redis://:{PW[:5]}@h/0", "api_key": "k", "n": 3, "note": PW})
     clean = {"url": "redis://:***@h/0", "api_key": "***", "n": 3, "note": "***"}
     for table in (EVENTS, SPANS):
@@ -62,7 +62,7 @@ def test_fields_of_events_and_spans_are_kept_without_secrets() -> None:
         assert Secrets(ENVIRON).masked(table.name, given) is given
 
 
-def test_store_keeps_what_is_clean_and_so_do_its_listeners() -> None:
+def test_store_and_its_listeners_get_masked_rows() -> None:
     store = Store({"logs": LOGS.schema()}, {}, clock=lambda: 0.0, clean=Secrets(ENVIRON).masked)
     heard: list[Any] = []
     store.listener = lambda table, new: heard.append(new)

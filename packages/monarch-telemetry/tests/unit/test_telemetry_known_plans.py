@@ -21,7 +21,7 @@ def planned(known: KnownPlans, sql: str, *, schemas: Any = None, limits: Limits 
     return known.plan(sql, schemas, limits, cut, lambda: make(sql, schemas, limits=limits, cut=cut))
 
 
-def test_the_same_statement_has_the_same_plan() -> None:
+def test_same_statement_has_the_same_plan() -> None:
     known = KnownPlans()
     first = planned(known, GROUPED)
     assert planned(known, GROUPED) is first
@@ -29,14 +29,14 @@ def test_the_same_statement_has_the_same_plan() -> None:
     assert planned(known, GROUPED, limits=DEFAULT._replace(rows=7)) is not first
 
 
-def test_a_plan_of_other_tables_is_made_anew() -> None:
+def test_plan_of_changed_tables_is_made_anew() -> None:
     known = KnownPlans()
     before, others = planned(known, GROUPED), {**KEPT}
     assert planned(known, GROUPED, schemas=others).schemas is others
     assert planned(known, GROUPED) == before
 
 
-def test_shipped_rows_are_planned_anew_as_their_fragments_have_the_time() -> None:
+def test_plan_with_the_current_time_is_not_reused() -> None:
     sql, known = "SELECT median(timestamp_us) FROM messages WHERE timestamp_us > CAST(now() AS BIGINT)", KnownPlans()
     first, second = planned(known, sql), planned(known, sql)
     assert (first.way, second.way) == ("ship", "ship") and first is not second
@@ -49,7 +49,7 @@ def test_what_is_refused_is_refused_again() -> None:
             planned(known, "DROP TABLE messages")
 
 
-def test_the_plans_that_were_asked_longest_ago_are_forgotten() -> None:
+def test_oldest_plans_are_forgotten() -> None:
     known, made = KnownPlans(most=2), list[str]()
 
     def asked(sql: str) -> None:

@@ -31,5 +31,5 @@ def test_given_values_are_masked_in_columns() -> None:
 
 @given(st.lists(st.sampled_from(WORDS), max_size=12).map("".join))
 @settings(max_examples=200, deadline=None)
-def test_a_column_is_masked_as_its_texts_are(text: str) -> None:
+def test_column_is_masked_like_its_texts(text: str) -> None:
     assert masked_column(PLAIN, pa.array([text], pa.string())).to_pylist() == [PLAIN.text(text)]

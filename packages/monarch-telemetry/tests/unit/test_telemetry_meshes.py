@@ -15,7 +15,7 @@ def test_meshes_without_members_are_forgotten_oldest_first() -> None:
     assert (gone, meshes.names, set(meshes.shapes)) == ([0, 1, 2], {3: "m3", 4: "m4"}, {3, 4})
 
 
-def test_a_mesh_with_a_member_is_known_until_its_last_one_has_ended() -> None:
+def test_mesh_is_known_until_its_last_members_end() -> None:
     gone: list[int] = []
     meshes = Meshes(gone.append, most=1)
     meshes.made(1, "workers", '{"gpus": 2}')
@@ -31,7 +31,7 @@ def test_a_mesh_with_a_member_is_known_until_its_last_one_has_ended() -> None:
     assert gone == [2, 3, 4, 5, 1] and set(meshes.names) == {6}
 
 
-def test_a_mesh_of_another_host_has_the_name_that_its_members_give() -> None:
+def test_remote_mesh_has_the_name_of_its_members() -> None:
     gone: list[int] = []
     meshes = Meshes(gone.append, most=1)
     meshes.joined(1, "workers")
@@ -41,7 +41,7 @@ def test_a_mesh_of_another_host_has_the_name_that_its_members_give() -> None:
     assert gone == [2] and set(meshes.names) == {1}
 
 
-def test_a_dropped_entity_is_counted_once() -> None:
+def test_dropped_entity_is_counted_once() -> None:
     procs = Entities(PROCS.schema())
     procs.put(1, {"proc_id": 1})
     procs.put(2, {"proc_id": 2}, ended=True)

@@ -139,7 +139,7 @@ def found() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("source", [source for source in SOURCES if source.selects is not None], ids=lambda source: source.name)
-def test_a_selection_is_the_answer_of_its_statement(source: Source) -> None:
+def test_selection_equals_the_answer_of_its_statement(source: Source) -> None:
     batches = [batch(source.name, row) for row in ROWS[source.name]]
     engine = OneHost({source.name: batches})
     for window in (WINDOW, Window(0, 1), Window(0, 1 << 62)):
@@ -257,7 +257,7 @@ def test_histograms_have_the_buckets_of_their_series(found: dict[str, Any]) -> N
     assert whole["count"] == 4 * 3 + 1 and whole["temporality"] == "delta"
 
 
-def test_windows_that_follow_each_other_count_each_row_once() -> None:
+def test_adjacent_windows_count_each_row_once() -> None:
     edges = [90, 120, 150, 151, 163, 170, 300]
     totals = Totals()
     for since, until in zip(edges, edges[1:], strict=False):
@@ -298,7 +298,7 @@ def test_histograms_are_merged_bound_by_bound() -> None:
     assert merged([([1, 4], [1, 2, 3], 10, 9), ([2, 4], [5, 6, 7], 20, None)]) == ([1, 2, 4], [1, 5, 8, 10], 30, 9)
 
 
-def test_memory_of_a_process_is_read_from_the_system() -> None:
+def test_process_memory_comes_from_the_system() -> None:
     found = points(process_memory({"me": os.getpid(), "gone": 1 << 30}, "a", WINDOW, {}))
     assert {*found} == {("process.memory.rss_bytes", "a,me"), ("process.memory.vm_bytes", "a,me")}
     assert found["process.memory.vm_bytes", "a,me"] > found["process.memory.rss_bytes", "a,me"] > 1 << 20
@@ -320,7 +320,7 @@ def test_page_has_the_tables_of_the_modules() -> None:
         assert source in TABLES
 
 
-def test_an_instrument_of_a_program_has_its_unit() -> None:
+def test_user_instrument_has_its_unit() -> None:
     metrics = Metrics()
     columns = {name: pa.array([value]) for name, value in {"meter": "m", "name": "read", "kind": "counter By", "attributes": "{}"}.items()}
     numbers = {"proc": pa.array([5], pa.uint64()), "amount": pa.array([3.0]), "us": pa.array([1_000_000])}

@@ -43,7 +43,7 @@ def generated() -> dict[str, dict[str, Path]]:
     return found
 
 
-def test_the_kustomization_has_every_file() -> None:
+def test_kustomization_has_every_file() -> None:
     assert {*observability.read(FOLDER / "kustomization.yaml")["resources"]} == {
         path.name for path in FOLDER.glob("*.yaml") if path.name != "kustomization.yaml"
     }
@@ -52,7 +52,7 @@ def test_the_kustomization_has_every_file() -> None:
     assert used == {*CONFIGS.glob("*.yaml"), *DASHBOARDS} - {CONFIGS / "scrape.yaml"}
 
 
-def test_every_pod_has_its_configuration_its_ports_and_no_rights() -> None:
+def test_pods_have_configuration_and_ports_without_rights() -> None:
     found = [*pods()]
     assert {name for name, _, _ in found} == {"otel-collector", "prometheus", "loki", "grafana"}
     for name, spec, container in found:
@@ -88,7 +88,7 @@ def test_addresses_are_those_of_services() -> None:
     assert {name for name, _ in addresses} <= {service for service, _ in ports()} | {"localhost"}
 
 
-def test_the_collector_has_every_part_of_its_pipelines() -> None:
+def test_collector_has_every_part_of_its_pipelines() -> None:
     config = observability.read(CONFIGS / "otel-collector.yaml")
     for pipeline in config["service"]["pipelines"].values():
         for kind, names in pipeline.items():
@@ -119,7 +119,7 @@ def test_legends_have_labels_of_their_queries(path: Path) -> None:
 
 
 @EACH
-def test_panels_of_dashboards_have_known_sources_and_do_not_overlap(path: Path) -> None:
+def test_dashboard_panels_have_known_sources_without_overlap(path: Path) -> None:
     board = observability.dashboard(path)
     sources = {(one["type"], one["uid"]) for one in observability.read(CONFIGS / "grafana-datasources.yaml")["datasources"]}
     used = [one for panel in board["panels"] for one in (panel["datasource"], *(target["datasource"] for target in panel["targets"]))]
@@ -175,7 +175,7 @@ def test_queries_of_the_page_name_what_is_exported() -> None:
         ("1 + vector(1)", "no metric in"),
     ],
 )
-def test_a_wrong_name_is_found(query: str, problem: str) -> None:
+def test_wrong_name_is_found(query: str, problem: str) -> None:
     assert problem in " ".join(promql.problems(query))
 
 

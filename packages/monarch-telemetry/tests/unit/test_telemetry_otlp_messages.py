@@ -68,7 +68,7 @@ def span(number: int = 1, **more: Any) -> Span:
     return Span(1, number, **{"name": "work", "target": "app", "began_us": 100, "ended_us": 900, "trace": TRACE, "fields": {}, **more})
 
 
-def test_span_has_ids_times_and_the_resource_of_its_process() -> None:
+def test_span_has_ids_times_and_its_resource() -> None:
     resource = the(traces(span(thread="7", file="a.py", line=3, fields={"step": 4})).resource_spans)
     assert plain(resource.resource.attributes) == {
         "service.name": "monarch",
@@ -102,7 +102,7 @@ def test_reserved_fields_are_status_and_links() -> None:
     assert not one.attributes and by.malformed == 1
 
 
-def test_receiver_of_a_cast_has_a_link_to_the_sender() -> None:
+def test_receiver_span_of_a_cast_links_the_sender() -> None:
     parent = span_id(2, WIRE)
     one = the(the(the(traces(span(kind=5, around=(2, WIRE), parent=parent)).resource_spans).scope_spans).spans)
     assert one.kind == one.SPAN_KIND_CONSUMER and one.parent_span_id == parent
@@ -118,7 +118,7 @@ def test_spans_of_one_process_and_target_are_together() -> None:
     assert plain(request.resource_spans[1].resource.attributes)["host.name"] == "node-1"
 
 
-def test_span_that_ends_before_it_began_has_no_time() -> None:
+def test_span_that_ends_early_has_no_duration() -> None:
     one = the(the(the(traces(span(began_us=100, ended_us=50)).resource_spans).scope_spans).spans)
     assert one.start_time_unix_nano == one.end_time_unix_nano == 100_000
 
@@ -169,7 +169,7 @@ def test_printed_line_has_no_severity() -> None:
     assert plain(one.attributes)["log.iostream"] == "stderr"
 
 
-def test_span_of_a_line_of_an_unknown_process_is_left_out() -> None:
+def test_span_id_of_an_unknown_process_is_omitted() -> None:
     rows = [{"trace_id": f"{TRACE:032x}", "span_id": number, "host": "elsewhere", "pid": 1234} for number in (1, WIRE)]
     records = the(the(logs(logs=batch("logs", *rows)).resource_logs).scope_logs).log_records
     assert [record.span_id.hex() for record in records] == ["", f"{WIRE:016x}"]
@@ -319,7 +319,7 @@ def test_deep_json_is_text_below_a_depth() -> None:
     assert by.parsed("[" * 100_000) == {} and by.malformed == 1
 
 
-def test_kubernetes_names_come_from_the_environment_or_the_pod(tmp_path: Any) -> None:
+def test_kubernetes_names_come_from_environment_or_pod(tmp_path: Any) -> None:
     file = tmp_path / "namespace"
     file.write_text("team-a\n")
     inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "pod-1"}

@@ -33,7 +33,7 @@ def test_general_endpoint_gets_a_path_for_each_signal() -> None:
     }
 
 
-def test_variable_of_a_signal_is_taken_as_it_is() -> None:
+def test_endpoint_of_a_signal_is_used_unchanged() -> None:
     found = read({"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "https://logs.example/push?key=1", "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": "2500"})
     assert [*found.targets] == ["logs"]
     target = found.targets["logs"]

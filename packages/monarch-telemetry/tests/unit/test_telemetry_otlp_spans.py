@@ -73,7 +73,7 @@ def test_rows_may_come_in_any_order() -> None:
         ], rows
 
 
-def test_exit_alone_ends_a_span_that_is_not_entered_again() -> None:
+def test_exit_without_reentry_ends_a_span() -> None:
     found = spans(("spans", made(5)), ("span_events", happened(5, (100, "enter"), (200, "exit"))))
     assert found.take() == []
     found.add("span_events", happened(5, (300, "enter"), (400, "exit")))
@@ -83,7 +83,7 @@ def test_exit_alone_ends_a_span_that_is_not_entered_again() -> None:
     assert found.take() == [] and len(found) == 0 and found.dropped == 0
 
 
-def test_children_are_of_the_trace_of_the_span_around_them() -> None:
+def test_child_spans_have_the_parents_trace() -> None:
     found = spans(
         ("spans", made(3, 120, parent=2)),
         ("spans", made(2, 110, parent=1)),
@@ -128,7 +128,7 @@ def test_counted_spans_of_two_processes_have_different_ids() -> None:
     assert all(len(span_id(process, 1)) == 8 for process in (0, (1 << 64) - 1))
 
 
-def test_choice_of_the_caller_counts_with_a_sampler_based_on_parents() -> None:
+def test_parent_based_sampler_keeps_the_callers_choice() -> None:
     rows: list[tuple[str, Any]] = []
     for number, sampled in ((1, True), (2, False)):
         rows += [("spans", made(number)), ("span_context", placed(number, sampled=sampled)), ("span_events", ended(number, 200))]
@@ -137,7 +137,7 @@ def test_choice_of_the_caller_counts_with_a_sampler_based_on_parents() -> None:
     assert [one.number for one in spans(*rows, sampler=none._replace(parent_based=False)).take()] == []
 
 
-def test_share_of_traces_that_begin_here_is_exported_whole() -> None:
+def test_sampled_traces_are_exported_whole() -> None:
     found = Spans(Sampler("traceidratio", True, 0.25), Attributes())
     for root in range(1, 4001, 2):
         found.add("spans", made(root))

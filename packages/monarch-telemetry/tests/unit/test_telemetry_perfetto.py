@@ -103,7 +103,7 @@ def test_messages_are_slices_with_arrows_from_their_sender() -> None:
     assert trace.clocks == [{6: 0, 1: 0}]
 
 
-def test_messages_of_one_actor_that_overlap_are_on_tracks_shown_as_one() -> None:
+def test_overlapping_messages_have_merged_tracks() -> None:
     trace = read(
         rows(
             messages=[message(n, 10) for n in (51, 52, 53)],
@@ -144,7 +144,7 @@ def test_what_is_open_ends_with_the_window() -> None:
     assert [arrow[3] for arrow in trace.arrows()] == ["step", "step", "received step"]
 
 
-def test_the_window_cuts_slices_and_arrows() -> None:
+def test_window_cuts_slices_and_arrows() -> None:
     found = rows(
         sent_messages=[sent(1, 100), sent(2, 450)],
         messages=[message(51, 110), message(52, 120), message(53, 460), message(54, 900)],
@@ -225,7 +225,7 @@ def test_arrows_never_lead_back_in_time() -> None:
     assert [event.name for event in trace.events if event.us == 500] == ["send trainers"]
 
 
-def test_a_message_belongs_to_the_last_send_of_its_sender_to_its_mesh() -> None:
+def test_message_follows_its_senders_last_send() -> None:
     trace = read(
         rows(
             sent_messages=[
@@ -245,7 +245,7 @@ def test_a_message_belongs_to_the_last_send_of_its_sender_to_its_mesh() -> None:
     assert begins == {51: 100, 52: 130, 53: 90}
 
 
-def test_instants_are_on_the_track_of_what_they_are_about() -> None:
+def test_instants_are_on_their_entitys_track() -> None:
     failure = {"first_cause": True, "mesh_name": "trainers", "exit_reason": "raised", "kind": "user"}
     log = {"host": "h1", "stream": "logging", "seq": 1, "pid": 9}
     event = {
@@ -321,7 +321,7 @@ def test_resources_are_counters() -> None:
     }
 
 
-def test_what_no_table_has_is_below_an_unknown_host() -> None:
+def test_unknown_process_is_below_an_unknown_host() -> None:
     found = rows(
         messages=[message(51, 110, 77)],
         message_status_events=states(51, 110, 120, 150),
@@ -340,7 +340,7 @@ def test_what_no_table_has_is_below_an_unknown_host() -> None:
     assert notes == {"s1": {"half": "?"}, "s2": {"fields": "["}}
 
 
-def test_a_made_up_job_is_shown_whole() -> None:
+def test_simulated_job_is_shown_whole() -> None:
     """Without a window: all rows."""
     trace = read(made_up_job.rows())
     assert trace.slices() and trace.arrows()
@@ -383,13 +383,13 @@ def test_no_rows_are_an_empty_trace() -> None:
     assert (trace.tracks, trace.events, trace.clocks) == ({}, [], [{6: 0, 1: 0}])
 
 
-def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace.perfetto_trace_pb2", None)
     with pytest.raises(TelemetryError, match=r"needs the library perfetto(.|\n)*pip install 'monarch-telemetry\[perfetto\]'"):
         perfetto.trace({})
 
 
-def test_a_trace_is_written_in_pieces() -> None:
+def test_trace_is_written_in_pieces() -> None:
     class Pieces(io.BytesIO):
         longest = 0
 

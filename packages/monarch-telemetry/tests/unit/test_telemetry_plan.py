@@ -192,7 +192,7 @@ def statements(draw: st.DrawFn) -> tuple[str, bool]:
 @pytest.mark.timeout(150)  # 150 jobs of several hosts, on a busy machine; hypothesis would take the limit for a changing result
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(hosts=HOSTS, stated=statements(), levels=st.integers(0, 2), cut=st.sampled_from([True, True, True, False]))
-def test_the_answer_of_many_hosts_is_that_over_all_rows(hosts: Any, stated: tuple[str, bool], levels: int, cut: bool) -> None:
+def test_distributed_answer_equals_the_answer_over_all_rows(hosts: Any, stated: tuple[str, bool], levels: int, cut: bool) -> None:
     sql, ordered = stated
     assert equal(rows_of(answer(sql, hosts, levels, cut=cut)), union(sql, hosts), ordered=ordered), sql
 
@@ -246,14 +246,14 @@ def test_hosts_without_rows_answer_as_an_empty_table(sql: str) -> None:
     assert rows_of(answer(sql, [{}, {}], 1)) == union(sql, [{}, {}]) == rows_of(finish(make(sql, SCHEMAS), []))
 
 
-def test_equal_keys_of_two_hosts_are_one_partition_of_a_window() -> None:
+def test_equal_keys_of_hosts_are_one_window_partition() -> None:
     rows = {"t": [batch("t", [{"g": None, "x": 1}])]}
     for hosts in ([rows, rows], [rows] * 4):
         got = answer("select g, row_number() over (partition by g order by x) n from t", hosts, way="rows")
         assert sorted(got.column("n").to_pylist()) == list(range(1, len(hosts) + 1))
 
 
-def test_an_interior_host_passes_on_fewer_rows() -> None:
+def test_interior_host_passes_on_fewer_rows() -> None:
     plan = make("select g, sum(x), avg(y) from t group by g", SCHEMAS)
     parts = [part(plan, {"t": (SCHEMAS["t"], host["t"])}) for host in FIVE[:4]]
     assert sum(one.num_rows for each in parts for one in each) == 12
@@ -269,7 +269,7 @@ def test_hosts_ship_the_first_rows_only() -> None:
     assert [row[0] for row in rows_of(finish(plan, [merge(plan, parts)]))] == [10, 10, 10, 11, 11]
 
 
-def test_a_limit_without_an_order_has_its_number_of_rows_at_most_on_the_way() -> None:
+def test_limit_without_order_ships_few_rows() -> None:
     rows = [{"x": number} for number in range(1000)]
     for sql, wanted in (
         ("select x from t limit 7", 7),
@@ -289,12 +289,12 @@ def test_needed_columns_and_filtered_rows_are_shipped() -> None:
     assert {name for one in shipped for name in one.column("g").to_pylist()} == {"a"}
 
 
-def test_a_filter_that_draws_lots_is_not_applied_twice() -> None:
+def test_random_filter_is_applied_once() -> None:
     plan = make("select median(x) from t where random() < 0.5", SCHEMAS)
     assert [fragment.sql for fragment in plan.fragments] == ['SELECT "x" FROM "t"']
 
 
-def test_a_plan_of_another_form_is_told_and_rows_are_shipped_instead() -> None:
+def test_mismatched_plan_ships_rows_instead() -> None:
     plan = make("select g, sum(x) from t group by g", SCHEMAS)
     tables = {"t": (SCHEMAS["t"], FIVE[0]["t"])}
     with pytest.raises(PlanMismatch):
@@ -320,7 +320,7 @@ def test_hosts_with_other_columns_are_told() -> None:
         ("select g, x from t order by x", Limits(rows=3), "rows"),
     ],
 )
-def test_an_answer_beyond_a_limit_names_it(sql: str, limits: Limits, limit: str) -> None:
+def test_answer_beyond_a_limit_names_it(sql: str, limits: Limits, limit: str) -> None:
     plan = make(sql, SCHEMAS)
     parts = [part(plan, {"t": (SCHEMAS["t"], host["t"])}) for host in FIVE[:4]]
     with pytest.raises(QueryLimit) as beyond:
@@ -329,7 +329,7 @@ def test_an_answer_beyond_a_limit_names_it(sql: str, limits: Limits, limit: str)
     assert "LIMIT" in str(beyond.value)
 
 
-def test_memory_has_a_limit_and_no_file_takes_its_place() -> None:
+def test_memory_limit_holds_without_spill_files() -> None:
     rows = [batch("t", [{"g": f"group {number}", "x": number} for number in range(20_000)])]
     plan = make("select g, x from t order by g", SCHEMAS)
     parts = [part(plan, {"t": (SCHEMAS["t"], rows)})]
@@ -339,7 +339,7 @@ def test_memory_has_a_limit_and_no_file_takes_its_place() -> None:
         part(make("select g, x from t", SCHEMAS), {"t": (SCHEMAS["t"], rows)}, limits=Limits(memory=1 << 18))
 
 
-def test_the_deadline_is_looked_at_between_batches() -> None:
+def test_deadline_is_checked_between_batches() -> None:
     times = iter(range(1000))
     rows = [batch("t", [{"x": 1}])] * 100
     with pytest.raises(QueryTimeout):
@@ -363,12 +363,12 @@ def test_explain_analyze_runs_the_question() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "nonsense", '{"cuts": 1}', '{"cuts": [[1]], "fragments": []}'])
-def test_a_text_that_is_no_plan_is_an_error(text: str) -> None:
+def test_malformed_plan_is_an_error(text: str) -> None:
     with pytest.raises(QueryError, match="no plan"):
         Plan.from_json(text, SCHEMAS)
 
 
-def test_what_is_long_to_plan_is_planned_by_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statement_slow_to_plan_ships_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     grouped = "SELECT x + 1 AS n, count(*) FROM t WHERE x > 1 GROUP BY 1"
     assert make(grouped, SCHEMAS).way == "states"
     assert "WHERE" in make("SELECT median(x) FROM t WHERE x > 1", SCHEMAS).fragments[0].sql

@@ -19,7 +19,7 @@ def planned(session: Session, sql: str = SQL) -> object:
     return session.frame(sql).execution_plan()
 
 
-def test_a_scan_takes_the_place_of_a_node_however_long() -> None:
+def test_scan_replaces_a_node_of_any_size() -> None:
     session = Session({"t": (SCHEMA, ())})
     plan = session.frame("select g, x from t where x > 1 order by x").execution_plan()
     (cut,) = cuts.cuts(plan)
@@ -30,7 +30,7 @@ def test_a_scan_takes_the_place_of_a_node_however_long() -> None:
     assert sum(batch.num_rows for batch in session.run(edited)) == 500
 
 
-def test_the_final_aggregate_is_made_one_that_merges_states() -> None:
+def test_final_aggregate_becomes_a_partial_reduce() -> None:
     session = Session({"t": (SCHEMA, ())})
     plan = session.frame(SQL).execution_plan()
     (cut,) = cuts.cuts(plan)

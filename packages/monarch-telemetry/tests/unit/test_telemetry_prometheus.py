@@ -282,7 +282,7 @@ def test_series_survive_their_table() -> None:
     assert parsed(Totals.of_table(as_table(found))) == parsed(found)
 
 
-def test_gauges_that_are_not_measured_any_more_are_forgotten() -> None:
+def test_unmeasured_gauges_are_forgotten() -> None:
     found = totals(row("a", 1, 10), row("rare", 1, 10), row("b", 1, 90), row("n", 1, 10, kind="sum"))
     found.forget_gauges(100, {"rare": 95}, 20)
     assert {key.name for key, _ in found.series()} == {"rare", "b", "n"}

@@ -41,7 +41,7 @@ class Asked:
 
 
 @pytest.mark.parametrize(("timeout", "kind", "text"), WRONG)
-def test_what_is_no_time_is_named_by_every_call(timeout: Any, kind: type[Exception], text: str) -> None:
+def test_invalid_timeout_is_named_by_every_call(timeout: Any, kind: type[Exception], text: str) -> None:
     asked = Asked()
     client = QueryEngineClient("http://127.0.0.1:9", token="x")
     calls = (
@@ -56,7 +56,7 @@ def test_what_is_no_time_is_named_by_every_call(timeout: Any, kind: type[Excepti
     assert asked.given == []
 
 
-def test_a_query_has_the_time_that_it_is_given() -> None:
+def test_query_has_its_given_timeout() -> None:
     asked = Asked()
     for timeout in (None, 1, 2.5, Fraction(1, 2), np.float32(3), 11, 600):
         QueryEngine(asked).query("SELECT 1", timeout=timeout)  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ def test_a_query_has_the_time_that_it_is_given() -> None:
     assert all(given is not None and 0 < given <= most for (given, _), (most, _) in zip(asked.given, wanted, strict=True))
 
 
-def test_the_longest_time_is_that_of_the_api() -> None:
+def test_longest_timeout_is_the_apis() -> None:
     assert MOST_SECONDS == QUERY_SECONDS
 
 
@@ -102,7 +102,7 @@ def test_text_of_a_timeout_has_the_time_waited(monkeypatch: pytest.MonkeyPatch) 
     assert str(error.value) == "no host has answered in 2.4 s (host0: no answer in time)"
 
 
-def test_options_that_go_on_are_named_without_the_others() -> None:
+def test_differing_options_are_named_alone() -> None:
     running = Options(snapshot_interval_secs=5.0, level="messages", otel=(("OTEL_EXPORTER_OTLP_HEADERS", "secret"),))
     asked = Options(snapshot_interval_secs=60.0, otel=(("OTEL_EXPORTER_OTLP_HEADERS", "another"),))
     assert (

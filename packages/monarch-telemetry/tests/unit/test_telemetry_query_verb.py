@@ -117,7 +117,7 @@ def test_failed_query_is_one(verb: Verb) -> None:
     assert verb("SELECT 1") == (1, "", "monarch: [Errno 111] Connection refused\n")
 
 
-def test_missing_hosts_are_stated_and_with_all_the_exit_code(verb: Verb) -> None:
+def test_missing_hosts_are_stated_in_exit_code_too(verb: Verb) -> None:
     verb.engine = Engine(job.batches(job.healthy()), missing=LOST, truncated=True)
     sql = "SELECT count(*) AS n FROM actors"
     notes = "monarch: 1 of 2 hosts have answered\n  host3: no answer within \\x1b[31m8 s\n"

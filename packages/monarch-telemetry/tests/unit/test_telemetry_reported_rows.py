@@ -45,7 +45,7 @@ def stored(store: Store, table: str) -> list[dict[str, Any]]:
 OP = {"peer": "process 101", "peer_id": PEER, "op": "read", "path": "shm", "bytes": 8, "latency_us": 3, "retries": 0}
 
 
-def test_row_has_what_its_event_has_and_others_stay_events() -> None:
+def test_reported_event_becomes_a_row_of_its_table() -> None:
     reported, store = made()
     rest = reported.take(events(("rdma_ops", OP), ("loading", {"step": 1}), ("rdma_ops", {**OP, "peer_id": 99, "error": "gone"})))
     assert rest["name"].to_pylist() == ["loading"]
@@ -70,7 +70,7 @@ def test_row_has_what_its_event_has_and_others_stay_events() -> None:
     ],
     ids=str,
 )
-def test_event_that_does_not_fit_its_table_stays_an_event(wrong: Any) -> None:
+def test_event_unfit_for_its_table_stays_an_event(wrong: Any) -> None:
     reported, store = made()
     rest = reported.take(events(("rdma_ops", wrong), ("rdma_ops", OP), ("mounts", {"source": "/a"}), ("own", {})))
     assert sorted(rest["name"].to_pylist()) == ["mounts", "own", "rdma_ops"]
@@ -93,7 +93,7 @@ def test_buffers_end_by_themselves_and_with_their_process() -> None:
     assert reported.take(events(buffer(4, given_away=True))).count == 1 and stored(store, "rdma_buffers") == []
 
 
-def test_mount_that_has_ended_is_shown_as_it_was_last() -> None:
+def test_ended_mount_keeps_its_last_values() -> None:
     reported, store = made()
     mount = {"target": "/data", "source": "/src", "generation": 1, "state": "live", "bytes_held": 5, "faults": 0}
     reported.take(events(("mounts", mount)))

@@ -29,7 +29,7 @@ def test_queries_are_listed_until_they_end() -> None:
     assert [row.number for row in queries.list()] == [2]
 
 
-def test_cancel_ends_a_wait_and_is_passed_on_once() -> None:
+def test_cancellation_ends_a_wait_and_is_forwarded_once() -> None:
     query = running().begin("SELECT 1")
     waiting = promise("the part of a host")
     told: list[str] = []
@@ -55,7 +55,7 @@ def test_cancel_ends_a_wait_and_is_passed_on_once() -> None:
     waiting.set_result(None)
 
 
-def test_wait_gives_what_has_come_also_when_the_time_is_over() -> None:
+def test_wait_returns_available_results_after_the_deadline() -> None:
     query = running().begin("SELECT 1")
     answer = promise("an answer")
     answer.set_result(5)

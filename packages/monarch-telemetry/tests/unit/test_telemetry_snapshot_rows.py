@@ -60,7 +60,7 @@ def rows(found: dict[str, Any], table: str, *columns: str) -> list[tuple[Any, ..
     return [tuple(row[name] for name in columns) for row in found[table].to_pylist()]
 
 
-def test_only_the_host_of_the_client_has_the_root() -> None:
+def test_only_the_clients_host_has_the_root() -> None:
     client = proc(CLIENT, name="client")
     here = snapshot(look(client, hosts=("joined", "lost", "joined", "joining")), HERE, NOTHING, 30, NOW)
     assert rows(here, "snapshots", "snapshot_id", "snapshot_ts") == [(30, NOW)]
@@ -76,7 +76,7 @@ def test_only_the_host_of_the_client_has_the_root() -> None:
     ]
 
 
-def test_living_actors_have_what_the_look_and_events_give() -> None:
+def test_living_actors_combine_the_look_and_events() -> None:
     known = NOTHING._replace(
         work={PROC: {MESH: Work(5, 1234, "step"), MESH + 1: Work(1, 9, "load")}}, living={PROC: {MESH: Living("", 777)}}
     )
@@ -177,7 +177,7 @@ def test_what_does_not_answer_is_an_error() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.2, 60), st.floats(0.001, 100)), min_size=1, max_size=40))
-def test_numbers_of_snapshots_grow_and_are_those_of_all_hosts(steps: list[tuple[float, float]]) -> None:
+def test_snapshot_numbers_grow_and_agree_across_hosts(steps: list[tuple[float, float]]) -> None:
     one, other = Schedule(), Schedule()
     now, last = 1.7e9, 0
     for interval, passed in steps:
@@ -234,7 +234,7 @@ def store() -> Store:
     return Store(history, entities, clock=lambda: 1000.0)
 
 
-def test_an_owner_that_does_not_handle_a_failure_has_its_cause() -> None:
+def test_owner_that_ignores_a_failure_has_its_cause() -> None:
     kept = store()
     facts = Facts(kept, Places(), OTHER, "host1", CLIENT)
     made = {
@@ -264,7 +264,7 @@ def test_an_owner_that_does_not_handle_a_failure_has_its_cause() -> None:
     assert (two["mesh_name"], two["first_cause"], two["cause_id"]) == ("two", True, None)
 
 
-def test_ended_actors_of_a_proc_are_kept_up_to_a_number() -> None:
+def test_ended_actors_of_a_proc_are_bounded() -> None:
     facts = Facts(store(), Places(), OTHER, "host1", CLIENT)
     for mesh in range(1, MOST_ENDED + 6):
         start = {"proc": PROC, "mesh": mesh, "actor": f"<root>.<W w{mesh}>", "us": 5, "age": 2000}
@@ -276,7 +276,7 @@ def test_ended_actors_of_a_proc_are_kept_up_to_a_number() -> None:
     assert ended[PROC][6] == Ended("<root>.<W w6>", 3, 9, True, "raised", "ValueError: x")
 
 
-def test_work_of_actors_adds_up_and_is_forgotten_with_them() -> None:
+def test_work_of_actors_is_summed_until_they_end() -> None:
     ingest = Ingest(store(), OTHER, "host1", CLIENT, clock=lambda: 1000.0)
     start = {"proc": PROC, "mesh": MESH, "actor": "<root>.<W w>", "us": 5, "age": 2000}
     ingest.facts.begun({"actor.start": events(start)})

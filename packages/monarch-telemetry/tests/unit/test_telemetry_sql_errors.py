@@ -50,7 +50,7 @@ def test_error_has_what_the_statement_needs(engine: Engine, sql: str, text: str)
 
 
 @pytest.mark.parametrize("function", ["sum", "avg", "median"])
-def test_function_that_takes_other_types_is_named_with_those(engine: Engine, function: str) -> None:
+def test_function_of_other_types_is_named_with_them(engine: Engine, function: str) -> None:
     with pytest.raises(QueryError) as error:
         engine.ask(f"SELECT 1 AS one,\n  {function}(endpoint)\nFROM messages")
     said, _, hint = str(error.value).partition("\nhint: ")

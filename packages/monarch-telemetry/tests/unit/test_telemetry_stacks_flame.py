@@ -44,7 +44,7 @@ def size(svg: str) -> tuple[int, int]:
     return int(root.attrib["width"]), int(root.attrib["height"])
 
 
-def test_width_is_the_share_and_the_caller_is_below() -> None:
+def test_flame_width_is_the_share_of_samples() -> None:
     found = drawn(flame(STACKS))
     assert {name: one.title for name, one in found.items()} == {
         "all": "all (10 samples, 100.00 %)",

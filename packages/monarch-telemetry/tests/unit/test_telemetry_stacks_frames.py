@@ -40,7 +40,7 @@ def test_displayed_name_has_mesh_and_rank(display: str, place: Place) -> None:
     assert parse_place(display) == place
 
 
-def test_place_is_shown_by_its_mesh_or_by_its_path() -> None:
+def test_place_is_shown_by_mesh_or_path() -> None:
     assert parse_place("<root>.<w{'g': 1/2}>").shown == "w"
     assert parse_place("<root>.<m.Owner o>.<w{'g': 1/2}>").shown == "<root>.<m.Owner o>.<w>"
     assert parse_place("client").shown == "client"
@@ -163,7 +163,7 @@ def test_malformed_result_names_the_field(document: object, culprit: str) -> Non
     assert culprit in str(caught.value)
 
 
-def test_stacks_a_proc_has_read_itself_are_a_result() -> None:
+def test_stacks_read_by_their_proc_are_a_result() -> None:
     read, silent = procs_of_look(look(worker(0, 2, thread(5, "actor w", STEP)), proc(2, "client", None, kernel="T")))
     result = result_of_proc(read)
     assert isinstance(result, Ok)

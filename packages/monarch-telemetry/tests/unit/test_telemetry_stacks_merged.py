@@ -114,7 +114,7 @@ def test_deep_stack_prints_its_ends() -> None:
     assert len(report.entries[0].calls) == 90
 
 
-def test_other_stacks_idle_procs_and_silent_ones_have_their_lines() -> None:
+def test_distinct_idle_and_silent_procs_have_their_lines() -> None:
     other = [["/srv/io.py", 8, "load"], *WAITING]
     procs = [worker(rank, 6, thread(1, "actor w", other if rank == 2 else WAITING if rank == 5 else STEP)) for rank in range(6)]
     procs[4] = proc(5, "<root>.<workers{'gpus': 4/6}>", None, kernel="T")
@@ -153,7 +153,7 @@ def test_first_call_of_the_framework_is_shown() -> None:
     assert names == {"a": ["callback", "Future.get", "main"], "b": ["Event.wait", "main"]}
 
 
-def test_stack_without_the_gil_has_qualified_names_of_others() -> None:
+def test_unqualified_stack_takes_qualified_names_of_others() -> None:
     calls = [(Frame("step", "/srv/train.py", 33),), (Frame("Trainer.step", "/srv/train.py", 33),)]
     place = parse_place("<root>.<w{'x': 0/2}>")
     procs = [ProcStacks(one, one, place, (Thread(1, "actor w", frames),)) for one, frames in enumerate(calls)]
@@ -171,7 +171,7 @@ def test_native_names_are_compared_whole() -> None:
     assert [entry.threads for entry in report.entries] == [1, 1]
 
 
-def test_threads_of_a_pool_are_one_entry_of_one_proc() -> None:
+def test_threads_of_a_pool_are_one_entry() -> None:
     names = ["ThreadPoolExecutor-0_0", "ThreadPoolExecutor-0_1", "ThreadPoolExecutor-3_0"]
     report = StackReport.of(procs_of_look(look(worker(0, 2, *(thread(i, name, STEP) for i, name in enumerate(names))))))
     assert str(report).splitlines()[0] == "1 x ThreadPoolExecutor in workers[0], 3 threads"

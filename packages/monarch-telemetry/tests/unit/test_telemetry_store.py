@@ -55,7 +55,7 @@ def test_history_is_what_came_within_the_time(appends: list[tuple[int, float]], 
         assert (status.rows, status.rows + status.dropped) == (len(found), len(came))
 
 
-def test_the_largest_table_loses_its_oldest_rows() -> None:
+def test_largest_table_loses_its_oldest_rows() -> None:
     clock = Clock()
     kept = store(clock, budget=4 << 20)
     kept.append("failures", rows(1, 2, 3))
@@ -71,7 +71,7 @@ def test_the_largest_table_loses_its_oldest_rows() -> None:
     assert status["messages"].oldest_us is not None and status["messages"].oldest_us > 1_000_000_000
 
 
-def test_a_batch_larger_than_the_room_is_dropped_and_counted() -> None:
+def test_oversized_batch_is_dropped_and_counted() -> None:
     kept = store(Clock(), budget=1000)
     kept.append("messages", rows(1, text="m" * 5000))
     assert kept.snapshot(["messages"]) == {"messages": []}
@@ -100,14 +100,14 @@ def test_small_batches_are_joined() -> None:
     assert history.nbytes == sum(batch.get_total_buffer_size() for batch in history.batches())
 
 
-def test_a_batch_of_other_columns_is_refused() -> None:
+def test_batch_of_other_columns_is_refused() -> None:
     with pytest.raises(ValueError, match="'id'"):
         store(Clock()).append("messages", pa.record_batch([pa.array([1], pa.uint64())], names=["id"]))
     with pytest.raises(KeyError):
         store(Clock()).append("no_table", rows(1))
 
 
-def test_entities_that_have_ended_go_first_in_first_out() -> None:
+def test_ended_entities_are_dropped_in_order() -> None:
     things = Entities(THINGS, ended=3)
     for id in range(10):
         things.put(id, {"id": id, "name": f"n{id}"})
@@ -119,7 +119,7 @@ def test_entities_that_have_ended_go_first_in_first_out() -> None:
     assert things.dropped == 2 and things.get(4) is None and things.get(9) == {"id": 9, "name": "n9", "ended_us": 900}
 
 
-def test_what_comes_late_about_an_ended_entity_does_not_bring_it_back() -> None:
+def test_late_values_do_not_revive_ended_entities() -> None:
     things = Entities(THINGS)
     things.put(1, {"id": 1}, ended=True)
     things.put(1, {"name": "late"})
@@ -130,7 +130,7 @@ def test_what_comes_late_about_an_ended_entity_does_not_bring_it_back() -> None:
         things.put(2, {"colour": "red"})
 
 
-def test_a_table_is_of_one_kind() -> None:
+def test_table_is_of_one_kind() -> None:
     with pytest.raises(ValueError, match="actors"):
         Store({"actors": ROWS}, {"actors": THINGS}, clock=Clock())
     with pytest.raises(ValueError, match="greater than 0"):

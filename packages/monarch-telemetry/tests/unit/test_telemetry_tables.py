@@ -91,7 +91,7 @@ def shown(one: Table) -> str:
     return " ".join(f"{column.name}?" if column.nullable else column.name for column in one.columns)
 
 
-def test_tables_are_those_of_the_contract_in_its_order() -> None:
+def test_tables_are_in_the_contracts_order() -> None:
     assert [*TABLES] == [*COLUMNS_07, *COLUMNS_NEW, *LIVE]
     assert sum(map(len, SECTIONS.values())) == len(TABLES)
     assert [name for name, one in TABLES.items() if one.function] == [*LIVE]
@@ -99,7 +99,7 @@ def test_tables_are_those_of_the_contract_in_its_order() -> None:
 
 
 @pytest.mark.parametrize(("name", "columns"), [*COLUMNS_07.items(), *COLUMNS_NEW.items()])
-def test_columns_are_those_of_the_contract_in_its_order(name: str, columns: str) -> None:
+def test_columns_are_in_the_contracts_order(name: str, columns: str) -> None:
     assert shown(TABLES[name]) == columns
     assert TABLES[name].schema().names == [column.rstrip("?") for column in columns.split()]
     assert [field.nullable for field in TABLES[name].schema()] == [column.endswith("?") for column in columns.split()]
@@ -220,14 +220,14 @@ def test_retention_goes_by_what_rows_are() -> None:
 
 
 @pytest.mark.parametrize(("name", "hint"), [("massages", "'messages'"), ("live_proc", "'live_procs'"), ("qqqqqq", "SHOW TABLES")])
-def test_an_unknown_table_has_the_nearest_name(name: str, hint: str) -> None:
+def test_unknown_table_has_the_nearest_name(name: str, hint: str) -> None:
     assert table("messages") is TABLES["messages"]
     with pytest.raises(QueryError, match=hint) as raised:
         table(name)
     assert repr(name) in str(raised.value)
 
 
-def test_catalog_has_a_line_for_each_table_column_and_example() -> None:
+def test_catalog_has_each_table_column_and_example() -> None:
     lines = catalog().splitlines()
     assert len(lines) == sum(2 + len(one.columns) for one in TABLES.values())
     assert "messages (history): " + TABLES["messages"].meaning in lines

@@ -207,7 +207,7 @@ def test_stacks_and_configuration_need_a_proc() -> None:
     drive(steps)
 
 
-def test_stacks_of_an_actor_are_those_of_its_proc() -> None:
+def test_stacks_of_an_actor_are_its_procs() -> None:
     client = AsgiClient()
 
     async def steps(pilot: Pilot[None]) -> None:
@@ -386,7 +386,7 @@ def test_refreshes_ask_again_by_themselves() -> None:
     drive(steps, AsgiClient(before=before), seconds=0.01)
 
 
-def test_names_of_the_job_cannot_act_on_the_terminal() -> None:
+def test_escape_codes_in_names_are_shown_as_text() -> None:
     class Evil(AsgiClient):
         def get(self, path: str, seconds: float) -> bytes:
             return super().get(path, seconds).replace(b"host0", b"\\u001b[2J[red]x[/]\\u202e")

@@ -29,7 +29,7 @@ def test_turn_is_given_back_also_by_an_error() -> None:
     assert caught.value.stage == "turn"
 
 
-def test_a_hundred_queries_of_a_program_run_two_at_a_time() -> None:
+def test_program_runs_two_of_its_queries_at_once() -> None:
     class Counting:
         def __init__(self) -> None:
             self.lock, self.now, self.most, self.two = threading.Lock(), 0, 0, threading.Event()
@@ -54,7 +54,7 @@ def test_a_hundred_queries_of_a_program_run_two_at_a_time() -> None:
     assert counting.most == OF_USER
 
 
-def test_an_engine_has_eight_queries_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_runs_eight_queries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = made(monkeypatch, SCHEMAS, 16)
     entered, release = threading.Semaphore(0), threading.Event()
 

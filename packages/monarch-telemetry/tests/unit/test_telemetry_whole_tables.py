@@ -54,7 +54,7 @@ def test_table_beyond_a_limit_is_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("answers_later", [True, False])
-def test_a_server_that_does_not_answer_is_asked_for_the_time_before_more_tables(answers_later: bool) -> None:
+def test_unresponsive_server_is_probed_before_more_tables(answers_later: bool) -> None:
     class Stopped(Passing):
         def fail(self, sql: str, limits: Limits) -> None:
             if "FROM logs" in sql or ("now()" in sql and not answers_later):
@@ -82,7 +82,7 @@ def test_rows_of_one_time_are_cut_and_stated() -> None:
     assert answer.table.num_rows == 3 and answer.coverage.truncated
 
 
-def test_host_that_is_missing_in_a_piece_is_missing() -> None:
+def test_host_missing_in_a_part_is_missing() -> None:
     engine = Engine(job.rows(), missing=(Missing("host9", "no answer"),))
     answer = Tables(engine, large=LARGE._replace(rows=7)).ask("logs")
     assert answer.coverage.missing == (Missing("host9", "no answer"),)

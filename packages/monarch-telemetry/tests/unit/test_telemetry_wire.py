@@ -69,7 +69,7 @@ def test_coverage_is_in_the_metadata_of_the_table() -> None:
     assert coverage.stages_table().to_pylist()[0] == {"name": "entry", "level": 0, "hosts": 1, "rows": 4, "ms": 2.0}
 
 
-def test_used_up_memory_is_read_from_the_text_of_the_engine() -> None:
+def test_memory_limit_is_read_from_engine_errors() -> None:
     limit = memory_limit("Resources exhausted: Failed to allocate additional 2.0 KB for Sort", 1000)
     assert limit is not None
     assert (limit.limit, limit.value, limit.reached) == ("memory bytes", 1000, 3048)

@@ -64,7 +64,7 @@ def test_ctrl_c_leaves_no_activation_behind(procs, what):
         assert torch.ones(1).mesh == mesh
 
 
-def test_an_activation_that_is_not_the_innermost_one_stays(procs):
+def test_outer_activation_cannot_end_before_the_inner(procs):
     with procs.activate() as mesh:
         pass
     outer, inner = mesh.activate(), mesh.activate()
@@ -80,7 +80,7 @@ def test_an_activation_that_is_not_the_innermost_one_stays(procs):
     assert is_outside()
 
 
-def test_an_activation_is_not_left_by_another_thread(procs):
+def test_activation_cannot_end_in_another_thread(procs):
     errors: list[Exception] = []
 
     def leave(activation):

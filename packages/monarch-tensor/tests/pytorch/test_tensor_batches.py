@@ -37,7 +37,7 @@ def test_what_nothing_waits_for_is_executed(mesh, tmp_path: Path, before):
     assert inspect(t).tolist() == [before + 1.0] * 3
 
 
-def test_a_program_that_issues_slowly_keeps_no_command_back(mesh, tmp_path: Path):
+def test_command_of_a_slow_program_is_not_delayed(mesh, tmp_path: Path):
     path = tmp_path / "noted"
     path.touch()
     for i in range(1, 40):
@@ -61,7 +61,7 @@ def test_inside_of_coalescing_nothing_is_sent(mesh):
     assert inspect(t).tolist() == [3.0 * controller.BATCH_COMMANDS + 1] * 3
 
 
-def test_a_signature_that_others_displace_before_its_command_is_issued(mesh, monkeypatch):
+def test_displaced_signature_is_defined_again(mesh, monkeypatch):
     """Between the look at the table and the command, other threads issue whatever they like."""
     monkeypatch.setattr(controller, "_SIGNATURES", 8)
     mesh.controller.cache.clear()

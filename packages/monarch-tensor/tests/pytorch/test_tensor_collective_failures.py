@@ -48,14 +48,14 @@ def sums(mesh):
 EXPECTED = [[[2.0 * 10**n] * 2] * 2 for n in range(FEW)]
 
 
-def test_a_rank_that_fails_after_a_reduction_fails_alone(mesh):
+def test_rank_that_fails_after_a_reduction_fails_alone(mesh):
     break_on(mesh.rank("gpus"), "_Combining", "result", False)
     assert of_both(torch.ones(2).reduce("gpus", "avg")) == [[1.0, 1.0], "there is no room"]
     assert sums(mesh) == EXPECTED
 
 
 @pytest.mark.parametrize(("reduction", "name"), [("sum", "_Combining"), ("stack", "_Stacking")])
-def test_a_rank_that_cannot_take_part_is_named_by_the_others(mesh, reduction, name):
+def test_absent_rank_is_named_by_the_others(mesh, reduction, name):
     break_on(mesh.rank("gpus"), name, "__init__", False)
     first, second = of_both(torch.ones(2).reduce("gpus", reduction))
     assert first == "rank 1 could not take part: MemoryError: there is no room" and second == "there is no room"
@@ -78,7 +78,7 @@ def cut_on_1(rank):
         collectives._Combining.run = run
 
 
-def test_a_rank_that_loses_its_connections_is_named(mesh):
+def test_disconnected_rank_is_named(mesh):
     assert sums(mesh) == EXPECTED
     cut_on_1(mesh.rank("gpus"))
     first, _ = of_both(torch.ones(2).reduce("gpus"))
@@ -86,7 +86,7 @@ def test_a_rank_that_loses_its_connections_is_named(mesh):
     assert sums(mesh) == EXPECTED
 
 
-def test_a_rank_without_data_and_without_room_keeps_no_other_waiting(mesh):
+def test_failed_rank_without_memory_blocks_no_other(mesh):
     @remote(propagate=lambda rank: torch.ones(2))
     def only_on_the_first(rank):
         if int(rank) == 1:
@@ -100,7 +100,7 @@ def test_a_rank_without_data_and_without_room_keeps_no_other_waiting(mesh):
 
 
 @pytest.mark.parametrize("name", ["_Combining", "_Stacking"])
-def test_no_rank_takes_part_in_the_collective_of_another(mesh, name):
+def test_collectives_of_ranks_are_never_mixed(mesh, name):
     # One rank fails, the other succeeds and continues with another group.
     break_on(mesh.rank("gpus"), name, "run", True)
     first, second = of_both(torch.ones(2).reduce("gpus", "stack" if name == "_Stacking" else "sum"))
@@ -113,7 +113,7 @@ def test_no_rank_takes_part_in_the_collective_of_another(mesh, name):
 
 
 @pytest.mark.parametrize(("method", "after"), [("__init__", False), ("run", True)])
-def test_a_movement_in_which_the_receiver_fails(mesh, method, after):
+def test_failed_receiver_fails_the_movement(mesh, method, after):
     one, other = mesh.slice(gpus=0), mesh.slice(gpus=1)
 
     def moved(number):

@@ -169,7 +169,7 @@ def test_actor_and_worker_share_memory(mesh, actors):
     assert inspect(t).tolist() == [0, 7, 7, 0]
 
 
-def test_what_is_issued_after_a_message_comes_after_it(mesh, actors):
+def test_commands_after_a_message_run_after_it(mesh, actors):
     t, other = torch.ones(2), torch.zeros(2)
     found = actors.read_late.call(t, other)
     t.add_(1000)
@@ -184,7 +184,7 @@ def test_what_is_issued_after_a_message_comes_after_it(mesh, actors):
     assert [inspect(t * 1, gpus=rank).tolist() for rank in range(2)] == [[1, 1], [7, 7]]
 
 
-def test_the_stream_goes_on_after_messages_that_no_actor_handles(procs, monkeypatch):
+def test_stream_continues_after_failed_messages(procs, monkeypatch):
     """It fails, its actor fails, it cannot be sent."""
     noticed = threading.Event()
     monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: noticed.set())
@@ -204,7 +204,7 @@ def test_the_stream_goes_on_after_messages_that_no_actor_handles(procs, monkeypa
         mesh.check()
 
 
-def test_an_actor_sees_what_was_issued_before(mesh, actors):
+def test_actor_sees_earlier_commands(mesh, actors):
     t = torch.zeros(256, 256)
     for _ in range(100):
         t = t + 1
@@ -251,7 +251,7 @@ def test_actors_are_constructed_with_their_shards(mesh, procs):
         procs.spawn("graph", Constructed, torch.ones(1, requires_grad=True), label="n")
 
 
-def test_an_actor_that_cannot_be_constructed_holds_no_stream(monkeypatch):
+def test_actor_that_cannot_be_constructed_blocks_no_stream(monkeypatch):
     noticed = threading.Semaphore(0)
     monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: noticed.release())
     procs = this_host().spawn_procs({"gpus": 2})
@@ -279,7 +279,7 @@ def test_async_actors(mesh, procs):
         inspect(actors.fails.rref(t))
 
 
-def test_a_poisoned_tensor_fails_the_call(procs, actors):
+def test_poisoned_tensor_fails_the_call(procs, actors):
     with procs.activate() as mesh:
         bad = torch.linalg.cholesky(-torch.eye(2)) + 1
         with pytest.raises(ActorError, match="cholesky"):
@@ -323,7 +323,7 @@ def test_tensors_that_cannot_be_given(mesh, actors):
         actors.read.call(borrowed)
 
 
-def test_a_message_that_cannot_be_sent_leaves_nothing(mesh, actors):
+def test_message_that_cannot_be_sent_leaves_nothing(mesh, actors):
     before = table(mesh)
     with pytest.raises(TypeError, match="generator"):
         actors.read.call(torch.ones(2), (i for i in range(3)))
@@ -347,7 +347,7 @@ def mt_port():
     return Channel.open()
 
 
-def test_a_process_without_a_worker(monkeypatch):
+def test_process_without_a_worker_is_refused(monkeypatch):
     monkeypatch.setattr(handoff, "START_SECONDS", 0.01)
     with pytest.raises(ValueError, match="it: the proc of this actor has no shard of it"):
         handoff.taken("no session", 1, "it")
@@ -372,7 +372,7 @@ def test_results_become_tensors_of_the_mesh(mesh, actors):
     assert inspect(out).tolist() == [1, 1]
 
 
-def test_a_chain_of_results(mesh, actors):
+def test_results_can_be_chained(mesh, actors):
     t = torch.ones(2)
     actors.set.broadcast(2.0)
     for _ in range(20):
@@ -422,7 +422,7 @@ def test_bad_calls_with_results(procs, actors):
             actors.scaled.rref()
 
 
-def test_a_stopped_actor_poisons_its_results():
+def test_stopped_actor_poisons_its_results():
     procs = this_host().spawn_procs({"gpus": 2})
     try:
         actors = procs.spawn("stopped", Holder)
@@ -436,7 +436,7 @@ def test_a_stopped_actor_poisons_its_results():
         procs.stop().get()
 
 
-def test_a_proc_that_dies_in_an_endpoint(monkeypatch):
+def test_proc_exit_in_an_endpoint_poisons_its_results(monkeypatch):
     noticed = threading.Semaphore(0)
     monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: noticed.release())
     procs = this_host().spawn_procs({"gpus": 2})

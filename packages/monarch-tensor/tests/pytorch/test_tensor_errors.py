@@ -45,7 +45,7 @@ def test_data_are_never_fetched_in_silence(mesh, use):
     assert "fetch_shard" in str(e.value) or "inspect" in str(e.value)
 
 
-def test_a_number_that_the_program_gave_is_known(mesh):
+def test_known_number_is_available(mesh):
     step = torch.tensor(0.0)
     step += 1
     assert step.item() == 1.0
@@ -85,7 +85,7 @@ def test_operands_that_cannot_be_used_are_marked(procs):
         assert len(str(e.value).splitlines()) == 3
 
 
-def test_autograd_does_not_reach_through_a_reduction_in_silence(mesh):
+def test_autograd_through_a_reduction_is_refused(mesh):
     t = torch.ones(2, requires_grad=True)
     for call in (lambda: t.reduce("gpus"), lambda: t.to_mesh(mesh), lambda: remote(lambda x: None)(t)):
         with pytest.raises(TypeError, match="REQUIRES_GRAD.*\n?.*no_grad"):
@@ -102,14 +102,14 @@ def test_torch_s_own_errors_come_at_once(mesh):
         torch.ones(2, 3).sum(5)
 
 
-def test_a_generator_of_the_controller_is_refused(mesh):
+def test_controller_generator_is_refused(mesh):
     with no_mesh.activate():
         generator = torch.Generator()
     with pytest.raises(TensorMeshError, match="manual_seed"):
         torch.rand(2, generator=generator)
 
 
-def test_an_operator_without_a_fake_implementation_is_named(mesh):
+def test_operator_without_a_fake_implementation_is_named(mesh):
     with no_mesh.activate():
         library = torch.library.Library("monarch_tests", "DEF")
         library.define("opaque(Tensor x) -> Tensor")
@@ -118,7 +118,7 @@ def test_an_operator_without_a_fake_implementation_is_named(mesh):
         torch.ops.monarch_tests.opaque(torch.ones(2))
 
 
-def test_an_operator_that_the_workers_lack_is_named(mesh):
+def test_operator_missing_on_workers_is_named(mesh):
     with no_mesh.activate():
         library = torch.library.Library("monarch_here", "DEF")
         library.define("only_here(Tensor x) -> Tensor")
@@ -128,7 +128,7 @@ def test_an_operator_that_the_workers_lack_is_named(mesh):
         inspect(made)
 
 
-def test_the_first_fetch_of_what_was_poisoned_raises_with_both_places(mesh):
+def test_first_fetch_of_poison_names_both_places(mesh):
     good = torch.ones(3)
     bad = failing()
     later = (bad.sum() + 1) * 2
@@ -138,13 +138,13 @@ def test_the_first_fetch_of_what_was_poisoned_raises_with_both_places(mesh):
     assert str(error).splitlines()[0] == "A remote function has failed asynchronously on rank 1."
     assert (error.rank, error.operation) == (1, "aten._linalg_check_errors.default")
     assert error.controller_frames[0].function == "failing" and error.controller_frames[0].file == __file__
-    assert error.controller_frames[1].function == "test_the_first_fetch_of_what_was_poisoned_raises_with_both_places"
+    assert error.controller_frames[1].function == "test_first_fetch_of_poison_names_both_places"
     assert "not positive-definite" in str(error.exception) and any(error.operation in f for f in error.worker_frames)
     assert error.host
     assert inspect(good + 1).tolist() == [2.0, 2.0, 2.0]
 
 
-def test_what_is_written_in_place_from_poison_is_poisoned_with_its_views(mesh):
+def test_in_place_write_of_poison_poisons_views(mesh):
     base = torch.zeros(3, 3)
     view = base[0]
     other = torch.zeros(3)
@@ -173,7 +173,7 @@ def test_check_raises_each_new_failure_at_once(mesh):
         mesh.check()
 
 
-def test_a_failure_that_nothing_fetches_is_logged_once(mesh):
+def test_unfetched_failure_is_logged_once(mesh):
     logged = threading.Event()
     records = []
 
@@ -206,7 +206,7 @@ def test_running_out_of_memory_is_recoverable(mesh):
     assert inspect(kept * 2).tolist() == [2.0] * 4
 
 
-def test_a_rank_that_fails_before_a_collective_fails_it_everywhere(mesh):
+def test_failure_of_a_rank_fails_its_collective_everywhere(mesh):
     rank = mesh.rank("gpus")
     # Not positive definite on rank 1 only.
     matrix = torch.eye(2) * (1 - 2 * rank)
@@ -224,7 +224,7 @@ def test_a_rank_that_fails_before_a_collective_fails_it_everywhere(mesh):
     assert inspect(rank.reduce("gpus", "stack")).tolist() == [0, 1]
 
 
-def test_a_rank_that_cannot_join_a_group_fails_it_everywhere():
+def test_rank_outside_its_group_fails_it_everywhere():
     """The others wait for it in the rendezvous of the group."""
 
     @remote
@@ -252,7 +252,7 @@ def test_a_rank_that_cannot_join_a_group_fails_it_everywhere():
     own.stop().get(60)
 
 
-def test_a_poisoned_tensor_that_moves_fails_where_it_arrives(mesh):
+def test_poisoned_tensor_fails_after_its_movement(mesh):
     rank = mesh.rank("gpus")
     root = torch.linalg.cholesky(torch.eye(2) * (1 - 2 * rank))
     there = root.slice_mesh(gpus=1).to_mesh(mesh)
@@ -263,7 +263,7 @@ def test_a_poisoned_tensor_that_moves_fails_where_it_arrives(mesh):
     assert inspect(fine, gpus=1).tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
-def test_a_remote_function_that_raises_names_its_line(mesh):
+def test_failed_remote_function_names_its_line(mesh):
     @remote(propagate=lambda x: x)
     def divide(x):
         raise ZeroDivisionError(f"no division of {tuple(x.shape)}")
@@ -275,7 +275,7 @@ def test_a_remote_function_that_raises_names_its_line(mesh):
     assert any("in divide" in frame for frame in e.value.worker_frames)
 
 
-def test_an_exception_that_cannot_be_sent_keeps_its_text(mesh):
+def test_exception_that_cannot_be_sent_keeps_its_text(mesh):
     @remote(propagate=lambda x: x)
     def odd(x):
         class Odd(Exception):
@@ -288,7 +288,7 @@ def test_an_exception_that_cannot_be_sent_keeps_its_text(mesh):
         inspect(odd(torch.ones(2)))
 
 
-def test_an_argument_that_cannot_be_sent_is_refused_at_once(mesh):
+def test_unpicklable_argument_is_refused_at_once(mesh):
     @remote
     def take(x, lock):
         pass
@@ -325,7 +325,7 @@ def test_tensors_cannot_be_pickled(mesh):
         pickle.dumps(torch.ones(2))
 
 
-def test_a_killed_worker_ends_fetches_with_its_rank(monkeypatch):
+def test_killed_worker_ends_fetches_with_its_rank(monkeypatch):
     noticed = threading.Event()
     monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: noticed.set())
     own = this_host().spawn_procs({"gpus": 2})
@@ -346,7 +346,7 @@ def test_a_killed_worker_ends_fetches_with_its_rank(monkeypatch):
     assert noticed.wait(60)
 
 
-def test_a_controller_far_ahead_is_held_back(mesh):
+def test_controller_far_ahead_is_paused(mesh):
     import monarch.tensor.controller as controller
 
     @remote
@@ -365,7 +365,7 @@ def test_a_controller_far_ahead_is_held_back(mesh):
     assert inspect(x).item() == 6 * controller.MARK_COMMANDS
 
 
-def test_torch_that_is_missing_or_too_old_is_named(monkeypatch):
+def test_missing_or_old_torch_is_named(monkeypatch):
     from importlib import metadata
 
     monkeypatch.setattr(metadata, "version", lambda name: "2.7.1+cpu")
@@ -380,7 +380,7 @@ def test_torch_that_is_missing_or_too_old_is_named(monkeypatch):
         check_torch()
 
 
-def test_a_future_that_is_never_read_hides_nothing(mesh):
+def test_unread_future_hides_no_failure(mesh):
     for ask in (fetch_shard, remote(_gives_back).call, remote(_gives_back).choose):
         ask(failing())
         ask(torch.ones(2))
@@ -390,7 +390,7 @@ def test_a_future_that_is_never_read_hides_nothing(mesh):
 
 
 @pytest.mark.parametrize("of", ["a fetch", "a call", "a call of one rank"])
-def test_a_failure_that_a_future_has_raised_is_not_raised_by_check(mesh, of):
+def test_failure_raised_by_a_future_is_not_repeated(mesh, of):
     ask = {"a fetch": fetch_shard, "a call": remote(_gives_back).call, "a call of one rank": remote(_gives_back).choose}[of]
     future = ask(failing())
     with pytest.raises(RemoteException, match="not positive-definite"):
@@ -413,7 +413,7 @@ def test_check_raises_one_failure_after_the_other(mesh):
     mesh.check()
 
 
-def test_the_line_of_a_failure_is_known_long_after_it(mesh):
+def test_line_of_a_failure_stays_known(mesh):
     bad = failing()
     x = torch.zeros(1)
     for _ in range(20_000):  # more than the number of operations whose lines are kept

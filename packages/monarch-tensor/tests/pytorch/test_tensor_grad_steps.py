@@ -403,7 +403,7 @@ def test_result_that_its_backward_refers_to_is_freed() -> None:
     assert node() is None
 
 
-def test_an_lstm_is_trained(mesh):
+def test_lstm_is_trained(mesh):
     """The CPU has an operator of its own for it, which keeps what its backward needs only where autograd is on."""
     lstm = torch.nn.LSTM(2, 3)
     out, _ = lstm(torch.ones(4, 1, 2))
@@ -419,7 +419,7 @@ def test_an_lstm_is_trained(mesh):
             assert torch.allclose(mine.grad, grad, atol=1e-6)
 
 
-def test_a_graph_over_two_meshes_has_its_gradients_where_they_are(mesh):
+def test_gradients_of_two_meshes_stay_on_their_meshes(mesh):
     one, other = mesh.slice(gpus=0), mesh.slice(gpus=1)
 
     @grad_function

@@ -18,7 +18,7 @@ SECONDS = 300
 pytestmark = pytest.mark.timeout(SECONDS + 20)
 
 
-def test_the_guide_is_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guide_is_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(tempfile.mkdtemp(prefix="nb-"))
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(folder))

@@ -67,7 +67,7 @@ def issue(t, count):
         yield
 
 
-def test_no_command_is_lost_or_executed_twice_where_ctrl_c_comes(mesh):
+def test_interrupted_commands_are_neither_lost_nor_repeated(mesh):
     t = torch.zeros(1)
     inspect(t)
     for n in points(3_000, 7):
@@ -84,7 +84,7 @@ def test_no_command_is_lost_or_executed_twice_where_ctrl_c_comes(mesh):
     assert 100 < n < 2_900
 
 
-def test_definitions_of_a_batch_that_ctrl_c_breaks_off_are_sent(mesh):
+def test_definitions_of_an_interrupted_batch_are_sent(mesh):
     for n in points(3_000, 11):
         with suppress(KeyboardInterrupt), At(n, interrupt) as at:
             # The shapes are new: the batch has their definitions.
@@ -99,7 +99,7 @@ def test_definitions_of_a_batch_that_ctrl_c_breaks_off_are_sent(mesh):
 
 
 @pytest.mark.parametrize("what", ["fetch", "operation", "same tensor", "check"])
-def test_a_handler_that_uses_tensors_disturbs_nothing(mesh, what):
+def test_signal_handler_may_use_tensors(mesh, what):
     t, other = torch.zeros(1), torch.zeros(1)
     inspect(other.add_(1) + t)
     handled = 0
@@ -132,7 +132,7 @@ def test_a_handler_that_uses_tensors_disturbs_nothing(mesh, what):
     assert handled > 20
 
 
-def test_ctrl_c_in_the_call_of_a_function_and_in_a_block(mesh):
+def test_ctrl_c_during_calls_and_blocks_is_safe(mesh):
     @remote(propagate=lambda x: x)
     def added(x):
         return x + 1
@@ -148,7 +148,7 @@ def test_ctrl_c_in_the_call_of_a_function_and_in_a_block(mesh):
     assert n > 50
 
 
-def test_a_batch_that_is_sent_again_is_executed_once(mesh):
+def test_batch_that_is_sent_again_runs_once(mesh):
     t = torch.zeros(1)
     inspect(t)
     send = mesh.controller._run
@@ -167,7 +167,7 @@ def test_a_batch_that_is_sent_again_is_executed_once(mesh):
     assert inspect(t).item() == 2.0
 
 
-def test_commands_that_a_worker_does_not_know_are_no_silent_loss(procs, monkeypatch):
+def test_unknown_command_is_no_silent_loss(procs, monkeypatch):
     from monarch.actor import this_host
     from monarch.tensor import RemoteException
 

@@ -48,13 +48,13 @@ def known(number):
         lambda s: s.detach().mul_(3),
     ],
 )
-def test_a_known_number_is_that_of_the_workers(mesh, write):
+def test_known_number_equals_the_workers_value(mesh, write):
     s = torch.tensor(3.0)
     write(s)
     assert known(s) == inspect(s).item()
 
 
-def test_a_known_number_is_shown(mesh):
+def test_known_number_is_shown(mesh):
     s = torch.tensor(3.25)
     assert (f"{s:.1f}", f"{s.detach():5.2f}", s.tolist()) == ("3.2", " 3.25", 3.25)
     for unknown in (torch.ones(2).sum(), torch.ones(1)):
@@ -64,7 +64,7 @@ def test_a_known_number_is_shown(mesh):
 
 
 @pytest.mark.parametrize("adverb", ["call", "broadcast", "stream"])
-def test_an_actor_that_is_given_a_number_may_write_to_it(mesh, procs, adverb):
+def test_actor_may_write_to_a_known_number(mesh, procs, adverb):
     writer = procs.spawn("writer", Writer)
     s = torch.tensor(3.0)
     answer = getattr(writer.add, adverb)(s)
@@ -80,7 +80,7 @@ def test_an_actor_that_is_given_a_number_may_write_to_it(mesh, procs, adverb):
     writer.stop().get()
 
 
-def test_numbers_in_the_place_of_tensors_are_constants_of_one_definition(mesh):
+def test_number_operands_share_one_definition(mesh):
     x = torch.zeros(2)
     x + 0.5
     cache = mesh.controller.cache
@@ -95,7 +95,7 @@ def test_numbers_in_the_place_of_tensors_are_constants_of_one_definition(mesh):
     assert (torch.ones(2, dtype=torch.int64) + 1.0).dtype == torch.float32
 
 
-def test_a_recording_is_replayed_while_the_numbers_that_it_has_read_are_the_same(mesh):
+def test_recording_is_replayed_while_its_numbers_are_equal(mesh):
     scale = torch.tensor(2.0)
 
     @compile

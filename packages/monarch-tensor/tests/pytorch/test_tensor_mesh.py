@@ -25,7 +25,7 @@ def _places(mesh):
     return itertools.product(*(range(n) for n in mesh.sizes.values()))
 
 
-def test_torch_is_local_outside_and_on_the_mesh_inside(procs):
+def test_torch_is_local_outside_an_activation(procs):
     before = torch.ones(2)
     with procs.activate() as mesh:
         assert get_active_mesh() is mesh
@@ -76,7 +76,7 @@ def test_slices_splits_and_renames_are_meshes(four):
         assert [int(t) for t in shards(part.rank("gpus"))] == [0, 1]
 
 
-def test_a_worker_knows_its_ranks_and_gets_them_in_its_environment(four):
+def test_worker_gets_its_ranks_in_the_environment(four):
     def variables():
         import os
 
@@ -87,14 +87,14 @@ def test_a_worker_knows_its_ranks_and_gets_them_in_its_environment(four):
     assert [v for _, v in found] == [[str(r), str(r), "4", "4"] for r in range(4)]
 
 
-def test_a_tensor_shows_what_is_known_of_it(mesh):
+def test_tensor_shows_its_known_properties(mesh):
     t = torch.ones(2, 3, requires_grad=True)
     text = "Tensor(shape=[2, 3], dtype=torch.float32, device='cpu', mesh=DeviceMesh(gpus=2), stream='main', requires_grad=True)"
     assert repr(t) == str(t) == f"{t}" == text
     assert (t.shape, t.dtype, t.device.type, t.mesh, t.stream.name, t.dropped) == ((2, 3), torch.float32, "cpu", mesh, "main", False)
 
 
-def test_the_table_names_ranks_and_coordinates(four):
+def test_table_names_ranks_and_coordinates(four):
     lines = four.to_table().splitlines()
     assert lines[0] == "| rank | hosts | gpus | host |"
     assert [line.split(" | ")[:3] for line in lines[2:]] == [["| 0", "0", "0"], ["| 1", "0", "1"], ["| 2", "1", "0"], ["| 3", "1", "1"]]
@@ -130,7 +130,7 @@ def test_modules_and_optimisers_work_unchanged(mesh):
             torch.testing.assert_close(one, other)
 
 
-def test_a_fetch_is_a_future_of_a_pytree(mesh):
+def test_fetch_is_a_future_of_a_pytree(mesh):
     ranks = mesh.rank("gpus")
     future = fetch_shard({"a": ranks, "b": [ranks + 1, "text", 3]}, gpus=1)
     ranks.add_(100)
@@ -148,7 +148,7 @@ async def _awaited(tensor):
     return await fetch_shard(tensor)
 
 
-def test_a_fetch_can_be_awaited(mesh):
+def test_fetch_can_be_awaited(mesh):
     import asyncio
 
     t = torch.ones(2)
@@ -168,7 +168,7 @@ def test_this_proc_can_be_a_mesh():
         assert inspect(torch.arange(3)).tolist() == [0, 1, 2]
 
 
-def test_a_stopped_mesh_is_named():
+def test_stopped_mesh_is_named():
     own = this_host().spawn_procs({"gpus": 1})
     with own.activate():
         t = torch.ones(2)
@@ -178,7 +178,7 @@ def test_a_stopped_mesh_is_named():
         inspect(t)
 
 
-def test_a_controller_of_procs_that_were_stopped_leaves_no_thread():
+def test_controller_of_stopped_procs_leaves_no_thread():
     def flushers():
         return {t for t in threading.enumerate() if t.name == "monarch-tensor-flusher"}
 
@@ -239,7 +239,7 @@ def test_tensors_collected_after_their_place_are_freed(mesh):
 
 
 @pytest.mark.parametrize("use", [inspect, torch.neg])
-def test_a_refused_call_holds_no_tensor(mesh, use):
+def test_refused_call_holds_no_tensor(mesh, use):
     t = torch.ones(2)
     t.drop()
     handle = weakref.ref(t._handle)
@@ -262,20 +262,20 @@ def test_drop_frees_all_views_at_once(mesh):
     base.drop()
 
 
-def test_slices_of_one_size_are_shown_with_their_ranks(four):
+def test_equal_slices_are_shown_with_their_ranks(four):
     with four.activate() as mesh:
         assert repr(mesh) == "DeviceMesh(hosts=2, gpus=2)"
         assert repr(mesh.slice(hosts=1)) == "DeviceMesh(gpus=2, ranks=[2, 3])"
         assert repr(mesh.slice(hosts=0, gpus=1)) == "DeviceMesh(ranks=[1])"
 
 
-def test_a_coordinate_that_is_given_twice_is_refused(procs):
+def test_repeated_coordinate_is_refused(procs):
     with procs.activate() as mesh:
         with pytest.raises(TypeError, match="coordinate 'gpus' is given twice"):
             inspect(mesh.rank("gpus"), {"gpus": 1}, gpus=0)
 
 
-def test_a_shallow_copy_is_another_tensor_of_the_same_memory(procs):
+def test_shallow_copy_shares_the_memory(procs):
     with procs.activate():
         t = torch.zeros(2, requires_grad=True)
         other = copy.copy(t)
@@ -297,7 +297,7 @@ def test_copies_have_the_attributes_of_the_program(procs):
         assert inspect(deep.grad).tolist() == [1.0, 1.0]
 
 
-def test_another_mesh_of_the_same_shape_is_named_as_such(procs):
+def test_other_mesh_of_equal_shape_is_named(procs):
     other = this_host().spawn_procs({"gpus": 2})
     with procs.activate():
         t = torch.ones(2)

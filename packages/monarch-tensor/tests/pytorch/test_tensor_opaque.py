@@ -59,7 +59,7 @@ def replace(ref, value):
     ref.value = value
 
 
-def test_a_remote_function_returns_an_object_that_stays(mesh):
+def test_remote_function_returns_an_opaque_object(mesh):
     ref = new_list(1)
     assert type(ref) is OpaqueRef and "gpus=2" in repr(ref)
     append(ref, 2.0)
@@ -83,7 +83,7 @@ def test_objects_of_an_inspected_function(mesh):
     assert out.shape == (3,) and inspect(append(ref, 0)) == 2.0
 
 
-def test_the_value_is_not_on_the_controller(mesh):
+def test_value_is_not_on_the_controller(mesh):
     ref = new_list(1)
     with pytest.raises(TensorMeshError, match="is on the workers"):
         _ = ref.value
@@ -94,14 +94,14 @@ def test_the_value_is_not_on_the_controller(mesh):
             use(ref)
 
 
-def test_a_reference_of_the_controller_has_no_object(mesh):
+def test_controller_reference_has_no_remote_object(mesh):
     local = OpaqueRef(5)
     assert local.value == 5
     with pytest.raises(TypeError, match="no worker has its value"):
         append(local, 1)
 
 
-def test_an_object_of_another_mesh_is_refused(procs):
+def test_object_of_another_mesh_is_refused(procs):
     with procs.activate() as mesh:
         ref = new_list(1)
         with mesh.slice(gpus=1).activate(), pytest.raises(TypeError, match="the call is on"):
@@ -125,7 +125,7 @@ def test_other_results_than_propagated_fail_the_call(procs, function, propagate,
             inspect(append(ref, 0) if isinstance(ref, OpaqueRef) else ref)
 
 
-def test_an_entry_is_freed_with_the_last_reference(mesh):
+def test_entry_is_freed_with_the_last_reference(mesh):
     mesh.check()
     before = mesh.controller.workers.size_of_table.call().get().item(gpus=0)
     ref = OpaqueObject(Counter, 1)
@@ -150,7 +150,7 @@ def test_methods_with_each_kind_of_propagation(mesh):
     assert inspect(counter.call_method("add", lambda value: torch.empty((), dtype=torch.int64), 2)) == 2
 
 
-def test_a_method_that_returns_an_object(mesh):
+def test_method_can_return_an_object(mesh):
     twin = OpaqueObject(Counter, 10).call_method("twin", lambda: OpaqueRef())
 
     @remote(propagate=lambda ref: torch.empty((), dtype=torch.int64))
@@ -160,7 +160,7 @@ def test_a_method_that_returns_an_object(mesh):
     assert inspect(total(twin)) == 10
 
 
-def test_a_method_on_one_rank_by_value(mesh):
+def test_method_runs_on_one_rank_by_value(mesh):
     counter = OpaqueObject(Counter, 10, mesh.rank("gpus"))
     assert counter.call_method_on_shard_and_fetch("describe").get() == "10"
     assert counter.call_method_on_shard_and_fetch("describe", suffix="!", shard={"gpus": 1}).get() == "11!"
@@ -168,7 +168,7 @@ def test_a_method_on_one_rank_by_value(mesh):
         counter.call_method_on_shard_and_fetch("no_such").get()
 
 
-def test_an_object_by_its_import_path(mesh):
+def test_object_is_made_by_its_import_path(mesh):
     counter = OpaqueObject("collections.Counter", [1, 1, 2])
     assert counter.call_method_on_shard_and_fetch("most_common", 1).get() == [(1, 2)]
 
@@ -180,7 +180,7 @@ def test_opaque_methods_have_their_body_for_shapes(mesh):
     assert inspect(counter.add(torch.ones(3)), gpus=1).tolist() == [3, 3, 3]
 
 
-def test_a_failed_construction_poisons_the_object(procs):
+def test_failed_construction_poisons_the_object(procs):
     with procs.activate():
         counter = OpaqueObject(Counter, -1)
         with pytest.raises(RemoteException, match="start is -1"):
@@ -192,7 +192,7 @@ def test_a_failed_construction_poisons_the_object(procs):
             missing.call_method_on_shard_and_fetch("keys").get()
 
 
-def test_a_failed_method_leaves_the_object_usable(procs):
+def test_failed_method_leaves_the_object_usable(procs):
     with procs.activate():
         counter = OpaqueObject(Counter, 1)
         with pytest.raises(RemoteException, match="no_such"):
@@ -238,7 +238,7 @@ class Net(torch.nn.Module):
         return {"out": self(x), "index": x.argmax(), "text": "t"}
 
 
-def test_a_module_computes_as_the_local_one(mesh):
+def test_module_computes_like_the_local_one(mesh):
     with mt.no_mesh.activate():
         local = Net()
         x = torch.arange(6.0).reshape(2, 3).requires_grad_()
@@ -257,7 +257,7 @@ def test_a_module_computes_as_the_local_one(mesh):
     assert inspect(unused.grad).tolist() == [0, 0]
 
 
-def test_an_optimiser_of_the_controller_learns_a_module(mesh):
+def test_controller_optimiser_trains_a_module(mesh):
     module = OpaqueModule("torch.nn.Linear", 3, 1)
     optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
     x, y = torch.rand(8, 3), torch.rand(8, 1)
@@ -281,7 +281,7 @@ def test_parameters_share_memory_with_the_module(mesh):
         assert inspect(module(torch.rand(1, 2)), gpus=1).tolist() == [[4, 4]]
 
 
-def test_a_module_without_gradients(mesh):
+def test_module_without_gradients_has_no_parameters(mesh):
     module = OpaqueModule("torch.nn.ReLU")
     assert module.parameters() == []
     out = module(torch.tensor([-1.0, 2.0]))
@@ -311,7 +311,7 @@ def test_methods_of_modules_have_gradients(mesh):
         module.call_method("both", "cached", torch.ones(3))
 
 
-def test_a_graph_is_differentiated_once(procs):
+def test_graph_is_differentiated_once(procs):
     with procs.activate():
         x = torch.ones(1, 3).requires_grad_()
         out = OpaqueModule(Net)(x).sum()
@@ -322,7 +322,7 @@ def test_a_graph_is_differentiated_once(procs):
             inspect(again)
 
 
-def test_a_module_that_fails(procs):
+def test_failed_module_call_leaves_the_module_usable(procs):
     with procs.activate():
         module = OpaqueModule(Net)
         with pytest.raises(RemoteException, match="shapes cannot be multiplied"):

@@ -143,7 +143,7 @@ def test_data_of_a_tensor_is_set(mesh: Any) -> None:
         assert x.dropped
 
 
-def test_a_module_gets_another_type(mesh: Any) -> None:
+def test_module_changes_its_type(mesh: Any) -> None:
     with mesh.activate():
         module = torch.nn.Linear(2, 2).double()
         module(torch.ones(2, dtype=torch.double)).sum().backward()
@@ -151,7 +151,7 @@ def test_a_module_gets_another_type(mesh: Any) -> None:
         assert (found.dtype, found.tolist()) == (torch.double, [[1, 1], [1, 1]])
 
 
-def test_data_of_this_process_are_no_data_of_a_mesh_tensor(mesh: Any) -> None:
+def test_local_data_cannot_become_mesh_data(mesh: Any) -> None:
     local = torch.ones(2)
     with mesh.activate():
         x = torch.zeros(3)
@@ -160,7 +160,7 @@ def test_data_of_this_process_are_no_data_of_a_mesh_tensor(mesh: Any) -> None:
         assert mt.inspect(x).tolist() == [0, 0, 0]
 
 
-def test_set_gives_a_tensor_the_memory_of_another_one(mesh: Any) -> None:
+def test_set_shares_the_memory_of_another_tensor(mesh: Any) -> None:
     with mesh.activate():
         x, y = torch.ones(4), torch.arange(3.0)
         x.set_(y)
@@ -182,7 +182,7 @@ def test_resize_makes_more_memory(mesh: Any) -> None:
         assert mt.inspect(x[0]).tolist() == [0, 7, 7]
 
 
-def test_a_view_reaches_the_memory_behind_it(mesh: Any) -> None:
+def test_view_reaches_the_memory_behind_it(mesh: Any) -> None:
     with mesh.activate():
         x = torch.arange(6.0)
         view = x[:1]
@@ -191,7 +191,7 @@ def test_a_view_reaches_the_memory_behind_it(mesh: Any) -> None:
         assert mt.inspect(x).tolist() == [0, 2, 2, 3, 5, 5]
 
 
-def test_views_in_lists_have_the_memory_of_the_tensor(mesh: Any) -> None:
+def test_views_in_lists_share_the_tensors_memory(mesh: Any) -> None:
     with mesh.activate():
         x = torch.arange(4.0)
         views = [*x.split(2), *x.unbind(), *x.chunk(2)]
@@ -199,14 +199,14 @@ def test_views_in_lists_have_the_memory_of_the_tensor(mesh: Any) -> None:
         assert all(v.dropped for v in views)
 
 
-def test_a_tensor_with_any_stride_of_a_dimension_of_one_element_is_moved(mesh: Any) -> None:
+def test_tensor_with_any_stride_is_moved(mesh: Any) -> None:
     with mesh.activate():
         x = torch.full((1,), 3, dtype=torch.int16).as_strided((1, 1), (0, 0))
         assert mt.inspect(x.reduce("gpus", "stack")).tolist() == [[[3]], [[3]]]
         assert mt.inspect(x.slice_mesh(gpus=0).to_mesh(mesh), gpus=1).tolist() == [[3]]
 
 
-def test_the_layout_of_a_borrowed_tensor_stays_that_of_the_owner(mesh: Any) -> None:
+def test_layout_of_a_borrowed_tensor_stays_the_owners(mesh: Any) -> None:
     with mesh.activate():
         x = torch.arange(6.0).view(2, 3)
         lent, borrow = mt.Stream("other").borrow(x, mutable=True)
@@ -215,7 +215,7 @@ def test_the_layout_of_a_borrowed_tensor_stays_that_of_the_owner(mesh: Any) -> N
         assert mt.inspect(x).tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
-def test_a_lazily_conjugated_tensor_is_moved(mesh: Any) -> None:
+def test_lazily_conjugated_tensor_is_moved(mesh: Any) -> None:
     with mesh.activate():
         x = (torch.arange(3) + 1j).conj()
         expected = [0 - 1j, 1 - 1j, 2 - 1j]
@@ -228,7 +228,7 @@ def test_a_lazily_conjugated_tensor_is_moved(mesh: Any) -> None:
         assert mt.inspect(torch.view_as_real(made)).tolist() == [[0, -1], [1, -1], [2, -1]]
 
 
-def test_a_view_of_a_known_number_with_another_type_is_not_known(mesh: Any) -> None:
+def test_retyped_view_of_a_known_number_is_unknown(mesh: Any) -> None:
     with mesh.activate():
         x = torch.tensor(1 + 2j)
         y = x.conj()
@@ -238,7 +238,7 @@ def test_a_view_of_a_known_number_with_another_type_is_not_known(mesh: Any) -> N
                 unknown.item()
 
 
-def test_a_number_is_unknown_once_others_may_write_to_it(mesh: Any) -> None:
+def test_number_is_unknown_after_foreign_writes(mesh: Any) -> None:
     with mesh.activate():
         x, y = torch.tensor(1.0), torch.tensor(1.0)
         increase.broadcast(x)

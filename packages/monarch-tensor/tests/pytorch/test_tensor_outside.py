@@ -81,7 +81,7 @@ def test_local_and_dropped_operands_are_refused_outside(procs):
         t + 1
 
 
-def test_a_module_is_trained_outside(procs):
+def test_module_is_trained_outside(procs):
     def steps(x, y, net):
         optimiser = torch.optim.Adam(net.parameters(), lr=0.1)
         for _ in range(3):

@@ -95,7 +95,7 @@ SCHEDULES = [("dora-dfs", 2, 1), ("dora-dfs", 4, 2), ("gpipe", 2, 2), ("GPipe", 
 
 
 @pytest.mark.parametrize(("schedule", "stages", "microbatch"), SCHEDULES)
-def test_losses_and_gradients_are_those_of_the_unsplit_model(mesh: DeviceMesh, schedule: str, stages: int, microbatch: int) -> None:
+def test_losses_and_gradients_equal_the_unsplit_model(mesh: DeviceMesh, schedule: str, stages: int, microbatch: int) -> None:
     local = parts(stages)
     pipeline = pipeline_of(mesh, local, schedule=schedule, microbatch_size=microbatch)
     x, y = local_data()
@@ -146,7 +146,7 @@ def test_run_inside_of_an_activation_without_targets(mesh: DeviceMesh) -> None:
     assert all(p.grad is None for stage in pipeline.stages if isinstance(stage, nn.Module) for p in stage.parameters())
 
 
-def test_functions_with_several_results_and_a_loss_in_the_last_one(mesh: DeviceMesh) -> None:
+def test_last_function_has_several_results_and_loss(mesh: DeviceMesh) -> None:
     meshes = slices(mesh)
     weight, bias = torch.full((WIDTH,), 0.5), torch.full((WIDTH,), 0.25)
 
@@ -175,7 +175,7 @@ def test_functions_with_several_results_and_a_loss_in_the_last_one(mesh: DeviceM
         torch.testing.assert_close(numbers_of(found.grad), expected.grad)
 
 
-def test_gradient_that_is_a_view_of_what_was_received(mesh: DeviceMesh) -> None:
+def test_gradient_can_be_a_view_of_received_data(mesh: DeviceMesh) -> None:
     meshes = slices(mesh)
     bias = on_mesh(meshes[0], main_stream, torch.zeros(1, WIDTH)).requires_grad_()
     pipeline = PipelineParallelism(
@@ -316,7 +316,7 @@ def crossing(target: DeviceMesh, seen: list[Any]) -> Callable[[Any], Any]:
     return move
 
 
-def test_generator_runs_each_node_on_the_mesh_of_its_gradient(mesh: DeviceMesh) -> None:
+def test_generator_runs_nodes_on_their_gradients_mesh(mesh: DeviceMesh) -> None:
     first, second = slices(mesh)
     seen: list[Any] = []
     x, _ = local_data()

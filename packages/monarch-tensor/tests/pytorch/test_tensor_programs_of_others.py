@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.mark.parametrize("leave", [SystemExit, KeyboardInterrupt])
-def test_a_function_that_ends_the_interpreter_ends_itself_only(mesh, leave):
+def test_function_that_ends_the_interpreter_fails_alone(mesh, leave):
     @remote(propagate=lambda x: x)
     def made(x):
         raise leave("done here")
@@ -32,7 +32,7 @@ def test_a_function_that_ends_the_interpreter_ends_itself_only(mesh, leave):
 
 
 @pytest.mark.parametrize("kind", ["reduce", "move"])
-def test_a_worker_that_dies_in_one_of_many_collectives_ends_the_fetch(monkeypatch, kind):
+def test_worker_killed_during_collectives_ends_the_fetch(monkeypatch, kind):
     noticed = threading.Event()
     monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: noticed.set())
     own = this_host().spawn_procs({"gpus": 2})
@@ -56,7 +56,7 @@ def test_a_worker_that_dies_in_one_of_many_collectives_ends_the_fetch(monkeypatc
     assert noticed.wait(60)
 
 
-def test_memory_of_a_mesh_tensor_is_given_to_no_other_library(mesh):
+def test_mesh_memory_is_given_to_no_library(mesh):
     t = torch.ones(3)
     for give in (numpy.from_dlpack, torch.from_dlpack, numpy.asarray):
         with pytest.raises(TensorMeshError, match="inspect"):
@@ -65,7 +65,7 @@ def test_memory_of_a_mesh_tensor_is_given_to_no_other_library(mesh):
         f"{t:.4f}"
 
 
-def test_the_default_type_is_that_of_the_program(mesh):
+def test_default_type_is_that_of_the_program(mesh):
     before = inspect(torch.zeros(2)).dtype
     torch.set_default_dtype(torch.float64)
     try:
@@ -76,7 +76,7 @@ def test_the_default_type_is_that_of_the_program(mesh):
     assert before == inspect(torch.zeros(2)).dtype == torch.float32
 
 
-def test_a_recording_has_the_commands_of_its_thread_only(procs):
+def test_recording_has_only_its_threads_commands(procs):
     with procs.activate():
         other, x = torch.zeros(1), torch.ones(1)
     begun, done = threading.Event(), threading.Event()
@@ -105,7 +105,7 @@ def test_a_recording_has_the_commands_of_its_thread_only(procs):
         mesh.check()
 
 
-def test_a_recorded_call_fetches_nothing(mesh):
+def test_recorded_call_fetches_nothing(mesh):
     for fetch in (inspect, fetch_shard, lambda x: remote(lambda: 1).call(), lambda x: mesh.check()):
 
         @compile
@@ -118,7 +118,7 @@ def test_a_recorded_call_fetches_nothing(mesh):
     assert inspect(torch.ones(1)).item() == 1.0
 
 
-def test_a_borrow_ends_after_those_that_were_made_of_it(mesh):
+def test_borrow_ends_after_its_own_borrows(mesh):
     first, second = Stream("first"), Stream("second")
     owned = torch.ones(2)
     one, outer = first.borrow(owned, mutable=True)
@@ -149,7 +149,7 @@ def test_activations_end_in_the_reverse_order(procs):
         get_active_mesh()
 
 
-def test_an_lstm_runs(mesh):
+def test_lstm_runs(mesh):
     net = torch.nn.LSTM(3, 4, batch_first=True)
     with torch.no_grad():
         for p in net.parameters():
@@ -171,7 +171,7 @@ def test_dimensions_are_names(mesh, dims):
         torch.ones(2).reduce(dims)
 
 
-def test_local_tensors_are_refused_among_those_of_a_mesh(mesh):
+def test_local_tensors_among_mesh_tensors_are_refused(mesh):
     with no_mesh.activate():
         local = torch.ones(2)
     for call in (
@@ -208,7 +208,7 @@ def test_capsules_of_dlpack_are_refused(mesh):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_loader_with_workers_gives_local_tensors_in_an_activation(procs):
+def test_loader_with_workers_gives_local_tensors(procs):
     data = torch.arange(8.0)
     loader = iter(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), batch_size=4, num_workers=1))
     with procs.activate():
@@ -233,7 +233,7 @@ def test_quantized_tensors_are_refused(mesh):
         torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
 
 
-def test_words_for_what_is_no_tensor_and_no_stream(mesh):
+def test_wrong_operand_of_a_movement_is_named(mesh):
     t = torch.ones(2)
     with pytest.raises(TypeError, match="is for `to_mesh`. Fetch the tensor itself"):
         inspect(t.slice_mesh(gpus=0))

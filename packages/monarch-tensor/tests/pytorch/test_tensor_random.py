@@ -67,7 +67,7 @@ def test_bad_seeds(mesh, seed, error):
             call(seed)
 
 
-def test_a_seed_needs_an_active_mesh():
+def test_seed_needs_an_active_mesh():
     for call in (lambda: manual_seed(1), lambda: manual_seed(1, per_rank=False), random.get_state, random.make_deterministic):
         with pytest.raises(TensorMeshError, match="active"):
             call()
@@ -84,7 +84,7 @@ def test_states_are_taken_and_set_again(mesh):
         assert draw() == first
 
 
-def test_a_new_state_leaves_the_generators_alone(mesh):
+def test_new_state_does_not_change_the_generators(mesh):
     manual_seed(3)
     expected = draw()
     manual_seed(3)
@@ -206,7 +206,7 @@ def test_lines_are_logged_on_the_workers(mesh):
     builtins.set_logging_level_remote(logging.NOTSET)
 
 
-def test_a_bad_level_fails_on_the_workers(procs):
+def test_invalid_level_fails_on_the_workers(procs):
     with procs.activate() as mesh:
         builtins.set_logging_level_remote("NO_LEVEL")
         with pytest.raises(RemoteException, match="NO_LEVEL"):
@@ -238,7 +238,7 @@ def test_timers_of_the_workers(mesh):
     assert [list(s) for s in timer.get_execution_timer_summary.call().get().values()] == [["other"]] * 2
 
 
-def test_a_timer_that_does_not_run(procs):
+def test_timer_that_does_not_run_is_named(procs):
     with procs.activate() as mesh:
         timer.execution_timer_reset()
         with pytest.raises(RemoteException, match="has no measurement"):
@@ -248,7 +248,7 @@ def test_a_timer_that_does_not_run(procs):
             mesh.check()
 
 
-def test_a_timer_of_the_device_is_not_stopped_by_the_cpu(monkeypatch):
+def test_device_timer_is_not_stopped_by_cpu(monkeypatch):
     ExecutionTimer.reset()
     with monkeypatch.context() as m:
         m.setattr(timer, "_now", lambda use_cpu: object())
@@ -286,7 +286,7 @@ def masked(**options):
     return inspect(out.detach(), gpus=1), inspect(weight.grad, gpus=1)
 
 
-def test_a_recomputation_draws_the_numbers_of_the_first_pass(mesh):
+def test_recomputation_draws_equal_numbers(mesh):
     manual_seed(3)
     torch.nn.functional.dropout(torch.ones(64), 0.5), torch.rand(1)
     expected = inspect(torch.rand(1)).item()
@@ -299,7 +299,7 @@ def test_a_recomputation_draws_the_numbers_of_the_first_pass(mesh):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_recomputation_with_other_numbers_is_refused(mesh, reentrant):
+def test_recomputation_with_other_numbers_is_refused(mesh, reentrant):
     with pytest.raises(TensorMeshError, match="context_fn=monarch.tensor.random.checkpoint_contexts"):
         masked(use_reentrant=reentrant)
     out, grad = masked(use_reentrant=reentrant, preserve_rng_state=False)

@@ -11,7 +11,7 @@ from monarch.tensor import RemoteException, Stream, TensorMeshError, coalescing,
 pytestmark = pytest.mark.timeout(180)
 
 
-def test_a_coalesced_block_is_one_message(mesh):
+def test_coalesced_block_is_one_message(mesh):
     controller = mesh.controller
     mesh.check()
     sent = []
@@ -31,7 +31,7 @@ def test_a_coalesced_block_is_one_message(mesh):
         controller._run = run
 
 
-def test_a_recorded_call_is_replayed_without_its_python_code(mesh):
+def test_recorded_call_is_replayed_without_python_code(mesh):
     calls = []
     scale = torch.full((2,), 3.0)
 
@@ -56,7 +56,7 @@ def test_a_recorded_call_is_replayed_without_its_python_code(mesh):
     assert inspect(total).item() == 20.0
 
 
-def test_a_training_step_is_replayed(mesh):
+def test_training_step_is_replayed(mesh):
     net = torch.nn.Linear(3, 1)
     optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
 
@@ -79,7 +79,7 @@ def test_a_training_step_is_replayed(mesh):
     assert [inspect(recorded(x, y)).item() for _ in range(6)] == plain
 
 
-def test_the_first_difference_is_named(mesh):
+def test_first_difference_is_named(mesh):
     state = [1]
 
     @compile
@@ -195,7 +195,7 @@ def test_replays_leave_nothing_on_the_workers(mesh):
     assert entries() == before
 
 
-def test_a_number_that_a_replay_writes_is_not_known_any_more(mesh):
+def test_number_written_by_a_replay_is_unknown(mesh):
     count = torch.tensor(3.0)
 
     @compile
@@ -212,7 +212,7 @@ def test_a_number_that_a_replay_writes_is_not_known_any_more(mesh):
     assert inspect(count).item() == 6.0
 
 
-def test_a_collective_is_replayed(mesh):
+def test_collective_is_replayed(mesh):
     @compile
     def total(x):
         return (x + mesh.rank("gpus")).reduce("gpus")
@@ -221,7 +221,7 @@ def test_a_collective_is_replayed(mesh):
     assert [inspect(total(x), gpus=i % 2).tolist() for i in range(4)] == [[3.0, 3.0]] * 4
 
 
-def test_a_failure_within_a_replay_poisons_its_results(mesh):
+def test_failure_within_a_replay_poisons_its_results(mesh):
     from monarch.tensor import RemoteException
 
     @compile
@@ -237,7 +237,7 @@ def test_a_failure_within_a_replay_poisons_its_results(mesh):
     assert inspect(root(good)).tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
-def test_gradients_that_a_recording_leaves_are_those_of_each_call(mesh):
+def test_gradients_of_a_recording_are_each_calls(mesh):
     w = torch.nn.Parameter(torch.ones(1))
 
     @compile
@@ -277,7 +277,7 @@ def test_gradients_that_a_recording_leaves_are_those_of_each_call(mesh):
     assert found == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
-def test_a_recording_uses_no_memory_that_the_program_has_replaced_or_dropped(mesh):
+def test_recording_uses_no_replaced_or_dropped_memory(mesh):
     used = torch.ones(1)
     target = torch.zeros(1)
 
@@ -307,7 +307,7 @@ def test_arguments_that_are_one_tensor_are_another_signature(mesh):
     assert [inspect(add(*given)).item() for given in ((x, y), (y, y), (x, y), (y, y), (x, x))] == [3.0, 4.0, 3.0, 4.0, 2.0]
 
 
-def test_a_recorded_call_refuses_what_a_replay_would_not_repeat(mesh):
+def test_recorded_call_refuses_unrepeatable_operations(mesh):
     with no_mesh.activate():
         local = torch.ones(1)
     with pytest.raises(TypeError, match="LOCAL_TENSOR"):
@@ -317,7 +317,7 @@ def test_a_recorded_call_refuses_what_a_replay_would_not_repeat(mesh):
         compile(lambda x: x.drop())(given)
 
 
-def test_a_failure_in_a_replay_has_the_line_of_the_call(mesh):
+def test_failure_in_a_replay_has_the_calls_line(mesh):
     @compile
     def root(x):
         return torch.linalg.cholesky(x)
@@ -328,7 +328,7 @@ def test_a_failure_in_a_replay_has_the_line_of_the_call(mesh):
         torch.ones(1) + 1
     with pytest.raises(RemoteException) as e:
         inspect(root(-torch.eye(2)))
-    assert e.value.controller_frames[0].function == "test_a_failure_in_a_replay_has_the_line_of_the_call"
+    assert e.value.controller_frames[0].function == "test_failure_in_a_replay_has_the_calls_line"
 
 
 def test_slices_are_compared_by_their_values(mesh):
@@ -342,7 +342,7 @@ def test_slices_are_compared_by_their_values(mesh):
         assert inspect(part(x, slice(2, 6, 2))).tolist() == [3.0, 5.0]
 
 
-def test_a_borrow_within_a_recorded_call_is_replayed(mesh):
+def test_borrow_within_a_recorded_call_is_replayed(mesh):
     beside = Stream("beside")
     total, calls = torch.zeros(2), []
     with beside.activate():
@@ -387,7 +387,7 @@ def test_streams_and_slices_are_replayed_with_their_order(mesh):
     assert len(calls) == 2 and tables[4] == tables[11]
 
 
-def test_gradients_of_a_call_over_streams_are_those_of_each_call(mesh):
+def test_gradients_over_streams_are_each_calls(mesh):
     beside = Stream("beside")
     w = torch.nn.Parameter(torch.ones(1))
     norms = []
@@ -406,7 +406,7 @@ def test_gradients_of_a_call_over_streams_are_those_of_each_call(mesh):
     assert [inspect(norm).item() for norm in norms] == [0.0, 10.0, 20.0, 30.0, 40.0]
 
 
-def test_a_call_that_orders_its_streams_otherwise_is_refused(mesh):
+def test_call_with_another_stream_order_is_refused(mesh):
     beside, other = Stream("beside"), Stream("other")
     streams = [beside, other]
     x = torch.ones(2)
@@ -435,7 +435,7 @@ def test_a_call_that_orders_its_streams_otherwise_is_refused(mesh):
     assert inspect(x + 1).tolist() == [2.0, 2.0]
 
 
-def test_a_recorded_call_runs_where_its_tensors_are(procs):
+def test_recorded_call_runs_where_its_tensors_are(procs):
     calls = []
 
     @compile

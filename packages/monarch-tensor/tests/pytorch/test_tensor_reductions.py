@@ -268,7 +268,7 @@ def only_on_the_first(t):
 
 @pytest.mark.parametrize("size", [1, 100_000])
 @pytest.mark.parametrize("reduction", ["stack", "sum", "avg", "product", "min", "max", "band", "bor", "bxor"])
-def test_a_rank_without_data_fails_the_reduction_on_all(mesh, reduction, size):
+def test_rank_without_data_fails_the_reduction(mesh, reduction, size):
     """With data as small as travel with a marker, and with large ones; the group goes on afterwards."""
     dtype = torch.int32 if reduction.startswith("b") else torch.float32
     t = torch.full((size,), 2, dtype=dtype)

@@ -92,7 +92,7 @@ def test_results_of_another_shape_fail_the_call(procs):
 @pytest.mark.parametrize(
     ("shape", "make"), [((3, 2), lambda t: t.t()), ((4, 2), lambda t: t[:, :2]), ((2, 2), lambda t: t[:, :1].expand(2, 2))]
 )
-def test_results_with_other_strides_have_the_views_of_the_controller(mesh, shape, make):
+def test_results_with_other_strides_keep_controller_views(mesh, shape, make):
     values = torch.arange(math.prod(shape) * 2.0)
     source = values[: math.prod(shape)].reshape(shape[::-1]) if shape == (3, 2) else values.reshape(shape[0], -1)
     given = remote(make, propagate=lambda t: torch.empty(shape))(source)
@@ -108,7 +108,7 @@ def test_import_paths(mesh):
     assert inspect(remote("torch.nonzero", propagate="inspect")(torch.ones(2))).tolist() == [[0], [1]]
 
 
-def test_an_import_path_that_is_not_there(procs):
+def test_missing_import_path_is_named(procs):
     with procs.activate():
         for path in ("torch.no_such", "no_such_module.f"):
             with pytest.raises(RemoteException, match=path.replace(".f", "").replace("torch.", "")):
@@ -186,7 +186,7 @@ def test_send_brings_each_rank_to_a_port(mesh):
         send(add, (1,), {}, selection="most")
 
 
-def test_a_remote_function_needs_a_mesh():
+def test_remote_function_needs_a_mesh():
     for call in (add, fails, add.call, fails.broadcast):
         with pytest.raises(TensorMeshError, match="requires an active proc_mesh"):
             call(1)
@@ -299,7 +299,7 @@ def test_names_of_the_package():
         _ = mt.no_such
 
 
-def test_shapes_that_depend_on_data_name_the_operator_and_the_remedy(mesh):
+def test_data_dependent_shape_names_operator_and_remedy(mesh):
     @remote(propagate="cached")
     def positive(t):
         return t[t > 0]
@@ -318,7 +318,7 @@ def raises_what_has_no_text():
     raise Speechless
 
 
-def test_an_exception_without_a_text_is_one_all_the_same(mesh):
+def test_exception_without_text_is_reported(mesh):
     with pytest.raises(RemoteException, match="Speechless, whose text cannot be shown"):
         raises_what_has_no_text.call().get(60)
     assert inspect(torch.ones(1)).item() == 1.0

@@ -75,7 +75,7 @@ def test_nodes_of_the_program_arrive_too(mesh):
     assert inspect(doubled(Batch(torch.ones(2), 3))).tolist() == [3, 3]
 
 
-def test_an_argument_that_cannot_be_unpickled_fails_its_call(mesh):
+def test_undecodable_argument_fails_its_call(mesh):
     echo = remote(lambda error, x: x, propagate=lambda error, x: x)
     kept = torch.ones(2)
     with pytest.raises(RemoteException, match="missing 1 required positional argument"):
@@ -107,7 +107,7 @@ def summed(x, group, rank, fails=None):
 @pytest.mark.parametrize("first", [True, False], ids=["no group yet", "a group"])
 @pytest.mark.parametrize("how", ["poison", "raises"])
 @pytest.mark.parametrize("which", [0, 1])
-def test_no_rank_waits_for_one_that_cannot_take_part(mesh, first, how, which):
+def test_absent_rank_blocks_no_other(mesh, first, how, which):
     group, rank = mesh.process_group("gpus"), mesh.rank("gpus")
     if not first:
         assert of_both(summed(torch.ones(1), group, rank)) == [[2.0]] * 2
@@ -121,7 +121,7 @@ def test_no_rank_waits_for_one_that_cannot_take_part(mesh, first, how, which):
     assert of_both(summed(torch.ones(1), group, rank)) == [[2.0]] * 2
 
 
-def test_no_call_by_value_waits_for_a_rank_that_cannot_take_part(mesh):
+def test_calls_by_value_never_wait_for_absent_ranks(mesh):
     group, rank = mesh.process_group("gpus"), mesh.rank("gpus")
     summed_value = remote(lambda x, group, rank: summed.function(x, group, rank, 1).item())
     for _ in range(3):
@@ -130,7 +130,7 @@ def test_no_call_by_value_waits_for_a_rank_that_cannot_take_part(mesh):
         assert of_both(summed(torch.ones(1), group, rank)) == [[2.0]] * 2
 
 
-def test_what_a_call_by_value_raises_has_the_lines_of_both_programs(mesh):
+def test_error_by_value_has_lines_of_both_programs(mesh):
     fails = remote(lambda: 1 // 0)
     for call in (fails.call, fails.choose, lambda: next(fails.stream()), lambda: mt.call_on_shard_and_fetch(fails)):
         with pytest.raises(RemoteException, match="division") as e:
@@ -148,7 +148,7 @@ def test_groups_of_other_ranks_are_refused(procs, mesh):
 # The end
 
 
-def test_a_stop_lets_functions_that_were_called_end(tmp_path: Path):
+def test_stop_waits_for_running_functions(tmp_path: Path):
     own = this_host().spawn_procs({"gpus": 1})
     path = tmp_path / "noted"
 

@@ -46,7 +46,7 @@ def test_arguments_are_checked(mesh, function):
     assert inspect(step(t)).tolist() == [2.0, 2.0]
 
 
-def test_what_is_borrowed_for_reading_is_read_and_not_written(mesh):
+def test_shared_borrow_is_read_and_not_written(mesh):
     read, write = replayed(lambda x: x + 1, ones), replayed(lambda x: x.add_(1), ones)
     t = ones()
     _, borrow = Stream("beside").borrow(t)
@@ -124,7 +124,7 @@ def test_gradients_that_the_program_keeps_are_not_written(mesh):
     assert found == [[i * 0.5] * 2 for i in range(5)]
 
 
-def test_a_call_after_a_difference_is_compared_with_the_last_one(mesh):
+def test_call_after_a_difference_is_compared_anew(mesh):
     def losses(make):
         w = torch.ones(2, requires_grad=True)
         optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
@@ -169,7 +169,7 @@ def test_modes_of_torch_are_in_the_signature(mesh):
             assert step(torch.ones(2, 2)).dtype == torch.bfloat16
 
 
-def test_the_second_call_returns_what_the_first_has_returned(mesh):
+def test_second_call_returns_what_the_first_did(mesh):
     calls = 0
 
     def swapped(t):
@@ -191,7 +191,7 @@ def test_the_second_call_returns_what_the_first_has_returned(mesh):
             compiled(torch.ones(1))
 
 
-def test_a_reduction_to_a_part_of_the_mesh_in_a_recording(mesh):
+def test_reduction_to_a_part_can_be_recorded(mesh):
     part = mesh.slice(gpus=0)
     reduced = compile(lambda t: t.reduce("gpus", "sum", mesh=part), verify=False)
     for n in range(4):

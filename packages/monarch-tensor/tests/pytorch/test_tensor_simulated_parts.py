@@ -22,7 +22,7 @@ def test_objects_on_the_workers_in_a_timeline(capsys, tmp_path):
     assert "aten.add" in capsys.readouterr().out
 
 
-def test_a_tensor_without_elements(tmp_path):
+def test_tensor_without_elements_is_simulated(tmp_path):
     simulator = Simulator(1, 2)
     with simulator.mesh.activate():
         for _ in range(2):

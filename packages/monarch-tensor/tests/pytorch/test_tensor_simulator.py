@@ -59,7 +59,7 @@ def step(mesh, steps=2):
     return first, only
 
 
-def test_the_trace_of_a_program_is_the_snapshot():
+def test_trace_of_a_program_equals_the_snapshot():
     sim = simulator(2, 2)
     with sim.mesh.activate():
         step(sim.mesh)
@@ -70,7 +70,7 @@ def test_the_trace_of_a_program_is_the_snapshot():
 
 
 @pytest.mark.parametrize("mode", ["stream_only", "everything"])
-def test_the_same_program_has_the_same_trace(mode):
+def test_equal_programs_have_equal_traces(mode):
     def run(before):
         # Numbers of the first program, garbage, and the time are no part of it.
         garbage = [[] for _ in range(before)]
@@ -160,7 +160,7 @@ def test_collectives_are_rings(arguments, ranks, expected):
     assert us(sim.estimate().seconds) == expected
 
 
-def test_links_between_hosts_are_slower_and_one_rank_gets_all():
+def test_links_between_hosts_are_slower():
     sim = simulator(2, 2)
     with sim.mesh.activate():
         x = torch.empty(1000)
@@ -246,7 +246,7 @@ def test_streams_run_beside_each_other_but_for_borrows():
     assert [(e["tid"], e["ts"], e["dur"]) for e in waits] == [(0, 0.0, 9.0)]
 
 
-def test_a_forgotten_borrow_ends():
+def test_forgotten_borrow_ends():
     sim = simulator(1, 1, build_ir=True)
     beside = Stream("beside")
     with sim.mesh.activate():
@@ -258,7 +258,7 @@ def test_a_forgotten_borrow_ends():
     assert kinds.count("signal") == kinds.count("wait") == 2
 
 
-def test_a_collective_waits_for_all_its_ranks():
+def test_collective_waits_for_all_its_ranks():
     sim = simulator(2, 2)
     with sim.mesh.activate():
         x = torch.empty(1000)
@@ -271,7 +271,7 @@ def test_a_collective_waits_for_all_its_ranks():
     assert [us(found.end[g, 0]) for g in range(3)] == [30, 30, 25]
 
 
-def test_the_greatest_memory():
+def test_peak_memory_is_estimated():
     sim = simulator(1, 2)
     with sim.mesh.activate():
         x = torch.ones(1000)  # 4,000
@@ -368,7 +368,7 @@ def test_fetches_are_zeros():
     assert sim.mesh.to_table().splitlines()[2:] == ["| 0 | 0 | 0 | host0 |", "| 1 | 0 | 1 | host0 |"]
 
 
-def test_a_program_is_checked_as_on_a_mesh_of_workers():
+def test_program_is_checked_as_on_workers():
     sim, other = simulator(), simulator()
     outside = torch.ones(2)
     with sim.mesh.activate():
@@ -406,7 +406,7 @@ def test_a_program_is_checked_as_on_a_mesh_of_workers():
     assert not issubclass(RemoteException, TensorMeshError)
 
 
-def test_the_graph():
+def test_graph_has_nodes_and_edges():
     sim = simulator(1, 2, build_ir=True)
     beside = Stream("beside")
     with sim.mesh.activate():
@@ -519,7 +519,7 @@ def test_procs_of_a_stand_in():
         simulated(3)
 
 
-def test_the_engine_of_an_actor_is_replaced():
+def test_engine_of_an_actor_is_replaced():
     with Universe() as universe, patch_tensor_engine(Trainer) as factory:
         procs = universe.host.spawn_procs({"procs": 2})
         trainer = this_proc().spawn("trainer", Trainer)
@@ -531,7 +531,7 @@ def test_the_engine_of_an_actor_is_replaced():
             factory(procs)
 
 
-def test_a_mesh_of_workers_has_no_estimate(procs):
+def test_mesh_of_workers_has_no_estimate(procs):
     with procs.activate() as mesh, pytest.raises(TypeError, match="has workers"):
         estimate(mesh)
     with simulated(procs) as pretended:
@@ -542,7 +542,7 @@ def test_a_mesh_of_workers_has_no_estimate(procs):
         assert again == mesh
 
 
-def test_the_public_name():
+def test_simulator_has_a_public_name():
     assert mt.Simulator is Simulator
 
 
@@ -581,7 +581,7 @@ def test_inputs_of_the_simulator_are_checked(make, error, text):
 
 
 @pytest.mark.parametrize("seconds", ["fast", -1.0, float("nan")])
-def test_an_override_that_is_no_time_is_named(seconds):
+def test_invalid_override_is_named(seconds):
     simulator = Simulator(1, 1, costs=CostModel(overrides={"aten.ones": seconds}))
     with simulator.mesh.activate():
         torch.ones(2)

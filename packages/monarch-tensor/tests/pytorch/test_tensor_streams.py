@@ -19,7 +19,7 @@ def later(x):
     return x + 1
 
 
-def test_a_stream_has_its_own_tensors(mesh):
+def test_stream_has_its_own_tensors(mesh):
     stream = Stream("beside")
     assert get_active_stream().name == "main"
     with stream.activate():
@@ -32,7 +32,7 @@ def test_a_stream_has_its_own_tensors(mesh):
     assert repr(stream) == "<Stream beside>"
 
 
-def test_a_borrower_waits_for_the_owner_and_the_owner_for_the_end(mesh):
+def test_borrower_and_owner_wait_for_each_other(mesh):
     stream = Stream("beside")
     owned = later(torch.zeros(2))
     lent, borrow = stream.borrow(owned, mutable=True)
@@ -47,7 +47,7 @@ def test_a_borrower_waits_for_the_owner_and_the_owner_for_the_end(mesh):
         lent + 1
 
 
-def test_a_shared_borrow_is_read_by_both_and_written_by_neither(mesh):
+def test_shared_borrow_is_read_and_never_written(mesh):
     stream = Stream("beside")
     owned = torch.ones(2)
     first, one = stream.borrow(owned)
@@ -72,7 +72,7 @@ def test_a_shared_borrow_is_read_by_both_and_written_by_neither(mesh):
     del second
 
 
-def test_a_borrow_of_a_shared_borrow_leaves_that_one_shared(mesh):
+def test_borrow_of_a_shared_borrow_is_shared(mesh):
     first, second = Stream("first"), Stream("second")
     owned = torch.ones(2)
     one, outer = first.borrow(owned)
@@ -87,7 +87,7 @@ def test_a_borrow_of_a_shared_borrow_leaves_that_one_shared(mesh):
     assert inspect(owned).tolist() == [2.0, 2.0]
 
 
-def test_a_borrow_is_a_context(mesh):
+def test_borrow_is_a_context(mesh):
     stream = Stream("beside")
     owned = torch.ones(2)
     lent, borrow = stream.borrow(owned)
@@ -98,7 +98,7 @@ def test_a_borrow_is_a_context(mesh):
     owned.add_(1)
 
 
-def test_a_forgotten_borrow_ends_when_it_is_collected(mesh):
+def test_forgotten_borrow_ends_when_it_is_collected(mesh):
     stream = Stream("beside")
     owned = torch.ones(2)
     lent, borrow = stream.borrow(owned, mutable=True)
@@ -129,7 +129,7 @@ def test_streams_run_beside_each_other(mesh):
     assert inspect(one).tolist() == [0.0]
 
 
-def test_a_copy_for_another_stream(mesh):
+def test_copy_moves_to_another_stream(mesh):
     stream = Stream("beside")
     moved = later(torch.ones(2)).to_mesh(mesh, stream)
     with stream.activate():
@@ -143,7 +143,7 @@ def stream_threads():
     return torch.tensor(sum(t.name.startswith("monarch-tensor-stream-") for t in threading.enumerate()))
 
 
-def test_streams_that_nothing_refers_to_end_on_the_workers(mesh):
+def test_unreferenced_streams_end_on_the_workers(mesh):
     """Their threads, their process groups, and what the controller knows of them."""
     kept = Stream("kept")
     with kept.activate():

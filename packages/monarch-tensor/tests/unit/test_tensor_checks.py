@@ -18,7 +18,7 @@ def text(*args, **kwargs):
     return str(refusal("aten.add.Tensor", args, kwargs, lambda v: getattr(v, "wrong", None)))
 
 
-def test_the_call_is_shown_with_a_marker_for_each_bad_operand_and_one_remedy_for_each_marker():
+def test_refused_call_marks_each_operand_with_its_remedy():
     local = Operand(checks.LOCAL_TENSOR)
     lines = text([Operand(), local, local], Operand(checks.DROPPED, of="line 3"), alpha=2).splitlines()
     assert lines[0] == "aten.add.Tensor([float32[2, 3], LOCAL_TENSOR, LOCAL_TENSOR], DROPPED, alpha=2)"

@@ -14,12 +14,12 @@ segments = st.builds(Segment, small, small, small, st.lists(numbers, max_size=20
 
 
 @given(st.lists(segments, max_size=6))
-def test_a_batch_comes_out_as_it_went_in(batch):
+def test_batch_survives_encoding(batch):
     assert decode(*encode(batch)) == batch
 
 
 @given(st.lists(segments, max_size=4), st.data())
-def test_a_changed_batch_is_refused_or_decoded_within_its_bounds(batch, data):
+def test_corrupted_batch_is_refused_or_bounded(batch, data):
     encoded, constants = encode(batch)
     body = bytearray(encoded)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -41,7 +41,7 @@ def test_any_bytes_are_refused_or_decoded(body, constants):
 
 
 @pytest.mark.parametrize("cut", [1, 8, 16])
-def test_a_cut_batch_is_refused(cut):
+def test_truncated_batch_is_refused(cut):
     encoded, constants = encode([Segment(0, 0, 0, [1, 2, 3], [1.0])])
     with pytest.raises(ValueError, match="batch"):
         decode(encoded[:-cut], constants)
@@ -80,7 +80,7 @@ def test_ranks_and_coordinates_are_inverse(grid):
 
 
 @given(grids(), st.data())
-def test_the_line_of_a_rank_differs_in_the_named_dimensions_only(grid, data):
+def test_line_of_a_rank_spans_the_named_dimensions(grid, data):
     rank = data.draw(st.sampled_from(grid.ranks()))
     dims = tuple(data.draw(st.lists(st.sampled_from(grid.labels), unique=True)))
     line = grid.line(rank, dims)

@@ -22,22 +22,22 @@ def line_of(function, text):
     return first + next(i for i, line in enumerate(lines) if text in line)
 
 
-def test_the_innermost_line_comes_first():
+def test_innermost_line_comes_first():
     found = frames_of(caller())
     assert found[0] == Frame(__file__, line_of(caller, "emit()"), "caller")
-    assert found[1].function == "test_the_innermost_line_comes_first"
+    assert found[1].function == "test_innermost_line_comes_first"
     assert len(found) == frames.KEPT
 
 
-def test_lines_of_torch_and_of_this_project_are_left_out():
+def test_lines_of_torch_and_monarch_are_omitted():
     module = SimpleNamespace(__name__="torch.nn.modules.linear")
     names = {"__name__": module.__name__, "emit": emit}
     exec(compile("def forward():\n    return emit()\n", "linear.py", "exec"), names)
     found = frames_of(names["forward"]())
-    assert [f.function for f in found][0] == "test_lines_of_torch_and_of_this_project_are_left_out"
+    assert [f.function for f in found][0] == "test_lines_of_torch_and_monarch_are_omitted"
 
 
-def test_deep_recursion_costs_no_more_than_the_kept_depth():
+def test_deep_recursion_costs_only_the_kept_depth():
     def deeper(n):
         return emit() if n == 0 else deeper(n - 1)
 
@@ -45,11 +45,11 @@ def test_deep_recursion_costs_no_more_than_the_kept_depth():
     assert sys.getrecursionlimit() > 200
 
 
-def test_a_site_without_lines_of_the_program_has_none():
+def test_site_without_program_lines_is_empty():
     assert frames_of(()) == ()
 
 
-def test_code_that_is_made_without_end_is_not_kept(monkeypatch):
+def test_cache_of_generated_code_is_bounded(monkeypatch):
     monkeypatch.setattr(frames, "_kept", [emit.__code__] * 65537)
     monkeypatch.setattr(frames, "_is_program", dict.fromkeys(range(65537), False))
     site = caller()

@@ -22,7 +22,7 @@ def cases(name):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_each_mesh_runs_each_forward_and_backward_of_its_stages_once(name):
+def test_mesh_runs_each_action_of_its_stages_once(name):
     for meshes, stages, microbatches in cases(name):
         order = schedule(name, meshes, stages, microbatches)
         assert len(order) == meshes
@@ -32,7 +32,7 @@ def test_each_mesh_runs_each_forward_and_backward_of_its_stages_once(name):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_inputs_are_produced_before_and_the_order_of_each_mesh_stays(name):
+def test_inputs_precede_and_each_meshs_order_stays(name):
     for meshes, stages, microbatches in cases(name):
         order = schedule(name, meshes, stages, microbatches)
         done = set()
@@ -66,7 +66,7 @@ def test_microbatches_of_a_stage_go_in_their_order(name):
                 assert [a.microbatch for a in actions if (a.kind, a.stage) == (kind, stage)] == list(range(microbatches))
 
 
-def test_no_mesh_is_idle_longer_than_the_pipeline_takes_to_fill_and_drain():
+def test_mesh_idles_only_to_fill_and_drain():
     for name in ("gpipe", "1f1b", "interleaved"):
         for meshes, stages, microbatches in cases(name):
             if stages > meshes and microbatches % meshes:
@@ -78,14 +78,14 @@ def test_no_mesh_is_idle_longer_than_the_pipeline_takes_to_fill_and_drain():
         assert length(order, meshes) == 3 * microbatches + 3 * (meshes - 1)
 
 
-def test_an_order_by_hand():
+def test_order_of_three_microbatches_is_as_published():
     text = {"forward": "f", "backward": "b"}
     order = schedule("1F1B", 2, 2, 3)
     assert [" ".join(f"{text[a.kind]}{a.microbatch}" for a in actions) for actions in order] == ["f0 f1 b0 f2 b1 b2", "f0 b0 f1 b1 f2 b2"]
     assert schedule("dora-dfs", 2, 2, 3) == order
 
 
-def test_an_order_that_cannot_be_run_is_refused():
+def test_impossible_order_is_refused():
     order = [[Action("backward", 0, 0), Action("forward", 0, 0)], [Action("forward", 1, 0), Action("backward", 1, 0)]]
     with pytest.raises(ValueError, match="the meshes wait for each other"):
         in_one_order(order, 2)
