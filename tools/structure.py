@@ -9,6 +9,7 @@
 | files that implement a type | files with an `impl` block of one type of the crate |
 | test names of more than eight words | Python: the words after `test_`; Rust: of a `#[test]` function |
 | words of a map | words of a page, or of all pages of a folder, outside of code blocks |
+| entries of the glossary | terms; the style check refuses more than 100 |
 | rows of the longest page | failures of one page of `docs/failures`; the style check refuses more than 60 |
 
 A number may fall, and the table is then written anew. The step `generated` refuses a number that is higher than that of the table.
@@ -27,7 +28,7 @@ from pathlib import Path
 import grimp
 
 from tools.project import PACKAGES, ROOT, RUST, files
-from tools.style import prose, references, rust
+from tools.style import glossary, prose, references, rust
 
 MAPS = ("ARCHITECTURE.md", "docs/failures", "docs/glossary.md")
 _WORDS_OF_TEST_NAMES = 8
@@ -185,6 +186,7 @@ def rows() -> dict[str, int]:
     found |= {f"words, `{page}`": words(page) for page in MAPS}
     pages = (ROOT / references.FAILURES).glob("*.md")
     found[f"rows of the longest page, `{references.FAILURES}`"] = max(len(list(references.rows(page.read_text()))) for page in pages)
+    found[f"entries, `{glossary.GLOSSARY}`"] = len(list(glossary.entries((ROOT / glossary.GLOSSARY).read_text())))
     return found
 
 
