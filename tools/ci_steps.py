@@ -4,19 +4,24 @@
     python -m tools.ci_steps STEP...     these steps, in the order of the table
     python -m tools.ci_steps --list      the table
 
+`--changed-since REF` limits all of these to what the changes since that commit concern (`tools/changes.py`), and checks the messages of the
+new commits. Everything runs if that cannot be limited.
+
 The steps of one stage all run, so that one run shows all problems; a failed stage ends the run. Steps that run beside
 others have a second queue: they run one after another, from the start of their stage on, through as many stages as they take
-(`tools/lanes.py`). Their output is printed when they end. The end of the output has one line per step with its time, and the closing lines
-of the test runners again. Up to ten failed tests of a step of pytest are repeated alone: if they pass then, they are listed as flaky, and
-the step is no failure.
+(`tools/lanes.py`). Their output is printed when they end. The end of the output has one line per step with its time, the closing lines
+of the test runners again, and the slowest tests. Up to ten failed tests of a step of pytest are repeated alone: if they pass then, they
+are listed as flaky, and the step is no failure.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 
-from tools.lanes import Lanes, Outcome, Step
+from tools.changes import BaseError, changed_files, concerned
+from tools.lanes import DURATION, Lanes, Outcome, Step
 from tools.project import CORE, PACKAGES, RDMA, ROOT, RUST, TENSOR
 
 PY = sys.executable
@@ -30,17 +35,38 @@ _TESTED = tuple(word for crate in RUST_TESTED for word in ("-p", crate))
 # need assertions and overflow checks.
 _PROFILE = tuple(word for change in ("lto=false", "debug-assertions=true") for word in ("--config", f"profile.release.{change}"))
 _READINESS = str((RDMA / "tests" / "unit" / "test_rdma_verbs_readiness.py").relative_to(ROOT))
+_CLIPPY = ("cargo", "clippy", "--quiet", "--locked", "--workspace", "--", "-D", "warnings")
 _TENSOR_FOLDER = str(TENSOR.relative_to(ROOT))
 # Used only if build_torch has made the environment.
 _WITH_TORCH = (PY, "-m", "tools.with_torch", "--if-made")
 _QUICK = "small or dropped or every_name"
+_CHAOS = ("--seed", "1", "--seconds", "60", "--procs", "8", "--keep", "bench/.chaos")
+# Tests of pages are among the unit tests of the tools.
+_ALWAYS_TESTED = "tools/tests/unit"
+_SLOWEST = 10
 
 
-def _pytest(name: str, stage: str, *arguments: str, within: tuple[str, ...] = (), beside: bool = False, apart: bool = False) -> Step:
+def _with(folder: str) -> tuple[str, ...]:
+    """The wheels that have such a folder."""
+    return tuple(sorted(path.relative_to(PACKAGES).parts[0] for path in PACKAGES.glob(f"*/{folder}")))
+
+
+_ALL = _with("pyproject.toml")
+
+
+def _pytest(
+    name: str,
+    stage: str,
+    *arguments: str,
+    within: tuple[str, ...] = (),
+    wheels: tuple[str, ...] = _ALL,
+    beside: bool = False,
+    apart: bool = False,
+) -> Step:
     """A run of pytest with the tests of a category and a cache folder of its own."""
     cache = f".pytest_cache/steps/{name}"
     argv = (*within, PY, "-m", "pytest", "-o", f"cache_dir={cache}", "--durations=10", "-W", "error", "-m", *arguments)
-    return Step(name, stage, argv, beside=beside, apart=apart, cache=cache)
+    return Step(name, stage, argv, beside=beside, apart=apart, cache=cache, wheels=wheels)
 
 
 STEPS = (
@@ -54,36 +80,34 @@ STEPS = (
     Step("bytecode", "build", (PY, "-m", "compileall", "-q", *_SOURCES)),
     Step("build", "build", (PY, "-m", "tools.build_native")),
     # Mounts need a module that this step builds, and Debian's packages for it.
-    Step("pyfuse3", "build", ("bash", "tools/pyfuse3.sh", PY)),
+    Step("pyfuse3", "build", ("bash", "tools/pyfuse3.sh", PY), wheels=_with("tests/fuse")),
     # The static files of the dashboard, which are part of the wheel.
-    Step("dashboard", "build", (PY, "-m", "tools.build_dashboard", "types", "test", "build")),
+    Step("dashboard", "build", (PY, "-m", "tools.build_dashboard", "types", "test", "build"), wheels=_ALL),
     Step("api", "public", (PY, "-m", "tools.check_api", "--check")),
     Step("generated", "public", (PY, "-m", "tools.generate_docs", "--check")),
     Step("types", "public", ("pyright", "--warnings")),
     Step("stub", "public", (PY, "-m", "mypy.stubtest", "monarch._core._native"), _PYTHON_FOLDER),
-    Step(
-        "clippy", "rust", ("cargo", "clippy", "--quiet", "--locked", "--workspace", "--", "-D", "warnings"), _RUST_FOLDER, "clippy-driver"
-    ),
-    Step("cargo", "rust", ("cargo", "test", "--quiet", "--locked", "--release", *_PROFILE, *_TESTED), _RUST_FOLDER),
+    Step("clippy", "rust", _CLIPPY, _RUST_FOLDER, "clippy-driver", wheels=(CORE.name,)),
+    Step("cargo", "rust", ("cargo", "test", "--quiet", "--locked", "--release", *_PROFILE, *_TESTED), _RUST_FOLDER, wheels=(CORE.name,)),
     # Without PyTorch its tests are left out with a reason. The installation takes a minute or two and ends long before the step `torch`.
-    Step("build_torch", "rust", (PY, "-m", "tools.side_venv", "torch"), beside=True, optional=True),
+    Step("build_torch", "rust", (PY, "-m", "tools.side_venv", "torch"), beside=True, optional=True, wheels=_with("tests/pytorch")),
     # Without a cluster its tests are left out with a reason.
-    Step("build_k8s", "rust", (PY, "-m", "tools.k8s", "build"), beside=True, optional=True),
-    Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels")),
-    Step("check_wheels", "check wheels", (PY, "-m", "tools.check_wheels")),
+    Step("build_k8s", "rust", (PY, "-m", "tools.k8s", "build"), beside=True, optional=True, wheels=_with("tests/k8s")),
+    Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels"), wheels=_ALL),
+    Step("check_wheels", "check wheels", (PY, "-m", "tools.check_wheels"), wheels=_ALL),
     # Single tests are left out with a reason if their package is missing.
-    Step("packages", "packages", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh k8s vm || true")),
+    Step("packages", "packages", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh k8s vm || true"), wheels=_ALL),
     # Tests with processes wait most of their time: two of them at a time cost little.
-    _pytest("pytest_core", "tests", "not unit and not torch", _CORE_FOLDER, apart=True),
+    _pytest("pytest_core", "tests", "not unit and not torch", _CORE_FOLDER, wheels=(CORE.name,), apart=True),
     _pytest("unit", "tests", "unit"),
     _pytest("pytest_others", "tests", "not unit and not k8s and not torch", f"--ignore={_CORE_FOLDER}", beside=True, apart=True),
     # These run beside the shorter steps only: clusters take all available processors, and tests with processes have time limits.
-    _pytest("k8s", "clusters", "k8s", beside=True),
+    _pytest("k8s", "clusters", "k8s", wheels=_with("tests/k8s"), beside=True),
     # Their ranks take all processors, and each needs seconds to import PyTorch.
-    _pytest("torch", "clusters", "torch"),
+    _pytest("torch", "clusters", "torch", wheels=_with("tests/pytorch")),
     # These import PyTorch into the process of pytest.
-    _pytest("tensor", "clusters", "torch", f"{_TENSOR_FOLDER}/tests/pytorch", within=_WITH_TORCH),
-    Step("api_tensor", "clusters", (*_WITH_TORCH, PY, "-m", "tools.check_api", "--check")),
+    _pytest("tensor", "clusters", "torch", f"{_TENSOR_FOLDER}/tests/pytorch", within=_WITH_TORCH, wheels=(TENSOR.name,)),
+    Step("api_tensor", "clusters", (*_WITH_TORCH, PY, "-m", "tools.check_api", "--check"), wheels=(TENSOR.name,)),
     # The quick tests only: an emulated machine is slow. All of them: `-m verbs packages/monarch-rdma`.
     Step(
         "verbs",
@@ -104,8 +128,9 @@ STEPS = (
             _QUICK,
         ),
         needs="qemu-system-x86_64",
+        wheels=(RDMA.name,),
     ),
-    Step("chaos", "clusters", (PY, "bench/chaos.py", "--seed", "1", "--seconds", "60", "--procs", "8", "--keep", "bench/.chaos")),
+    Step("chaos", "clusters", (PY, "bench/chaos.py", *_CHAOS), wheels=(CORE.name,)),
     Step("docs", "clusters", (PY, "-m", "tools.check_docs")),
 )
 ALIASES = {
@@ -125,6 +150,36 @@ def chosen(names: list[str]) -> list[Step]:
     return [step for step in STEPS if not wanted or step.name in wanted]
 
 
+def limited(steps: list[Step], wheels: set[str]) -> list[Step]:
+    """The steps that a change of these wheels concerns, and of runs of pytest the tests of these wheels."""
+    found: list[Step] = []
+    for step in steps:
+        names = sorted(wheels.intersection(step.wheels))
+        if step.cache and len(step.wheels) > 1:
+            folders = [f"packages/{name}/tests" for name in names if (PACKAGES / name / "tests").is_dir()]
+            folders += [_ALWAYS_TESTED] if step.name == "unit" else []
+            if folders:
+                argv = tuple(word for word in step.argv if not word.startswith("--ignore="))
+                found.append(step._replace(argv=(*argv, *folders), sparse=True))
+        elif names or not step.wheels:
+            found.append(step)
+    return found
+
+
+def changed(steps: list[Step], base: str) -> list[Step]:
+    """The steps that the changes since this commit concern, after a check of the new commits; all steps if that cannot be limited."""
+    commits = Step("commits", steps[0].stage, (PY, "-m", "tools.check_commits", base))
+    try:
+        wheels = concerned(changed_files(base))
+    except BaseError as error:
+        print(f"ci_steps: everything runs, as there is nothing to compare with: {error}")
+        return steps
+    if wheels is None or CORE.name in wheels:
+        return [commits, *steps]
+    print(f"ci_steps: the changes since {base} concern {', '.join(sorted(wheels)) or 'no wheel'}")
+    return [commits, *limited(steps, wheels)]
+
+
 def summary(outcomes: list[Outcome], left: list[Step], seconds: float) -> None:
     print("\n=== summary")
     for outcome in outcomes:
@@ -135,17 +190,34 @@ def summary(outcomes: list[Outcome], left: list[Step], seconds: float) -> None:
     for outcome in outcomes:
         for line in outcome.closing:
             print(line)
+    durations = sorted((line for outcome in outcomes for line in outcome.durations), key=_seconds, reverse=True)
+    if durations:
+        print("the slowest tests:")
+    for line in durations[:_SLOWEST]:
+        print(line)
     for outcome in outcomes:
         for test in outcome.flaky:
             print(f"flaky: {test}")
 
 
+def _seconds(duration: str) -> float:
+    found = DURATION.match(duration)
+    return float(found.group(1)) if found else 0.0
+
+
 def main(arguments: list[str]) -> int:
-    if "--list" in arguments:
-        for step in STEPS:
+    words = argparse.ArgumentParser(prog="ci_steps", add_help=False, allow_abbrev=False)
+    words.add_argument("--changed-since", metavar="REF")
+    words.add_argument("--list", action="store_true")
+    words.add_argument("steps", nargs="*")
+    given = words.parse_args(arguments)
+    steps = chosen(given.steps)
+    if given.changed_since:
+        steps = changed(steps, given.changed_since)
+    if given.list:
+        for step in steps:
             print(f"{step.name:<14} {' '.join(step.argv).replace(PY, 'python')}{'  (beside others)' if step.beside else ''}")
         return 0
-    steps = chosen(arguments)
     start = time.monotonic()
     with Lanes() as lanes:
         for stage in dict.fromkeys(step.stage for step in steps):

@@ -33,10 +33,13 @@ PY = sys.executable
 PATH = os.pathsep.join([str(Path(PY).parent), os.environ.get("PATH", os.defpath)])
 # The last lines of pytest and cargo test.
 CLOSING = re.compile(r"^(?:=+ .*\b(?:passed|failed|errors?|no tests ran)\b.* =+|test result: (?!ok. 0 passed).*)$")
+# A line of pytest's `--durations`.
+DURATION = re.compile(r"^(\d+\.\d+)s (?:call|setup|teardown) +\S")
 # A larger number of failed tests is no accident.
 MOST_REPEATED = 10
 # The exit code of pytest after failed tests. Any other code means another failure: of collection, or of the process.
 _TESTS_FAILED = 1
+_NO_TESTS = 5
 # Seconds that a step has to clean up when the run is ended.
 _GRACE_S = 10.0
 
@@ -45,7 +48,8 @@ class Step(NamedTuple):
     """A command of a stage. A step is skipped without the program `needs`. The failure of an `optional` one does not count.
 
     A step that is `apart` has a /dev/shm of its own, if the machine permits it: its tests look for leftovers there. `cache` is the
-    cache folder of a run of pytest, of this step alone, which has the failed tests afterwards.
+    cache folder of a run of pytest, of this step alone, which has the failed tests afterwards. If the tests are a selection, there may be
+    none: the step is `sparse`. `wheels` are those that the step checks; none are named by a step that checks everything.
     """
 
     name: str
@@ -57,6 +61,8 @@ class Step(NamedTuple):
     optional: bool = False
     apart: bool = False
     cache: str = ""
+    sparse: bool = False
+    wheels: tuple[str, ...] = ()
 
     def failed_tests(self) -> list[str]:
         """The failed tests of the last run of the step."""
@@ -68,7 +74,7 @@ class Step(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a step: `code` is None if it was skipped.
+    """The outcome of a step: `code` is None if it was skipped, `durations` are the slowest tests of pytest.
 
     `repeated` are the failed tests that must be repeated, `flaky` those that have passed then.
     """
@@ -77,6 +83,7 @@ class Outcome(NamedTuple):
     code: int | None
     seconds: float
     closing: list[str]
+    durations: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
     flaky: tuple[str, ...] = ()
 
@@ -147,7 +154,7 @@ class Lanes:
         """The outcome of a step after its failed tests were repeated."""
         self._print(f"\n=== {first.step.name}: {len(first.repeated)} failed tests once more\n")
         argv = (*first.step.argv, "--last-failed", "--last-failed-no-failures=none")
-        code, seconds, closing = self._ended(first.step._replace(argv=argv, beside=False), [])
+        code, seconds, closing, _ = self._ended(first.step._replace(argv=argv, beside=False), [])
         # A test that pytest has not found again stays in its list.
         is_flaky = code == 0 and not first.step.failed_tests()
         return first._replace(
@@ -188,14 +195,16 @@ class Lanes:
             self._print(collected.pop())
         if step.cache:
             shutil.rmtree(ROOT / step.cache, ignore_errors=True)
-        code, seconds, closing = self._ended(step, collected)
+        code, seconds, closing, durations = self._ended(step, collected)
         failed = step.failed_tests() if step.cache and code == _TESTS_FAILED else []
-        return Outcome(step, code, seconds, closing, tuple(failed) if len(failed) <= MOST_REPEATED else ())
+        repeated = tuple(failed) if len(failed) <= MOST_REPEATED else ()
+        return Outcome(step, None if step.sparse and code == _NO_TESTS else code, seconds, closing, tuple(durations), repeated)
 
-    def _ended(self, step: Step, collected: list[str]) -> tuple[int, float, list[str]]:
-        """Runs a step; its exit code, its seconds, and its closing lines."""
+    def _ended(self, step: Step, collected: list[str]) -> tuple[int, float, list[str], list[str]]:
+        """Runs a step; its exit code, its seconds, its closing lines, and its durations of tests."""
         start = time.monotonic()
         closing: list[str] = []
+        durations: list[str] = []
         # Without `with process`: an exception would wait for the process's end there.
         process = self._started(step)
         assert process.stdout is not None
@@ -207,11 +216,13 @@ class Lanes:
                     self._print(line)
                 if CLOSING.match(line.rstrip()):
                     closing.append(line.rstrip())
+                elif DURATION.match(line):
+                    durations.append(line.rstrip())
         process.wait()
         with self._lock:
             del self._running[process.pid]
         self._print("".join(collected))
-        return process.returncode, time.monotonic() - start, closing
+        return process.returncode, time.monotonic() - start, closing, durations
 
     def _started(self, step: Step) -> subprocess.Popen[str]:
         with self._lock:
