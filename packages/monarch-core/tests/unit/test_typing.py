@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyright", reason="pyright is in the development environment only")
 FOLDER = Path(__file__).parents[1] / "typing"
 PROGRAMS = sorted(path.name for path in FOLDER.glob("*.py"))
 
