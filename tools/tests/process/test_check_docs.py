@@ -28,7 +28,7 @@ def test_traceback_points_into_the_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ["import sys; sys.exit(3)", "import sys; print('x', file=sys.stderr)", "import warnings; warnings.warn('x')"]
 )
-def test_what_is_not_silent_fails(tmp_path: Path, line: str) -> None:
+def test_output_of_a_page_fails_it(tmp_path: Path, line: str) -> None:
     assert check(page(tmp_path, line)) is not None
 
 

@@ -37,7 +37,7 @@ def test_environment_is_made_once(pins: Path) -> None:
     assert side_venv.existing("nothing") is None and side_venv.folder("nothing") != kept.parent
 
 
-def test_one_that_is_not_whole_is_made_again(pins: Path) -> None:
+def test_incomplete_environment_is_made_again(pins: Path) -> None:
     folder = side_venv.folder("nothing")
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").touch()
@@ -57,7 +57,7 @@ def test_nothing_is_left_of_one_that_failed(pins: Path, tmp_path: Path) -> None:
     assert side_venv.existing("nothing") is None and not side_venv.folder("nothing").exists()
 
 
-def test_what_there_are_no_pins_for(pins: Path) -> None:
+def test_environment_needs_a_list_of_pins(pins: Path) -> None:
     with pytest.raises(ValueError, match="no environment 'other'; there is nothing"):
         side_venv.folder("other")
 

@@ -46,7 +46,7 @@ def loaded(image: Path, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-IS", "-c", text], capture_output=True, text=True, check=False)
 
 
-def test_what_links_a_missing_library_is_loaded(site: Path, tmp_path: Path) -> None:
+def test_library_with_missing_dependencies_is_loaded(site: Path, tmp_path: Path) -> None:
     lib = site / "torch" / "lib"
     versions = tmp_path / "versions"
     versions.write_text("V_13 { global: cublasTimes; };\n")

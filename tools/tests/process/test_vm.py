@@ -26,7 +26,7 @@ def test_command_runs_in_the_machine(tmp_path):
     assert (kept / "file").read_text() == "it's a $word\n" and not (tmp_path / "lost").exists()
 
 
-def test_what_is_missing_is_named(monkeypatch):
+def test_missing_programs_are_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("shutil.which", lambda name, path: None)
     assert "qemu-system-x86_64, busybox" in missing() and "`tools/system_packages.sh vm`" in missing()

@@ -60,7 +60,7 @@ def test_too_many_own_modules_are_refused(folder: Path) -> None:
     assert problem.startswith("import monarch.actor loads 16 own modules, the limit is 15: monarch.actor monarch.m0 ")
 
 
-def test_what_fails_or_complains_is_shown(folder: Path) -> None:
+def test_failing_or_noisy_module_is_shown(folder: Path) -> None:
     python = installed(folder, "import warnings\nwarnings.warn('odd')\n")
     with pytest.raises(RuntimeError, match="exit code 1 with an empty environment:\n(?s:.*)odd"):
         wheel_install.probe(python, folder)

@@ -320,7 +320,7 @@ def test_unhandled_death_must_be_reported_above(mode: str) -> None:
     assert story.properties() == ["notice"]
 
 
-def test_what_a_dead_actor_owned_need_not_answer() -> None:
+def test_calls_of_a_dead_owner_need_no_answer() -> None:
     story = Story()
     story.begin(1, mesh="m2", ranks=(0,))
     story.begin(1, mesh="m2", who="m1[0]")
@@ -377,7 +377,7 @@ def test_abandoned_call_may_reach_a_dead_actor() -> None:
     assert story.properties() == []
 
 
-def test_what_the_script_found_wrong_is_shown() -> None:
+def test_error_found_by_the_script_is_shown() -> None:
     story = Story()
     story.add("wrong", text="the process of an actor without a thread died")
     assert story.properties() == ["limits"]

@@ -44,7 +44,7 @@ def test_sleep_with_a_reason_is_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["utils.py", "string_utils.rs", "common.py", "actor_manager.rs", "helpers.sh", "common/x.py"])
-def test_names_that_say_nothing(tmp_path: Path, name: str) -> None:
+def test_meaningless_names_are_refused(tmp_path: Path, name: str) -> None:
     expected = [] if name == "common/x.py" else [("vague-name", 0)]
     assert rules(tmp_path, name, "") == expected
 

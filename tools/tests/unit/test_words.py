@@ -61,7 +61,7 @@ def test_ordinary_english_is_not_refused(text: str) -> None:
     assert lines(text) == []
 
 
-def test_who_as_a_subject_is_refused() -> None:
+def test_subject_who_is_refused() -> None:
     assert reported("Who relays a join can refuse.\n- Who asks gets it.\nIt ends. Who waits fails.\n") == ["Who"] * 3
     assert reported("## Who am I?\n\n[Who am I?](#who-am-i) Who asks?\n") == []
 
@@ -120,7 +120,7 @@ def test_style_step_reads_pages(tmp_path: Path) -> None:
         "HTTPTrunk = 1",
     ],
 )
-def test_a_private_word_in_a_name_is_refused(text: str) -> None:
+def test_private_word_in_a_name_is_refused(text: str) -> None:
     (problem,) = words.names(Path("packages/x/python/x.py"), text)
     assert problem.rule == "plain-names"
 

@@ -18,7 +18,7 @@ def test_agent_killed(cluster: Cluster) -> None:
     assert client.end() == 0
 
 
-def test_actors_on_other_hosts_are_told(cluster: Cluster) -> None:
+def test_actors_on_other_hosts_are_notified(cluster: Cluster) -> None:
     client = cluster.client()
     assert client.say("ready", 0, 1) == "True"
     client.send("ask", 0, 1)
@@ -28,7 +28,7 @@ def test_actors_on_other_hosts_are_told(cluster: Cluster) -> None:
     assert client.end() == 0
 
 
-def test_agent_told_to_end(cluster: Cluster) -> None:
+def test_terminated_agent_is_lost_and_cleans_up(cluster: Cluster) -> None:
     client = cluster.client()
     cluster.workers[1].process.terminate()
     assert_lost(cluster, "agent exited")

@@ -142,7 +142,7 @@ def test_initialized_does_not_wait_for_init(procs):
     assert future.get() == "go"
 
 
-def test_init_that_never_returns_blocks_nobody_else(procs):
+def test_endless_init_blocks_no_other_actor(procs):
     from monarch.actor import Channel
     from monarch.config import configured
 

@@ -189,7 +189,7 @@ def procs(faults):
 
 @BOTH
 @pytest.mark.parametrize("kind", SHOWN)
-def test_told_to_who_waits(procs, cls, kind):
+def test_exception_reaches_the_waiting_caller(procs, cls, kind):
     thrower = procs.spawn("thrower", cls)
     for where in (thrower, this_proc().spawn("thrower", cls)):
         with pytest.raises(ActorError) as caught:
@@ -205,7 +205,7 @@ def test_told_to_who_waits(procs, cls, kind):
 
 @BOTH
 @pytest.mark.parametrize("kind", [*SHOWN, *BASE])
-def test_reported_if_nobody_waits(procs, faults, cls, kind):
+def test_exception_without_a_caller_is_reported(procs, faults, cls, kind):
     shown = {**SHOWN, **BASE}[kind]
     thrower = procs.spawn("thrower", cls)
     thrower.throw.broadcast(kind)
@@ -221,7 +221,7 @@ def test_reported_if_nobody_waits(procs, faults, cls, kind):
 
 @BOTH
 @pytest.mark.parametrize("kind", BASE)
-def test_base_exception_told_to_who_waits(procs, faults, cls, kind):
+def test_base_exception_reaches_the_waiting_caller(procs, faults, cls, kind):
     with pytest.raises(SupervisionError, match="thrower") as caught:
         procs.spawn("thrower", cls).throw.call_one(kind).get()
     assert BASE[kind] in str(caught.value).split("\n", 1)[0]

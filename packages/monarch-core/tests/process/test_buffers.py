@@ -239,7 +239,7 @@ def kill_during(mesh, pid, call):
     mesh.stop().get()
 
 
-def test_what_a_killed_receiver_held_is_reclaimed():
+def test_buffers_of_a_killed_receiver_are_reclaimed():
     data = bytes(96 * MIB)
     for _ in range(8):
         mesh = this_host().spawn_procs()
@@ -250,7 +250,7 @@ def test_what_a_killed_receiver_held_is_reclaimed():
         assert reserved() <= 3 * len(data) + 128 * MIB
 
 
-def test_what_nobody_received_is_reclaimed():
+def test_buffers_of_undelivered_messages_are_reclaimed():
     """Messages in flight to a receiver that never took them."""
     data = bytearray(72 * MIB)
     for _ in range(8):

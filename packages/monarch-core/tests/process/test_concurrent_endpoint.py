@@ -202,7 +202,7 @@ def test_exception_is_an_answer(one):
     ("method", "text"),
     [("exit", "SystemExit: 4"), ("cancel_itself", "CancelledError: by the user"), ("fail_with_port", "ValueError: nobody to tell")],
 )
-def test_what_kills_the_actor(one, faults, method, text):
+def test_fatal_exception_ends_the_actor(one, faults, method, text):
     others = one.wait_for_gate.call_one("other")
     with pytest.raises(SupervisionError, match=text):
         getattr(one, method).call_one().get()

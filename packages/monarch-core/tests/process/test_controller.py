@@ -144,7 +144,7 @@ class Keeper(Actor):
 
 
 @pytest.mark.parametrize("use", ["init", "endpoint", "broadcast"])
-def test_failed_controller_harms_nobody_else(use):
+def test_failed_controller_does_not_affect_others(use):
     done = run(
         """
         import sys, time

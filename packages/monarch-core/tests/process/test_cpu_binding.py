@@ -39,7 +39,7 @@ def test_threads_of_the_runtime_are_bound_too():
         assert mesh.spawn("probe", Probe).evaluate.call_one(per_thread).get() == {(ALLOWED[0],)}
 
 
-def test_what_the_kernel_refuses_is_a_spawn_error():
+def test_binding_refused_by_the_kernel_fails_the_spawn():
     mesh = this_host().spawn_procs({"gpus": 2}, proc_bind=[{"cpus": str(ALLOWED[0])}, {"cpus": "4000"}])
     with pytest.raises(SpawnError, match="1 of 2 procs did not start") as caught:
         mesh.initialized.get()

@@ -71,7 +71,7 @@ assert (row["pid"], row["agent_pid"], row["events"][-1]["fields"]["name"]) == (p
     assert done.stderr == ""
 
 
-def test_report_of_a_job_without_crashes_says_so():
+def test_report_of_a_job_without_crashes_states_it():
     script = (
         ACTORS
         + """

@@ -212,7 +212,7 @@ def test_root_that_closes_its_links():
     assert done.left == [] and re.search("Traceback|panicked", done.err) is None, done.err
 
 
-def test_agent_that_is_killed_under_a_guest():
+def test_killed_agent_fails_calls_of_external_processes():
     serve = """
         import pickle
         class Stuck(Actor):

@@ -174,7 +174,7 @@ def test_actors_on_other_hosts(start: Start) -> None:
         assert (ended.code, ended.left) == (0, []), ended
 
 
-def test_says_on_which_host_it_is_reached(start: Start) -> None:
+def test_session_names_the_host_of_its_process(start: Start) -> None:
     code = """
 from monarch.actor import DebugSessionInfo
 from monarch._core.process.current import current_process

@@ -245,7 +245,7 @@ def test_much_output(procs, debug_line):
 # ---- exceptions
 
 
-def test_post_mortem_then_the_caller_hears(procs, debug_line):
+def test_post_mortem_precedes_the_error_of_the_call(procs, debug_line):
     result = procs.spawn("dying", Worker).fail.call([2])
     sessions(4)
     assert "4 sessions" in debug_line.ask("continue")

@@ -178,7 +178,7 @@ def untold(handle: Any, way: str, what: Any) -> None:
         ("unpicklable", TypeError, "lock"),
     ],
 )
-def test_exception_is_told_and_survived(one, adverb, what, kind, text):
+def test_exception_reaches_the_caller_and_the_actor_lives(one, adverb, what, kind, text):
     with pytest.raises(ActorError, match=text) as caught:
         result_of(one, adverb, what)
     assert type(caught.value.exception) is kind
@@ -206,7 +206,7 @@ def test_stop_iteration_of_a_sync_endpoint(procs):
 @BOTH
 @pytest.mark.parametrize("way", ["broadcast", "send", "port"])
 @pytest.mark.parametrize(("what", "text"), [("error", "ValueError: plain"), (Unloadable(), "LookupError: cannot be loaded here")])
-def test_exception_that_cannot_be_told_is_the_end(one, faults, way, what, text):
+def test_unreported_exception_ends_the_actor(one, faults, way, what, text):
     queued = [one.do.call_one("value") for _ in range(2)]
     untold(one, way, what)
     failure = faults.get()

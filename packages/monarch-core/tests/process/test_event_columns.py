@@ -11,7 +11,7 @@ from recorded_actors import ACTORS, recorder
 RECORDER = recorder(4096)
 
 
-def test_columns_say_what_the_events_say():
+def test_columns_equal_the_events():
     done = run(
         ACTORS
         + """

@@ -38,7 +38,7 @@ os._exit(0)
     ]
 
 
-def test_without_a_recorder_there_are_no_events():
+def test_events_need_a_recorder():
     done = run(
         ACTORS
         + """

@@ -12,7 +12,7 @@ def test_result_that_holds_is_returned():
     assert eventually("three", lambda: next(seen), lambda n: n >= 3) == 3
 
 
-def test_what_did_not_come_is_named():
+def test_awaited_condition_is_named_on_timeout():
     with pytest.raises(AssertionError, match="not within 0 s") as failed:
         eventually("a host joins", lambda: ["no host"], lambda found: len(found) == 2, seconds=0.0)
     assert failed.value.__notes__ == ["waited for: a host joins; last seen: ['no host']"]

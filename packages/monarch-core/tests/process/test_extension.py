@@ -333,7 +333,7 @@ def test_deferred_request_is_answered_once(peers: Any) -> None:
         ("test.drops", r"failed: its handler has dropped it without an answer", None),
     ],
 )
-def test_failed_request_says_why(peers: Any, name: str, text: str, body: bytes | None) -> None:
+def test_failed_request_states_its_reason(peers: Any, name: str, text: str, body: bytes | None) -> None:
     with pytest.raises(extension.RequestError, match=text) as caught:
         extension.ask(proc_of(peers, 0), name, b"abc").get()
     assert caught.value.code == "request_failed" and (body is None or caught.value.body == body)

@@ -142,7 +142,7 @@ say(this_host() == hosts, this_host() == more[0])
     assert outcome(code, (hosts, procs.spawn("adder", Adder), this_host()))[1:] == ["[1, 1] [1, 1, 1, 1] [1, 2]", "False False"]
 
 
-def test_what_a_reference_cannot_do_is_refused(hosts: HostMesh, procs: ProcMesh) -> None:
+def test_unsupported_calls_of_references_are_refused(hosts: HostMesh, procs: ProcMesh) -> None:
     code = """
 hosts, procs, adder = given
 for call in (hosts.stop, hosts.shutdown, procs.stop, adder.stop, lambda: hosts.sync_workspace(None).send(None)):

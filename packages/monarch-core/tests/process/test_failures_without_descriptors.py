@@ -83,7 +83,7 @@ procs.stop().get()
 
 
 @pytest.mark.parametrize(("end", "cause"), [("one.leave.broadcast()", "SystemExit: 5"), ("os.kill(pid, signal.SIGKILL)", "SIGKILL")])
-def test_client_hears_of_an_end(end: str, cause: str) -> None:
+def test_client_is_notified_of_an_end(end: str, cause: str) -> None:
     run(
         ACTORS
         + CLIENT
@@ -108,7 +108,7 @@ def test_client_ends_for_a_failure_with_its_report() -> None:
     assert "Errno 24" not in done.stderr, done.stderr
 
 
-def test_proc_hears_of_the_end_of_another() -> None:
+def test_proc_is_notified_of_anothers_end() -> None:
     run(
         ACTORS
         + CLIENT.replace("no_descriptors()\n", "")
@@ -123,7 +123,7 @@ assert "SIGKILL" in other.ask.call_one(one).get()
     )
 
 
-def test_owner_hears_of_what_it_owns() -> None:
+def test_owner_is_notified_of_its_meshes_failure() -> None:
     run(
         ACTORS
         + CLIENT.replace("no_descriptors()\n", "")

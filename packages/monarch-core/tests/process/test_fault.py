@@ -84,7 +84,7 @@ class TestFreeze:
         assert call.get() == pids[1]
         frozen.heal()
 
-    def test_heals_by_itself(self, procs):
+    def test_fault_with_a_duration_heals(self, procs):
         mesh = procs.spawn("probe", Probe)
         pids = pids_of(mesh)
         fault(procs, "freeze", duration="50ms")

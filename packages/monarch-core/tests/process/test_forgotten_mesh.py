@@ -40,7 +40,7 @@ class Former(Actor):
         return True
 
 
-def test_what_failed_is_remembered():
+def test_failure_of_a_mesh_is_remembered():
     with this_host().spawn_procs() as procs:
         former = procs.spawn("former", Former, procs)
         handle = pickle.loads(former.lose.call_one().get())

@@ -195,7 +195,7 @@ def test_timeout_cancels_nothing(pending):
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), float("inf"), float("-inf")])
-def test_timeouts_that_make_no_sense(slow, timeout):
+def test_invalid_timeouts_are_refused(slow, timeout):
     started = []
 
     @returns_future

@@ -225,7 +225,7 @@ say("over")
         assert said == "over\n"
 
 
-def test_what_is_not_there_behind_the_gateway():
+def test_unreachable_hosts_behind_the_gateway_are_named():
     with Workers(1, "tls") as workers:
         said = run(
             """

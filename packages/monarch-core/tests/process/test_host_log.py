@@ -138,7 +138,7 @@ signal.sigwait({signal.SIGUSR1})
     assert hosts.said() == ""
 
 
-def test_who_was_attached_and_who_was_not(start: Callable[..., Logged], tmp_path: Path):
+def test_joined_and_refused_clients_are_logged(start: Callable[..., Logged], tmp_path: Path):
     """Both ends log the outcome."""
     hosts = start(1, MONARCH_FILE_LOG="info")
     (address,) = hosts.workers.addresses

@@ -68,7 +68,7 @@ def test_shared_label_is_refused():
 
 
 @pytest.mark.parametrize("size", [-1, 1.5, "2", None])
-def test_size_that_makes_no_sense_is_refused(size):
+def test_invalid_size_is_refused(size):
     with pytest.raises((ValueError, TypeError)):
         this_host().spawn_procs({"gpus": size})
 

@@ -134,7 +134,7 @@ def test_strangers_are_refused_and_written_down(tmp_path: Path, kind: str, words
         assert len(agent.events("host.joined")) == 1
 
 
-def test_thousands_of_connections_that_say_nothing(secured: Agent):
+def test_thousands_of_silent_connections_are_closed(secured: Agent):
     secured.serves()
     before, used = descriptors(secured.pid), memory(secured.pid)
     over = threading.Event()
@@ -160,7 +160,7 @@ def test_thousands_of_connections_that_say_nothing(secured: Agent):
     secured.until("its descriptors are closed", lambda: descriptors(secured.pid), lambda now: now <= before + 4)
 
 
-def test_who_takes_his_time_is_cut_off(secured: Agent):
+def test_slow_handshake_is_cut_off(secured: Agent):
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(501)
     with connect(secured.address) as slow:
         sent = 0
@@ -172,7 +172,7 @@ def test_who_takes_his_time_is_cut_off(secured: Agent):
     secured.serves()
 
 
-def test_frames_that_are_said_to_be_huge(insecure: Agent):
+def test_frames_of_huge_length_are_refused(insecure: Agent):
     insecure.serves()
     used = memory(insecure.pid)
     job, host = 11, 12

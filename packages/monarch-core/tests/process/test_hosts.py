@@ -449,7 +449,7 @@ def test_worker_ends_on_sigterm():
         assert not (workers.folder / "0").exists()
 
 
-def test_worker_that_nobody_needs_ends():
+def test_unused_worker_ends():
     with Workers(0, "tls") as workers:
         # No client has come yet.
         number = workers.start("--idle-timeout", "0.2")

@@ -349,7 +349,7 @@ def test_another_user_sees_nothing(procs: ProcMesh) -> None:
     assert (done.stdout, done.stderr) == ("[] []\n", "")
 
 
-def test_garbage_at_the_door_disturbs_nobody(procs: ProcMesh) -> None:
+def test_malformed_bytes_on_control_sockets_disturb_nothing(procs: ProcMesh) -> None:
     worker = procs.spawn("w", Worker)
     worker.pid.call().get()
     dice = random.Random(4)

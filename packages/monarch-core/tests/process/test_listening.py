@@ -228,7 +228,7 @@ def test_listener_that_waits_delays_no_call() -> None:
     mesh.stop().get()
 
 
-def test_nobody_listens_and_nothing_is_loaded() -> None:
+def test_listener_modules_load_only_when_used() -> None:
     done = run(
         """
         import sys

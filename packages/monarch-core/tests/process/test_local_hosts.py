@@ -41,7 +41,7 @@ def test_async_and_shut_down_by_the_test():
     asyncio.run(main())
 
 
-def test_one_that_cannot_start(capfd):
+def test_local_host_that_cannot_start_is_an_error(capfd):
     with pytest.raises(RuntimeError, match="1 of 1 local hosts did not start"), local_hosts(1, env={"PYTHONHOME": "/nowhere"}):
         pass
     with pytest.raises(ValueError, match="at least one"):

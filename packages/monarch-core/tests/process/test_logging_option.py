@@ -128,7 +128,7 @@ def test_counted_lines_are_delivered_at_the_end(end):
     assert counted(done.stdout.removesuffix("end\n")) == {"line 0": 12}
 
 
-def test_what_killed_procs_had_printed_is_counted():
+def test_output_of_killed_procs_is_counted():
     done = script("""
         import monarch.actor
         monarch.actor.unhandled_fault_hook = lambda failure: None

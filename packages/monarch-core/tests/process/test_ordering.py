@@ -274,7 +274,7 @@ def test_one_thread_for_life(procs):
     assert [other.look.call_one().get() for _ in range(3)] == [(1, 1)] * 3
 
 
-def test_blocked_actor_blocks_nobody_else(procs):
+def test_blocked_actor_blocks_no_other(procs):
     port, receiver = Channel.open()
     blocked = procs.slice(gpus=0).spawn("blocked", Blocked, port)
     future = blocked.block.call_one()

@@ -77,7 +77,7 @@ def test_reference_received_after_the_end_is_dead(owned):
     assert "timed out reaching controller" in text
 
 
-def test_who_waits_for_credit_goes_on(owned):
+def test_wait_for_credit_ends_with_the_owner(owned):
     owners, procs, owner = owned
     mesh = spawn_in(owner, procs)
     first = mesh.echo.call(1)

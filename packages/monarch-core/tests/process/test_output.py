@@ -170,7 +170,7 @@ def test_output_is_complete_after_exit_without_stop():
     assert len(lines(done.stdout)) == 4000
 
 
-def test_what_atexit_handlers_print():
+def test_output_of_atexit_handlers_is_shown():
     done = script("""
         mesh, probe = spawn()
         probe.evaluate.call("__import__('atexit').register(print, 'leaving')").get()
@@ -187,7 +187,7 @@ def test_unflushed_output_of_user_streams_is_not_lost():
     assert done.stdout == "[0] no newline, not flushed\n"
 
 
-def test_closed_console_disturbs_nobody():
+def test_closed_console_disturbs_no_actor():
     read, write = os.pipe()
     os.close(read)
     try:

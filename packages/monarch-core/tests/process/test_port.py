@@ -248,7 +248,7 @@ def test_unpickling_a_port_starts_no_client(users):
     assert receiver.recv().get() == "x"
 
 
-def test_what_cannot_be_pickled_raises_at_once():
+def test_unpicklable_value_raises_at_once():
     port, receiver = Channel.open(once=True)
     with pytest.raises(TypeError, match="lock"):
         port.send(threading.Lock())

@@ -303,7 +303,7 @@ def test_active_meshes():
     assert mesh not in get_active_proc_meshes()
 
 
-def test_what_other_wheels_bring(quad):
+def test_methods_of_other_wheels_name_their_wheel(quad):
     for call in (quad.activate, lambda: quad.rank_tensor("gpus"), quad.rank_tensors, quad.to_table):
         with pytest.raises(NotImplementedError, match="monarch-tensor"):
             call()

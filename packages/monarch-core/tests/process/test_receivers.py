@@ -101,7 +101,7 @@ def test_notes_last_over_attempts(echo: Any) -> None:
     assert value.asked[-1].notes["times"] == 2 and len({id(found.notes) for found in value.asked}) == 1
 
 
-def test_what_is_not_sent_is_undone(echo: Any) -> None:
+def test_unsent_message_is_undone(echo: Any) -> None:
     value = Addressed()
     with pytest.raises(TypeError, match="lock"):
         echo.echo.call(value, threading.Lock())
@@ -158,7 +158,7 @@ class AsyncSlow(Actor):
 
 
 @pytest.mark.parametrize("kind", [Slow, AsyncSlow])
-def test_what_follows_a_message_runs_after_it(kind: type[Any]) -> None:
+def test_action_after_a_message_runs_after_it(kind: type[Any]) -> None:
     procs = this_host().spawn_procs({"gpus": 2})
     actors = procs.spawn("slow", kind)
     value = Followed()

@@ -280,7 +280,7 @@ print(future.get())
 """
 
 
-def test_who_waits_for_another_observer_can_be_interrupted():
+def test_second_observer_can_be_interrupted():
     done = subprocess.run([sys.executable, "-c", WAITING], capture_output=True, text=True, timeout=25)
     assert (done.returncode, done.stdout) == (0, "interrupted\nfor the other\n"), done.stderr
 

@@ -171,7 +171,7 @@ def test_future_that_is_dropped_unretrieved(tmp_path):
     assert (code, out) == (1, "done\nfinally\n") and re.match(HEAD + "SystemExit: 3", err)
 
 
-def test_future_that_nobody_looked_at_before_the_end(tmp_path):
+def test_unread_future_before_the_end_is_reported(tmp_path):
     code, out, err = run(
         tmp_path,
         """

@@ -38,7 +38,7 @@ class Sender(Actor):
 
 
 @isolated
-def test_what_was_sent_before_an_end():
+def test_messages_sent_before_an_end_arrive():
     monarch.actor.unhandled_fault_hook = lambda failure: None
     with local_hosts(2) as hosts:
         sizes = [64 * MIB, 1, 3 * MIB]

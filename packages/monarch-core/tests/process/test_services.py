@@ -121,7 +121,7 @@ def test_service_that_does_not_start(how: str, words: str) -> None:
     assert service(this_host(), name).sit.call_one("b").get() == ["a", "b"]
 
 
-def test_what_is_wrong_with_a_request_is_said() -> None:
+def test_invalid_service_request_is_named() -> None:
     name = declare("colored", arguments={"color": "red"})
     service(this_host(), name)
     with pytest.raises(ServiceError, match=r"runs with the arguments \{'color': 'red'\}, and cannot have \{'color': 'blue'\}"):

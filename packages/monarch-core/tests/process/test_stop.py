@@ -186,7 +186,7 @@ def test_reference_cannot_stop(procs, log):
     worker.stop().get()
 
 
-def test_caller_in_another_process_is_told(procs, log):
+def test_caller_in_another_process_is_notified(procs, log):
     class Caller(Actor):
         @endpoint
         def call(self, worker):

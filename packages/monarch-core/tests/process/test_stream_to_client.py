@@ -109,7 +109,7 @@ def test_notice_names_the_file_of_the_worker(tmp_path: Path):
     assert "kept" in (tmp_path / "worker.log").read_text()
 
 
-def test_what_is_counted_is_reported_at_the_client(workers: Workers):
+def test_aggregated_lines_are_reported_at_the_client(workers: Workers):
     body = """
 asyncio.run(procs.logging_option(stream_to_client=True, aggregate_window_sec=3600))
 for n in range(5):

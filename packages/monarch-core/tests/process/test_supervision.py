@@ -55,7 +55,7 @@ def news(owner: Any, count: int) -> list[Any]:
 
 
 @HANDLING
-def test_owner_is_told_before_its_next_message(owner, faults):
+def test_owner_is_notified_before_its_next_message(owner, faults):
     text = owner.call_child.call_one("fail", 1).get()
     assert "Endpoint call child.fail() failed, The actor" in text and "SystemExit: 3" in text
     assert owner.told.call_one().get() == [("child", [1])]
@@ -67,7 +67,7 @@ def test_owner_is_told_before_its_next_message(owner, faults):
 
 
 @HANDLING
-def test_owner_is_told_whoever_called(owner, faults):
+def test_owner_is_notified_whichever_process_called(owner, faults):
     children, _ = owner.handles.call_one().get()
     with pytest.raises(SupervisionError, match="SystemExit: 3"):
         children.slice(gpus=0).fail.call_one().get()
@@ -80,7 +80,7 @@ def test_owner_is_told_whoever_called(owner, faults):
 
 
 @HANDLING
-def test_every_failed_rank_is_told_once(owner, faults):
+def test_every_failed_rank_is_reported_once(owner, faults):
     owner.fail_all.call_one().get()
     children, _ = owner.handles.call_one().get()
     for rank in range(2):
@@ -266,7 +266,7 @@ def test_failure_goes_up_until_it_is_handled(procs, faults):
     assert re.search(r"level2> failed because it did not handle a supervision event from its child$", lines[2])
 
 
-def test_failure_that_nobody_handles_reaches_the_root(procs, faults):
+def test_unhandled_failure_reaches_the_root(procs, faults):
     top = procs.slice(gpus=0).spawn("level2", Level, 2, 9)
     bottom = top.bottom.call_one().get()
     bottom.fail.broadcast()

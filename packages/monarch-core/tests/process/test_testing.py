@@ -150,7 +150,7 @@ def test_async_context_manager_and_decorators():
     assert asyncio.run(together()) == [Double, Double]
 
 
-def test_reaches_processes_spawned_meanwhile_and_nested_ones(before):
+def test_double_reaches_new_and_nested_processes(before):
     old = before.spawn("outer", Outer)
     old.kind_of_nested.call_one().get()
     with patch_actor(Real, Double), this_host().spawn_procs() as procs:

@@ -102,7 +102,7 @@ def test_hours_of_timeouts(universe):
     assert universe.clock.now() == 24 * HOUR
 
 
-def test_one_after_another(universe):
+def test_sleeping_actors_run_in_order_of_time(universe):
     mesh = universe.host.spawn_procs(per_host={"procs": 3}).spawn("sleeper", Sleeper)
     order = [mesh.slice(procs=i).nap.call_one(t) for i, t in enumerate([30.0, 10.0, 20.0])]
     assert [f.get() for f in order] == [30.0, 10.0, 20.0]
@@ -125,7 +125,7 @@ def test_sync_endpoints_sleep_too(universe):
     assert universe.clock.now() == HOUR + 1
 
 
-def test_what_is_put_off_runs_between_the_actors(universe):
+def test_postponed_function_runs_between_the_actors(universe):
     mesh = universe.host.spawn_procs().spawn("sleeper", Sleeper)
     nap = mesh.nap.call_one(100.0)
     seen = []
@@ -306,7 +306,7 @@ def test_refused():
     asyncio.run(sync_in_a_loop())
 
 
-def test_what_is_left_of_it_afterwards():
+def test_results_outlive_their_universe():
     with Universe() as u:
         mesh = u.host.spawn_procs().spawn("sleeper", Sleeper)
         done, late = mesh.nap.call_one(1.0), mesh.nap.call_one(HOUR)

@@ -139,7 +139,7 @@ def test_respawned_after_each_death(universe):
     assert universe.clock.now() == 0.0
 
 
-def test_what_nobody_handles_is_raised_in_the_end(default_hook):
+def test_unhandled_failure_is_raised_at_the_end(default_hook):
     port = None
     with pytest.raises(SupervisionError, match=r"(?s)Owner owner.*failed because it did not handle") as caught:
         with Universe() as u:
@@ -154,7 +154,7 @@ def test_what_nobody_handles_is_raised_in_the_end(default_hook):
     assert failure is not None and failure.name == "proxy" and failure.reason.signal == 9
 
 
-def test_what_the_script_has_seen_is_not(default_hook):
+def test_failure_raised_in_the_script_is_not_repeated(default_hook):
     with Universe() as u:
         procs = u.host.spawn_procs()
         mesh = procs.spawn("sleeper", Sleeper)

@@ -98,7 +98,7 @@ def test_identity_that_no_process_can_have(bad: str) -> None:
 
 @pytest.mark.parametrize("start", list(STARTS))
 @pytest.mark.parametrize("listens", [False, True])
-def test_bound_socket_is_adopted(start: str, listens: bool) -> None:
+def test_bound_socket_is_used_by_the_worker(start: str, listens: bool) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         if listens:

@@ -246,7 +246,7 @@ def test_any_unix_is_fresh() -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_transports_say_what_to_use(name: str) -> None:
+def test_refused_transport_names_the_replacement(name: str) -> None:
     transport = getattr(ChannelTransport, name)
     for refused in (transport, BindSpec(transport), BindSpec(ChannelAddr.any(transport)), ChannelAddr(ChannelAddr.any(transport))):
         with pytest.raises(ValueError, match="is not supported\nhint: use tls://"):

@@ -171,7 +171,7 @@ def test_payload_follows_every_change(index):
     [types.SimpleNamespace(), threading.Lock(), {1, 2}, object(), [].append, np.zeros(3), iter(())],
     ids=lambda value: type(value).__name__,
 )
-def test_what_may_change_unseen_is_not_remembered(value):
+def test_mutable_values_have_no_fingerprint(value):
     with pytest.raises(Mutable):
         Fingerprint(make_with(value=value))
     with pytest.raises(Mutable):
@@ -202,7 +202,7 @@ def test_uncacheable_classes_are_pickled_every_time():
     ],
     ids=repr,
 )
-def test_what_stays_the_same_is_remembered(value):
+def test_constant_values_keep_their_fingerprint(value):
     assert Fingerprint(make_with(value=value)).unchanged()
 
 

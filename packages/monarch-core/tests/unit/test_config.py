@@ -418,7 +418,7 @@ def test_proc_has_the_clients_view(values: dict[str, object]) -> None:
 
 @given(settings_values())
 @pytest.mark.filterwarnings("ignore:configuration key:UserWarning")
-def test_what_is_read_back_can_be_set_again(values: dict[str, object]) -> None:
+def test_view_of_a_configuration_can_be_set(values: dict[str, object]) -> None:
     first, second = Configuration({}), Configuration({})
     first.merge("runtime", values)
     second.merge("runtime", first.view())

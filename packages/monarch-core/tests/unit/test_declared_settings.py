@@ -85,7 +85,7 @@ def test_environment_sets_a_declared_setting(variable: str, tmp_path: Path) -> N
     assert "environment variable PARROT_WORDS is ignored: " in good(run("assert setting('parrot_words') == 3", tmp_path, PARROT_WORDS="x"))
 
 
-def test_what_was_sent_before_holds(tmp_path: Path) -> None:
+def test_values_sent_before_the_declaration_count(tmp_path: Path) -> None:
     code = """
         from monarch._core.config import config
         config.apply_pushed({"parrot_words": 8, "parrot_pause": "2s", "of_no_wheel": "x"})

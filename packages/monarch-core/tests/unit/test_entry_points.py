@@ -75,7 +75,7 @@ def test_error_without_a_text_is_described(tmp_path: Path) -> None:
         assert "mute_words.py" in broken("mute").report()
 
 
-def test_one_that_fails_later_is_listed_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_entry_that_fails_later_is_listed_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     install(tmp_path, "some-words")
     with installed_wheel.used(tmp_path):
         good = load_entry(GROUP, "good")

@@ -132,7 +132,7 @@ def test_braces_in_texts_are_left_alone():
     assert errors.cause(ExitReason("raised", detail="KeyError: '{x}'")) == "KeyError: '{x}'"
 
 
-def test_where():
+def test_place_of_a_process_is_described():
     assert errors.where(12, "h") == "(pid 12 on h)"
     assert errors.where(12, "h", signal.SIGKILL) == "(pid 12 on h) SIGKILL"
     assert errors.where(12, "h", 250) == "(pid 12 on h)"

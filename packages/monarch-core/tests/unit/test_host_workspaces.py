@@ -87,7 +87,7 @@ def test_next_agent_removes_folders_of_a_killed_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "link"])
-def test_what_replaced_a_noted_folder_stays(tmp_path: Path, kind: str) -> None:
+def test_folder_that_replaced_a_recorded_one_stays(tmp_path: Path, kind: str) -> None:
     agent = HostWorkspaces(str(tmp_path / "top"), "host")
     outside, run = tmp_path / "outside", tmp_path / "run"
     for path in (outside, run):

@@ -81,7 +81,7 @@ def test_work_of_the_executor_may_need_the_loop(loop: Loop) -> None:
     assert (said, loop.reported) == (["on the loop"], [])
 
 
-def test_what_tasks_raise_when_cancelled_is_dropped(loop: Loop) -> None:
+def test_exceptions_of_cancelled_tasks_are_dropped(loop: Loop) -> None:
     async def odd() -> None:
         try:
             await asyncio.get_running_loop().create_future()

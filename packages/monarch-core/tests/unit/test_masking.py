@@ -133,7 +133,7 @@ def test_json_is_masked_as_json(value: Any, masked: Any) -> None:
     assert masked is not None or got == text
 
 
-def test_what_is_no_json_is_masked_as_text() -> None:
+def test_malformed_json_is_masked_as_text() -> None:
     assert PLAIN.json(f'{{"token": "{PW}", ') == '{"token": "***", '
     assert MASK in PLAIN.json('{"a":' * 5000 + f'"token={PW}"')
     assert PLAIN.json('{"token":  "***",  "spaces": 1}') == '{"token":  "***",  "spaces": 1}'

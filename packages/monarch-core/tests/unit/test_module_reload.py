@@ -111,7 +111,7 @@ def test_sys_path(path: list[str], places: list[tuple[str, str, bool | None]], e
     assert translated(expected, places, "/w") == expected
 
 
-def test_what_hosts_are_told_of_sys_path() -> None:
+def test_sys_path_of_hosts_is_described() -> None:
     path = ["/code/src", "/lib", "/other", "/code/tools", "/codes"]
     assert described([("/code", "c"), ("/other", "o"), ("/data", "d")], path) == [
         *(("/code/src", "c/src", True), ("/other", "o", True), ("/code/tools", "c/tools", True)),

@@ -73,7 +73,7 @@ def test_environment_to_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ["/"],
     ],
 )
-def test_paths_that_make_no_sense(dirs: object) -> None:
+def test_invalid_paths_are_refused(dirs: object) -> None:
     with pytest.raises(ValueError, match=r"path|directory below WORKSPACE_DIR"):
         Workspace(dirs)  # type: ignore[arg-type]
 

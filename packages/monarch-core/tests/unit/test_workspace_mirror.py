@@ -100,7 +100,7 @@ def setting(tmp_path: Path) -> Setting:
     return Setting(tmp_path)
 
 
-def test_becomes_what_the_source_is(setting: Setting) -> None:
+def test_mirror_becomes_equal_to_its_source(setting: Setting) -> None:
     setting.fill({"a.py": "1", "d/b.py": "2", "d/e/run": "3", "x": ""})
     os.chmod(setting.source / "d/e/run", 0o755)
     (setting.source / "link").symlink_to("d/e/run")
@@ -167,7 +167,7 @@ def spoil(top: Path, chosen: random.Random) -> None:
             path.unlink()
 
 
-def test_what_is_known_is_not_sent_again(setting: Setting) -> None:
+def test_known_content_is_not_sent_again(setting: Setting) -> None:
     setting.fill({"a": "1", "d/b": "2", "d/c": "3"})
     setting.sync()
     os.rename(setting.source / "d", setting.source / "renamed")
@@ -337,7 +337,7 @@ def test_without_hard_links_and_unnamed_files(setting: Setting, monkeypatch: pyt
     assert setting.left() == {"code", "code/lock", "code/a.tree", "code/b.tree"}
 
 
-def test_what_somebody_else_has_put_there(setting: Setting, tmp_path: Path) -> None:
+def test_foreign_directory_is_not_replaced(setting: Setting, tmp_path: Path) -> None:
     setting.copy.mkdir()
     with pytest.raises(FileExistsError, match="code is there and was not made by sync_workspace: move it away"):
         setting.mirror()
@@ -406,7 +406,7 @@ def test_names_that_lead_out_are_refused(setting: Setting, name: bytes) -> None:
     mirror.close()
 
 
-def test_what_was_never_asked_for_is_not_written(setting: Setting) -> None:
+def test_unrequested_content_is_not_written(setting: Setting) -> None:
     mirror = setting.mirror()
     node = pack_node([Entry(EXECUTABLE, b"a", 1, digest_of(b"x"))])
     mirror.receive_nodes([node])

@@ -113,7 +113,7 @@ def test_changed_rules_change_what_is_left_out(top: Path) -> None:
     assert set(names(look(top))) == {"a", "b", "d", "d/a"}
 
 
-def test_what_is_remembered_is_not_read_again(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_files_are_not_read_again(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(top, {"a": "1", "d/b": "2", "d/e/c": "3"})
     settle(top)
     first = look(top)

@@ -51,7 +51,7 @@ for attempt in (*writes, lambda: os.getxattr(t + "/small", "user.b"), lambda: op
         assert subprocess.run([mount.target / "script"], timeout=LIMIT, check=True, capture_output=True).stdout.startswith(b"ran ")
 
 
-def test_what_is_cached_needs_no_request(tmp_path: Path) -> None:
+def test_cached_data_needs_no_request(tmp_path: Path) -> None:
     code = """
 import mmap
 for name in ("small", "big", "dir/f001", "link", "empty"):

@@ -101,7 +101,7 @@ def test_older_program_with_newer_libfuse_is_interposed(tmp_path: Path) -> None:
     assert lines == ["made by the old function", "read of handle 42", "in front 1"]
 
 
-def test_it_compiles_with_newer_headers(tmp_path: Path) -> None:
+def test_interposer_compiles_with_newer_headers(tmp_path: Path) -> None:
     (tmp_path / "fuse3").mkdir()
     (tmp_path / "fuse3" / "fuse_lowlevel.h").write_text(HEADER)
     made = compiled(tmp_path, "interposer.so", None, "-shared", "-fPIC", f"-I{tmp_path}")

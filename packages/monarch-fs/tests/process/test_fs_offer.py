@@ -101,7 +101,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     made.close()
 
 
-def test_large_contents_are_lent(pair: Pair) -> None:
+def test_large_contents_are_offered(pair: Pair) -> None:
     failed, held, counters = pair.child.fetch.call_one(IDS).get()
     assert not failed and held == len(IDS) and counters["bytes_from_hosts"] == len(IDS) << 20 and not counters["repairs"]
     # By the parent to its child, and by this process to the parent, once each.
@@ -113,7 +113,7 @@ def test_large_contents_are_lent(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("pair", ["ended", "no handle", "refused"], indirect=True)
-def test_what_cannot_be_read_is_sent(pair: Pair) -> None:
+def test_unreadable_offer_is_sent_instead(pair: Pair) -> None:
     failed, held, counters = pair.child.fetch.call_one(IDS).get()
     assert not failed and held == len(IDS)
     assert counters["bytes_from_hosts"] == len(IDS) << 20 and counters["refused"] == 0

@@ -150,7 +150,7 @@ def _left(api: Cluster) -> list[str]:
     return [item["metadata"]["name"] for kind in kinds for item in api.list(kind)[0]]
 
 
-def test_what_others_remove_or_change_is_put_right(api: Cluster, start: Start, template: Object) -> None:
+def test_objects_removed_by_others_are_restored(api: Cluster, start: Start, template: Object) -> None:
     start().await_ready()
     api.apply(_mesh(api, template))
     _await_ready(api)
@@ -279,7 +279,7 @@ def _stateful_set(api: Cluster, template: Object, name: str = "workers") -> Obje
 
 
 @pytest.mark.parametrize("way", ["apply", "create"])
-def test_objects_of_a_manifest_are_adopted(api: Cluster, cluster: KubeCluster, start: Start, template: Object, way: str) -> None:
+def test_objects_of_a_manifest_are_taken_over(api: Cluster, cluster: KubeCluster, start: Start, template: Object, way: str) -> None:
     objects = [_headless(api), _stateful_set(api, template), _mesh(api, template, replicas=2)]
     cluster.kubectl(way, "-n", api.namespace, "-f", "-", stdin=yaml_text.documents(objects))
     uids = {kind: (api.get(kind, name) or {})["metadata"]["uid"] for kind, name in ((SET, "workers"), (SERVICE, "workers-svc"))}

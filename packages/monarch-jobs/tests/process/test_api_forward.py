@@ -216,7 +216,7 @@ def test_missing_right_to_forward_is_named(cluster: Cluster, server: ApiStandIn)
         Forward(cluster, "pod-0", 26600).start()
 
 
-def test_server_without_websockets_is_told_apart(cluster: Cluster, server: ApiStandIn) -> None:
+def test_server_without_websockets_is_recognised(cluster: Cluster, server: ApiStandIn) -> None:
     server.answer = lambda asked: status(400, "BadRequest", "Upgrade request required")
     with pytest.raises(UpgradeMissingError, match="takes no websocket"):
         Forward(cluster, "pod-0", 26600).start()
@@ -283,6 +283,6 @@ def test_forward_by_a_scripts_configuration_is_not_kept(tmp_path: Path) -> None:
         KeptForward().start({}, {"kubeconfig": {"given": True}, "namespace": "n", "pod": "p", "port": 1, "title": "t"})
 
 
-def test_answers_of_proxies_are_told_from_refusals() -> None:
+def test_answers_of_proxies_are_no_refusals() -> None:
     assert forward_module.is_missing(405, b"") and not forward_module.is_missing(403, b"")
     assert not forward_module.is_missing(400, b'{"kind": "Status", "message": "pod is not running"}')

@@ -282,12 +282,12 @@ def test_port_forward() -> None:
         (("a:hosts=1,gpus=2", "[::1]:80:8080"), ("a", "hosts=1,gpus=2", [Ports("[::1]:80", 8080)])),
     ],
 )
-def test_what_is_forwarded(words: tuple[str, ...], expected: object) -> None:
+def test_port_mappings_are_parsed(words: tuple[str, ...], expected: object) -> None:
     assert parse(words) == expected
 
 
 @pytest.mark.parametrize("words", [("a",), ("80:0",), ("a", "b"), ("80:99999",), ("x:y:z",)])
-def test_what_cannot_be_forwarded(words: tuple[str, ...]) -> None:
+def test_invalid_port_mappings_are_refused(words: tuple[str, ...]) -> None:
     assert monarch("port-forward", *words).returncode == 2
 
 
@@ -328,7 +328,7 @@ def test_cp_that_fails(folder: Path, words: tuple[str, ...], code: int, text: st
     assert not (folder / "b").exists()
 
 
-def test_cp_says_what_it_leaves_out(folder: Path) -> None:
+def test_cp_names_omitted_files(folder: Path) -> None:
     (folder / "tree").mkdir()
     os.mkfifo(folder / "tree/pipe")
     for words in (("tree", f"first:{folder}/there"), (f"first:{folder}/tree", "back")):

@@ -130,7 +130,7 @@ def test_fault_of_a_life_is_named(cls: type[FileJob], words: str) -> None:
         (LosesInterrupted, r"an apply\(\) that is interrupted ends what it has started \(left: pid \d+, sleep 1000"),
     ],
 )
-def test_what_is_left_is_named(
+def test_remaining_processes_are_named(
     cls: type[LeavesProcesses | LosesInterrupted], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("monarch.job.testing.suite._NOTICE_S", 0.2)

@@ -129,7 +129,7 @@ def test_no_descriptor_leaks_into_it(capfd: pytest.CaptureFixture[str]) -> None:
         (["true"], {"output_dir": "/proc/nowhere"}, errno.ENOENT, "/proc/nowhere"),
     ],
 )
-def test_what_cannot_start(words: list[str], options: dict[str, str], number: int, word: str) -> None:
+def test_command_that_cannot_start_is_an_error(words: list[str], options: dict[str, str], number: int, word: str) -> None:
     error = exec_command(this_host(), words, **options).exception()  # type: ignore[arg-type]
     assert isinstance(error, ExecError)
     assert (error.errno, error.host, error.command) == (number, os.uname().nodename, tuple(words))
@@ -173,7 +173,7 @@ def test_rank_without_output_folder_does_not_stop_others(capfd: pytest.CaptureFi
         (["true"], {"rank": 1, "per_host": {"x": 2}}, "rank 1"),
     ],
 )
-def test_mistakes_are_told_before_anything_happens(words: list[str], options: dict[str, object], text: str) -> None:
+def test_invalid_arguments_are_refused_first(words: list[str], options: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         exec_command(this_host(), words, **options)  # type: ignore[arg-type]
 
@@ -183,7 +183,7 @@ def test_nothing_is_left_of_its_group(tmp_path: Path) -> None:
     assert wait_for_end(int((tmp_path / "pid").read_text()))
 
 
-def test_what_left_its_group_stays(tmp_path: Path) -> None:
+def test_process_outside_the_group_survives(tmp_path: Path) -> None:
     assert (
         run(
             "sh",

@@ -34,7 +34,7 @@ def test_lines_of_several_ranks_have_their_rank(capfd: pytest.CaptureFixture[str
     assert out.count("\n") == 6
 
 
-def test_it_is_live() -> None:
+def test_output_is_shown_immediately() -> None:
     script = Script("""
     fifo = sys.argv[0] + ".fifo"
     os.mkfifo(fifo)

@@ -116,7 +116,7 @@ def test_there_and_back(forwarder: PortForwarder, pair: Any, servers: list[Serve
         assert sock.recv(1) == b""
 
 
-def test_loopback_unless_told_otherwise(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
+def test_listener_is_on_loopback_by_default(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
     servers.append(Server(echo))
     port = servers[0].port
     for address in ("0", ":0", "localhost:0", "0.0.0.0:0"):

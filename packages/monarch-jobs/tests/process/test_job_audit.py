@@ -61,7 +61,7 @@ def test_attachment_under_trust_all_is_marked() -> None:
     assert [row.get("trust_all") for row in rows()] == [None, True, None]
 
 
-def test_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_action_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
@@ -92,7 +92,7 @@ def test_commands_copies_and_ports(folder: Path) -> None:
     assert "not to be seen" not in Path(os.environ["MONARCH_HOME"], "audit.jsonl").read_text()
 
 
-def test_where_it_cannot_be_written(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_audit_is_reported_once(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "_told", False)
     home = Path(os.environ["MONARCH_HOME"])
     home.mkdir(0o700)
@@ -107,7 +107,7 @@ def test_where_it_cannot_be_written(capfd: pytest.CaptureFixture[str], tmp_path:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_it_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_file_is_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "MOST_BYTES", 2000)
     for n in range(100):
         audit.record("exec", f"host {n}")

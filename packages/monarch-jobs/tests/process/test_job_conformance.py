@@ -62,7 +62,7 @@ class TellsTheSecret(FileJob):
         (TellsTheSecret, "no secret is in plan, state or repr"),
     ],
 )
-def test_what_is_wrong_is_said(cls: type[FileJob], words: str, tmp_path: Path) -> None:
+def test_violations_of_the_contract_are_named(cls: type[FileJob], words: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=words):
         conformance(lambda: cls(str(tmp_path / "alloc")), hosts=False)
     assert not os.path.exists(tmp_path / "alloc") or os.listdir(tmp_path / "alloc") == []

@@ -166,7 +166,7 @@ def test_entry_point_of_another_kind_is_named() -> None:
         ({"meshes": {"others": 1}}, "there is no mesh 'others'"),
     ],
 )
-def test_what_a_state_cannot_have(offer: dict[str, Any], words: str) -> None:
+def test_invalid_offer_of_a_feature_is_named(offer: dict[str, Any], words: str) -> None:
     job = FileJob("alloc")
     add_feature(job, "plain", offer=offer)
     with pytest.raises(JobError, match=f"'plain' offers what the job cannot have: {words}"):

@@ -114,7 +114,7 @@ def test_kill_by_a_second_script_ends_the_job() -> None:
     assert allocations("alloc") == [first.apply_id]
 
 
-def test_one_that_cannot_run_the_spec_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_job_unfit_for_the_spec_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
     small = FileJob("alloc", 1)
     small.state()
     large = FileJob("alloc", 2)
@@ -126,7 +126,7 @@ def test_one_that_cannot_run_the_spec_is_killed(capfd: pytest.CaptureFixture[str
     assert job_load().apply_id == large.apply_id
 
 
-def test_one_that_is_over_is_replaced(capfd: pytest.CaptureFixture[str]) -> None:
+def test_ended_job_is_replaced(capfd: pytest.CaptureFixture[str]) -> None:
     first = FileJob("alloc")
     first.state()
     first.allocation.unlink()
@@ -150,7 +150,7 @@ def test_state_path_can_be_chosen_or_omitted(folder: Path) -> None:
     assert os.listdir("here") == []
 
 
-def test_what_cannot_be_saved_is_not_cached() -> None:
+def test_unserializable_job_is_not_cached() -> None:
     job = FileJob("alloc")
     job.odd = object()  # type: ignore[attr-defined]
     with pytest.warns(RuntimeWarning, match="attribute 'odd' is of type object"):
@@ -189,7 +189,7 @@ def test_failed_submission_is_cancelled(error: BaseException, capfd: pytest.Capt
     assert capfd.readouterr().err == ""
 
 
-def test_what_cannot_be_taken_back_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+def test_failed_cancellation_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     job = Broken("alloc", KeyboardInterrupt(), RuntimeError("scheduler is away"))
     with pytest.raises(KeyboardInterrupt):
         job.apply()
@@ -268,7 +268,7 @@ def test_surrounding_allocation_is_used(monkeypatch: pytest.MonkeyPatch) -> None
     assert allocations("alloc") == []
 
 
-def test_without_a_surrounding_allocation_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_surrounding_allocation_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONARCH_BATCH_JOB", "1")
     with pytest.raises(JobError, match="no such job"):
         FileJob("alloc").state()
@@ -288,14 +288,14 @@ def test_local_reproduction_has_the_same_meshes(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(("variable", "value"), [("MONARCH_JOB", "slurm"), ("MONARCH_JOB_SHRINK", "0"), ("MONARCH_JOB_SHRINK", "x")])
-def test_settings_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+def test_invalid_settings_are_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     monkeypatch.setenv("MONARCH_JOB", "process")
     monkeypatch.setenv(variable, value)
     with pytest.raises(ValueError, match=f"{variable}={value}"):
         FileJob("alloc").state()
 
 
-def test_what_other_wheels_bring_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_of_other_wheels_name_their_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monarch.job._job.features.is_missing", lambda name: True)
     job = FileJob("alloc")
     calls: list[tuple[Any, str]] = [

@@ -69,7 +69,7 @@ def test_all_of_a_session_ends(family: tuple[Session, list[int]], mark: str) -> 
     assert sessions.end([session], mark) == []
 
 
-def test_what_a_dead_leader_has_left_ends_too(mark: str, tmp_path: Path) -> None:
+def test_children_of_a_dead_leader_end_too(mark: str, tmp_path: Path) -> None:
     session, pids = start_family(mark, tmp_path, "os._exit(3)")
     child = sessions.child(session)
     assert child is not None

@@ -77,7 +77,7 @@ os._exit(0)
 """
 
 
-def test_it_goes_on_when_the_client_ends(folder: Path) -> None:
+def test_script_outlives_its_client(folder: Path) -> None:
     (folder / "script.py").write_text("import signal\nopen('gate', 'w').write('on')\nsignal.pause()\n")
     (folder / "client.py").write_text(APPLIES)
     os.mkfifo("gate")

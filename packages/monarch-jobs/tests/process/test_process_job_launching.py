@@ -114,7 +114,7 @@ def test_processes_logs_and_nothing_left(applied: Callable[..., ProcessJob], att
     loaded.kill()
 
 
-def test_what_the_workers_inherit(applied: Callable[..., ProcessJob], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_inherit_the_clients_environment(applied: Callable[..., ProcessJob], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONARCH_JOB_SHRINK", "1")
     job = applied({"a": 2})
     wait_for(job, "joined", 2)
@@ -139,7 +139,7 @@ def test_worker_that_dies_at_once_fails_its_meshes(
     assert job.status().hosts[0].detail == "its worker ended with exit code 5"
 
 
-def test_who_does_not_join_in_time_is_named(
+def test_late_worker_is_named(
     applied: Callable[..., ProcessJob], attached: dict[str, list[Any]], stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (stand_in / "1").write_text("mute")
@@ -164,7 +164,7 @@ def test_kill_ends_the_wait(applied: Callable[..., ProcessJob], attached: dict[s
         attached["a"][0].get()
 
 
-def test_lost_ones_are_started_again(applied: Callable[..., ProcessJob], attached: dict[str, list[Any]], folder: Path) -> None:
+def test_lost_workers_are_started_again(applied: Callable[..., ProcessJob], attached: dict[str, list[Any]], folder: Path) -> None:
     job = applied({"a": 2})
     job._life.path = str(folder / "x.json")
     job.state()
@@ -190,7 +190,7 @@ def test_lost_ones_are_started_again(applied: Callable[..., ProcessJob], attache
     assert new.a == this_host()
 
 
-def test_one_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_failed_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     temporary = tmp_path / "t"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
@@ -215,7 +215,7 @@ def test_one_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.MonkeyPat
     assert os.listdir(tmp_path / "home" / "jobs") == []
 
 
-def test_planted_records_end_nobody_elses_processes(applied: Callable[..., ProcessJob], folder: Path) -> None:
+def test_planted_record_ends_no_foreign_process(applied: Callable[..., ProcessJob], folder: Path) -> None:
     victim = applied({"v": 1})
     wait_for(victim, "joined", 1)
     (pid,) = pids(victim)

@@ -161,7 +161,7 @@ def test_terminal_settings_are_restored(tmp_path: Path) -> None:
         assert ended(session) == 0
 
 
-def test_what_is_typed_early_is_not_lost(tmp_path: Path) -> None:
+def test_early_input_is_not_lost(tmp_path: Path) -> None:
     with terminal(tmp_path) as session:
         assert asked(session, "echo a$((1 + 1))b", "a([0-9])b") == "2"
 

@@ -152,7 +152,7 @@ def test_cluster_is_removed_when_idle(sky: SkyProcess, tmp_path: Path, idle: int
     assert json.loads((tmp_path / "clusters").read_text())["c"] == kept
 
 
-def test_what_skypilot_raises(sky: SkyProcess) -> None:
+def test_error_of_skypilot_is_raised_with_its_text(sky: SkyProcess) -> None:
     with pytest.raises(SkyPilotError, match="(?s)the job: SkyPilot: ValueError.*no such task") as caught:
         sky.ask("launch", title="the job", task="x", cluster="c", idle_minutes=None, down=True)
     assert (caught.value.kind, caught.value.cause) == ("ValueError", "no such task")
@@ -166,7 +166,7 @@ def test_ended_process_is_started_again(sky: SkyProcess) -> None:
     assert _launch(sky, "c") == "launch:c"
 
 
-def test_one_that_does_not_answer_is_ended(sky: SkyProcess) -> None:
+def test_unresponsive_process_is_ended(sky: SkyProcess) -> None:
     _launch(sky, "c")
     first = sky._process
     assert first is not None
@@ -199,7 +199,7 @@ def test_secrets_of_the_caller_stay_there(sky: SkyProcess, monkeypatch: pytest.M
     assert b"MONARCH" not in Path(f"/proc/{sky._process.pid}/environ").read_bytes()
 
 
-def test_it_ends_with_its_caller(python: str) -> None:
+def test_process_ends_with_its_caller(python: str) -> None:
     """Also with one that is killed: its input ends then."""
     read, write = os.pipe()
     child = os.fork()

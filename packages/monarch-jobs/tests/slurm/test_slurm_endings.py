@@ -89,7 +89,7 @@ def test_hosts_that_do_not_join_are_counted(jobs: Jobs, tmp_path: Path) -> None:
     assert (caught.value.joined, caught.value.total, list(caught.value.hosts)) == (0, 2, ["a[0]", "a[1]"])
 
 
-def test_script_is_told_that_slurm_cancelled_its_job(jobs: Jobs) -> None:
+def test_script_is_notified_of_slurms_cancellation(jobs: Jobs) -> None:
     job = jobs({"a": 2}, python_exe=sys.executable)
     ended = _cancelled(jobs, job)
     assert isinstance(ended.__cause__, SupervisionError) and ended.state == "CANCELLED"

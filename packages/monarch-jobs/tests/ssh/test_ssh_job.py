@@ -146,7 +146,9 @@ def test_lost_host_is_missing_until_it_returns(hosts: SshHosts) -> None:
         ({"ssh_args": ["-F", "/dev/null"]}, "ssh does not get to h0", 255),
     ],
 )
-def test_what_is_refused(hosts: SshHosts, tmp_path: Path, arguments: dict[str, object], text: str, code: int) -> None:
+def test_unreachable_hosts_and_bad_commands_are_refused(
+    hosts: SshHosts, tmp_path: Path, arguments: dict[str, object], text: str, code: int
+) -> None:
     job = _job(hosts, **arguments)
     with pytest.raises(SubmitError, match=text) as caught:
         job.apply()

@@ -148,7 +148,7 @@ def test_wrong_fields_are_listed(cluster: Cluster, server: ApiStandIn) -> None:
     assert "pods 'p' in namespace 'there' is not valid\n  spec.containers[0].image: Required value\n  spec.x: Invalid value" in str(error)
 
 
-def test_unknown_kind_and_namespace_are_told_apart(cluster: Cluster, server: ApiStandIn) -> None:
+def test_unknown_kind_differs_from_unknown_namespace(cluster: Cluster, server: ApiStandIn) -> None:
     mesh = {"apiVersion": "monarch.pytorch.org/v1alpha1", "kind": "MonarchMesh", "metadata": {"name": "m"}}
     missing = status(404, "NotFound", "the server could not find the requested resource")
     error = refusal(cluster, server, missing, lambda: cluster.apply(mesh))

@@ -39,7 +39,7 @@ def test_private_and_outside_the_project(folder: Path, tmp_path: Path, apply_id:
         credentials.secret(apply_id)
 
 
-def test_what_is_wrong_with_the_file(tmp_path: Path, apply_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsafe_secret_file_is_refused(tmp_path: Path, apply_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     credentials.make(apply_id)
     path = tmp_path / "home" / "jobs" / apply_id / "secret"
     path.chmod(0o640)

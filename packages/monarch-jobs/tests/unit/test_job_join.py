@@ -37,7 +37,7 @@ def test_join_timeout_does_not_count_pending_time() -> None:
     assert not join.overdue(3e9)
 
 
-def test_without_a_timeout_it_waits_for_ever() -> None:
+def test_join_without_a_timeout_is_never_overdue() -> None:
     join = Join("x", {"a": 1}, None, 0, False)
     join.seen(running(), 0)
     assert not join.overdue(1e12)
@@ -54,7 +54,7 @@ def test_status_line_appears_every_thirty_seconds_without_terminal() -> None:
     assert join.line(1000) is None
 
 
-def test_on_a_terminal_each_change_is_said_once() -> None:
+def test_terminal_shows_each_change_once() -> None:
     join = Join("x", {"a": 2}, None, 0, True)
     join.seen(PENDING, 0)
     assert join.line(0) == "x: pending (Priority), 0 of 2 hosts joined"

@@ -66,6 +66,6 @@ def test_snapshots(folder: Path) -> None:
         (lambda: AttachJob({"a": ["-oProxyCommand=x"]}), ValueError, "names no host"),
     ],
 )
-def test_constructors_refuse_what_makes_no_sense(make, error: type[Exception], words: str) -> None:
+def test_constructors_refuse_invalid_arguments(make, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         make()

@@ -59,7 +59,7 @@ def test_failed_submission_leaves_nothing(kind: str, error: BaseException) -> No
     assert made.cluster.objects == {}
 
 
-def test_what_cannot_be_taken_back_is_named() -> None:
+def test_objects_that_cannot_be_removed_are_named() -> None:
     made = Made(arguments_of())
 
     def refuse(verb: str, kind: str, name: str) -> None:

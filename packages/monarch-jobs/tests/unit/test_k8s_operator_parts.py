@@ -135,7 +135,7 @@ OTHER = {"kind": "Deployment", "name": "x", "uid": "1", "controller": True}
         (_named("StatefulSet", {**SELECTING, "volumeClaimTemplates": [{}]}), "spec.volumeClaimTemplates is"),
     ],
 )
-def test_objects_without_an_owner_are_adopted(found: Object, words: str) -> None:
+def test_objects_without_an_owner_are_taken_over(found: Object, words: str) -> None:
     wanted = _named(found["kind"], {"clusterIP": "None"} if found["kind"] == "Service" else SELECTING)
     mesh = _mesh(uid="7")
     if not words:

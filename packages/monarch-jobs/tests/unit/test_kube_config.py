@@ -453,7 +453,7 @@ def test_given_configuration_is_used_and_never_saved(server: ApiStandIn) -> None
         KubeConfig.from_config(SimpleNamespace())
 
 
-def test_what_is_saved_has_no_secret(server: ApiStandIn, tmp_path: Path) -> None:
+def test_saved_configuration_has_no_secret(server: ApiStandIn, tmp_path: Path) -> None:
     path = server.kubeconfig(tmp_path / "config", {"token": SECRET})
     config = KubeConfig.from_path(str(path), context="test")
     assert config.saved() == {"path": str(path), "context": "test"}

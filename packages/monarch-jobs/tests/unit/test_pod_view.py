@@ -100,7 +100,7 @@ def test_container_that_cannot_start_is_a_lasting_fault(reason: str) -> None:
     assert "pod trainers-11111111-0-aaaaa on node1, container worker" in found.text and "it says why" in found.text
 
 
-def test_crash_loop_tells_last_end() -> None:
+def test_crash_loop_has_the_last_exit_code() -> None:
     last = {"lastState": {"terminated": {"reason": "Error", "exitCode": 3}}, "restartCount": 4}
     found = _fault(containerStatuses=[waiting("CrashLoopBackOff", "back-off", **last)], conditions=[ready("False")])
     assert found.is_lasting and found.has_run
@@ -116,7 +116,7 @@ def test_out_of_memory_is_named() -> None:
     assert found.reason == "OOMKilled" and "OOMKilled, exit code 137 (signal 9)" in found.text and not found.is_lasting
 
 
-def test_evicted_pod_tells_reason_of_pod() -> None:
+def test_evicted_pod_has_the_reason() -> None:
     found = _fault(phase="Failed", conditions=[], containerStatuses=[ended(137)], reason="Evicted", message="The node was low on memory")
     assert found.reason == "Evicted" and "The node was low on memory" in found.text
 
@@ -140,7 +140,7 @@ def test_evictions_are_no_crash_loop() -> None:
     assert crash_loop(pods) is None
 
 
-def test_quota_is_told_in_words_of_api_server() -> None:
+def test_quota_error_has_the_api_servers_text() -> None:
     found = refused("Job w", [{"reason": "FailedCreate", "message": 'pods "w-0" is forbidden: exceeded quota: small'}])
     assert found is not None and found.is_lasting and found.reason == "exceeded quota" and "Job w: no pod can be made" in found.text
     assert refused("Job w", [{"reason": "SuccessfulCreate"}]) is None

@@ -64,6 +64,6 @@ def test_round_trip_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("bad", ["a b", "<", ",", "service<0>", "X!"])
-def test_what_is_no_identity(bad: str) -> None:
+def test_malformed_identity_is_refused(bad: str) -> None:
     with pytest.raises(ValueError, match="invalid uid"):
         deserialize_service_proc_ids(bad)

@@ -129,7 +129,7 @@ def test_nodes_get_the_version_of_the_client() -> None:
         ({"a": 1}, {"resources": {"cpus": object()}}, TypeError, "resources"),
     ],
 )
-def test_what_is_refused(meshes: Any, arguments: dict[str, Any], kind: type[Exception], text: str) -> None:
+def test_invalid_arguments_are_refused(meshes: Any, arguments: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
         SkyPilotJob(meshes, **arguments)
 

@@ -105,7 +105,7 @@ def _job(state: str | None, cluster: str | None = "UP") -> dict[str, Any]:
     return {"cluster": cluster, "job": state}
 
 
-def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_has_the_task_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     site = _site(monkeypatch)
     plan = site.launcher.plan()
     ids = site.launcher.submit(plan, SECRET)
@@ -178,7 +178,7 @@ def test_secret_is_sent_to_requesting_workers(monkeypatch: pytest.MonkeyPatch, t
     assert site.launcher.addresses(site.ids) == {"a": ["tcp://10.0.0.1:1"], "b": ["tcp://10.0.0.2:1"]}
 
 
-def test_no_ssh_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ssh_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     site = _site(monkeypatch, request={"state": "done", "job": 3}, job=_job("RUNNING"))
     with pytest.raises(JobError, match="offers no ssh to cluster c"):
         site.poll()
@@ -221,7 +221,7 @@ def test_kill_takes_the_cluster_down(monkeypatch: pytest.MonkeyPatch) -> None:
         site.launcher.cancel(site.ids)
 
 
-def test_what_nodes_say() -> None:
+def test_node_states_are_parsed() -> None:
     published = '{"address": "tcp://10.0.0.1:22222", "uid": "4f"}'
     assert _parsed(f"0 joined {published}", "c") == (0, Worker("joined", "c", "worker<4f>@tcp://10.0.0.1:22222"))
     assert _parsed("1 joined {half", "c") == (1, Worker("waiting", "c"))

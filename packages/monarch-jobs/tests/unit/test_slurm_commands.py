@@ -133,7 +133,7 @@ def test_interrupted_submission_is_cancelled(fakes: Fakes, job_dir: Path, monkey
     assert "scancel 77" in fakes.calls and nothing_left(job_dir)
 
 
-def test_what_cannot_be_cancelled_is_said(fakes: Fakes, job_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_cancellation_is_reported(fakes: Fakes, job_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fakes.add("sbatch", "cat >/dev/null; echo 77")
     (fakes.folder / "scancel").unlink()
     monkeypatch.setenv("PATH", f"{fakes.folder}")
@@ -207,7 +207,7 @@ def test_queue_timeout_cancels_the_job(fakes: Fakes, job_dir: Path) -> None:
     assert "scancel 77" in fakes.calls and nothing_left(job_dir)
 
 
-def test_what_workers_publish_is_not_trusted(fakes: Fakes, job_dir: Path) -> None:
+def test_malformed_addresses_of_workers_are_ignored(fakes: Fakes, job_dir: Path) -> None:
     slurm, ids = submitted(job_dir, fakes)
     hosts = job_dir / "77" / "hosts"
     hosts.mkdir()

@@ -129,7 +129,7 @@ def test_lists_as_slurm_prints_them(text: str, names: list[str]) -> None:
 @pytest.mark.parametrize(
     "text", ["n[0-2", "n0]", "n[[0]]", "n[]", "n[a-b]", "n[3-1]", "n0,,n1", ",", "n 0", "n0;rm", f"n[0-{HOSTS_LIMIT}]", "$(x)"]
 )
-def test_what_is_no_list(text: str) -> None:
+def test_malformed_node_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         expand(text)
 
@@ -151,6 +151,6 @@ def test_without_gpus_each_task_has_a_cpu() -> None:
 
 
 @pytest.mark.parametrize(("tasks", "gpus"), [(2, 5), (9, 1), (97, 0)])
-def test_what_does_not_fit(tasks: int, gpus: int) -> None:
+def test_oversized_share_is_refused(tasks: int, gpus: int) -> None:
     with pytest.raises(ValueError, match="do not fit: nodes have 96 cpus and 8 GPUs"):
         share(NodeSize(96, 960_000, 8), tasks, gpus)

@@ -73,7 +73,7 @@ def test_saved_job_has_the_same_plan(name: str) -> None:
     assert isinstance(again, SlurmJob) and again.plan() == job.plan() and again.can_run(job)
 
 
-def test_what_another_plan_needs_cannot_run_here() -> None:
+def test_job_cannot_run_a_different_plan() -> None:
     assert not SlurmJob({"hosts": 2}).can_run(SlurmJob({"hosts": 3}))
     assert SlurmJob({"hosts": 2}).can_run(SlurmJob({"hosts": 2}, join_timeout=5, job_start_timeout=9))
 
@@ -110,7 +110,7 @@ def test_directives_are_in_order() -> None:
         ({"via_ssh": "-oProxyCommand=x"}, ValueError, "via_ssh: is empty or begins with '-'"),
     ],
 )
-def test_what_is_refused(arguments: dict[str, Any], kind: type[Exception], text: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
         SlurmJob(**{"meshes": {"a": 2}, **arguments})
 
@@ -127,7 +127,7 @@ def test_changes_that_are_refused() -> None:
         SlurmJob({}).plan()
 
 
-def test_where_workers_listen() -> None:
+def test_workers_listen_where_configured() -> None:
     def listens(**arguments: Any) -> str:
         text = SlurmJob({"a": 1}, **arguments).plan().text
         return next(line.partition("=")[2].strip("'") for line in text.splitlines() if line.startswith("export MONARCH_JOB_LISTEN"))

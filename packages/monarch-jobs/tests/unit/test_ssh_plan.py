@@ -35,7 +35,7 @@ def test_plan_has_a_command_per_host() -> None:
         ({"transport": "pigeon"}, ValueError, "no transport 'pigeon'; there is tcp"),
     ],
 )
-def test_what_is_refused(arguments: dict[str, Any], kind: type[Exception], text: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
         SSHJob(**arguments)
 

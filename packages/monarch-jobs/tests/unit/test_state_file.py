@@ -36,7 +36,7 @@ def refused(path: str) -> StateFileError:
     return found.value
 
 
-def test_what_is_written(folder: Path) -> None:
+def test_state_file_is_private_and_complete(folder: Path) -> None:
     job = ProcessJob({"a": 2, "b c": 1}, {"A": "1"})
     job.dump("x.json")
     assert stat.S_IMODE(os.stat("x.json").st_mode) == 0o600
@@ -75,7 +75,7 @@ def test_attributes_of_a_subclass(folder: Path) -> None:
         (float("nan"), "'odd' is nan"),
     ],
 )
-def test_what_json_cannot_hold_is_named(value: object, words: str) -> None:
+def test_unserializable_attribute_is_named(value: object, words: str) -> None:
     job = FileJob("alloc")
     job.odd = value  # type: ignore[attr-defined]
     with pytest.raises(JobError, match=words):

@@ -70,7 +70,7 @@ def test_single_file_is_copied_with_its_mode(place: Path) -> None:
     assert sorted(os.listdir(place)) == ["from", "to"]
 
 
-def test_what_is_no_file_is_left_out(place: Path) -> None:
+def test_special_files_are_skipped(place: Path) -> None:
     (place / "from").mkdir()
     os.mkfifo(place / "from/pipe")
     stream = list(entries(str(place / "from")))
@@ -138,7 +138,7 @@ def test_set_user_id_does_not_travel(place: Path) -> None:
     assert (place / "to").stat().st_mode & 0o7777 == 0o755
 
 
-def test_where_it_goes(place: Path) -> None:
+def test_destination_depends_on_existing_directories(place: Path) -> None:
     assert destination(str(place), "x") == f"{place}/x"
     assert destination(f"{place}/new", "x") == f"{place}/new"
     assert destination(f"{place}/made/", "x") == f"{place}/made/x"

@@ -32,7 +32,7 @@ def test_command():
     assert [row["name"] for row in table] == [row.name for row in probe()]
 
 
-def test_what_is_in_the_way(tmp_path):
+def test_obstacles_of_direct_copies_are_named(tmp_path):
     code = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
@@ -103,7 +103,7 @@ def test_bench_of_what_cannot_be_measured(given, code, words):
     assert words in done.stderr and "Traceback" not in done.stderr
 
 
-def test_bench_says_which_path_it_is_not():
+def test_bench_names_the_unused_path():
     """Where a path that looks usable does not come about: the kernel changes its mind between the look and the copy."""
     code = """
 import sys

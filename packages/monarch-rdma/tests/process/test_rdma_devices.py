@@ -109,7 +109,7 @@ def test_no_device(stand, tmp_path):
     assert done.stdout.splitlines()[0] == expected[stand.maker]
 
 
-def test_devices_that_cannot_be_told_apart(tmp_path):
+def test_indistinguishable_devices_are_named(tmp_path):
     code = "from gpu_scenarios import every_pair_of_ends; every_pair_of_ends()"
     done = run(code, built("AMD", tmp_path), tmp_path, MONARCH_FAKE_NO_UUID="1")
     assert "the GPUs 0, 1 cannot be told apart" in done.stderr

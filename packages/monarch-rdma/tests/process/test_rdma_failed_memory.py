@@ -120,7 +120,7 @@ def test_refused_memory_is_freed() -> None:
     assert attempt(read, buffer, ValueError)() is None
 
 
-def test_same_error_is_raised_while_anybody_has_it() -> None:
+def test_same_error_is_raised_while_it_is_referenced() -> None:
     owner = this_host().spawn_procs(name="short").spawn("short", Owner)
     buffer = owner.share.call_one(SIZE).get()
     buffer.drop().get()

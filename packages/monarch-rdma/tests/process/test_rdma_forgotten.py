@@ -132,7 +132,7 @@ def test_buffers_dropped_by_others_are_not_remembered():
     assert forgotten.warning(process.bulk) == ""
 
 
-def test_it_is_said_in_bytes_that_are_covered():
+def test_warning_counts_covered_bytes_once():
     process = this_process()
     forgotten = Forgotten()
     memory = allocate((1 << 30) + 4096)

@@ -80,7 +80,7 @@ def test_with_yama(scope_of_this_machine):
 
 
 @pytest.mark.parametrize("scope", [1, 2, 3])
-def test_with_what_stands_for_yama(scope):
+def test_substitute_for_yama_decides_copies(scope):
     if SCOPE.exists():
         pytest.skip("this kernel has Yama itself")
     if os.geteuid() != 0:
@@ -88,7 +88,7 @@ def test_with_what_stands_for_yama(scope):
     expect(scope, start(str(scope)))
 
 
-def test_what_the_probe_says_of_scopes(tmp_path):
+def test_probe_explains_yama_scopes(tmp_path):
     file = tmp_path / "ptrace_scope"
     for text, words in (("0", ""), ("1", ""), ("3", "nobody may"), ("nonsense", "")):
         file.write_text(f"{text}\n")

@@ -76,7 +76,7 @@ def test_streams_replace_rails_that_are_all_cut(two_rails):
     assert two_rails.reader.read.call_one(buffer).get() == data
 
 
-def test_where_streams_are_forbidden_each_try_is_told():
+def test_failure_without_streams_lists_each_try():
     with setting(MONARCH_RDMA_ALLOW_TCP_FALLBACK="false") as s:
         buffer = s.owner.share.call_one(4 * MB).get()
         assert buffer.backend == "ibverbs"
@@ -249,7 +249,7 @@ def test_transfer_keeps_its_memory():
         assert not s.reader.unnamed.call_one().get()
 
 
-def test_questions_that_make_no_sense(two_rails):
+def test_malformed_requests_get_no_answer(two_rails):
     buffer = two_rails.owner.share.call_one(100).get()
     for body in (b"", b"\0", b"\1", b"\2\xff\xff\xff\xff", b"\1\1\0\0\0\3\0\0\0abc", b"\2\1\0\0\0\1\0\0\0x", b"\7nonsense" * 50):
         assert two_rails.reader.ask_owner.call_one(buffer, body).get() is None

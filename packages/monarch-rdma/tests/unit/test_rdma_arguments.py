@@ -27,7 +27,7 @@ def buffer():
         (memoryview(bytearray(12))[::2], "strides \\(2,\\)"),
     ],
 )
-def test_what_cannot_be_shared(buffer, data, words):
+def test_unshareable_memory_is_refused(buffer, data, words):
     for call in (RDMABuffer, buffer.read_into, buffer.write_from):
         with pytest.raises(ValueError, match=words):
             call(data)

@@ -56,5 +56,5 @@ def test_no_numbers(text):
 
 
 @pytest.mark.parametrize("nbytes", [1, 1000, 1024, 1025, 1 << 20, 3 << 29, 5 << 30, 1 << 40])
-def test_what_is_shown_is_read_back(nbytes):
+def test_shown_count_can_be_parsed(nbytes):
     assert parse(show(nbytes).replace(",", "")) == nbytes

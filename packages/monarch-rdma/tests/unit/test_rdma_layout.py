@@ -108,7 +108,7 @@ def test_sets_copy_between_any_layouts(array, data):
     buffers.drop().get()
 
 
-def test_what_is_refused():
+def test_noncontiguous_memory_is_refused():
     whole = numpy.zeros((4, 6))
     with pytest.raises(ValueError, match=r"1-D contiguous tensor, got one of shape \(4, 6\)"):
         RDMABuffer(Tensor(whole))

@@ -97,7 +97,7 @@ def test_failed_slice_uses_another_rail():
     assert list(slices.left()) == [(0, 0, SLICE)] and [one.rail for one in slices.attempts] == ["rail0", "rail1", "rail2"]
 
 
-def test_what_is_returned_costs_no_try():
+def test_returned_slice_costs_no_try():
     slices = Slices(rails(1e9), [SLICE], Clock())
     for _ in range(10):
         cut, rail = slices.take()

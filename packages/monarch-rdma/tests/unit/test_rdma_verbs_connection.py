@@ -139,7 +139,7 @@ def test_read_and_write(pair):
 
 
 @unordered(False)
-def test_one_completion_speaks_for_sixteen_small_requests(pair):
+def test_one_completion_covers_sixteen_small_requests(pair):
     pair.submit([pair.piece(i * 64, 64) for i in range(40)])
     (queue,) = pair.under_way
     assert [i for i, request in enumerate(queue.requests) if request.signaled] == [15, 31, 39]
@@ -263,7 +263,7 @@ def test_close_ends_what_is_under_way(pair):
     pair.pollers[0].lookers.append(pair.connection)
 
 
-def test_nobody_to_connect_to():
+def test_connection_without_a_peer_fails():
     pair = Pair(False, False)
     pair.refuses = True
     with pytest.raises(OSError, match="nobody answers"):

@@ -105,7 +105,7 @@ def test_distance(sysfs):
     assert [port.device for port in nearest(found)] == ["same", "near", "other", "root"]
 
 
-def test_what_settings_leave(sysfs):
+def test_settings_choose_the_devices(sysfs):
     for name, node in (("a", "0"), ("b", "0"), ("c", "1")):
         sysfs.device(name, pci=f"pci0000:{name}0/0000:{name}0:01.0", numa=node)
     found = ports(str(sysfs.root))
@@ -159,7 +159,7 @@ def test_arbitrary_bytes_are_refused_or_mean_something(data, queue, region, draw
             assert kind.unpack(read.pack()) == read
 
 
-def test_what_cannot_be_packed():
+def test_oversized_record_is_refused():
     with pytest.raises(ValueError, match="1 to 64 bytes"):
         RegionRecord(0, 1, False, {"x" * 65: 1}).pack()
     with pytest.raises(ValueError, match="64 at most"):

@@ -145,7 +145,7 @@ def test_queue_is_replaced_without_other_traffic():
     near.close()
 
 
-def test_idle_time_is_told():
+def test_idle_time_is_reported():
     told = threading.Event()
     near = Near(idle=told.set)
     told.wait()

@@ -29,7 +29,7 @@ def test_once_per_allocation_rail_and_generation(rail):
     other.close()
 
 
-def test_without_a_generation_it_is_for_one_use(rail):
+def test_registration_without_generation_is_used_once(rail):
     cache = Registrations(1000)
     lease = cache.acquire(rail, Allocation(0, 100))
     cache.release(lease)

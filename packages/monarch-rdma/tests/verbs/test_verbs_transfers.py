@@ -89,7 +89,7 @@ def test_rail_cut_during_a_transfer_is_replaced(netem):
         assert transfer.attempts[0].status.startswith("no answer after all retries")
 
 
-def test_what_is_read_only_and_what_is_dropped():
+def test_read_only_and_dropped_memory_is_refused():
     with joined(MB, writable=False) as reader:
         transfer = reader.move(True, (0, 4096))
         assert transfer.state == REFUSED and "remote" in transfer.attempts[0].status

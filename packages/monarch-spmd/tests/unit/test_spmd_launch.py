@@ -42,7 +42,7 @@ def test_commands(command: list[str], spec: LaunchSpec) -> None:
         (["python", "-m"], LaunchArgumentError, "-m: a module is missing"),
     ],
 )
-def test_what_is_no_command(command: Any, error: type[Exception], text: str) -> None:
+def test_invalid_command_is_refused(command: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         launch_of(command)
 

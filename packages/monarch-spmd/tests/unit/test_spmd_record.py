@@ -111,7 +111,7 @@ def test_multiline_secret_is_hidden_by_line() -> None:
         assert "line" not in mask.text(text), mask.text(text)
 
 
-def test_what_is_written_is_read(folder: Path) -> None:
+def test_written_record_is_read_back(folder: Path) -> None:
     path = written(folder / "runs", {"LR": "0.1", "HF_TOKEN": "hunter2", "PL_GLOBAL_SEED": "7"})
     assert os.stat(path).st_mode & 0o777 == 0o600
     assert "hunter2" not in path.read_text()

@@ -113,7 +113,7 @@ def test_copy_without_further_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     test_threads_copy_every_piece(4, monkeypatch)
 
 
-def test_what_is_no_snapshot() -> None:
+def test_malformed_snapshot_is_refused() -> None:
     for content in (b"", b"short", bytes(1000)):
         file = SnapshotFile()
         os.write(file.fd, content)

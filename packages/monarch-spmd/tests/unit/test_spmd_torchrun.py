@@ -106,7 +106,7 @@ def test_option(args: list[str], fields: dict[str, object]) -> None:
         (["--node-rank=x", "a.py"], "--node-rank=x: expected a number from 0 on"),
     ],
 )
-def test_what_an_option_does_not_allow(args: list[str], text: str) -> None:
+def test_invalid_option_value_is_refused(args: list[str], text: str) -> None:
     with pytest.raises(LaunchArgumentError) as caught:
         parse_torchrun(args)
     assert str(caught.value).startswith(text)

@@ -190,7 +190,7 @@ def test_half_a_request_is_no_request() -> None:
 @pytest.mark.parametrize(
     "data", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/1.0\r\n\r\n", b"\r\n" * 10, b"A" * 100_000, b"GET /\xff HTTP/1.1\r\n\r\n"]
 )
-def test_what_is_no_http_ends_its_connection(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_http_ends_its_connection(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     with served(connection=Quick) as url, connected(url) as one:
         with contextlib.suppress(OSError):
             one.sendall(data)

@@ -107,7 +107,7 @@ print("=", rows("SELECT count(*) FROM sent_messages s JOIN meshes m ON m.id = s.
     ]
 
 
-def test_what_is_called_is_the_slice():
+def test_view_of_a_call_is_its_slice():
     assert shown("""
 workers.slice(gpus=1).spawn("second", Worker).step.call(1).get()
 worker.slice(gpus=slice(1, 2)).step.broadcast(2)
@@ -128,7 +128,7 @@ print("=", rows("SELECT parent_view_json FROM meshes WHERE given_name = 'second'
     ]
 
 
-def test_what_was_there_before_is_known():
+def test_existing_actors_and_meshes_are_known():
     assert shown("""
 print("=", rows("SELECT a.rank, a.display_name, m.given_name FROM actors a JOIN meshes m ON a.mesh_id = m.id"
                 " WHERE m.given_name = 'worker' ORDER BY a.rank"))

@@ -74,7 +74,7 @@ def test_threads_do_not_mix_their_broadcasts() -> None:
         {"proc": 9},
     ],
 )
-def test_what_differs_is_another_broadcast(fields: dict[str, Any]) -> None:
+def test_different_fields_are_another_broadcast(fields: dict[str, Any]) -> None:
     assert firsts([event(1, 0), event(2, 1)]) == [True, False]
     assert firsts([event(1, 0), event(2, 1, **fields)]) == [True, True]
 

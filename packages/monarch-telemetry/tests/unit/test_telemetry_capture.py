@@ -297,7 +297,7 @@ def test_table_is_written_once(tmp_path: Path) -> None:
         write(tmp_path / "a", [("events", EVENTS), ("events", EVENTS)])
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_path_of_no_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, match in ((tmp_path / "pipe", "no regular file"), (tmp_path, "no regular file"), (tmp_path / "no", "no such file")):
         with pytest.raises(TelemetryError, match=match):

@@ -54,5 +54,5 @@ def test_statements_too_large_are_refused(sql: str, words: str) -> None:
         *(one.sql for one in catalog.load({}).queries.values()),
     ],
 )
-def test_others_pass(sql: str) -> None:
+def test_other_statements_pass(sql: str) -> None:
     expansion.check(sql)

@@ -59,7 +59,7 @@ def end(kind: str, number: int = 0, detail: str = "") -> dict[str, Rows]:
         ("not_started", "system"),
     ],
 )
-def test_what_caused_the_end_of_a_proc(kind: str, cause: str) -> None:
+def test_exit_kind_decides_the_failure_kind(kind: str, cause: str) -> None:
     found, kept = facts()
     found.ended(end(kind, 9), Running())
     assert {name: row["kind"] for name, row in failures(kept).items()} == {"p": cause, "a": cause, "b": cause}

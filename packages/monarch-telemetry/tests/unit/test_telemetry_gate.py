@@ -163,7 +163,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("sql", ALLOWED)
-def test_questions_pass(sql: str) -> None:
+def test_read_only_statements_pass(sql: str) -> None:
     gate.check(sql, SCHEMAS)
 
 
@@ -187,7 +187,7 @@ def test_forbidden_statement_is_refused_with_its_kind(sql: str, kind: str, tmp_p
 
 
 @pytest.mark.parametrize("sql", WRONG)
-def test_what_is_no_statement_is_an_error(sql: str, tmp_path: Path) -> None:
+def test_malformed_statement_is_an_error(sql: str, tmp_path: Path) -> None:
     with pytest.raises(QueryError):
         gate.check(sql.replace("{file}", str(tmp_path / "out")), SCHEMAS)
     assert not list(tmp_path.iterdir())
@@ -210,7 +210,7 @@ def test_without_schemas_statements_name_no_table() -> None:
         gate.check("select * from t")
 
 
-def test_show_tells_of_our_tables_only() -> None:
+def test_show_lists_our_tables_only() -> None:
     shown = finish(make("show tables", SCHEMAS), [])
     assert sorted(shown.column("table_name").to_pylist()) == ["logs", "t"]
     columns = finish(make("show columns from t", SCHEMAS), [])
@@ -237,7 +237,7 @@ def test_table_and_plan_are_described_without_hosts() -> None:
         ("select fooo(a) from t", ["Invalid function 'fooo'"]),
     ],
 )
-def test_errors_say_where_and_the_nearest_name(sql: str, words: list[str]) -> None:
+def test_errors_have_place_and_nearest_name(sql: str, words: list[str]) -> None:
     with pytest.raises(QueryError) as error:
         gate.check(sql, SCHEMAS)
     assert all(word in str(error.value) for word in words), str(error.value)

@@ -265,7 +265,7 @@ def ask(kept: Store, sql: str) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in OneHost(kept.snapshot(tables)).ask(sql).table.to_pylist()]
 
 
-def test_what_lives_is_known_once() -> None:
+def test_living_entities_are_recorded_once() -> None:
     _, kept, places = facts()
     assert ask(kept, "SELECT rank, pid, started_us, mesh_id FROM procs") == [(2, 77, 995_000, PROCS)]
     assert ask(kept, "SELECT id, rank, display_name FROM actors") == [(actor_id(WORKER, MESH), 2, "trainer{'gpus': 2/4}")]

@@ -42,7 +42,7 @@ def test_plan_with_the_current_time_is_not_reused() -> None:
     assert (first.way, second.way) == ("ship", "ship") and first is not second
 
 
-def test_what_is_refused_is_refused_again() -> None:
+def test_refused_statement_is_refused_again() -> None:
     known = KnownPlans()
     for _ in range(2):
         with pytest.raises(QueryRejected, match="read-only"):

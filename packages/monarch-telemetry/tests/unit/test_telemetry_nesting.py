@@ -66,7 +66,7 @@ def test_children_are_on_their_parents() -> None:
     assert set(shown(given)[0].values()) == {0}
 
 
-def test_what_overlaps_is_beside() -> None:
+def test_overlapping_slices_are_on_separate_tracks() -> None:
     assert shown([Slice(1, 0, 5), Slice(2, 3, 8), Slice(3, 5, 9), Slice(4, 9, 10)])[0] == {1: 0, 2: 1, 3: 0, 4: 0}
     # A child that outlives its parent, and one with a sibling on its track.
     assert shown([Slice(1, 0, 5), Slice(2, 1, 6, 1)])[0] == {1: 0, 2: 1}

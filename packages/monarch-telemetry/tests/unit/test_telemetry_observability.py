@@ -204,7 +204,7 @@ def test_names_of_a_query() -> None:
         "a: &x b",
     ],
 )
-def test_what_yaml_readers_may_take_differently_is_refused(text: str) -> None:
+def test_ambiguous_yaml_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="line "):
         documents(text)
 

@@ -173,5 +173,5 @@ def test_circle_of_parents_ends() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "0" * 31, "0" * 32, "g" * 32, "١" * 32, "0x" + "1" * 30, " " * 31 + "1", TRACE + "0"])
-def test_what_is_no_trace_id(text: str | None) -> None:
+def test_malformed_trace_id_is_zero(text: str | None) -> None:
     assert trace_id(text) == 0

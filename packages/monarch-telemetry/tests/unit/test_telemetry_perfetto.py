@@ -118,7 +118,7 @@ def test_overlapping_messages_have_merged_tracks() -> None:
     assert tracks[20].merge_key == tracks[30].merge_key and tracks[20].parent == tracks[30].parent
 
 
-def test_what_is_open_ends_with_the_window() -> None:
+def test_open_slices_end_with_the_window() -> None:
     trace = read(
         rows(
             messages=[message(51, 110), message(52, 120), message(53, 130)],

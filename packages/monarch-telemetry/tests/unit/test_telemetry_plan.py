@@ -304,7 +304,7 @@ def test_mismatched_plan_ships_rows_instead() -> None:
     assert equal(rows_of(finish(again, [part(again, tables)])), union(plan.sql, FIVE[:1]), ordered=False)
 
 
-def test_hosts_with_other_columns_are_told() -> None:
+def test_hosts_with_other_columns_are_named() -> None:
     plan = make("select x from t", SCHEMAS)
     good = part(plan, {"t": (SCHEMAS["t"], FIVE[0]["t"])})
     other = [wire.marked(pa.RecordBatch.from_pydict({"x": ["text"]}), "0")]
@@ -346,7 +346,7 @@ def test_deadline_is_checked_between_batches() -> None:
         part(make("select x from t", SCHEMAS), {"t": (SCHEMAS["t"], rows)}, deadline=20, clock=lambda: next(times))
 
 
-def test_who_asks_lowers_limits_only() -> None:
+def test_request_can_only_lower_limits() -> None:
     assert Limits().narrowed(Limits(seconds=99, rows=5, bytes=1, memory=1 << 40)) == Limits(rows=5, bytes=1)
 
 

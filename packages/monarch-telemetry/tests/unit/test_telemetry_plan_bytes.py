@@ -41,7 +41,7 @@ def test_final_aggregate_becomes_a_partial_reduce() -> None:
     assert cuts.line(reducer).startswith("AggregateExec: mode=PartialReduce")
 
 
-def test_what_is_not_in_the_plan_is_refused() -> None:
+def test_bytes_outside_the_plan_are_refused() -> None:
     session = Session({"t": (SCHEMA, ())})
     plan = session.frame(SQL).execution_plan().to_bytes()
     for other in (b"", b"\x0a\x03abc", plan + b"x", plan[3:20]):

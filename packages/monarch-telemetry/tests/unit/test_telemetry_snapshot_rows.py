@@ -157,7 +157,7 @@ def test_causes_that_name_each_other_end() -> None:
     assert rows(found, "actor_failures", "failure_root_cause_actor") == [("a",)]
 
 
-def test_what_does_not_answer_is_an_error() -> None:
+def test_silent_hosts_and_procs_are_errors() -> None:
     silent = snapshot(TelemetryError("the agent of this host does not answer: late"), HERE, NOTHING, 30, NOW)
     assert rows(silent, "resolution_errors", "node_id", "error_code", "error_message") == [
         (CLIENT, "gateway_timeout", "the agent of this host does not answer: late")

@@ -26,7 +26,7 @@ def eventually(what, holds):
 
 
 @pytest.mark.parametrize("before", [0, 1, 7, 8, 300, 3_000])
-def test_what_nothing_waits_for_is_executed(mesh, tmp_path: Path, before):
+def test_unawaited_command_is_executed(mesh, tmp_path: Path, before):
     """After nothing, after a few commands, and after a burst, during which the second thread of the controller looks seldom."""
     path = tmp_path / "noted"
     t = torch.ones(3)

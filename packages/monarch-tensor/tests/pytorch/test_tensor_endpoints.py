@@ -387,7 +387,7 @@ def test_results_whose_shape_depends_on_data(mesh, actors):
     assert out["factor"] == 3.0 and out["found"].shape == (3, 2) and inspect(out["found"])[2].tolist() == [2, 2]
 
 
-def test_what_an_endpoint_raises_poisons_its_results(procs, actors):
+def test_exception_of_an_endpoint_poisons_its_results(procs, actors):
     with procs.activate():
         out = actors.fails.rref(torch.ones(2))
         with pytest.raises(RemoteException, match="not today") as e:

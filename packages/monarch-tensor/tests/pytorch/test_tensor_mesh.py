@@ -213,7 +213,7 @@ def no_collection():
         gc.enable()
 
 
-def test_what_dies_is_freed_on_the_workers(mesh):
+def test_collected_tensors_are_freed_on_the_workers(mesh):
     before = entries(mesh)
     x = torch.ones(10)
     for _ in range(1000):
@@ -306,7 +306,7 @@ def test_other_mesh_of_equal_shape_is_named(procs):
     other.stop().get(120)
 
 
-def test_what_the_controller_cannot_do_names_the_remedy(procs):
+def test_unsupported_operation_names_the_remedy(procs):
     with no_mesh.activate():
         local = torch.ones(2)
     with procs.activate():

@@ -218,7 +218,7 @@ def test_loader_with_workers_gives_local_tensors(procs):
     assert torch.equal(torch.cat(batches), data)
 
 
-def test_what_is_loaded_in_an_activation_is_local(procs, tmp_path):
+def test_tensor_loaded_in_an_activation_is_local(procs, tmp_path):
     path = tmp_path / "saved.pt"
     torch.save({"weight": torch.arange(3.0), "step": 2}, path)
     with procs.activate():

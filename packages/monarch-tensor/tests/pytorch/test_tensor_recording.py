@@ -113,7 +113,7 @@ def test_first_difference_is_named(mesh):
     assert inspect(unverified(x)).tolist() == first
 
 
-def test_what_a_recording_cannot_have(mesh):
+def test_recording_refuses_graphs_and_nesting(mesh):
     @compile
     def with_graph(x):
         return x * 2

@@ -172,7 +172,7 @@ def test_pytrees(mesh):
         ("gpus", "stack", {"scatter": True}, ValueError, r"expected \[2, 4\], got \[3, 4\]"),
     ],
 )
-def test_what_is_refused(mesh, dims, reduction, options, error, text):
+def test_invalid_reduction_is_refused(mesh, dims, reduction, options, error, text):
     with pytest.raises(error, match=text):
         torch.ones(3, 4).reduce(dims, reduction, **options)
 

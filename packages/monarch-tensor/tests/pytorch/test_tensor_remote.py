@@ -225,7 +225,7 @@ def test_bad_remote_functions(function, propagate, error, text):
         remote(function, propagate=propagate)
 
 
-def test_what_propagation_raises_reaches_the_caller(mesh):
+def test_exception_of_propagation_reaches_the_caller(mesh):
     def no(t):
         raise LookupError("no shape")
 

@@ -49,7 +49,7 @@ def test_both_forms_of_a_call_are_the_same(args: tuple[Any, ...], kwargs: dict[s
         ((Held("group", ()),), {}),
     ],
 )
-def test_what_has_no_form_in_code(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def test_value_without_source_form_is_not_generated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     assert caller("aten.echo", echo, args, kwargs) is None
 
 

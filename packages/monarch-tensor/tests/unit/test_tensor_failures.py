@@ -65,7 +65,7 @@ def test_failures_of_one_time_are_one_record(clock: Clock, caplog: pytest.LogCap
     assert "operation 1" in record.getMessage() and record.getMessage().endswith("(2 more failed operations)")
 
 
-def test_what_was_raised_is_not_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_raised_failure_is_not_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     of = Failures(lambda number: ())
     of.report(failure(1))
     with pytest.raises(failures.RemoteException, match="operation 1"):
