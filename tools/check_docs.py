@@ -1,11 +1,11 @@
-"""Runs the code of the documentation: every Python block of README.md and docs/**/*.md, and every example in one file.
+"""Runs the code of the documentation: Python blocks of README.md, of docs/**/*.md and of docstrings, and every example in one file.
 
     python -m tools.check_docs [FILE...]
 
-The blocks of one file run in order, as one script in a process of its own; a block marked ```python no-run is left out. An example
-runs with `--quick` if it has that option, and must define `main()`. Each runs in an empty folder, with warnings as errors, and must
-end with exit code 0 and an empty stderr. A page or example whose code imports PyTorch or monarch-tensor
-runs with both (`tools/with_torch.py`), and is left out if they are missing.
+The blocks of a page, or of a docstring of a wheel, run in order, as one script in a process of its own; a block marked ```python no-run is
+left out. An example runs with `--quick` if it has that option, and must define `main()`. Each runs in an empty folder, with warnings as
+errors, and must end with exit code 0 and an empty stderr. Code that imports PyTorch or monarch-tensor runs with both
+(`tools/with_torch.py`), and is left out if they are missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tools import with_torch
+from tools import docstrings, with_torch
 from tools.code_blocks import script
 from tools.project import PACKAGES, ROOT
 
@@ -34,11 +34,16 @@ def documents() -> list[Path]:
     pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted(PACKAGES.glob("*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     folder = ROOT / "examples"
     examples = [path for path in (*sorted(folder.glob("*.py")), *sorted(folder.glob("tensors/*.py"))) if not path.name.startswith("_")]
-    return [path for path in (*pages, *examples) if path.exists()]
+    return [path for path in (*pages, *examples, *docstrings.sources()) if path.exists()]
 
 
 def check(path: Path) -> str | None:
     """The problem of the code of the file; None if there is none, or no code."""
+    if path.is_relative_to(PACKAGES) and path.suffix == ".py":
+        for example in docstrings.examples(path):
+            if (wrong := _program(path, example.code)) is not None:
+                return f"the example of {example.name}, line {example.line}: {wrong}"
+        return None
     text = path.read_text(encoding="utf-8")
     is_page = path.suffix == ".md"
     code = script(text) if is_page else text
@@ -46,16 +51,23 @@ def check(path: Path) -> str | None:
         return None
     if not is_page and not any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in ast.parse(text).body):
         return "an example must define main()"
+    if is_page:
+        return _program(path, code)
+    return _program(path, code, [str(path), *(["--quick"] if "--quick" in text else [])])
+
+
+def _program(path: Path, code: str, argv: list[str] | None = None) -> str | None:
+    """The problem of a program; without `argv`, it is the code alone, in a file of the name of its page."""
     environment = with_torch.variables() if _TORCH.search(code) else dict(os.environ)
     if environment is None:
         print(f"{path.name} is left out: {with_torch.MISSING.format('torch')}", flush=True)
         return None
     with tempfile.TemporaryDirectory(prefix="docs-") as scratch:
-        if not is_page:
-            return _run([str(path), *(["--quick"] if "--quick" in text else [])], Path(scratch), environment)
-        program = Path(scratch) / f"{path.stem}.py"
-        program.write_text(code, encoding="utf-8")
-        return _run([str(program)], Path(scratch), environment)
+        if argv is None:
+            program = Path(scratch) / f"code_of_{path.stem}.py"  # no name of a module
+            program.write_text(code, encoding="utf-8")
+            argv = [str(program)]
+        return _run(argv, Path(scratch), environment)
 
 
 def _run(argv: list[str], folder: Path, environment: dict[str, str]) -> str | None:

@@ -144,8 +144,29 @@ if TYPE_CHECKING:
 def endpoint(method: Any = None, *, propagate: Any = None, explicit_response_port: bool = False, instrument: bool = True) -> Any:
     """Makes a method callable on handles of its actor.
 
-    `explicit_response_port=True`: the method gets a `Port` after `self` and answers through it, once, whenever it likes. `propagate` is
-    for monarch-tensor; `instrument=False` leaves out the span of each call.
+    Args:
+        method: the method, sync or async; without it, the call gives a decorator.
+        propagate: for monarch-tensor: computes the shapes of the results on the controller.
+        explicit_response_port: the method has a `Port` after `self`, and answers by one message to it, also after it has returned.
+        instrument: False leaves out the span of each call.
+
+    Returns:
+        The property that handles turn into an `Endpoint`, or a decorator.
+
+    Raises:
+        ValueError: the method is an endpoint already.
+
+    ```python
+    from monarch.actor import Actor, endpoint, this_host
+
+    class Greeter(Actor):
+        @endpoint
+        async def greet(self, name: str) -> str:
+            return f"hello {name}"
+
+    with this_host().spawn_procs({"procs": 1}) as procs:
+        assert procs.spawn("greeter", Greeter).greet.call_one("you").get() == "hello you"
+    ```
     """
 
     def decorate(function: Callable[..., Any]) -> EndpointProperty:
@@ -192,8 +213,26 @@ class _Logger:
 class Actor(MeshTrait):
     """Base class of all actors. An instance lives in one process, on one thread, and handles one message at a time.
 
-    Optional hooks: `__supervise__(failure) -> bool` is called when a mesh that the actor owns has failed, `__cleanup__(exc)` runs when it
-    ends, `_handle_undeliverable_message(envelope)` when a port message it sent comes back.
+    Endpoints of a class are all sync, or all async. Optional hooks: `__supervise__(failure) -> bool` is called when a mesh that the actor
+    owns has failed, and returns True to go on; `__cleanup__(exc)` runs when the actor ends, with None after a stop;
+    `_handle_undeliverable_message(envelope)` is called when a port message of the actor comes back.
+
+    ```python
+    from monarch.actor import Actor, endpoint, this_host
+
+    class Counter(Actor):
+        def __init__(self, start: int) -> None:
+            self.count = start
+
+        @endpoint
+        def add(self, n: int) -> int:
+            self.count += n
+            return self.count
+
+    with this_host().spawn_procs({"procs": 2}) as procs:
+        counters = procs.spawn("counters", Counter, 10)
+        assert counters.add.call(5).get().values() == [15, 15]
+    ```
     """
 
     if TYPE_CHECKING:

@@ -42,7 +42,25 @@ def check_names(kind: ActorClass, cls: type) -> None:
 
 
 class ActorMesh(MeshTrait, Generic[A]):
-    """The actors of one spawn, or some of them. What `spawn` returned is owned; slices and unpickled handles are references."""
+    """The actors of one spawn, or some of them. What `spawn` returned is owned; slices and unpickled handles are references.
+
+    The attributes of a handle are the endpoints of its class. A handle can be an argument of calls. Only the owner can stop the actors.
+
+    ```python
+    from monarch.actor import Actor, endpoint, this_host
+
+    class Worker(Actor):
+        @endpoint
+        def double(self, x: int) -> int:
+            return 2 * x
+
+    with this_host().spawn_procs({"gpus": 4}) as procs:
+        workers = procs.spawn("workers", Worker)
+        first = workers.slice(gpus=0)
+        assert (first.size(), workers.sizes) == (1, {"gpus": 4})
+        assert first.double.call_one(21).get() == 42
+    ```
+    """
 
     def __init__(self, info: MeshInfo, shape: Shape, owned: OwnedMesh | None = None) -> None:
         own = vars(self)
@@ -172,7 +190,30 @@ class ActorMesh(MeshTrait, Generic[A]):
     def stop(self, reason: str = "stopped by client") -> Future[None]:
         """Stops the actors: queued messages are handled first, owned meshes are stopped, then `__cleanup__` of each actor runs.
 
-        Begins when called. `NotImplementedError` on a reference.
+        The stop begins with this call, also if the Future is not awaited.
+
+        Args:
+            reason: the text of the `SupervisionError` that later calls raise.
+
+        Returns:
+            A Future that is done when all actors have ended.
+
+        Raises:
+            NotImplementedError: the mesh is a slice or an unpickled handle.
+            SupervisionError: from the Future: an actor ended otherwise, as by a `__cleanup__` that exceeded `cleanup_timeout`.
+
+        ```python
+        from monarch.actor import Actor, endpoint, this_host
+
+        class Worker(Actor):
+            @endpoint
+            def work(self) -> None: ...
+
+        with this_host().spawn_procs({"procs": 2}) as procs:
+            workers = procs.spawn("workers", Worker)
+            workers.work.broadcast()
+            workers.stop("work is done").get()
+        ```
         """
         if self._owned is None:
             raise NotImplementedError("Cannot call stop on an ActorMeshRef, requires an owned ActorMesh")

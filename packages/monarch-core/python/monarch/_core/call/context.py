@@ -135,7 +135,27 @@ set_context = _current.set
 
 
 def context() -> Context:
-    """The context of the current message. Outside any actor it is that of the root client, which starts if needed."""
+    """The context of the current message. Outside any actor it is that of the root client, which starts if needed.
+
+    Returns:
+        A `Context`: `actor_instance` is the actor that runs, `message_rank` its position in the mesh that the caller addressed.
+
+    Raises:
+        RuntimeError: this process is a fork of a process that used Monarch.
+
+    ```python
+    from monarch.actor import Actor, context, endpoint, this_host
+
+    class Worker(Actor):
+        @endpoint
+        def where(self) -> tuple[str, int]:
+            return context().actor_instance.name, context().message_rank["gpus"]
+
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        names = procs.spawn("workers", Worker).where.call().get()
+        assert [gpu for _, gpu in names.values()] == [0, 1]
+    ```
+    """
     try:
         found = _current.get()
     except LookupError:
@@ -192,12 +212,45 @@ def current_local_actor() -> LocalActor | None:
 
 
 def current_rank() -> Point:
-    """Position of this actor in the mesh that the caller addressed."""
+    """The position of this actor in the mesh that the caller addressed.
+
+    Returns:
+        A `Point`: a mapping from label to index, with `rank`, the row-major position. Outside any actor it has no dimensions.
+
+    ```python
+    from monarch.actor import Actor, current_rank, endpoint, this_host
+
+    class Worker(Actor):
+        @endpoint
+        def rank(self) -> int:
+            return current_rank().rank
+
+    with this_host().spawn_procs({"gpus": 4}) as procs:
+        workers = procs.spawn("workers", Worker)
+        assert workers.slice(gpus=slice(2, 4)).rank.call().get().values() == [0, 1]
+    ```
+    """
     return context().message_rank
 
 
 def current_size() -> dict[str, int]:
-    """The shape that the caller addressed, label to size."""
+    """The shape of the mesh that the caller addressed.
+
+    Returns:
+        Label to size, in the order of the dimensions.
+
+    ```python
+    from monarch.actor import Actor, current_size, endpoint, this_host
+
+    class Worker(Actor):
+        @endpoint
+        def called(self) -> dict[str, int]:
+            return current_size()
+
+    with this_host().spawn_procs({"hosts": 2, "gpus": 2}) as procs:
+        assert procs.spawn("workers", Worker).called.choose().get() == {"hosts": 2, "gpus": 2}
+    ```
+    """
     return dict(context().message_rank.extent)
 
 

@@ -34,8 +34,6 @@ class Endpoint(Generic[P, R]):
 
     __slots__ = ("_caller", "_explicit", "_mesh", "_method", "_name", "_propagator", "_size")
 
-    # The unhandled failure that has ended the root: all further calls are refused.
-
     def __init__(self, mesh: ActorMesh, name: str, method: Any, explicit: bool = False, propagator: Any = None) -> None:
         from monarch._core._native import Caller
 
@@ -128,7 +126,34 @@ class Endpoint(Generic[P, R]):
         return cell
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
-        """Calls all actors; the result has one value per rank, in the shape of the called mesh."""
+        """Calls all actors of the mesh. The message is sent before this method returns.
+
+        Args:
+            *args: positional arguments of the endpoint; pickled once for all actors.
+            **kwargs: its keyword arguments.
+
+        Returns:
+            A Future of a `ValueMesh` with one value for each rank, in the shape of the called mesh.
+
+        Raises:
+            TypeError: the arguments do not fit the signature of the endpoint.
+            ActorError: from the Future: the endpoint raised on one rank at least; the first such answer is raised.
+            SupervisionError: from the Future: one of the actors has failed or was stopped.
+            DeliveryError: from the Future: the message could not be delivered; the actors are unharmed.
+
+        ```python
+        from monarch.actor import Actor, endpoint, this_host
+
+        class Worker(Actor):
+            @endpoint
+            def add(self, a: int, b: int) -> int:
+                return a + b
+
+        with this_host().spawn_procs({"gpus": 2}) as procs:
+            results = procs.spawn("workers", Worker).add.call(1, b=2).get()
+            assert results.sizes == {"gpus": 2} and results.values() == [3, 3]
+        ```
+        """
         self._check(args, kwargs)
         refused = self._refused()
         if refused is not None:
@@ -142,7 +167,35 @@ class Endpoint(Generic[P, R]):
         return Future._of(cell, self._mesh_result)
 
     def call_one(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Calls the only actor of the mesh; `ValueError` if there is not exactly one."""
+        """Calls the only actor of the mesh.
+
+        Args:
+            *args: positional arguments of the endpoint.
+            **kwargs: its keyword arguments.
+
+        Returns:
+            A Future of the value that the endpoint returns.
+
+        Raises:
+            ValueError: the mesh has no actor, or several.
+            TypeError: the arguments do not fit the signature of the endpoint.
+            ActorError: from the Future: the endpoint raised.
+            SupervisionError: from the Future: the actor has failed or was stopped.
+
+        ```python
+        from monarch.actor import Actor, ActorError, endpoint, this_host
+
+        class Worker(Actor):
+            @endpoint
+            def divide(self, a: int, b: int) -> float:
+                return a / b
+
+        with this_host().spawn_procs({"gpus": 2}) as procs:
+            worker = procs.spawn("workers", Worker).slice(gpus=1)
+            assert worker.divide.call_one(1, 2).get() == 0.5
+            assert isinstance(worker.divide.call_one(1, 0).exception(), ActorError)
+        ```
+        """
         if self._size != 1:
             raise ValueError(f"call_one requires exactly 1 actor, but mesh has {self._size}")
         self._check(args, kwargs)
@@ -158,7 +211,31 @@ class Endpoint(Generic[P, R]):
         return Future._of(cell, self._one_result)
 
     def choose(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Calls one actor, picked at random."""
+        """Calls one actor of the mesh, picked at random.
+
+        Args:
+            *args: positional arguments of the endpoint.
+            **kwargs: its keyword arguments.
+
+        Returns:
+            A Future of the value that the endpoint returns.
+
+        Raises:
+            ValueError: the mesh has no actor.
+            TypeError, ActorError, SupervisionError: as for `call_one`.
+
+        ```python
+        from monarch.actor import Actor, endpoint, this_host
+
+        class Worker(Actor):
+            @endpoint
+            def work(self) -> str:
+                return "done"
+
+        with this_host().spawn_procs({"gpus": 3}) as procs:
+            assert procs.spawn("worker", Worker).work.choose().get() == "done"
+        ```
+        """
         self._check(args, kwargs)
         if self._size == 0:
             raise ValueError("choose requires at least 1 actor, but mesh has 0")
@@ -175,7 +252,31 @@ class Endpoint(Generic[P, R]):
         return Future._of(cell, lambda cell: self._one_result(cell, rank))
 
     def stream(self, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
-        """Calls all actors; one Future per answer, in the order in which they arrive."""
+        """Calls all actors of the mesh. The message is sent before this method returns.
+
+        Args:
+            *args: positional arguments of the endpoint.
+            **kwargs: its keyword arguments.
+
+        Returns:
+            An iterator of one Future for each answer, in the order in which the answers arrive.
+
+        Raises:
+            TypeError, ActorError, SupervisionError, DeliveryError: as for `call`; each Future raises the error of its own rank.
+
+        ```python
+        from monarch.actor import Actor, current_rank, endpoint, this_host
+
+        class Worker(Actor):
+            @endpoint
+            def rank(self) -> int:
+                return current_rank().rank
+
+        with this_host().spawn_procs({"gpus": 3}) as procs:
+            answers = procs.spawn("workers", Worker).rank.stream()
+            assert sorted(answer.get() for answer in answers) == [0, 1, 2]
+        ```
+        """
         self._check(args, kwargs)
         refused = self._refused()
         if refused is not None:
@@ -189,7 +290,34 @@ class Endpoint(Generic[P, R]):
         return iter([Future._of(cell, self._arrival_result(i), i) for i in range(self._size)])
 
     def broadcast(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Sends to all actors and waits for none; an exception in the endpoint fails its actor."""
+        """Sends to all actors of the mesh and waits for none. An exception in the endpoint fails its actor.
+
+        Args:
+            *args: positional arguments of the endpoint.
+            **kwargs: its keyword arguments.
+
+        Raises:
+            TypeError: the arguments do not fit the signature of the endpoint.
+            SupervisionError: one of the actors is known to have failed or to be stopped.
+            DeliveryError: the message could not be sent; the actors are unharmed.
+
+        ```python
+        from monarch.actor import Actor, endpoint, this_host
+
+        class Counter(Actor):
+            count = 0
+
+            @endpoint
+            def add(self, n: int) -> int:
+                self.count += n
+                return self.count
+
+        with this_host().spawn_procs({"procs": 1}) as procs:
+            counter = procs.spawn("counter", Counter)
+            counter.add.broadcast(1)
+            assert counter.add.call_one(1).get() == 2  # messages of one sender stay in order
+        ```
+        """
         self._check(args, kwargs)
         refused = self._refused()
         if refused is not None:
@@ -359,7 +487,29 @@ if TYPE_CHECKING:
 
 
 def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: bool = False) -> Endpoint[Any, Any]:
-    """An endpoint for a plain method of a spawned actor: `as_endpoint(handle.method)`."""
+    """An endpoint for a plain method of a spawned actor.
+
+    Args:
+        method: a method that is not an endpoint, taken from a handle: `handle.method`.
+        propagate, explicit_response_port: as for `endpoint`.
+
+    Returns:
+        The endpoint, with the adverbs `call`, `call_one`, `choose`, `stream` and `broadcast`.
+
+    Raises:
+        ValueError: `method` is not a plain method of a handle.
+
+    ```python
+    from monarch.actor import Actor, as_endpoint, this_host
+
+    class Worker(Actor):
+        def version(self) -> int:
+            return 3
+
+    with this_host().spawn_procs({"procs": 1}) as procs:
+        assert as_endpoint(procs.spawn("worker", Worker).version).call_one().get() == 3
+    ```
+    """
     if not isinstance(method, NotAnEndpoint):
         raise ValueError("expected an method of a spawned actor")
     return Endpoint(method._handle, method._name, method._method, explicit_response_port, propagate)
@@ -403,7 +553,28 @@ def send(
 
 
 class Accumulator(Generic[P, R, A]):
-    """Folds the answers of all actors as they arrive, starting from `identity`."""
+    """Combines the answers of all actors as they arrive.
+
+    Args:
+        endpoint: the endpoint that is called.
+        identity: the first value of the fold.
+        combine: makes the next value of the current one and an answer; runs in the caller.
+
+    ```python
+    import operator
+
+    from monarch.actor import Accumulator, Actor, current_rank, endpoint, this_host
+
+    class Worker(Actor):
+        @endpoint
+        def rank(self) -> int:
+            return current_rank().rank
+
+    with this_host().spawn_procs({"gpus": 4}) as procs:
+        workers = procs.spawn("workers", Worker)
+        assert Accumulator(workers.rank, 0, operator.add).accumulate().get() == 6
+    ```
+    """
 
     __slots__ = ("_combine", "_endpoint", "_identity")
 

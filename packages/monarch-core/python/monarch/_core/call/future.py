@@ -85,6 +85,25 @@ class Future(Generic[R]):
 
     `get(timeout)` blocks, `await` works on every asyncio loop; both can be repeated, mixed and called from any thread, and give the same
     value or raise the same exception object. A timeout is in seconds, raises `TimeoutError` and cancels nothing.
+
+    ```python
+    import asyncio
+
+    from monarch.actor import Actor, endpoint, this_host
+
+    class Worker(Actor):
+        @endpoint
+        async def work(self) -> int:
+            return 7
+
+    async def main() -> None:
+        with this_host().spawn_procs({"procs": 1}) as procs:
+            future = procs.spawn("worker", Worker).work.call_one()
+            assert await future == 7
+            assert future.get() == 7  # the same value again
+
+    asyncio.run(main())
+    ```
     """
 
     __slots__ = ("__weakref__", "_cell", "_decode", "_index", "_result", "_state")
@@ -179,7 +198,26 @@ class Future(Generic[R]):
         return cell is None or cell.wait(self._index, timeout)
 
     def get(self, timeout: float | None = None) -> R:
-        """Blocks until the result is there; `TimeoutError` after `timeout` seconds."""
+        """Blocks until the result is there.
+
+        Args:
+            timeout: seconds; None waits without a limit.
+
+        Returns:
+            The result of the operation.
+
+        Raises:
+            TimeoutError: the result is not there after `timeout` seconds; the operation goes on, and `get` can be repeated.
+            ActorError: the called endpoint raised.
+            SupervisionError: the called actor has failed or was stopped.
+
+        ```python
+        from monarch.actor import this_host
+
+        with this_host().spawn_procs({"procs": 2}) as procs:
+            assert procs.initialized.get(timeout=60) is True
+        ```
+        """
         if timeout is not None:
             _check_timeout(timeout)
         if self._state == _PENDING and not self._done():
@@ -196,7 +234,30 @@ class Future(Generic[R]):
     result = get
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """The exception, or None if there is a value; waits like `get`."""
+        """The exception of the operation; waits like `get`.
+
+        Args:
+            timeout: seconds; None waits without a limit.
+
+        Returns:
+            The exception, or None if the operation has a value.
+
+        Raises:
+            TimeoutError: the result is not there after `timeout` seconds.
+
+        ```python
+        from monarch.actor import Actor, ActorError, endpoint, this_host
+
+        class Worker(Actor):
+            @endpoint
+            def fail(self) -> None:
+                raise ValueError("no data")
+
+        with this_host().spawn_procs({"procs": 1}) as procs:
+            error = procs.spawn("worker", Worker).fail.call_one().exception()
+            assert isinstance(error, ActorError) and "no data" in str(error)
+        ```
+        """
         try:
             self.get(timeout)
         except BaseException as e:

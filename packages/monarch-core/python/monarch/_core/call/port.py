@@ -31,7 +31,25 @@ else:
 
 
 class Port(Generic[R]):
-    """The sending end of a port, usable from any thread of any process of the job. Messages of one sender stay in order."""
+    """The sending end of a port, usable from any thread of any process of the job. Messages of one sender stay in order.
+
+    `Channel.open` makes ports; a port can be an argument of calls.
+
+    ```python
+    from monarch.actor import Actor, Channel, Port, endpoint, this_host
+
+    class Worker(Actor):
+        @endpoint
+        def report(self, port: Port[str]) -> None:
+            port.send("half")
+            port.send("done")
+
+    with this_host().spawn_procs({"procs": 1}) as procs:
+        port, receiver = Channel[str].open()
+        procs.spawn("worker", Worker).report.broadcast(port)
+        assert [receiver.recv().get(), receiver.recv().get()] == ["half", "done"]
+    ```
+    """
 
     __slots__ = ("_lock", "_once", "_owed", "_place", "_proc", "_rank", "_slot", "_to", "_used", "return_undeliverable")
 
@@ -61,7 +79,22 @@ class Port(Generic[R]):
             self._owed.discard((self._proc, self._to, self._rank or 0))
 
     def send(self, obj: R) -> None:
-        """Sends an object; `RuntimeError` for a second object into a port that takes one message."""
+        """Sends an object to the receiver, in order. An async sender never waits; a sync sender waits while the receiver has no room.
+
+        Args:
+            obj: any picklable object.
+
+        Raises:
+            RuntimeError: the port takes one message, and has been used.
+
+        ```python
+        from monarch.actor import Channel
+
+        port, receiver = Channel[int].open(once=True)
+        port.send(1)
+        assert receiver.recv().get() == 1
+        ```
+        """
         self._claim()
         native = current_process().native
         if self._slot:
@@ -152,7 +185,24 @@ class PortReceiver(Generic[R]):
         self._inbox = inbox
 
     def recv(self) -> Future[R]:
-        """The next item, received when the Future is first observed; raises the exceptions that senders sent with `exception`."""
+        """The next item of the port, received when the Future is first observed.
+
+        Returns:
+            A Future of the item.
+
+        Raises:
+            Exception: from the Future: the exception that a sender sent with `Port.exception`.
+
+        ```python
+        from monarch.actor import Channel
+
+        port, receiver = Channel[str].open()
+        port.send("a")
+        port.exception(ValueError("no more"))
+        assert receiver.recv().get() == "a"
+        assert isinstance(receiver.recv().exception(), ValueError)
+        ```
+        """
         return Receive._from(self._inbox, _item)
 
     def ranked(self) -> RankedPortReceiver[R]:
@@ -202,11 +252,39 @@ def _ranked_item(cell: PendingCall) -> Any:
 
 
 class Channel(Generic[R]):
-    """Opens ports."""
+    """Opens ports: messages outside of calls, such as progress, or the results of many senders.
+
+    ```python
+    from monarch.actor import Channel
+
+    port, receiver = Channel[int].open()
+    for i in range(3):
+        port.send(i)
+    assert [receiver.recv().get() for _ in range(3)] == [0, 1, 2]
+    ```
+    """
 
     @classmethod
     def open(cls, once: bool = False) -> tuple[Port[R], PortReceiver[R]]:
-        """A port and its receiver; `once`: the port takes one message."""
+        """Opens a port of this process.
+
+        Args:
+            once: the port takes one message.
+
+        Returns:
+            The port, which can be sent to other processes, and its receiver, which cannot.
+
+        Raises:
+            RuntimeError: this process is a fork of a process that used Monarch.
+
+        ```python
+        from monarch.actor import Channel
+
+        port, receiver = Channel[str].open()
+        port.send("ready")
+        assert receiver.recv().get(timeout=60) == "ready"
+        ```
+        """
         process = current_process()
         mailbox = PortMailbox(process.native, new_uid())
         return Port(process.uid, mailbox.id, once), PortReceiver(Inbox(mailbox, once))

@@ -102,9 +102,22 @@ class _Parts:
 class ValueMesh(MeshTrait, Generic[R]):
     """One value per rank of a shape, in rank order.
 
-    `values` has one item per rank, else `ValueError`. Points are in the mesh's own extent: `ValueMesh(shape, ["a", "b"]).item(gpus=1)` is
-    `"b"` for a shape of two `gpus`, wherever the shape's ranks lie in a larger space. Values that came as replies are decoded on first
+    Points are in the mesh's own extent, wherever the shape's ranks lie in a larger space. Values that came as replies are decoded on first
     access, and an error of decoding raises on each access to that rank only.
+
+    Args:
+        shape: the labels and sizes.
+        values: one item per rank, in row-major order; `ValueError` otherwise.
+
+    ```python
+    from monarch.actor import Extent, ValueMesh
+
+    shape = Extent(["hosts", "gpus"], [2, 2]).region.as_shape()
+    values = ValueMesh(shape, ["a", "b", "c", "d"])
+    assert values.item(hosts=1, gpus=0) == "c"
+    assert values.slice(hosts=0).values() == ["a", "b"]
+    assert [point.rank for point, _ in values.items()] == [0, 1, 2, 3]
+    ```
     """
 
     __slots__ = ("_cells", "_positions", "_shape")
@@ -171,7 +184,25 @@ class ValueMesh(MeshTrait, Generic[R]):
         return self._cells[self._positions[i]]
 
     def item(self, /, **coords: int) -> R:
-        """The value at these coordinates, one per dimension; `KeyError` if one is missing or unknown, `IndexError` if out of range."""
+        """The value at these coordinates.
+
+        Args:
+            **coords: one index per dimension of the mesh, by label.
+
+        Returns:
+            The value.
+
+        Raises:
+            KeyError: a dimension is missing or unknown.
+            IndexError: an index is out of range.
+
+        ```python
+        from monarch.actor import Extent, ValueMesh
+
+        values = ValueMesh(Extent(["gpus"], [2]).region.as_shape(), [10, 20])
+        assert values.item(gpus=1) == 20
+        ```
+        """
         position = 0
         given = dict(coords)
         for label, size in zip(self._labels, self._shape.ndslice.sizes, strict=True):

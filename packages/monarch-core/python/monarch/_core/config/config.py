@@ -377,13 +377,24 @@ origins = _process.origins
 
 
 def configure(**settings: object) -> None:
-    """Merge settings into the runtime layer of this process; all of them, or none if one is refused.
+    """Merges settings into the runtime layer of this process; all of them, or none if one is refused. What exists already is not changed.
 
-    Durations are text such as `"1h 30m"`. A key that the environment sets keeps the value it has there, with a warning in the log; a
-    key without a meaning in this version is stored and warned about once. What exists already is not changed.
+    A key that the environment sets keeps the value it has there, with a warning in the log; a key without a meaning in this version is
+    stored and warned about once.
 
-    Raises `ValueError` for an unknown key, which names the wheel that has it where that is known, for zero where it is forbidden and for an
-    invalid transport; `TypeError` for a wrong type and for a malformed duration.
+    Args:
+        **settings: keys of docs/settings.md; durations are text such as `"1h 30m"`.
+
+    Raises:
+        ValueError: a key is unknown, zero is forbidden for it, or a transport is invalid; the text names the wheel that has the key.
+        TypeError: a value has a wrong type, or a duration is malformed.
+
+    ```python
+    from monarch.config import configure, get_global_config
+
+    configure(host_loss_timeout="5s", tail_log_lines=50)
+    assert get_global_config()["tail_log_lines"] == 50
+    ```
     """
     _process.merge("runtime", settings)
 

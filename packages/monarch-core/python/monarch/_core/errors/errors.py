@@ -513,7 +513,22 @@ class ActorError(MonarchError):
 
 
 class SupervisionError(MonarchError, RuntimeError):
-    """The called actors have failed or were stopped; `failure` has the details, `endpoint` is the call, like `work.step()`."""
+    """The called actors have failed or were stopped; `failure` has the details, `endpoint` is the call, like `work.step()`.
+
+    ```python
+    from monarch.actor import Actor, SupervisionError, endpoint, this_host
+
+    class Worker(Actor):
+        @endpoint
+        def work(self) -> None: ...
+
+    with this_host().spawn_procs({"procs": 1}) as procs:
+        workers = procs.spawn("workers", Worker)
+        workers.stop("no work is left").get()
+        error = workers.work.call().exception()
+        assert isinstance(error, SupervisionError) and error.failure.reason.kind == "stopped"
+    ```
+    """
 
     __module__ = "monarch.actor"
     _default_code = "actor_failed"

@@ -27,10 +27,39 @@ def attach_to_workers(
 ) -> HostMesh:
     """The hosts whose agents run at these addresses (`monarch worker`), as a mesh with one dimension `hosts`, in this order.
 
-    An address is a string such as `tcp://host:22222` or a `Future` of one. Returns at once; `initialized` is done when all have joined and
-    raises `AttachError` (`.hosts`: address to reason) if one has not within `mesh_attach_config_timeout`. `secret` (bytes, or the path of a
-    file that only its owner may read), `private_key` with `ca` (PEM, or paths), or `insecure=True` are the credentials by which both sides
-    authenticate; `ValueError` if an address needs one of them. Errors name a host by `name` and rank while its address is unknown.
+    Returns at once. Both sides authenticate each other by a secret, by certificates, or not at all on `ipc://` and with `insecure=True`.
+
+    Args:
+        private_key: PEM, or its path: the key of the client, with `ca`.
+        ca: PEM, or its path: the authority of both sides' certificates.
+        workers: addresses such as `tcp://host:22222`, or Futures of addresses.
+        name: the name of the hosts in errors while their addresses are unknown.
+        secret: bytes, or the path of a file that only its owner may read.
+        insecure: True for no authentication.
+
+    Returns:
+        The hosts; `initialized` is done when all have joined.
+
+    Raises:
+        ValueError: `workers` is empty, or an address needs credentials that are missing.
+        TypeError: a worker is neither an address nor a Future.
+        RuntimeError: the caller is an actor, and not the client.
+        AttachError: from `initialized`: a host did not join within `mesh_attach_config_timeout`; `hosts` has the reason by address.
+
+    ```python
+    import subprocess
+    from pathlib import Path
+
+    from monarch.actor import attach_to_workers
+
+    address = f"ipc://{Path('worker.socket').resolve()}"
+    worker = subprocess.Popen(["monarch", "worker", "--listen", address], stdout=subprocess.DEVNULL)
+    hosts = attach_to_workers(workers=[address])
+    hosts.initialized.get()
+    assert hosts.sizes == {"hosts": 1}
+    hosts.shutdown().get()  # the worker ends
+    assert worker.wait() == 0
+    ```
     """
     process = current_process()
     if not process.is_client or process.universe is not None:

@@ -28,9 +28,38 @@ _lock = allocate_lock()
 
 
 def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """The controller of that name. The client spawns it in its process if there is none; the root owns it.
+    """The controller of that name: one actor for the whole job. The client spawns it in its process if there is none; the root owns it.
 
-    A failed controller raises `ActorError` with `Failure on {name}`.
+    Args:
+        name: the name by which all processes of the job find the actor.
+        Class: a subclass of `Actor`.
+        *args: positional arguments of its `__init__`; not used if the controller exists.
+        **kwargs: its keyword arguments.
+
+    Returns:
+        A Future of the handle.
+
+    Raises:
+        ValueError: the class cannot be spawned.
+        TypeError: the arguments do not fit `__init__`.
+        ActorError: from the Future: the controller has failed; the text begins with `Failure on {name}`.
+
+    ```python
+    from monarch.actor import Actor, endpoint, get_or_spawn_controller
+
+    class Registry(Actor):
+        def __init__(self) -> None:
+            self.names: list[str] = []
+
+        @endpoint
+        def add(self, name: str) -> int:
+            self.names.append(name)
+            return len(self.names)
+
+    first = get_or_spawn_controller("registry", Registry).get()
+    again = get_or_spawn_controller("registry", Registry).get()
+    assert [first.add.call_one("a").get(), again.add.call_one("b").get()] == [1, 2]
+    ```
     """
     from monarch._core.pickle.actor_class import dumps_class
     from monarch._core.pickle.pickling import dumps_in_band

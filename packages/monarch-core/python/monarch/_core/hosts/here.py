@@ -11,12 +11,44 @@ if TYPE_CHECKING:
 
 
 def this_proc() -> ProcMesh:
-    """The current process as a mesh; for the root client, the client's own process."""
+    """The current process as a mesh of one; for the root client, the client's own process.
+
+    Returns:
+        A reference: its actors live in this process, and `stop` is refused.
+
+    Raises:
+        RuntimeError: this process is a fork of a process that used Monarch.
+
+    ```python
+    from monarch.actor import Actor, endpoint, this_proc
+
+    class Local(Actor):
+        @endpoint
+        def double(self, x: int) -> int:
+            return 2 * x
+
+    assert this_proc().spawn("local", Local).double.call_one(4).get() == 8
+    ```
+    """
     return context().actor_instance.proc
 
 
 def this_host() -> HostMesh:
-    """The current machine, a 0-dimensional mesh."""
+    """The current machine, a mesh without dimensions.
+
+    Returns:
+        A mesh of one host, which can spawn procs.
+
+    Raises:
+        RuntimeError: this process is a fork of a process that used Monarch.
+
+    ```python
+    from monarch.actor import this_host
+
+    with this_host().spawn_procs({"procs": 2}) as procs:
+        assert procs.sizes == {"procs": 2}
+    ```
+    """
     process = context().actor_instance._process  # pyright: ignore[reportPrivateUsage]
     # The zygote of a new client starts during this import.
     from monarch._core.hosts.host_mesh import local_host

@@ -30,7 +30,20 @@ if TYPE_CHECKING:
 
 
 class HostMesh(MeshTrait):
-    """Hosts, each with its agent. A mesh is owned by the call that created or attached it; slices and unpickled handles are references."""
+    """Hosts, each with its agent. A mesh is owned by the call that created or attached it; slices and unpickled handles are references.
+
+    `this_host()`, `attach_to_workers` and the jobs of `monarch.job` give host meshes.
+
+    ```python
+    from monarch.actor.testing import local_hosts
+
+    with local_hosts(2) as hosts:
+        procs = hosts.spawn_procs({"gpus": 2})
+        assert procs.sizes == {"hosts": 2, "gpus": 2}
+        assert hosts.slice(hosts=1).sizes == {}
+        procs.initialized.get()
+    ```
+    """
 
     __slots__ = ("__weakref__", "_agents", "_attachment", "_executable", "_healers", "_is_owned", "_job", "_shape", "_spawned")
     _whole_slice_is_self = True
@@ -98,10 +111,31 @@ class HostMesh(MeshTrait):
         proc_bind: list[dict[str, str]] | None = None,
         bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None = None,
     ) -> ProcMesh:
-        """Spawns processes on every host; the mesh has the hosts' dimensions, then those of `per_host` (label to size).
+        """Spawns processes on every host. Returns at once; actors can be spawned and called before the processes are ready.
 
-        `bootstrap` runs in each before any actor; `proc_bind` has one dict per process of a host (`cpus`, `physcpubind`, `cpunodebind`,
-        `membind`); `bootstrap_command` starts them. Returns at once; `initialized` raises failures.
+        Args:
+            per_host: label to size: the processes of one host, one without labels.
+            bootstrap: runs in each process before any actor.
+            name: a name for reports and `monarch ps`.
+            proc_bind: one dict per process of a host, which binds it: `cpus`, `physcpubind`, `cpunodebind`, `membind`.
+            bootstrap_command: the command that starts the processes, or a function that gives the command for a point of the mesh.
+
+        Returns:
+            The processes, a mesh with the hosts' dimensions, then those of `per_host`. Its `with` statement stops them.
+
+        Raises:
+            ValueError: a label of `per_host` is one of the hosts, a size is not positive, or `proc_bind` does not fit.
+            TypeError: `per_host` is not a mapping.
+            RuntimeError: the hosts have been shut down.
+            SpawnError: from `initialized`: a process did not start within `host_spawn_ready_timeout`.
+
+        ```python
+        from monarch.actor import this_host
+
+        with this_host().spawn_procs({"gpus": 2}, bootstrap=lambda: None, name="trainers") as procs:
+            procs.initialized.get()
+            assert procs.size() == 2
+        ```
         """
         self._check_usable()
         if per_host is not None and not hasattr(per_host, "keys"):
@@ -139,7 +173,21 @@ class HostMesh(MeshTrait):
         return _stop_all(procs_on(self._attachment.process, set(self._agent_ids())), "job ends")
 
     def shutdown(self) -> Future[None]:
-        """Stops the processes, those of copies included, and ends the agents; the object cannot be used afterwards."""
+        """Stops the processes, those of copies included, and ends the agents; the object cannot be used afterwards.
+
+        Returns:
+            A Future that is done when all agents have ended.
+
+        Raises:
+            RuntimeError: the mesh is a slice or an unpickled handle, or has been shut down already.
+
+        ```python
+        from monarch.actor.testing import local_hosts
+
+        with local_hosts(2) as hosts:
+            hosts.shutdown().get()
+        ```
+        """
         self._check_owned()
         self._check_not_shut_down()
         self._spawned.shut_down()

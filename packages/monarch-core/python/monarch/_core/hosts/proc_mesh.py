@@ -33,7 +33,25 @@ if TYPE_CHECKING:
 
 
 class ProcMesh(MeshTrait):
-    """Processes of one spawn, or some of them. The result of `spawn_procs` is owned; slices and unpickled handles are references."""
+    """Processes of one spawn, or some of them. The result of `spawn_procs` is owned; slices and unpickled handles are references.
+
+    A `with` or `async with` statement stops the processes at its end.
+
+    ```python
+    from monarch.actor import Actor, endpoint, this_host
+
+    class Worker(Actor):
+        @endpoint
+        def pid(self) -> int:
+            import os
+
+            return os.getpid()
+
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        pids = procs.spawn("workers", Worker).pid.call().get().values()
+        assert len(set(pids)) == 2
+    ```
+    """
 
     __slots__ = ("__weakref__", "_hosts", "_info", "_mesh_bytes", "_owned", "_ready", "_shape")
     _whole_slice_is_self = True
@@ -71,8 +89,37 @@ class ProcMesh(MeshTrait):
     def spawn(self, /, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Spawns one actor per process. The handle is there at once; messages to it wait until the actors exist.
 
-        Raises here: `ValueError` for a class that cannot be spawned, `TypeError` for arguments its `__init__` does not take, the exceptions
-        of pickling them, `RuntimeError` after `stop`. The spawner owns the actors.
+        The spawner owns the actors.
+
+        Args:
+            name: a name for reports and `monarch ps`; the runtime makes it unique.
+            Class: a subclass of `Actor`.
+            *args: positional arguments of its `__init__`, pickled once for all processes.
+            **kwargs: its keyword arguments.
+
+        Returns:
+            The handle of the actors, in the shape of this mesh; to type checkers an object of `Class`.
+
+        Raises:
+            ValueError: the class cannot be spawned, as with sync and async endpoints at once.
+            TypeError: the arguments do not fit `__init__`; pickling them may raise other exceptions.
+            RuntimeError: the mesh has been stopped.
+
+        ```python
+        from monarch.actor import Actor, endpoint, this_host
+
+        class Worker(Actor):
+            def __init__(self, scale: float) -> None:
+                self.scale = scale
+
+            @endpoint
+            def apply(self, x: float) -> float:
+                return self.scale * x
+
+        with this_host().spawn_procs({"gpus": 2}) as procs:
+            workers = procs.spawn("workers", Worker, scale=2.0)
+            assert workers.apply.call(3.0).get().values() == [6.0, 6.0]
+        ```
         """
         return self._spawn(name, Class, args, kwargs)  # pyright: ignore
 
@@ -158,9 +205,24 @@ class ProcMesh(MeshTrait):
         return True
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
-        """Stops the actors with clean-up, then the processes, and delivers their output. Begins when called, once.
+        """Stops the actors with clean-up, then the processes, and delivers their output. The stop begins with this call, once.
 
-        `ValueError` on a reference.
+        Args:
+            reason: the text of the `SupervisionError` that later calls raise.
+
+        Returns:
+            A Future that is done when all processes have ended.
+
+        Raises:
+            ValueError: the mesh is a slice or an unpickled handle.
+            SupervisionError: from the Future: a process ended otherwise, as in a `__cleanup__`.
+
+        ```python
+        from monarch.actor import this_host
+
+        procs = this_host().spawn_procs({"procs": 2})
+        procs.stop("work is done").get()
+        ```
         """
         if self._owned is None:
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")

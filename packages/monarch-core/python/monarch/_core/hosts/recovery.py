@@ -76,18 +76,44 @@ class _Slot:
 class Replicas(Generic[T]):
     """`count` replicas, each a set of processes with actors, kept alive by the actor that makes this object.
 
-    `start(rank, procs)` spawns the actors of a replica and returns its handle; it runs once for each rank, and again for a rank that
-    has to be replaced. `per_host` are the processes of one replica, one by default. Forward `__supervise__` to `handle`. A replica that
-    fails more than `max_restarts` times within `within` seconds raises `SupervisionError` instead, code `gave_up`.
+    Forward `__supervise__` to `handle`. Use the object from the actor's own thread or loop. A replica that fails more than
+    `max_restarts` times within `within` seconds raises `SupervisionError` instead, code `gave_up`.
 
-        class Trainer(Actor):
-            def __init__(self) -> None:
-                self.workers = Replicas(4, lambda rank, procs: procs.spawn("worker", Worker, rank))
+    Args:
+        count: the number of replicas.
+        start: spawns the actors of a replica, and returns their handle; called with rank and procs, also for each restart.
+        hosts: the hosts of the replicas; this host by default.
+        per_host: the processes of one replica, one by default.
+        name: a name for reports.
+        max_restarts: restarts of a replica within `within`.
+        within: seconds.
 
-            def __supervise__(self, failure: MeshFailure) -> bool:
-                return self.workers.handle(failure)
+    ```python
+    from monarch.actor import Actor, MeshFailure, ProcMesh, endpoint, this_host
+    from monarch.actor.recovery import Replicas
 
-    Use it from the actor's own thread or loop.
+    class Worker(Actor):
+        @endpoint
+        def work(self, x: int) -> int:
+            return 2 * x
+
+    class Trainer(Actor):
+        def __init__(self) -> None:
+            self.workers = Replicas(2, self.start)
+
+        def start(self, rank: int, procs: ProcMesh) -> Worker:
+            return procs.spawn("worker", Worker)
+
+        def __supervise__(self, failure: MeshFailure) -> bool:
+            return self.workers.handle(failure)
+
+        @endpoint
+        def step(self) -> list[int]:
+            return [worker.work.call_one(rank).get() for rank, worker in enumerate(self.workers)]
+
+    with this_host().spawn_procs({"procs": 1}) as procs:
+        assert procs.spawn("trainer", Trainer).step.call_one().get() == [0, 2]
+    ```
     """
 
     __module__ = "monarch.actor.recovery"

@@ -25,7 +25,41 @@ if TYPE_CHECKING:
 
 
 def unhandled_fault_hook(failure: MeshFailure) -> None:
-    """Called for each failure that no owner handled. Replace the module attribute to decide otherwise; returning drops the failure."""
+    """Called in the client for each failure that no owner handled, on a thread of its own. The default ends the program with exit code 1.
+
+    Set `monarch.actor.unhandled_fault_hook` to another function to decide otherwise.
+
+    Args:
+        failure: the failure; `failure.report()` is the text for the user.
+
+    Raises:
+        SystemExit: the default: the program ends with exit code 1. A function that returns drops the failure.
+
+    ```python
+    import threading
+
+    import monarch.actor
+    from monarch.actor import Actor, MeshFailure, endpoint, this_host
+
+    class Worker(Actor):
+        @endpoint
+        def fail(self) -> None:
+            raise ValueError("no data")
+
+    failed: list[MeshFailure] = []
+    seen = threading.Event()
+
+    def hook(failure: MeshFailure) -> None:
+        failed.append(failure)
+        seen.set()
+
+    monarch.actor.unhandled_fault_hook = hook
+    with this_host().spawn_procs({"procs": 1}) as procs:
+        procs.spawn("worker", Worker).fail.broadcast()
+        seen.wait()
+    assert "no data" in failed[0].report()
+    ```
+    """
     sys.exit(1)
 
 

@@ -49,10 +49,26 @@ class MeshTrait(ABC):
         return self._new_with_shape(shape)
 
     def slice(self, /, **dims: int | builtins.slice[Any, Any, Any]) -> Self:
-        """The part of the mesh at these places: an int removes its dimension, a slice keeps it and may leave it empty.
+        """The part of the mesh at these places, a reference: an int removes its dimension, a slice keeps it and may leave it empty.
 
-        `TypeError` for an unknown label or a place of another type, `IndexError` for an int that is negative or too large, `ValueError` for
-        a step that is not positive.
+        Args:
+            **dims: label to index, from 0, or to a `slice` with a positive step.
+
+        Returns:
+            A mesh of the same kind.
+
+        Raises:
+            TypeError: a label is unknown, or a place is neither an int nor a slice.
+            IndexError: an int is negative or too large.
+            ValueError: a step is not positive.
+
+        ```python
+        from monarch.actor import this_host
+
+        with this_host().spawn_procs({"replicas": 2, "gpus": 2}) as procs:
+            assert procs.slice(replicas=0).sizes == {"gpus": 2}
+            assert procs.slice(gpus=slice(0, 1)).sizes == {"replicas": 2, "gpus": 1}
+        ```
         """
         labels = list(self._labels)
         ndslice = self._ndslice
@@ -123,7 +139,24 @@ class MeshTrait(ABC):
         return self.split(**{label: (name,) for label, name in names.items()})
 
     def size(self, dim: str | Sequence[str] | None = None) -> int:
-        """The number of elements: in all, along one dimension, or the product over several; `KeyError` if one is unknown."""
+        """The number of elements.
+
+        Args:
+            dim: a label, or several; without it, all dimensions count.
+
+        Returns:
+            The product of the sizes of these dimensions.
+
+        Raises:
+            KeyError: a dimension is unknown.
+
+        ```python
+        from monarch.actor import this_host
+
+        with this_host().spawn_procs({"replicas": 2, "gpus": 3}) as procs:
+            assert (procs.size(), procs.size("gpus"), procs.size(("replicas", "gpus"))) == (6, 3, 6)
+        ```
+        """
         if dim is None:
             return len(self._ndslice)
         labels = tuple(self._labels)

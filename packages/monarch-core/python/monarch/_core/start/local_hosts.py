@@ -123,12 +123,22 @@ class LocalHosts:
 
 
 def local_hosts(n: int, *, name: str = "hosts", env: Mapping[str, str | None] | None = None) -> LocalHosts:
-    """`n` host agents as separate processes on this machine, as an owned `HostMesh` with the dimension `hosts`.
+    """Hosts for tests: agents as separate processes on this machine, as an owned `HostMesh` with the dimension `hosts`.
 
-    A context manager, sync and async. The agents run when the block begins. They are gone, with all processes that they ran, when the block
-    ends, or when this process ends in whatever way. `env` is added to their environment, None removes a variable. Each has a
-    `WORKSPACE_DIR`
-    of its own.
+    The agents run when the block begins. They are gone, with all processes that they ran, when the block ends, or when this process ends in
+    whatever way. Each has a `WORKSPACE_DIR` of its own.
+
+    Args:
+        n: the number of hosts.
+        name: the name of the hosts in errors.
+        env: variables that are added to the environment of the agents; None removes a variable.
+
+    Returns:
+        A context manager, sync and async, whose value is the mesh.
+
+    Raises:
+        ValueError: `n` is not positive.
+        RuntimeError: at the beginning of the block: an agent did not start.
 
     ```python
     from monarch.actor.testing import local_hosts

@@ -194,9 +194,24 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
 
 
 def shutdown_context(host_timeout: float | None = None) -> Future[None]:
-    """Stops everything that this process's client owns, then the client; begins at once.
+    """Stops everything that this process's client owns, then the client. The stop begins with this call.
 
-    `host_timeout` bounds the stop of local procs (10 s by default); `ValueError` unless it is finite and not negative.
+    Args:
+        host_timeout: seconds for the stop of local procs; None is 10 s.
+
+    Returns:
+        A Future that is done when the client has ended.
+
+    Raises:
+        ValueError: `host_timeout` is negative or not finite.
+
+    ```python
+    from monarch.actor import shutdown_context, this_host
+
+    procs = this_host().spawn_procs({"procs": 1})
+    procs.initialized.get()
+    shutdown_context().get()
+    ```
     """
     if host_timeout is not None and not 0 <= host_timeout < float("inf"):
         raise ValueError(f"invalid host_timeout {host_timeout}: must be finite and not negative")

@@ -299,11 +299,36 @@ def start_worker_loop_forever(
     secret: bytes | str | None = None,
     insecure: bool = False,
 ) -> Future[None]:
-    """Starts the agent of this host at `address`; the Future is done when a client has shut it down.
+    """Starts the agent of this host at an address.
 
-    With `label<uid>@` in front of the address the agent has that identity. `secret`, `private_key` with `ca`, or `insecure` as for
-    `attach_to_workers`; `ValueError` if the address needs one of them. The Future raises `ValueError`, which is an `OSError` too, if the
-    agent cannot listen at the address.
+    Args:
+        private_key: PEM, or its path: the key of the worker, with `ca`.
+        ca: PEM, or its path: the authority of both sides' certificates.
+        address: such as `tcp://0.0.0.0:22222`; with `label<uid>@` in front of it the agent has that identity.
+        secret: bytes, or the path of a file that only its owner may read.
+        insecure: True for no authentication.
+
+    Returns:
+        A Future that is done when a client has shut the host down.
+
+    Raises:
+        ValueError: the address needs credentials that are missing; from the Future, as an `OSError` too: the address cannot be used.
+
+    ```python
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    from monarch.actor import attach_to_workers
+
+    address = f"ipc://{Path('worker.socket').resolve()}"
+    code = "import sys; from monarch.actor import start_worker_loop_forever; start_worker_loop_forever(address=sys.argv[1]).get()"
+    worker = subprocess.Popen([sys.executable, "-c", code, address])
+    hosts = attach_to_workers(workers=[address])
+    hosts.initialized.get()
+    hosts.shutdown().get()
+    assert worker.wait() == 0
+    ```
     """
     try:
         loop = WorkerLoop(address, Given(secret, private_key, ca, insecure))

@@ -66,24 +66,40 @@ class Fault:
 
 
 def fault(mesh: HostMesh | ProcMesh | ActorMesh | Any, kind: Kind, *, duration: str | None = None, by: str = "10ms") -> Fault:
-    """Makes a fault in exactly the hosts or processes of `mesh`, a slice of hosts, processes or actors; gives a handle with `heal()`.
+    """Makes a fault in exactly the hosts or processes of `mesh`. Returns when signals have taken effect, and delays are in place.
 
-    `kill` sends SIGKILL. `freeze` sends SIGSTOP, `heal()` SIGCONT. `delay` holds all frames that the processes send and receive
-    for `by`, in order. With `duration`, such as `"2s"`, the fault heals by itself. A starting process gets the fault when it is ready, an
-    ended one gets none. Returns when signals have taken effect, and delays are in place.
+    A starting process gets the fault when it is ready, an ended one gets none. For attached hosts: `cut` stops all traffic between them and
+    all others of the job, the client included, without closing connections; `kill` kills their agents, and with them all procs there;
+    `freeze` stops both, for a `duration` that must be given.
 
-    For attached hosts: `cut` stops all traffic between them and all others of the job, the client included, without closing connections;
-    `kill` kills their agents, and with them all procs there; `freeze` stops both, for a `duration` that must be given.
+    Args:
+        mesh: hosts, processes or actors, or a slice of them.
+        kind: `kill` sends SIGKILL, `freeze` sends SIGSTOP, `delay` holds all frames that the processes send and receive, in order; `cut`.
+        duration: text such as `"2s"`, after which the fault heals by itself.
+        by: the delay, text such as `"10ms"`.
 
-    `ValueError` for an unknown or unsuitable kind, a duration of a kill, processes of another job, or the client.
+    Returns:
+        A handle, and context manager, with `heal()`, which sends SIGCONT and ends delays.
+
+    Raises:
+        ValueError: an unknown or unsuitable kind, a duration of a kill, processes of another job, or the client.
 
     ```python
-    from monarch.actor import this_host
+    from monarch.actor import Actor, endpoint, this_host
     from monarch.actor.testing import fault
 
+    class Worker(Actor):
+        @endpoint
+        def ping(self) -> str:
+            return "pong"
+
     with this_host().spawn_procs({"gpus": 2}) as procs:
+        workers = procs.spawn("workers", Worker)
+        workers.ping.call().get()
         with fault(procs.slice(gpus=1), "freeze"):
-            procs.slice(gpus=0).initialized.get()
+            assert workers.slice(gpus=0).ping.call_one().get() == "pong"
+            answer = workers.slice(gpus=1).ping.call_one()
+        assert answer.get() == "pong"
     ```
     """
     if kind not in KINDS:
