@@ -31,7 +31,7 @@ class profile:
     Entering raises `TelemetryError` where the API cannot be reached, or the extra `perfetto` is missing. `ValueError` for a URL that is
     none.
 
-    ```python
+    ```python no-run
     with profile(state.telemetry_url) as window:
         trainers.step.call().get()
     window.export_perfetto_trace("step.pftrace")
