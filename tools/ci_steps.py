@@ -1,6 +1,6 @@
 """Every check of the project, step by step, the cheap ones first.
 
-    python -m tools.ci_steps             all steps
+    python -m tools.ci_steps             all steps, but for those of `ON_DEMAND`
     python -m tools.ci_steps STEP...     these steps, in the order of the table
     python -m tools.ci_steps --list      the table
 
@@ -96,6 +96,7 @@ STEPS = (
     Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels"), wheels=_ALL),
     Step("check_wheels", "check wheels", (PY, "-m", "tools.check_wheels"), wheels=_ALL),
     # Single tests are left out with a reason if their package is missing.
+    Step("pythons", "check wheels", (PY, "-m", "tools.pythons"), wheels=_ALL),
     Step("packages", "packages", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh k8s vm || true"), wheels=_ALL),
     # Tests with processes wait most of their time: two of them at a time cost little.
     _pytest("pytest_core", "tests", "not unit and not torch", _CORE_FOLDER, wheels=(CORE.name,), apart=True),
@@ -133,6 +134,8 @@ STEPS = (
     Step("chaos", "clusters", (PY, "bench/chaos.py", *_CHAOS), wheels=(CORE.name,)),
     Step("docs", "clusters", (PY, "-m", "tools.check_docs")),
 )
+# These run only if they are named. `pythons` takes minutes of a processor for each version, which are other jobs of the workflow.
+ON_DEMAND = ("pythons",)
 ALIASES = {
     "wheels": ("build_wheels", "check_wheels"),
     "pytest": ("pytest_core", "pytest_others"),
@@ -142,12 +145,12 @@ ALIASES = {
 
 
 def chosen(names: list[str]) -> list[Step]:
-    """The steps of these names, in the order of the table; all steps if `names` is empty."""
+    """The steps of these names, in the order of the table; all but those on demand if `names` is empty."""
     wanted = {step for name in names for step in ALIASES.get(name, (name,))}
     unknown = wanted - {step.name for step in STEPS}
     if unknown:
         raise SystemExit(f"ci_steps: no step '{', '.join(sorted(unknown))}'; --list shows them")
-    return [step for step in STEPS if not wanted or step.name in wanted]
+    return [step for step in STEPS if (step.name in wanted if wanted else step.name not in ON_DEMAND)]
 
 
 def limited(steps: list[Step], wheels: set[str]) -> list[Step]:

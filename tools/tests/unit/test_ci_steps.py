@@ -19,7 +19,8 @@ def step(name: str, stage: str, code: str) -> Step:
 
 
 def test_steps_are_chosen_in_table_order() -> None:
-    assert chosen([]) == list(ci_steps.STEPS)
+    assert chosen([]) == [one for one in ci_steps.STEPS if one.name != "pythons"]
+    assert [one.name for one in chosen(["pythons"])] == ["pythons"]
     assert [one.name for one in chosen(["pytest", "ruff", "wheels"])] == [
         "ruff",
         "build_wheels",
