@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from monarch._core.extension.listening import ProcJoined as ProcJoined
     from monarch._core.extension.listening import listen as listen
     from monarch._core.extension.membership import Member as Member
-    from monarch._core.extension.membership import ProcEnd as ProcEnd
     from monarch._core.extension.membership import end_of as end_of
     from monarch._core.extension.membership import is_ending as is_ending
     from monarch._core.extension.membership import is_simulated as is_simulated
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from monarch._core.extension.membership import places as places
     from monarch._core.extension.membership import reach as reach
     from monarch._core.extension.membership import watch as watch
+    from monarch._core.extension.proc_end import ProcEnd as ProcEnd
     from monarch._core.extension.promise import Promise as Promise
     from monarch._core.extension.promise import promise as promise
     from monarch._core.extension.request import Request as Request
@@ -71,7 +71,8 @@ _HOMES = {
     "extension.host_folders": ("remove_with_host",),
     "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
     "extension.listening": ("HostEnd", "HostJoined", "Listening", "ProcJoined", "listen"),
-    "extension.membership": ("Member", "ProcEnd", "end_of", "is_ending", "is_simulated", "member", "places", "reach", "watch"),
+    "extension.membership": ("Member", "end_of", "is_ending", "is_simulated", "member", "places", "reach", "watch"),
+    "extension.proc_end": ("ProcEnd",),
     "extension.promise": ("Promise", "promise"),
     "extension.request": ("Request", "ask", "serve"),
     "extension.service": ("Service", "service"),

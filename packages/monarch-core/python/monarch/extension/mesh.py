@@ -5,6 +5,7 @@ Methods are entry points of the group `monarch.mesh`, typed by `MeshMethods`.
 
 from monarch._core.call.mesh_methods import EndpointCall
 from monarch._core.call.port import ranked_port
+from monarch._core.call.send_target import SendTarget
 from monarch._core.extension.attached_hosts import (
     explain_failure,
     explain_loss,
@@ -15,7 +16,7 @@ from monarch._core.extension.attached_hosts import (
 )
 from monarch._core.extension.healing import HealedHosts, Healer, healer_of, set_healer
 from monarch._core.extension.joining import joined_by
-from monarch._core.extension.mesh import MeshMethods, MeshView, SendTarget, host_mesh_number, mesh_view
+from monarch._core.extension.mesh import MeshMethods, MeshView, host_mesh_number, mesh_view
 from monarch._core.extension.owned_meshes import OwnedMesh, owned_meshes, stop_mesh
 from monarch._core.hosts.gateway import join_gateway
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from monarch._core._native.events import is_on, log_record
-from monarch._core.call.context import current_display, current_mailbox
+from monarch._core.call.current_actor import current_display, current_mailbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections import deque
 from monarch._core._native import LoopSleep, begin_trace, set_thread_sender
 from monarch._core._native.protocol import FAILED, STOP, TRACED
 from monarch._core.actor.events import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, aborted
-from monarch._core.call.actor import is_coroutine_function
-from monarch._core.call.context import set_context
+from monarch._core.call.coroutine_function import is_coroutine_function
+from monarch._core.call.current_actor import set_context
 from monarch._core.errors.errors import ExitReason, MeshFailure
 from monarch._core.process.forked_child import is_child, leave, leave_if_child
 from monarch._core.process.hook_answer import verdict
@@ -81,9 +81,9 @@ class _ActorLoop(asyncio.SelectorEventLoop):
 
 
 def new_loop(process: LocalProcess) -> asyncio.AbstractEventLoop:
-    if process.universe is None:
+    if process.world is None:
         return _ActorLoop(SharedSelector(process.native))
-    return process.universe._new_loop(process)
+    return process.world.new_loop(process)
 
 
 class LoopSide:
@@ -397,9 +397,9 @@ class LoopSide:
     def abandon(self) -> None:
         """Closes the loop and drops its tasks."""
         self.over, self.main, self.abandoned = True, None, True
-        universe = self.actor.process.universe
-        if universe is not None:
-            universe._abandon_loop(self.loop)
+        world = self.actor.process.world
+        if world is not None:
+            world.abandon_loop(self.loop)
 
     def close(self) -> None:
         """Cancels the remaining tasks and closes the loop."""

@@ -15,15 +15,17 @@ from monarch._core._native.events import actor_end
 from monarch._core._native.protocol import ERROR, EXPLICIT_PORT, FAILED, FAILURE, STOP, TRACED
 from monarch._core.actor.end_text import end_text
 from monarch._core.actor.events import EVENT_ABORT, EVENT_END, EVENT_FAILURE, EVENT_UNDELIVERABLE, aborted
-from monarch._core.call.actor import Actor, ActorClass, actor_class, is_coroutine_function
+from monarch._core.call.actor import Actor, ActorClass, actor_class
 from monarch._core.call.answer import pack_error
-from monarch._core.call.context import Context, CreatorInstance, Instance, set_context
-from monarch._core.call.mesh_info import MeshInfo
+from monarch._core.call.context import Context, Instance
+from monarch._core.call.coroutine_function import is_coroutine_function
+from monarch._core.call.current_actor import CreatorInstance, set_context
 from monarch._core.config import config
 from monarch._core.errors.errors import ExitReason, MeshFailure
 from monarch._core.process.emergency_exit import end_process
 from monarch._core.process.forked_child import leave_if_child
 from monarch._core.process.hook_answer import verdict
+from monarch._core.process.mesh_info import MeshInfo
 from monarch._core.process.owner import Owner
 from monarch._core.process.process import LocalProcess
 from monarch._core.process.provided import provided
@@ -121,7 +123,7 @@ class LocalActor:
             self._live()
         except BaseException as e:
             # A thread of a test shows its exception. Before the actor begins, `ReportingActorThread` reports it.
-            if self.process.universe is not None or not self.began:
+            if self.process.world is not None or not self.began:
                 raise
             end_process(f"the end of actor {self.display}", e)
 

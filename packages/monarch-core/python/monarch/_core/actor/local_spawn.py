@@ -6,7 +6,7 @@ import marshal
 
 from monarch._core._native import thread_limit
 from monarch._core.actor.local_actor import LocalActor
-from monarch._core.call.mesh_info import MeshInfo
+from monarch._core.call.received_mesh import received_mesh
 from monarch._core.process.runtime_log import event
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
     """Starts an actor in this process, on a new thread that builds the instance. Called on the housekeeping thread."""
     rank = int.from_bytes(spec[:4], "little")
     state, owner_proc, owner_mailbox, origin = marshal.loads(memoryview(spec)[4:])
-    info = MeshInfo.known(process, state)
+    info = received_mesh(process, state)
     try:
         actor = LocalActor(process, info, rank, owner_proc, owner_mailbox, origin)
     except RuntimeError:  # the actor was stopped before it began

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
+from monarch._core.call.coroutine_function import is_coroutine_function
 from monarch._core.shape.mesh import MeshTrait
 
 TYPE_CHECKING = False
@@ -42,27 +43,6 @@ if TYPE_CHECKING:
 
 # Public attributes of a handle: no endpoint may have one of these names (contract 2.3, frozen).
 HANDLE_ATTRIBUTES = frozenset({"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized"})
-
-_CO_COROUTINE = 0x80
-
-
-def is_coroutine_function(function: Any) -> bool:
-    """Whether calling it gives an awaitable; cheap for plain functions."""
-    code = getattr(function, "__code__", None)
-    if code is not None and not hasattr(function, "_is_coroutine"):
-        return bool(code.co_flags & _CO_COROUTINE)
-    import functools
-    import inspect
-    from asyncio import coroutines
-
-    while isinstance(function, functools.partial):
-        function = function.func
-    # A mark that `types.coroutine` does not set and mocks have. Python 3.14 deprecates `asyncio.iscoroutinefunction`, which reads it.
-    marker = getattr(coroutines, "_is_coroutine", None)
-    for candidate in (function, getattr(function, "__call__", None)):  # noqa: B004
-        if inspect.iscoroutinefunction(candidate) or (marker is not None and getattr(candidate, "_is_coroutine", None) is marker):
-            return True
-    return False
 
 
 class EndpointProperty:

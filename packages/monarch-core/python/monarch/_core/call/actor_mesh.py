@@ -7,8 +7,10 @@ from monarch._core.call.actor import HANDLE_ATTRIBUTES, ActorClass, NotAnEndpoin
 from monarch._core.call.answer import spawn_error
 from monarch._core.call.endpoint import endpoint_of
 from monarch._core.call.future import Future
-from monarch._core.call.mesh_info import MeshInfo
+from monarch._core.call.received_mesh import received_mesh
+from monarch._core.call.shared_handle import share_if_plain
 from monarch._core.process.current import current_process
+from monarch._core.process.mesh_info import MeshInfo
 from monarch._core.process.process import PING
 from monarch._core.shape.generic import Generic
 from monarch._core.shape.mesh import MeshTrait
@@ -245,17 +247,9 @@ class ActorMesh(MeshTrait, Generic[A]):
         return self
 
 
-def share_if_plain() -> None:
-    """Makes this process reachable for other clients if user code pickles the handle outside a message."""
-    from monarch._core.pickle.state import in_message
-
-    if not in_message():
-        current_process().share()
-
-
 def received_actor_mesh(state: tuple[Any, ...], shape: Shape) -> ActorMesh:
     """A reference that arrived in a message."""
-    return ActorMesh(MeshInfo.known(current_process(), state), shape)
+    return ActorMesh(received_mesh(current_process(), state), shape)
 
 
 def whole_shape(extent: Extent) -> Shape:

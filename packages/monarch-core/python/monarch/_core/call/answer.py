@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core._native import Result
     from monarch._core._native.system import ProcessEnd
-    from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.process.process import LocalProcess
 
 

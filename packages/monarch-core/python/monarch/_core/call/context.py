@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-from _contextvars import ContextVar
-
+from monarch._core.call.current_actor import ORIGIN, CreatorInstance, creator_bytes, current, display_of, name_of, only_actor
 from monarch._core.process.current import current_process, known_process
 from monarch._core.process.provided import provided
-from monarch._core.shape.shape import Extent, Point
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from monarch._core.actor.local_actor import LocalActor
     from monarch._core.hosts.proc_mesh import ProcMesh
     from monarch._core.process.identity import ActorAddr
+    from monarch._core.process.parts import RunningActor
     from monarch._core.process.process import LocalProcess
-
-UNITY = Extent((), ())
-_ORIGIN = Point(0, UNITY)
-
-
-class CreatorInstance:
-    """The creator of an actor: `name`, `class_name`, `rank`, and its own `creator` (None for the root)."""
-
-    __slots__ = ("class_name", "creator", "name", "rank")
-
-    def __init__(self, name: str, class_name: str | None, rank: Point, creator: CreatorInstance | None) -> None:
-        self.name = name
-        self.class_name = class_name
-        self.rank = rank
-        self.creator = creator
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (CreatorInstance, (self.name, self.class_name, self.rank, self.creator))
-
-    def __repr__(self) -> str:
-        return f"<creator {self.name}>"
+    from monarch._core.shape.shape import Point
 
 
 class Instance:
@@ -44,7 +20,7 @@ class Instance:
 
     __slots__ = ("_actor", "_process")
 
-    def __init__(self, process: LocalProcess, actor: LocalActor | None) -> None:
+    def __init__(self, process: LocalProcess, actor: RunningActor | None) -> None:
         self._process = process
         self._actor = actor
 
@@ -61,7 +37,7 @@ class Instance:
     @property
     def rank(self) -> Point:
         """Position of the actor in the spawn space."""
-        return _ORIGIN if self._actor is None else self._actor.point
+        return ORIGIN if self._actor is None else self._actor.point
 
     @property
     def proc(self) -> ProcMesh:
@@ -75,9 +51,7 @@ class Instance:
 
     @property
     def name(self) -> str:
-        if self._actor is None:
-            return "root" if self._process.is_client else self._process.name
-        return self._actor.info.name
+        return name_of(self._process, self._actor)
 
     @property
     def class_name(self) -> str | None:
@@ -103,18 +77,10 @@ class Instance:
 
     def creator_bytes(self) -> bytes:
         """This actor as the `creator` of the meshes that it spawns, pickled."""
-        key = self._process if self._actor is None else self._actor
-        if key.creator_bytes is None:
-            from _pickle import dumps
-
-            key.creator_bytes = dumps(CreatorInstance(self.name, self.class_name, self.rank, self.creator), 5)
-        return key.creator_bytes
+        return creator_bytes(self._process, self._actor)
 
     def __str__(self) -> str:
-        if self._actor is not None:
-            return self._actor.display
-        process = self._process
-        return "<root>" if process.proc_info is None or process.is_client else process.proc_info.display(process.proc_rank)
+        return display_of(self._process, self._actor)
 
     def __repr__(self) -> str:
         return f"<Instance {self}>"
@@ -128,10 +94,6 @@ class Context:
     def __init__(self, actor_instance: Instance, message_rank: Point) -> None:
         self.actor_instance = actor_instance
         self.message_rank = message_rank
-
-
-_current: ContextVar[Context] = ContextVar("monarch_context")
-set_context = _current.set
 
 
 def context() -> Context:
@@ -157,7 +119,7 @@ def context() -> Context:
     ```
     """
     try:
-        found = _current.get()
+        found: Context = current.get()
     except LookupError:
         return _outside()
     if known_process() is None:  # this process was forked since
@@ -176,39 +138,8 @@ def has_context() -> bool:
 
 def _outside() -> Context:
     process = current_process()
-    if not process.is_client and len(process.actors) == 1:
-        # The loop needs a copy: other threads add to the dictionary.
-        for actor in list(process.actors.values()):
-            return actor.context
-    return Context(Instance(process, None), _ORIGIN)
-
-
-def current_display() -> str | None:
-    """The display name of the current actor; None outside any actor. Never starts a client."""
-    found = _current.get(None)
-    if found is None:
-        process = known_process()
-        if process is None or process.is_client:
-            return None
-        found = _outside()
-    actor = found.actor_instance._actor  # pyright: ignore[reportPrivateUsage]
-    return None if actor is None else actor.display
-
-
-def current_mailbox() -> int:
-    """The mesh of the current actor; 0 outside any actor. Never starts a client."""
-    actor = current_instance_actor()
-    return 0 if actor is None else actor.info.uid
-
-
-def current_instance_actor() -> LocalActor | None:
-    """The current actor; None outside any actor. Never starts a client."""
-    found = _current.get(None)
-    return None if found is None else found.actor_instance._actor  # pyright: ignore[reportPrivateUsage]
-
-
-def current_local_actor() -> LocalActor | None:
-    return context().actor_instance._actor  # pyright: ignore[reportPrivateUsage]
+    actor = only_actor(process)
+    return Context(Instance(process, None), ORIGIN) if actor is None else actor.context
 
 
 def current_rank() -> Point:

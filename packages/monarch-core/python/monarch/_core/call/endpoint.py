@@ -5,9 +5,9 @@ from __future__ import annotations
 from monarch._core._native.protocol import CLOSED, ERROR, FIRST_ERROR, NO_ANSWER, OK, PROC_ENDED, STREAM, UNDELIVERED
 from monarch._core.call.actor import EndpointProperty, NotAnEndpoint, check_arguments
 from monarch._core.call.future import Future
-from monarch._core.call.mesh_info import view_of
 from monarch._core.process import root_fault
 from monarch._core.process.current import current_process
+from monarch._core.process.mesh_info import view_of
 from monarch._core.shape.generic import Generic
 
 TYPE_CHECKING = False
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from monarch._core._native import Caller, PendingCall, Result
     from monarch._core.call.actor_mesh import ActorMesh
     from monarch._core.call.port import Port
+    from monarch._core.call.send_target import SendTarget
     from monarch._core.call.value_mesh import ValueMesh
     from monarch._core.errors.errors import MeshFailure
-    from monarch._core.extension.mesh import SendTarget
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -97,7 +97,7 @@ class Endpoint(Generic[P, R]):
 
     def _undelivered(self, exc: RuntimeError, rank: int | None = None) -> BaseException:
         """The error of a message that none of its receivers got; the receivers are unharmed. Other exceptions are raised again."""
-        from monarch._core.call.context import context
+        from monarch._core.call.current_actor import current_local_actor, display_of
         from monarch._core.errors.errors import DeliveryError, undeliverable
 
         if type(exc) is not DeliveryError:
@@ -106,7 +106,9 @@ class Endpoint(Generic[P, R]):
         ranks = self._mesh._base_ranks()
         only = ranks[rank] if rank is not None else ranks[0] if len(ranks) == 1 else None
         dest = f"{info.name} ({len(ranks)} ranks)" if only is None else info.display(only)
-        return DeliveryError(undeliverable(self._endpoint_name, str(context().actor_instance), dest, exc.message), hint=exc.hint)
+        return DeliveryError(
+            undeliverable(self._endpoint_name, display_of(current_process(), current_local_actor()), dest, exc.message), hint=exc.hint
+        )
 
     def _sent_again(
         self, exc: RuntimeError | TypeError, args: tuple[Any, ...], kwargs: dict[str, Any], mode: int, rank: int | None = None

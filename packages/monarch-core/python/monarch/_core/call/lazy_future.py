@@ -5,7 +5,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 
 from monarch._core.call.future import _ERROR, _PENDING, _VALUE, Future, _check_timeout, _running_loop, _warn_blocking
-from monarch._core.process.current import simulated_process, simulated_universe
+from monarch._core.process.current import current_process, simulated_process, simulated_world
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class _LazyFuture(Future[R]):
         with self._lock:
             body, self._body = self._body, None
             if body is not None:
-                process, universe = simulated_universe()
-                self._event = threading.Event() if universe is None else universe._new_event(process)
+                process, world = simulated_world()
+                self._event = threading.Event() if world is None else world.new_event(process)
             return body
 
     def _set(self, result: Any, state: int) -> None:
@@ -205,13 +205,13 @@ class _LazyFuture(Future[R]):
                 await self._cancel(task, TimeoutError(f"no result after {timeout} s"))
 
         try:
-            process, universe = simulated_universe()
-            if universe is None:
+            process, world = simulated_world()
+            if world is None:
                 from monarch._core.process.thread_loop import thread_loop
 
                 self._run_on(thread_loop(), main())
             else:
-                universe._run_main(process, main())
+                world.run_main(process, main())
         except BaseException as e:
             self._set(_cancelled() if isinstance(e, KeyboardInterrupt) else e, _ERROR)
             if not isinstance(e, Exception):
@@ -265,7 +265,7 @@ def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]
     """
     from functools import wraps
 
-    from monarch._core.call.actor import is_coroutine_function
+    from monarch._core.call.coroutine_function import is_coroutine_function
 
     if not callable(function) or not is_coroutine_function(function):
         raise TypeError("returns_future requires an async function")
@@ -274,9 +274,7 @@ def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]
     def prepare(*args: P.args, **kwargs: P.kwargs) -> Future[R]:
         import contextvars
 
-        from monarch._core.call.context import context
-
-        context()
+        current_process()
         variables = contextvars.copy_context()
         made = _LazyFuture._make(lambda: _in_context(variables, function, args, kwargs))
         return _cast("Future[R]", made) if TYPE_CHECKING else made

@@ -9,8 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.errors.errors import ExitReason, MeshFailure, MonarchError
+    from monarch._core.process.mesh_info import MeshInfo
 
 
 # The signals that the scheduler of a job sends to all processes of a host, in any order: procs may end before their agent.

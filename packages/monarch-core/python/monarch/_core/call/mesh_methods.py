@@ -67,7 +67,8 @@ class EndpointCall:
         The answer of an actor is the result of that function. An async method is given to `async_function`, which is awaited. The messages
         of a caller stay in order, these and others. `TypeError` for an endpoint that answers by a port.
         """
-        from monarch._core.call.actor import Actor, is_coroutine_function
+        from monarch._core.call.actor import Actor
+        from monarch._core.call.coroutine_function import is_coroutine_function
 
         if self.endpoint._explicit:
             raise TypeError(f"{self.endpoint._endpoint_name} answers by a port, and not with what it returns")

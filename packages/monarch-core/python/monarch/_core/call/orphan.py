@@ -12,7 +12,7 @@ from monarch._core.errors.errors import ExitReason, MeshFailure
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core._native.system import ProcessEnd
-    from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.process.process import LocalProcess
 
 

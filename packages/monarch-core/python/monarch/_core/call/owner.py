@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monarch._core._native import block_if_exiting
-from monarch._core.call.context import current_local_actor
+from monarch._core.call.current_actor import current_local_actor
 from monarch._core.process.current import current_process, has_exited
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ def current_owner() -> Owner:
 def spawning_owner() -> Owner:
     """The current owner, for a new mesh; `RuntimeError` if this is the root and its client has ended."""
     owner = current_owner()
-    exited = has_exited() if owner.process.universe is None else owner.process.closed
+    exited = has_exited() if owner.process.world is None else owner.process.closed
     if owner.actor is None and exited:
         block_if_exiting()
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")

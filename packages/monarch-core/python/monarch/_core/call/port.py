@@ -7,8 +7,8 @@ from _thread import allocate_lock
 from monarch._core._native import PortMailbox, send_to_port, send_to_slot
 from monarch._core._native.protocol import CLOSED, ERROR
 from monarch._core.call.future import Future
-from monarch._core.call.mesh_info import reach
 from monarch._core.call.receive import Inbox, Receive
+from monarch._core.call.received_mesh import reach
 from monarch._core.process.current import current_process
 from monarch._core.process.identity import new_uid, to_base58
 from monarch._core.process.process import LocalProcess
@@ -19,13 +19,17 @@ LOST_PARTS = "parts of it were lost on the way"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
+    from typing import Any, Protocol, TypeVar
 
-    from monarch._core._native import Call, PendingCall
-    from monarch._core.actor.local_actor import LocalActor
-    from monarch._core.call.endpoint import Endpoint
+    from monarch._core._native import Call, PendingCall, Result
+    from monarch._core.process.parts import RunningActor
 
     R = TypeVar("R")
+
+    class Answered(Protocol):
+        """The endpoint of the answers that a port gets."""
+
+        def _error(self, cell: PendingCall, result: Result, rank: int, /) -> BaseException: ...
 else:
     R = None
 
@@ -125,7 +129,7 @@ class Port(Generic[R]):
 
             send_to_port(process.native, self._proc, self._to, pack_exception(exc), self._rank, True, self.return_undeliverable)
 
-    def _forward(self, cell: PendingCall, count: int, endpoint: Endpoint[Any, Any], only: int | None) -> None:
+    def _forward(self, cell: PendingCall, count: int, endpoint: Answered, only: int | None) -> None:
         """Passes the answers of a call on to this port, ranked, as they arrive."""
         from threading import Thread
 
@@ -144,7 +148,7 @@ class Port(Generic[R]):
         Thread(target=run, daemon=True).start()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from monarch._core.call.actor_mesh import share_if_plain
+        from monarch._core.call.shared_handle import share_if_plain
 
         share_if_plain()
         process = current_process()
@@ -296,7 +300,7 @@ class Channel(Generic[R]):
         return port, receiver.ranked()
 
 
-def reply_port(actor: LocalActor, call: Call) -> Port[Any]:
+def reply_port(actor: RunningActor, call: Call) -> Port[Any]:
     """The port that an explicit-port endpoint answers through: one message, with its rank."""
     port: Port[Any] = Port(call.caller, call.slot, True, True, call.answer)
     if call.wants_reply:
@@ -325,7 +329,7 @@ class UndeliverableMessageEnvelope:
         return self._error
 
 
-def envelope_of(actor: LocalActor | None, body: bytes) -> UndeliverableMessageEnvelope:
+def envelope_of(actor: RunningActor | None, body: bytes) -> UndeliverableMessageEnvelope:
     from monarch._core.errors.errors import undeliverable
 
     sender = "client" if actor is None else actor.display

@@ -41,7 +41,7 @@ def _hook(*args: Any, **options: Any) -> Any:
 
 
 def _actor() -> Any:
-    from monarch._core.call.context import current_local_actor
+    from monarch._core.call.current_actor import current_local_actor
     from monarch._core.process.current import known_process
 
     return None if known_process() is None else current_local_actor()

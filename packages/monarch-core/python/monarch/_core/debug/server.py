@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from monarch._core.debug import address as debug_address
 from monarch._core.debug import mark as debug_mark
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from monarch._core.debug.controller import DebugController, PendingSession
+    from monarch._core.debug.pending_session import PendingSession
+    from monarch._core.debug.session_info import DebugSessionInfo
 
 PROMPT = "monarch_dbg> "
 # The longest line of input, in bytes, and the most output that may wait for a client that does not read.
@@ -32,10 +33,19 @@ _LINE = 1 << 16
 _UNREAD = 16 << 20
 
 
+class Sessions(Protocol):
+    """The sessions that a server shows: those of the debug controller."""
+
+    sessions: dict[int, PendingSession]
+
+    def infos(self) -> list[DebugSessionInfo]: ...
+    def of_actor(self, name: str) -> dict[int, PendingSession]: ...
+
+
 class DebugServer:
     """Listens, and holds the only connection."""
 
-    def __init__(self, controller: DebugController) -> None:
+    def __init__(self, controller: Sessions) -> None:
         self.controller = controller
         self.host = ""
         self.port = 0
@@ -101,7 +111,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 class DebugConnection:
     """The connection of one client, from the greeting to its end."""
 
-    def __init__(self, controller: DebugController, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, controller: Sessions, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.controller = controller
         self._reader = reader
         self._writer = writer

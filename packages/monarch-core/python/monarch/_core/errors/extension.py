@@ -6,7 +6,7 @@ from monarch._core.errors.errors import MonarchError, fill
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch._core.extension.membership import ProcEnd
+    from monarch._core.extension.proc_end import ProcEnd
 
 
 def promise_dropped(name: str) -> str:

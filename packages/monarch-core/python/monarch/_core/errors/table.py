@@ -5,10 +5,6 @@ The texts of `errors` are made from this table and `docs/errors.md` is generated
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from monarch._core.errors.errors import MonarchError
-
 
 class ErrorRow:
     """One code: stable, with the class that carries it, the event that causes it, its text and the remedy.
@@ -18,7 +14,7 @@ class ErrorRow:
 
     __slots__ = ("code", "error", "hint", "situation", "template")
 
-    def __init__(self, code: str, error: str | type[MonarchError], situation: str, template: str, hint: str | None = None) -> None:
+    def __init__(self, code: str, error: str | type[Exception], situation: str, template: str, hint: str | None = None) -> None:
         self.code = code
         self.error = error
         self.situation = situation

@@ -16,7 +16,8 @@ from monarch._core.call.runs import each_of
 from monarch._core.errors.errors import ExitReason, cause
 from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import HostId, ProcId, Rank
-from monarch._core.extension.membership import ProcEnd, proc_end
+from monarch._core.extension.membership import proc_end
+from monarch._core.extension.proc_end import ProcEnd
 from monarch._core.extension.thread import extension_thread
 from monarch._core.process.current import current_process
 from monarch._core.process.process import PING
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
     from monarch._core._native import PendingCall
     from monarch._core._native.system import ProcessEnd
-    from monarch._core.call.mesh_info import MeshInfo
-    from monarch._core.hosts.attachment import Attachment
+    from monarch._core.process.mesh_info import MeshInfo
+    from monarch._core.process.parts import Attached
     from monarch._core.process.process import LocalProcess
 
     MembershipEvent: TypeAlias = "ProcJoined | ProcEnd | HostJoined | HostEnd"
@@ -151,7 +152,7 @@ class Members:
         for index in range(len(procs)):
             thread.when_arrived(cell, index, lambda index=index: self._arrived(arrivals, procs, index))
 
-    def attaching(self, attachment: Attachment, again: set[int]) -> None:
+    def attaching(self, attachment: Attached, again: set[int]) -> None:
         """Records that hosts are being attached. The hosts of the ranks `again` have joined before."""
 
         def joined(rank: int) -> MembershipEvent:
@@ -236,7 +237,7 @@ def listen(listener: Listener) -> Listening:
     extension_thread()
     with _lock:
         members = process.membership
-        if members is None:
+        if not isinstance(members, Members):
             members = process.membership = Members(process)
         listening = Listening(members, listener)
         members.listeners = (*members.listeners, listening)

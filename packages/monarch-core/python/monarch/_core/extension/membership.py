@@ -6,11 +6,12 @@ from monarch._core._native import Process as NativeProcess
 from monarch._core._native.protocol import FAILED, GATHER
 from monarch._core.call.answer import exit_reason
 from monarch._core.call.future import Future
-from monarch._core.call.mesh_info import reach as reach_hosts
-from monarch._core.errors.errors import ExitReason, MonarchError, cause
+from monarch._core.call.received_mesh import reach as reach_hosts
+from monarch._core.errors.errors import ExitReason, MonarchError
 from monarch._core.errors.extension import proc_unknown
 from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import HostId, JobId, ProcId, Rank
+from monarch._core.extension.proc_end import ProcEnd
 from monarch._core.extension.process_check import UNKNOWN, check_exists, checked_id, job_of_host
 from monarch._core.process.current import current_process, known_process, simulated_process
 
@@ -44,28 +45,6 @@ class Member(Frozen):
 
     def __repr__(self) -> str:
         return f"Member({self.name}[{int(self.rank)}] {self.proc} on {self.hostname}, pid {self.pid})"
-
-
-class ProcEnd(Frozen):
-    """The end of a process: `reason`, the host (`hostname`) and `pid` as far as they are known, the last lines of its output; immutable."""
-
-    __slots__ = ("hostname", "output", "pid", "proc", "reason")
-
-    proc: ProcId
-    reason: ExitReason
-    hostname: str
-    pid: int | None
-    output: tuple[str, ...]
-
-    def __init__(self, proc: ProcId, reason: ExitReason, hostname: str, pid: int | None, output: tuple[str, ...]) -> None:
-        self._set(proc=proc, reason=reason, hostname=hostname, pid=pid, output=output)
-
-    def describe(self) -> str:
-        """The cause, in the text of core's errors."""
-        return cause(self.reason, host=self.hostname)
-
-    def __repr__(self) -> str:
-        return f"ProcEnd({self.proc}: {self.describe()})"
 
 
 def member() -> Member:

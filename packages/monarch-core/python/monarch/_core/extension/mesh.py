@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from monarch._core.call.actor_mesh import ActorMesh
 from monarch._core.call.runs import each_of
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from monarch._core.call.future import Future
     from monarch._core.call.mesh_methods import EndpointCall
-    from monarch._core.call.port import Port
     from monarch._core.hosts.host_mesh import HostMesh
     from monarch._core.shape.shape import Extent
 
@@ -52,16 +51,6 @@ class MeshMethods(Protocol):
 
     def simulator(self, procs: ProcMesh, /) -> AbstractContextManager[Any]:
         """For `patch_tensor_engine` without a factory."""
-        ...
-
-
-class SendTarget(Protocol):
-    """A target of `monarch.actor.send` beside endpoints: an object that calls as an endpoint does, such as a remote function."""
-
-    def send_call(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], port: Port[Any] | None, selection: Literal["all", "choose"], /
-    ) -> None:
-        """Calls all ranks, or one at random. The result of rank `r` goes to `ranked_port(port, r)`, if there is a port."""
         ...
 
 

@@ -8,7 +8,7 @@ from monarch._core.process.current import current_process
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core.call.future import Future
-    from monarch._core.supervise.supervision import OwnedMesh as Owned
+    from monarch._core.process.parts import Owned
 
 
 class OwnedMesh(Frozen):

@@ -7,7 +7,7 @@ from time import monotonic
 
 from monarch._core.call.actor import actor_class, check_arguments
 from monarch._core.call.actor_mesh import ActorMesh, check_names, whole_shape
-from monarch._core.call.mesh_info import MeshInfo, reach
+from monarch._core.call.received_mesh import mark_ended, reach
 from monarch._core.call.runs import runs_of
 from monarch._core.config.entry_points import BrokenEntry, load_entry
 
@@ -20,6 +20,7 @@ from monarch._core.extension.request import ask
 from monarch._core.pickle.actor_class import dumps_class
 from monarch._core.process.current import current_process, refuse_in_child, simulated_process
 from monarch._core.process.identity import new_uid
+from monarch._core.process.mesh_info import MeshInfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def service(hosts: HostMesh, name: str, arguments: Mapping[str, Any] | None = No
     info.cls = cls
     process.infos[info.uid] = info
     reach(process, job, [(found[agent][0], agent) for agent in found])
-    info.mark_ended(process.ended)
+    mark_ended(info, process.ended)
     return ActorMesh(info, whole_shape(extent))
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from monarch._core._native import PendingCall
+    from monarch._core.process.parts import Attached
 
 
 # The time by which hosts have to join, in monotonic seconds, if it is before the end of `mesh_attach_config_timeout`.
@@ -59,7 +60,7 @@ class Attachment:
         known = _joined_hosts(process)
         taken: set[int] = set()
         # Ranks of hosts that this client has attached before: such a host keeps its identity.
-        self._again: dict[int, tuple[Attachment, int]] = {}
+        self._again: dict[int, tuple[Attached, int]] = {}
         # The rank of the worker that this process is itself: its host is this one.
         self._own: int | None = None
         ids: list[int] = []
@@ -177,7 +178,7 @@ class Attachment:
                 for rank, _, _, _ in group:
                     self._give_up(rank, str(e))
 
-    def _join_again(self, rank: int, before: Attachment, its: int) -> None:
+    def _join_again(self, rank: int, before: Attached, its: int) -> None:
         while (result := before.cell.result(its)) is None:
             before.cell.wait(0, 1.0)
         self.cell.complete(rank, result.status, result.raw())
@@ -249,7 +250,7 @@ def _has_come(worker: Any) -> bool:
     return done is not None and bool(done())
 
 
-def _joined_hosts(process: LocalProcess) -> dict[str, tuple[Attachment, int]]:
+def _joined_hosts(process: LocalProcess) -> dict[str, tuple[Attached, int]]:
     """The hosts that this client has attached and not lost, by their addresses."""
     if process.hosts is None:
         return {}

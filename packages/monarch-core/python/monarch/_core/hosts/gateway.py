@@ -66,7 +66,7 @@ def _attach(addr: str, given: Given, *, is_early: bool) -> None:
 
 
 def _has_this_gateway(process: LocalProcess, addr: str, is_early: bool) -> bool:
-    if not process.is_client or process.universe is not None:
+    if not process.is_client or process.world is not None:
         raise RuntimeError("attach is for the client: its actors use its connections")
     gateway = None if process.hosts is None else process.hosts.route_gateway()
     if gateway is None:

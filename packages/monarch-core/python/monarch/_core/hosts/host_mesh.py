@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from monarch._core.call.actor_mesh import share_if_plain
 from monarch._core.call.future import Future
 from monarch._core.call.lazy_future import returns_future
-from monarch._core.call.mesh_info import reach
+from monarch._core.call.received_mesh import reach
+from monarch._core.call.shared_handle import share_if_plain
 from monarch._core.hosts.connections import native_hosts
 from monarch._core.hosts.spawned_procs import SpawnedProcs, procs_on
 from monarch._core.process.current import current_process
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from monarch._core.hosts.attachment import Attachment
     from monarch._core.hosts.bootstrap_command import BootstrapCommand
     from monarch._core.hosts.proc_mesh import ProcMesh
-    from monarch._core.supervise.supervision import OwnedMesh
+    from monarch._core.process.parts import Owned
     from monarch._core.sync.workspace import Workspace
 
 
@@ -321,7 +321,7 @@ class HostMesh(MeshTrait):
         return (received_host_mesh, self._state())
 
 
-def _stop_all(meshes: list[OwnedMesh], reason: str) -> Future[None]:
+def _stop_all(meshes: list[Owned], reason: str) -> Future[None]:
     futures = [mesh.stop(reason) for mesh in meshes]
 
     async def wait() -> None:

@@ -6,14 +6,16 @@ import marshal
 
 from monarch._core._native.protocol import GATHER, NO_ANSWER
 from monarch._core.call.actor import Actor, actor_class, check_arguments
-from monarch._core.call.actor_mesh import ActorMesh, check_names, share_if_plain, whole_shape
+from monarch._core.call.actor_mesh import ActorMesh, check_names, whole_shape
 from monarch._core.call.future import Future
-from monarch._core.call.mesh_info import MeshInfo
 from monarch._core.call.owner import spawning_owner
+from monarch._core.call.received_mesh import received_mesh
 from monarch._core.call.runs import each_of, runs_of
+from monarch._core.call.shared_handle import share_if_plain
 from monarch._core.process.current import current_process
 from monarch._core.process.identity import checked_name, new_uid
 from monarch._core.process.loaded import loaded_module
+from monarch._core.process.mesh_info import MeshInfo
 from monarch._core.process.process import AGGREGATE, LOG_LEVEL, LocalProcess
 from monarch._core.shape.mesh import MeshTrait
 from monarch._core.shape.shape import Extent, Shape
@@ -315,11 +317,11 @@ class ProcMesh(MeshTrait):
         """Rarely needed context for actors spawned here: their creator and this mesh, pickled and cached."""
         from _pickle import dumps
 
-        from monarch._core.call.context import context
+        from monarch._core.call.current_actor import creator_bytes, current_local_actor
 
         if self._mesh_bytes is None:
             self._mesh_bytes = dumps(self._reference_state(), 5)
-        return marshal.dumps((context().actor_instance.creator_bytes(), self._mesh_bytes))
+        return marshal.dumps((creator_bytes(current_process(), current_local_actor()), self._mesh_bytes))
 
     def _reference_state(self) -> tuple[Any, ...]:
         return (self._info.state(), self._shape, self._hosts or self.host_mesh._state())
@@ -331,7 +333,7 @@ class ProcMesh(MeshTrait):
 
 def received_proc_mesh(state: tuple[Any, ...], shape: Shape, hosts: Any) -> ProcMesh:
     """A reference that arrived in a message."""
-    return ProcMesh(MeshInfo.known(current_process(), state), shape, hosts)
+    return ProcMesh(received_mesh(current_process(), state), shape, hosts)
 
 
 def _implementation(method: str) -> Callable[..., Any]:
@@ -364,7 +366,7 @@ def replaced_engine() -> Callable[[ProcMesh], Any] | None:
     patches = loaded_module("monarch._core.testing.patching")
     if patches is None:
         return None
-    from monarch._core.call.context import current_local_actor
+    from monarch._core.call.current_actor import current_local_actor
 
     actor = current_local_actor()
     return None if actor is None or actor.cls is None else patches.get_tensor_engine_factory(actor.cls)

@@ -8,7 +8,7 @@ from monarch._core.process.current import current_process
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core._native import PendingCall
-    from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.process.mesh_info import MeshInfo
 
 
 def ready_error(info: MeshInfo, cell: PendingCall, commands: list[str]) -> BaseException | None:

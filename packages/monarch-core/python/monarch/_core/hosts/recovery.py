@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.errors.errors import MeshFailure
     from monarch._core.hosts.host_mesh import HostMesh
     from monarch._core.hosts.proc_mesh import ProcMesh
-    from monarch._core.supervise.supervision import OwnedMesh
+    from monarch._core.process.mesh_info import MeshInfo
+    from monarch._core.process.parts import Owned
 
     T = TypeVar("T")
 else:
@@ -239,7 +239,7 @@ class Replicas(Generic[T]):
         slot.meshes = [info for info in spawned if info.class_name and procs & set(info.procs)]
 
 
-def _owned(meshes: list[MeshInfo]) -> list[OwnedMesh]:
+def _owned(meshes: list[MeshInfo]) -> list[Owned]:
     owned = current_process().owned
     found = (owned.get(info.uid) for info in meshes)
     return [mesh for mesh in found if mesh is not None]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.process.process import LocalProcess
 
 # Seconds (contract 11.2, host_spawn_ready_timeout).

@@ -8,8 +8,8 @@ import sys
 
 from monarch._core._native.protocol import FIRST_ERROR, GATHER
 from monarch._core.call.actor_mesh import whole_shape
-from monarch._core.call.mesh_info import MeshInfo, reach
 from monarch._core.call.owner import spawning_owner
+from monarch._core.call.received_mesh import reach
 from monarch._core.call.runs import each_of
 from monarch._core.config import config
 from monarch._core.hosts.host_mesh import HostMesh, host_extent
@@ -20,6 +20,7 @@ from monarch._core.process.environment import changed, is_start_variable, start_
 from monarch._core.process.identity import checked_name, new_uid
 from monarch._core.process.loaded import loaded_module
 from monarch._core.process.log_directory import directory_below, log_root, output_file
+from monarch._core.process.mesh_info import MeshInfo
 from monarch._core.process.runtime_log import procs_spawned
 from monarch._core.shape.shape import Point
 from monarch._core.supervise.supervision import OwnedMesh
@@ -135,7 +136,7 @@ def _contributed(process: Any, name: str, count: int) -> Wire | None:
     """The contributions of other wheels for these procs; no module is loaded if no wheel has a hook."""
     from monarch._core.config.entry_points import entry_names
 
-    if process.universe is not None or not entry_names("monarch.process"):
+    if process.world is not None or not entry_names("monarch.process"):
         return None
     from monarch._core.hosts.proc_setup import contribute
 
@@ -258,7 +259,7 @@ def _remember(mesh: ProcMesh) -> None:
 def get_active_proc_meshes() -> list[ProcMesh]:
     """Meshes spawned by this process that have not been stopped."""
     here = simulated_process()
-    universe = None if here is None else here.universe
+    world = None if here is None else here.world
     meshes = [r() for r in _active]
     live = [m for m in meshes if m is not None and m._info.stopped is None]
-    return [m for m in live if m._owned is not None and m._owned.process.universe is universe]
+    return [m for m in live if m._owned is not None and m._owned.process.world is world]

@@ -7,8 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
-    from monarch._core.process.process import LocalProcess
-    from monarch._core.supervise.supervision import OwnedMesh
+    from monarch._core.process.parts import Owned, OwningProcess
 
 
 class SpawnedProcs:
@@ -20,7 +19,7 @@ class SpawnedProcs:
     __slots__ = ("_entries", "_is_shut_down", "_parent")
 
     def __init__(self, parent: Self | None = None) -> None:
-        self._entries: list[tuple[SpawnedProcs, OwnedMesh]] = []
+        self._entries: list[tuple[SpawnedProcs, Owned]] = []
         self._is_shut_down = False
         self._parent = parent
 
@@ -31,20 +30,20 @@ class SpawnedProcs:
     def shut_down(self) -> None:
         self._is_shut_down = True
 
-    def add(self, mesh: OwnedMesh) -> None:
+    def add(self, mesh: Owned) -> None:
         record: SpawnedProcs | None = self
         while record is not None:
             record._entries = [entry for entry in record._entries if entry[1].info.uid in entry[1].process.owned]
             record._entries.append((self, mesh))
             record = record._parent
 
-    def take(self) -> list[OwnedMesh]:
+    def take(self) -> list[Owned]:
         """Removes and returns the meshes of this object."""
         taken = [mesh for origin, mesh in self._entries if origin is self]
         self._entries = [entry for entry in self._entries if entry[0] is not self]
         return taken
 
-    def __iter__(self) -> Iterator[OwnedMesh]:
+    def __iter__(self) -> Iterator[Owned]:
         """Iterates over the meshes of this object and its copies."""
         return iter([mesh for _, mesh in self._entries])
 
@@ -52,7 +51,7 @@ class SpawnedProcs:
         return len(self._entries)
 
 
-def procs_on(process: LocalProcess, agents: set[int]) -> list[OwnedMesh]:
+def procs_on(process: OwningProcess, agents: set[int]) -> list[Owned]:
     """Proc meshes of this process that have no other hosts than these."""
     meshes = [mesh for mesh in list(process.owned.values()) if not mesh.is_actors]
     return [mesh for mesh in meshes if agents.issuperset(agent for agent, _ in mesh.info.agents)]

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from monarch._core.call.future import Future
-
 
 class Receivers:
     """The receivers of the message that a thread pickles.
@@ -26,7 +24,7 @@ class Receivers:
         self.procs = procs
         self.notes: dict[Any, Any] = {}
         self.not_sent: list[Callable[[], object]] = []
-        self.sent: list[Callable[[Callable[..., Future[Any]]], object]] = []
+        self.sent: list[Callable[[Callable[..., Any]], object]] = []
 
 
 class NeedsReceivers(TypeError):

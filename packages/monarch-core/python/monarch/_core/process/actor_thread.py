@@ -16,7 +16,7 @@ from monarch._core.process.emergency_exit import end_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch._core.actor.local_actor import LocalActor
+    from monarch._core.process.parts import RunningActor
 
 
 class ActorThread(threading.Thread):
@@ -36,7 +36,7 @@ class ActorThread(threading.Thread):
 class ReportingActorThread(ActorThread):
     """A thread whose exceptions outside the code of the actor fail the actor."""
 
-    def __init__(self, actor: LocalActor) -> None:
+    def __init__(self, actor: RunningActor) -> None:
         super().__init__(target=actor.run, name=f"actor {actor.info.name}", daemon=True)
         self._actor = actor
         self._excepthook = self._invoke_excepthook  # pyright: ignore

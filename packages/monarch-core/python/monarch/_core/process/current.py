@@ -12,8 +12,8 @@ from monarch._core.process.provided import provided
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core._native import Process as NativeProcess
+    from monarch._core.process.parts import World
     from monarch._core.process.process import LocalProcess
-    from monarch._core.testing.universe import Universe
 
 _lock = RLock()
 _process: LocalProcess | None = None
@@ -28,10 +28,10 @@ def simulated_process() -> LocalProcess | None:
     return _simulated.get() if _universes else None
 
 
-def simulated_universe() -> tuple[LocalProcess | None, Universe | None]:
-    """The simulated process of this code, and its universe."""
+def simulated_world() -> tuple[LocalProcess | None, World | None]:
+    """The simulated process of this code, and its world."""
     process = simulated_process()
-    return (None, None) if process is None else (process, process.universe)
+    return (None, None) if process is None else (process, process.world)
 
 
 def enter_simulated(process: LocalProcess | None) -> None:

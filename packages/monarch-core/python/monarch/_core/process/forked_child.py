@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from monarch._core._native import Process as NativeProcess
-    from monarch._core.process.process import LocalProcess
+    from monarch._core.process.parts import ForkedProcess
 
 # The exit code that a shell shows for a process that ended by Ctrl-C.
 _INTERRUPTED = 130
@@ -30,7 +30,7 @@ _WRITE_TIMEOUT = 3.0
 
 _is_child = False
 # The parent's processes, kept so that no destructor of them runs here.
-_kept: list[LocalProcess] = []
+_kept: list[ForkedProcess] = []
 
 
 def watch() -> None:
@@ -38,7 +38,7 @@ def watch() -> None:
     os.register_at_fork(before=_flush_streams)
 
 
-def become_child(parent: int, processes: Iterable[LocalProcess], native: NativeProcess | None = None) -> None:
+def become_child(parent: int, processes: Iterable[ForkedProcess], native: NativeProcess | None = None) -> None:
     """Makes this process, a fork of `parent`, inert. `processes` lived in the parent; `native` was its runtime."""
     global _is_child
     _is_child = True

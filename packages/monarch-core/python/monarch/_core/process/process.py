@@ -19,15 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from monarch._core._native import Hosts
-    from monarch._core.actor.local_actor import LocalActor
-    from monarch._core.call.actor_mesh import ActorMesh
-    from monarch._core.call.mesh_info import MeshInfo
-    from monarch._core.extension.listening import Members
-    from monarch._core.hosts.attachment import Attachment
-    from monarch._core.observe.cells import Cells
-    from monarch._core.observe.notebook import Console
-    from monarch._core.supervise.supervision import OwnedMesh
-    from monarch._core.testing.universe import Universe
+    from monarch._core.process.mesh_info import MeshInfo
+    from monarch._core.process.parts import Attached, Cells, Console, Listeners, Owned, RunningActor, World
 
 # Requests between housekeeping threads that native code does not handle.
 CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_CONTROL_SOCKET = 3, 4, 5, 6, 7
@@ -46,7 +39,7 @@ class LocalProcess:
     """The runtime of this process and all its objects on the Python side."""
 
     # Set for a simulated process: its world, and whether it was killed.
-    universe: Universe | None = None
+    world: World | None = None
     killed = False
     # The clock of time-outs.
     now = staticmethod(monotonic)
@@ -63,11 +56,11 @@ class LocalProcess:
         self.host = host
         self.name = name
         self.pid = os.getpid()
-        self.actors: dict[int, LocalActor] = {}
+        self.actors: dict[int, RunningActor] = {}
         # Actors without a thread: by mesh, the failure as it is sent.
         self.unstarted: dict[int, bytes] = {}
-        self.owned: dict[int, OwnedMesh] = {}
-        self.controllers: dict[str, ActorMesh] = {}
+        self.owned: dict[int, Owned] = {}
+        self.controllers: dict[str, Any] = {}
         self.infos: WeakValueDictionary[int, MeshInfo] = WeakValueDictionary()
         self.ended = ProcEnds(native)
         # The last failed meshes that are no longer owned.
@@ -81,14 +74,14 @@ class LocalProcess:
         self.serves: dict[int, int] = {}
         self.services_of: dict[int, tuple[int, int]] = {}
         # The listeners of membership; None if there are none.
-        self.membership: Members | None = None
+        self.membership: Listeners | None = None
         # Meshes of procs that are starting, by the call id that their procs answer, with the present activity of the procs.
         self.starting: dict[int, tuple[MeshInfo, str]] = {}
         self.closed = False
         self.is_shared = False
         # In a client or an agent: the connections to other hosts.
         self.hosts: Hosts | None = None
-        self.attachments: list[Attachment] = []
+        self.attachments: list[Attached] = []
         self.creator_bytes: bytes | None = None
         # The directory of the job's log files on this machine.
         self.log_dir = ""
@@ -138,7 +131,7 @@ class LocalProcess:
             cell.wait()
             self.is_shared = True
 
-    def start_actor(self, actor: LocalActor) -> None:
+    def start_actor(self, actor: RunningActor) -> None:
         from monarch._core.process.actor_thread import ReportingActorThread
 
         ReportingActorThread(actor).start()

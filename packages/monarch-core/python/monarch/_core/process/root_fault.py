@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from monarch._core.errors.errors import MeshFailure
+    from monarch._core.process.parts import Owned
     from monarch._core.process.process import LocalProcess
-    from monarch._core.supervise.supervision import OwnedMesh
 
 
 def unhandled_fault_hook(failure: MeshFailure) -> None:
@@ -108,8 +108,8 @@ def failure_seen(mesh: int, failure: MeshFailure, others: Iterable[int] = ()) ->
 
 def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
     """Handles a failure of a mesh that the root owns. Called on the housekeeping thread."""
-    if process.universe is not None:
-        process.universe._root_failed(failure)
+    if process.world is not None:
+        process.world.root_failed(failure)
         return
     if _hook() is not unhandled_fault_hook:
         _call(process, failure)
@@ -129,7 +129,7 @@ def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
         _act(process, key)
 
 
-def _first_call_until(process: LocalProcess, owned: OwnedMesh | None) -> float | None:
+def _first_call_until(process: LocalProcess, owned: Owned | None) -> float | None:
     """The time until which the first call may come, if the mesh has just been spawned."""
     until = 0.0 if owned is None else owned.since + FIRST_CALL_TIME
     return until if process.now() < until else None
@@ -202,7 +202,7 @@ def proc_failure_seen(process: LocalProcess, proc: int) -> None:
 
 def abandoned(process: LocalProcess) -> None:
     """Acts on failures whose last chance to be seen by the script may be gone."""
-    if process.universe is not None:  # a universe checks its failures when it ends
+    if process.world is not None:  # a universe checks its failures when it ends
         return
     for key in list(_held):
         # Failures of meshes that have just been spawned are still watched.

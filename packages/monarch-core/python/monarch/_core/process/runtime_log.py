@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from monarch._core._native.system import ProcessEnd
-    from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.errors.errors import MeshFailure
+    from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.process.process import LocalProcess
 
 LEVELS = {"trace": 5, "debug": 10, "info": 20, "warn": 30, "error": 40, "off": 60}

@@ -139,7 +139,7 @@ class Housekeeping:
                 return True
 
     def _timeout(self) -> float | None:
-        if self.process.universe is not None:
+        if self.process.world is not None:
             return self._simulated_timeout()
         if self.watches:
             return 0.02

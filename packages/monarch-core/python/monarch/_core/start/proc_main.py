@@ -119,13 +119,13 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
         _bind(bind)
     from monarch._core._native import Process as NativeProcess
     from monarch._core._native import read_modules_unbuffered
-    from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.config import config
     from monarch._core.process import recorder, runtime_log, stacks
     from monarch._core.process.current import set_process
     from monarch._core.process.emergency_exit import end_process
     from monarch._core.process.environment import host_name, start_variables
     from monarch._core.process.log_directory import directory_of_host
+    from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.process.process import LocalProcess
     from monarch._core.shape.shape import Extent
     from monarch._core.start.housekeeping import Housekeeping
@@ -289,7 +289,7 @@ def prepare(process: Any, setup: dict[str, Any], rank: int) -> bool:
 
 
 def _bootstrap(body: bytes) -> None:
-    from monarch._core.call.actor import is_coroutine_function
+    from monarch._core.call.coroutine_function import is_coroutine_function
     from monarch._core.pickle.pickling import loads
 
     cuda = sys.modules.get("torch")

@@ -216,8 +216,8 @@ def shutdown_context(host_timeout: float | None = None) -> Future[None]:
     if host_timeout is not None and not 0 <= host_timeout < float("inf"):
         raise ValueError(f"invalid host_timeout {host_timeout}: must be finite and not negative")
     simulated = simulated_process()
-    if simulated is not None and simulated.universe is not None:
-        return simulated.universe._shutdown()
+    if simulated is not None and simulated.world is not None:
+        return simulated.world.shutdown()
     process = known_process()
     if process is None or process.closed or not process.is_client:
         return _ended or Future._value(None)

@@ -16,6 +16,7 @@ from monarch._core.call.orphan import owner_ended
 from monarch._core.config import config
 from monarch._core.errors.errors import MeshFailure, SupervisionError
 from monarch._core.process.process import WATCH_STOP
+from monarch._core.process.root_fault import root_failed
 from monarch._core.process.runtime_log import WARN, failure_event
 
 # Seconds that a cancelled coroutine may take to end.
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 
     from monarch._core._native import PendingCall, Result
     from monarch._core._native.system import ActorFailed, Fail, ProcsEnded
-    from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.process.owner import Owner
+    from monarch._core.process.parts import Owned
     from monarch._core.process.process import LocalProcess
 
     Action: TypeAlias = Mark | Tell | Ask | Fail | Orphan
@@ -214,7 +216,7 @@ def procs_ended(process: LocalProcess, event: ProcsEnded) -> None:
     """Handles processes that have ended for one cause."""
     process.ended.update(event.ends)
 
-    def failure(mesh: OwnedMesh, rank: int) -> MeshFailure:
+    def failure(mesh: Owned, rank: int) -> MeshFailure:
         known = mesh.info.failed.get(rank)
         return known or proc_ended_failure(mesh.info, rank, process.ended[mesh.info.procs[rank]])
 
@@ -232,7 +234,7 @@ def _forget_if_over(process: LocalProcess, meshes: list[int]) -> None:
             mesh.forget()
 
 
-def _do(process: LocalProcess, actions: list[Action], failure_of: Callable[[OwnedMesh, int], MeshFailure]) -> None:
+def _do(process: LocalProcess, actions: list[Action], failure_of: Callable[[Owned, int], MeshFailure]) -> None:
     """Carries out the decisions of supervision in their order. Any mesh among them may have ended meanwhile."""
     for action in actions:
         if isinstance(action, Orphan):
@@ -251,7 +253,7 @@ def _do(process: LocalProcess, actions: list[Action], failure_of: Callable[[Owne
         failure_event("failure.delivered", WARN, failure, mesh.owner.display)
         supervision_delivered(action.mesh, action.rank, mesh.owner.display, failure.reason.kind)
         if isinstance(action, Tell):
-            mesh.owner.failed(failure)
+            root_failed(process, failure)
         else:
             owner = process.actors.get(action.actor)
             if owner is not None:

@@ -136,7 +136,7 @@ def _hosts_of(process: LocalProcess, mesh: HostMesh, kind: str, length: float | 
 def _procs_of(process: LocalProcess, mesh: Any) -> dict[int, list[int]]:
     """The procs of the mesh by the agents of their hosts."""
     from monarch._core.call.actor_mesh import ActorMesh
-    from monarch._core.call.mesh_info import reach
+    from monarch._core.call.received_mesh import reach
     from monarch._core.call.runs import each_of
     from monarch._core.hosts.proc_mesh import ProcMesh
 

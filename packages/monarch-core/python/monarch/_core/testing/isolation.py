@@ -24,7 +24,7 @@ def isolated(function: Callable[P, T]) -> Callable[P, T]:
     """
     from functools import wraps
 
-    from monarch._core.call.actor import is_coroutine_function
+    from monarch._core.call.coroutine_function import is_coroutine_function
 
     if is_coroutine_function(function):
 
@@ -93,7 +93,7 @@ def main(task: int, answer: int) -> None:
     """The main function of the fresh interpreter."""
     import asyncio
 
-    from monarch._core.call.actor import is_coroutine_function
+    from monarch._core.call.coroutine_function import is_coroutine_function
     from monarch._core.config.config import configure
     from monarch._core.pickle.pickling import dumps_in_band, loads
     from monarch._core.pickle.remote_exception import pack_exception

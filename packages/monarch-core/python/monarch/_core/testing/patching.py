@@ -5,7 +5,8 @@ A process that was never patched does not import this module; the runtime looks 
 
 from __future__ import annotations
 
-from monarch._core.call.actor import Actor, is_coroutine_function
+from monarch._core.call.actor import Actor
+from monarch._core.call.coroutine_function import is_coroutine_function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import marshal
 from contextvars import Context
+from dataclasses import dataclass
 from weakref import WeakSet
 
 from monarch._core._native.protocol import FIRST_ERROR
-from monarch._core.call.mesh_info import MeshInfo
 from monarch._core.process.actor_thread import ActorThread
 from monarch._core.process.current import enter_simulated
+from monarch._core.process.mesh_info import MeshInfo
 from monarch._core.process.process import LocalProcess
 from monarch._core.process.provided import provided
 from monarch._core.shape.shape import Extent, Shape
@@ -17,35 +18,53 @@ from monarch._core.shape.slice import Slice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable
     from typing import Any
 
     from monarch._core._native import Process as NativeProcess
     from monarch._core._native import Timeline
-    from monarch._core.actor.local_actor import LocalActor
     from monarch._core.call.future import Future
-    from monarch._core.supervise.supervision import OwnedMesh
-    from monarch._core.testing.universe import Universe
+    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.process.parts import Owned, RunningActor
 
 
-class _Owned(dict[int, "OwnedMesh"]):
+class _Owned(dict[int, "Owned"]):
     """A dictionary of owned meshes that also records former entries."""
 
     def __init__(self) -> None:
         self.ever: set[int] = set()
 
-    def __setitem__(self, uid: int, mesh: OwnedMesh) -> None:
+    def __setitem__(self, uid: int, mesh: Owned) -> None:
         self.ever.add(uid)
         super().__setitem__(uid, mesh)
+
+
+@dataclass(frozen=True)
+class SimulatedWorld:
+    """A universe, as its processes use it (`process/parts.py`)."""
+
+    universe: Any
+    timeline: Timeline
+    # The processes of the universe: the next pid, and procs that have been started or have ended by themselves.
+    next_pid: Callable[[], int]
+    joined: Callable[[SimulatedProcess], None]
+    ended: Callable[[SimulatedProcess, int], None]
+    root_failed: Callable[[MeshFailure], None]
+    shutdown: Callable[[], Future[None]]
+    new_event: Callable[[Any], Any]
+    new_loop: Callable[[Any], AbstractEventLoop]
+    run_main: Callable[[Any, Any], Any]
+    abandon_loop: Callable[[AbstractEventLoop], None]
 
 
 class SimulatedProcess(LocalProcess):
     """The client or a proc of a universe."""
 
-    def __init__(self, universe: Universe, native: NativeProcess, host: str, name: str, pid: int, group: int) -> None:
+    def __init__(self, world: SimulatedWorld, native: NativeProcess, host: str, name: str, pid: int, group: int) -> None:
         super().__init__(native, host, name)
-        self.universe = universe
-        self.timeline: Timeline = universe._timeline
+        self.world = self.simulation = world
+        self.timeline: Timeline = world.timeline
         self.group = group
         self.pid = pid
         self.owned = self.spawned = _Owned()
@@ -63,7 +82,7 @@ class SimulatedProcess(LocalProcess):
     def share(self) -> None:
         """Handles that are pickled outside a message are for this universe too."""
 
-    def start_actor(self, actor: LocalActor) -> None:
+    def start_actor(self, actor: RunningActor) -> None:
         self._start(f"actor {actor.info.name}", actor.run)
 
     def start_thread(self, body: Callable[..., Any], *args: Any) -> None:
@@ -131,12 +150,12 @@ def keep(process: SimulatedProcess) -> None:
 
 def launch(client: Any, uid: int, body: bytes) -> None:
     """Starts a proc at the request of the agent. Called on the client's housekeeping thread."""
-    universe: Universe = client.universe
+    world: SimulatedWorld = client.simulation
     parts = marshal.loads(body)
     if len(parts) != 5:  # the set-up is for a command, which a simulated world cannot run
         parts = marshal.loads(parts[-1])
-    group = universe._timeline.new_group()
-    pid = universe._next_pid()
+    group = world.timeline.new_group()
+    pid = world.next_pid()
     native = client.native.simulated_proc(uid, group, pid)
     if native is None:
         return
@@ -147,7 +166,7 @@ def launch(client: Any, uid: int, body: bytes) -> None:
     state, _, hosts = setup["mesh"]
     places = list(hosts[1].ranks())
     index = places[rank // max(1, len(state[4]) // len(places))]
-    process = SimulatedProcess(universe, native, f"host{index}", state[1], pid, group)
+    process = SimulatedProcess(world, native, f"host{index}", state[1], pid, group)
     process.host_index = index
     process.python_executable = setup["executable"]
     process.start_variables = setup["start"]
@@ -155,7 +174,7 @@ def launch(client: Any, uid: int, body: bytes) -> None:
     process.infos[state[0]] = process.proc_info
     process.proc_rank = rank
     settle_host(process)
-    universe._joined(process)
+    world.joined(process)
     process.start_thread(_live, process, setup, rank)
 
 
@@ -185,5 +204,4 @@ def _live(process: SimulatedProcess, setup: dict[str, Any], rank: int) -> None:
 
         traceback.print_exc()
         status = 1 << 8
-    assert process.universe is not None
-    process.universe._ended(process, status)
+    process.simulation.ended(process, status)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from monarch._core._native import Timeline
     from monarch._core.process.process import LocalProcess
+    from monarch._core.testing.simulated import SimulatedProcess
 
     R = TypeVar("R")
 
@@ -63,11 +64,9 @@ def _in_executor(timeline: Timeline, group: int, submit: Callable[..., Any], exe
     return future
 
 
-def run(process: LocalProcess, main: Coroutine[Any, Any, R]) -> R:
+def run(process: SimulatedProcess, main: Coroutine[Any, Any, R]) -> R:
     """Like `asyncio.run`, on simulated time."""
-    assert process.universe is not None
-    timeline = process.universe._timeline
-    with asyncio.Runner(loop_factory=lambda: SimulatedLoop(process, timeline)) as runner:
+    with asyncio.Runner(loop_factory=lambda: SimulatedLoop(process, process.timeline)) as runner:
         return runner.run(main)
 
 

@@ -7,7 +7,7 @@ import os
 
 from monarch._core._native import Timeline
 from monarch._core.process.current import count_universes, enter_simulated, forked, simulated_process
-from monarch._core.testing.simulated import Event, SimulatedProcess, keep, settle_host
+from monarch._core.testing.simulated import Event, SimulatedProcess, SimulatedWorld, keep, settle_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -214,6 +214,21 @@ class Universe:
 
     # ---- services for its processes on simulated time
 
+    def _world(self) -> SimulatedWorld:
+        return SimulatedWorld(
+            universe=self,
+            timeline=self._timeline,
+            next_pid=self._next_pid,
+            joined=self._joined,
+            ended=self._ended,
+            root_failed=self._root_failed,
+            shutdown=self._shutdown,
+            new_event=self._new_event,
+            new_loop=self._new_loop,
+            run_main=self._run_main,
+            abandon_loop=self._abandon_loop,
+        )
+
     def _new_loop(self, process: LocalProcess) -> AbstractEventLoop:
         from monarch._core.testing.simulated_loop import SimulatedLoop
 
@@ -222,7 +237,7 @@ class Universe:
     def _new_event(self, process: LocalProcess | None) -> Event:
         return Event(process or self._root)
 
-    def _run_main(self, process: LocalProcess | None, main: Coroutine[Any, Any, R]) -> R:
+    def _run_main(self, process: SimulatedProcess | None, main: Coroutine[Any, Any, R]) -> R:
         from monarch._core.testing.simulated_loop import run
 
         return run(process or self._root, main)
@@ -286,7 +301,7 @@ class Universe:
 
     def _begin(self) -> None:
         from monarch._core._native import Process as NativeProcess
-        from monarch._core.call.context import current_instance_actor
+        from monarch._core.call.current_actor import current_instance_actor
         from monarch._core.process.environment import start_variables
         from monarch._core.process.identity import new_uid
 
@@ -304,7 +319,7 @@ class Universe:
         except BaseException:
             timeline.stop()
             raise
-        self._client = client = SimulatedProcess(self, native, "host0", "client", os.getpid(), group)
+        self._client = client = SimulatedProcess(self._world(), native, "host0", "client", os.getpid(), group)
         client.start_variables = start_variables()
         settle_host(client)
         self._every_process.append(client)
@@ -478,9 +493,9 @@ class Universe:
 def current_universe() -> Universe:
     """The universe of this code."""
     process = simulated_process()
-    if process is None or process.universe is None:
+    if not isinstance(process, SimulatedProcess):
         raise RuntimeError("this code does not run in a Universe")
-    return process.universe
+    return process.simulation.universe
 
 
 def _register() -> None:

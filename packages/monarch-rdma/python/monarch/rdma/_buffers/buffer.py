@@ -319,7 +319,8 @@ class RDMABuffer:
                 raise as_error(e.args[0], "share", self._peer()) from None
             if given._address:
                 process.forgotten.prune(process.bulk)
-                process.forgotten.give(given, given._address)
+                handle = given._handle if isinstance(given._handle, Handle) else given._handle.block
+                process.forgotten.give(given, handle, given._address, given._size)
                 given._address = 0
                 if given._number and is_recording():
                     from monarch.rdma._buffers import observation

@@ -20,8 +20,8 @@ from monarch.rdma._transfer.failure import parse, summary
 if TYPE_CHECKING:
     from monarch.actor import Future
     from monarch.extension.bulk import Handle, PendingCall
-    from monarch.rdma._buffers.buffer import RDMABuffer
     from monarch.rdma._gpu.device_handle import DeviceHandle
+    from monarch.rdma._transfer.remote_buffer import RemoteBuffer
     from monarch.rdma.paths.path import Path
 
 _numbers = itertools.count(1)
@@ -29,7 +29,7 @@ _numbers = itertools.count(1)
 _given: set[int] = set()
 
 
-def made(buffer: RDMABuffer, lease: float | None) -> int:
+def made(buffer: RemoteBuffer, lease: float | None) -> int:
     """A buffer was registered here; the number that identifies it in rows."""
     number = next(_numbers)
     until = {} if lease is None else {"lease_until_us": int((time.time() + lease) * 1e6)}

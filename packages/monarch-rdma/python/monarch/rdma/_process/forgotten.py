@@ -7,15 +7,14 @@ can no longer do that. At exit one line reports such buffers, if they are large;
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from monarch import extension
-from monarch.extension.bulk import BulkFailed, Handle
+from monarch.extension.bulk import BulkFailed
 
 if TYPE_CHECKING:
-    from monarch.extension.bulk import Bulk
-    from monarch.rdma._buffers.buffer import RDMABuffer
+    from monarch.extension.bulk import Bulk, Handle
 
 # Bytes from which a line at exit is printed.
 _MUCH = 1 << 30
@@ -39,17 +38,15 @@ class Forgotten:
     """Used from any thread, and by the garbage collector at any time: so without locks, by single operations on dictionaries."""
 
     def __init__(self) -> None:
-        self._given: dict[ref[RDMABuffer], _Shared] = {}
+        self._given: dict[ref[Any], _Shared] = {}
         self._forgotten: dict[bytes, _Shared] = {}
         self._most = _LEAST
 
-    def give(self, buffer: RDMABuffer, address: int) -> None:
-        """A handle that was made here is pickled for the first time."""
-        handle = buffer._handle
-        native = handle if isinstance(handle, Handle) else handle.block
-        self._given[ref(buffer, self._gone)] = _Shared(address, buffer.size(), *native.parts())
+    def give(self, buffer: object, handle: Handle, address: int, nbytes: int) -> None:
+        """A buffer that was made here, with this handle of its memory, is pickled for the first time."""
+        self._given[ref(buffer, self._gone)] = _Shared(address, nbytes, *handle.parts())
 
-    def _gone(self, handle: ref[RDMABuffer]) -> None:
+    def _gone(self, handle: ref[Any]) -> None:
         shared = self._given.pop(handle, None)
         if shared is not None and not extension.is_ending():
             self._forgotten[shared.id] = shared

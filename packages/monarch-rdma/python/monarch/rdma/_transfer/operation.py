@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from monarch.extension.bulk import Handle
 
 if TYPE_CHECKING:
-    from monarch.rdma._buffers.buffer import RDMABuffer
     from monarch.rdma._gpu.device_handle import DeviceHandle
     from monarch.rdma._transfer.memory import Memory
+    from monarch.rdma._transfer.remote_buffer import RemoteBuffer
 
 # rust/bridge/src/bulk/plan.rs
 READ, WRITE, FETCH_ADD, COMPARE_AND_SWAP = range(4)
@@ -37,7 +37,7 @@ class Operation(NamedTuple):
     """`nbytes` between local memory and a buffer at `offset`; the last two are operands of what changes a word."""
 
     kind: int
-    buffer: RDMABuffer
+    buffer: RemoteBuffer
     memory: Memory
     nbytes: int
     offset: int = 0

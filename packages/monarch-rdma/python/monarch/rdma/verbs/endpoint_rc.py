@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monarch.rdma.verbs.connect_record import RC, QueueRecord
-from monarch.rdma.verbs.provider import WorkRequest
+from monarch.rdma.verbs.provider import OpenDevice, WorkRequest
 from monarch.rdma.verbs.pyverbs_library import (
     INIT_PD,
     INIT_SEND_OPS,
@@ -27,9 +27,6 @@ from monarch.rdma.verbs.pyverbs_library import (
     module,
 )
 
-if TYPE_CHECKING:
-    from monarch.rdma.verbs.pyverbs_provider import PyverbsRail
-
 # 4.096 us * 2^14 = 67 ms until a packet without an answer is sent again, six times: half a second until a rail counts as dead. Soft-RoCE
 # treats 7 as endless.
 _TIMEOUT, _RETRIES = 14, 6
@@ -43,7 +40,7 @@ _READS = 16
 class RcQueue:
     """A queue pair, in the state INIT until it is connected."""
 
-    def __init__(self, rail: PyverbsRail, depth: int) -> None:
+    def __init__(self, rail: OpenDevice, depth: int) -> None:
         self.depth = depth
         self._rail = rail
         port = rail.port

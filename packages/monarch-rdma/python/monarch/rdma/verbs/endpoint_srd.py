@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monarch.rdma.verbs.connect_record import SRD, QueueRecord
-from monarch.rdma.verbs.provider import WorkRequest
+from monarch.rdma.verbs.provider import OpenDevice, WorkRequest
 from monarch.rdma.verbs.pyverbs_library import INIT_PD, INIT_SEND_OPS, OPS_READ, OPS_WRITE, QPT_DRIVER, SEND_SIGNALED, failure, module
-
-if TYPE_CHECKING:
-    from monarch.rdma.verbs.pyverbs_provider import PyverbsRail
 
 # EFADV_DEVICE_ATTR_CAPS_RDMA_READ, ..._WRITE
 _CAN_READ, _CAN_WRITE = 1 << 0, 1 << 3
@@ -38,7 +35,7 @@ def supported(context: Any) -> str:
 class SrdEndpoint:
     """The queue pair of a device."""
 
-    def __init__(self, rail: PyverbsRail) -> None:
+    def __init__(self, rail: OpenDevice) -> None:
         efadv, qp = module("providers.efa.efadv"), module("qp")
         cap = qp.QPCap(max_send_wr=_DEPTH, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
         init = qp.QPInitAttrEx(
@@ -66,7 +63,7 @@ class SrdEndpoint:
 class SrdQueue:
     """What leads to one peer."""
 
-    def __init__(self, rail: PyverbsRail, endpoint: SrdEndpoint, depth: int) -> None:
+    def __init__(self, rail: OpenDevice, endpoint: SrdEndpoint, depth: int) -> None:
         self.depth = depth
         self._rail = rail
         self._endpoint = endpoint

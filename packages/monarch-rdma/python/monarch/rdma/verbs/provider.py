@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,6 +12,19 @@ if TYPE_CHECKING:
 
 # Statuses of completions; the numbers are those of `enum ibv_wc_status`.
 SUCCESS, FLUSHED = 0, 5
+
+
+class OpenDevice(Protocol):
+    """A device that a library has opened, as its queue pairs use it; of types of the library."""
+
+    port: Port
+    context: Any
+    attributes: Any
+    port_attributes: Any
+    domain: Any
+    completions: Any
+
+    def closed(self, queue: Any) -> None: ...
 
 
 class WorkRequest(NamedTuple):

@@ -10,7 +10,7 @@ import json
 import random
 import time
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from monarch.job._machine.commands import time_left
 from monarch.job.kubernetes.access.decoding import decode
@@ -18,8 +18,9 @@ from monarch.job.kubernetes.access.failures import ApiError, Request, Unreachabl
 from monarch.job.kubernetes.access.kinds import parse
 
 if TYPE_CHECKING:
-    from monarch.job.kubernetes.access.client import Cluster, Object
+    from monarch.job.kubernetes.access.connection import ApiConnection
 
+Object = dict[str, Any]
 LISTED = "LISTED"
 # Seconds after which the server ends a watch; bookmarks come about once a minute until then.
 _WATCH_SECONDS = 240
@@ -41,11 +42,21 @@ class Change(NamedTuple):
     items: list[Object]
 
 
+class Watched(Protocol):
+    """A cluster, as a watch uses it: `access.client.Cluster`."""
+
+    connection: ApiConnection
+    namespace: str
+    title: str
+
+    def list(self, kind: str, selector: str = "", *, fields: str = "") -> tuple[list[Object], str]: ...
+
+
 class _Expired(Exception):
     """The server has no changes since this resource version any more."""
 
 
-def changes(cluster: Cluster, kind: str, selector: str, fields: str, timeout: float | None) -> Iterator[Change]:
+def changes(cluster: Watched, kind: str, selector: str, fields: str, timeout: float | None) -> Iterator[Change]:
     """See `Cluster.watch`. The first list raises what goes wrong; later ones are repeated while the server is away, or refuses for 20 s."""
     end = None if timeout is None else time.monotonic() + timeout
     version, pause, denied_at = "", 0.0, 0.0
@@ -80,7 +91,7 @@ def _is_over(end: float | None) -> bool:
 
 
 def _stream(
-    cluster: Cluster, kind: str, selector: str, fields: str, version: str, end: float | None
+    cluster: Watched, kind: str, selector: str, fields: str, version: str, end: float | None
 ) -> Generator[tuple[Change | None, str]]:
     """Changes, each with the resource version to go on from; ends with the server's stream, or at `end`."""
     known = parse(kind)

@@ -1,0 +1,28 @@
+"""Functions whose calls give awaitables."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_CO_COROUTINE = 0x80
+
+
+def is_coroutine_function(function: Any) -> bool:
+    """Whether calling it gives an awaitable; cheap for plain functions."""
+    code = getattr(function, "__code__", None)
+    if code is not None and not hasattr(function, "_is_coroutine"):
+        return bool(code.co_flags & _CO_COROUTINE)
+    import functools
+    import inspect
+    from asyncio import coroutines
+
+    while isinstance(function, functools.partial):
+        function = function.func
+    # A mark that `types.coroutine` does not set and mocks have. Python 3.14 deprecates `asyncio.iscoroutinefunction`, which reads it.
+    marker = getattr(coroutines, "_is_coroutine", None)
+    for candidate in (function, getattr(function, "__call__", None)):  # noqa: B004
+        if inspect.iscoroutinefunction(candidate) or (marker is not None and getattr(candidate, "_is_coroutine", None) is marker):
+            return True
+    return False
