@@ -36,6 +36,8 @@ Graph = dict[str, set[str]]
 # Packages of core with public names only, and the package that implements them.
 _FACADES = ("monarch.actor", "monarch.config", "monarch.extension")
 _CORE = "monarch._core"
+# A folder of Rust modules with more files has a drawing of its own.
+_FILES = 6
 
 
 class Component(NamedTuple):
@@ -118,16 +120,44 @@ def crate_uses(crate: str) -> set[str]:
 
 def crate_components(crate: str) -> list[Component]:
     """The files and folders of the `src` of a crate."""
-    source = RUST / crate / "src"
-    graph = rust_graph(source)
-    component = {module: module.split("::")[1] for module in graph if module != "crate"}
+    return _rust_components(RUST / crate / "src", "crate")
+
+
+def rust_folders(crate: str) -> list[str]:
+    """The folders of modules of a crate that have a drawing of their own."""
+    found = (RUST / crate / "src").rglob("mod.rs")
+    return sorted(
+        path.parent.relative_to(RUST / crate / "src").as_posix() for path in found if len(list(path.parent.glob("*.rs"))) > _FILES
+    )
+
+
+def folder_modules(crate: str, folder: str) -> list[Component]:
+    """The files of a folder of modules."""
+    return _rust_components(RUST / crate / "src", "::".join(("crate", *folder.split("/"))))
+
+
+def _rust_components(source: Path, parent: str) -> list[Component]:
+    graph = _rust_graph(source)
+    depth = parent.count("::") + 2
+    component = {module: "::".join(module.split("::")[:depth]) for module in graph if module.startswith(f"{parent}::")}
     uses = folded(graph, component)
-    return [Component(name, sentence(_rust_doc(source, name)), uses[name], set()) for name in sorted(uses)]
+    return [
+        Component(_last(name), sentence(rust_doc(source.joinpath(*name.split("::")[1:]))), {_last(one) for one in uses[name]}, set())
+        for name in sorted(uses)
+    ]
 
 
-def _rust_doc(source: Path, name: str) -> str:
-    path = next(path for path in (source / f"{name}.rs", source / name / "mod.rs") if path.exists())
-    return "\n".join(found[3:].strip() for found in path.read_text(encoding="utf-8").splitlines() if found.startswith("//!"))
+_rust_graph = functools.cache(rust_graph)
+
+
+def _last(module: str) -> str:
+    return module.rpartition("::")[2]
+
+
+def rust_doc(stem: Path) -> str:
+    """The documentation of a module: of `stem.rs`, or of the folder `stem`."""
+    path = next(path for path in (stem.with_suffix(".rs"), stem / "mod.rs", stem / "lib.rs") if path.exists())
+    return "\n".join(line[3:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("//!"))
 
 
 # ---- Python
@@ -239,11 +269,13 @@ def page() -> str:
     """The text of docs/components.md."""
     parts = [_PAGE]
     for crate in crates():
-        own = RUST / crate / "src/lib.rs"
-        doc = sentence("\n".join(line[3:].strip() for line in own.read_text(encoding="utf-8").splitlines() if line.startswith("//!")))
+        doc = sentence(rust_doc(RUST / crate / "src"))
         used = ", ".join(f"`{name}`" for name in sorted(crate_uses(crate)))
         uses = f" Uses {used}." if used else " Uses no other crate."
         parts.append(_section(f"Rust: `{crate}`", doc + uses, f"{crate}::", crate_components(crate)))
+        for folder in rust_folders(crate):
+            name = "::".join((crate, *folder.split("/")))
+            parts.append(_section(f"Rust: `{name}`", sentence(rust_doc(RUST / crate / "src" / folder)), "", folder_modules(crate, folder)))
     for package in folders():
         parts.append(
             _section(f"Python: `{package}`", sentence(_python_doc(package)) or _NAMESPACE, f"{package}.", folder_components(package))
@@ -255,8 +287,9 @@ _PAGE = """# Components
 
 The components of each crate and of each package, and their dependencies, from the code. [ARCHITECTURE.md](../ARCHITECTURE.md) has the
 picture of the whole. An arrow leads from a component to one that it uses; an arrow that other arrows imply is left out. The tables have
-all dependencies. The column "for types" lists components that only annotations name. The sentence of each component is the
-first one of its own documentation, which describes the rest: the docstring of a Python file, the first lines of a Rust file or folder.
+all dependencies, without those on the file of the crate, folder or package itself (`lib.rs`, `mod.rs`, `__init__.py`). The column
+"for types" lists components that only annotations name. The sentence of each component is the first one of its own documentation, which
+describes the rest: the docstring of a Python file, the first lines of a Rust file or folder.
 """
 _NAMESPACE = "The implementation of core, which other wheels do not import."
 
