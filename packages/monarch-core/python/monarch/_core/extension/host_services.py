@@ -300,7 +300,7 @@ def _answer(request: Request, started: Future[tuple[int, int, int]], keeper: Any
 
 
 def _fail(request: Request, why: str) -> None:
-    request.fail(f"\0{current_process().host}\n{why}".encode(errors="backslashreplace"))
+    request.fail(b"\0" + marshal.dumps((current_process().host, why.encode(errors="backslashreplace").decode())))
 
 
 def _forget(keeper: Any) -> None:

@@ -164,10 +164,9 @@ def _started(process: LocalProcess, job: int, name: str, agent: int, answer: Fut
     except RequestError as e:
         why = str(e)
         if e.code == "request_failed":
-            text = e.body.decode(errors="replace")
             # The agent's error about a service begins with the name of its host. Any other text is the reason why the agent could not start
             # it.
-            host, _, why = text[1:].partition("\n") if text.startswith("\0") else (host, "", text)
+            host, why = marshal.loads(e.body[1:]) if e.body.startswith(b"\0") else (host, e.body.decode(errors="replace"))
         elif e.code == "request_proc_ended" and e.end is not None:
             why = e.end.describe()
         raise ServiceError(service_failed(name, host, why.replace("\n", "\n  "))) from None

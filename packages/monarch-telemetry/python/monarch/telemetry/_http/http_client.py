@@ -23,6 +23,14 @@ _JSON = "application/json"
 VARIABLE = "MONARCH_TELEMETRY_TOKEN"
 
 
+class HttpError(TelemetryError):
+    """An answer with an error, and its HTTP status."""
+
+    def __init__(self, url: str, status: int, text: str) -> None:
+        super().__init__(f"{url} answers {status}: {text}")
+        self.status = status
+
+
 class HttpClient:
     """Requests to one server, each on a connection of its own. Any thread.
 
@@ -117,7 +125,7 @@ def _error(status: int, found: Any, url: str) -> TelemetryError:
         )
     if isinstance(code, str) and status in (400, 503) and code != "telemetry_failed":
         return QueryError(text, code=code)
-    return TelemetryError(f"{url} answers {status}: {text}")
+    return HttpError(url, status, text)
 
 
 def _token(url: str) -> str | None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
+from monarch.telemetry._http.http_client import HttpError
 from monarch.telemetry._http.models import NodePayload
 from monarch.telemetry._tui.api import NODE_SECONDS, QUERY_SECONDS, Api
 from monarch.telemetry._tui.topology import Node, facts_of, has_ended, is_failed, kind_of
@@ -70,7 +71,7 @@ class _Checks:
             status, detail = "warn", str(warning)
         except (TelemetryError, OSError) as error:
             # A feature that a process does not offer is not a failure.
-            status, detail = "warn" if "answers 503" in str(error) else "fail", str(error)
+            status, detail = "warn" if isinstance(error, HttpError) and error.status == 503 else "fail", str(error)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             status, detail = "fail", f"the answer has another form: {error!r}"
         ms = (self._clock() - before) * 1e3

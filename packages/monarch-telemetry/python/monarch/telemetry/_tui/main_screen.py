@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.screen import Screen
 
+from monarch.telemetry._http.http_client import HttpError
 from monarch.telemetry._http.models import NodePayload
 from monarch.telemetry._tui.action_page import ActionPage
 from monarch.telemetry._tui.config_page import ConfigPage
@@ -199,7 +200,7 @@ class MainScreen(Screen[None]):
         try:
             node = await self.context.requests.run(self.context.api.node, reference)
         except FAILURES as error:
-            if " answers 404" in str(error):
+            if isinstance(error, HttpError) and error.status == 404:
                 self.topology.drop(reference)
             else:
                 self.topology.fail(reference, str(error).split("\n", 1)[0], self.context.clock())
