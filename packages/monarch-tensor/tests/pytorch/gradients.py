@@ -1,4 +1,4 @@
-"""Gradients of `monarch.tensor.grad` beside those of `torch.autograd`, for its tests."""
+"""Gradients of `monarch.tensor._autograd.grad` beside those of `torch.autograd`, for its tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from monarch.tensor.grad import grad_generator
+from monarch.tensor._autograd.grad import grad_generator
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 incremental = pytest.mark.skipif(VERSION < (2, 5), reason="the engine computes all gradients at once before torch 2.5")

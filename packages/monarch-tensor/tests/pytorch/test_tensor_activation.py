@@ -23,7 +23,7 @@ class Interrupt:
         self.raised = False
 
     def __call__(self, frame, event, arg):
-        return self.line if frame.f_code.co_filename.endswith(("tensor/activation.py", "utils/_python_dispatch.py")) else None
+        return self.line if frame.f_code.co_filename.endswith(("_tensors/activation.py", "utils/_python_dispatch.py")) else None
 
     def line(self, frame, event, arg):
         if event == "line" and not self.raised and frame.f_code.co_name not in OUT_OF_REACH:

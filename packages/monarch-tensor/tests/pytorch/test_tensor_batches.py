@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from monarch.tensor import coalescing, controller, inspect, remote
+from monarch.tensor import coalescing, inspect, remote
+from monarch.tensor._controller import controller
 
 pytestmark = pytest.mark.timeout(180)
 

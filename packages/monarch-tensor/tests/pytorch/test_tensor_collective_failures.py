@@ -15,7 +15,7 @@ FEW = 6
 @remote
 def break_on(rank, name, method, after, which=1):
     """Has the next use of a method raise on the rank `which`, after it has done its work or in place of it."""
-    from monarch.tensor.worker import collectives
+    from monarch.tensor._worker import collectives
 
     kind = getattr(collectives, name)
     original = getattr(kind, method)
@@ -65,7 +65,7 @@ def test_absent_rank_is_named_by_the_others(mesh, reduction, name):
 @remote
 def cut_on_1(rank):
     """Has the next collective of rank 1 begin with the loss of its connections."""
-    from monarch.tensor.worker import collectives
+    from monarch.tensor._worker import collectives
 
     original = collectives._Combining.run
 

@@ -14,7 +14,7 @@ import torch
 from monarch import tensor as mt
 from monarch.actor import Actor, ActorError, Port, SupervisionError, as_endpoint, endpoint, this_host
 from monarch.tensor import RemoteException, TensorMeshError, inspect
-from monarch.tensor.worker import handoff
+from monarch.tensor._worker import handoff
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -229,7 +229,7 @@ def test_rank_outside_its_group_fails_it_everywhere():
 
     @remote
     def sabotage(rank, broken):
-        from monarch.tensor.worker import groups
+        from monarch.tensor._worker import groups
 
         def refused(*_):
             raise OSError("no socket for this rank")
@@ -347,7 +347,7 @@ def test_killed_worker_ends_fetches_with_its_rank(monkeypatch):
 
 
 def test_controller_far_ahead_is_paused(mesh):
-    import monarch.tensor.controller as controller
+    import monarch.tensor._controller.controller as controller
 
     @remote
     def slowly():

@@ -1,4 +1,4 @@
-"""Gradients of `monarch.tensor.grad` against those of `torch.autograd`, on local tensors."""
+"""Gradients of `monarch.tensor._autograd.grad` against those of `torch.autograd`, on local tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 
-from monarch.tensor.grad import grad_generator, gradient_execution_order
+from monarch.tensor._autograd.grad import grad_generator, gradient_execution_order
 
 
 class Double(torch.autograd.Function):

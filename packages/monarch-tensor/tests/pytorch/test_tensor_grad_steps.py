@@ -1,4 +1,4 @@
-"""The steps of `monarch.tensor.grad`: their order, memory and errors; and functions with a backward of their own."""
+"""The steps of `monarch.tensor._autograd.grad`: their order, memory and errors; and functions with a backward of their own."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from monarch.tensor import grad, inspect, no_mesh
-from monarch.tensor.grad import grad_function, grad_generator, gradient_execution_order
+from monarch.tensor import inspect, no_mesh
+from monarch.tensor._autograd import grad
+from monarch.tensor._autograd.grad import grad_function, grad_generator, gradient_execution_order
 
 
 class Recorded(TorchDispatchMode):

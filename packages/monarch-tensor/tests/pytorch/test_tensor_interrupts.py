@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from monarch.tensor import coalescing, fetch_shard, get_active_mesh, inspect, outbox, remote
+from monarch.tensor import coalescing, fetch_shard, get_active_mesh, inspect, remote
+from monarch.tensor._controller import outbox
 
 pytestmark = pytest.mark.timeout(180)
 
 # Modules that issue and send commands, and that pickle and unpickle messages.
-OWN = ("tensor/controller.py", "tensor/outbox.py", "tensor/commands.py")
-FILES = (*OWN, "tensor/fetch.py", "pickle/tensor.py", "utils/_python_dispatch.py")
+OWN = ("_controller/controller.py", "_controller/outbox.py", "_protocol/commands.py")
+FILES = (*OWN, "_tensors/fetch.py", "pickle/tensor.py", "utils/_python_dispatch.py")
 # Functions that no signal interrupts. The first instruction of an `__exit__` is out of reach of its own code.
 ATOMIC = ("_take", "commit", "__exit__")
 
@@ -137,7 +138,7 @@ def test_ctrl_c_during_calls_and_blocks_is_safe(mesh):
     def added(x):
         return x + 1
 
-    files = (*OWN, "tensor/fetch.py", "tensor/recording.py")
+    files = (*OWN, "_tensors/fetch.py", "_functions/recording.py")
     for n in points(2_000, 3):
         with suppress(KeyboardInterrupt), At(n, interrupt, files) as at, coalescing():
             inspect(added(torch.ones(2)))

@@ -258,7 +258,7 @@ def test_other_subclasses_work_where_no_mesh_is_active(mesh: Any) -> None:
 
 
 def test_names_that_are_no_operators_are_refused() -> None:
-    from monarch.tensor.worker.executor import operator_of
+    from monarch.tensor._worker.executor import operator_of
 
     assert operator_of("aten.add.Tensor") is torch.ops.aten.add.Tensor
     for name in (

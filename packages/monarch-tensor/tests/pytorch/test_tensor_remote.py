@@ -8,8 +8,8 @@ import torch
 from monarch import tensor as mt
 from monarch.actor import Channel, send
 from monarch.tensor import RemoteException, TensorMeshError, call_on_shard_and_fetch, function_resolvers, inspect, no_mesh, remote, set_meta
-from monarch.tensor.meta import get_meta
-from monarch.tensor.resolvers import resolved
+from monarch.tensor._functions.resolvers import resolved
+from monarch.tensor._protocol.meta import get_meta
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from monarch.tensor.commands import Held, Input, Varying
-from monarch.tensor.worker.arguments import caller, filler
+from monarch.tensor._protocol.commands import Held, Input, Varying
+from monarch.tensor._worker.arguments import caller, filler
 
 
 class Pair(NamedTuple):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from monarch.tensor import checks
-from monarch.tensor.checks import refusal
+from monarch.tensor._controller import checks
+from monarch.tensor._controller.checks import refusal
 
 
 class Operand:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.tensor.commands import Grid, Segment, decode, encode
+from monarch.tensor._protocol.commands import Grid, Segment, decode, encode
 
 numbers = st.integers(-(2**63), 2**63 - 1)
 small = st.integers(0, 1000)

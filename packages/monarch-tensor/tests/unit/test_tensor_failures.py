@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from monarch.tensor import failures
-from monarch.tensor.failures import LOG_SECONDS, Failure, Failures
+from monarch.tensor._protocol import failures
+from monarch.tensor._protocol.failures import LOG_SECONDS, Failure, Failures
 
 
 class Clock:

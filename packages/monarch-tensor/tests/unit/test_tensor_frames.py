@@ -3,8 +3,8 @@
 import sys
 from types import CodeType, SimpleNamespace
 
-from monarch.tensor import frames
-from monarch.tensor.frames import Frame, current_site, frames_of
+from monarch.tensor._protocol import frames
+from monarch.tensor._protocol.frames import Frame, current_site, frames_of
 
 
 def emit():

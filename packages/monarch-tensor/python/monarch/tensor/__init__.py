@@ -19,60 +19,59 @@ if TYPE_CHECKING:
     from monarch.tensor import pipelining as pipelining
     from monarch.tensor import random as random
     from monarch.tensor import timer as timer
-    from monarch.tensor.active import get_active_mesh as get_active_mesh
-    from monarch.tensor.active import get_active_stream as get_active_stream
+    from monarch.tensor._autograd.grad import grad_function as grad_function
+    from monarch.tensor._autograd.grad import grad_generator as grad_generator
+    from monarch.tensor._functions.recording import coalescing as coalescing
+    from monarch.tensor._functions.recording import compile as compile
+    from monarch.tensor._functions.remote_function import Remote as Remote
+    from monarch.tensor._functions.remote_function import call_on_shard_and_fetch as call_on_shard_and_fetch
+    from monarch.tensor._functions.remote_function import remote as remote
+    from monarch.tensor._functions.resolvers import function_resolvers as function_resolvers
+    from monarch.tensor._objects.opaque_module import OpaqueModule as OpaqueModule
+    from monarch.tensor._objects.opaque_object import OpaqueObject as OpaqueObject
+    from monarch.tensor._objects.opaque_object import opaque_method as opaque_method
+    from monarch.tensor._protocol.meta import set_meta as set_meta
+    from monarch.tensor._protocol.opaque_ref import OpaqueRef as OpaqueRef
+    from monarch.tensor._tensors.fetch import fetch_shard as fetch_shard
+    from monarch.tensor._tensors.fetch import inspect as inspect
+    from monarch.tensor._tensors.fetch import show as show
+    from monarch.tensor._tensors.mesh import DeviceMesh as DeviceMesh
+    from monarch.tensor._tensors.mesh import RemoteProcessGroup as RemoteProcessGroup
+    from monarch.tensor._tensors.mesh import get_active_mesh as get_active_mesh
+    from monarch.tensor._tensors.mesh import no_mesh as no_mesh
+    from monarch.tensor._tensors.moves import MeshSliceTensor as MeshSliceTensor
+    from monarch.tensor._tensors.moves import slice_mesh as slice_mesh
+    from monarch.tensor._tensors.moves import to_mesh as to_mesh
+    from monarch.tensor._tensors.reductions import reduce as reduce
+    from monarch.tensor._tensors.reductions import reduce_ as reduce_
+    from monarch.tensor._tensors.stream import Borrow as Borrow
+    from monarch.tensor._tensors.stream import Stream as Stream
+    from monarch.tensor._tensors.stream import get_active_stream as get_active_stream
+    from monarch.tensor._tensors.tensor import Tensor as Tensor
     from monarch.tensor.errors import RemoteException as RemoteException
     from monarch.tensor.errors import TensorMeshError as TensorMeshError
-    from monarch.tensor.fetch import fetch_shard as fetch_shard
-    from monarch.tensor.fetch import inspect as inspect
-    from monarch.tensor.fetch import show as show
-    from monarch.tensor.grad import grad_function as grad_function
-    from monarch.tensor.grad import grad_generator as grad_generator
-    from monarch.tensor.mesh import DeviceMesh as DeviceMesh
-    from monarch.tensor.mesh import RemoteProcessGroup as RemoteProcessGroup
-    from monarch.tensor.mesh import no_mesh as no_mesh
-    from monarch.tensor.meta import set_meta as set_meta
-    from monarch.tensor.moves import MeshSliceTensor as MeshSliceTensor
-    from monarch.tensor.moves import slice_mesh as slice_mesh
-    from monarch.tensor.moves import to_mesh as to_mesh
-    from monarch.tensor.opaque_module import OpaqueModule as OpaqueModule
-    from monarch.tensor.opaque_object import OpaqueObject as OpaqueObject
-    from monarch.tensor.opaque_object import opaque_method as opaque_method
-    from monarch.tensor.opaque_ref import OpaqueRef as OpaqueRef
     from monarch.tensor.random import manual_seed as manual_seed
-    from monarch.tensor.recording import coalescing as coalescing
-    from monarch.tensor.recording import compile as compile
-    from monarch.tensor.reductions import reduce as reduce
-    from monarch.tensor.reductions import reduce_ as reduce_
-    from monarch.tensor.remote_function import Remote as Remote
-    from monarch.tensor.remote_function import call_on_shard_and_fetch as call_on_shard_and_fetch
-    from monarch.tensor.remote_function import remote as remote
-    from monarch.tensor.resolvers import function_resolvers as function_resolvers
     from monarch.tensor.simulator.simulator import Simulator as Simulator
-    from monarch.tensor.stream import Borrow as Borrow
-    from monarch.tensor.stream import Stream as Stream
-    from monarch.tensor.tensor import Tensor as Tensor
 
 # Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
-    "active": ("get_active_mesh", "get_active_stream"),
+    "_autograd.grad": ("grad_function", "grad_generator"),
+    "_functions.recording": ("coalescing", "compile"),
+    "_functions.remote_function": ("Remote", "call_on_shard_and_fetch", "remote"),
+    "_functions.resolvers": ("function_resolvers",),
+    "_objects.opaque_module": ("OpaqueModule",),
+    "_objects.opaque_object": ("OpaqueObject", "opaque_method"),
+    "_protocol.meta": ("set_meta",),
+    "_protocol.opaque_ref": ("OpaqueRef",),
+    "_tensors.fetch": ("fetch_shard", "inspect", "show"),
+    "_tensors.mesh": ("DeviceMesh", "RemoteProcessGroup", "get_active_mesh", "no_mesh"),
+    "_tensors.moves": ("MeshSliceTensor", "slice_mesh", "to_mesh"),
+    "_tensors.reductions": ("reduce", "reduce_"),
+    "_tensors.stream": ("Borrow", "Stream", "get_active_stream"),
+    "_tensors.tensor": ("Tensor",),
     "errors": ("RemoteException", "TensorMeshError"),
-    "fetch": ("fetch_shard", "inspect", "show"),
-    "grad": ("grad_function", "grad_generator"),
-    "mesh": ("DeviceMesh", "RemoteProcessGroup", "no_mesh"),
-    "meta": ("set_meta",),
-    "moves": ("MeshSliceTensor", "slice_mesh", "to_mesh"),
-    "opaque_module": ("OpaqueModule",),
-    "opaque_object": ("OpaqueObject", "opaque_method"),
-    "opaque_ref": ("OpaqueRef",),
     "random": ("manual_seed",),
-    "recording": ("coalescing", "compile"),
-    "reductions": ("reduce", "reduce_"),
-    "remote_function": ("Remote", "call_on_shard_and_fetch", "remote"),
-    "resolvers": ("function_resolvers",),
     "simulator.simulator": ("Simulator",),
-    "stream": ("Borrow", "Stream"),
-    "tensor": ("Tensor",),
 }
 # End of the generated table.
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

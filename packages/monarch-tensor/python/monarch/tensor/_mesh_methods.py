@@ -10,37 +10,37 @@ if TYPE_CHECKING:
 
     from monarch.actor import ProcMesh
     from monarch.extension.mesh import EndpointCall
-    from monarch.tensor.mesh import DeviceMesh
-    from monarch.tensor.tensor import Tensor
+    from monarch.tensor._tensors.mesh import DeviceMesh
+    from monarch.tensor._tensors.tensor import Tensor
 
 
 def activate(procs: ProcMesh) -> AbstractContextManager[DeviceMesh]:
     """For `ProcMesh.activate`: the context manager gives the `DeviceMesh`."""
-    from monarch.tensor.mesh import mesh_of
+    from monarch.tensor._tensors.mesh import mesh_of
 
     return mesh_of(procs).activate()
 
 
 def rank_tensor(procs: ProcMesh, dim: str | Sequence[str]) -> Tensor:
-    from monarch.tensor.mesh import mesh_of
+    from monarch.tensor._tensors.mesh import mesh_of
 
     return mesh_of(procs).rank(dim)
 
 
 def rank_tensors(procs: ProcMesh) -> dict[str, Tensor]:
-    from monarch.tensor.mesh import mesh_of
+    from monarch.tensor._tensors.mesh import mesh_of
 
     return mesh_of(procs).ranks
 
 
 def to_table(procs: ProcMesh) -> str:
-    from monarch.tensor.mesh import mesh_of
+    from monarch.tensor._tensors.mesh import mesh_of
 
     return mesh_of(procs).to_table()
 
 
 def rref(call: EndpointCall) -> Any:
-    from monarch.tensor.endpoints import rref
+    from monarch.tensor._functions.endpoints import rref
 
     return rref(call)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from monarch.tensor.remote_function import remote
-from monarch.tensor.worker import logs, rng
+from monarch.tensor._functions.remote_function import remote
+from monarch.tensor._worker import logs, rng
 
 # The length in this process equals that of a worker, which has the same release of torch.
 _LENGTH: int = torch.get_rng_state().numel()

@@ -9,7 +9,7 @@ from monarch.actor import MonarchError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monarch.tensor.frames import Frame
+    from monarch.tensor._protocol.frames import Frame
 
 
 class TensorMeshError(MonarchError, RuntimeError):

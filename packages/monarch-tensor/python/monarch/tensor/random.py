@@ -5,16 +5,16 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from monarch.tensor.active import get_active_mesh
-from monarch.tensor.opaque_ref import OpaqueRef
-from monarch.tensor.recomputation import drawing_again
-from monarch.tensor.remote_function import Remote
-from monarch.tensor.worker import random_states, rng
+from monarch.tensor._controller.recomputation import drawing_again
+from monarch.tensor._functions.remote_function import Remote
+from monarch.tensor._protocol.opaque_ref import OpaqueRef
+from monarch.tensor._tensors.mesh import get_active_mesh
+from monarch.tensor._worker import random_states, rng
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from monarch.tensor.tensor import Tensor
+    from monarch.tensor._tensors.tensor import Tensor
 
 
 class State(OpaqueRef):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monarch.tensor.remote_function import Remote
+from monarch.tensor._functions.remote_function import Remote
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils import _pytree
 
-from monarch.tensor.mesh import mesh_of
+from monarch.tensor._tensors.mesh import mesh_of
+from monarch.tensor._tensors.stream import Stream
+from monarch.tensor._tensors.tensor_base import is_mesh_tensor
 from monarch.tensor.pipelining.schedules import Action, in_one_order
 from monarch.tensor.pipelining.schedules import schedule as ordered
-from monarch.tensor.stream import Stream
-from monarch.tensor.tensor import is_mesh_tensor
 
 if TYPE_CHECKING:
     from monarch.actor import ProcMesh
-    from monarch.tensor.mesh import DeviceMesh
-    from monarch.tensor.stream import Borrow
+    from monarch.tensor._tensors.mesh import DeviceMesh
+    from monarch.tensor._tensors.stream import Borrow
 
 
 class PipelineParallelism:

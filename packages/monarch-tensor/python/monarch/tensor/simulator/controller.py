@@ -11,23 +11,23 @@ from monarch.actor import ProcMesh
 from monarch.extension import promise
 from monarch.extension.mesh import mesh_view
 from monarch.extension.pickling import modes_off
-from monarch.tensor.commands import RELEASE, Constant, Replay
-from monarch.tensor.controller import Controller
+from monarch.tensor._controller.controller import Controller
+from monarch.tensor._controller.place import Place
+from monarch.tensor._protocol.commands import RELEASE, Constant, Replay
+from monarch.tensor._protocol.frames import current_site
+from monarch.tensor._protocol.meta import get_meta
 from monarch.tensor.errors import TensorMeshError
-from monarch.tensor.frames import current_site
-from monarch.tensor.meta import get_meta
-from monarch.tensor.place import Place
 from monarch.tensor.simulator.work import Entry, Work, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monarch.actor import Future
-    from monarch.tensor.commands import Definition
-    from monarch.tensor.frames import Site
-    from monarch.tensor.layout import Layout
-    from monarch.tensor.propagate import Known
-    from monarch.tensor.stream import Stream
+    from monarch.tensor._controller.propagate import Known
+    from monarch.tensor._protocol.commands import Definition
+    from monarch.tensor._protocol.frames import Site
+    from monarch.tensor._protocol.layout import Layout
+    from monarch.tensor._tensors.stream import Stream
 
 
 class SimulatedController(Controller):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from monarch.tensor.commands import Reduce
+from monarch.tensor._protocol.commands import Reduce
 from monarch.tensor.simulator.work import Work, bytes_of
 
 

@@ -11,8 +11,8 @@ from monarch.tensor.simulator.work import Work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monarch.tensor.layout import Layout
-    from monarch.tensor.place import Place
+    from monarch.tensor._controller.place import Place
+    from monarch.tensor._protocol.layout import Layout
     from monarch.tensor.simulator.controller import SimulatedController
     from monarch.tensor.simulator.work import Entry
 

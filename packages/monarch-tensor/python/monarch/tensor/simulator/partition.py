@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monarch.tensor.commands import Grid, Move, Reduce
+from monarch.tensor._protocol.commands import Grid, Move, Reduce
 from monarch.tensor.simulator.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monarch.tensor.place import Place
+    from monarch.tensor._controller.place import Place
     from monarch.tensor.simulator.work import Entry
 
 

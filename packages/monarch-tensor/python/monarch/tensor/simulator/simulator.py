@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 from monarch.actor import ProcMesh, Slice
 from monarch.extension import end_of
 from monarch.extension.mesh import mesh_view
-from monarch.tensor.controllers import controller_of
-from monarch.tensor.mesh import DeviceMesh
+from monarch.tensor._controller.controllers import controller_of
+from monarch.tensor._tensors.mesh import DeviceMesh
 from monarch.tensor.simulator.controller import SimulatedController
 from monarch.tensor.simulator.costs import CostModel
 from monarch.tensor.simulator.graph import graph_of, history_text

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from monarch.tensor.commands import Move, Reduce
+from monarch.tensor._protocol.commands import Move, Reduce
 from monarch.tensor.simulator.partition import Partition
 from monarch.tensor.simulator.work import Work, bytes_of, bytes_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monarch.tensor.layout import Layout
+    from monarch.tensor._protocol.layout import Layout
     from monarch.tensor.simulator.controller import SimulatedController
     from monarch.tensor.simulator.costs import CostModel
     from monarch.tensor.simulator.work import Entry

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from monarch.tensor.commands import Reduce
-from monarch.tensor.frames import frames_of
+from monarch.tensor._protocol.commands import Reduce
+from monarch.tensor._protocol.frames import frames_of
 from monarch.tensor.simulator.costs import flops_of
 from monarch.tensor.simulator.timeline import described_collective
 from monarch.tensor.simulator.work import described
@@ -14,7 +14,7 @@ from monarch.tensor.simulator.work import described
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from monarch.tensor.frames import Site
+    from monarch.tensor._protocol.frames import Site
     from monarch.tensor.simulator.timeline import Span, Timeline, Totals
 
 

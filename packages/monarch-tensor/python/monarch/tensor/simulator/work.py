@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monarch.tensor.commands import Alias, Call, Constant, Move, RankOf, Reduce
-from monarch.tensor.layout import Layout, contiguous_layout
+from monarch.tensor._protocol.commands import Alias, Call, Constant, Move, RankOf, Reduce
+from monarch.tensor._protocol.layout import Layout, contiguous_layout
 
 if TYPE_CHECKING:
-    from monarch.tensor.frames import Site
-    from monarch.tensor.place import Place
-    from monarch.tensor.propagate import Known
+    from monarch.tensor._controller.place import Place
+    from monarch.tensor._controller.propagate import Known
+    from monarch.tensor._protocol.frames import Site
 
 # Results that have the memory of their operand, although the schema of the operator has no such mark.
 _UNMARKED_VIEWS = {"aten._unsafe_view.default"}

@@ -1,0 +1,1 @@
+"""Objects and modules that are constructed on each rank."""

@@ -1,0 +1,206 @@
+"""Meshes of the ranks that execute torch calls."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any, cast
+
+from monarch.actor import MeshTrait, ProcMesh
+from monarch.tensor._controller.active import active
+from monarch.tensor._controller.controllers import controller_of
+from monarch.tensor._controller.place import place_of
+from monarch.tensor._protocol.commands import Grid, Held, RankOf
+from monarch.tensor._tensors.activation import MeshActivation
+from monarch.tensor._tensors.stream import get_active_stream, main_stream
+from monarch.tensor._tensors.tensor_base import emit_new, scalar_layout
+from monarch.tensor.errors import TensorMeshError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from monarch.actor import Shape, Slice
+    from monarch.tensor._controller.controller import Controller
+    from monarch.tensor._tensors.tensor import Tensor
+
+_group_names = itertools.count(1)
+
+# The most ranks in the text of a mesh.
+_SHOWN = 8
+
+
+class DeviceMesh(MeshTrait):
+    """The ranks of a mesh of procs, or of a part of it, as torch calls see them; immutable. Its slices and splits are such meshes too."""
+
+    def __init__(self, controller: Controller, labels: Sequence[str], ndslice: Slice) -> None:
+        self.controller = controller
+        self.__ndslice = ndslice
+        self.__labels = tuple(labels)
+        self.grid = Grid(self.__labels, ndslice.offset, tuple(ndslice.sizes), tuple(ndslice.strides))
+        self.ranks_in_order = self.grid.ranks()
+        self.key = self.grid
+        # The stream of its calls while no other one is active.
+        self.main_stream = main_stream
+
+    @property
+    def _ndslice(self) -> Slice:
+        return self.__ndslice
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        return self.__labels
+
+    def _new_with_shape(self, shape: Shape) -> DeviceMesh:
+        return DeviceMesh(self.controller, shape.labels, shape.ndslice)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeviceMesh) and other.controller is self.controller and other.grid == self.grid
+
+    def __hash__(self) -> int:
+        return hash((id(self.controller), self.grid))
+
+    def __repr__(self) -> str:
+        parts = [f"{name}={size}" for name, size in self.sizes.items()]
+        ranks = self.ranks_in_order
+        if len(ranks) < self.controller.size:
+            # The ranks distinguish slices of the same sizes.
+            shown = [*map(str, ranks)] if len(ranks) <= _SHOWN else [*map(str, ranks[: _SHOWN - 1]), "...", str(ranks[-1])]
+            parts.append(f"ranks=[{', '.join(shown)}]")
+        return f"DeviceMesh({', '.join(parts)})"
+
+    def activate(self) -> AbstractContextManager[DeviceMesh]:
+        """Inside, each torch call of this thread is one operation on all ranks of the mesh.
+
+        `TensorMeshError` inside of an activation of procs that have another controller.
+        """
+        return MeshActivation(self)
+
+    def rank(self, dims: str | Sequence[str]) -> Tensor:
+        """The index of each rank along the dimensions, as an integer tensor without dimensions. `KeyError` for an unknown one."""
+        names = self.dims_of(dims)
+        place = place_of(self, get_active_stream())
+        return emit_new(place, RankOf(self.grid, names), (), scalar_layout())
+
+    @property
+    def ranks(self) -> dict[str, Tensor]:
+        """`rank` of each dimension, by its name."""
+        return {dim: self.rank(dim) for dim in self._labels}
+
+    def process_idx(self) -> Tensor:
+        """The rank's place in the mesh, row-major."""
+        return self.rank(self._labels)
+
+    def process_group(self, dims: str | tuple[str, ...]) -> RemoteProcessGroup:
+        """The group of the ranks that differ in these dimensions only. Remote functions get it as a process group of torch."""
+        return RemoteProcessGroup(self, self.dims_of(dims))
+
+    def check(self) -> None:
+        """Waits until the workers have executed all commands so far, and raises the first failure that no fetch has raised."""
+        self.controller.wait()
+
+    def to_table(self) -> str:
+        """The ranks with their coordinates and hosts, as a table in Markdown."""
+        labels = list(self._labels)
+        hosts = self.controller.hosts
+        lines = ["| " + " | ".join(["rank", *labels, "host"]) + " |", "|" + " --- |" * (len(labels) + 2)]
+        for rank in self.ranks_in_order:
+            place = self.grid.place_of(rank)
+            assert place is not None
+            lines.append("| " + " | ".join([str(rank), *map(str, place), str(hosts[rank])]) + " |")
+        return "\n".join(lines)
+
+    def dims_of(self, dims: str | Sequence[str] | None) -> tuple[str, ...]:
+        """The names as a tuple, all if there are none. `KeyError` for an unknown one, `ValueError` for one that is named twice."""
+        given: Any = dims
+        if given is not None and not (isinstance(given, str | list | tuple) and all(isinstance(d, str) for d in cast("Any", given))):
+            raise TypeError(f"{dims!r} names no dimensions: expected a name, or a sequence of names")
+        names = (dims,) if isinstance(dims, str) else tuple(dims or self._labels)
+        for name in names:
+            if name not in self._labels:
+                raise KeyError(f"{self!r} has no dimension {name!r}, only {', '.join(map(repr, self._labels)) or 'none'}")
+        if len(set(names)) != len(names):
+            raise ValueError(f"a dimension of {self!r} is named twice: {', '.join(map(repr, names))}")
+        return names
+
+
+class RemoteProcessGroup:
+    """A process group of torch on the workers, for remote functions; made there with its first use."""
+
+    def __init__(self, mesh: DeviceMesh, dims: tuple[str, ...]) -> None:
+        self.mesh = mesh
+        self.dims = dims
+        self.dropped = False
+        self.name = f"program-{next(_group_names)}"
+        # The meshes with complete groups.
+        self._meshes: set[Any] = set()
+        self._end = weakref.finalize(self, _drop_group, mesh.controller, self.name)
+
+    def size(self) -> int:
+        """The ranks of each group."""
+        size = 1
+        for dim in self.dims:
+            size *= self.mesh.sizes[dim]
+        return size
+
+    def drop(self) -> None:
+        """Closes it on the workers after the commands so far. A second call does nothing."""
+        if not self.dropped:
+            self.dropped = True
+            self._end()
+
+    def held(self, mesh: DeviceMesh) -> Held:
+        """What stands for it in a command to this mesh. `TypeError` after `drop`, `ValueError` for a mesh that has other ranks."""
+        if self.dropped:
+            raise TypeError(f"{self!r} was dropped")
+        if mesh.key not in self._meshes:
+            ranks = set(mesh.ranks_in_order)
+            own = set(self.mesh.ranks_in_order)
+            is_part = self.mesh.controller is mesh.controller and ranks <= own
+            if not is_part or not ranks.issuperset(itertools.chain(*map(self._line, ranks))):
+                raise ValueError(f"{self!r} has other ranks than {mesh!r}, where the function is called: activate the mesh of the group")
+            self._meshes.add(mesh.key)
+        return Held("group", (self.mesh.grid, self.dims, self.name))
+
+    def _line(self, rank: int) -> tuple[int, ...]:
+        return self.mesh.grid.line(rank, self.dims)
+
+    def __repr__(self) -> str:
+        return f"<RemoteProcessGroup {', '.join(self.dims)} of {self.mesh!r}{', dropped' if self.dropped else ''}>"
+
+
+def _drop_group(controller: Controller, name: str) -> None:
+    if controller.failed is None:
+        controller.dropped_groups.append(name)
+        controller.stir()
+
+
+def mesh_of(procs: Any) -> DeviceMesh:
+    """The mesh of a mesh of procs, whose workers are started with the first one; or the mesh itself."""
+    if isinstance(procs, DeviceMesh):
+        return procs
+    if not isinstance(procs, ProcMesh):
+        raise TypeError(f"expected a DeviceMesh or a ProcMesh, not {type(procs).__name__}")
+    controller, ndslice = controller_of(procs)
+    return DeviceMesh(controller, list(procs.sizes), ndslice)
+
+
+class _NoMesh:
+    """Inside of `no_mesh.activate()` torch is local, whatever mesh is active outside."""
+
+    def activate(self) -> AbstractContextManager[None]:
+        return MeshActivation(None)
+
+    def __repr__(self) -> str:
+        return "no_mesh"
+
+
+no_mesh = _NoMesh()
+
+
+def get_active_mesh() -> DeviceMesh:
+    """The innermost mesh that is active in this thread. `TensorMeshError` if there is none."""
+    mesh: DeviceMesh | None = active.mesh
+    if mesh is None:
+        raise TensorMeshError("no mesh is active in this thread: `with procs.activate():` makes one active")
+    return mesh
