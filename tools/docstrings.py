@@ -63,9 +63,33 @@ FIRST = (
     "monarch.actor.ValueMesh.item",
     "monarch.actor.Workspace",
     "monarch.config.configure",
+    "monarch.fs.mount",
+    "monarch.fs.push",
+    "monarch.job.JobTrait",
+    "monarch.job.kubernetes.KubernetesJob",
+    "monarch.job.LocalJob",
+    "monarch.job.ProcessJob",
+    "monarch.job.SlurmJob",
+    "monarch.job.SSHJob",
+    "monarch.rdma.RDMAAction",
+    "monarch.rdma.RDMABuffer",
+    "monarch.rdma.RDMABuffer.read_into",
+    "monarch.rdma.RDMABuffer.write_from",
+    "monarch.spmd.RestartPolicy",
+    "monarch.spmd.run",
+    "monarch.spmd.Snapshots",
+    "monarch.telemetry.query",
+    "monarch.telemetry.record",
+    "monarch.telemetry.start",
+    "monarch.tensor.DeviceMesh",
+    "monarch.tensor.fetch_shard",
+    "monarch.tensor.inspect",
+    "monarch.tensor.reduce",
+    "monarch.tensor.remote",
+    "monarch.tensor.to_mesh",
 )
 # Functions that raise no error of their own.
-NO_ERRORS = frozenset({"monarch.actor.current_rank", "monarch.actor.current_size"})
+NO_ERRORS = frozenset({"monarch.actor.current_rank", "monarch.actor.current_size", "monarch.telemetry.record"})
 
 
 class Example(NamedTuple):

@@ -37,7 +37,22 @@ sys.exit(1)
 
 
 class LocalJob(JobTrait):
-    """`this_host()` under each name. `apply(client_script=...)` runs the script detached, its output in `.monarch/logs/job_*`."""
+    """The machine of the client under each name, without workers. `apply(client_script=...)` runs the script detached.
+
+    The output of a detached script is in `.monarch/logs/job_*`.
+
+    Args:
+        hosts: the names of the meshes.
+
+    ```python
+    from monarch.job import LocalJob
+
+    job = LocalJob(["trainers"])
+    with job.state(cached_path=None).trainers.spawn_procs({"gpus": 2}) as procs:
+        assert procs.sizes["gpus"] == 2
+    job.kill()
+    ```
+    """
 
     __module__ = "monarch.job"
     kind = "local"

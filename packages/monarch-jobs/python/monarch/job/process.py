@@ -56,7 +56,24 @@ class ProcessSpec(BaseModel):
 
 
 class ProcessJob(LauncherJob):
-    """`meshes` has the number of hosts per mesh, `env` is added to the environment of all of them."""
+    """Hosts that are processes of this machine: a job without a scheduler, for development and tests.
+
+    Args:
+        meshes: the number of hosts of each mesh, by name.
+        env: variables that are added to the environment of all hosts.
+
+    Raises `TypeError` or `ValueError` for malformed arguments; nothing starts before `apply` or `state`.
+
+    ```python
+    from monarch.job import ProcessJob
+
+    job = ProcessJob({"trainers": 2, "rollout": 1})
+    state = job.state(cached_path=None)
+    assert state.trainers.sizes == {"hosts": 2}
+    state.rollout.spawn_procs({"gpus": 2}).initialized.get()
+    job.kill()
+    ```
+    """
 
     __module__ = "monarch.job"
     kind = "process"

@@ -27,16 +27,21 @@ TRANSPORTS = ("tcp", "tls", "metatls", "metatls-hostname")
 
 
 class SSHJob(LoginJob):
-    """A worker on each host of its meshes (`add_mesh`), started by one ssh each; it goes on after that has ended.
+    """A worker on each host of its meshes (`add_mesh`), started by one ssh each; the worker goes on after ssh has ended.
 
     Args:
         python_exe: the interpreter of the workers, as a login shell of the hosts finds it.
         ssh_args: further options of ssh, such as `["-F", "cluster.config"]`.
-        monarch_port: where workers listen; the next free port where it is taken. Where this machine cannot reach it, it is forwarded.
-        transport: what 0.7 asked for; traffic is TLS in any case.
+        monarch_port: the port of the workers; the next free port where it is taken. A port that this machine cannot reach is forwarded.
+        transport: the transport of 0.7; traffic is TLS in any case.
 
-        job = SSHJob(python_exe="/opt/monarch/bin/python")
-        job.add_mesh("workers", ["gpu1", "gpu2"])
+    ```python
+    from monarch.job import SSHJob
+
+    job = SSHJob(python_exe="/opt/monarch/bin/python")
+    job.add_mesh("workers", ["gpu1", "gpu2"])
+    assert "gpu2" in job.plan().text
+    ```
     """
 
     __module__ = "monarch.job"

@@ -25,12 +25,23 @@ _DEFAULT: dict[FailureKind, Action] = {
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How often a run is repeated, and what is done before.
+    """The number of restarts of a run, and the action after each kind of failure.
 
-    `backoff`: seconds before the first restart, which double from one to the next, and their upper bound. `min_hosts`: with how few hosts
-    a run goes on where others are lost; None: the MIN of `--nnodes MIN:MAX`, and with `shrink` as few as one. `hang_timeout`: seconds
-    without output of any rank that count as a hang; None: no hang is looked for. `on`: the action by kind of failure; kinds that are left
-    out keep their default. ValueError and TypeError name the field.
+    Args:
+        max_restarts: restarts of the whole run.
+        backoff: seconds before the first restart, which double with each further one, and their upper bound.
+        min_hosts: the least number of hosts; None: the MIN of `--nnodes MIN:MAX`, and one for the action `shrink`.
+        hang_timeout: seconds without output of any rank that count as a hang; None: a hang is not a failure.
+        on: the action by kind of failure, such as `{"oom": "stop"}`; other kinds keep their default.
+
+    Raises `ValueError` or `TypeError` with the name of the field.
+
+    ```python
+    from monarch.spmd import RestartPolicy
+
+    policy = RestartPolicy(max_restarts=3, hang_timeout=600.0, on={"oom": "stop"})
+    assert (policy.action("oom"), policy.action("host_lost")) == ("stop", "heal")
+    ```
     """
 
     max_restarts: int = 0

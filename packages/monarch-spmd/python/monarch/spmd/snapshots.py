@@ -21,20 +21,38 @@ _MOST_UNDER_WAY = 2
 
 
 class Snapshots:
-    """Keeps states of this rank where a failure does not reach them. For programs that `run` or `monarch run` has started.
+    """Keeps states of this rank in the memory of hosts, for programs that `run` or `monarch run` has started.
 
-        snapshots = Snapshots()
-        step, state = snapshots.restore() or (0, None)
-        ...
-        snapshots.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    Every rank saves its own state, for the same steps as all others. A snapshot is complete when all ranks have saved it. Snapshots are in
+    memory of the rank's own host, and as copies on the next hosts of the mesh. A host needs room for `(keep + 4) * (1 + copies)` states of
+    each of its ranks. They end with the run, and replace no checkpoints on disk.
 
-    Every rank saves its own state, for the same steps as all others. A snapshot is complete when all ranks have saved it; `keep` of these
-    are held, in memory of the rank's own host, and as copies on the next `copies` hosts of the mesh. A host so needs room for
-    `(keep + 4) * (1 + copies)` states of each of its ranks. They end with the run, and replace no checkpoints on disk.
+    Args:
+        keep: the number of complete snapshots.
+        copies: the number of other hosts with a copy.
+        replicated: the state of all ranks is the same, as with DDP: a snapshot is complete when one rank has saved it, also for a world of
+            another size, and ranks whose part is missing receive that of another rank.
 
-    `replicated`: the state of all ranks is the same, as with DDP. One part is enough then, also for a world of another size: a snapshot is
-    complete when one rank has saved it, and ranks whose part is missing get that of another one.
-    `SPMDError` in a process that is not part of a run.
+    Raises `SPMDError` in a process that is not part of a run.
+
+    ```python
+    from pathlib import Path
+
+    from monarch.actor import this_host
+    from monarch.spmd import run
+
+    Path("train.py").write_text('''
+    from monarch.spmd import Snapshots
+
+    snapshots = Snapshots(keep=2)
+    step, state = snapshots.restore() or (0, {"weight": 0.0})
+    while step < 3:
+        state["weight"] += 0.5
+        step += 1
+        snapshots.save(step, state)
+    ''')
+    run(this_host(), ["torchrun", "--nproc-per-node=1", "train.py"]).result.get()
+    ```
     """
 
     def __init__(self, *, keep: int = 2, copies: int = 1, replicated: bool = False) -> None:

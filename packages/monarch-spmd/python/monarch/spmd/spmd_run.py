@@ -48,20 +48,38 @@ def run(
 ) -> SPMDRun:
     """Runs a program on every rank, as torchrun would; begins now and returns at once.
 
-        result = run(hosts, ["torchrun", "--nproc-per-node=4", "train.py", "--lr", "0.1"]).result.get()
+    `python script.py` and any other program have one rank a host. Each attempt has new processes, which end before `result` is done. The
+    output appears here, each line behind `[rank]`, or `[run_id rank]` if other runs are active. Spare hosts, those beyond `--nnodes`, take
+    the place of lost ones; otherwise the job of the mesh replaces them.
 
-    `python script.py` and any other program have one rank a host. Each attempt has new processes, which are gone before `result` is there.
-    Output appears here, each line behind `[rank]`, or `[run_id rank]` where other runs are active. `env` is added to the environment of
-    the ranks, `workdir` is their directory on the hosts. With `log_dir` each rank also writes `stdout.log` and `stderr.log` into
-    `<log_dir>/<run_id>/attempt_<k>/<rank>` on its host. The record of a failure is `failure.json` in `<log_dir>/<run_id>` here, by default
-    in `.monarch/runs/<run_id>`.
+    Args:
+        hosts: the hosts of the ranks.
+        command: a command of torchrun, or a program with its arguments.
+        policy: the restarts; without it, those of `--max-restarts`.
+        env: variables that are added to the environment of the ranks.
+        workdir: the directory of the ranks on the hosts.
+        log_dir: each rank also writes `stdout.log` and `stderr.log` into `<log_dir>/<run_id>/attempt_<k>/<rank>` on its host, and a failure
+            `failure.json` into `<log_dir>/<run_id>` here; by default `.monarch/runs/<run_id>`.
+        run_id: the name of the run; a new one by default.
 
-    `policy` counts restarts; without it those of `--max-restarts` count. Spare hosts, those beyond `--nnodes`, take the place of lost ones,
-    else the job that the mesh comes from replaces them, also for a slice of its mesh.
+    Returns:
+        The run, with `result` and `stop()`; the end of its `with` statement stops it.
 
-    TypeError, ValueError and `LaunchArgumentError` name the argument or the option at fault, before anything starts. `result` raises
-    `SPMDFailure` for a rank that fails, `SPMDError` for a program that cannot be started. A `run_id` that another run of this process has
-    at the same time, with the same `log_dir`, is refused by `SPMDError`.
+    Raises:
+        TypeError, ValueError, LaunchArgumentError: an argument or an option is wrong; nothing has started.
+        SPMDError: another run of this process has the same `run_id` and `log_dir`; from `result`: the program cannot be started.
+        SPMDFailure: from `result`: a rank failed.
+
+    ```python
+    from pathlib import Path
+
+    from monarch.actor import this_host
+    from monarch.spmd import run
+
+    Path("train.py").write_text("import os; print(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
+    result = run(this_host(), ["torchrun", "--nproc-per-node=2", "train.py", "--lr", "0.1"]).result.get()
+    assert (result.world_size, result.attempts) == (2, 1)
+    ```
     """
     return begin(
         hosts,

@@ -90,17 +90,38 @@ def start(
     control: JobControl | None = None,
     **changes: Any,
 ) -> Telemetry:
-    """Collects what the processes of the job do, from now on, on these hosts and that of this process.
+    """Records the events of all processes of the job, from now on, and answers queries about them.
 
-    `config` is a `monarch.job.TelemetryConfig`, or anything with some of its attributes; `changes` are single ones by name: `level`,
-    `retention_secs`, `snapshot_interval_secs`, `budget_bytes` of each host. `hosts` left out is the host of this process. Telemetry that
-    runs already, and asks all of these hosts, goes on, with what is more of both sets of options. `monarch.telemetry.query` asks the
-    newest telemetry that was not stopped.
+    Telemetry that runs already on all of these hosts goes on, with the union of both sets of options; it ends when every start was stopped.
+    `query` asks the newest telemetry that was not stopped.
 
-    `serve` offers the HTTP API at `admin_addr`, by default the setting `mesh_admin_addr`, for `monarch query` and other programs of this
-    user; it needs the extra `http`. What is served at that address already, or anywhere where none is given, goes on.
-    `include_dashboard` serves the dashboard too. `job` is the apply_id of a job, and `control` what its actions `heal_job` and `kill_job`
-    ask. `TypeError` for an argument of another type, `TelemetryError` for a wrong option or address, and where no host can collect.
+    Args:
+        config: a `monarch.job.TelemetryConfig`, or an object with some of its attributes.
+        hosts: a mesh, or meshes by name; by default the host of this process.
+        serve: offers the HTTP API to `monarch query` and other programs of this user; needs the extra `http`.
+        admin_addr: the address of the API, by default the setting `mesh_admin_addr`.
+        job: the apply_id of a job.
+        control: the job that the actions `heal_job` and `kill_job` use.
+        **changes: attributes of `config` by name: `level`, `retention_secs` and `snapshot_interval_secs` in seconds, `budget_bytes` of each
+            host, `include_dashboard`.
+
+    Returns:
+        The running telemetry, with `stop()`.
+
+    Raises:
+        TypeError: an argument has another type.
+        TelemetryError: an option or the address is wrong, or no host can collect.
+
+    ```python
+    import monarch.telemetry as telemetry
+    from monarch.actor import this_host
+
+    running = telemetry.start(retention_secs=60)
+    with this_host().spawn_procs({"gpus": 2}, name="trainers") as procs:
+        procs.initialized.get()
+        assert telemetry.query("SELECT count(*) AS n FROM procs").to_pylist()[0]["n"] >= 2
+    running.stop().get()
+    ```
     """
     if config is not None and not _option_names(config):
         raise TypeError(f"start(config={config!r}): expected a TelemetryConfig, not {type(config).__name__}")
@@ -282,12 +303,50 @@ def _newest() -> Use:
 
 
 def query(sql: str, *, timeout: float | None = None) -> Any:
-    """`QueryEngine.query` of the newest telemetry that runs in this process; `TelemetryError` where none does."""
+    """Answers a statement of SQL by the newest telemetry that runs in this process. The tables are in docs/sql.md.
+
+    Args:
+        sql: one SELECT.
+        timeout: seconds, 10 by default and 600 at most; hosts have four fifths of it.
+
+    Returns:
+        A `pyarrow.Table`; `table.schema.metadata[b"coverage"]` states as JSON which hosts have answered.
+
+    Raises:
+        TelemetryError: no telemetry runs.
+        QueryError: the statement names an unknown table or column, or is malformed.
+        QueryRejected: the statement does more than read.
+        QueryTimeout: no host has answered in time, or the answer takes too long.
+        QueryLimit: the answer has more than 100,000 rows or 64 MiB, or needs too much memory.
+
+    ```python
+    import monarch.telemetry as telemetry
+
+    running = telemetry.start()
+    hosts = telemetry.query("SELECT * FROM hosts")
+    assert hosts.num_rows == 1
+    running.stop().get()
+    ```
+    """
     return _newest().engine.query(sql, timeout=timeout)
 
 
 def record(name: str, **fields: float | str | bool) -> None:
-    """A row of the table `events`, with these fields as JSON; nothing while no telemetry runs. About a microsecond."""
+    """Adds a row to the table `events`. Takes about a microsecond; without telemetry the call does nothing.
+
+    Args:
+        name: the name of the event.
+        **fields: the columns of the event, kept as JSON.
+
+    ```python
+    import monarch.telemetry as telemetry
+
+    running = telemetry.start()
+    telemetry.record("epoch", number=3, loss=0.5)
+    assert telemetry.query("SELECT name FROM events WHERE name = 'epoch'").num_rows == 1
+    running.stop().get()
+    ```
+    """
     emit(name, **fields)
 
 

@@ -70,18 +70,45 @@ def mount(
     allow_other: bool = False,
     read_timeout: float = 60,
 ) -> Mount:
-    """Shows a directory of the client on every host, read-only, at `target` (by default the absolute path of `source`).
+    """Shows a directory of the client on every host, read-only. The mount is pending at once.
 
-    `$SUBDIR` in `target` is the key of each host, its coordinates (`hosts_0`): hosts of one machine have mount points of their own then.
+    Contents follow as they are read. A read that cannot be served within `read_timeout` fails with EIO.
 
-    The mount is pending at once: `ready` is done when every host shows all names. Contents follow as they are read; before that, `fetch`
-    brings files up to 256 KiB ("hot"), every file ("all") or none ("demand"). `exclude` has glob patterns; `gitignore` leaves out what git
-    ignores; `pyc="compile"` adds compiled modules. `allow_other` shows the mount to other users of the hosts. A read that cannot be served
-    within `read_timeout` seconds fails with EIO.
+    Args:
+        hosts: the hosts.
+        source: the directory.
+        target: the absolute path on the hosts, by default that of `source`; `$SUBDIR` in it is the key of each host (`hosts_0`), so that
+            hosts of one machine have mount points of their own.
+        exclude: glob patterns of files that are left out.
+        gitignore: leaves out the files that git ignores.
+        pyc: "compile" adds compiled modules.
+        fetch: the files that are sent before they are read: "hot", up to 256 KiB each, "all", or none for "demand".
+        allow_other: shows the mount to other users of the hosts.
+        read_timeout: seconds.
 
-    `ValueError` for a relative target, a malformed pattern and a source that is the target on one machine; `FileNotFoundError`,
-    `NotADirectoryError` and `PermissionError` about the source. `ready` raises `PreflightError`, `MountBusyError` or `FsError` with a table
-    of the hosts; then nothing is mounted.
+    Returns:
+        The mount; its `ready` is done when every host shows all names, and its `with` statement unmounts.
+
+    Raises:
+        ValueError: the target is relative or the source, or a pattern is malformed.
+        OSError: the source does not exist, is no directory, or cannot be read.
+        PreflightError: from `ready`: a host lacks what a mount needs; no host has the mount.
+        MountBusyError: from `ready`: another file system is mounted at the target.
+        FsError: from `ready`, with a table of the hosts.
+
+    ```python
+    from pathlib import Path
+
+    from monarch.actor import this_host
+    from monarch.fs import mount
+
+    Path("source").mkdir()
+    Path("source/model.py").write_text("layers = 12")
+    target = str(Path("mounted").resolve())
+    with mount(this_host(), "source", target) as project:
+        project.ready.get()
+        assert Path(target, "model.py").read_text() == "layers = 12"
+    ```
     """
     text = os.fsdecode(source)
     if not text:

@@ -46,17 +46,41 @@ def push(
     gitignore: bool = True,
     set_id: bool = False,
 ) -> Future[PushReport]:
-    """Writes the files of a directory of the client into `target` on every host.
+    """Writes the files of a directory of the client into `target` on every host. Only files that differ are written.
 
-    A file appears whole, by a rename, with mode and mtime; links and holes are kept. Only files that differ are written. `delete=True` also
-    removes what `source` lacks, or leaves out by `exclude` and `.gitignore`; `.monarch` stays. Nothing outside of `target` is written or
-    removed, whatever links are in it. With `relocate=True` the source is a conda environment or a venv, and its files get the prefix
-    `target`; its `.gitignore`, which often has all of it, is not considered then. Files lose their set-user-id and set-group-id bits
-    unless `set_id=True` asks for them.
+    A file appears whole, by a rename, with mode and mtime; links and holes are kept. No file outside of `target` is written or removed,
+    whatever links are in it.
 
-    `ValueError` for a relative `target`, one that overlaps with `source`, and a `source` to relocate that is no environment. The future has
-    `StaleSourceError` where files changed or went in a push, and `FsError` with a table of the hosts that failed; the others have the new
-    content.
+    Args:
+        hosts: the hosts.
+        source: the directory.
+        target: the absolute path on the hosts.
+        delete: also removes files that `source` lacks, or that `exclude` and `.gitignore` leave out; `.monarch` stays.
+        relocate: the source is a conda environment or a venv, whose files get the prefix `target`; its `.gitignore` is not considered.
+        exclude: glob patterns of files that are left out.
+        gitignore: leaves out the files that git ignores.
+        set_id: keeps the set-user-id and set-group-id bits of files.
+
+    Returns:
+        A Future of the numbers of files and bytes.
+
+    Raises:
+        ValueError: `target` is relative or overlaps with `source`, or a source to relocate is no environment.
+        StaleSourceError: from the Future: files changed or were removed during the push.
+        FsError: from the Future, with a table of the hosts that failed; the others have the new content.
+
+    ```python
+    from pathlib import Path
+
+    from monarch.actor import this_host
+    from monarch.fs import push
+
+    Path("source").mkdir()
+    Path("source/model.py").write_text("layers = 12")
+    target = Path("copy").resolve()
+    assert push(this_host(), "source", str(target)).get().files_written == 1
+    assert (target / "model.py").read_text() == "layers = 12"
+    ```
     """
     place = os.fspath(source)
     if not os.path.isabs(target) or "\0" in target:

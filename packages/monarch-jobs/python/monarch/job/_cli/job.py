@@ -46,7 +46,8 @@ def apply(spec: str | None, only_plan: bool, replace: str | None) -> int:
 
     Without an argument it is the job that was applied last. An allocation that can run the job is used again.
     """
-    from monarch.job._job.trait import REPLACE, intended
+    from monarch.job._job.local_reproduction import REPLACE
+    from monarch.job._job.trait import intended
     from monarch.job._lookup import load_current_job, resolve, set_current_job
 
     try:

@@ -20,7 +20,7 @@ from monarch.job._client.keeper import Keeper, Launch
 from monarch.job._files import audit, credentials, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
 from monarch.job._files.submission_lock import submission_lock
-from monarch.job._job import features, saved
+from monarch.job._job import features, local_reproduction, saved
 from monarch.job._job.feature import FeatureHosts, JobControl, TelemetryFeature
 from monarch.job._job.healer import Healing
 from monarch.job._job.hold import holding
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 BATCH = "MONARCH_BATCH_JOB"
 # The state file of the surrounding allocation; without the variable, the path in the script's request.
 BATCH_FILE = "MONARCH_BATCH_JOB_FILE"
-# Local reproduction: the value `process` replaces the hosts by processes of this machine.
-REPLACE = "MONARCH_JOB"
-SHRINK = "MONARCH_JOB_SHRINK"
 # Seconds that an interrupted or failed submission waits for the scheduler to cancel it.
 CANCEL_SECONDS = 5.0
 
@@ -65,6 +62,17 @@ class JobTrait(ABC):
 
     To add a scheduler of your own, implement `_create`, `_state`, `can_run` and `_kill`. Plain attributes are saved with the job, except
     those whose name ends in `_`.
+
+    ```python
+    from monarch.job import ProcessJob
+
+    job = ProcessJob({"trainers": 2})
+    trainers = job.state("job_state.json").trainers  # a second script with this file has the same hosts
+    trainers.initialized.get()
+    assert not job.heal(timeout=60).missing
+    job.kill()
+    assert not job.active
+    ```
     """
 
     __module__ = "monarch.job"
@@ -77,14 +85,18 @@ class JobTrait(ABC):
     # The interface for users.
 
     def apply(self, client_script: str | None = None) -> None:
-        """Submits the job; one that is active stays as it is. With a script, it runs that inside the allocation."""
+        """Submits the job; one that is active stays as it is. With a script, it runs that inside the allocation.
+
+        Raises `SubmitError` if the scheduler refuses the job, `CredentialsError` if `MONARCH_HOME` cannot be written.
+        """
         _submit(self, client_script)
 
     def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
-        """The hosts: of this object's allocation, else of the one that `cached_path` knows and that can run this, else of a new one.
+        """The hosts: of this object's allocation, else of the one that `cached_path` has and that can run this, else of a new one.
 
         Returns as soon as there are handles, which are new objects each time: `stop` of one ends what was spawned through that one. With
-        `cached_path=None` no file is read or written.
+        `cached_path=None` no file is read or written. Raises `SubmitError` as `apply`, `StateFileError` for the file, `JobError` if the
+        allocation cannot be reached, and errors of features.
         """
         with holding(features.need_hosts(self._life.features)):
             found = _find_hosts(self, cached_path)
@@ -122,9 +134,9 @@ class JobTrait(ABC):
         return job._poll() if job._life.active else JobStatus("none", "not submitted", [])
 
     def heal(self, *, timeout: float | None = None) -> HealReport:
-        """Does the least that brings lost hosts back; the next `state()` has them, old handles keep failing for lost ranks.
+        """Does the least that brings lost hosts back, within `timeout` seconds; the next `state()` has them.
 
-        What the keeper serves, it serves on them from now on.
+        Old handles still raise for lost ranks. The keeper serves its services on the hosts. Raises `JobError` if no scheduler answers.
         """
         job = self._current
         end = None if timeout is None else time.monotonic() + timeout
@@ -290,11 +302,8 @@ def intended(job: JobTrait) -> JobTrait:
     """The job, or the one of local processes that reproduces it, if the environment asks for that."""
     if job._life.stand_in is not None:
         return job._life.stand_in
-    asked = os.environ.get(REPLACE)
-    if not asked or job._life.active:
+    if job._life.active or not local_reproduction.is_requested():
         return job
-    if asked != "process":
-        raise ValueError(f"{REPLACE}={asked}: only 'process' can replace a job")
     job._life.stand_in = _as_processes(job)
     return job._life.stand_in
 
@@ -304,18 +313,8 @@ def _as_processes(job: JobTrait) -> JobTrait:
     process_job = saved.class_of("process")
     if isinstance(job, process_job):
         return job
-    limit = _shrink_limit()
-    made: JobTrait = process_job({name: size if limit is None else min(size, limit) for name, size in job._sizes().items()})
+    made: JobTrait = process_job(local_reproduction.shrunk(job._sizes()))
     return made
-
-
-def _shrink_limit() -> int | None:
-    text = os.environ.get(SHRINK)
-    if not text:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{SHRINK}={text}: expected a number of hosts, 1 or more")
-    return int(text)
 
 
 def _submit(job: JobTrait, client_script: str | None) -> None:

@@ -74,9 +74,13 @@ class KubernetesJob(LauncherJob):
 
     Raises `TypeError` or `ValueError` for arguments that cannot be right; nothing is requested before `apply` or `state`.
 
-        job = KubernetesJob("research")
-        job.add_mesh("trainers", 4, image_spec=ImageSpec("registry.example.com/monarch:1", {"nvidia.com/gpu": 8}))
-        print(job.plan())
+    ```python
+    from monarch.job.kubernetes import ImageSpec, KubernetesJob
+
+    job = KubernetesJob("research")
+    job.add_mesh("trainers", 4, image_spec=ImageSpec("registry.example.com/monarch:1", {"nvidia.com/gpu": 8}))
+    assert "kind: Job" in job.plan().text  # job.state() makes the pods
+    ```
     """
 
     __module__ = "monarch.job.kubernetes"

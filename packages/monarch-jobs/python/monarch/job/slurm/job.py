@@ -48,8 +48,12 @@ class SlurmJob(LauncherJob):
 
     Raises `TypeError` or `ValueError` for arguments that cannot be right; nothing is started before `apply` or `state`.
 
-        job = SlurmJob({"trainers": 4}, gpus_per_node=8, time_limit="02:00:00")
-        print(job.plan())
+    ```python
+    from monarch.job import SlurmJob
+
+    job = SlurmJob({"trainers": 4}, gpus_per_node=8, time_limit="02:00:00")
+    assert "#SBATCH --nodes=4" in job.plan().text  # job.state() submits it
+    ```
     """
 
     __module__ = "monarch.job"

@@ -21,12 +21,17 @@ _WORD = 8
 class RDMAAction:
     """A batch of reads, writes and atomic operations, which can be submitted again.
 
-    The operations run at the same time, in no order: what overlaps is up to the caller. Adding to it while a submit is in flight is a
-    `RuntimeError`.
+    The operations run at the same time, in no order; overlapping operations are the responsibility of the caller. Adding an operation
+    while a submit is in flight is a `RuntimeError`.
 
-        buffer = RDMABuffer(memoryview(bytearray(8)))
+    ```python
+    from monarch.rdma import RDMAAction, RDMABuffer
+
+    with RDMABuffer(memoryview(bytearray(8))) as buffer:
         before = bytearray(8)
         RDMAAction().fetch_add(buffer, memoryview(before), 1).submit().get()
+        assert int.from_bytes(before, "little") == 0
+    ```
     """
 
     __slots__ = ("_operations", "_plan")

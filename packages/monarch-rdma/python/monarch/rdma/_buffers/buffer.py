@@ -48,17 +48,24 @@ OPENING = 2.0
 class RDMABuffer:
     """A handle of memory: any process of the job that has the handle reads and writes that memory.
 
-    `data` is a 1-D contiguous tensor or memoryview; it stays alive until the buffer ends: by `drop`, at the end of a `with`, after `lease`
-    seconds, with this process, or, if the handle was never pickled, with the handle. A `readonly` handle, and one of read-only memory, can
-    neither write nor drop, but that the process that made it may drop it.
+    The memory stays alive until the buffer ends: by `drop`, at the end of a `with`, after `lease` seconds, with this process, or, if the
+    handle was never pickled, with the handle. Data is not atomic above 8 aligned bytes.
 
-    Raises `ValueError` for other data, and for a lease that is not positive; `RdmaInitError` where nothing can carry the bytes.
+    Args:
+        data: a 1-D contiguous tensor or memoryview.
+        readonly: other processes can neither write nor drop, as for read-only memory.
+        lease: seconds after which the buffer ends.
 
-    Data is not atomic above 8 aligned bytes.
+    Raises `ValueError` for other data, and for a lease that is not positive; `RdmaInitError` if no transport can carry the bytes.
 
-        with RDMABuffer(memoryview(bytearray(b"weights"))) as buffer:
-            copy = bytearray(buffer.size())
-            buffer.read_into(memoryview(copy)).get()
+    ```python
+    from monarch.rdma import RDMABuffer
+
+    with RDMABuffer(memoryview(bytearray(b"weights"))) as buffer:
+        copy = bytearray(buffer.size())
+        buffer.read_into(memoryview(copy)).get()
+        assert copy == b"weights"
+    ```
     """
 
     __slots__ = (
@@ -174,18 +181,66 @@ class RDMABuffer:
         return self._size
 
     def read_into(self, dst: LocalMemory, *, timeout: float = 60, offset: int = 0) -> Future[None]:
-        """Copies the buffer from `offset` to its end into a prefix of `dst`, which must be long enough and writable.
+        """Copies the buffer from `offset` to its end into a prefix of `dst`.
 
-        `ValueError` at the call if it is not; the future raises an `RDMAError`. `timeout` bounds set-up and transfer, in seconds.
+        Args:
+            dst: a writable 1-D contiguous tensor or memoryview that is long enough.
+            timeout: seconds for set-up and transfer.
+            offset: bytes of the buffer that are left out.
+
+        Returns:
+            A Future that is done when all bytes are in `dst`.
+
+        Raises:
+            ValueError: `dst` is read-only or too short, or `offset` is outside of the buffer.
+            RDMATimeoutError: from the Future: the time is up.
+            RDMAReleasedError: from the Future: the buffer has ended.
+            RDMAPeerLostError: from the Future: the process of the owner died.
+            RDMATransferError: from the Future: no transport is left.
+
+        ```python
+        from monarch.actor import Actor, endpoint, this_host
+        from monarch.rdma import RDMABuffer
+
+        class Owner(Actor):
+            @endpoint
+            def weights(self) -> RDMABuffer:
+                return RDMABuffer(memoryview(bytearray(b"0123456789")))
+
+        with this_host().spawn_procs({"procs": 1}) as procs:
+            buffer = procs.spawn("owner", Owner).weights.call_one().get()
+            last = bytearray(4)
+            buffer.read_into(memoryview(last), offset=6).get()
+            assert last == b"6789"
+        ```
         """
         memory, offset, nbytes = self._reading(dst, offset)
         return self._start(False, memory, offset, nbytes, check_timeout(timeout))
 
     def write_from(self, src: LocalMemory, *, timeout: float = 60, offset: int = 0) -> Future[None]:
-        """Copies all of `src` to the buffer, from `offset` on; the rest of the buffer stays as it is.
+        r"""Copies all of `src` to the buffer, from `offset` on; the rest of the buffer stays as it is.
 
-        `ValueError` at the call if it does not fit, `RDMAAccessError` if the handle is read-only; the future raises an `RDMAError`.
-        `timeout` bounds set-up and transfer, in seconds.
+        Args:
+            src: a 1-D contiguous tensor or memoryview.
+            timeout: seconds for set-up and transfer.
+            offset: bytes of the buffer before the first written one.
+
+        Returns:
+            A Future that is done when the owner has all bytes.
+
+        Raises:
+            ValueError: the bytes do not fit.
+            RDMAAccessError: the handle is read-only.
+            RDMAError: from the Future: as for `read_into`.
+
+        ```python
+        from monarch.rdma import RDMABuffer
+
+        data = bytearray(8)
+        with RDMABuffer(memoryview(data)) as buffer:
+            buffer.write_from(memoryview(b"abc"), offset=2).get()
+            assert data == b"\0\0abc\0\0\0"
+        ```
         """
         memory, offset = self._writing(src, offset)
         return self._start(True, memory, offset, memory.nbytes, check_timeout(timeout))

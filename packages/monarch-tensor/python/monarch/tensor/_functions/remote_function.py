@@ -455,7 +455,35 @@ def new_results(place: Place, layouts: tuple[Any, ...]) -> tuple[list[Any], list
 
 
 def remote(function: Callable[..., Any] | str | None = None, *, propagate: Any = None) -> Any:
-    """A function, or the import path of one, as a `Remote`. Also as a decorator, with and without arguments."""
+    """A function that runs on every rank of the active mesh, in the order of torch calls. Also a decorator, with and without arguments.
+
+    Args:
+        function: a function, or its import path as text.
+        propagate: how the controller knows the shapes of the results: a function for fake tensors, `"cached"`, `"mocked"`, `"inspect"`,
+            or None for a function that returns no tensors; see `Remote`.
+
+    Returns:
+        A `Remote`, or a decorator.
+
+    Raises:
+        TypeError: `function` is neither callable nor text.
+
+    ```python
+    import torch
+
+    from monarch.actor import this_host
+    from monarch.tensor import inspect, remote
+
+    @remote(propagate=lambda x: torch.empty_like(x))
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    procs = this_host().spawn_procs({"dp": 2})
+    with procs.activate():
+        assert inspect(double(torch.ones(2))).tolist() == [2.0, 2.0]
+    procs.stop().get()
+    ```
+    """
     if function is None:
         return functools.partial(Remote, propagate=propagate)
     return Remote(function, propagate)

@@ -25,11 +25,36 @@ T = TypeVar("T")
 
 
 def fetch_shard(obj: T, shard: dict[str, int] | None = None, **coords: int) -> Future[T]:
-    """The tensors of a pytree as one rank has them, as CPU tensors. The rank is the first one, unless coordinates are given.
+    """The tensors of a pytree as one rank has them, as CPU tensors.
 
-    The values are those of the moment of this call in the program's order, whatever is written to the tensors afterwards. The future raises
-    `RemoteException` if a tensor could not be computed. `TypeError` for tensors of several meshes or streams, `KeyError` for an unknown
-    dimension, `IndexError` for a coordinate outside it.
+    The values are those of the moment of this call in the program's order, whatever is written to the tensors afterwards.
+
+    Args:
+        obj: a tensor, or a pytree with tensors of one mesh and stream.
+        shard: the coordinates of the rank, by dimension; those that are not given are 0.
+        **coords: the same as keyword arguments.
+
+    Returns:
+        A Future of the pytree with local tensors.
+
+    Raises:
+        TypeError: the tensors are on several meshes or streams.
+        KeyError: a dimension is unknown.
+        IndexError: a coordinate is outside of its dimension.
+        RemoteException: from the Future: a tensor could not be computed.
+
+    ```python
+    import torch
+
+    from monarch.actor import this_host
+    from monarch.tensor import fetch_shard
+
+    procs = this_host().spawn_procs({"dp": 2})
+    with procs.activate() as mesh:
+        x = torch.ones(2) * mesh.rank("dp")
+        assert fetch_shard(x, dp=1).get().tolist() == [1.0, 1.0]
+    procs.stop().get()
+    ```
     """
     leaves, spec = _pytree.tree_flatten(obj)
     tensors = _tensors_of(leaves)
@@ -47,7 +72,32 @@ def fetch_shard(obj: T, shard: dict[str, int] | None = None, **coords: int) -> F
 
 
 def inspect(obj: T, shard: dict[str, int] | None = None, **coords: int) -> T:
-    """`fetch_shard`, and waits for it."""
+    """The tensors of a pytree as one rank has them: `fetch_shard`, which this function waits for.
+
+    Args:
+        obj: a tensor, or a pytree with tensors of one mesh and stream.
+        shard: the coordinates of the rank, by dimension; those that are not given are 0.
+        **coords: the same as keyword arguments.
+
+    Returns:
+        The pytree with local tensors.
+
+    Raises:
+        TypeError, KeyError, IndexError: as for `fetch_shard`.
+        RemoteException: a tensor could not be computed.
+
+    ```python
+    import torch
+
+    from monarch.actor import this_host
+    from monarch.tensor import inspect
+
+    procs = this_host().spawn_procs({"dp": 2})
+    with procs.activate():
+        assert inspect(torch.arange(3) + 1).tolist() == [1, 2, 3]
+    procs.stop().get()
+    ```
+    """
     leaves, spec = _pytree.tree_flatten(obj)
     tensors = _tensors_of(leaves)
     if not tensors:

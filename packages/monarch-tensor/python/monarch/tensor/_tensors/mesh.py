@@ -31,7 +31,24 @@ _SHOWN = 8
 
 
 class DeviceMesh(MeshTrait):
-    """The ranks of a mesh of procs, or of a part of it, as torch calls see them; immutable. Its slices and splits are such meshes too."""
+    """The ranks of a mesh of procs, or of a part of it, as torch calls see them; immutable. Its slices and splits are such meshes too.
+
+    `ProcMesh.activate()` gives the mesh of procs. Inside of an activation, each torch call of this thread is one operation on all ranks.
+
+    ```python
+    import torch
+
+    from monarch.actor import this_host
+    from monarch.tensor import inspect
+
+    procs = this_host().spawn_procs({"dp": 2, "tp": 2})
+    with procs.activate() as mesh:
+        with mesh.slice(dp=1).activate() as second:
+            x = torch.zeros(1) + second.rank("tp")
+        assert inspect(x, tp=1).item() == 1.0
+    procs.stop().get()
+    ```
+    """
 
     def __init__(self, controller: Controller, labels: Sequence[str], ndslice: Slice) -> None:
         self.controller = controller

@@ -36,9 +36,32 @@ class MeshSliceTensor:
 def to_mesh(tensors: Any, mesh: DeviceMesh | ProcMesh, stream: Stream | None = None) -> Any:
     """Each tensor of a pytree, and each `slice_mesh` of one, on another mesh, as a copy.
 
-    Dimensions of the same name have the same size, and their ranks are sent to each other; a dimension that the tensor's mesh lacks is
-    broadcast. `ValueError` where a size differs, or where the tensor's mesh has a dimension that the other one lacks. `stream` is that of
-    the copy; without it, it has the tensor's stream.
+    Dimensions of the same name have the same size, and their ranks send to each other; a dimension that the tensor's mesh lacks is
+    broadcast.
+
+    Args:
+        tensors: a tensor, or a pytree with tensors.
+        mesh: the mesh of the copies.
+        stream: the stream of the copies; by default that of each tensor.
+
+    Returns:
+        The pytree with new tensors.
+
+    Raises:
+        ValueError: the size of a dimension differs, or `mesh` lacks a dimension of the tensor's mesh.
+
+    ```python
+    import torch
+
+    from monarch.actor import this_host
+    from monarch.tensor import inspect, slice_mesh, to_mesh
+
+    procs = this_host().spawn_procs({"dp": 2})
+    with procs.activate() as mesh:
+        first = slice_mesh(torch.ones(2) + mesh.rank("dp"), dp=0)
+        assert inspect(to_mesh(first, mesh), dp=1).tolist() == [1.0, 1.0]
+    procs.stop().get()
+    ```
     """
     target = mesh_of(mesh)
 

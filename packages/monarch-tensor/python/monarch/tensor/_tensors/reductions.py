@@ -34,7 +34,7 @@ _GLOO_TYPES = frozenset(
 def reduce(
     tensors: Any, dims: str | Sequence[str] = (), reduction: Reduction = "sum", scatter: bool = False, mesh: DeviceMesh | None = None
 ) -> Any:
-    """Each tensor of a pytree, combined over dimensions of its mesh; all dimensions if none are named.
+    """Each tensor of a pytree, combined over dimensions of its mesh.
 
     | call | collective | result for a tensor of shape `s` on `n` ranks along the dimension |
     |---|---|---|
@@ -43,9 +43,32 @@ def reduce(
     | `reduce(t, d, "sum", scatter=True)` | reduce-scatter | `s[1:]`, rank `i` has the sum of the parts `t[i]`; `s[0]` is `n` |
     | `reduce(t, d, "stack", scatter=True)` | all-to-all | `s`, rank `i` has the parts `t[i]` of all ranks; `s[0]` is `n` |
 
-    `mesh` is a part of the tensor's mesh without those dimensions: the result is on it only. Several dimensions go without "stack" and
-    without `scatter` only. `KeyError` for an unknown dimension; `ValueError` for one that is named twice, for an unknown reduction, and for
-    shapes that do not fit, with the expected one.
+    Args:
+        tensors: a tensor, or a pytree with tensors.
+        dims: the dimensions, all by default; one only for "stack" and for `scatter`.
+        reduction: "sum", "avg", "stack", or another reduction of docs/tensors.md.
+        scatter: each rank has its own part of the result.
+        mesh: a part of the tensor's mesh without those dimensions: the result is on it only.
+
+    Returns:
+        The pytree with new tensors.
+
+    Raises:
+        KeyError: a dimension is unknown.
+        ValueError: a dimension is named twice, the reduction is unknown, or a shape does not fit; the text has the expected one.
+
+    ```python
+    import torch
+
+    from monarch.actor import this_host
+    from monarch.tensor import inspect, reduce
+
+    procs = this_host().spawn_procs({"dp": 2})
+    with procs.activate() as mesh:
+        x = torch.ones(3) + mesh.rank("dp")
+        assert inspect(reduce(x, "dp", "sum")).tolist() == [3.0, 3.0, 3.0]
+    procs.stop().get()
+    ```
     """
     return map_tensors("reduce", tensors, lambda t: reduce_tensor(t, dims, reduction, scatter, mesh, None, False))
 
