@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_thread_is_marked_for_others() {
+    fn thread_end_is_marked_for_others() {
         let words = std::sync::Arc::new(Words::new(c"monarch-rdma-test", EPOCHS).unwrap());
         let theirs = Words::received(words.fd().try_clone_to_owned().unwrap(), EPOCHS, false).unwrap();
         assert!(!theirs.is_over());

@@ -115,7 +115,7 @@ fn refusals_keep_the_stream() {
 }
 
 #[test]
-fn what_is_dropped_is_not_read() {
+fn dropped_buffer_is_not_read() {
     let s = setup(1 << 20, false, false);
     let remote = s.remote();
     let mut local = vec![0u8; 1 << 20];
@@ -142,7 +142,7 @@ fn parts_and_drops_of_others() {
 }
 
 #[test]
-fn a_stream_that_breaks_goes_on_on_another_one() {
+fn copy_continues_after_broken_streams() {
     for encrypted in [false, true] {
         let s = setup(3_000_000, false, encrypted);
         s.cable.breaks.lock().unwrap().extend([700_000, 5, 1_500_000]);
@@ -154,7 +154,7 @@ fn a_stream_that_breaks_goes_on_on_another_one() {
 }
 
 #[test]
-fn a_way_that_stays_broken_is_an_error_that_says_how_far_it_got() {
+fn endless_stream_breaks_are_an_error_with_progress() {
     let s = setup(3_000_000, false, false);
     s.cable.breaks.lock().unwrap().extend([1_000_000; 1].into_iter().chain([10; 100]));
     let mut local = vec![0u8; 3_000_000];
@@ -164,7 +164,7 @@ fn a_way_that_stays_broken_is_an_error_that_says_how_far_it_got() {
 }
 
 #[test]
-fn an_owner_that_has_ended_is_lost() {
+fn ended_owner_is_lost() {
     let s = setup(3_000_000, false, false);
     let remote = s.remote();
     let mut local = vec![0u8; 3_000_000];
@@ -174,7 +174,7 @@ fn an_owner_that_has_ended_is_lost() {
 }
 
 #[test]
-fn time_runs_out_at_a_reader_and_frees_the_owner() {
+fn timeout_of_a_reader_frees_the_owner() {
     struct Mute;
     impl Fabric for Mute {
         fn open(&self, _: u64, _: Instant) -> Result<Opened, NoStream> {
@@ -196,7 +196,7 @@ fn time_runs_out_at_a_reader_and_frees_the_owner() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_keeps_nobody_from_ending_the_buffer() {
+fn reader_without_progress_does_not_delay_buffer_end() {
     let s = setup(64 << 20, false, false);
     // The reader requests all bytes and reads none.
     let (near, far) = pair();
@@ -214,7 +214,7 @@ fn a_reader_that_does_not_read_keeps_nobody_from_ending_the_buffer() {
 }
 
 #[test]
-fn what_is_small_waits_for_nothing_that_is_large() {
+fn small_copy_does_not_wait_for_large_one() {
     /// A fabric whose first stream is not answered; later ones are.
     struct First(Arc<Bulk>, Mutex<Vec<std::os::fd::OwnedFd>>);
     impl Fabric for First {
@@ -254,7 +254,7 @@ fn what_is_small_waits_for_nothing_that_is_large() {
 }
 
 #[test]
-fn an_asker_that_is_taken_for_lost_is_answered_no_more() {
+fn lost_reader_gets_no_more_answers() {
     let s = setup(1 << 20, false, false);
     // The owner's side is also notified of ends.
     s.own.bulk.reach_by(s.cable.clone(), 1);
@@ -271,7 +271,7 @@ fn an_asker_that_is_taken_for_lost_is_answered_no_more() {
 }
 
 #[test]
-fn a_line_that_stands_still_moves_nothing() {
+fn paused_connection_moves_no_bytes() {
     for encrypted in [false, true] {
         let ((near, far), (ours, theirs), still) = (pair(), keys(), Arc::new(AtomicBool::new(false)));
         let mut here = bulk::far::Line::new(near, encrypted.then_some(&ours), still.clone()).unwrap();

@@ -46,7 +46,7 @@ impl Setup {
 }
 
 #[test]
-fn what_is_fetched_is_exact() {
+fn pulled_bytes_are_exact() {
     for (width, encrypted) in [(1, true), (3, false), (3, true)] {
         for len in [1, 4096, 4 * MIB, 4 * MIB + 1, 30 * MIB + 77] {
             let s = setup(len, width, encrypted);
@@ -80,7 +80,7 @@ fn streams_that_break_are_replaced() {
 }
 
 #[test]
-fn what_breaks_too_often_is_told_and_the_next_ones_come() {
+fn pull_fails_after_repeated_breaks_then_recovers() {
     let s = setup(8 * MIB, 2, false);
     *s.cable.breaks.lock().unwrap() = std::iter::repeat_n(1000, 8).collect();
     let (_, done) = s.fetch(8 * MIB);
@@ -92,7 +92,7 @@ fn what_breaks_too_often_is_told_and_the_next_ones_come() {
 }
 
 #[test]
-fn what_was_taken_back_is_refused() {
+fn withdrawn_offer_is_refused() {
     let s = setup(MIB, 1, false);
     s.cable.owner.registry.end(&s.loan.id, "it has been fetched", None);
     let (_, done) = s.fetch(MIB);
@@ -100,7 +100,7 @@ fn what_was_taken_back_is_refused() {
 }
 
 #[test]
-fn an_owner_that_is_gone_is_told_at_once() {
+fn pull_from_an_ended_owner_fails_at_once() {
     let s = setup(MIB, 1, false);
     s.cable.ended.store(true, Ordering::Release);
     let (_, done) = s.fetch(MIB);
@@ -108,7 +108,7 @@ fn an_owner_that_is_gone_is_told_at_once() {
 }
 
 #[test]
-fn without_a_way_nothing_is_tried_twice() {
+fn unsupported_transport_is_not_retried() {
     struct Nowhere(AtomicUsize);
     impl Fabric for Nowhere {
         fn open(&self, _: u64, _: Instant) -> Result<Opened, NoStream> {

@@ -182,7 +182,7 @@ fn leases_end() {
 }
 
 #[test]
-fn what_a_handle_does_not_allow() {
+fn operations_beyond_a_handle_are_refused() {
     let mut memory = pattern(4096);
     let s = share(&mut memory, true, false);
     let read = |remote: &Arc<Remote>, len: usize, offset: u64| run(remote, Operation::Read, &mut vec![0; len], offset, 5.0);
@@ -254,14 +254,14 @@ fn no_time_at_all() {
 }
 
 #[test]
-fn an_owner_that_is_not_there() {
+fn unknown_owner_is_lost() {
     let reader = member(7);
     let nobody = Remote::new(reader, [1; 16], 1, 1, 64, false, false);
     assert_eq!(run(&nobody, Operation::Read, &mut [0; 64], 0, 5.0).unwrap_err().kind, Kind::PeerLost);
 }
 
 #[test]
-fn an_owner_that_exits() {
+fn memory_of_an_exited_owner_is_released() {
     let mut memory = pattern(64);
     let s = share(&mut memory, false, false);
     run(&s.theirs, Operation::Read, &mut [0; 64], 0, 5.0).unwrap();

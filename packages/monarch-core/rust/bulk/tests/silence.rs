@@ -227,7 +227,7 @@ fn slow_stream_is_not_given_up() {
 }
 
 #[test]
-fn stream_is_kept_while_no_other_can_be_opened() {
+fn stream_is_kept_while_no_other_opens() {
     let s = setup(1_000_000, true, &[Fault::Dead { answers: 300_000, requests: usize::MAX }]);
     let mut local = vec![0u8; 1_000_000];
     std::thread::scope(|scope| {
@@ -273,7 +273,7 @@ fn change_of_a_word_is_not_repeated() {
 }
 
 #[test]
-fn resting_streams_that_died_are_not_tried_in_turn() {
+fn dead_idle_streams_are_not_tried_in_turn() {
     // Each stream dies after its first answer.
     let s = setup(4096, false, &[Fault::HalfOpen { answers: 100 }; 3]);
     let mut locals = vec![vec![0u8; 4096]; 3];

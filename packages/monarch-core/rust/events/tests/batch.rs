@@ -39,7 +39,7 @@ fn texts(batch: &Batch, of: &Columns, name: &str) -> Vec<Option<String>> {
 }
 
 #[test]
-fn columns_have_the_events_of_each_type_in_order() {
+fn columns_have_each_types_events_in_order() {
     let (ring, _fd, mut reader) = ring(256);
     for n in 0..3 {
         ring.write(DEPTH, &[n, 10 * n]);
@@ -63,7 +63,7 @@ fn columns_have_the_events_of_each_type_in_order() {
 }
 
 #[test]
-fn a_text_that_was_overwritten_is_minus_one_in_its_column() {
+fn overwritten_text_is_minus_one_in_its_column() {
     let (ring, _fd, mut reader) = ring(256);
     let long = "x".repeat(4000);
     for _ in 0..200 {
@@ -77,7 +77,7 @@ fn a_text_that_was_overwritten_is_minus_one_in_its_column() {
 }
 
 #[test]
-fn a_type_of_a_later_version_has_the_columns_of_all_types() {
+fn unknown_event_type_has_the_common_columns() {
     let (ring, _fd, mut reader) = ring(256);
     ring.write(999, &[1, 2]);
     let all = reader.drain(10, false).columns();
@@ -86,7 +86,7 @@ fn a_type_of_a_later_version_has_the_columns_of_all_types() {
 }
 
 #[test]
-fn a_batch_has_at_most_what_was_asked_for_and_the_next_goes_on() {
+fn batch_has_a_limit_and_the_next_continues() {
     let (ring, _fd, mut reader) = ring(256);
     (0..10).for_each(|n| ring.write(DEPTH, &[n, 0]));
     let (first, rest) = (reader.drain(7, false), reader.drain(7, false));
@@ -95,7 +95,7 @@ fn a_batch_has_at_most_what_was_asked_for_and_the_next_goes_on() {
 }
 
 #[test]
-fn a_field_that_the_writer_did_not_have_is_empty() {
+fn field_unknown_to_the_writer_is_empty() {
     let (ring, fd, mut reader) = ring(256);
     let made = [1, 2, ring.name(b"Trainer"), ring.name(b"trainer"), ring.name(b"<root>"), ring.text(b"{}"), 7];
     let full = [11, 12, 13, 14, 15, 16, 17, 18, 19, ring.name(b"left of another event")];

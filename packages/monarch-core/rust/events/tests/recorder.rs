@@ -6,7 +6,7 @@ use events::{Reader, Value, change, is_on, now_if_on, queue_depth, start, stop, 
 
 // One test only, because a process has one recorder.
 #[test]
-fn a_process_records_while_it_is_on_and_a_child_never() {
+fn process_records_while_on_and_its_child_never() {
     assert!(!is_on() && now_if_on() == 0);
     queue_depth(1, 1);
     change();

@@ -38,7 +38,7 @@ fn numbers(record: &Record) -> Vec<u64> {
 }
 
 #[test]
-fn events_come_back_in_order_with_names_and_texts() {
+fn events_are_read_in_order_with_texts() {
     let (ring, _fd, mut reader) = ring(256);
     user(&ring, "loaded", "{\"rows\": 3}");
     user(&ring, "loaded", "");
@@ -51,7 +51,7 @@ fn events_come_back_in_order_with_names_and_texts() {
 }
 
 #[test]
-fn a_full_ring_overwrites_the_oldest_and_the_reader_counts_them() {
+fn full_ring_overwrites_and_counts_oldest_events() {
     let (ring, _fd, mut reader) = ring(256);
     for n in 0..1000 {
         ring.write(DEPTH, &[n, n + 1]);
@@ -63,7 +63,7 @@ fn a_full_ring_overwrites_the_oldest_and_the_reader_counts_them() {
 }
 
 #[test]
-fn the_last_events_are_read_without_the_rest() {
+fn last_events_are_read_without_the_rest() {
     let (ring, _fd, mut reader) = ring(256);
     for n in 0..100 {
         ring.write(DEPTH, &[n, 0]);
@@ -74,7 +74,7 @@ fn the_last_events_are_read_without_the_rest() {
 }
 
 #[test]
-fn a_text_that_was_overwritten_is_lost_and_never_another_one() {
+fn overwritten_text_is_reported_as_lost() {
     let (ring, _fd, mut reader) = ring(1 << 14);
     let text = |n: usize| format!("{n:04}").repeat(256);
     for n in 0..2000 {
@@ -96,7 +96,7 @@ fn a_text_that_was_overwritten_is_lost_and_never_another_one() {
 }
 
 #[test]
-fn names_beyond_the_room_for_them_are_kept_as_texts() {
+fn names_beyond_the_table_are_kept_as_texts() {
     let (ring, _fd, mut reader) = ring(256);
     for n in 0..20_000 {
         ring.name(format!("name {n}").as_bytes());
@@ -108,7 +108,7 @@ fn names_beyond_the_room_for_them_are_kept_as_texts() {
 }
 
 #[test]
-fn records_of_many_writers_are_whole_while_they_are_overwritten() {
+fn records_of_many_writers_are_read_whole() {
     let (ring, _fd, mut reader) = ring(256);
     let (over, seen) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -142,7 +142,7 @@ fn records_of_many_writers_are_whole_while_they_are_overwritten() {
 }
 
 #[test]
-fn names_are_one_each_however_many_threads_add_them() {
+fn names_added_by_many_threads_are_unique() {
     let (ring, _fd, _reader) = ring(256);
     let all: Vec<Vec<u64>> = std::thread::scope(|scope| {
         let add = || (0..500).map(|n| ring.name(format!("mesh {n}").as_bytes())).collect::<Vec<_>>();
@@ -153,7 +153,7 @@ fn names_are_one_each_however_many_threads_add_them() {
 }
 
 #[test]
-fn the_events_of_a_killed_process_are_read_after_its_end() {
+fn events_of_a_killed_process_are_readable() {
     let (ring, _fd, mut reader) = ring(256);
     let mut pipe = [0; 2];
     // SAFETY: the child writes to the ring and to a pipe, which needs no lock of this process, and is killed.
@@ -182,7 +182,7 @@ fn the_events_of_a_killed_process_are_read_after_its_end() {
 }
 
 #[test]
-fn a_record_that_its_writer_never_finished_is_skipped_and_counted() {
+fn unfinished_record_is_skipped_and_counted() {
     let (ring, fd, mut reader) = ring(256);
     ring.write(DEPTH, &[1, 0]);
     ring.write(DEPTH, &[2, 0]);
@@ -206,7 +206,7 @@ fn a_record_that_its_writer_never_finished_is_skipped_and_counted() {
 }
 
 #[test]
-fn a_record_that_its_writer_finishes_late_is_not_lost() {
+fn record_finished_late_is_not_lost() {
     let (ring, fd, mut reader) = ring(256);
     (1..4).for_each(|n| ring.write(DEPTH, &[n, 0]));
     // As if the second writer had lost its processor in the middle.
@@ -220,7 +220,7 @@ fn a_record_that_its_writer_finishes_late_is_not_lost() {
 }
 
 #[test]
-fn a_head_that_was_written_over_counts_no_more_than_the_ring() {
+fn damaged_head_counts_at_most_the_ring() {
     let (ring, fd, mut reader) = ring(256);
     let head = &map(&fd)[16];
     ring.write(DEPTH, &[1, 0]);
@@ -262,7 +262,7 @@ fn something_else_is_no_ring() {
 }
 
 #[test]
-fn the_table_has_no_gaps_and_fits_into_a_record() {
+fn table_has_no_gaps_and_short_rows() {
     for (i, t) in TABLE.iter().enumerate() {
         assert_eq!((usize::from(t.number), type_of(t.number).unwrap().name), (i + 1, t.name));
         assert!(t.fields.len() <= 10, "{}", t.name);

@@ -114,7 +114,7 @@ fn digests_are_those_of_the_pieces() {
 }
 
 #[test]
-fn file_that_is_written_meanwhile_is_read_again_or_said_to_change() {
+fn file_changed_during_a_read_is_reported() {
     let folder = Folder::new("changes");
     let path = folder.0.join("file");
     fs::write(&path, vec![0; 4 << 20]).unwrap();

@@ -30,7 +30,7 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     /// The free list gives the answers of the model: the lowest range that fits, no range twice, neighbours merged.
     #[test]
-    fn the_free_list_does_as_the_model(ops in proptest::collection::vec(op(), 0..200)) {
+    fn free_list_equals_its_model(ops in proptest::collection::vec(op(), 0..200)) {
         let (mut list, mut naive) = (FreeList::new(LEN as u64), Naive([false; LEN]));
         let mut held: Vec<(u64, usize)> = Vec::new();
         for op in ops {
@@ -53,7 +53,7 @@ proptest! {
 }
 
 #[test]
-fn a_dropped_block_serves_again() {
+fn dropped_block_is_reused() {
     let arena = Arena::new();
     let first = arena.alloc(10_000).unwrap();
     let second = arena.alloc(1).unwrap();
@@ -65,7 +65,7 @@ fn a_dropped_block_serves_again() {
 }
 
 #[test]
-fn a_block_holds_what_was_filled_in() {
+fn block_holds_the_filled_bytes() {
     let arena = Arena::new();
     let bytes: Vec<u8> = (0..100_003u32).map(|i| (i % 251) as u8).collect();
     let before = arena.alloc(4096).unwrap();
@@ -92,7 +92,7 @@ fn filling_stops_at_the_block() {
 }
 
 #[test]
-fn a_segment_is_as_large_as_its_block() {
+fn segment_is_as_large_as_its_block() {
     let arena = Arena::new();
     let large = arena.alloc(SEGMENT as usize + 1).unwrap();
     assert_eq!(arena.reserved(), SEGMENT + 4096);
@@ -101,7 +101,7 @@ fn a_segment_is_as_large_as_its_block() {
 }
 
 #[test]
-fn what_is_beyond_the_bound_is_given_back() {
+fn memory_beyond_the_bound_is_freed() {
     let arena = Arena::new();
     let small = arena.alloc(1).unwrap();
     let large = arena.alloc(KEEP as usize).unwrap();
@@ -116,7 +116,7 @@ fn what_is_beyond_the_bound_is_given_back() {
 
 /// A receiver that has not been notified yet does not keep the memory.
 #[test]
-fn the_memory_of_a_segment_goes_with_it() {
+fn memory_of_a_dropped_segment_is_freed() {
     let arena = Arena::new();
     let mut block = arena.alloc(1 << 20).unwrap();
     block.fill(&[1; 1 << 20]);
@@ -128,7 +128,7 @@ fn the_memory_of_a_segment_goes_with_it() {
 }
 
 #[test]
-fn a_block_outlives_its_arena() {
+fn block_outlives_its_arena() {
     let arena = Arena::new();
     let mut block = arena.alloc(5000).unwrap();
     drop(arena);
@@ -160,7 +160,7 @@ fn threads_do_not_get_the_same_block() {
 }
 
 #[test]
-fn a_block_is_filled_in_stretches() {
+fn block_is_filled_in_fragments() {
     let arena = Arena::new();
     let (mut block, mut next) = (arena.alloc(5000).unwrap(), arena.alloc(5000).unwrap());
     // The later block first, while the pages of the earlier one do not exist.

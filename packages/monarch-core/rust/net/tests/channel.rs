@@ -158,7 +158,7 @@ proptest! {
 }
 
 #[test]
-fn a_peer_that_claims_more_than_was_sent_is_found_out() {
+fn false_acknowledgement_of_a_peer_is_refused() {
     let mut out = Outbox::default();
     out.push(frame(0, 10));
     assert_eq!(out.acked(1), Err(Disagree::Ahead), "it has not been written");

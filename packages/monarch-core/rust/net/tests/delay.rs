@@ -45,7 +45,7 @@ fn frames_stay_in_order() {
 }
 
 #[test]
-fn what_is_held_comes_when_the_link_ends() {
+fn delayed_frames_arrive_when_the_link_ends() {
     let (a, b) = connected();
     b.poller.delay.set(FOR_EVER);
     send(&a, 1..4);
@@ -56,7 +56,7 @@ fn what_is_held_comes_when_the_link_ends() {
 }
 
 #[test]
-fn a_drain_takes_what_is_held() {
+fn drain_takes_delayed_frames() {
     let (a, b) = connected();
     b.poller.delay.set(FOR_EVER);
     send(&a, 1..4);

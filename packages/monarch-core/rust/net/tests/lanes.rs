@@ -156,7 +156,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_to_an_agent_comes_behind_the_parts_before_it(before in 0usize..4, len in 1usize..SIZE * 3) {
+    fn frame_to_an_agent_follows_earlier_parts(before in 0usize..4, len in 1usize..SIZE * 3) {
         let (mut lanes, mut outbox, mut to) = (Lanes::default(), Outbox::default(), Receiver::default());
         for n in 1..=before {
             lanes.put_part(&route(1, 2), n as u64, part(len, n as u64));
@@ -178,7 +178,7 @@ proptest! {
 }
 
 #[test]
-fn the_news_of_an_end_comes_behind_all_that_was_sent() {
+fn notice_of_an_end_follows_sent_parts() {
     let (mut lanes, mut outbox, mut to) = (Lanes::default(), Outbox::default(), Receiver::default());
     for (from, to) in [(1, 2), (1, 3), (5, 2), (6, 2)] {
         lanes.put_part(&route(from, to), 1, part(2 * SIZE, 1));
@@ -203,7 +203,7 @@ fn the_news_of_an_end_comes_behind_all_that_was_sent() {
 }
 
 #[test]
-fn lanes_take_turns() {
+fn queues_take_turns() {
     let (mut lanes, mut outbox) = (Lanes::default(), Outbox::default());
     for (from, to) in [(1, 2), (1, 3), (4, 2)] {
         lanes.put_part(&route(from, to), 1, part(2 * SIZE, 1));
@@ -216,7 +216,7 @@ fn lanes_take_turns() {
 }
 
 #[test]
-fn a_part_is_held_until_the_other_side_has_it() {
+fn part_is_held_until_its_acknowledgement() {
     let arena = Arena::new();
     let mut block = arena.alloc(2 * SIZE + 5).unwrap();
     block.fill(&vec![9; 2 * SIZE + 5]);

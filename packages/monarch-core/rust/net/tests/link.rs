@@ -37,7 +37,7 @@ fn mark(fd: std::os::fd::OwnedFd) -> u32 {
 
 /// Several threads fill a socket that no thread reads; then it is read.
 #[test]
-fn a_full_socket_keeps_frames_whole_and_in_order() {
+fn full_socket_keeps_frames_whole_and_ordered() {
     const EACH: u32 = 300;
     let (mut a, mut b) = (Side::new(), Side::new());
     let (x, y) = sys::socketpair().unwrap();
@@ -99,7 +99,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_sent_before_the_socket_waits_for_it() {
+fn frames_sent_before_attachment_wait_for_the_socket() {
     let (mut a, mut b) = (Side::new(), Side::new());
     for n in 0..400 {
         let fds = if n == 40 { vec![marked(n)] } else { vec![] };
@@ -122,7 +122,7 @@ fn what_is_sent_before_the_socket_waits_for_it() {
 
 /// Small messages may be held back for later ones, but not for ever, and no message overtakes them.
 #[test]
-fn what_is_sent_soon_stays_in_order() {
+fn frames_sent_soon_stay_in_order() {
     let (a, b) = connected();
     for n in 0..600 {
         let frame = Frame::Raw(body(0, 0, n).into()).encode();
@@ -137,7 +137,7 @@ fn what_is_sent_soon_stays_in_order() {
 
 /// A pending release waits for any waiting thread; a small message behind it does not.
 #[test]
-fn what_is_sent_soon_goes_out_although_a_release_waits() {
+fn frame_sent_soon_does_not_wait_for_releases() {
     let (a, b) = connected();
     for n in 0..50 {
         let frame = Frame::Raw(body(0, 0, 0).into()).encode();
@@ -151,7 +151,7 @@ fn what_is_sent_soon_goes_out_although_a_release_waits() {
 
 /// Held-back messages are sent before a thread waits.
 #[test]
-fn what_is_pending_goes_out_before_a_wait() {
+fn pending_frames_are_sent_before_a_wait() {
     let (a, b) = connected();
     (0..50).for_each(|n| a.link.send_soon(&[&Frame::Raw(body(0, 0, n % 2).into()).encode()]).unwrap());
     a.poller.flush_pending();
@@ -159,7 +159,7 @@ fn what_is_pending_goes_out_before_a_wait() {
 }
 
 #[test]
-fn the_end_of_the_stream_closes_the_link_once() {
+fn end_of_the_stream_closes_the_link_once() {
     let (a, b) = connected();
     a.send_raw(&body(0, 0, 1), Vec::new());
     a.link.close();
@@ -173,7 +173,7 @@ fn the_end_of_the_stream_closes_the_link_once() {
 }
 
 #[test]
-fn a_malformed_frame_closes_the_link() {
+fn malformed_frame_closes_the_link() {
     let (a, b) = connected();
     a.link.send(&[&[1, 0, 0, 0, 99]], Vec::new()).unwrap();
     assert!(matches!(b.next(), Got::Down));
@@ -181,7 +181,7 @@ fn a_malformed_frame_closes_the_link() {
 }
 
 #[test]
-fn a_closed_link_keeps_no_descriptor() {
+fn closed_link_keeps_no_descriptor() {
     let (mut a, b) = (Side::new(), Side::new());
     let (x, _y) = sys::socketpair().unwrap();
     let socket = std::fs::read_link(format!("/proc/self/fd/{}", x.as_raw_fd())).unwrap();
@@ -199,7 +199,7 @@ fn a_closed_link_keeps_no_descriptor() {
 }
 
 #[test]
-fn a_link_that_was_closed_takes_no_socket() {
+fn closed_link_takes_no_socket() {
     let mut a = Side::new();
     a.start();
     a.link.close();

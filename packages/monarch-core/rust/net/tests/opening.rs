@@ -120,7 +120,7 @@ impl Half {
 
 /// In both directions at once, in runs of all sizes, so that each side often blocks the other.
 #[test]
-fn what_is_written_is_read() {
+fn written_bytes_are_read() {
     for (name, pair) in all() {
         pair.join();
         let (a, b) = pair.channel();
@@ -164,7 +164,7 @@ fn end_cleanly(name: &str, mut a: Stream, mut b: Stream) {
 
 /// Only an encrypted stream distinguishes a cut from an end, because no third party can end it.
 #[test]
-fn a_cut_is_not_an_end() {
+fn cut_connection_is_no_orderly_end() {
     for (name, pair) in all() {
         pair.join();
         let (a, mut b) = pair.channel();
@@ -181,7 +181,7 @@ fn a_cut_is_not_an_end() {
 
 /// A writer without a reader is stopped: buffers are bounded.
 #[test]
-fn a_reader_that_stops_stops_the_writer() {
+fn paused_reader_stops_the_writer() {
     for (name, pair) in all() {
         pair.join();
         let (mut a, mut b) = pair.channel();
@@ -235,7 +235,7 @@ fn nothing_that_comes_after_the_hello_is_lost() {
 }
 
 #[test]
-fn an_agent_dials_other_hosts_of_the_job() {
+fn agent_dials_other_hosts_of_the_job() {
     for (name, pair) in all() {
         pair.join();
         let trust = pair.host.dial(JOB).unwrap();
@@ -266,7 +266,7 @@ fn connecting(port: u16) -> std::os::fd::OwnedFd {
 }
 
 #[test]
-fn a_connection_that_is_still_being_made() {
+fn handshake_waits_for_its_connection() {
     for (name, pair) in all().into_iter().filter(|(_, pair)| pair.wire == Wire::Tcp) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -82,7 +82,7 @@ fn no_wake_up_is_lost() {
 
 /// The leader wakes others and stops leading; another thread reads the later events.
 #[test]
-fn the_lead_is_handed_on() {
+fn waiting_thread_takes_over_polling() {
     let running = Arc::new(Running::new());
     let bells: Vec<_> = (0..4).map(|_| bell(&running.0)).collect();
     let threads: Vec<_> = bells
@@ -106,7 +106,7 @@ fn the_lead_is_handed_on() {
 }
 
 #[test]
-fn a_notification_before_the_wait_counts() {
+fn notification_before_the_wait_counts() {
     let running = Running::new();
     let w = running.0.waiter();
     let flag = AtomicBool::new(true);
@@ -116,7 +116,7 @@ fn a_notification_before_the_wait_counts() {
 
 /// The notification comes between the check of the condition and the sleep.
 #[test]
-fn a_notification_between_look_and_sleep_counts() {
+fn notification_between_check_and_sleep_counts() {
     let running = Running::new();
     let w = running.0.waiter();
     for follow in [false, true] {
@@ -136,7 +136,7 @@ fn a_notification_between_look_and_sleep_counts() {
 }
 
 #[test]
-fn a_wait_ends_at_its_deadline() {
+fn wait_ends_at_its_deadline() {
     let running = Running::new();
     let w = running.0.waiter();
     for follow in [false, true] {
@@ -150,7 +150,7 @@ fn a_wait_ends_at_its_deadline() {
 
 /// The condition of the wait is true, and no notification has come.
 #[test]
-fn a_lost_notification_shows_at_the_deadline() {
+fn lost_notification_is_found_at_the_deadline() {
     let running = Running::new();
     let w = running.0.waiter();
     for notified in [false, true] {
@@ -176,7 +176,7 @@ impl Source for Deaf {
 
 /// A descriptor is closed, and the next one gets its number: late changes for the first do not affect the second.
 #[test]
-fn a_number_is_that_of_its_last_owner() {
+fn descriptor_number_belongs_to_its_last_owner() {
     let running = Running::new();
     let poller = &running.0;
     let (first, second) = (sys::eventfd().unwrap(), sys::eventfd().unwrap());
@@ -202,7 +202,7 @@ extern "C" fn note(_: libc::c_int) {}
 
 /// A signal handler that runs in a waiting thread ends the wait, whether the thread leads or follows.
 #[test]
-fn a_signal_ends_a_wait() {
+fn signal_ends_a_wait() {
     // SAFETY: the handler does nothing. Without SA_RESTART a signal interrupts system calls.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -246,7 +246,7 @@ fn tasks_run_on_the_io_thread_in_order() {
 
 /// An earlier timer shortens a wait that has begun.
 #[test]
-fn a_nearer_timer_is_not_held_up_by_a_farther_one() {
+fn nearer_timer_runs_before_a_later_one() {
     let running = Running::new();
     let (tx, rx) = channel();
     let far = tx.clone();

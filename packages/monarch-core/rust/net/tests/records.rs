@@ -64,7 +64,7 @@ fn one_end_handed_on_and_one_not() {
 }
 
 #[test]
-fn a_stream_with_something_on_its_way_is_not_handed_on() {
+fn stream_with_unread_records_is_not_handed_over() {
     let (mut ours, mut theirs) = opened();
     ours.write(&[b"two"]).unwrap();
     ours.write(&[b"records"]).unwrap();
@@ -75,7 +75,7 @@ fn a_stream_with_something_on_its_way_is_not_handed_on() {
 }
 
 #[test]
-fn what_is_changed_left_out_or_sent_again_is_noticed() {
+fn changed_missing_or_repeated_record_is_refused() {
     let keys = |seal: u8, open: u8| {
         let one = |byte: u8| [&[1u8][..], &3u64.to_le_bytes(), &[byte; 12], &[byte; 16]].concat();
         Keys::from_bytes(&[one(seal), one(open)].concat()).unwrap().ciphers().unwrap()

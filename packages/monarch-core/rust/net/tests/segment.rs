@@ -47,7 +47,7 @@ impl Carrier for Carried {
 }
 
 #[test]
-fn what_waits_for_a_process_of_another_host_goes_there_whole() {
+fn queued_blocks_move_whole_to_another_host() {
     let side = Side::new();
     let (arena, carried) = (Arena::new(), Arc::new(Carried::default()));
     let blocks: Vec<_> = [3u8, 4].iter().map(|n| lend(&arena, &side, &[*n; 100_000])).collect();
@@ -79,7 +79,7 @@ fn what_waits_for_a_process_of_another_host_goes_there_whole() {
 }
 
 #[test]
-fn a_private_mapping_leaves_the_block_alone() {
+fn private_mapping_does_not_change_the_block() {
     let (a, b) = connected();
     let arena = Arena::new();
     lend(&arena, &a, &[7; 10_000]);
@@ -98,7 +98,7 @@ fn a_private_mapping_leaves_the_block_alone() {
 }
 
 #[test]
-fn a_block_comes_back_when_all_views_are_gone() {
+fn block_is_released_with_its_last_view() {
     let (a, b) = connected();
     let arena = Arena::new();
     let id = lend(&arena, &a, &[1; 4096]).id();
@@ -119,7 +119,7 @@ fn a_block_comes_back_when_all_views_are_gone() {
 }
 
 #[test]
-fn a_release_rides_on_the_next_frame() {
+fn release_travels_with_the_next_frame() {
     let (a, b) = connected();
     let arena = Arena::new();
     let id = lend(&arena, &a, &[1; 4096]).id();
@@ -141,7 +141,7 @@ fn much_is_released_at_once() {
 }
 
 #[test]
-fn a_block_sent_twice_must_come_back_twice() {
+fn block_sent_twice_needs_two_releases() {
     let (a, b) = connected();
     let arena = Arena::new();
     let block = lend(&arena, &a, &[1; 4096]);
@@ -160,7 +160,7 @@ fn a_block_sent_twice_must_come_back_twice() {
 }
 
 #[test]
-fn a_block_id_that_lies_is_refused() {
+fn false_block_id_is_refused() {
     let (a, b) = connected();
     let arena = Arena::new();
     lend(&arena, &a, &[1; 4096]);
@@ -181,7 +181,7 @@ fn a_block_id_that_lies_is_refused() {
 }
 
 #[test]
-fn a_segment_that_is_gone_is_forgotten() {
+fn freed_segment_is_forgotten() {
     let (a, b) = connected();
     let arena = Arena::new();
     lend(&arena, &a, &[1]);
@@ -202,7 +202,7 @@ fn a_segment_that_is_gone_is_forgotten() {
 }
 
 #[test]
-fn a_closed_link_holds_no_segments_and_lends_no_blocks() {
+fn closed_link_holds_neither_segments_nor_blocks() {
     let (a, b) = connected();
     let arena = Arena::new();
     let block = Arc::downgrade(&lend(&arena, &a, &[3; 5000]));

@@ -123,7 +123,7 @@ fn all_of_it_arrives_and_little_is_held() {
 }
 
 #[test]
-fn a_process_that_ends_is_seen_as_such() {
+fn end_of_a_process_is_seen_as_end() {
     for kind in kinds() {
         let Tunnel { _running, splice: _splice, mut client, host } = tunnel(&kind);
         // The kernel closes the socket, without an announced end.
@@ -139,7 +139,7 @@ fn a_process_that_ends_is_seen_as_such() {
 }
 
 #[test]
-fn a_reset_is_a_reset_on_the_other_side() {
+fn reset_is_forwarded_in_both_directions() {
     for kind in kinds() {
         let Tunnel { _running, splice: _splice, mut client, host } = tunnel(&kind);
         sys::reset(host.fd());
@@ -153,7 +153,7 @@ fn a_reset_is_a_reset_on_the_other_side() {
 }
 
 #[test]
-fn a_gateway_that_ends_is_not_the_host() {
+fn end_of_a_gateway_is_not_the_hosts() {
     for (policy, _) in kinds() {
         let (near, middle, _far, _host) = way(&policy);
         let mut client = Stream::through(near);
@@ -163,7 +163,7 @@ fn a_gateway_that_ends_is_not_the_host() {
 }
 
 #[test]
-fn a_splice_that_is_closed_resets_both() {
+fn closed_splice_resets_both_sides() {
     let Tunnel { _running, splice, mut client, mut host } = tunnel(&kinds()[0]);
     splice.close();
     for end in [&mut client, &mut host] {

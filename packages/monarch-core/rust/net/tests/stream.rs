@@ -21,7 +21,7 @@ fn ended(stream: &Stream) {
 }
 
 #[test]
-fn a_reset_that_a_write_was_told_is_no_end() {
+fn reset_seen_by_a_write_is_no_end() {
     let (mut stream, theirs) = pair();
     sys::reset(theirs.as_raw_fd());
     drop(theirs);
@@ -34,7 +34,7 @@ fn a_reset_that_a_write_was_told_is_no_end() {
 }
 
 #[test]
-fn what_came_before_a_reset_is_read_first() {
+fn bytes_before_a_reset_are_read_first() {
     let (mut stream, mut theirs) = pair();
     theirs.write_all(b"last").unwrap();
     sys::reset(theirs.as_raw_fd());
@@ -48,7 +48,7 @@ fn what_came_before_a_reset_is_read_first() {
 }
 
 #[test]
-fn an_end_stays_one_when_writes_fail() {
+fn end_remains_an_end_after_failed_writes() {
     let (mut stream, mut theirs) = pair();
     stream.write(&[b"a"]).unwrap();
     theirs.read_exact(&mut [0]).unwrap();

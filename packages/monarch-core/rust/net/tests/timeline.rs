@@ -98,7 +98,7 @@ impl Source for Inbox {
 }
 
 #[test]
-fn no_time_passes_while_a_message_is_under_way() {
+fn clock_waits_for_messages_in_transit() {
     use std::os::fd::AsRawFd;
     for _ in 0..200 {
         let world = World::new(0);
@@ -144,7 +144,7 @@ fn timers_and_threads_share_the_clock() {
 }
 
 #[test]
-fn the_root_hears_that_nothing_can_happen() {
+fn root_is_notified_of_a_deadlock() {
     let world = World::new(0);
     let (stop, stopped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let waiter = world.poller.waiter();
@@ -166,7 +166,7 @@ fn the_root_hears_that_nothing_can_happen() {
 }
 
 #[test]
-fn the_threads_of_a_killed_group_end() {
+fn threads_of_a_killed_group_end() {
     let world = World::new(0);
     let group = world.timeline.new_group();
     let asleep = world.start(group, false, |poller, _| poller.wait(&poller.waiter(), None, || false));
@@ -189,7 +189,7 @@ fn the_threads_of_a_killed_group_end() {
 }
 
 #[test]
-fn nobody_waits_for_a_world_that_has_ended() {
+fn waits_end_with_their_world() {
     let world = World::new(0);
     let (poller, timeline) = (world.poller.clone(), world.timeline.clone());
     let outside = std::thread::spawn(move || poller.wait(&poller.waiter(), None, || false));
@@ -238,7 +238,7 @@ fn order(seed: u64) -> Vec<usize> {
 }
 
 #[test]
-fn a_seed_decides_who_goes_first() {
+fn seed_decides_the_order_of_threads() {
     assert_eq!(order(0), (0..8).collect::<Vec<_>>());
     let shuffled = order(7);
     assert_eq!(order(7), shuffled, "the same seed, the same order");

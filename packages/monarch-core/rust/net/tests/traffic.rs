@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use net::traffic::Traffic;
 
 #[test]
-fn a_connection_counts_bytes_and_the_round_trip() {
+fn connection_counts_bytes_and_round_trip() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut far, _) = listener.accept().unwrap();
@@ -20,7 +20,7 @@ fn a_connection_counts_bytes_and_the_round_trip() {
 }
 
 #[test]
-fn what_is_no_tcp_connection_counts_nothing() {
+fn other_sockets_count_nothing() {
     let (one, _other) = UnixStream::pair().unwrap();
     assert_eq!(Traffic::of(one.as_raw_fd()), Traffic::default());
     assert_eq!(Traffic::of(-1), Traffic::default());

@@ -34,7 +34,7 @@ fn owner_learns_how_its_proc_was_killed() {
 }
 
 #[test]
-fn proc_that_is_killed_before_its_start_never_came_up() {
+fn proc_killed_before_its_start_never_started() {
     let host = Host::start(1);
     host.ask_for(CLIENT, &[ProcUid(101)], &ProcPlan::default());
     host.agent.kill(ProcUid(101));
@@ -66,7 +66,7 @@ fn all_procs_end_with_the_zygote() {
 // ---- links between procs
 
 #[test]
-fn message_to_a_proc_that_is_not_started_waits() {
+fn message_to_a_starting_proc_waits() {
     let host = Host::start(1);
     let asker = host.proc(101);
     asker.send(ProcUid(102), CallId::NONE, &[b"early"]);
@@ -76,7 +76,7 @@ fn message_to_a_proc_that_is_not_started_waits() {
 }
 
 #[test]
-fn proc_that_has_spoken_with_another_learns_of_its_end() {
+fn proc_is_notified_of_its_peers_end() {
     let host = Host::start(1);
     let (first, second) = (host.proc(101), host.proc(102));
     first.send(second.uid(), CallId::NONE, &[b"hello"]);
@@ -86,7 +86,7 @@ fn proc_that_has_spoken_with_another_learns_of_its_end() {
 }
 
 #[test]
-fn proc_that_asks_for_an_ended_one_learns_how_it_ended() {
+fn proc_can_query_the_end_of_another() {
     let host = Host::start(1);
     let (asker, ended) = (host.proc(101), host.proc(102));
     host.exits(&ended, 3 << 8);
@@ -231,7 +231,7 @@ fn crash_in_a_clean_up_is_no_stop() {
 }
 
 #[test]
-fn proc_that_is_killed_in_its_clean_up_was_stopped() {
+fn proc_killed_during_cleanup_counts_as_stopped() {
     let host = Host::simulated(1);
     let proc = host.proc(101);
     host.agent.stop_proc(proc.uid(), GRACE, "enough");
@@ -240,7 +240,7 @@ fn proc_that_is_killed_in_its_clean_up_was_stopped() {
 }
 
 #[test]
-fn proc_that_does_not_come_up_is_given_up() {
+fn proc_that_is_never_ready_is_ended() {
     let host = Host::simulated(1);
     let plan = ProcPlan { ready_ms: 5000, ..ProcPlan::default() };
     host.ask_for(CLIENT, &[ProcUid(101), ProcUid(102)], &plan);

@@ -59,7 +59,7 @@ fn everything_else_counts() {
 }
 
 #[test]
-fn a_window_begins_with_its_first_line() {
+fn window_begins_with_its_first_line() {
     let mut a = Aggregation::new(WINDOW);
     let start = Instant::now();
     assert_eq!(a.due(), None);
@@ -86,7 +86,7 @@ fn a_window_begins_with_its_first_line() {
 }
 
 #[test]
-fn what_is_held_is_bounded() {
+fn kept_lines_are_bounded() {
     let mut a = Aggregation::new(WINDOW);
     let mut added = 0usize;
     while !a.is_full() {

@@ -92,7 +92,7 @@ fn workers_outlive_their_relay() {
 }
 
 #[test]
-fn end_of_the_client_reaches_every_worker_of_a_tree() {
+fn client_end_reaches_every_worker_of_a_tree() {
     let mut cluster = cluster();
     let ports: Vec<u16> = (0..MANY).map(|_| cluster.add_worker()).collect();
     assert!(cluster.attach(&ports).iter().all(|outcome| outcome.status == Status::Ok));
@@ -122,7 +122,7 @@ fn worker_behind_a_gateway_answers() {
 
 /// The gateway reports the error of its own network.
 #[test]
-fn worker_that_a_gateway_cannot_reach_does_not_join() {
+fn worker_unreachable_by_its_gateway_does_not_join() {
     let mut cluster = cluster();
     let gateway = cluster.add_worker();
     assert_eq!(cluster.use_gateway(gateway).status, Status::Ok);

@@ -28,7 +28,7 @@ fn refusal(folder: &Folder) -> String {
 }
 
 #[test]
-fn directory_of_another_user_is_refused_at_each_level() {
+fn directory_of_another_user_is_refused() {
     // SAFETY: the call has no pointers.
     if unsafe { libc::geteuid() } != 0 {
         return; // only root can give a directory away
@@ -53,7 +53,7 @@ fn nothing_is_made_inside_a_refused_directory() {
 }
 
 #[test]
-fn symbolic_link_in_place_of_a_directory_is_refused() {
+fn symbolic_link_as_directory_is_refused() {
     let folder = Folder::new("linked");
     create_dir(folder.0.join("elsewhere")).unwrap();
     symlink("elsewhere", folder.0.join("job")).unwrap();
@@ -62,7 +62,7 @@ fn symbolic_link_in_place_of_a_directory_is_refused() {
 }
 
 #[test]
-fn a_long_file_is_cut_at_line_ends_and_old_pieces_go() {
+fn long_file_is_rotated_at_line_ends() {
     let folder = Folder::new("rotated");
     let path = folder.0.join("job/mesh/0.stdout");
     let file = CaptureFile::bounded(path.clone(), 10, 2);
@@ -77,7 +77,7 @@ fn a_long_file_is_cut_at_line_ends_and_old_pieces_go() {
 }
 
 #[test]
-fn a_line_without_an_end_is_cut_somewhere() {
+fn line_without_an_end_is_cut() {
     let folder = Folder::new("endless");
     let file = CaptureFile::bounded(folder.0.join("job/mesh/0.stdout"), 10, 5);
     for _ in 0..4 {
@@ -112,7 +112,7 @@ fn writing_goes_on_when_it_is_possible_again() {
 }
 
 #[test]
-fn a_disk_that_is_full() {
+fn full_disk_is_an_error() {
     let folder = Folder::new("full");
     let path = private(&folder);
     symlink("/dev/full", &path).unwrap();
@@ -123,7 +123,7 @@ fn a_disk_that_is_full() {
 
 /// A pipe that is not read stands for a disk that hangs: a process that prints is delayed once, for a bounded time, and then loses lines.
 #[test]
-fn a_disk_that_hangs_does_not_hold_up_who_prints() {
+fn hanging_disk_does_not_block_output() {
     let folder = Folder::new("hanging");
     let path = private(&folder);
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();

@@ -163,7 +163,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn order_and_answers_hold_whoever_dies((procs, fan_out, steps) in scenario()) {
+    fn order_and_answers_hold_despite_proc_ends((procs, fan_out, steps) in scenario()) {
         let mut world = World::new(&procs, fan_out);
         play(&mut world, steps);
         world.settle();
@@ -180,7 +180,7 @@ proptest! {
 
     /// Few casts, and hosts that end at any time, also while the group is being forgotten.
     #[test]
-    fn a_storm_of_deaths((procs, fan_out, before, after) in storm()) {
+    fn casts_complete_despite_many_proc_ends((procs, fan_out, before, after) in storm()) {
         let mut world = World::new(&procs, fan_out);
         world.group(0, &(1..procs.len()).collect::<Vec<_>>(), true);
         world.cast(0, 0, CastMode::Gather);

@@ -31,7 +31,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cast_counts_like_direct_frames(
+    fn cast_counts_like_direct_frames(
         sends in proptest::collection::vec(proptest::option::of(0usize..5), 0..60),
         hosts in proptest::sample::subsequence((0..5).collect::<Vec<usize>>(), 1..=5),
     ) {
@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn a_span_is_divided_into_all_of_it(start in 0u32..100, len in 0u32..500, own in proptest::option::of(0u32..700), k in 1u32..20) {
+    fn division_of_a_span_covers_it(start in 0u32..100, len in 0u32..500, own in proptest::option::of(0u32..700), k in 1u32..20) {
         let span = Span::new(start, start + len);
         let parts = divide(span, own, k);
         prop_assert!(parts.len() <= k.max(3) as usize && (own.is_some() || parts.len() <= k as usize));
@@ -98,7 +98,7 @@ proptest! {
 }
 
 #[test]
-fn the_head_is_the_first_that_lives() {
+fn head_is_the_first_live_host() {
     let host = |p: u32| Some(ProcUid(p.into()));
     let span = Span::new(3, 9);
     assert_eq!(head(span, host, |h| h.0 < 5), Some((ProcUid(5), Span::new(5, 9))));
@@ -107,7 +107,7 @@ fn the_head_is_the_first_that_lives() {
 }
 
 #[test]
-fn what_is_not_complete_holds_up_its_lane_only() {
+fn incomplete_message_delays_only_its_own_queue() {
     let mut order: MailboxOrder<u8, &str> = MailboxOrder::default();
     assert_eq!(order.push(1, "large", &[10, 11]), None);
     assert_eq!(order.push(1, "behind it", &[]), None);
@@ -135,7 +135,7 @@ fn reduced(runs: &[(u32, u8)]) -> Reduced {
 }
 
 #[test]
-fn a_call_waits_for_ends_that_it_has_not_been_told() {
+fn call_waits_for_missing_notices_of_ends() {
     let mut call = CastCall::new(CastMode::Gather, 4);
     assert!(call.on_reduced(reduced(&[(1, 0), (1, GONE), (1, AHEAD), (1, GONE)])));
     assert!(!call.on_reduced(reduced(&[(4, 0)])), "answers count once");
@@ -153,7 +153,7 @@ fn a_call_waits_for_ends_that_it_has_not_been_told() {
 }
 
 #[test]
-fn the_first_error_ends_a_call_that_wants_no_more() {
+fn first_error_ends_a_call_that_wants_one() {
     let mut call = CastCall::new(CastMode::FirstError, 1000);
     assert!(call.on_answer(answer(7, Status::Ok)));
     assert!(!call.is_done());
@@ -189,7 +189,7 @@ fn only_send(out: Vec<Effect>) -> CastFrame {
 
 /// A delayed frame of a cast that is over creates no record.
 #[test]
-fn a_cast_that_is_over_is_not_taken_up_again() {
+fn finished_cast_is_not_started_again() {
     let (mut source, group, mut root, mut relay) = two_hosts();
     let now = Duration::ZERO;
     let first = only_send(root.on_source(now, cast(&mut source, group, CastMode::Taken)));
@@ -205,7 +205,7 @@ fn a_cast_that_is_over_is_not_taken_up_again() {
 }
 
 #[test]
-fn a_group_is_sent_once() {
+fn group_is_sent_once() {
     let (mut source, group, mut root, _) = two_hosts();
     for number in 0..3 {
         let CastFrame::Cast(cast) = only_send(root.on_source(Duration::ZERO, cast(&mut source, group, CastMode::Gather))) else {
@@ -217,7 +217,7 @@ fn a_group_is_sent_once() {
 
 /// An error does not wait for slow ranks.
 #[test]
-fn an_error_goes_up_at_once_and_others_wait() {
+fn error_is_sent_up_before_other_answers() {
     let (mut source, group, mut root, mut relay) = two_hosts();
     let now = Duration::ZERO;
     let frame = only_send(root.on_source(now, cast(&mut source, group, CastMode::FirstError)));
@@ -231,7 +231,7 @@ fn an_error_goes_up_at_once_and_others_wait() {
 
 /// The relays forget the groups of a source that has ended.
 #[test]
-fn a_source_that_ends_takes_its_groups_along() {
+fn groups_of_an_ended_source_end() {
     let (mut source, group, mut root, mut relay) = two_hosts();
     let now = Duration::ZERO;
     let frame = only_send(root.on_source(now, cast(&mut source, group, CastMode::Gather)));
@@ -244,7 +244,7 @@ fn a_source_that_ends_takes_its_groups_along() {
 }
 
 #[test]
-fn frames_to_a_host_that_is_back_count_from_zero() {
+fn frames_to_a_restarted_host_count_from_zero() {
     let mut order = OutOrder::default();
     let counter = order.counter(ProcUid(1));
     assert_eq!((order.next(ProcUid(1)), order.next(ProcUid(1)), order.next(ProcUid(2))), (0, 1, 0));

@@ -33,7 +33,7 @@ fn cgroup_of_a_process() {
 }
 
 #[test]
-fn folders_of_a_cgroup_and_of_those_around_it() {
+fn folders_include_those_of_outer_cgroups() {
     let shown: Vec<(String, String)> =
         Mount::find(ONE).unwrap().folders("/docker/ab12/job").into_iter().map(|(n, p)| (n, p.display().to_string())).collect();
     let expected = [("/docker/ab12/job", "/sys/fs/cgroup/memory/job"), ("/docker/ab12", "/sys/fs/cgroup/memory")];
@@ -74,7 +74,7 @@ fn cgroup_that_is_made_again_counts_from_zero() {
 }
 
 #[test]
-fn without_a_limit_that_was_hit_it_was_the_host() {
+fn kill_without_a_reached_limit_is_the_hosts() {
     let mut ledger = Ledger::default();
     ledger.begin("/job", counts(0, &[4, 4]));
     assert_eq!(ledger.explain("/job", counts(1, &[4, 4])), Some(None));
@@ -84,7 +84,7 @@ fn without_a_limit_that_was_hit_it_was_the_host() {
 }
 
 #[test]
-fn older_interface_names_the_innermost_limit_that_was_reached() {
+fn older_interface_names_the_innermost_reached_limit() {
     let counts = |kills, reached: &[bool]| Counts { kills, limits: reached.iter().map(|r| Limit::Reached(*r)).collect() };
     let mut ledger = Ledger::default();
     ledger.begin("/a/b", counts(0, &[false, true]));

@@ -31,7 +31,7 @@ fn beat(sim: &Arc<Simulation>, log: &Log, every: Duration) {
 }
 
 #[test]
-fn the_systems_clock_does_not_go_back() {
+fn system_clock_is_monotonic() {
     let clock = SystemClock::default();
     let mut last = clock.now();
     for _ in 0..1000 {
@@ -42,7 +42,7 @@ fn the_systems_clock_does_not_go_back() {
 }
 
 #[test]
-fn a_test_clock_stands_until_moved() {
+fn test_clock_moves_only_when_moved() {
     let clock = TestClock::default();
     assert_eq!(clock.now(), Duration::ZERO);
     clock.move_to(secs(5));
@@ -51,7 +51,7 @@ fn a_test_clock_stands_until_moved() {
 }
 
 #[test]
-fn an_idle_simulation_jumps_to_what_is_next() {
+fn idle_simulation_jumps_to_the_next_task() {
     let (sim, log) = (Simulation::new(), Log::default());
     sim.later(secs(86_400), note(&sim, &log, 1));
     sim.later(secs(1), note(&sim, &log, 0));
@@ -63,7 +63,7 @@ fn an_idle_simulation_jumps_to_what_is_next() {
 }
 
 #[test]
-fn a_span_ends_at_its_end() {
+fn run_ends_at_the_end_of_its_span() {
     let (sim, log) = (Simulation::new(), Log::default());
     beat(&sim, &log, secs(3));
     sim.run_for(secs(10));
@@ -74,7 +74,7 @@ fn a_span_ends_at_its_end() {
 }
 
 #[test]
-fn a_task_due_at_once_runs_at_the_same_time() {
+fn immediate_task_runs_at_the_same_time() {
     let (sim, log) = (Simulation::new(), Log::default());
     let (inner, theirs) = (sim.clone(), log.clone());
     sim.later(secs(1), Box::new(move || inner.later(Duration::ZERO, note(&inner, &theirs, 7))));

@@ -89,7 +89,7 @@ proptest! {
 }
 
 #[test]
-fn a_message_larger_than_the_window_goes_alone() {
+fn message_larger_than_the_window_is_sent_alone() {
     let mut w: Window<&str> = Window::default();
     assert!(w.is_open());
     w.spend(5 * WINDOW);

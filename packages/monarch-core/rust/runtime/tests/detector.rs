@@ -66,7 +66,7 @@ fn only_silent_hosts_are_pinged() {
 }
 
 #[test]
-fn one_that_is_silent_with_nobody_to_ask() {
+fn silent_host_without_witness_is_lost_later() {
     let (mut d, start) = detector(Role::Client);
     d.watch(uid(1), start);
     assert_eq!(until_verdict(&mut d, start, BEAT, LOSS), Some((36 * BEAT, lost(1, "silent for 2.7s"))));
@@ -74,7 +74,7 @@ fn one_that_is_silent_with_nobody_to_ask() {
 }
 
 #[test]
-fn an_end_that_the_kernel_tells_is_known_at_once() {
+fn end_reported_by_the_kernel_counts_at_once() {
     for (end, why) in [(LinkEnd::Exited, "agent exited"), (LinkEnd::Killed, "agent killed")] {
         let (mut d, start) = detector(Role::Agent);
         d.watch(uid(1), start);
@@ -101,7 +101,7 @@ fn orderly_end_proves_nothing_before_a_refusal() {
 }
 
 #[test]
-fn host_heard_after_an_orderly_end_is_not_lost_by_a_refusal() {
+fn heartbeat_after_an_end_cancels_its_refusal() {
     let (mut d, start) = detector(Role::Client);
     d.watch(uid(1), start);
     d.link_down(uid(1), LinkEnd::Ended, start + ms(1));
@@ -119,7 +119,7 @@ fn orderly_end_without_a_refusal_is_silence() {
 }
 
 #[test]
-fn a_reset_is_a_suspicion_and_a_return_ends_it() {
+fn reset_is_a_suspicion_that_a_heartbeat_ends() {
     let (mut d, start) = detector(Role::Client);
     d.watch(uid(1), start);
     d.watch(uid(2), start);
@@ -135,7 +135,7 @@ fn a_reset_is_a_suspicion_and_a_return_ends_it() {
 }
 
 #[test]
-fn a_port_that_refuses_with_nobody_to_ask() {
+fn refusing_port_without_witness_is_lost_later() {
     let (mut d, start) = detector(Role::Client);
     d.watch(uid(1), start);
     for cause in [LinkEnd::Reset, LinkEnd::Refused, LinkEnd::Cut] {
@@ -145,7 +145,7 @@ fn a_port_that_refuses_with_nobody_to_ask() {
 }
 
 #[test]
-fn a_port_that_refuses_and_a_third_host_that_hears_nothing() {
+fn refusing_port_and_silent_witness_lose_the_host() {
     let (mut d, start) = detector(Role::Client);
     d.watch(uid(1), start);
     d.watch(uid(2), start);
@@ -167,7 +167,7 @@ fn a_port_that_refuses_and_a_third_host_that_hears_nothing() {
 }
 
 #[test]
-fn who_is_asked_about_a_stranger_pings_it_for_a_while() {
+fn probed_member_pings_an_unknown_host_temporarily() {
     let (mut d, start) = detector(Role::Agent);
     d.watch(uid(1), start);
     assert_eq!(d.on_probe(uid(2), start + ms(100)), None);
@@ -184,7 +184,7 @@ fn who_is_asked_about_a_stranger_pings_it_for_a_while() {
 }
 
 #[test]
-fn late_ticks_accuse_nobody() {
+fn late_ticks_accuse_no_host() {
     let (mut d, start) = detector(Role::Client);
     d.watch(uid(1), start);
     d.on_heartbeat(uid(1), start);
@@ -196,7 +196,7 @@ fn late_ticks_accuse_nobody() {
 }
 
 #[test]
-fn an_agent_that_hears_nobody_loses_nobody() {
+fn isolated_agent_reports_no_loss() {
     let cut = Span::new(ms(5000), ms(60_000));
     let faults = vec![Fault::Off { member: 2, deaf: true, mute: true, span: cut }];
     let mut world = World::new(4, LOSS, RECONNECT, calm(), faults, 7);
@@ -208,7 +208,7 @@ fn an_agent_that_hears_nobody_loses_nobody() {
 }
 
 #[test]
-fn a_client_that_hears_nobody_waits_as_long_as_agents_wait_for_it() {
+fn isolated_client_waits_for_the_agents_lease() {
     for (members, len, lost) in [(4, 9500, 0), (4, 60_000, 3), (2, 60_000, 1)] {
         let off = Fault::Off { member: 0, deaf: true, mute: true, span: Span::new(ms(5000), ms(len)) };
         let mut world = World::new(members, LOSS, RECONNECT, calm(), vec![off], 7);
@@ -220,7 +220,7 @@ fn a_client_that_hears_nobody_waits_as_long_as_agents_wait_for_it() {
 }
 
 #[test]
-fn a_broken_link_is_lost_after_the_time_to_reconnect() {
+fn broken_link_is_lost_after_the_reconnect_timeout() {
     for one_way in [false, true] {
         let cut = Span::new(ms(5000), ms(600_000));
         let fault = if one_way { Fault::OneWay(1, 2, cut) } else { Fault::TwoWays(1, 2, cut) };

@@ -60,7 +60,7 @@ fn host_does_not_join_twice() {
 }
 
 #[test]
-fn calls_to_a_host_that_is_given_up_fail() {
+fn calls_to_an_abandoned_host_fail() {
     let cluster = Cluster::of(0);
     cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
     let client = &cluster.client.process;
@@ -134,7 +134,7 @@ fn worker_that_ended_a_job_joins_it_again() {
 
 /// The procs of the former job have ended with it.
 #[test]
-fn worker_does_not_join_again_by_the_same_id() {
+fn worker_does_not_rejoin_by_the_same_id() {
     let mut cluster = Cluster::of(0);
     let port = cluster.add_worker();
     assert_eq!(cluster.join(host_id(0), port, 0).status, Status::Ok);
@@ -147,7 +147,7 @@ fn worker_does_not_join_again_by_the_same_id() {
 
 /// The client has declared the worker lost, and the worker has not noticed that.
 #[test]
-fn worker_is_asked_again_until_its_lease_is_over() {
+fn worker_is_asked_again_until_its_lease_ends() {
     let settings = JobSettings { loss_ms: 3_000, reconnect_ms: 60_000, lease_ms: 1_000 };
     let mut cluster = Cluster::with_settings(Policy::Insecure, settings);
     let port = cluster.add_worker();
@@ -229,7 +229,7 @@ fn large_messages_to_another_host_keep_their_order() {
 }
 
 #[test]
-fn frames_to_a_host_wait_until_it_has_joined() {
+fn frames_to_a_host_wait_for_its_join() {
     let mut cluster = Cluster::of(0);
     let port = cluster.add_worker();
     cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
@@ -326,7 +326,7 @@ fn worker_that_joins_an_ending_client_is_notified() {
 }
 
 #[test]
-fn end_of_a_proc_fails_calls_from_other_hosts() {
+fn proc_end_fails_calls_from_other_hosts() {
     let cluster = Cluster::of(1);
     let (client, proc) = (&cluster.client.process, cluster.proc(0, 201));
     let call = client.call(Mode::Gather, &[proc.uid()]);
@@ -339,7 +339,7 @@ fn end_of_a_proc_fails_calls_from_other_hosts() {
 
 /// The agent of the host answers a frame to a proc that has ended.
 #[test]
-fn frame_to_an_ended_proc_is_answered_with_its_end() {
+fn frame_to_an_ended_proc_returns_its_end() {
     let cluster = Cluster::of(1);
     let (late, proc) = (cluster.client.proc(101), cluster.proc(0, 201));
     cluster.workers[0].agent.kill(proc.uid());
@@ -396,7 +396,7 @@ fn word_of_a_stranger_ends_nothing() {
 }
 
 #[test]
-fn procs_of_one_worker_are_told_of_the_end_of_another() {
+fn procs_are_notified_of_another_workers_end() {
     let cluster = Cluster::of(2);
     let (asker, ended) = (cluster.proc(0, 201), cluster.proc(1, 301));
     asker.node.route(ended.uid(), host_id(1), host_id(0));

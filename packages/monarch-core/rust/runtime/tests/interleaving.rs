@@ -122,7 +122,7 @@ fn events_wake_the_consumer_too() {
 
 /// Each message is handled, left in the mailbox, or refused: exactly one of these.
 #[test]
-fn a_close_loses_nothing_and_wakes_the_consumer() {
+fn close_loses_nothing_and_wakes_the_consumer() {
     explore(4000, || {
         let (mailbox, bell) = (Mailbox::new(MailboxId(1)), Arc::new(Bell::default()));
         mailbox.set_consumer(bell.consumer());
@@ -257,7 +257,7 @@ fn local_messages_stay_in_order_under_credit() {
 }
 
 #[test]
-fn the_free_list_gives_nothing_twice() {
+fn free_list_gives_no_range_twice() {
     explore(2000, || {
         let (list, used) = (Arc::new(Mutex::new(FreeList::new(12))), Arc::new(Mutex::new([false; 12])));
         let threads: Vec<_> = (1..4u64)

@@ -175,7 +175,7 @@ proptest! {
 }
 
 #[test]
-fn nobody_does_more_than_sixteen_handshakes() {
+fn each_host_does_at_most_sixteen_handshakes() {
     let world = World::run(vec![Worker::Answers; 1024], FIRST, &[0]);
     assert_eq!(world.joined.len(), 1024);
     // A worker that was joined has taken part in handshakes for that.
@@ -186,7 +186,7 @@ fn nobody_does_more_than_sixteen_handshakes() {
 
 /// A slow worker delays no other one, and keeps its time.
 #[test]
-fn one_that_is_slow_keeps_its_place_and_not_its_part() {
+fn slow_worker_keeps_its_place_without_its_subtree() {
     let mut join = Join::with_fan_out(PATIENCE, 1);
     let workers = (0..5).map(|w| (w, String::new())).collect();
     let dials = |out: Vec<JoinEffect>| -> Vec<u32> {
@@ -208,7 +208,7 @@ fn one_that_is_slow_keeps_its_place_and_not_its_part() {
 }
 
 #[test]
-fn a_rack_that_is_missing_costs_a_logarithm() {
+fn missing_rack_costs_logarithmic_time() {
     let mut workers = vec![Worker::Answers; 1024];
     workers[300..428].fill(Worker::Silent);
     let world = World::run(workers, FIRST, &[0]);

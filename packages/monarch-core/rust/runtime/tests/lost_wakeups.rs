@@ -77,7 +77,7 @@ impl Actor {
 }
 
 #[test]
-fn a_message_that_lies_before_a_sleeper_wakes_it() {
+fn unread_message_wakes_a_sleeping_loop() {
     let actor = Actor::new();
     assert_eq!((actor.check_wakeup(0), actor.check_wakeup(20)), (None, None), "nothing lies there");
     actor.push();
@@ -87,14 +87,14 @@ fn a_message_that_lies_before_a_sleeper_wakes_it() {
 }
 
 #[test]
-fn an_event_that_lies_before_a_sleeper_wakes_it() {
+fn unread_event_wakes_a_sleeping_loop() {
     let actor = Actor::new();
     assert!(actor.mailbox.push_event(Box::from(&b"e"[..])));
     assert_eq!((actor.check_wakeup(0), actor.check_wakeup(10)), (None, Some(LostAt::Descriptor)));
 }
 
 #[test]
-fn a_descriptor_that_is_not_reported_wakes_the_loop() {
+fn unreported_descriptor_wakes_the_loop() {
     let actor = Actor::new();
     actor.sleeper.work.store(true, Ordering::Relaxed);
     assert_eq!((actor.check_wakeup(0), actor.check_wakeup(10)), (None, Some(LostAt::Poller)));
@@ -102,7 +102,7 @@ fn a_descriptor_that_is_not_reported_wakes_the_loop() {
 }
 
 #[test]
-fn what_goes_on_is_let_alone() {
+fn active_loop_is_not_woken() {
     let changes: [(&str, fn(&Actor)); 5] = [
         ("is awake", |a| a.sleeper.awake.store(true, Ordering::Relaxed)),
         ("has slept again", |a| a.sleeper.sleeps.store(1, Ordering::Relaxed)),
@@ -123,7 +123,7 @@ fn what_goes_on_is_let_alone() {
 }
 
 #[test]
-fn a_thread_that_was_not_notified_is_woken() {
+fn unnotified_thread_is_woken() {
     let poller = Poller::new().unwrap();
     let (mailbox, waiter) = (Mailbox::new(MailboxId(1)), poller.waiter());
     mailbox.set_consumer(Consumer::Thread(waiter.clone()));

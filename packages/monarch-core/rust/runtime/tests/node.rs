@@ -139,7 +139,7 @@ fn end(reason: ExitReason) -> ProcEnd {
 }
 
 #[test]
-fn a_call_is_answered() {
+fn call_is_answered() {
     let (a, b) = two();
     let actor = Actor::start(&b);
     let cell = a.call(&b);
@@ -157,7 +157,7 @@ fn a_call_is_answered() {
 }
 
 #[test]
-fn a_call_within_the_process_is_answered() {
+fn call_within_the_process_is_answered() {
     let a = Running::new(1);
     let actor = Actor::start(&a);
     let cell = a.call(&a);
@@ -199,7 +199,7 @@ fn early_messages_wait_for_their_actor() {
 }
 
 #[test]
-fn an_unknown_port_refuses() {
+fn message_to_an_unknown_port_is_refused() {
     let (a, b) = two();
     let cell = a.call(&b);
     a.send_as(&b, &a.head(cell.slot, 0, TO_PORT), b"x", true);
@@ -229,7 +229,7 @@ fn messages_to_a_closed_port_are_counted() {
 }
 
 #[test]
-fn a_buried_actor_refuses_what_it_had_and_what_comes() {
+fn ended_actor_refuses_queued_and_new_messages() {
     let (a, b) = two();
     let queued = a.call(&b);
     a.send(&b, queued.slot, b"x");
@@ -261,7 +261,7 @@ fn message(slot: CallId, flags: u8, parts: Vec<Part>) -> Frame {
 }
 
 #[test]
-fn who_waits_for_what_came_without_its_parts_is_told() {
+fn message_without_its_parts_fails_its_call() {
     let (a, b) = two();
     let actor = Actor::start(&b);
     let cell = a.call(&b);
@@ -288,7 +288,7 @@ fn who_waits_for_what_came_without_its_parts_is_told() {
 }
 
 #[test]
-fn all_credit_of_a_buried_actor_comes_back() {
+fn credit_of_an_ended_actor_is_returned() {
     let (a, b) = two();
     let body = vec![0; 10_000];
     while a.send_as(&b, &a.head(CallId::NONE, 0, 0), &body, false) == Sent::Yes {}
@@ -306,7 +306,7 @@ fn all_credit_of_a_buried_actor_comes_back() {
 }
 
 #[test]
-fn credit_stops_a_fast_sender_and_lets_it_go_on() {
+fn credit_pauses_and_resumes_a_fast_sender() {
     let (a, b) = two();
     let actor = Actor::start(&b);
     let peer = a.0.peer(ProcUid(2));
@@ -365,7 +365,7 @@ fn local_messages_do_not_overtake_queued_ones() {
 
 /// Each refused message gives credit for the next one, which is refused too: this must not grow the stack.
 #[test]
-fn a_long_local_queue_is_refused_without_recursion() {
+fn long_local_queue_is_refused_without_recursion() {
     const MESSAGES: usize = 100_000;
     let a = Running::new(1);
     let body = vec![0; 100];
@@ -384,7 +384,7 @@ fn a_long_local_queue_is_refused_without_recursion() {
 }
 
 #[test]
-fn the_end_of_a_proc_fails_its_calls() {
+fn proc_end_fails_its_calls() {
     let (a, b) = two();
     let (called, other) = (a.call(&b), a.call(&a));
     a.send(&b, called.slot, b"x");
@@ -407,7 +407,7 @@ fn the_end_of_a_proc_fails_its_calls() {
 }
 
 #[test]
-fn the_end_of_a_proc_wakes_those_who_wait_for_its_credit() {
+fn proc_end_wakes_threads_waiting_for_credit() {
     let (a, b) = two();
     let peer = a.0.peer(ProcUid(2));
     while a.send_as(&b, &a.head(CallId::NONE, 0, 0), &[0; 50_000], false) == Sent::Yes {}
@@ -419,7 +419,7 @@ fn the_end_of_a_proc_wakes_those_who_wait_for_its_credit() {
 
 /// The report of an end overtakes the last answer, which is still in the socket: the answer counts.
 #[test]
-fn an_answer_given_before_the_end_counts() {
+fn answer_given_before_the_end_counts() {
     struct Blocks(Arc<Node>, Mutex<(Sender<()>, Receiver<()>)>);
     impl Watcher for Blocks {
         fn done(&self, _token: u64) {
@@ -447,7 +447,7 @@ fn an_answer_given_before_the_end_counts() {
 }
 
 #[test]
-fn a_proc_notices_that_its_root_is_lost() {
+fn proc_notices_that_its_root_is_lost() {
     let (a, b) = two();
     a.0.peer(ProcUid(2)).link.close();
     assert!(matches!(b.event(), SystemEvent::RootLost));

@@ -134,7 +134,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_lives_knows_who_has_ended(
+    fn live_hosts_know_all_ended_procs(
         (n, fan_out, steps) in (2usize..30).prop_flat_map(|n| (Just(n), 1u32..5, proptest::collection::vec(step(n), 1..60)))
     ) {
         let mut world = World::new(n, fan_out);
@@ -170,7 +170,7 @@ proptest! {
 }
 
 #[test]
-fn one_end_costs_each_host_one_message_a_neighbour() {
+fn notice_is_sent_once_per_host_and_neighbour() {
     let mut world = World::new(300, 16);
     world.settle();
     world.sent.clear();
@@ -181,7 +181,7 @@ fn one_end_costs_each_host_one_message_a_neighbour() {
 }
 
 #[test]
-fn what_follows_closely_goes_together() {
+fn notices_in_quick_succession_are_merged() {
     let mut host = Notices::new(ProcUid(0));
     host.set_hosts(Duration::ZERO, (0..3).map(ProcUid).collect());
     let now = Duration::from_secs(1);

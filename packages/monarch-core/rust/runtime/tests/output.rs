@@ -73,7 +73,7 @@ fn lines_come_out_whole_with_their_prefix() {
 }
 
 #[test]
-fn the_last_line_needs_no_end() {
+fn last_line_needs_no_end() {
     let mut p = proc("> ", 10);
     p.pipe.write_all(b"last words").unwrap();
     p.pipe = File::from(sys::pipe().unwrap().1);
@@ -90,7 +90,7 @@ fn long_lines_are_cut() {
 }
 
 #[test]
-fn the_tail_keeps_the_last_lines() {
+fn tail_keeps_the_last_lines() {
     let mut p = proc("", 2);
     p.pipe.write_all(b"1\n2\n3\n").unwrap();
     p.reads("1\n2\n3\n");
@@ -113,7 +113,7 @@ fn draining_takes_what_is_left() {
 
 /// With a console that is not read, the last line of a proc is in its tail all the same, and its lines stay whole.
 #[test]
-fn a_blocked_console_hides_nothing() {
+fn blocked_console_does_not_hide_output() {
     let mut p = proc("", 1);
     // SAFETY: the call has no pointers.
     let size = unsafe { libc::fcntl(p.pipe.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 20) };
@@ -183,7 +183,7 @@ fn lines_are_shown_again_when_counting_has_ended() {
 }
 
 #[test]
-fn a_window_ends_by_itself() {
+fn window_ends_without_a_call() {
     let mut p = proc("", 0);
     p.count(Some(Duration::from_millis(1)));
     for n in 0..3 {
@@ -275,7 +275,7 @@ fn flushes_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn what_is_printed_is_in_the_file_as_it_was() {
+fn captured_file_has_the_output_unchanged() {
     let folder = Folder::new("file");
     let output = Output::new().unwrap();
     let (read, write) = sys::pipe().unwrap();

@@ -28,7 +28,7 @@ impl Watcher for Heard {
 }
 
 #[test]
-fn the_first_error_ends_it() {
+fn first_error_ends_the_call() {
     let c = cell(Mode::FirstError, 3);
     assert!(!answer(&c, 1, Status::Ok));
     assert!(!c.is_done(0));
@@ -70,7 +70,7 @@ fn gathering_waits_for_all() {
 }
 
 #[test]
-fn a_rank_counts_once_and_strangers_never() {
+fn rank_counts_once_and_unknown_ranks_never() {
     let c = cell(Mode::Gather, 2);
     assert!(!answer(&c, 0, Status::Ok));
     assert!(!answer(&c, 0, Status::Error));
@@ -90,7 +90,7 @@ fn call_without_targets_is_done() {
 proptest! {
     /// The arrivals are returned one by one, in order, and each watcher is notified once, at its own arrival.
     #[test]
-    fn a_stream_gives_arrivals_in_order(order in Just((0..8u32).collect::<Vec<_>>()).prop_shuffle(), early in 0usize..8) {
+    fn stream_gives_arrivals_in_order(order in Just((0..8u32).collect::<Vec<_>>()).prop_shuffle(), early in 0usize..8) {
         let c = cell(Mode::Stream, 8);
         let heard = Arc::new(Heard::default());
         for (i, rank) in order.iter().enumerate() {
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn it_waits_for_those_not_heard_of(answered in proptest::collection::hash_set(0u32..8, 0..8), gone in 0u64..4) {
+    fn call_waits_for_unanswered_ranks(answered in proptest::collection::hash_set(0u32..8, 0..8), gone in 0u64..4) {
         let c = cell(Mode::Gather, 8);
         for r in &answered {
             answer(&c, *r, Status::Ok);
@@ -118,7 +118,7 @@ proptest! {
 
 /// Watchers that are added while answers arrive are notified exactly once.
 #[test]
-fn a_watcher_is_told_exactly_once() {
+fn watcher_is_notified_exactly_once() {
     struct Counts(Vec<AtomicUsize>);
     impl Watcher for Counts {
         fn done(&self, token: u64) {
@@ -151,7 +151,7 @@ fn a_watcher_is_told_exactly_once() {
 }
 
 #[test]
-fn a_waiter_is_notified_until_it_is_removed() {
+fn waiter_is_notified_until_it_is_removed() {
     let poller = Poller::new().unwrap();
     let c = cell(Mode::Stream, 3);
     let (stays, goes) = (poller.waiter(), poller.waiter());

@@ -241,7 +241,7 @@ fn receiver_without_a_connection_gets_no_further_offer() {
 }
 
 #[test]
-fn receiver_without_a_bulk_transport_is_sent_its_parts() {
+fn receiver_without_bulk_transport_gets_parts_by_agents() {
     let pair = Pair::without_exchange_at_the_receiver();
     for seed in [3, 5] {
         pair.send(&large(seed));
@@ -313,7 +313,7 @@ fn frame_to_an_agent_waits_for_offered_parts() {
 }
 
 #[test]
-fn frame_to_an_agent_goes_on_when_the_receiver_ends() {
+fn frame_to_an_agent_outlives_the_receiver() {
     let pair = Pair::new();
     let second = pair.cluster.proc(0, 202);
     pair.memory.pulls(&[Pull::Later]);

@@ -16,7 +16,7 @@ fn proc_that_answers_is_pinged_again() {
 }
 
 #[test]
-fn silent_proc_is_reported_once_and_may_answer_again() {
+fn silent_proc_is_reported_once_until_it_answers() {
     let (mut responsiveness, start) = (Responsiveness::default(), Instant::now());
     let checks: Vec<Check> = (0..6).map(|n| responsiveness.tick(start + n * PERIOD)).collect();
     assert_eq!(checks, [Check::Ping, Check::Wait, Check::Unresponsive, Check::Wait, Check::Wait, Check::Wait]);

@@ -306,13 +306,13 @@ fn every_call_is_answered() {
 }
 
 #[test]
-fn a_connection_that_is_given_up_takes_nothing_from_the_next_owner() {
+fn abandoned_connection_does_not_affect_the_next_owner() {
     explore(20_000, || calls(true, true));
 }
 
 /// The connection's descriptor is closed, the loop gets its number and enters the set, and then the number is removed from the set.
 #[test]
 #[should_panic(expected = "deadlock")]
-fn a_removal_by_number_alone_loses_a_wake_up() {
+fn removal_by_number_alone_loses_a_wakeup() {
     explore(20_000, || calls(false, true));
 }

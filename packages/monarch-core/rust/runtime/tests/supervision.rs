@@ -474,7 +474,7 @@ fn member(mesh: u64, rank: u32) -> Member {
 }
 
 #[test]
-fn a_rank_is_told_of_once() {
+fn rank_is_reported_once() {
     let mut s = Supervision::default();
     s.created(MailboxId(1), Owner::Process, Kind::Actors, vec![uid(1), uid(2)]);
     assert_eq!(s.member_failed(member(1, 0)), [Action::Mark(member(1, 0)), Action::Tell(member(1, 0))]);
@@ -484,7 +484,7 @@ fn a_rank_is_told_of_once() {
 }
 
 #[test]
-fn the_owner_of_procs_hears_of_its_actors_there() {
+fn owner_of_procs_is_notified_of_its_actors() {
     let mut s = Supervision::default();
     s.created(MailboxId(1), Owner::Process, Kind::Procs, vec![uid(1), uid(2)]);
     s.created(MailboxId(2), Owner::Process, Kind::Actors, vec![uid(1)]);
@@ -495,7 +495,7 @@ fn the_owner_of_procs_hears_of_its_actors_there() {
 }
 
 #[test]
-fn all_of_one_cause_is_marked_before_anybody_is_told() {
+fn members_are_marked_before_any_owner_is_notified() {
     let mut s = Supervision::default();
     s.created(MailboxId(1), Owner::Process, Kind::Actors, vec![uid(1), uid(2)]);
     let marks = [Action::Mark(member(1, 0)), Action::Mark(member(1, 1))];
@@ -504,7 +504,7 @@ fn all_of_one_cause_is_marked_before_anybody_is_told() {
 }
 
 #[test]
-fn what_is_stopped_is_no_failure() {
+fn stopped_mesh_is_no_failure() {
     let mut s = Supervision::default();
     s.created(MailboxId(1), Owner::Process, Kind::Procs, vec![uid(1), uid(2)]);
     s.created(MailboxId(2), Owner::Process, Kind::Actors, vec![uid(1)]);
@@ -515,7 +515,7 @@ fn what_is_stopped_is_no_failure() {
 }
 
 #[test]
-fn an_actor_without_a_hook_fails_at_once_and_only_once() {
+fn actor_without_a_hook_fails_once() {
     let mut s = Supervision::default();
     s.actor_started(MailboxId(9), uid(0));
     s.actor_ready(MailboxId(9), false);
@@ -526,7 +526,7 @@ fn an_actor_without_a_hook_fails_at_once_and_only_once() {
 }
 
 #[test]
-fn an_actor_with_a_hook_is_asked_and_may_refuse() {
+fn actor_with_a_hook_is_asked() {
     let mut s = Supervision::default();
     let actor = MailboxId(9);
     s.actor_started(actor, uid(0));
@@ -554,7 +554,7 @@ fn actors_of_a_lost_process_are_orphans() {
 }
 
 #[test]
-fn a_mesh_may_be_over() {
+fn mesh_ends_when_all_members_ended() {
     let mut s = Supervision::default();
     s.created(MailboxId(1), Owner::Process, Kind::Actors, vec![uid(1), uid(2)]);
     s.member_failed(member(1, 0));
@@ -569,7 +569,7 @@ fn a_mesh_may_be_over() {
 }
 
 #[test]
-fn nobody_is_told_of_what_nobody_owns() {
+fn failure_without_an_owner_is_not_reported() {
     let mut s = Supervision::default();
     s.created(MailboxId(1), Owner::Process, Kind::Actors, vec![uid(1)]);
     s.disown(MailboxId(1));
@@ -581,7 +581,7 @@ fn nobody_is_told_of_what_nobody_owns() {
 }
 
 #[test]
-fn death_in_a_clean_up_is_told_although_an_end_was_wanted() {
+fn death_during_cleanup_is_reported_despite_a_stop() {
     let mut s = Supervision::default();
     s.created(MailboxId(1), Owner::Process, Kind::Procs, vec![uid(1)]);
     s.created(MailboxId(2), Owner::Process, Kind::Actors, vec![uid(1)]);

@@ -65,7 +65,7 @@ fn settling_waits_for_the_failures() {
 }
 
 #[test]
-fn a_push_wakes_the_waiter() {
+fn push_wakes_the_waiter() {
     let poller = Poller::new().unwrap();
     let q = Arc::new(SystemQueue::default());
     let w = poller.waiter();

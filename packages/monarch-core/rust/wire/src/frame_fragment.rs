@@ -82,13 +82,13 @@ mod tests {
     }
 
     #[test]
-    fn a_short_run_stays_as_it_is() {
+    fn short_run_stays_unchanged() {
         let half = vec![1; WHOLE / 2];
         assert_eq!(pieces(&[&half, &half]), [vec![1; WHOLE]]);
     }
 
     #[test]
-    fn a_long_run_comes_whole() {
+    fn long_run_arrives_whole() {
         let bytes: Vec<u8> = (0..5 * SIZE + 7).map(|i| i as u8).collect();
         for at in [0, 1, SIZE - 1, SIZE, 3 * SIZE, bytes.len()] {
             let (a, b) = bytes.split_at(at);

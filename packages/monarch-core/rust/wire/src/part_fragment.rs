@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_is_read() {
+    fn fragment_survives_encoding() {
         let mut frame = head(&ROUTE, 5, 77, 3);
         frame.extend_from_slice(b"abc");
         assert_eq!(read(body(&frame)), Some(Ok(Stretch { number: 5, left: 77, bytes: b"abc" })));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_an_error() {
+    fn malformed_fragment_is_an_error() {
         assert_eq!(read(&[9, 0, 0, 0, STRETCH, 1, 2]), Some(Err(DecodeError::Truncated)));
         assert_eq!(read_part(&[&[9, 0, 0, 0, PART][..], &[0; 13], &[1]].concat()), Some(Err(DecodeError::Trailing)));
         assert_eq!(read(&[]), None);

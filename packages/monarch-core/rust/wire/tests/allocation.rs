@@ -50,7 +50,7 @@ fn peak(bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn the_allocator_counts() {
+fn allocator_counts_bytes() {
     let raw = Frame::Raw(vec![0; 1000].into()).encode();
     assert!((1000..1100).contains(&peak(&raw[4..])));
 }

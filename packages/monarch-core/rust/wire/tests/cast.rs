@@ -161,7 +161,7 @@ proptest! {
 }
 
 #[test]
-fn a_body_comes_apart_as_it_was_put_together() {
+fn body_survives_encoding() {
     for trace in [Trace::NONE, Trace { id: 1 << 100, span: 7 }] {
         let body = CastBody { sender: MailboxId(5), slot: CallId(300), flags: 9, trace, method: b"step", extent: b"ex", parts: b"parts" };
         assert_eq!(CastBody::decode(&body.encode()), Ok(body));
@@ -170,7 +170,7 @@ fn a_body_comes_apart_as_it_was_put_together() {
 
 /// The root's frame for a cast stays small, however many procs there are.
 #[test]
-fn a_cast_to_thousands_of_hosts_is_short() {
+fn cast_to_thousands_of_hosts_is_short() {
     let mut order = Order::default();
     order.push(4096, 17);
     let group = GroupId { source: ProcUid(u64::MAX), number: 3 };

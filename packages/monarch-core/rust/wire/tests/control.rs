@@ -25,7 +25,7 @@ proptest! {
 }
 
 #[test]
-fn an_unknown_message_is_refused() {
+fn unknown_message_is_refused() {
     assert_eq!(Frame::decode(&[CONTROL, 0x7f]), Err(DecodeError::Control));
     assert_eq!(Frame::decode(&[CONTROL]), Err(DecodeError::Control));
 }

@@ -14,7 +14,7 @@ proptest! {
     }
 
     #[test]
-    fn an_end_is_the_same_in_a_reply_and_in_a_frame(end in strategy::proc_end()) {
+    fn end_is_equal_in_replies_and_frames(end in strategy::proc_end()) {
         let bytes = postcard::to_stdvec(&end).unwrap();
         prop_assert_eq!(postcard::from_bytes::<ProcEnd>(&bytes), Ok(end.clone()));
         let frame = Frame::Control(Control::ProcsEnded { ends: vec![(ProcUid(1), end)] });
@@ -38,7 +38,7 @@ fn place(reason: &ExitReason) -> u8 {
 }
 
 #[test]
-fn the_version_has_these_reasons() {
+fn version_has_these_reasons() {
     assert_eq!(wire::VERSION, 4, "the reasons of this version are in `place`");
 }
 

@@ -35,7 +35,7 @@ proptest! {
 
     /// All kinds but the raw one contain their length.
     #[test]
-    fn a_frame_cut_short_is_refused(frame in strategy::frame(), cut in any::<prop::sample::Index>()) {
+    fn truncated_frame_is_refused(frame in strategy::frame(), cut in any::<prop::sample::Index>()) {
         let bytes = frame.encode();
         let body = &bytes[4..];
         let short = &body[..cut.index(body.len())];
@@ -47,7 +47,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_with_more_behind_it_is_refused(frame in strategy::frame(), more in 1usize..40) {
+    fn frame_with_trailing_bytes_is_refused(frame in strategy::frame(), more in 1usize..40) {
         let mut bytes = frame.encode();
         bytes.extend(std::iter::repeat_n(0, more));
         match &frame {
@@ -70,7 +70,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_frame_does_no_harm(
+    fn damaged_frame_decodes_safely(
         frame in strategy::frame(),
         hits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
@@ -94,7 +94,7 @@ fn unknown_kinds_are_named() {
 }
 
 #[test]
-fn an_unknown_status_is_named() {
+fn unknown_status_is_named() {
     let reply = Frame::Reply(wire::Reply { slot: CallId(7), rank: 0, status: Status::Ok, parts: vec![] });
     let mut bytes = reply.encode();
     bytes[PREFIX + 12] = 6;
@@ -102,7 +102,7 @@ fn an_unknown_status_is_named() {
 }
 
 #[test]
-fn a_method_must_be_text() {
+fn method_must_be_text() {
     let mut body = vec![MESSAGE];
     Head { method: &[0xff, 0xfe], ..Head::default() }.put(&mut body, 0);
     assert_eq!(Frame::decode(&body), Err(DecodeError::Text));

@@ -17,7 +17,7 @@ proptest! {
     }
 
     #[test]
-    fn a_part_knows_its_length(part in strategy::part()) {
+    fn part_has_its_length(part in strategy::part()) {
         let want = match &part {
             Part::Inline { data, .. } => data.len() as u64,
             Part::Shared { len, .. } | Part::Ahead { len, .. } | Part::Lent { len, .. } => *len,
@@ -32,7 +32,7 @@ proptest! {
     }
 
     #[test]
-    fn a_count_that_lies_is_truncated(count in 1u32.., have in 0u32..4) {
+    fn false_count_is_truncated(count in 1u32.., have in 0u32..4) {
         prop_assume!(count > have);
         let mut bytes = count.to_le_bytes().to_vec();
         (0..have).for_each(|_| Part::put_inline_head(&mut bytes, 0, false));

@@ -5,7 +5,7 @@ use wire::Trace;
 const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 #[test]
-fn a_text_form_is_read_and_written() {
+fn text_form_is_read_and_written() {
     let trace = Trace::parse(SAMPLED).unwrap();
     assert_eq!(trace, Trace { id: 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, span: 0x00f0_67aa_0ba9_02b7 });
     assert_eq!(trace.traceparent(), SAMPLED);
@@ -14,13 +14,13 @@ fn a_text_form_is_read_and_written() {
 }
 
 #[test]
-fn a_trace_that_is_not_sampled_is_none() {
+fn unsampled_trace_is_none() {
     assert_eq!(Trace::parse(&SAMPLED.replace("-01", "-00")), Some(Trace::NONE));
     assert!(Trace::NONE.is_none());
 }
 
 #[test]
-fn a_malformed_text_form_is_refused() {
+fn malformed_text_form_is_refused() {
     let zero = ["00-00000000000000000000000000000000-00f067aa0ba902b7-01", "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01"];
     let others =
         ["", "00", "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-+bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"];
@@ -31,7 +31,7 @@ fn a_malformed_text_form_is_refused() {
 }
 
 #[test]
-fn a_child_is_another_span_of_the_same_trace() {
+fn child_is_another_span_of_the_trace() {
     let trace = Trace { id: 5, span: 6 };
     let spans: std::collections::HashSet<u64> = (0..1000)
         .map(|_| trace.child())

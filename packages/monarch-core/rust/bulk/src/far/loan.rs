@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_nothing_else() {
+    fn record_survives_encoding() {
         let loan = Loan { id: [7; 16], epoch: 41 };
         let record = loan.to_bytes();
         assert_eq!(Loan::from_bytes(&record), Some(loan));

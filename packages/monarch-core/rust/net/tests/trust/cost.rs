@@ -143,7 +143,7 @@ fn small_frames(name: &str, (mut a, mut b): (Stream, Stream)) {
 
 #[test]
 #[ignore = "takes a while and prints what it measures"]
-fn what_a_stream_costs() {
+fn stream_costs_are_measured() {
     let secret = Policy::Secret(Secret::from_bytes(&[1; 32]).unwrap());
     for tcp in [false, true] {
         let wire = if tcp { "tcp" } else { "socket pair" };

@@ -27,7 +27,7 @@ fn name_of(host: u64, job: JobId) -> String {
 }
 
 #[test]
-fn a_wrong_secret() {
+fn wrong_secret_is_refused() {
     for wire in [Wire::Tcp, Wire::Inproc] {
         let (a, b) = Pair::new(wire, by_secret(1), by_secret(2)).open(target(Kind::Join), b"x");
         assert!(matches!(a, Err(Refused::Denied(_))));
@@ -38,7 +38,7 @@ fn a_wrong_secret() {
 
 /// The worker sends a key, and answers with the proof that it received, or with other bytes.
 #[test]
-fn a_worker_that_does_not_know_the_secret() {
+fn worker_without_the_secret_is_refused() {
     for echo in [true, false] {
         let dial = Arc::new(DialTrust::new_client(JOB, by_secret(1)).unwrap());
         let (socket, dialler) = to_dialler(&dial, target(Kind::Join));
@@ -57,7 +57,7 @@ fn a_worker_that_does_not_know_the_secret() {
 
 /// A man in the middle forwards the proof on a TLS session of its own.
 #[test]
-fn a_recorded_proof() {
+fn replayed_proof_is_refused() {
     let pair = Pair::same(Wire::Tcp, by_secret(1));
     let (socket, dialler) = to_dialler(&pair.dial, target(Kind::Join));
     let mut middle = server(socket, "monarch-join/1", &self_signed());
@@ -106,7 +106,7 @@ fn certificate(host: u64, certificate: &[u8], authority: &[u8]) -> Vec<u8> {
 
 /// The hand-written protocol of these tests is the real one.
 #[test]
-fn a_join_by_hand() {
+fn join_by_single_frames_succeeds() {
     let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
     let authority = Authority::new(JOB).unwrap();
     let (mut client, joined, key) = join_by_hand(&host, JOB, authority.certificate());
@@ -157,7 +157,7 @@ fn generator_key() -> Vec<u8> {
 }
 
 #[test]
-fn a_job_that_belongs_to_another_client() {
+fn job_of_another_client_is_refused() {
     let pair = joined();
     let thief = Pair { dial: Arc::new(DialTrust::new_client(JOB, by_secret(1)).unwrap()), host: pair.host.clone(), wire: Wire::Tcp };
     let (a, b) = thief.open(target(Kind::Join), b"");
@@ -168,7 +168,7 @@ fn a_job_that_belongs_to_another_client() {
 }
 
 #[test]
-fn a_client_with_another_authority() {
+fn client_of_another_authority_is_refused() {
     let pair = joined();
     let other = Arc::new(DialTrust::new_client(JOB, by_secret(1)).unwrap());
     let (a, b) = open(Wire::Tcp, &other, &pair.host, target(Kind::Channel), b"");
@@ -258,7 +258,7 @@ fn jobs_and_hosts_that_are_not_known() {
 
 /// A certificate is valid for its own job only.
 #[test]
-fn a_request_for_another_job() {
+fn request_for_another_job_is_refused() {
     let pair = joined();
     let second = Pair { dial: Arc::new(DialTrust::new_client(OTHER, by_secret(1)).unwrap()), host: pair.host.clone(), wire: Wire::Tcp };
     second.join();
@@ -274,7 +274,7 @@ fn a_request_for_another_job() {
 }
 
 #[test]
-fn a_job_that_was_forgotten() {
+fn forgotten_job_is_refused_until_it_joins_again() {
     for (name, pair) in crate::ends::all() {
         pair.join();
         let from_host = pair.host.dial(JOB).unwrap();
@@ -308,7 +308,7 @@ fn a_job_that_was_forgotten() {
 
 /// A host may join under several ids, and again, which renews its certificate.
 #[test]
-fn a_host_that_joins_again() {
+fn host_joins_again_by_a_second_id() {
     let pair = joined();
     let second = Target { host: HOST + 1, ..target(Kind::Join) };
     let (a, b) = pair.open(second.clone(), b"");
@@ -323,7 +323,7 @@ fn a_host_that_joins_again() {
 
 /// A host of the job joins another host on behalf of the client, which signs.
 #[test]
-fn a_host_that_joins_another() {
+fn host_joins_another_as_a_relay() {
     let client = joined();
     let relay = client.host.relay(JOB).unwrap();
     let second = Target { host: HOST + 1, ..target(Kind::Join) };
@@ -345,7 +345,7 @@ fn a_host_that_joins_another() {
 
 /// A relay can neither join a worker to a job of another client than the one that signs, nor issue certificates itself.
 #[test]
-fn a_relay_that_lies() {
+fn false_certificate_of_a_relay_is_refused() {
     let client = joined();
     let relay = client.host.relay(JOB).unwrap();
     let other = Authority::new(JOB).unwrap();
@@ -449,7 +449,7 @@ fn other_versions_in_a_join() {
 }
 
 #[test]
-fn others_that_speak_something_else() {
+fn other_protocols_are_refused() {
     let site = crate::ends::Site::new();
     let paper = crate::ends::Paper::default();
     let tls_hello = {
@@ -525,7 +525,7 @@ fn frames_that_are_too_large() {
 
 /// An unauthenticated TLS session is bounded too: here it receives empty records, which are no progress.
 #[test]
-fn a_flood_before_anybody_is_authenticated() {
+fn unauthenticated_flood_is_refused() {
     let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
     let (socket, accepting) = to_host(&host);
     let mut client = client(socket, "monarch-join/1", &name_of(HOST, JOB), None);

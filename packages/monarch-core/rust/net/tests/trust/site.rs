@@ -69,7 +69,7 @@ fn chains_that_are_refused() {
 }
 
 #[test]
-fn what_was_given_has_to_fit() {
+fn mismatched_key_and_certificate_are_refused() {
     let (site, other) = (Site::new(), Site::new());
     let mine = site.issue(&Paper::default());
     let theirs = other.issue(&Paper::default());

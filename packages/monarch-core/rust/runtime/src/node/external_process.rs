@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn another_connection_takes_the_place_of_one_that_was_ended() {
+    fn connection_replaces_one_that_was_ended() {
         let (left, mut other) = connections(3);
         let made = greet(ProcUid(7), GREETING_TIMEOUT, || Ok(left.borrow_mut().pop().unwrap())).unwrap();
         let mut greeting = [0; GREETING];
