@@ -7,7 +7,6 @@
 |---|---|
 | circle of modules | modules of a crate, or of a package, each of which reaches all others by imports; imports for types count too |
 | files that implement a type | files with an `impl` block of one type of the crate |
-| test names of more than eight words | Python: the words after `test_`; Rust: of a `#[test]` function |
 | words of a map | words of a page, or of all pages of a folder, outside of code blocks |
 | entries of the glossary | terms; the style check refuses more than 100 |
 | rows of the longest page | failures of one page of `docs/failures`; the style check refuses more than 60 |
@@ -17,7 +16,6 @@ A number may fall, and the table is then written anew. The step `generated` refu
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -27,15 +25,13 @@ from pathlib import Path
 
 import grimp
 
-from tools.project import PACKAGES, ROOT, RUST, files
+from tools.project import PACKAGES, ROOT, RUST
 from tools.style import glossary, prose, references, rust
 
 MAPS = ("ARCHITECTURE.md", "docs/failures", "docs/glossary.md")
-_WORDS_OF_TEST_NAMES = 8
 _USE = re.compile(r"\buse\s+(?P<tree>[^;]+);")
 _PATH = re.compile(r"\b(?:crate|super|self)(?:::\w+)+")
 _IMPL = re.compile(r"^\s*(?:unsafe\s+)?impl\b(?:<[^{]*?>)?\s+(?:[^{;]*?\bfor\s+)?(?:\w+::)*(?P<type>[A-Z]\w*)", re.MULTILINE)
-_TEST = re.compile(r"#\[test\]\s*(?:#\[[^\]]*\]\s*)*(?:async\s+)?fn\s+(?P<name>\w+)")
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
@@ -141,21 +137,7 @@ def spread(source: Path) -> tuple[str, int]:
     return max(counted.items(), key=lambda item: (item[1], item[0]), default=("", 0))
 
 
-# ---- names and pages
-
-
-def long_test_names() -> tuple[int, int]:
-    """The test functions whose name has more words than it may have: of Python, and of Rust."""
-    python = rusty = 0
-    for path in files():
-        if path.suffix == ".py" and path.name.startswith("test_"):
-            nodes = ast.walk(ast.parse((ROOT / path).read_text()))
-            names = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-            python += sum(name.startswith("test_") and name.count("_") > _WORDS_OF_TEST_NAMES for name in names)
-        elif path.suffix == ".rs":
-            found = _TEST.finditer((ROOT / path).read_text())
-            rusty += sum(match["name"].count("_") >= _WORDS_OF_TEST_NAMES for match in found)
-    return python, rusty
+# ---- pages
 
 
 def words(name: str) -> int:
@@ -182,7 +164,6 @@ def rows() -> dict[str, int]:
         largest = circles(python_graph(package))[:1]
         if largest:
             found[f"largest circle of modules, Python, `{package}`"] = len(largest[0])
-    found["test names of more than eight words, Python"], found["test names of more than eight words, Rust"] = long_test_names()
     found |= {f"words, `{page}`": words(page) for page in MAPS}
     pages = (ROOT / references.FAILURES).glob("*.md")
     found[f"rows of the longest page, `{references.FAILURES}`"] = max(len(list(references.rows(page.read_text()))) for page in pages)

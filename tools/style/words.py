@@ -83,12 +83,13 @@ def names(path: Path, text: str) -> Iterator[Problem]:
     if path.parts[:1] != ("packages",) or is_test(path):
         return
     for line, name in [(0, path.stem), *sorted(set(_defined(text)))]:
-        for word, instead in _refused(name):
+        for word, instead in refused(name):
             yield Problem(path, line, "plain-names", f"'{word}' in '{name}'; write: {instead}")
 
 
 @cache
-def _refused(name: str) -> list[tuple[str, str]]:
+def refused(name: str) -> list[tuple[str, str]]:
+    """The refused words of a name, and what to write instead."""
     words = " ".join(_WORD_OF_NAME.findall(name)) if name not in _KEPT_NAMES else ""
     return [(found[0], instead) for pattern, instead in _PATTERNS if (found := pattern.search(words))]
 
