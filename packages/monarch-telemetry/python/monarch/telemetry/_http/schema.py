@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import NoneType, UnionType
 from typing import Any, Literal, NotRequired, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -54,7 +55,7 @@ def _object(model: Any, models: dict[str, Any], prefix: str) -> dict[str, Any]:
     parts = fields(model)
     found: dict[str, Any] = {"type": "object"}
     # A model without a docstring has that of `dict`.
-    if (text := (model.__doc__ or "").strip()) and text != (dict.__doc__ or "").strip():
+    if (text := inspect.cleandoc(model.__doc__ or "")) and text != inspect.cleandoc(dict.__doc__ or ""):
         found["description"] = text
     found["properties"] = {name: schema(kind, models, prefix) for name, (kind, _) in parts.items()}
     found["required"] = [name for name, (_, required) in parts.items() if required]
