@@ -11,6 +11,9 @@ from disturbances import assert_lost, flap, is_free_again, nothing_lost, pause
 
 from tools.netns.cluster import Cluster
 
+# The lease in tests that wait for its end: longer than the silence after which a host is lost.
+SHORT_LEASE = "4s"
+
 
 @pytest.fixture(autouse=True)
 def row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,7 +21,7 @@ def row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_host_in_the_middle_is_cut_off(cluster: Cluster) -> None:
-    client = cluster.client()
+    client = cluster.client(MONARCH_MESH_ORPHAN_TIMEOUT=SHORT_LEASE)
     cluster.hosts[1].cut()
     assert_lost(cluster, "silent for ")
     is_free_again(cluster, client)
@@ -44,7 +47,7 @@ def test_link_between_two_of_the_row_is_cut(cluster: Cluster) -> None:
 
 
 def test_client_is_killed(cluster: Cluster) -> None:
-    client = cluster.client(MONARCH_MESH_ORPHAN_TIMEOUT="4s")
+    client = cluster.client(MONARCH_MESH_ORPHAN_TIMEOUT=SHORT_LEASE)
     client.kill()
     for host in cluster.hosts:
         cluster.ended(host, client.pids[host.name])
@@ -52,7 +55,7 @@ def test_client_is_killed(cluster: Cluster) -> None:
 
 
 def test_client_cut_off_beyond_its_lease_loses_procs(cluster: Cluster) -> None:
-    client = cluster.client(MONARCH_MESH_ORPHAN_TIMEOUT="4s")
+    client = cluster.client(MONARCH_MESH_ORPHAN_TIMEOUT=SHORT_LEASE)
     cluster.client_host.cut()
     for host in cluster.hosts:
         cluster.ended(host, client.pids[host.name])

@@ -229,7 +229,9 @@ class Client:
     """A client of two workers in a process of its own, and its pickled handles."""
 
     def __init__(self, workers: Workers, file: str) -> None:
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
+        path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+        # Hosts keep its work for the lease after it was killed.
+        env = {**os.environ, "PYTHONPATH": path, "MONARCH_MESH_ORPHAN_TIMEOUT": "3s"}
         command = [sys.executable, "-W", "ignore", "-c", CLIENT, file, *workers.addresses]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         assert self.process.stdout is not None

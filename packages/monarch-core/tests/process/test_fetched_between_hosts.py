@@ -135,7 +135,8 @@ def test_frozen_receiver_can_still_be_stopped():
         assert other.noted.call_one().get() == [(30 * MIB, 30 * MIB)]
         assert offered_parts() == 1
         # The proc exceeds its bounds and is killed.
-        with configured(stop_grace_period="100ms", stop_actor_timeout="200ms", cleanup_timeout="100ms"):
+        bounds = {"stop_grace_period": "100ms", "stop_actor_timeout": "200ms", "cleanup_timeout": "100ms", "process_exit_timeout": "200ms"}
+        with configured(**bounds):
             procs.stop().get()
         assert offered_parts() == 0
         del handle

@@ -34,10 +34,10 @@ def now_us(engine: Asking, *, timeout: float | None = None) -> int:
 
 
 class Tables:
-    """Asks an engine for whole tables, one after the other. `large` are the limits of a question, where the token allows them."""
+    """Asks an engine for whole tables, one after the other. `large` are the limits of a question, where the token allows them: `LARGE`."""
 
-    def __init__(self, engine: Asking, *, large: Limits = LARGE) -> None:
-        self._engine, self._limits = engine, large
+    def __init__(self, engine: Asking, *, large: Limits | None = None) -> None:
+        self._engine, self._limits = engine, LARGE if large is None else large
 
     def ask(self, name: str, *conditions: str, columns: Sequence[str] = ("*",)) -> Answer:
         """The rows of a table that meet all SQL conditions. `QueryError` and its kinds, `TelemetryError` without an engine."""
