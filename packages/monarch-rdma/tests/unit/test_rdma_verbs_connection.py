@@ -236,7 +236,7 @@ def test_silent_device_is_replaced(pair):
     assert not silent.closed
     pair.clock.now = STALLED
     pair.connection.look()
-    assert silent.closed and [one.status for one in transfer.attempts] == ["nothing heard for 5 s"]
+    assert silent.closed and [one.status for one in transfer.attempts] == ["nothing received for 5 s"]
     (other,) = pair.under_way
     assert other.rail is not silent.rail
     pair.settle()

@@ -299,7 +299,7 @@ class Connection:
         oldest, cut = send.oldest()
         way.state.failed(self._clock())
         self._shut(way)
-        oldest.slices.blame(cut, self._ways.index(way), f"nothing last_arrival for {STALLED:g} s")
+        oldest.slices.blame(cut, self._ways.index(way), f"nothing received for {STALLED:g} s")
 
     def _pump(self) -> list[Transfer]:
         """Posts what there is room for; the transfers that are over."""
