@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tools import check_docs
 from tools.check_docs import check, documents, main
 
 
@@ -39,6 +40,17 @@ def test_examples_have_a_main_and_run_quickly(tmp_path: Path, capsys: pytest.Cap
     example.write_text("import sys\ndef main():\n    assert sys.argv[1:] == ['--quick']\nmain()\n")
     assert main([str(example)]) == 0
     assert "1 files, 0 failed" in capsys.readouterr().out
+
+
+def test_example_of_each_docstring_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_docs, "PACKAGES", tmp_path)
+    module = tmp_path / "module.py"
+    example = '    """It.\n\n    ```python\n    {}\n    ```\n    """\n'
+    module.write_text(f"def f():\n{example.format('x = 1')}\ndef g():\n{example.format('assert not globals().get(chr(120))')}")
+    assert check(module) is None
+    module.write_text(f"def f():\n{example.format('x = 1')}\nclass C:\n{example.format('print(x)')}")
+    found = check(module) or ""
+    assert found.startswith("the example of C, line 8: exit code 1") and "NameError" in found
 
 
 def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
