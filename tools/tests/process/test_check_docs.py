@@ -50,7 +50,7 @@ def test_example_of_each_docstring_runs_alone(tmp_path: Path, monkeypatch: pytes
     assert check(module) is None
     module.write_text(f"def f():\n{example.format('x = 1')}\nclass C:\n{example.format('print(x)')}")
     found = check(module) or ""
-    assert found.startswith("the example of C, line 8: exit code 1") and "NameError" in found
+    assert found.startswith("the example of C, line 9: exit code 1") and "NameError" in found
 
 
 def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
