@@ -132,13 +132,45 @@ def begin(
     host_count(hosts, spec)
     healer = healer_of(hosts)
     with _admission:
-        active = [one._plan.key for one in _live.values() if not one._is_over()]
+        active = [one.plan.key for one, _ in _live.values() if not one.is_over()]
         if plan.key in active:
             hint = "give another run_id or log_dir (without a run_id, each run has its own), or stop the run that is active"
             raise SPMDError(f"the run {run_id} is already active, with its files in {plan.record_dir}", hint=hint)
         if healer is not None:
             healers[plan.key] = healer
         return SPMDRun(hosts, replace(plan, shows_run_id=bool(active)))
+
+
+class RunState:
+    """The state of a run that has begun: its plan, its actor and its outcome."""
+
+    def __init__(self, hosts: HostMesh, plan: Plan) -> None:
+        self.plan = plan
+        self._pid = os.getpid()
+        self.outcome = outcomes[plan.key] = Outcome(plan.run_id)
+        # The outcome, until the result was read.
+        self.unread: Outcome | None = self.outcome
+        self.attempts: Any = this_proc().spawn("attempts", Attempts, hosts, plan)
+        self.ended: Future[None] = self.attempts.run.call_one(self.attempts)
+        # An actor that cannot begin gives no outcome.
+        when_done(self.ended, _failed_without(self.outcome, plan))
+
+    def is_over(self) -> bool:
+        # The result is there a moment before the end of its actor.
+        return self.outcome.is_there or _is_done(self.ended)
+
+    def stop(self) -> Future[None]:
+        try:
+            self.attempts.stop_ranks.broadcast()
+        except MonarchError:  # the run has ended
+            pass
+        return self.ended
+
+    def report(self) -> None:
+        """Logs a failure that no code can have seen. The garbage collector calls it as well, so it uses no future and no lock."""
+        outcome, self.unread = self.unread, None
+        if outcome is not None and outcome.failure and self._pid == os.getpid():
+            _log.error("the run %s has failed, and its result was not read: %s", self.plan.run_id, outcome.failure)
 
 
 class SPMDRun:
@@ -148,37 +180,30 @@ class SPMDRun:
     or at the end of the program.
     """
 
-    # Defaults until the run has begun, and once its result was read.
-    _unread: Outcome | None = None
-
     def __init__(self, hosts: HostMesh, plan: Plan) -> None:
-        self._plan = plan
-        self._pid = os.getpid()
-        self._outcome = self._unread = outcomes[plan.key] = Outcome(plan.run_id)
-        self._attempts: Any = this_proc().spawn("attempts", Attempts, hosts, plan)
-        self._ended: Future[None] = self._attempts.run.call_one(self._attempts)
-        # An actor that cannot begin gives no outcome.
-        when_done(self._ended, _failed_without(self._outcome, plan))
-        _live[id(self)] = self
-        _unread.add(self)
+        self._state = RunState(hosts, plan)
+        _live[id(self)] = self._state, self
+        _unread.add(self._state)
         _end_with_client()
 
     def __del__(self) -> None:
-        self._report()
+        state: RunState | None = vars(self).get("_state")
+        if state is not None:  # the run has begun
+            state.report()
 
     def __repr__(self) -> str:
-        return f"SPMDRun({self.run_id!r}, {'ended' if self._is_over() else 'active'})"
+        return f"SPMDRun({self.run_id!r}, {'ended' if self._state.is_over() else 'active'})"
 
     @property
     def result(self) -> Future[RunResult]:
         """The result. Its future raises `SPMDFailure` for a rank that fails, `SPMDError` for a program that cannot be started."""
-        self._unread = None
-        return self._outcome.result
+        self._state.unread = None
+        return self._state.outcome.result
 
     @property
     def run_id(self) -> str:
         """The name of the run in paths and in `TORCHELASTIC_RUN_ID`."""
-        return self._plan.run_id
+        return self._state.plan.run_id
 
     @property
     def attempt(self) -> int:
@@ -189,19 +214,15 @@ class SPMDRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._is_over():
-            _stopped(self)
+        if not self._state.is_over():
+            _stopped(self._state)
 
     def stop(self) -> Future[None]:
         """Ends the ranks: SIGTERM, and SIGKILL 5 s or `--shutdown-timeout` later. The hosts stay.
 
         `result` raises `SPMDError` with code `stopped`.
         """
-        try:
-            self._attempts.stop_ranks.broadcast()
-        except MonarchError:  # the run has ended
-            pass
-        return self._ended
+        return self._state.stop()
 
     def procs(self) -> ProcMesh:
         """The procs of the current attempt, for actors beside the ranks; `SPMDError` where there are none."""
@@ -228,19 +249,9 @@ class SPMDRun:
         return returns_future(answer)()
 
     def _ask(self, name: str, *arguments: Any) -> Future[Any]:
-        if self._is_over():
+        if self._state.is_over():
             raise SPMDError(f"the run {self.run_id} has ended")
-        return getattr(self._attempts, name).call_one(*arguments)
-
-    def _report(self) -> None:
-        """Logs a failure that no code can have seen. The garbage collector calls it as well, so it uses no future and no lock."""
-        outcome, self._unread = self._unread, None
-        if outcome is not None and outcome.failure and self._pid == os.getpid():
-            _log.error("the run %s has failed, and its result was not read: %s", self.run_id, outcome.failure)
-
-    def _is_over(self) -> bool:
-        # The result is there a moment before the end of its actor.
-        return self._outcome.is_there or _is_done(self._ended)
+        return getattr(self._state.attempts, name).call_one(*arguments)
 
 
 def _failed_without(outcome: Outcome, plan: Plan) -> Callable[[Future[None]], None]:
@@ -276,13 +287,13 @@ def wait(running: SPMDRun) -> RunResult:
     try:
         return running.result.get()
     except KeyboardInterrupt:
-        _stopped(running)
+        running.__exit__()
         raise
 
 
-def _stopped(running: SPMDRun) -> None:
+def _stopped(state: RunState) -> None:
     try:
-        running.stop().get(timeout=running._plan.grace + _EXIT_S)
+        state.stop().get(timeout=state.plan.grace + _EXIT_S)
     except (MonarchError, TimeoutError):  # a host does not answer
         pass
 
@@ -321,9 +332,10 @@ def _checked(env: Mapping[str, str] | None) -> dict[str, str]:
 
 # ---- the end of the client
 
-_live: dict[int, SPMDRun] = {}
+# The runs of this process. Each is kept with its handle, whose collection reports a failure.
+_live: dict[int, tuple[RunState, SPMDRun]] = {}
 # Runs that may have to be reported.
-_unread: weakref.WeakSet[SPMDRun] = weakref.WeakSet()
+_unread: weakref.WeakSet[RunState] = weakref.WeakSet()
 # Held by a thread that starts a run while it checks the active runs.
 _admission = threading.Lock()
 _exit_of = 0
@@ -332,7 +344,7 @@ _exit_of = 0
 def _end_with_client() -> None:
     # The handler is registered after the client's own exit handler, so that it runs before it, while procs exist.
     global _exit_of
-    for key in [key for key, running in _live.items() if running._is_over()]:
+    for key in [key for key, (state, _) in _live.items() if state.is_over()]:
         del _live[key]
     if _exit_of != os.getpid():
         _exit_of = os.getpid()
@@ -343,12 +355,12 @@ def _at_exit(pid: int) -> None:
     """Ends what still runs, and waits for that."""
     if os.getpid() != pid:
         return
-    running = [one for one in _live.values() if not one._is_over()]
-    ends = [(one.stop(), one._plan.grace) for one in running]
+    running = [state for state, _ in _live.values() if not state.is_over()]
+    ends = [(state.stop(), state.plan.grace) for state in running]
     for end, grace in ends:
         try:
             end.get(timeout=grace + _EXIT_S)
         except (Exception, KeyboardInterrupt):  # it has ended in some way, or is left to the hosts
             continue
     for one in list(_unread):
-        one._report()
+        one.report()

@@ -74,7 +74,7 @@ def _stop_at_breakpoints() -> None:
         if chosen not in ("", "pdb.set_trace"):
             return sys.__breakpointhook__(*args, **options)
         # The last call of this frame: the debugger would stop in any later call.
-        return _debugger().stop_at(sys._getframe(1), address, *args, **options)
+        return _debugger().stop_at(sys._getframe(1), address, *args, **options)  # pyright: ignore[reportPrivateUsage]
 
     sys.breakpointhook = stop
 

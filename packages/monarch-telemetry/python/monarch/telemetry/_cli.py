@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _FAILED = 1
 _NO_JOB = 3
 _MISSING = 4
-_INTERRUPTED = 130
+INTERRUPTED = 130
 _FORMATS = ("table", "json", "jsonl", "csv", "arrow")
 # A statement has at most 16 KiB; a longer one is cut here and refused by its length.
 _MOST_READ = 64 << 10
 
 
-def _verb(name: str, short_help: str) -> Callable[[Callable[..., int | None]], click.Command]:
+def verb(name: str, short_help: str) -> Callable[[Callable[..., int | None]], click.Command]:
     def made(function: Callable[..., int | None]) -> click.Command:
         return click.command(name, short_help=short_help)(_guarded(function))
 
@@ -48,11 +48,11 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., int]:
         try:
             return function(*args, **kwargs) or 0
         except (KeyboardInterrupt, click.Abort):
-            return _INTERRUPTED
+            return INTERRUPTED
         except BrokenPipeError:
             return _silenced()
         except (MonarchError, OSError) as e:
-            _note(str(e))
+            note(str(e))
             return _NO_JOB if getattr(e, "code", None) == "no_such_job" else _FAILED
 
     return guard
@@ -66,7 +66,7 @@ def _silenced() -> int:
     return 0
 
 
-def _note(text: str) -> None:
+def note(text: str) -> None:
     from monarch.telemetry._queries.values import printable
 
     lines = "\n".join(map(printable, text.split("\n")))
@@ -86,8 +86,8 @@ def _engine(addr: str | None, token_file: str | None, capture: str | None) -> As
     from monarch.telemetry._export.capture import read
 
     tables = read(capture)
-    for note in tables.notes:
-        _note(f"{capture}: {note}")
+    for text in tables.notes:
+        note(f"{capture}: {text}")
     return OneHost(tables)
 
 
@@ -102,7 +102,7 @@ def _where(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
+def duration(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
     from monarch.telemetry._queries.durations import seconds
 
     try:
@@ -114,13 +114,13 @@ def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -
 def _query_time(context: click.Context, parameter: click.Parameter, text: str) -> float:
     from monarch.telemetry._asking import MOST_SECONDS
 
-    found = _duration(context, parameter, text)
+    found = duration(context, parameter, text)
     if found > MOST_SECONDS:
         raise click.BadParameter(f"a query takes at most {MOST_SECONDS:g}s")
     return found
 
 
-@_verb("query", "Answers SQL over what a job does.")
+@verb("query", "Answers SQL over what a job does.")
 @click.argument("sql", required=False)
 @click.option("--file", "-f", metavar="FILE", help="Read the statement from FILE.")
 @click.option("--run", metavar="NAME", help="Run a canned query.")
@@ -155,9 +155,9 @@ def query(
     if as_catalog:
         from monarch.telemetry._tables.catalog import catalog
 
-        return _print(catalog())
+        return print_text(catalog())
     if as_list:
-        return _print(_canned().listing())
+        return print_text(_canned().listing())
     out = sys.stdout.buffer
     if form == "arrow" and out.isatty():
         raise click.UsageError("--format arrow is binary: write it to a file or a pipe")
@@ -168,7 +168,7 @@ def query(
     return _answer(_engine(addr, token_file, capture), statement, form, timeout, require_all, out)
 
 
-def _print(text: str) -> int:
+def print_text(text: str) -> int:
     out = sys.stdout
     out.write(text)
     out.flush()
@@ -180,7 +180,7 @@ def _canned() -> Catalog:
 
     found = load()
     for one in found.left_out:
-        _note(f"{one.path} is left out: {one.reason}")
+        note(f"{one.path} is left out: {one.reason}")
     return found
 
 
@@ -212,7 +212,7 @@ def _answer(engine: Asking, sql: str, form: Any, timeout: float, require_all: bo
         if e.table is not None:
             write(e.table, form, out, terminal=out.isatty())
             out.flush()
-        _note(str(e))
+        note(str(e))
         return _MISSING
     write(table, form, out, terminal=out.isatty())
     out.flush()
@@ -226,12 +226,12 @@ def _cover(coverage: Coverage) -> None:
     """What a reader has to know about rows that are not there."""
     if coverage.missing or coverage.hosts_answered < coverage.hosts_asked:
         lines = "".join(f"\n  {one.host}: {one.reason}" for one in coverage.missing)
-        _note(f"{coverage.hosts_answered} of {coverage.hosts_asked} hosts have answered{lines}")
+        note(f"{coverage.hosts_answered} of {coverage.hosts_asked} hosts have answered{lines}")
     if coverage.truncated:
-        _note("the answer is truncated: rows are missing from it")
+        note("the answer is truncated: rows are missing from it")
 
 
-@_verb("mcp", "Serves coding agents over stdin and stdout (Model Context Protocol).")
+@verb("mcp", "Serves coding agents over stdin and stdout (Model Context Protocol).")
 @click.option("--allow-actions", is_flag=True, help="Let the agent stop meshes, kill procs and heal the job, too.")
 @_where
 def mcp(allow_actions: bool, addr: str | None, token_file: str | None, capture: str | None) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from monarch.telemetry._cli import _INTERRUPTED, _duration, _note, _print, _verb
+from monarch.telemetry._cli import INTERRUPTED, duration, note, print_text, verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ _token_file = click.option("--token-file", metavar="FILE", help="The file with t
 
 
 def _optional_duration(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    return None if text is None else _duration(context, parameter, text)
+    return None if text is None else duration(context, parameter, text)
 
 
 class _Taken:
@@ -71,14 +71,14 @@ class _Taken:
         """On stderr."""
         for host, (reason, tables) in self._missing.items():
             where = f"table {tables[0]}" if len(tables) == 1 else f"{len(tables)} tables"
-            _note(f"host {host} is missing from {where}: {reason}")
+            note(f"host {host} is missing from {where}: {reason}")
         for name in self._truncated:
-            _note(f"table {name} is truncated: it has more rows than can be asked for")
+            note(f"table {name} is truncated: it has more rows than can be asked for")
         for text in self.notes:
-            _note(text)
+            note(text)
 
 
-@_verb("capture", "Writes all tables of a job to one file.")
+@verb("capture", "Writes all tables of a job to one file.")
 @click.option("--output", "-o", required=True, metavar="FILE", help="The file.")
 @click.option(
     "--since",
@@ -113,12 +113,12 @@ def capture(output: str, since: float | None, force: bool, addr: str | None, tok
     manifest = write(output, answers, meta=Meta(since_us=since_us), masking=Masking(secrets), force=force)
     taken.state()
     rows = sum(one.rows for one in manifest.tables.values())
-    _print(f"{output}: {rows:,} rows of {len(manifest.tables)} tables, {os.path.getsize(output):,} bytes\n")
+    print_text(f"{output}: {rows:,} rows of {len(manifest.tables)} tables, {os.path.getsize(output):,} bytes\n")
 
 
-@_verb("profile", "Records a time window of a job for Perfetto.")
+@verb("profile", "Records a time window of a job for Perfetto.")
 @click.argument("url", required=False)
-@click.option("--time", "seconds", default="10s", show_default=True, callback=_duration, metavar="TIME", help="How long to record.")
+@click.option("--time", "seconds", default="10s", show_default=True, callback=duration, metavar="TIME", help="How long to record.")
 @click.option("--from", "saved", metavar="CAPTURE", help="A file of `monarch capture` instead of a running job: all of its history.")
 @click.option("--output", "-o", metavar="OUT", help="The file; by default a new one in this folder. It is replaced where it exists.")
 @_token_file
@@ -134,7 +134,7 @@ def profile(context: click.Context, url: str | None, seconds: float, saved: str 
     if saved is not None:
         if url is not None or token_file is not None or _is_given(context, "seconds"):
             raise click.UsageError("--from reads a capture: URL, --time and --token-file are for a running job")
-        _print(f"{_trace_of_capture(saved, output)}\n")
+        print_text(f"{_trace_of_capture(saved, output)}\n")
         return
     from monarch.telemetry._export.whole_tables import now_us
     from monarch.telemetry._export.window import write_trace
@@ -145,13 +145,13 @@ def profile(context: click.Context, url: str | None, seconds: float, saved: str 
     engine = RemoteEngine(found)
     # The window is in the clock of the job, which may differ from that of this machine.
     since_us = now_us(engine)
-    _note(f"recording {found.url} for {seconds:g} s")
+    note(f"recording {found.url} for {seconds:g} s")
     time.sleep(seconds)
     until_us = max(now_us(engine), since_us)
     path = default_path(since_us) if output is None else Path(output)
     for text in write_trace(engine, path, since_us, until_us):
-        _note(text)
-    _print(f"{path}\n")
+        note(text)
+    print_text(f"{path}\n")
 
 
 def _is_given(context: click.Context, name: str) -> bool:
@@ -165,7 +165,7 @@ def _trace_of_capture(saved: str, output: str | None) -> Path:
 
     tables = read(saved)
     for text in tables.notes:
-        _note(f"{saved}: {text}")
+        note(f"{saved}: {text}")
     path = Path(f"{Path(saved).stem}{SUFFIX}") if output is None else Path(output)
     meta = tables.manifest.meta
     write_rows(path, tables, since_us=meta.since_us, until_us=meta.until_us, offsets_us=meta.offsets_us)
@@ -177,7 +177,7 @@ _port = click.option(
 )
 
 
-@_verb("dashboard", "Opens the dashboard of a job.")
+@verb("dashboard", "Opens the dashboard of a job.")
 @_port
 @_token_file
 @_addr
@@ -216,7 +216,7 @@ def dashboard(port: int, addr: str | None, token_file: str | None) -> int:
     return _serve(parts, "127.0.0.1", port)
 
 
-@_verb("monarch-dashboard", "Opens the dashboard of a capture.")
+@verb("monarch-dashboard", "Opens the dashboard of a capture.")
 @click.option("--db", required=True, metavar="FILE", help="A file of `monarch capture`.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to serve at; one of other machines needs a certificate.")
 @_port
@@ -237,7 +237,7 @@ def capture_dashboard(db: str, host: str, port: int, tls_cert: Path | None, tls_
         raise click.UsageError("--tls-cert and --tls-key are given together")
     tables = read(db)
     for text in tables.notes:
-        _note(f"{db}: {text}")
+        note(f"{db}: {text}")
     engine = OneHost(tables)
     manifest = tables.manifest
     # The age of the nodes is that of the capture, not the time of this command.
@@ -253,13 +253,13 @@ def _serve(parts: Parts, host: str, port: int, tls: tuple[Path, Path] | None = N
     from monarch.telemetry._http.serve import serve
 
     if not files().is_built:
-        _note(f"{NOT_BUILT}; until then only the API is served")
+        note(f"{NOT_BUILT}; until then only the API is served")
     ended = threading.Event()
-    code = _INTERRUPTED
+    code = INTERRUPTED
 
     def end(number: int) -> None:
         nonlocal code
-        code = _INTERRUPTED if number == signal.SIGINT else _TERMINATED
+        code = INTERRUPTED if number == signal.SIGINT else _TERMINATED
         ended.set()
 
     folder = Path(tempfile.mkdtemp(prefix="monarch-dashboard-"))
@@ -267,7 +267,7 @@ def _serve(parts: Parts, host: str, port: int, tls: tuple[Path, Path] | None = N
         with SignalThread((signal.SIGINT, signal.SIGTERM), end):
             serving = serve(parts, folder, [(host, port)], tls=_tls(tls))
             try:
-                _print(f"{serving.dashboard_url()}\n")
+                print_text(f"{serving.dashboard_url()}\n")
                 ended.wait()
             finally:
                 serving.stop()
