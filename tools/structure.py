@@ -6,6 +6,7 @@
 | number | how it is measured |
 |---|---|
 | circle of modules | modules of a crate, or of a package, each of which reaches all others by imports; imports for types count too |
+| uses of private attributes | places where Python reads or sets `x._name`, and `x` is not `self` or `cls` |
 | files that implement a type | files with an `impl` block of one type of the crate |
 | words of a map | words of a page, or of all pages of a folder, outside of code blocks |
 | entries of the glossary | terms; the style check refuses more than 100 |
@@ -16,6 +17,7 @@ A number may fall, and the table is then written anew. The step `generated` refu
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -76,6 +78,13 @@ def python_packages() -> list[str]:
     found = sorted(path for path in PACKAGES.glob("*/python/monarch/*") if any(path.rglob("*.py")))
     sys.path[:0] = sorted({str(path.parents[1]) for path in found} - set(sys.path))
     return [f"monarch.{path.name}" for path in found if path.is_dir()]
+
+
+def private_uses(source: str) -> int:
+    """The uses of private attributes of other objects than `self` and `cls`."""
+    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute))
+    private = (node.value for node in nodes if node.attr.startswith("_") and not node.attr.endswith("__"))
+    return sum(ast.unparse(value) not in ("self", "cls", "super()") for value in private)
 
 
 # ---- Rust
@@ -164,6 +173,9 @@ def rows() -> dict[str, int]:
         largest = circles(python_graph(package))[:1]
         if largest:
             found[f"largest circle of modules, Python, `{package}`"] = len(largest[0])
+    for wheel in sorted(path for path in PACKAGES.iterdir() if any(path.glob("python/**/*.py"))):
+        count = sum(private_uses(path.read_text()) for path in wheel.glob("python/**/*.py"))
+        found[f"uses of private attributes of other objects, Python, `{wheel.name}`"] = count
     found |= {f"words, `{page}`": words(page) for page in MAPS}
     pages = (ROOT / references.FAILURES).glob("*.md")
     found[f"rows of the longest page, `{references.FAILURES}`"] = max(len(list(references.rows(page.read_text()))) for page in pages)

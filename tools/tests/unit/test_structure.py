@@ -65,6 +65,12 @@ def test_imports_for_types_are_edges(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert structure.circles(structure.python_graph("structured")) == [["structured.a", "structured.b"]]
 
 
+def test_private_attributes_of_other_objects_are_counted() -> None:
+    own = "self._a = cls._b\nsuper()._c()\nx.__dict__\nself.x.a"
+    assert structure.private_uses(own) == 0
+    assert structure.private_uses("x._a\nself.x._a = f()._b") == 3
+
+
 @pytest.mark.parametrize(("now", "current"), [("| a | 1,000 |", True), ("| a | 1,001 |", False), ("| a | 3 |\n| b | 1 |", False)])
 def test_higher_number_makes_the_table_stale(now: str, current: bool) -> None:
     head = "| number | now |\n|---|---|\n"

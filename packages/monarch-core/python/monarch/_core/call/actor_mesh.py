@@ -6,7 +6,7 @@ from monarch._core._native.protocol import FIRST_ERROR, OK
 from monarch._core.call.actor import HANDLE_ATTRIBUTES, ActorClass, NotAnEndpoint, actor_class
 from monarch._core.call.answer import spawn_error
 from monarch._core.call.endpoint import endpoint_of
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, done_future, failed_future, new_future
 from monarch._core.call.received_mesh import received_mesh
 from monarch._core.call.shared_handle import share_if_plain
 from monarch._core.process.current import current_process
@@ -167,13 +167,13 @@ class ActorMesh(MeshTrait, Generic[A]):
         info = self._info
         lost = next((r for r in ranks if r in info.unspawned), None)
         if lost is not None:
-            return Future._error(spawn_error(info, lost))
+            return failed_future(spawn_error(info, lost))
         procs = [info.procs[r] for r in ranks]
         cell = process.native.cell(FIRST_ERROR, len(procs), procs, info.uid)
         mesh = info.uid.to_bytes(8, "little")
         for rank, proc in enumerate(procs):
             process.native.request(proc, PING, rank.to_bytes(4, "little") + mesh, cell.slot)
-        return Future._of(cell, self._initialized_result)
+        return new_future(cell, self._initialized_result)
 
     def _initialized_result(self, cell: PendingCall) -> None:
         error = cell.error()
@@ -223,7 +223,7 @@ class ActorMesh(MeshTrait, Generic[A]):
 
     @property
     def _name(self) -> Future[str]:
-        return Future._value(self._info.unique_name)
+        return done_future(self._info.unique_name)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ActorMesh):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from monarch._core._native.protocol import CLOSED, ERROR, FIRST_ERROR, NO_ANSWER, OK, PROC_ENDED, STREAM, UNDELIVERED
 from monarch._core.call.actor import EndpointProperty, NotAnEndpoint, check_arguments
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, failed_future, new_future, unseen_failure
 from monarch._core.process import root_fault
 from monarch._core.process.current import current_process
 from monarch._core.process.mesh_info import view_of
@@ -66,7 +66,7 @@ class Endpoint(Generic[P, R]):
         return None
 
     def _refused_future(self, refused: BaseException) -> Future[Any]:
-        return Future._unseen(refused, lambda: self._refusal_seen(refused))
+        return unseen_failure(refused, lambda: self._refusal_seen(refused))
 
     def _refusal_seen(self, refused: BaseException) -> None:
         """Marks the failure as seen: a refused call shows it to the script."""
@@ -165,8 +165,8 @@ class Endpoint(Generic[P, R]):
         except (RuntimeError, TypeError) as e:
             cell = self._sent_again(e, args, kwargs, FIRST_ERROR)
             if isinstance(cell, BaseException):
-                return Future._error(cell)
-        return Future._of(cell, self._mesh_result)
+                return failed_future(cell)
+        return new_future(cell, self._mesh_result)
 
     def call_one(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Calls the only actor of the mesh.
@@ -209,8 +209,8 @@ class Endpoint(Generic[P, R]):
         except (RuntimeError, TypeError) as e:
             cell = self._sent_again(e, args, kwargs, FIRST_ERROR)
             if isinstance(cell, BaseException):
-                return Future._error(cell)
-        return Future._of(cell, self._one_result)
+                return failed_future(cell)
+        return new_future(cell, self._one_result)
 
     def choose(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Calls one actor of the mesh, picked at random.
@@ -250,8 +250,8 @@ class Endpoint(Generic[P, R]):
         except (RuntimeError, TypeError) as e:
             cell = self._sent_again(e, args, kwargs, FIRST_ERROR, rank)
             if isinstance(cell, BaseException):
-                return Future._error(cell)
-        return Future._of(cell, lambda cell: self._one_result(cell, rank))
+                return failed_future(cell)
+        return new_future(cell, lambda cell: self._one_result(cell, rank))
 
     def stream(self, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
         """Calls all actors of the mesh. The message is sent before this method returns.
@@ -288,8 +288,8 @@ class Endpoint(Generic[P, R]):
         except (RuntimeError, TypeError) as e:
             cell = self._sent_again(e, args, kwargs, STREAM)
             if isinstance(cell, BaseException):
-                return iter([Future._error(cell) for _ in range(self._size)])
-        return iter([Future._of(cell, self._arrival_result(i), i) for i in range(self._size)])
+                return iter([failed_future(cell) for _ in range(self._size)])
+        return iter([new_future(cell, self._arrival_result(i), i) for i in range(self._size)])
 
     def broadcast(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Sends to all actors of the mesh and waits for none. An exception in the endpoint fails its actor.
@@ -465,7 +465,7 @@ def _then(mesh: ActorMesh, rank: int | None, function: Callable[..., Any], *give
     if rank is None:
         return after.call(function, given)
     cell = after._caller.send((function, given), {}, FIRST_ERROR, rank)
-    return Future._of(cell, lambda cell: after._one_result(cell, rank))
+    return new_future(cell, lambda cell: after._one_result(cell, rank))
 
 
 def endpoint_of(mesh: ActorMesh, name: str, prop: EndpointProperty) -> Endpoint[Any, Any]:

@@ -315,6 +315,13 @@ class Future(Generic[R]):
         return f"<Future {names[self._state]}>"
 
 
+# How the modules of this package make futures: of a pending call, of a result, of an error, and of one that its observer reports.
+new_future = Future._of  # pyright: ignore[reportPrivateUsage]
+done_future = Future._value  # pyright: ignore[reportPrivateUsage]
+failed_future = Future._error  # pyright: ignore[reportPrivateUsage]
+unseen_failure = Future._unseen  # pyright: ignore[reportPrivateUsage]
+
+
 def _identity(cell: Any) -> Any:
     return cell
 

@@ -7,7 +7,7 @@ import builtins
 from typing import TYPE_CHECKING, Any
 
 from monarch._core.call.actor import Actor, concurrent_endpoint, endpoint
-from monarch._core.call.future import Future
+from monarch._core.call.future import new_future
 from monarch._core.debug.pending_session import PendingSession
 from monarch._core.debug.session_info import DebugSessionInfo, table
 from monarch._core.process.current import current_process
@@ -150,7 +150,7 @@ class DebugController(Actor):
             cell.set_retrieved()
 
         async def wait() -> None:
-            await Future._of(cell, seen)
+            await new_future(cell, seen)
             session.watch = None
             await self._end(session.id, "The process has ended.\n")
 

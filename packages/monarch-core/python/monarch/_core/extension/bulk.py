@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monarch._core._native.bulk import Bulk
 from monarch._core._native.protocol import ERROR, FIRST_ERROR, OK
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, done_future, failed_future, new_future
 from monarch._core.process.current import current_process
 
 if TYPE_CHECKING:
@@ -62,17 +62,17 @@ def complete(call: PendingCall, failure: bytes | None) -> None:
 
 def future_of(call: PendingCall, decode: Callable[[PendingCall], None]) -> Future[None]:
     """The future of a pending call; `decode` raises if the call was filled with a failure."""
-    return Future._of(call, decode)
+    return new_future(call, decode)
 
 
 def done() -> Future[None]:
     """A future that is done."""
-    return Future._value(None)
+    return done_future(None)
 
 
 def failed(error: BaseException) -> Future[None]:
     """A future that raises `error`."""
-    return Future._error(error)
+    return failed_future(error)
 
 
 def notify(port: Port[Any], value: object) -> Notify:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from monarch._core._native import Process as NativeProcess
 from monarch._core._native.protocol import FAILED, GATHER
 from monarch._core.call.answer import exit_reason
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, new_future
 from monarch._core.call.received_mesh import reach as reach_hosts
 from monarch._core.errors.errors import ExitReason, MonarchError
 from monarch._core.errors.extension import proc_unknown
@@ -116,7 +116,7 @@ def watch(proc: ProcId | int, host: HostId | int = 0) -> Future[ProcEnd]:
     call = process.native.cell(GATHER, 1, [proc])
     if check_exists(process, call, proc, host):
         process.native.watch_proc(proc, host)
-    return Future._of(call, lambda c: _watched(proc, c))
+    return new_future(call, lambda c: _watched(proc, c))
 
 
 def _watched(proc: ProcId, call: PendingCall) -> ProcEnd:

@@ -6,7 +6,7 @@ import json
 import marshal
 
 from monarch._core._native.protocol import GATHER
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, new_future
 from monarch._core.config import config
 from monarch._core.errors.extension import RequestError, proc_unknown, request_proc_ended
 from monarch._core.extension.arguments import check_seconds
@@ -80,7 +80,7 @@ def set_log_level(proc: ProcId | int, level: int) -> Future[None]:
     call = process.native.cell(GATHER, 1, [proc])
     if check_exists(process, call, proc):
         process.native.request(proc, LOG_LEVEL, marshal.dumps((0, level)), call.slot)
-    return Future._of(call, lambda c: _level_set(c, proc))
+    return new_future(call, lambda c: _level_set(c, proc))
 
 
 def _level_set(call: PendingCall, proc: ProcId) -> None:

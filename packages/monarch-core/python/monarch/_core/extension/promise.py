@@ -5,7 +5,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 
 from monarch._core._native.protocol import CLOSED, FIRST_ERROR, OK
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, new_future
 from monarch._core.errors.extension import PromiseDropped, PromiseFailed, promise_dropped, promise_failed
 from monarch._core.process.current import current_process
 from monarch._core.shape.generic import Generic
@@ -43,7 +43,7 @@ class Promise(Generic[T]):
         self._outcome = outcome
         # The decoder of native results, once native code has the promise.
         self._native = native
-        self.future: Future[T] = Future._of(self._call, lambda call: _result(outcome) if outcome else _native_result(name, native[0], call))
+        self.future: Future[T] = new_future(self._call, lambda call: _result(outcome) if outcome else _native_result(name, native[0], call))
 
     def set_result(self, value: T) -> None:
         """Completes the future with a value; `RuntimeError` if the promise was set before."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from monarch._core._native import thread_limit
 from monarch._core._native.protocol import ERROR, FAILED, FIRST_ERROR, OK, PROC_ENDED
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, new_future
 from monarch._core.config.entry_points import BrokenEntry, load_entry
 from monarch._core.errors.extension import RequestError, proc_unknown, request_failed, request_proc_ended, request_unhandled
 from monarch._core.extension.ids import ProcId
@@ -114,7 +114,7 @@ def ask(proc: ProcId | int, name: str, body: bytes = b"") -> Future[bytes]:
     call = process.native.cell(FIRST_ERROR, 1, [proc])
     if check_exists(process, call, proc):
         process.native.request(proc, NAMED, bytes((len(label),)) + label + body, call.slot)
-    return Future._of(call, lambda c: _answer(c, proc, name))
+    return new_future(call, lambda c: _answer(c, proc, name))
 
 
 def _label(name: str) -> bytes:

@@ -7,7 +7,7 @@ import time
 from contextvars import ContextVar
 
 from monarch._core._native.protocol import ERROR, GATHER, OK
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, new_future
 from monarch._core.call.runs import each_of
 from monarch._core.config import config
 from monarch._core.config.address import ChannelAddr
@@ -97,7 +97,7 @@ class Attachment:
         # Whether a host has been dialled. Until then, a gateway may become the route to all hosts.
         self.has_dialled = False
         self._workers = list(workers)
-        self.future: Future[None] = Future._of(self.cell, self._result)
+        self.future: Future[None] = new_future(self.cell, self._result)
 
     def begin(self) -> None:
         if self.process.membership is not None:

@@ -8,7 +8,7 @@ from _thread import allocate_lock
 from monarch._core._native.protocol import ERROR, FIRST_ERROR
 from monarch._core.call.actor import actor_class, check_arguments
 from monarch._core.call.actor_mesh import check_names
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, new_future
 from monarch._core.process.current import current_process
 from monarch._core.process.process import CONTROLLER, LocalProcess
 
@@ -70,7 +70,7 @@ def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **k
     request = marshal.dumps((name, dumps_class(Class), dumps_in_band((args, kwargs))))  # pyright: ignore
     cell = process.native.cell(FIRST_ERROR, 1, [process.job])
     process.native.request(process.job, CONTROLLER, request, cell.slot)
-    return Future._of(cell, lambda c: _result(c, name))
+    return new_future(cell, lambda c: _result(c, name))
 
 
 def _result(cell: PendingCall, name: str) -> Any:

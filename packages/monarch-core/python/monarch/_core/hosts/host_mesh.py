@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, done_future, new_future
 from monarch._core.call.lazy_future import returns_future
 from monarch._core.call.received_mesh import reach
 from monarch._core.call.shared_handle import share_if_plain
@@ -148,7 +148,7 @@ class HostMesh(MeshTrait):
     @property
     def initialized(self) -> Future[Literal[True]]:
         if self._attachment is None:
-            return Future._value(True)
+            return done_future(True)
         joined = self._attachment.future
 
         async def wait() -> Literal[True]:
@@ -220,7 +220,7 @@ class HostMesh(MeshTrait):
                 # A host whose end is known has no agent that could answer.
                 asked = [hosts.shutdown(agent) for agent in group]
                 for cell in asked:
-                    await Future._of(cell, lambda c: c.set_retrieved())
+                    await new_future(cell, lambda c: c.set_retrieved())
             if own is not None:
                 own.end()
             if failed is not None:
@@ -334,7 +334,7 @@ def _stop_all(meshes: list[Owned], reason: str) -> Future[None]:
         if failed:
             raise failed[0]
 
-    return returns_future(wait)() if futures else Future._value(None)
+    return returns_future(wait)() if futures else done_future(None)
 
 
 def received_host_mesh(agents: tuple[int, ...], shape: Shape, executable: str | None, job: int) -> HostMesh:

@@ -7,7 +7,7 @@ import marshal
 from monarch._core._native.protocol import GATHER, NO_ANSWER
 from monarch._core.call.actor import Actor, actor_class, check_arguments
 from monarch._core.call.actor_mesh import ActorMesh, check_names, whole_shape
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, done_future, new_future
 from monarch._core.call.owner import spawning_owner
 from monarch._core.call.received_mesh import received_mesh
 from monarch._core.call.runs import each_of, runs_of
@@ -193,8 +193,8 @@ class ProcMesh(MeshTrait):
     def initialized(self) -> Future[Literal[True]]:
         """Done with True when all processes are ready and have run `bootstrap`; `ActorError` if that failed, else `SpawnError`."""
         if self._ready is None:
-            return Future._value(True)
-        return Future._of(self._ready[0], self._initialized_result)
+            return done_future(True)
+        return new_future(self._ready[0], self._initialized_result)
 
     def _initialized_result(self, cell: PendingCall) -> Literal[True]:
         from monarch._core.hosts.readiness import ready_error
@@ -258,7 +258,7 @@ class ProcMesh(MeshTrait):
         cell = native.cell(GATHER, len(procs), procs)
         for rank, proc in enumerate(procs):
             native.request(proc, LOG_LEVEL, marshal.dumps((rank, level)), cell.slot)
-        await Future._of(cell, lambda c: None)
+        await new_future(cell, lambda c: None)
         # The procs must be ready first, so that their agent knows them, whichever process calls.
         by_agent: dict[int, list[int]] = {}
         for proc, agent in zip(procs, self._agents(), strict=True):
@@ -268,7 +268,7 @@ class ProcMesh(MeshTrait):
             viewer = process.job if stream_to_client else None
             body = marshal.dumps((some, None if window is None else float(window), viewer, rank))
             native.request(agent, AGGREGATE, body, cell.slot)
-        await Future._of(cell, lambda c: None)
+        await new_future(cell, lambda c: None)
 
     def activate(self) -> Any:
         """The processes as a device mesh of monarch-tensor, or the replacement set by a test."""

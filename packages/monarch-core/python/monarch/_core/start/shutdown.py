@@ -7,7 +7,7 @@ import sys
 
 from monarch._core._native import begin_exit, begin_leaving, run_at_exit, set_runtime_thread, was_interrupted
 from monarch._core._native.protocol import GATHER
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, done_future, new_future
 from monarch._core.call.runs import each_of
 from monarch._core.config import config
 from monarch._core.process import stacks
@@ -220,7 +220,7 @@ def shutdown_context(host_timeout: float | None = None) -> Future[None]:
         return simulated.world.shutdown()
     process = known_process()
     if process is None or process.closed or not process.is_client:
-        return _ended or Future._value(None)
+        return _ended or done_future(None)
     return _begin(process, _HOST_TIMEOUT if host_timeout is None else host_timeout)
 
 
@@ -231,7 +231,7 @@ def _begin(process: LocalProcess, bound: float) -> Future[None]:
     global _ended
     process.closed = True
     cell = process.native.cell(0, 1)
-    _ended = Future._of(cell, lambda c: None)
+    _ended = new_future(cell, lambda c: None)
     mark_exited()
 
     def run() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from monarch._core._native.protocol import FIRST_ERROR, OK
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, failed_future, new_future
 from monarch._core.config.address import ChannelAddr, place_of
 from monarch._core.hosts.attachment import agent_uid, where
 from monarch._core.hosts.connections import native_hosts
@@ -128,7 +128,7 @@ class WorkerLoop:
 
     @property
     def future(self) -> Future[None]:
-        return Future._of(self.cell, lambda c: None)
+        return new_future(self.cell, lambda c: None)
 
     def wait(self) -> None:
         """Waits until a client shuts the host down, or `end` is called."""
@@ -333,7 +333,7 @@ def start_worker_loop_forever(
     try:
         loop = WorkerLoop(address, Given(secret, private_key, ca, insecure))
     except OSError as e:
-        return Future._error(e)
+        return failed_future(e)
 
     async def ended() -> None:
         try:

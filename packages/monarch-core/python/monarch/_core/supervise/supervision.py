@@ -11,7 +11,7 @@ from monarch._core._native.events import mesh_gone, supervision_delivered
 from monarch._core._native.protocol import ERROR, GATHER, PROC_ENDED
 from monarch._core._native.system import Ask, Mark, Orphan, Tell
 from monarch._core.call.answer import proc_ended_failure
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, new_future
 from monarch._core.call.orphan import owner_ended
 from monarch._core.config import config
 from monarch._core.errors.errors import MeshFailure, SupervisionError
@@ -107,7 +107,7 @@ class OwnedMesh:
         cell = native.stop_actors(Targets(native, [info.procs[r] for r in ranks], info.uid), body)
         for rank in ranks:
             native.request(info.procs[rank], WATCH_STOP, info.uid.to_bytes(8, "little") + body)
-        return Future._of(cell, lambda c: self._stopped(c, ranks))
+        return new_future(cell, lambda c: self._stopped(c, ranks))
 
     def _stopped(self, cell: PendingCall, ranks: list[int]) -> None:
         failures = [self._cleanup_failure(rank, result) for rank, result in zip(ranks, cell.results(), strict=True)]
@@ -142,7 +142,7 @@ class OwnedMesh:
         end = config.seconds("process_exit_timeout") or 0.0
         for proc in info.procs:
             native.stop_proc(proc, whole + end if bounds is None else each, stop_reason(reason, each, whole))
-        return Future._of(cell, self._procs_stopped)
+        return new_future(cell, self._procs_stopped)
 
     def _procs_stopped(self, cell: PendingCall) -> None:
         failure = self._died_cleaning(cell)

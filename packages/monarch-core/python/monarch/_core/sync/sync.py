@@ -14,7 +14,7 @@ import sys
 from time import monotonic
 
 from monarch._core._native.files import Blake3
-from monarch._core.call.future import Future
+from monarch._core.call.future import Future, new_future
 from monarch._core.process.current import current_process
 from monarch._core.process.process import LocalProcess
 from monarch._core.process.workspace_variables import ENVIRONMENT
@@ -147,7 +147,7 @@ class Sync:
             raise reload_failed(failed)
 
     def _wait_for_cell(self, cell: PendingCall) -> None:
-        self.wait(Future._of(cell, lambda c: None))
+        self.wait(new_future(cell, lambda c: None))
 
     def wait(self, future: Future[Any]) -> Any:
         """The result, or the end of a cancelled sync."""

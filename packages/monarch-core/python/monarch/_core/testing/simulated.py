@@ -127,9 +127,9 @@ class Event:
         return self._cell.wait(0, timeout)
 
     def future(self) -> Future[None]:
-        from monarch._core.call.future import Future
+        from monarch._core.call.future import new_future
 
-        return Future._of(self._cell, lambda c: None)
+        return new_future(self._cell, lambda c: None)
 
 
 def keep(process: SimulatedProcess) -> None:

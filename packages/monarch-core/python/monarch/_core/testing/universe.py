@@ -356,14 +356,14 @@ class Universe:
     async def _settled(self) -> None:
         """Returns when the client's housekeeping thread has handled all events that have arrived."""
         from monarch._core._native.protocol import GATHER
-        from monarch._core.call.future import Future
+        from monarch._core.call.future import new_future
         from monarch._core.process.process import PING
 
         native = self._root.native
         for _ in range(2):
             cell = native.cell(GATHER, 1, [self._root.uid])
             native.request(self._root.uid, PING, bytes(4), cell.slot)
-            await Future._of(cell, lambda c: None)
+            await new_future(cell, lambda c: None)
         for hook in self._hooks:
             await hook.future()
 
