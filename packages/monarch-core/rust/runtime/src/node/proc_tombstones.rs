@@ -204,7 +204,7 @@ mod tests {
         for n in 0..=KEPT_ENDS as u64 {
             tombstones.insert(ProcUid(10 + n), end(n as u32), now);
         }
-        assert!(tombstones.kept.get(&ProcUid(1)).is_none() && tombstones.get(ProcUid(1)).is_some());
+        assert!(!tombstones.kept.contains_key(&ProcUid(1)) && tombstones.get(ProcUid(1)).is_some());
         assert!(tombstones.remove(ProcUid(1)) && !tombstones.remove(ProcUid(10)));
         assert!(tombstones.get(ProcUid(1)).is_none() && tombstones.get(ProcUid(10)).is_some());
         assert!(tombstones.old_lost.is_empty());
