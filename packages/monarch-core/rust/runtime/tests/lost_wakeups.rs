@@ -122,6 +122,27 @@ fn active_loop_is_not_woken() {
     }
 }
 
+/// The wake-up by each event is under way when the mailbox is checked, and the actor takes no message between the checks.
+#[test]
+fn actor_that_takes_only_events_is_awake() {
+    let takes: [fn(&Mailbox); 2] = [
+        |m| {
+            assert!(matches!(m.pop(), Some(Delivery::Event(_))));
+            m.set_doing(None);
+        },
+        |m| assert!(m.pop_event().is_some()),
+    ];
+    for take in takes {
+        let actor = Actor::new();
+        assert!(actor.mailbox.push_event(Box::from(&b"first"[..])));
+        assert_eq!(actor.check_wakeup(0), None);
+        take(&actor.mailbox);
+        assert!(actor.mailbox.push_event(Box::from(&b"second"[..])));
+        assert_eq!(actor.check_wakeup(10), None, "another event is the reason");
+        assert_eq!(actor.check_wakeup(20), Some(LostAt::Descriptor), "no progress since");
+    }
+}
+
 #[test]
 fn unnotified_thread_is_woken() {
     let poller = Poller::new().unwrap();

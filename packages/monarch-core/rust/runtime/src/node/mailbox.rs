@@ -183,7 +183,7 @@ impl LostAt {
 /// A sleep during which a check has found work.
 struct MissedWakeup {
     since: Instant,
-    /// The number of messages taken before the sleep, and the number of sleeps.
+    /// The number of messages and events taken before the sleep, and the number of sleeps.
     progress: (u64, u64),
 }
 
@@ -218,6 +218,8 @@ struct State {
     missed_wakeup: Option<MissedWakeup>,
     queue: VecDeque<Incoming>,
     events: VecDeque<Box<[u8]>>,
+    /// The number of events taken so far.
+    events_taken: u64,
     /// The consumer sleeps, or its descriptor is not readable.
     idle: bool,
     /// The reason why the mailbox accepts no messages.
@@ -234,6 +236,12 @@ struct State {
 }
 
 impl State {
+    fn take_event(&mut self) -> Option<Box<[u8]>> {
+        let event = self.events.pop_front()?;
+        self.events_taken += 1;
+        Some(event)
+    }
+
     /// Turns a message into the item of a pending receive, with its number.
     fn number(&mut self, m: Incoming) -> (u64, std::sync::Arc<Outcome>) {
         self.numbered += 1;
@@ -387,7 +395,7 @@ impl Mailbox {
     /// The next event or message. If there is none, the mailbox is idle, and the next push wakes the consumer.
     pub fn pop(&self) -> Option<Delivery> {
         let mut state = lock(&self.state);
-        if let Some(e) = state.events.pop_front() {
+        if let Some(e) = state.take_event() {
             state.doing = Some(Activity::new(EVENT));
             return Some(Delivery::Event(e));
         }
@@ -410,7 +418,7 @@ impl Mailbox {
 
     /// The next event; `None` if only messages wait.
     pub fn pop_event(&self) -> Option<Box<[u8]>> {
-        lock(&self.state).events.pop_front()
+        lock(&self.state).take_event()
     }
 
     pub fn len(&self) -> usize {
@@ -476,8 +484,9 @@ impl Mailbox {
         let consumer = self.consumer()?;
         let asleep = consumer.is_asleep();
         let has_work = asleep && consumer.sleeper().is_some_and(Sleeper::has_work);
-        let progress = (self.taken(), consumer.sleeper().map_or(0, Sleeper::sleeps));
+        let sleeps = consumer.sleeper().map_or(0, Sleeper::sleeps);
         let mut state = lock(&self.state);
+        let progress = (self.taken() + state.events_taken, sleeps);
         let has_queued = state.doing.is_none() && (!state.queue.is_empty() || !state.events.is_empty());
         if !asleep || !has_queued && !has_work || state.closed.is_some() {
             state.missed_wakeup = None;
