@@ -3,6 +3,7 @@
 //! The tombstone of a process is inserted first; then the housekeeping thread is notified, and only then the calls fail. So a thread that
 //! sees a failed call finds the end of the process. Reports of one end may arrive from several sources; only the first counts.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -52,9 +53,10 @@ impl Node {
         }
         self.pipes_ended(|uid| known.iter().any(|(gone, _)| *gone == uid));
         self.system.push(SystemEvent::ProcsEnded { ends: known });
+        let ended = fresh.iter().map(|(peer, ended, _)| (peer.uid, ended.clone())).collect();
+        fresh.iter().for_each(|(peer, ..)| peer.link.close());
+        self.fail_calls_to(&ended);
         for (peer, _, waiting) in fresh {
-            peer.link.close();
-            self.fail_calls(&peer);
             waiting.into_iter().for_each(|m| self.give_back(m, &peer));
         }
     }
@@ -114,11 +116,18 @@ impl Node {
 
     /// Fails the pending calls to this peer, if it has ended.
     pub fn fail_calls(&self, peer: &Peer) {
-        let Some(ended) = peer.ended() else { return };
+        if let Some(ended) = peer.ended() {
+            self.fail_calls_to(&HashMap::from([(peer.uid, ended.clone())]));
+        }
+    }
+
+    /// Fails the pending calls to these processes, in one pass over the ranks of all calls.
+    fn fail_calls_to(&self, ended: &HashMap<ProcUid, Arc<Ended>>) {
         let cells: Vec<Arc<PendingCall>> = lock(&self.calls).values().cloned().collect();
         for cell in cells {
-            for rank in cell.waiting_for(|p, _| p == peer.uid) {
-                self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
+            for rank in cell.waiting_for(|p, _| ended.contains_key(&p)) {
+                let end = cell.targets.get(rank as usize).and_then(|(p, _)| ended.get(p));
+                self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, end.map_or(&b""[..], |e| &e.bytes)));
             }
         }
     }

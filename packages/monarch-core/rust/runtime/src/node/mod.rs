@@ -12,6 +12,7 @@
 //! | `delivery` | the delivery of messages to mailboxes, and the answers of closed mailboxes |
 //! | `outgoing` | the sending of messages and answers |
 //! | `pending_call` | a pending call |
+//! | `failed_calls` | the calls that have failed |
 //! | `caster` | the casts of this process |
 //! | `offers` | rendezvous transfers: the receiver pulls large parts from the sender |
 //! | `ended_peers` | the outcome of calls to processes that have ended |
@@ -35,6 +36,7 @@ pub mod credit;
 mod delivery;
 mod ended_peers;
 pub mod external_process;
+mod failed_calls;
 mod incoming;
 mod incomplete;
 pub mod inspection;
@@ -65,6 +67,7 @@ use crate::node::actor_tombstones::ActorTombstones;
 use crate::node::bulk_pipes::BulkPipes;
 use crate::node::bulk_streams::BulkStreams;
 use crate::node::caster::Caster;
+use crate::node::failed_calls::FailedCalls;
 use crate::node::inspection::Inspections;
 use crate::node::mailbox::Mailbox;
 use crate::node::offers::Offers;
@@ -126,8 +129,7 @@ pub struct Node {
     pub(crate) any_orphaned: AtomicBool,
     /// The pending calls by call id.
     pub(crate) calls: Mutex<HashMap<CallId, Arc<PendingCall>>>,
-    /// The calls that have failed and that still have a holder.
-    failed_calls: Mutex<Vec<std::sync::Weak<PendingCall>>>,
+    failed_calls: Mutex<FailedCalls>,
     next_call_id: AtomicU64,
     /// The number of replies whose call was gone.
     pub dropped_replies: AtomicU64,
@@ -348,7 +350,7 @@ impl Node {
     /// True if a holder of a call to this mesh may still see the call's failure, now or later.
     pub fn failure_may_be_seen(&self, mesh: MailboxId) -> bool {
         let unseen = |c: &Arc<PendingCall>| c.is_about(mesh) && !c.retrieved.load(Ordering::Acquire);
-        let failed: Vec<_> = lock(&self.failed_calls).iter().filter_map(std::sync::Weak::upgrade).collect();
+        let failed = lock(&self.failed_calls).held();
         failed.iter().any(unseen) || lock(&self.calls).values().any(unseen)
     }
 
@@ -378,9 +380,7 @@ impl Node {
         match cell {
             Some(cell) => {
                 if matches!(outcome.status, Status::Failed | Status::ProcEnded) {
-                    let mut failed = lock(&self.failed_calls);
-                    failed.retain(|c| c.strong_count() > 0);
-                    failed.push(Arc::downgrade(&cell));
+                    lock(&self.failed_calls).add(&cell);
                 }
                 if cell.complete(outcome) {
                     self.forget_call(slot);

@@ -75,13 +75,22 @@ pub struct PendingCall {
     pub targets: Arc<[(ProcUid, MailboxId)]>,
     /// The user has seen the error of the call, or has read the item of a port.
     pub retrieved: AtomicBool,
+    /// The call is in the list of failed calls.
+    pub(crate) is_listed: AtomicBool,
     state: Mutex<State>,
 }
 
 impl PendingCall {
     pub fn new(slot: CallId, mode: Mode, size: usize, targets: Arc<[(ProcUid, MailboxId)]>) -> Arc<Self> {
         let state = State { outcomes: vec![None; size], missing: size, ..State::default() };
-        Arc::new(PendingCall { slot, mode, targets, retrieved: AtomicBool::new(false), state: Mutex::new(state) })
+        Arc::new(PendingCall {
+            slot,
+            mode,
+            targets,
+            retrieved: AtomicBool::new(false),
+            is_listed: AtomicBool::new(false),
+            state: Mutex::new(state),
+        })
     }
 
     /// True if the call is done in this state.
