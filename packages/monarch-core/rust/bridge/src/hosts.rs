@@ -104,11 +104,12 @@ impl Hosts {
         bound: f64,
     ) -> PyResult<PendingCall> {
         let (address, policy) = (address(at)?, trust.policy()?);
-        let job = self.gateway.start_gateway_job(job_settings(settings));
+        let host = ProcUid(gateway::random_id().map_err(failed)?);
+        let job = self.gateway.start_gateway_job(job_settings(settings)).map_err(failed)?;
         let trust = Arc::new(DialTrust::new_client(JobId(job.id.0), policy).map_err(failed)?);
         let inner = self.node.new_call(Mode::Gather, 1, Arc::default());
         let (slot, bound) = (inner.slot, seconds(bound));
-        let wanted = Wanted { host: ProcUid(gateway::random()), address, agent, rank: 0, trust };
+        let wanted = Wanted { host, address, agent, rank: 0, trust };
         gil::blocking(py, || self.gateway.use_gateway(&job, text, who, wanted, slot, bound));
         Ok(PendingCall::new(&self.node, inner))
     }

@@ -17,7 +17,6 @@ use crate::exports::Exports;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::Place;
 use crate::shared::{self, EPOCHS, SLOTS, Words};
-use crate::sys;
 
 /// A random id: each process that has it may use the memory behind it.
 pub type Id = [u8; 16];
@@ -177,7 +176,7 @@ impl Registry {
         lease: Option<Instant>,
         whole: Option<(Id, u64)>,
     ) -> Outcome<(Id, u64)> {
-        let id: Id = sys::random().map_err(|e| Failure::system("no random number", &e))?;
+        let id: Id = net::sys::random().map_err(|e| Failure::system("no random number", &e))?;
         let slot = match state.free.pop() {
             Some(slot) => slot,
             None if state.next < SLOTS => {

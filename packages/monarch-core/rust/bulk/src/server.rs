@@ -99,7 +99,7 @@ impl Server {
         base::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, wake.as_raw_fd(), libc::EPOLLIN as u32, WAKE)?;
         let server = Arc::new(Server { wake, closing: AtomicBool::new(false), closed: Mutex::new(false), has_closed: Condvar::new() });
         let spare = std::fs::File::open("/dev/null").ok().map(OwnedFd::from);
-        let nonce: Box<[u8; 16]> = Box::new(sys::random()?);
+        let nonce: Box<[u8; 16]> = Box::new(base::random()?);
         let thread = Thread {
             server: server.clone(),
             me,

@@ -20,14 +20,6 @@ fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Random bytes from the kernel's generator, which cannot be guessed.
-pub fn random<const N: usize>() -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    // SAFETY: writes at most N bytes. Up to 256 bytes are never cut short.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
-    if got == N as isize { Ok(bytes) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Process and user at the other end of a socket; for a connected socket, those of the process that listened. The pid is 0 if it is not
 /// visible here.
 pub fn peer(fd: RawFd) -> io::Result<(i32, u32)> {

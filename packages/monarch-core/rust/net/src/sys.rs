@@ -27,6 +27,14 @@ fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Random bytes from the kernel's generator, which cannot be guessed.
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    // SAFETY: the kernel writes at most N bytes. Up to 256 bytes are never cut short.
+    let got = unsafe { libc::syscall(libc::SYS_getrandom, bytes.as_mut_ptr(), N, 0) };
+    if got == N as libc::c_long { Ok(bytes) } else { Err(io::Error::last_os_error()) }
+}
+
 pub fn epoll_create() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })

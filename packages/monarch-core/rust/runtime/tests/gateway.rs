@@ -2,6 +2,7 @@
 #![cfg(not(feature = "shuttle"))]
 
 mod hosts;
+mod refused_calls;
 
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use hosts::{BOX, CLIENT, Cluster, Host, Process, bytes, end_of_outcome, host_id, killed};
 use net::trust::Policy;
+use refused_calls::refuse;
 use runtime::gateway::Audit;
 use runtime::node::pending_call::Outcome;
 use runtime::{Mode, SystemEvent};
@@ -80,6 +82,20 @@ fn worker_that_ends_listens_no_more() {
     assert!(worker.gateway.is_agent());
     worker.gateway.close(Duration::ZERO);
     assert!(!worker.gateway.is_agent());
+}
+
+#[test]
+fn job_gets_no_id_without_random_number() {
+    let cluster = Cluster::of(0);
+    let settings = JobSettings { loss_ms: 60_000, reconnect_ms: 60_000, lease_ms: 0 };
+    let jobs = cluster.client.gateway.jobs().len();
+    let start = || {
+        refuse(libc::SYS_getrandom, None, libc::ENOSYS);
+        cluster.client.gateway.start_gateway_job(settings)
+    };
+    let made = std::thread::scope(|s| s.spawn(start).join().unwrap());
+    assert_eq!(made.err().unwrap().to_string(), "no random number: function not implemented");
+    assert_eq!(cluster.client.gateway.jobs().len(), jobs);
 }
 
 // ---- the same client again

@@ -15,7 +15,7 @@ use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 use wire::join_tree::Word;
 use wire::{CallId, Control, ProcUid, Status};
 
-use super::{Gateway, Host, Job, RELEASE};
+use super::{Gateway, Host, Job, RELEASE, random_id};
 use crate::detector::LinkEnd;
 use crate::node::pending_call::Outcome;
 
@@ -400,7 +400,13 @@ impl Gateway {
                 return;
             }
             if state.session_id == 0 {
-                state.session_id = random();
+                match random_id() {
+                    Ok(id) => state.session_id = id,
+                    Err(e) => {
+                        drop(state);
+                        return self.host_lost(job, host, &e.to_string(), true);
+                    }
+                }
             }
             let missing: Vec<u8> = [(FRAMES, host.session.is_up()), (HEART, host.session.has_heart())]
                 .into_iter()
@@ -572,14 +578,6 @@ fn is_former(job: &Job, host: &Host, ready: &Ready) -> bool {
 
 fn backoff(tries: u32) -> Duration {
     (RETRY_PAUSE * 2u32.pow(tries.min(8))).min(RETRY_PAUSE_MAX)
-}
-
-/// A new random id, never 0.
-pub fn random() -> u64 {
-    let mut bytes = [0u8; 8];
-    // SAFETY: the buffer has the length that is given. If the call fails, the number is 1, and two sessions may have the same one.
-    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), 8, 0) };
-    u64::from_le_bytes(bytes).max(1)
 }
 
 pub(super) fn refusal(no: No) -> &'static str {

@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use net::address::Address;
@@ -19,8 +20,8 @@ use wire::join_tree::{Said, Word, Worker};
 use wire::notice::{Joined, Joining};
 use wire::{CallId, ProcUid, Status};
 
-use super::dial::{Attempts, ENDED, Ticket, random};
-use super::{Gateway, Host, Job, RELEASE, Wanted, lock_state};
+use super::dial::{Attempts, ENDED, Ticket};
+use super::{Gateway, Host, Job, RELEASE, Wanted, lock_state, random_id};
 use crate::cast::join::{FAN_OUT, Join, JoinEffect, MAX_DIRECT, ROOT_FAN_OUT};
 
 /// For tests: an environment variable with one number for `ROOT_FAN_OUT`, `FAN_OUT` and `MAX_DIRECT` of `cast::join`.
@@ -32,9 +33,9 @@ const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A list of workers that this process joins: the list of the client, or the part that an agent has received. `Tree::lists` owns it.
 pub(super) struct WorkerList {
-    /// The id of the client's list, which all its parts share.
+    /// The number of the client's list in the client, which all its parts share.
     id: u64,
-    /// The id of the list in this process. An agent may receive the same list twice.
+    /// The number of the list in this process. An agent may receive the same list twice.
     number: u64,
     /// The decisions about the list, without I/O.
     join: Join,
@@ -90,7 +91,7 @@ impl Gateway {
             });
             let ready = ready.collect();
             let deadline = self.poller.now() + bound;
-            let list = WorkerList::new(random(), ready, (root, fan_out), (self.poller.now(), deadline), Some(slot));
+            let list = WorkerList::new(next_number(), ready, (root, fan_out), (self.poller.now(), deadline), Some(slot));
             self.start_soon(job, list, bound);
         }
     }
@@ -239,14 +240,20 @@ impl Gateway {
     /// Handles the join of a worker that the host `via` has reported.
     fn on_relayed_join(&self, job: &Arc<Job>, via: ProcUid, number: u64, rank: u32, outcome: &Said) {
         let Some((host, agent, _)) = self.host_in_list(job, number, rank) else { return };
-        let session = random();
+        let id = random_id();
         {
             let mut state = lock(&host.state);
             if state.joined || state.lost.is_some() {
                 return;
             }
-            (state.joined, state.dials, state.session_id, state.was_up) = (true, false, session, true);
+            if let Ok(session) = id {
+                (state.joined, state.dials, state.session_id, state.was_up) = (true, false, session, true);
+            }
         }
+        let session = match id {
+            Ok(session) => session,
+            Err(e) => return self.not_joined(job, &host, self.ticket(job, number, rank), "other", &e.to_string()),
+        };
         {
             let mut info = lock(&host.info);
             (info.name, info.pid, info.release, info.agent) = (outcome.name.clone(), outcome.pid, outcome.release.clone(), outcome.agent);
@@ -462,6 +469,12 @@ impl Gateway {
     }
 }
 
+/// The number of the next list of this process. The lists of a job have the numbers of its client.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 impl WorkerList {
     fn new(
         id: u64,
@@ -475,7 +488,7 @@ impl WorkerList {
         let join = Join::with_fan_out(NO_TIMEOUT, fan_out);
         WorkerList {
             id,
-            number: random(),
+            number: next_number(),
             join,
             workers,
             outcomes: HashMap::new(),

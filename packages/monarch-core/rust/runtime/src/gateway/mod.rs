@@ -17,6 +17,7 @@
 //! | `indirect_heartbeat` | indirect heartbeats along it |
 //! | `bulk` | streams for bulk data, which are handed to processes |
 //! | `tunnel` | hosts behind a gateway |
+//! | `random_id` | ids of jobs, hosts and sessions |
 //! | `refusals` | reports of refused connections |
 //! | `host_loss` | silent hosts, hosts that have left, and the end of their work |
 
@@ -31,6 +32,7 @@ mod job;
 mod join_list;
 mod join_tree;
 mod part_fragments;
+mod random_id;
 mod refusals;
 mod tunnel;
 
@@ -46,11 +48,12 @@ use net::trust::{HostTrust, Policy};
 use wire::ProcUid;
 
 pub use self::cast::CastCounts;
-pub use self::dial::{Wanted, random};
+pub use self::dial::Wanted;
 pub use self::forward::HostCarrier;
 pub(crate) use self::forward::host_end;
 use self::job::lock_state;
 pub use self::job::{Host, Job};
+pub use self::random_id::random_id;
 use self::refusals::{Refusals, Report};
 pub use self::tunnel::ClientGateway;
 use self::tunnel::Tunnels;

@@ -22,8 +22,8 @@ use net::trust::{DialTrust, Kind, Opened, Target, Who};
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 use wire::{CallId, ProcUid};
 
-use super::dial::{random, refusal};
-use super::{Gateway, Host, Job, Wanted};
+use super::dial::refusal;
+use super::{Gateway, Host, Job, Wanted, random_id};
 
 /// Limit of names that are resolved at the same time, each on a thread of its own. A request beyond it fails, and the client tries again.
 const LOOK_UPS: usize = 64;
@@ -50,11 +50,11 @@ impl Gateway {
     // ---- in the client
 
     /// Makes the job that has only the gateway as a host.
-    pub fn start_gateway_job(&self, settings: JobSettings) -> Arc<Job> {
-        let id = ProcUid(random());
+    pub fn start_gateway_job(&self, settings: JobSettings) -> std::io::Result<Arc<Job>> {
+        let id = ProcUid(random_id()?);
         let job = Job::new(id, id, settings, self.poller.now());
         self.add_job(job.clone());
-        job
+        Ok(job)
     }
 
     /// Joins the agent at this address as the gateway. The outcome answers the call `slot`, as with `join`. Hosts are reached through the

@@ -328,7 +328,7 @@ impl Cluster {
     /// Makes the client reach hosts through the worker at this port from now on. The worker is not in the client's job.
     pub fn use_gateway(&self, port: u16) -> Arc<Outcome> {
         let (client, settings) = (&self.client.process, JobSettings { loss_ms: 60_000, reconnect_ms: 60_000, lease_ms: 0 });
-        let job = self.client.gateway.start_gateway_job(settings);
+        let job = self.client.gateway.start_gateway_job(settings).unwrap();
         let cell = client.node.new_call(Mode::Gather, 1, Arc::default());
         let trust = Arc::new(DialTrust::new_client(JobId(job.id.0), self.policy.clone()).unwrap());
         let wanted = Wanted { trust, ..self.wanted(ProcUid(77), port, 0, 0) };
