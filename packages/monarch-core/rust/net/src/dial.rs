@@ -29,6 +29,8 @@ pub enum NoStream {
     Unanswered,
     /// An error of the gateway in front of the host. `lost`: the host is lost for good.
     Gateway { why: String, lost: bool },
+    /// The kernel does not watch the connection: it lacks memory or watches.
+    Unwatched(String),
     /// The other side failed the authentication, or refused this side.
     Refused(Refused),
 }
@@ -39,6 +41,12 @@ const SILENCE: &str = "no answer";
 const NO_FILE: &str = "no such file or directory";
 
 impl NoStream {
+    /// The reason for a connection that `epoll_ctl` does not add, with the limit that was reached.
+    pub fn unwatched(e: &io::Error) -> NoStream {
+        let limit = if e.raw_os_error() == Some(libc::ENOSPC) { ", see fs.epoll.max_user_watches" } else { "" };
+        NoStream::Unwatched(format!("the kernel does not watch the connection to it: {}{limit}", said(e)))
+    }
+
     /// The class of the error: `version`, `auth` or `other`.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -72,7 +80,7 @@ impl NoStream {
     /// Whether a later attempt can succeed.
     pub fn is_transient(&self) -> bool {
         match self {
-            NoStream::Network(_) | NoStream::Broken(_) | NoStream::TimedOut | NoStream::Unanswered => true,
+            NoStream::Network(_) | NoStream::Unwatched(_) | NoStream::Broken(_) | NoStream::TimedOut | NoStream::Unanswered => true,
             NoStream::Gateway { lost, .. } => !lost,
             NoStream::Refused(why) => why.is_transient(),
         }
@@ -82,7 +90,7 @@ impl NoStream {
 impl std::fmt::Display for NoStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            NoStream::Network(why) | NoStream::Broken(why) => f.write_str(why),
+            NoStream::Network(why) | NoStream::Broken(why) | NoStream::Unwatched(why) => f.write_str(why),
             NoStream::TimedOut | NoStream::Unanswered => f.write_str(SILENCE),
             NoStream::Gateway { why, .. } => write!(f, "the gateway: {why}"),
             NoStream::Refused(why) => write!(f, "{why}"),
@@ -228,7 +236,7 @@ impl Handshake {
             state: Mutex::new(State { phase, done: Some(done), writes, awaits_answer, certify }),
         });
         if let Err(e) = poller.add(token, fd, Arc::new(Opens(me.clone()))) {
-            me.end(Err(network(&e)));
+            me.end(Err(NoStream::unwatched(&e)));
             return me;
         }
         poller.want_write(token, fd, writes);

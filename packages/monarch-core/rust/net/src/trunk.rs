@@ -12,6 +12,7 @@ mod routed;
 mod standstill;
 
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -96,6 +97,9 @@ pub trait TrunkHandler: Send + Sync {
     fn heard(&self, trunk: &Arc<Trunk>);
     /// Reports that the stream of the channel `number` has ended.
     fn broken(&self, trunk: &Arc<Trunk>, number: u8, end: StreamEnd);
+    /// Reports that the kernel does not watch a connection that the session was given: it lacks memory or watches. The session has no such
+    /// connection now.
+    fn unwatched(&self, trunk: &Arc<Trunk>, why: io::Error);
     /// Sends bytes of a routed session to the other side. Other sessions forward them and keep their order. Called under the session's
     /// lock.
     fn carry(&self, _trunk: &Trunk, _bytes: Vec<u8>) {}
@@ -234,6 +238,10 @@ impl Trunk {
             return Err(Disagree::Stale);
         }
         pipe.outbox.can_resume(peer_received)?;
+        let (fd, token) = (stream.fd(), self.poller.token());
+        if !self.watch(fd, token, Arc::new(Frames(self.clone(), token))) {
+            return Ok(());
+        }
         if let Some((old, token)) = pipe.stream.take() {
             self.poller.remove(token, old.fd());
             Traffic::note_end(&old, self.host, "replaced");
@@ -242,12 +250,9 @@ impl Trunk {
         pipe.outbox.resume(peer_received)?;
         input.buf = early;
         input.inbox.acknowledged();
-        let (fd, token) = (stream.fd(), self.poller.token());
         pipe.outbox.prologue(prologue);
         (pipe.stream, pipe.routed) = (Some((stream, token)), false);
         pipe.want_write = false;
-        // The call fails only if the kernel lacks memory or epoll watches, or in a forked child. The stream is then not read.
-        let _ = self.poller.add(token, fd, Arc::new(Frames(self.clone(), token)));
         self.flush(&mut pipe);
         drop(pipe);
         drop(input);
@@ -255,6 +260,17 @@ impl Trunk {
         let me = self.clone();
         self.poller.spawn(Box::new(move || me.begin(token)));
         Ok(())
+    }
+
+    /// Adds a connection to the poller. If that fails, the connection is reset and the handler is notified: no event would ever report its
+    /// bytes or its end.
+    fn watch(self: &Arc<Self>, fd: RawFd, token: u64, source: Arc<dyn Source>) -> bool {
+        let Err(why) = self.poller.add(token, fd, source) else { return true };
+        sys::reset(fd);
+        let me = self.clone();
+        // The caller holds locks that the handler may need.
+        self.poller.spawn(Box::new(move || me.handler.unwatched(&me, why)));
+        false
     }
 
     /// Sends one frame, ahead of all waiting parts. The pieces begin with its length and kind.

@@ -1,6 +1,6 @@
 //! Frames of a session whose stream is replaced: each arrives once.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -19,6 +19,8 @@ mod running;
 /// Time after which a test that hangs fails. No step takes long.
 const HANG: Duration = Duration::from_secs(30);
 const KIND: u8 = 99;
+/// Sent to the test when the kernel does not watch a connection.
+const UNWATCHED: u64 = u64::MAX;
 
 /// Forwards the number in each frame to the test.
 struct Numbers(Mutex<Sender<u64>>);
@@ -32,6 +34,11 @@ impl TrunkHandler for Numbers {
     fn beat(&self, _trunk: &Arc<Trunk>, _beat: Beat) {}
     fn heard(&self, _trunk: &Arc<Trunk>) {}
     fn broken(&self, _trunk: &Arc<Trunk>, _number: u8, _end: StreamEnd) {}
+
+    fn unwatched(&self, _trunk: &Arc<Trunk>, why: std::io::Error) {
+        assert_eq!(why.raw_os_error(), Some(libc::EPERM));
+        let _ = self.0.lock().unwrap().send(UNWATCHED);
+    }
 }
 
 struct End {
@@ -55,7 +62,7 @@ impl End {
         }
     }
 
-    fn next(&self, numbers: std::ops::Range<u64>) {
+    fn next(&self, numbers: std::ops::RangeInclusive<u64>) {
         for number in numbers {
             assert_eq!(self.got.recv_timeout(HANG), Ok(number));
         }
@@ -84,7 +91,7 @@ fn frames_go_on_with_another_stream() {
     let (a, b) = (End::new(1, 2), End::new(2, 1));
     b.send(0..5);
     join(&a, &b, 0).unwrap();
-    a.next(0..5);
+    a.next(0..=4);
     for turn in 1..4 {
         a.trunk.detach();
         b.trunk.detach();
@@ -92,8 +99,8 @@ fn frames_go_on_with_another_stream() {
         b.send(from..to);
         a.send(from..to);
         join(&a, &b, a.trunk.received()).unwrap();
-        a.next(from..to);
-        b.next(from..to);
+        a.next(from..=to - 1);
+        b.next(from..=to - 1);
     }
 }
 
@@ -105,14 +112,14 @@ fn stream_whose_claim_is_outdated_is_not_taken() {
     let told = a.trunk.received();
     b.send(0..13);
     join(&a, &b, told).unwrap();
-    a.next(0..13);
+    a.next(0..=12);
     assert_eq!(join(&a, &b, told), Err(Disagree::Stale));
     assert_eq!(a.trunk.received(), 13);
     // The next handshake reports the new count, and both sides agree.
     a.trunk.detach();
     b.send(13..20);
     join(&a, &b, a.trunk.received()).unwrap();
-    a.next(13..20);
+    a.next(13..=19);
     assert_eq!(a.trunk.received(), 20);
     assert!(a.got.try_recv().is_err());
 }
@@ -124,11 +131,11 @@ fn answer_that_is_outdated_is_not_given() {
     let own = b.trunk.received();
     join(&a, &b, 0).unwrap();
     a.send(0..3);
-    b.next(0..3);
+    b.next(0..=2);
     let (_x, y) = pair();
     assert_eq!(b.trunk.attach(y, own, 0, &[], Vec::new()), Err(Disagree::Stale));
     a.send(3..6);
-    b.next(3..6);
+    b.next(3..=5);
 }
 
 #[test]
@@ -138,5 +145,47 @@ fn more_than_was_sent_cannot_have_been_received() {
     let (_x, y) = pair();
     assert_eq!(b.trunk.attach(y, 0, 4, &[], Vec::new()), Err(Disagree::Ahead));
     join(&a, &b, 0).unwrap();
-    a.next(0..3);
+    a.next(0..=2);
+}
+
+/// A stream that epoll refuses, as it refuses all plain files.
+fn refused_by_epoll() -> Stream {
+    Stream::plain(OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap()))
+}
+
+#[test]
+fn connection_that_is_not_watched_is_reported() {
+    let a = End::new(1, 2);
+    a.trunk.attach(refused_by_epoll(), 0, 0, &[], Vec::new()).unwrap();
+    a.next(UNWATCHED..=UNWATCHED);
+    assert!(!a.trunk.is_up(), "frames wait for the next connection");
+    a.trunk.attach_heart(refused_by_epoll(), &[], Vec::new());
+    a.next(UNWATCHED..=UNWATCHED);
+    assert!(!a.trunk.has_heart());
+}
+
+#[test]
+fn connection_that_is_not_watched_replaces_none() {
+    let (a, b) = (End::new(1, 2), End::new(2, 1));
+    join(&a, &b, 0).unwrap();
+    a.trunk.attach(refused_by_epoll(), 0, 0, &[], Vec::new()).unwrap();
+    a.next(UNWATCHED..=UNWATCHED);
+    b.send(0..5);
+    a.next(0..=4);
+}
+
+#[test]
+fn paused_session_reports_connection_that_is_not_watched() {
+    let a = End::new(1, 2);
+    let ((x, _x), (y, _y)) = (pair(), pair());
+    let numbers = [x.fd(), y.fd()];
+    a.trunk.attach(x, 0, 0, &[], Vec::new()).unwrap();
+    a.trunk.attach_heart(y, &[], Vec::new());
+    a.trunk.stand_still();
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    numbers.iter().for_each(|number| net::sys::replace(*number, file.as_raw_fd()));
+    a.trunk.go_on();
+    a.next(UNWATCHED..=UNWATCHED);
+    a.next(UNWATCHED..=UNWATCHED);
+    assert!(!a.trunk.is_up() && !a.trunk.has_heart());
 }

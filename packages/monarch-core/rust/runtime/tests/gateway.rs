@@ -98,6 +98,25 @@ fn job_gets_no_id_without_random_number() {
     assert_eq!(cluster.client.gateway.jobs().len(), jobs);
 }
 
+/// The kernel has no watch left for the connection that replaces a broken one.
+#[test]
+fn host_is_lost_whose_connection_is_not_watched() {
+    let cluster = Cluster::of(1);
+    let (client, host) = (&cluster.client.process, cluster.job.host(host_id(0)).unwrap());
+    let no_watches = || refuse(libc::SYS_epoll_ctl, Some(libc::EPOLL_CTL_ADD), libc::ENOSPC);
+    client.node.poller.spawn(Box::new(move || {
+        no_watches();
+        host.session.cut();
+    }));
+    // The thread that waits may read the sockets too.
+    let wait = || {
+        no_watches();
+        client.end_of(host_id(0)).reason
+    };
+    let reason = std::thread::scope(|s| s.spawn(wait).join().unwrap());
+    assert_eq!(reason, lost("the kernel does not watch the connection to it: no space left on device, see fs.epoll.max_user_watches"));
+}
+
 // ---- the same client again
 
 /// The only worker ends the job, and the client is notified of that.

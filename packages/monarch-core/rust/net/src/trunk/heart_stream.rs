@@ -18,14 +18,14 @@ impl Trunk {
         if self.is_closed() || self.is_still() {
             return;
         }
-        if let Some(old) = heart.take() {
+        let token = self.poller.token();
+        if !self.watch(stream.fd(), token, Arc::new(Beats(self.clone(), token))) {
+            return;
+        }
+        if let Some(old) = heart.replace(Heart::new(stream, token, prologue, early)) {
             self.poller.remove(old.token, old.stream.fd());
             sys::reset(old.stream.fd());
         }
-        let (fd, token) = (stream.fd(), self.poller.token());
-        *heart = Some(Heart::new(stream, token, prologue, early));
-        // Under the lock, which keeps the descriptor open.
-        let _ = self.poller.add(token, fd, Arc::new(Beats(self.clone(), token)));
         drop(heart);
         let me = self.clone();
         self.poller.spawn(Box::new(move || {

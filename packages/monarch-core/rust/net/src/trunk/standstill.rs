@@ -31,21 +31,25 @@ impl Trunk {
         let frames = {
             let mut pipe = lock(&self.pipe);
             pipe.want_write = false;
-            let found = pipe.stream.as_ref().map(|(s, token)| (*token, s.fd()));
-            found.inspect(|(token, fd)| drop(self.poller.add(*token, *fd, Arc::new(Frames(self.clone(), *token)))));
+            let stream = pipe.stream.take().filter(|(s, token)| self.watch(s.fd(), *token, Arc::new(Frames(self.clone(), *token))));
+            pipe.stream = stream;
             self.flush(&mut pipe);
-            found
+            pipe.stream.as_ref().map(|(_, token)| *token)
         };
-        let heart = lock(&self.heart).as_ref().map(|h| (h.token, h.stream.fd()));
-        heart.inspect(|(token, fd)| drop(self.poller.add(*token, *fd, Arc::new(Beats(self.clone(), *token)))));
+        let heart = {
+            let mut heart = lock(&self.heart);
+            let stream = heart.take().filter(|h| self.watch(h.stream.fd(), h.token, Arc::new(Beats(self.clone(), h.token))));
+            *heart = stream;
+            heart.as_ref().map(|h| h.token)
+        };
         let me = self.clone();
         self.poller.spawn(Box::new(move || {
             // Bytes that the streams have already decrypted cause no event at their descriptors.
-            if let Some((token, _)) = heart {
+            if let Some(token) = heart {
                 me.flush_heart(token);
                 me.read_heart(token);
             }
-            if let Some((token, _)) = frames {
+            if let Some(token) = frames {
                 me.read(token);
             }
         }));

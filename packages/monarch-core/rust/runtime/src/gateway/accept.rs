@@ -12,7 +12,7 @@ use wire::ProcUid;
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 
 use super::dial::ahead;
-use super::{Gateway, Job, RELEASE};
+use super::{Gateway, Host, Job, RELEASE};
 use crate::node::routes::Place;
 
 impl Gateway {
@@ -133,6 +133,18 @@ impl Gateway {
         }
         if attached == Err(Disagree::Ahead) {
             self.host_lost(job, &host, &ahead(received, &host), true);
+        }
+    }
+
+    /// Handles a connection that the kernel of this host does not watch: the other host is lost. A client is not: it opens another
+    /// connection, and its lease decides.
+    pub(super) fn unwatched(&self, job: &Arc<Job>, host: &Arc<Host>, why: &NoStream) {
+        if host.id == job.id {
+            self.refused(&host.name(), why.to_string());
+        } else if job.is_clients() {
+            self.host_lost(job, host, &why.to_string(), true);
+        } else {
+            self.link_lost(job, host, &why.to_string());
         }
     }
 

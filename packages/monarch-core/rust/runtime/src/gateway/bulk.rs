@@ -11,6 +11,7 @@ use net::trust::{Kind, Opened};
 use wire::greeting::{self, Greeting, No, Welcome};
 use wire::{Control, ProcUid};
 
+use super::refusals::refusal;
 use super::{Gateway, Job};
 use crate::node::bulk_streams::{BulkStream, UNKNOWN};
 
@@ -106,7 +107,7 @@ impl Gateway {
                 None => self.bulk_failed(pair, "the stream cannot be handed on".to_owned()),
             },
             Some(Welcome::Unreached { why }) => self.bulk_failed(pair, why),
-            Some(Welcome::Refused(no)) => self.bulk_failed(pair, super::dial::refusal(no).to_owned()),
+            Some(Welcome::Refused(no)) => self.bulk_failed(pair, refusal(no).to_owned()),
             _ => self.bulk_failed(pair, "its answer is malformed".to_owned()),
         }
     }

@@ -15,6 +15,7 @@ use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 use wire::join_tree::Word;
 use wire::{CallId, Control, ProcUid, Status};
 
+use super::refusals::refusal;
 use super::{Gateway, Host, Job, RELEASE, random_id};
 use crate::detector::LinkEnd;
 use crate::node::pending_call::Outcome;
@@ -476,6 +477,10 @@ impl Gateway {
                 self.host_lost(job, host, &why, true);
                 NextStep::Done
             }
+            Err(why @ NoStream::Unwatched(_)) => {
+                self.unwatched(job, host, &why);
+                NextStep::Done
+            }
             Err(why) => {
                 let refused = why.is_refusal();
                 if refused && lock(&host.state).leaving {
@@ -578,17 +583,6 @@ fn is_former(job: &Job, host: &Host, ready: &Ready) -> bool {
 
 fn backoff(tries: u32) -> Duration {
     (RETRY_PAUSE * 2u32.pow(tries.min(8))).min(RETRY_PAUSE_MAX)
-}
-
-pub(super) fn refusal(no: No) -> &'static str {
-    match no {
-        No::Lost => "refused after being declared lost",
-        No::NoSession => "it knows nothing of this connection",
-        No::Glare => "it connects to us",
-        No::OtherAgent => "another agent answers at this address",
-        No::Closing => "its agent is ending",
-        No::Twice => "this host is in the job already, by another address",
-    }
 }
 
 /// The reason for losing a host that has received more frames than were sent: its agent is another one than the one that joined.

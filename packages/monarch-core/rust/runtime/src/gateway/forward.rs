@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use net::dial::NoStream;
 use net::trunk::{StreamEnd, Trunk, TrunkHandler};
 use net::{Block, LinkDown, RecvPart};
 use wire::cursor::Cursor;
@@ -253,6 +254,10 @@ impl TrunkHandler for SessionEvents {
 
     fn broken(&self, trunk: &Arc<Trunk>, number: u8, end: StreamEnd) {
         self.with_host(trunk, |g, j, h| g.stream_broken(j, h, number, end));
+    }
+
+    fn unwatched(&self, trunk: &Arc<Trunk>, why: std::io::Error) {
+        self.with_host(trunk, |g, j, h| g.unwatched(j, h, &NoStream::unwatched(&why)));
     }
 
     fn carry(&self, trunk: &Trunk, bytes: Vec<u8>) {

@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use wire::greeting::No;
+
 /// The length of a window: a flood makes at most one summary in this time.
 const WINDOW: Duration = Duration::from_secs(10);
 /// The number of refusals in a window that are reported one by one.
@@ -54,6 +56,18 @@ impl Refusals {
         let (peer, why) = std::mem::take(&mut self.last);
         (self.begun, self.reported) = (None, 0);
         (std::mem::take(&mut self.counted), peer, why)
+    }
+}
+
+/// The reason of a refusal, for the side that is refused.
+pub(super) fn refusal(no: No) -> &'static str {
+    match no {
+        No::Lost => "refused after being declared lost",
+        No::NoSession => "it knows nothing of this connection",
+        No::Glare => "it connects to us",
+        No::OtherAgent => "another agent answers at this address",
+        No::Closing => "its agent is ending",
+        No::Twice => "this host is in the job already, by another address",
     }
 }
 

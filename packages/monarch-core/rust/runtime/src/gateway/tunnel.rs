@@ -22,7 +22,7 @@ use net::trust::{DialTrust, Kind, Opened, Target, Who};
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 use wire::{CallId, ProcUid};
 
-use super::dial::refusal;
+use super::refusals::refusal;
 use super::{Gateway, Host, Job, Wanted, random_id};
 
 /// Limit of names that are resolved at the same time, each on a thread of its own. A request beyond it fails, and the client tries again.
