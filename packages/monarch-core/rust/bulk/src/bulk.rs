@@ -211,7 +211,7 @@ impl Bulk {
 
     /// Records the end of an owner, and drops its connection.
     pub fn note(&self, owner: u64, failure: &Failure) {
-        let is_end = failure.kind == Kind::PeerLost || failure.kind == Kind::Released && failure.detail == "its process has exited";
+        let is_end = failure.kind == Kind::PeerLost || failure.exited;
         if let (true, Some(peer)) = (is_end, lock(&self.peers).get(&owner)) {
             *lock(&peer.known) = Some(Err(failure.clone()));
         }

@@ -90,7 +90,7 @@ impl Line {
     /// The failure for the end of the owner, with or without a goodbye.
     fn ended(&self) -> Failure {
         match self.goodbye.load(Ordering::Acquire) {
-            true => Failure::new(Kind::Released, "its process has exited"),
+            true => Failure::exited(),
             false => Failure::lost(),
         }
     }

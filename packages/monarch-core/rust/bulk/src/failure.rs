@@ -69,11 +69,13 @@ pub struct Failure {
     pub owner: u64,
     pub pid: i32,
     pub detail: String,
+    /// The owner has announced the end of its process.
+    pub exited: bool,
 }
 
 impl Failure {
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Failure { kind, path: Path::None, opened: false, done: 0, asked: 0, owner: 0, pid: 0, detail: detail.into() }
+        Failure { kind, path: Path::None, opened: false, done: 0, asked: 0, owner: 0, pid: 0, detail: detail.into(), exited: false }
     }
 
     pub fn timed_out() -> Self {
@@ -82,6 +84,11 @@ impl Failure {
 
     pub fn lost() -> Self {
         Failure::new(Kind::PeerLost, "")
+    }
+
+    /// The failure after the goodbye of the owner.
+    pub fn exited() -> Self {
+        Failure { exited: true, ..Failure::new(Kind::Released, "its process has exited") }
     }
 
     /// The failure of a system call that is not expected to fail.

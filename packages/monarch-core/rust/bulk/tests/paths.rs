@@ -267,7 +267,7 @@ fn memory_of_an_exited_owner_is_released() {
     run(&s.theirs, Operation::Read, &mut [0; 64], 0, 5.0).unwrap();
     s.owner.close();
     let f = run(&s.theirs, Operation::Read, &mut [0; 64], 0, 5.0).unwrap_err();
-    assert_eq!((f.kind, f.detail.as_str()), (Kind::Released, "its process has exited"));
+    assert_eq!((f.kind, f.exited, f.detail.as_str()), (Kind::Released, true, "its process has exited"));
 }
 
 #[test]

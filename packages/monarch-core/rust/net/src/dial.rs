@@ -19,7 +19,9 @@ use crate::trust::{DialTrust, Opened, Opening, Progress, Refused, Target};
 /// The reason why a handshake has produced no stream.
 #[derive(Debug)]
 pub enum NoStream {
-    /// An error of the network: connection refused, host unreachable, unknown name.
+    /// No process listens at the address: the port refuses connections, or the socket file is missing.
+    NotListening(String),
+    /// Another error of the network: host unreachable, unknown name.
     Network(String),
     /// The connection was established and ended before the handshake was complete.
     Broken(String),
@@ -27,8 +29,12 @@ pub enum NoStream {
     TimedOut,
     /// The connection was established, and the other side did not answer in time.
     Unanswered,
-    /// An error of the gateway in front of the host. `lost`: the host is lost for good.
-    Gateway { why: String, lost: bool },
+    /// An error of the gateway in front of the host.
+    Gateway(String),
+    /// The gateway in front of the host did not answer in time.
+    SilentGateway,
+    /// The gateway in front of the host is lost for good.
+    LostGateway(String),
     /// The kernel does not watch the connection: it lacks memory or watches.
     Unwatched(String),
     /// The other side failed the authentication, or refused this side.
@@ -37,8 +43,6 @@ pub enum NoStream {
 
 /// The error text for a missing answer.
 const SILENCE: &str = "no answer";
-/// The error text of the system for a missing socket file.
-const NO_FILE: &str = "no such file or directory";
 
 impl NoStream {
     /// The reason for a connection that `epoll_ctl` does not add, with the limit that was reached.
@@ -60,11 +64,7 @@ impl NoStream {
 
     /// Whether the error is the absence of an answer, which has no cause in its text.
     pub fn is_silence(&self) -> bool {
-        match self {
-            NoStream::TimedOut | NoStream::Unanswered => true,
-            NoStream::Gateway { why, .. } => why == SILENCE,
-            _ => false,
-        }
+        matches!(self, NoStream::TimedOut | NoStream::Unanswered | NoStream::SilentGateway)
     }
 
     /// Whether the other side accepted the connection.
@@ -72,17 +72,17 @@ impl NoStream {
         matches!(self, NoStream::Broken(_) | NoStream::Unanswered | NoStream::Refused(_))
     }
 
-    /// Whether no process listens at the address: the port refuses connections, or the socket file is gone.
+    /// Whether no process listens at the address.
     pub fn is_refusal(&self) -> bool {
-        matches!(self, NoStream::Network(why) if why.contains("refused") || why == NO_FILE)
+        matches!(self, NoStream::NotListening(_))
     }
 
     /// Whether a later attempt can succeed.
     pub fn is_transient(&self) -> bool {
         match self {
-            NoStream::Network(_) | NoStream::Unwatched(_) | NoStream::Broken(_) | NoStream::TimedOut | NoStream::Unanswered => true,
-            NoStream::Gateway { lost, .. } => !lost,
+            NoStream::LostGateway(_) => false,
             NoStream::Refused(why) => why.is_transient(),
+            _ => true,
         }
     }
 }
@@ -90,9 +90,10 @@ impl NoStream {
 impl std::fmt::Display for NoStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            NoStream::Network(why) | NoStream::Broken(why) | NoStream::Unwatched(why) => f.write_str(why),
+            NoStream::NotListening(why) | NoStream::Network(why) | NoStream::Broken(why) | NoStream::Unwatched(why) => f.write_str(why),
             NoStream::TimedOut | NoStream::Unanswered => f.write_str(SILENCE),
-            NoStream::Gateway { why, .. } => write!(f, "the gateway: {why}"),
+            NoStream::Gateway(why) | NoStream::LostGateway(why) => write!(f, "the gateway: {why}"),
+            NoStream::SilentGateway => write!(f, "the gateway: {SILENCE}"),
             NoStream::Refused(why) => write!(f, "{why}"),
         }
     }
@@ -153,14 +154,13 @@ pub fn said(e: &io::Error) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }
 
-fn network(e: &io::Error) -> NoStream {
-    NoStream::Network(said(e))
+/// Whether the error of a connection attempt shows that no process listens at the address.
+pub fn is_refusal(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::ENOENT))
 }
 
-impl From<&io::Error> for NoStream {
-    fn from(e: &io::Error) -> NoStream {
-        network(e)
-    }
+fn network(e: &io::Error) -> NoStream {
+    if is_refusal(e) { NoStream::NotListening(said(e)) } else { NoStream::Network(said(e)) }
 }
 
 /// Dials a host. `done` is called once: here if the connection fails at once, otherwise on the poller's thread.

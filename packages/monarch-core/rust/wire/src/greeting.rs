@@ -60,6 +60,17 @@ pub enum No {
     Twice,
 }
 
+/// The class of the reason for which a host or a process could not be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Unreached {
+    /// No process listens at the address of the host.
+    NotListening,
+    /// The host did not answer in time.
+    Silent,
+    /// Another error of the network, or a limit of the side that answers.
+    Failed,
+}
+
 /// The answer to a greeting.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Welcome {
@@ -79,8 +90,9 @@ pub enum Welcome {
     Tunnel {
         places: Vec<SocketAddr>,
     },
-    /// The network error for which that host could not be reached.
+    /// The requested host or process could not be reached.
     Unreached {
+        cause: Unreached,
         why: String,
     },
     /// The stream now belongs to the other process.

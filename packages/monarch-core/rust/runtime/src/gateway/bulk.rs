@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use net::dial::{NoStream, Ready, greeting_frame};
 use net::trust::{Kind, Opened};
-use wire::greeting::{self, Greeting, No, Welcome};
+use wire::greeting::{self, Greeting, No, Unreached, Welcome};
 use wire::{Control, ProcUid};
 
 use super::refusals::refusal;
@@ -106,7 +106,7 @@ impl Gateway {
                 Some((fd, keys)) => self.bulk_hand(pair, BulkStream::new(fd, keys, true)),
                 None => self.bulk_failed(pair, "the stream cannot be handed on".to_owned()),
             },
-            Some(Welcome::Unreached { why }) => self.bulk_failed(pair, why),
+            Some(Welcome::Unreached { why, .. }) => self.bulk_failed(pair, why),
             Some(Welcome::Refused(no)) => self.bulk_failed(pair, refusal(no).to_owned()),
             _ => self.bulk_failed(pair, "its answer is malformed".to_owned()),
         }
@@ -153,7 +153,7 @@ impl Gateway {
             _ if self.is_closing() => Welcome::Refused(No::Closing),
             None => Welcome::Refused(No::NoSession),
             Some(job) if job.host(from_host).is_some_and(|h| h.lost().is_some()) => Welcome::Refused(No::Lost),
-            Some(job) if !ours(job) => Welcome::Unreached { why: PROCESS_ENDED.to_owned() },
+            Some(job) if !ours(job) => Welcome::Unreached { cause: Unreached::Failed, why: PROCESS_ENDED.to_owned() },
             Some(_) => Welcome::Bulk,
         };
         if let (Welcome::Unreached { .. }, Some(job)) = (&welcome, &found) {

@@ -547,7 +547,7 @@ impl Gateway {
         let Some(address) = info.address.filter(|_| !lock(&host.state).dials && host.id != job.id) else { return };
         let (me, job, host) = (self.me.clone(), job.clone(), host.clone());
         let done = move |result: std::io::Result<()>| {
-            let refused = result.is_err_and(|e| NoStream::from(&e).is_refusal());
+            let refused = result.is_err_and(|e| dial::is_refusal(&e));
             if let Some(g) = me.upgrade().filter(|_| refused && !host.session.is_up() && !host.session.has_heart()) {
                 g.link_down(&job, &host, LinkEnd::Refused);
             }

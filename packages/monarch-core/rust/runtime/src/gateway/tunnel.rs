@@ -19,7 +19,7 @@ use net::lock::lock;
 use net::splice::Splice;
 use net::stream::Stream;
 use net::trust::{DialTrust, Kind, Opened, Target, Who};
-use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
+use wire::greeting::{self, Greeting, JobSettings, No, Unreached, Welcome};
 use wire::{CallId, ProcUid};
 
 use super::refusals::refusal;
@@ -101,7 +101,7 @@ impl Gateway {
         bound: Duration,
         done: Done,
     ) {
-        let gone = |why: String, lost| Err(NoStream::Gateway { why, lost });
+        let failed = |why: &str| Err(NoStream::Gateway(why.to_owned()));
         let (info, at) = (host.info(), route_gateway.host.info());
         let Some(Address::Tcp { host: name, port }) = info.address else {
             return done(Err(NoStream::Network("only tcp addresses are reached through a gateway".to_owned())));
@@ -111,10 +111,10 @@ impl Gateway {
             (state.joined, state.lost.clone(), state.trust.clone())
         };
         if let Some(why) = lost {
-            return done(gone(format!("lost: {why}"), true));
+            return done(Err(NoStream::LostGateway(format!("lost: {why}"))));
         }
         let (Some(address), Some(gateway_trust), true) = (at.address, gateway_trust, joined) else {
-            return done(gone("it has not answered yet".to_owned(), false));
+            return done(failed("it has not answered yet"));
         };
         let gateway_name = if let Address::Tcp { host, .. } = &address { host.clone() } else { String::new() };
         let within = bound.saturating_sub(MARGIN.min(bound / 4));
@@ -123,7 +123,8 @@ impl Gateway {
         let opened = move |result: Result<Ready, NoStream>| {
             let ready = match result {
                 Ok(ready) => ready,
-                Err(why) => return done(gone(why.to_string(), false)),
+                Err(why) if why.is_silence() => return done(Err(NoStream::SilentGateway)),
+                Err(why) => return done(failed(&why.to_string())),
             };
             match greeting::decode(&ready.answer) {
                 Some(Welcome::Tunnel { places }) if ready.early.is_empty() => {
@@ -131,9 +132,9 @@ impl Gateway {
                     let left = deadline.saturating_duration_since(poller.now());
                     dial::dial_through(&poller, ready.opened.stream, &trust, target, hello, left, done);
                 }
-                Some(Welcome::Unreached { why }) => done(Err(NoStream::Network(why))),
-                Some(Welcome::Refused(no)) => done(gone(refusal(no).to_owned(), false)),
-                _ => done(gone("its answer is malformed".to_owned(), false)),
+                Some(Welcome::Unreached { cause, why }) => done(Err(unreached(cause, why))),
+                Some(Welcome::Refused(no)) => done(failed(refusal(no))),
+                _ => done(failed("its answer is malformed")),
             }
         };
         let target = Target { name: gateway_name, host: route_gateway.host.id.0, kind: Kind::Channel };
@@ -179,7 +180,7 @@ impl Gateway {
         if !lock(&self.tunnels).entry(job).or_default().take_place(most) {
             let why = format!("the gateway has {most} tunnels for this client already, and no more; `ulimit -n` there is a part of it");
             self.refused(peer, format!("it asks for a tunnel to {to}, and has {most}"));
-            return answer(&mut opened.stream, &Welcome::Unreached { why });
+            return answer(&mut opened.stream, &Welcome::Unreached { cause: Unreached::Failed, why });
         }
         let asked = Asked { gateway: self.me.clone(), job, peer: peer.to_owned(), to, within };
         if !places.is_empty() {
@@ -190,7 +191,8 @@ impl Gateway {
         }
         if LOOKING_UP.fetch_add(1, Ordering::AcqRel) >= LOOK_UPS {
             LOOKING_UP.fetch_sub(1, Ordering::AcqRel);
-            return answer(&mut opened.stream, &Welcome::Unreached { why: "too many names at a time".to_owned() });
+            let why = "too many names at a time".to_owned();
+            return answer(&mut opened.stream, &Welcome::Unreached { cause: Unreached::Failed, why });
         }
         let (me, poller) = (self.me.clone(), self.poller.clone());
         let look_up = move || {
@@ -198,7 +200,10 @@ impl Gateway {
             LOOKING_UP.fetch_sub(1, Ordering::AcqRel);
             poller.spawn(Box::new(move || match (me.upgrade(), found) {
                 (Some(g), Ok(places)) => g.tunnel_to(asked, opened, places),
-                (_, Err(e)) => answer(&mut opened.stream, &Welcome::Unreached { why: format!("name not found: {}", dial::said(&e)) }),
+                (_, Err(e)) => {
+                    let why = format!("name not found: {}", dial::said(&e));
+                    answer(&mut opened.stream, &Welcome::Unreached { cause: Unreached::Failed, why });
+                }
                 (None, _) => {}
             }));
         };
@@ -222,10 +227,7 @@ impl Gateway {
                     answer(&mut opened.stream, &Welcome::Tunnel { places });
                     g.tunnel(&asked, opened, fd);
                 }
-                Err(e) if e.kind() == io::ErrorKind::TimedOut => {
-                    answer(&mut opened.stream, &Welcome::Unreached { why: "no answer".to_owned() });
-                }
-                Err(e) => answer(&mut opened.stream, &Welcome::Unreached { why: dial::said(&e) }),
+                Err(e) => answer(&mut opened.stream, &Welcome::Unreached { cause: cause(&e), why: dial::said(&e) }),
             }
         };
         connect::connect(&self.poller, all, within, Box::new(connected));
@@ -250,6 +252,24 @@ impl Gateway {
             let close = move || left.iter().filter_map(Weak::upgrade).for_each(|t| t.close());
             self.poller.later(LINGER, Box::new(close));
         }
+    }
+}
+
+/// The class of the error with which the gateway has failed to connect.
+fn cause(e: &io::Error) -> Unreached {
+    match e.kind() {
+        _ if dial::is_refusal(e) => Unreached::NotListening,
+        io::ErrorKind::TimedOut => Unreached::Silent,
+        _ => Unreached::Failed,
+    }
+}
+
+/// The gateway's error, as the error of a client that dials the host itself.
+fn unreached(cause: Unreached, why: String) -> NoStream {
+    match cause {
+        Unreached::NotListening => NoStream::NotListening(why),
+        Unreached::Silent => NoStream::TimedOut,
+        Unreached::Failed => NoStream::Network(why),
     }
 }
 
@@ -311,4 +331,28 @@ fn answer(stream: &mut Stream, welcome: &Welcome) {
     // The socket's buffer takes so small an answer at once.
     let _ = stream.write(&[&greeting_frame(&greeting::encode(welcome))]);
     let _ = stream.flush();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gateway_reports_refusal_by_its_kind() {
+        let error = |errno| io::Error::from_raw_os_error(errno);
+        for (e, refuses, silent) in [
+            (error(libc::ECONNREFUSED), true, false),
+            (error(libc::ETIMEDOUT), false, true),
+            (error(libc::EHOSTUNREACH), false, false),
+            (io::Error::other("the name server refused"), false, false),
+        ] {
+            let Some(Welcome::Unreached { cause, why }) =
+                greeting::decode(&greeting::encode(&Welcome::Unreached { cause: cause(&e), why: dial::said(&e) }))
+            else {
+                panic!("another answer")
+            };
+            let why = unreached(cause, why);
+            assert_eq!((why.is_refusal(), why.is_silence()), (refuses, silent), "{e}");
+        }
+    }
 }
