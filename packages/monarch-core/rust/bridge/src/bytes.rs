@@ -125,7 +125,7 @@ fn bytes(py: Python<'_>, from: &[u8], writable: bool) -> PyResult<Py<PyAny>> {
         };
         let obj = Bound::from_owned_ptr_or_err(py, make(std::ptr::null(), from.len() as isize))?;
         let to = memory(obj.as_ptr()) as usize;
-        let first = to.next_multiple_of(net::sys::PAGE);
+        let first = to.next_multiple_of(net::sys::page());
         py.detach(|| {
             net::sys::advise(first as *mut u8, from.len() - (first - to), libc::MADV_HUGEPAGE);
             std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len());

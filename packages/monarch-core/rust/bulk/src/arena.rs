@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use net::arena::FreeList;
 use net::lock::lock;
-use net::sys::{self as base, PAGE, Share};
+use net::sys::{self as base, Share};
 
 use crate::exports::Exports;
 use crate::frames::Place;
@@ -136,7 +136,7 @@ impl Arena {
 
     /// Allocates memory. `huge`: with pages of 2 MiB or an error (true), without them (false), or as the system chooses (`None`).
     pub fn allocate(self: &Arc<Self>, len: usize, huge: Option<bool>) -> io::Result<Arc<Block>> {
-        let page = if huge == Some(true) { HUGE_PAGE } else { PAGE };
+        let page = if huge == Some(true) { HUGE_PAGE } else { base::page() };
         let size = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::OutOfMemory)?;
         let (segment, offset) = if size >= OWN || huge == Some(true) {
             (Arc::new(Segment::new(self.next.fetch_add(1, Ordering::Relaxed), size, huge, false)?), 0)

@@ -290,7 +290,7 @@ fn small_copies_at_once() {
 #[test]
 fn memory_that_is_not_there() {
     let (owner, reader) = (member(7), member(7));
-    let page = net::sys::PAGE;
+    let page = net::sys::page();
     let fd = net::sys::memfd(2 * page as u64).unwrap();
     let base = net::sys::map(std::os::fd::AsRawFd::as_raw_fd(&fd), 0, 2 * page, &net::sys::Share::Shared).unwrap();
     // SAFETY: the second page of a local mapping, which is not used any more.
@@ -300,7 +300,7 @@ fn memory_that_is_not_there() {
     owner.serve().unwrap();
     let f = run(&handle(&reader, &own), Operation::Read, &mut vec![0; 2 * page], 0, 5.0).unwrap_err();
     assert_eq!((f.kind, f.done, f.asked, f.path), (Kind::Transfer, page as u64, 2 * page as u64, Path::Cma));
-    assert!(f.detail.starts_with("at byte 4096: "), "{f:?}");
+    assert!(f.detail.starts_with(&format!("at byte {page}: ")), "{f:?}");
     run(&handle(&reader, &own), Operation::Read, &mut vec![0; page], 0, 5.0).unwrap();
     // SAFETY: the first page of a local mapping.
     unsafe { net::sys::unmap(base, page) };

@@ -18,7 +18,7 @@ use wire::BlockId;
 
 use crate::forked_child;
 use crate::lock::lock;
-use crate::sys::{self, PAGE};
+use crate::sys;
 
 /// Size of an ordinary segment; a larger block gets a segment of its own size.
 pub const SEGMENT: u64 = 64 << 20;
@@ -120,8 +120,9 @@ struct Segments {
 }
 
 /// The shared memory of one process for large parts that it sends.
-#[derive(Default)]
 pub struct Arena {
+    /// The page size, of which all offsets and sizes of blocks are multiples.
+    page: u64,
     segments: Mutex<Segments>,
     later: OnceLock<Later>,
     trim_is_due: AtomicBool,
@@ -140,12 +141,23 @@ pub struct Block {
 
 impl Arena {
     pub fn new() -> Arc<Self> {
-        Arc::default()
+        Arena::with_page(sys::page())
+    }
+
+    /// An arena whose blocks begin at multiples of `page`, which is at least the kernel's page size.
+    pub fn with_page(page: usize) -> Arc<Self> {
+        Arc::new(Arena {
+            page: page as u64,
+            segments: Mutex::default(),
+            later: OnceLock::new(),
+            trim_is_due: AtomicBool::new(false),
+            used: AtomicBool::new(false),
+        })
     }
 
     /// Allocates a block of at least `len` bytes at a page boundary.
     pub fn alloc(self: &Arc<Self>, len: usize) -> io::Result<Block> {
-        let size = (len.max(1) as u64).next_multiple_of(PAGE as u64);
+        let size = (len.max(1) as u64).next_multiple_of(self.page);
         self.used.store(true, Ordering::Relaxed);
         let mut segments = lock(&self.segments);
         let found = segments.all.iter().find_map(|s| lock(&s.free).take(size).map(|at| (s.clone(), at)));
@@ -268,16 +280,13 @@ impl Block {
         let mut touched = lock(&self.segment.touched);
         if end > *touched {
             let from = (*touched).max(start);
-            let from = from - from % PAGE as u64;
+            let page = sys::page() as u64;
+            let (from, end) = (from - from % page, end.next_multiple_of(page));
             // SAFETY: the range is inside the mapping of the segment.
             unsafe {
-                sys::advise(
-                    self.segment.base.add(from as usize),
-                    (end.next_multiple_of(PAGE as u64) - from) as usize,
-                    libc::MADV_POPULATE_WRITE,
-                );
+                sys::advise(self.segment.base.add(from as usize), (end - from) as usize, libc::MADV_POPULATE_WRITE);
             }
-            *touched = end.next_multiple_of(PAGE as u64);
+            *touched = end;
         }
     }
 }

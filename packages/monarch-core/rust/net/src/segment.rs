@@ -12,7 +12,7 @@ use wire::{BlockId, Bytes, Part};
 use crate::arena::Block;
 use crate::forked_child;
 use crate::link::Link;
-use crate::sys::{self, PAGE};
+use crate::sys;
 
 /// A segment of the peer's arena, which is mapped on the first read.
 pub struct RecvSegment {
@@ -97,7 +97,7 @@ impl RecvPart {
                 let link = link?;
                 let segment = link.segment(block.segment)?;
                 let end = block.offset.checked_add(len)?;
-                if end > segment.len || block.offset % PAGE as u64 != 0 {
+                if end > segment.len || !block.offset.is_multiple_of(sys::page() as u64) {
                     return None;
                 }
                 let lease = Lease { link: Arc::downgrade(link), segment, block, len: len as usize };
@@ -160,7 +160,7 @@ impl RecvPart {
             RecvPart::Shared { lease, .. } => (lease.segment.fd.as_raw_fd(), lease.block.offset),
             RecvPart::Own { block, .. } => (block.segment.fd().as_raw_fd(), block.id().offset),
         };
-        let size = self.len().max(1).next_multiple_of(PAGE);
+        let size = self.len().max(1).next_multiple_of(sys::page());
         let p = sys::map(fd, offset, size, &sys::Share::Private)?;
         Ok(Some(Mapping { p, size, len: self.len(), _part: self.clone() }))
     }

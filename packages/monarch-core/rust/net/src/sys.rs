@@ -2,13 +2,18 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use crate::forked_child;
 
-/// The page size that offsets and sizes of mappings assume.
-pub const PAGE: usize = 4096;
+/// The page size of the kernel, a power of two: 4, 16 or 64 KiB. Offsets and sizes of mappings are multiples of it.
+pub fn page() -> usize {
+    static PAGE: OnceLock<usize> = OnceLock::new();
+    // SAFETY: no pointers. Linux knows the size in every process.
+    *PAGE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize)
+}
 
 /// Most descriptors of one message; the protocol sends one.
 const MAX_FDS: usize = 8;
@@ -438,7 +443,7 @@ pub fn advise_huge(fresh: &mut Vec<u8>) {
     let spare = fresh.spare_capacity_mut();
     if spare.len() >= HUGE {
         let start = spare.as_mut_ptr() as usize;
-        let first = start.next_multiple_of(PAGE);
+        let first = start.next_multiple_of(page());
         // SAFETY: the range is inside the memory of the vector.
         unsafe { advise(first as *mut u8, spare.len() - (first - start), libc::MADV_HUGEPAGE) };
     }

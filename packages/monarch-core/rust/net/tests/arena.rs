@@ -57,11 +57,25 @@ fn dropped_block_is_reused() {
     let arena = Arena::new();
     let first = arena.alloc(10_000).unwrap();
     let second = arena.alloc(1).unwrap();
-    assert_eq!((first.id().offset, second.id().offset), (0, 12_288));
+    assert_eq!((first.id().offset, second.id().offset), (0, 10_000u64.next_multiple_of(net::sys::page() as u64)));
     let id = first.id();
     drop(first);
     assert_eq!(arena.alloc(12_288).unwrap().id(), id);
     assert_eq!(arena.reserved(), SEGMENT);
+}
+
+/// The kernel maps a part only if its offset in the segment is a multiple of the page size.
+#[test]
+fn blocks_begin_at_pages_of_the_kernel() {
+    let page = 64 << 10;
+    let arena = Arena::with_page(page as usize);
+    let mut blocks: Vec<_> = (1..4).map(|_| arena.alloc(1).unwrap()).collect();
+    assert_eq!(blocks.iter().map(|b| b.id().offset).collect::<Vec<_>>(), [0, page, 2 * page]);
+    blocks[1].fill(&[7; 100]);
+    drop(blocks.remove(0));
+    assert_eq!(arena.alloc(page as usize + 1).unwrap().id().offset, 3 * page);
+    let own = arena.alloc(SEGMENT as usize + 1).unwrap();
+    assert_eq!((own.segment.len, Arena::new().alloc(1).unwrap().segment.len), (SEGMENT + page, SEGMENT));
 }
 
 #[test]
@@ -95,9 +109,9 @@ fn filling_stops_at_the_block() {
 fn segment_is_as_large_as_its_block() {
     let arena = Arena::new();
     let large = arena.alloc(SEGMENT as usize + 1).unwrap();
-    assert_eq!(arena.reserved(), SEGMENT + 4096);
+    assert_eq!(arena.reserved(), SEGMENT + net::sys::page() as u64);
     drop(large);
-    assert_eq!(arena.reserved(), SEGMENT + 4096, "kept, it is within the bound");
+    assert_eq!(arena.reserved(), SEGMENT + net::sys::page() as u64, "kept, it is within the bound");
 }
 
 #[test]

@@ -282,6 +282,5 @@ fn stat(pid: u32) -> Option<String> {
 fn resident(pid: u32) -> Option<u64> {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    // SAFETY: the call has no pointers.
-    Some(pages * u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?)
+    Some(pages * net::sys::page() as u64)
 }
