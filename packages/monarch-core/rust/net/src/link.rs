@@ -3,6 +3,9 @@
 //! The sending thread writes to the socket itself. Bytes that the socket does not take are queued, and the poller writes them when there is
 //! room. A link exists before its socket does: frames that are sent meanwhile wait in the queue.
 
+mod own_frames;
+mod second_socket;
+
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -20,6 +23,7 @@ use crate::carrier::{Carrier, LinkDown};
 use crate::chunk::{Chunk, Passed, enqueue};
 use crate::forked_child;
 use crate::lent::Lent;
+use crate::link::second_socket::SecondSocket;
 use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
 use crate::readdressed;
@@ -92,6 +96,7 @@ pub struct Link {
     handler: Arc<dyn LinkHandler>,
     out: Mutex<Out>,
     input: Mutex<In>,
+    second: Mutex<Vec<Arc<SecondSocket>>>,
     lent: Mutex<Lent>,
     segments: Mutex<HashMap<u32, Arc<RecvSegment>>>,
     queued: AtomicUsize,
@@ -115,6 +120,7 @@ impl Link {
             handler,
             out: Mutex::default(),
             input: Mutex::default(),
+            second: Mutex::default(),
             lent: Mutex::default(),
             segments: Mutex::default(),
             queued: AtomicUsize::new(0),
@@ -149,20 +155,25 @@ impl Link {
         self.carrier.get().map(|c| c.host())
     }
 
-    /// Gives the link its socket. Frames that were sent before are written first.
+    /// Gives the link its socket. Frames that were sent before are written first. A further socket is only read.
     pub fn attach(self: &Arc<Self>, fd: OwnedFd) -> io::Result<()> {
-        let fd = Arc::new(fd);
         let raw = fd.as_raw_fd();
         sys::set_nonblocking(raw)?;
         sys::set_buffer_sizes(raw, SOCKET_BUFFER);
-        {
+        let fd = {
             let mut out = lock(&self.out);
-            if out.down || out.fd.is_some() {
+            if out.down {
                 return Ok(());
             }
+            if out.fd.is_some() {
+                drop(out);
+                return self.attach_second(fd);
+            }
+            let fd = Arc::new(fd);
             out.fd = Some(fd.clone());
             self.flush(&mut out, raw);
-        }
+            fd
+        };
         events::link_up(self.peer.0);
         self.poller.add(self.token, raw, Arc::new(LinkSource(self.clone(), fd.clone())))?;
         let out = lock(&self.out);
@@ -399,42 +410,6 @@ impl Link {
         lock(&self.segments).get(&id).cloned()
     }
 
-    /// Handles the frames that concern only this link; returns all others.
-    fn own_frame(&self, f: Frame, fds: &mut Descriptors) -> Option<Frame> {
-        match f {
-            Frame::Control(Control::Segment { segment, len }) => {
-                match fds.pop_front().flatten() {
-                    Some(fd) => drop(lock(&self.segments).insert(segment, Arc::new(RecvSegment::new(fd, len)))),
-                    // Messages that already name the segment are incomplete. The peer announces it again before later ones.
-                    None => drop(self.send(&[&Frame::Control(Control::SegmentLost { segment }).encode()], Vec::new())),
-                }
-                None
-            }
-            Frame::Control(Control::SegmentLost { segment }) => {
-                lock(&self.lent).forget(segment);
-                None
-            }
-            Frame::Control(Control::SegmentGone { segment }) => {
-                lock(&self.segments).remove(&segment);
-                None
-            }
-            Frame::Control(Control::Release { blocks }) => {
-                self.returned(&blocks);
-                None
-            }
-            other => Some(other),
-        }
-    }
-
-    fn returned(&self, blocks: &[BlockId]) {
-        let freed = lock(&self.lent).take_back(blocks);
-        drop(freed);
-        let gone = lock(&self.lent).sweep();
-        for segment in gone {
-            let _ = self.send(&[&Frame::Control(Control::SegmentGone { segment }).encode()], Vec::new());
-        }
-    }
-
     fn on_ready(self: &Arc<Self>, events: u32, raw: RawFd) {
         if events & libc::EPOLLOUT as u32 != 0 {
             let mut out = lock(&self.out);
@@ -447,6 +422,7 @@ impl Link {
             if !self.read_all(&mut input, raw, READS_IN_A_ROW) {
                 self.handle_delayed(&mut input, None);
                 drop(input);
+                self.drain_second();
                 self.close();
             } else if self.is_down() {
                 // A frame that was just handled has closed the link.
@@ -462,6 +438,7 @@ impl Link {
             self.read_all(&mut input, fd.as_raw_fd(), usize::MAX);
             self.handle_delayed(&mut input, None);
         }
+        self.drain_second();
     }
 
     /// Handles the delayed frames that are due at `now`, or all of them.
@@ -471,6 +448,12 @@ impl Link {
                 self.handle(f, &mut input.fds);
             }
         }
+    }
+
+    fn handle_all_delayed(self: &Arc<Self>, now: Option<Instant>) {
+        self.handle_delayed(&mut lock(&self.input), now);
+        let all = lock(&self.second).clone();
+        all.iter().for_each(|second| self.handle_delayed(&mut lock(&second.input), now));
     }
 
     fn handle(self: &Arc<Self>, f: Frame, fds: &mut Descriptors) {
@@ -512,7 +495,7 @@ impl Link {
                     // The delay has ended, but earlier frames are still held: the frame stays behind them.
                     (None, Some((due, _))) => input.delayed.push_back((*due, f)),
                     (Some(d), _) => {
-                        let due = self.later(d, |link| link.handle_delayed(&mut lock(&link.input), Some(Instant::now())));
+                        let due = self.later(d, |link| link.handle_all_delayed(Some(Instant::now())));
                         input.delayed.push_back((due, f));
                     }
                 }
@@ -548,6 +531,7 @@ impl Link {
             self.poller.remove(self.token, fd.as_raw_fd());
             sys::shutdown(fd.as_raw_fd());
         }
+        self.close_second();
         // The link exists as long as its process is remembered; the kernel's resources are released now.
         *lock(&self.lent) = Lent::default();
         lock(&self.segments).clear();

@@ -233,6 +233,48 @@ fn draining_reads_all_that_was_sent() {
     b.link.drain();
 }
 
+/// Each side has opened a socket before it gets the socket of the other side.
+#[test]
+fn sides_that_connect_at_once_stay_connected() {
+    let (mut a, mut b) = (Side::new(), Side::new());
+    let ((x, y), (z, w)) = (sys::socketpair().unwrap(), sys::socketpair().unwrap());
+    a.link.attach(x).unwrap();
+    b.link.attach(w).unwrap();
+    b.link.attach(y).unwrap();
+    a.link.attach(z).unwrap();
+    a.start();
+    b.start();
+    for n in 0..20 {
+        a.send_raw(&body(0, 0, n), Vec::new());
+        b.send_raw(&body(0, 0, n), Vec::new());
+    }
+    for n in 0..20 {
+        assert_eq!((number(&a.next_raw().0), number(&b.next_raw().0)), (n, n));
+    }
+    a.send_raw(&body(0, 0, 20), Vec::new());
+    a.link.close();
+    assert_eq!(number(&b.next_raw().0), 20, "the last frame precedes the end");
+    assert!(matches!(b.next(), Got::Down));
+}
+
+/// One process has opened two sockets at once, and the other one gets them in the other order.
+#[test]
+fn sockets_may_arrive_in_any_order() {
+    let (mut a, mut b) = (Side::new(), Side::new());
+    let ((x, y), (z, w)) = (sys::socketpair().unwrap(), sys::socketpair().unwrap());
+    a.link.attach(x).unwrap();
+    a.link.attach(z).unwrap();
+    b.link.attach(w).unwrap();
+    b.link.attach(y).unwrap();
+    a.start();
+    b.start();
+    a.send_raw(&body(0, 0, 1), Vec::new());
+    b.send_raw(&body(0, 0, 2), Vec::new());
+    assert_eq!((number(&a.next_raw().0), number(&b.next_raw().0)), (2, 1));
+    b.link.close();
+    assert!(matches!(a.next(), Got::Down));
+}
+
 trait SpawnAndJoin {
     fn spawn_and_join(self);
 }
