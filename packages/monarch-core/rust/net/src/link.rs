@@ -175,7 +175,11 @@ impl Link {
             fd
         };
         events::link_up(self.peer.0);
-        self.poller.add(self.token, raw, Arc::new(LinkSource(self.clone(), fd.clone())))?;
+        if let Err(e) = self.poller.add(self.token, raw, Arc::new(LinkSource(self.clone(), fd.clone()))) {
+            // No event would report the frames or the end of the other side, which reads the end of the stream now.
+            lock(&self.out).fd = None;
+            return Err(e);
+        }
         let out = lock(&self.out);
         if out.down {
             // Another thread has closed the link before the socket was in the poller.

@@ -2,7 +2,7 @@
 
 mod side;
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use net::sys;
@@ -208,6 +208,21 @@ fn closed_link_takes_no_socket() {
     assert!(!a.link.is_attached());
     // The other end was dropped, so this end reads the end of the stream.
     assert_eq!(sys::read(y.as_raw_fd(), &mut [0; 1]).unwrap(), 0);
+}
+
+/// As it refuses all plain files.
+#[test]
+fn unwatched_socket_is_closed() {
+    let mut a = Side::new();
+    a.start();
+    let refused = || OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+    assert_eq!(a.link.attach(refused()).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    assert!(!a.link.is_attached());
+    let (x, y) = sys::socketpair().unwrap();
+    a.link.attach(x).unwrap();
+    assert!(a.link.attach(refused()).is_err(), "a second one too");
+    sys::send(y.as_raw_fd(), &[&Frame::Raw(body(0, 0, 1).into()).encode()], &[]).unwrap();
+    assert_eq!(number(&a.next_raw().0), 1);
 }
 
 #[test]

@@ -37,11 +37,11 @@ impl Node {
         match c {
             Control::Connected { peer } => {
                 if let Some(fd) = fds.pop_front() {
-                    // Without the descriptor no message would ever reach that peer, and no call would fail: this process cannot continue.
-                    let Some(fd) = fd else { return link.close() };
-                    // A failure to register leaves a link without traffic. Only the descriptor limit can cause it, and the agent has spent
-                    // one more descriptor than this process.
-                    let _ = self.peer_unlinked(peer).0.link.attach(fd);
+                    // Without the socket no message would ever reach that peer, and no call would fail: this process cannot continue. The
+                    // kernel may lack descriptors or watches.
+                    if fd.is_none_or(|fd| self.peer_unlinked(peer).0.link.attach(fd).is_err()) {
+                        link.close();
+                    }
                 }
             }
             Control::SpawnActor { mailbox, spec } => {
