@@ -3,9 +3,11 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
+use net::dial::said;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use runtime::node::external_process::{self, other_version};
 use wire::frame::PREFIX;
 use wire::{Control, Frame, ProcUid};
 
@@ -17,13 +19,13 @@ const LONGEST: usize = 1 << 30;
 /// The uids of the agents that listen on this machine. With abstract socket names, agents of other users are included.
 #[pyfunction]
 pub fn agents(py: Python<'_>) -> Vec<u64> {
-    gil::blocking(py, runtime::node::external_process::agents).into_iter().map(|uid| uid.0).collect()
+    gil::blocking(py, external_process::agents).into_iter().map(|uid| uid.0).collect()
 }
 
 /// The pid of the agent with this uid, which need not answer; `None` if it cannot be reached.
 #[pyfunction]
 pub fn agent_pid(py: Python<'_>, agent: u64) -> Option<i32> {
-    gil::blocking(py, || runtime::node::external_process::pid(ProcUid(agent)).ok().filter(|pid| *pid > 0))
+    gil::blocking(py, || external_process::pid(ProcUid(agent)).ok().filter(|pid| *pid > 0))
 }
 
 /// The directory of this user's control sockets. It may not exist.
@@ -43,7 +45,7 @@ pub fn inspect_agent<'py>(py: Python<'py>, agent: u64, me: u64, what: u8, timeou
 /// Connects to an agent, sends the request, and reads frames until the answer.
 fn ask(agent: ProcUid, me: ProcUid, what: u8, timeout: Duration) -> Result<Vec<u8>, String> {
     let deadline = Instant::now() + timeout;
-    let fd = runtime::node::external_process::dial(agent, me).map_err(|e| format!("cannot reach it: {e}"))?;
+    let fd = external_process::dial(agent, me).map_err(|e| format!("cannot reach it: {}", said(&e)))?;
     let mut stream = std::os::unix::net::UnixStream::from(fd);
     let question = Frame::Control(Control::Inspect { id: 1, what }).encode();
     stream.write_all(&question).map_err(|e| format!("it does not listen: {e}"))?;
@@ -56,7 +58,7 @@ fn ask(agent: ProcUid, me: ProcUid, what: u8, timeout: Duration) -> Result<Vec<u
         let frame = [head.to_vec(), read(&mut stream, len, deadline)?].concat();
         match Frame::decode(&frame[4..]) {
             Ok(Frame::Control(Control::Inspected { id: 1, body })) => return Ok(body),
-            Ok(_) => {}
+            Ok(other) => other_version(&other).map_or(Ok(()), Err)?,
             Err(e) => return Err(format!("it does not answer in our language: {e}")),
         }
     }

@@ -1,16 +1,24 @@
 //! Clients that are external processes of each other, each with its control socket.
 #![cfg(not(feature = "shuttle"))]
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use net::control_socket::{self, ControlSocket, Kind};
 use net::{Poller, WaitEnd};
-use runtime::node::external_process::ControlSocketListener;
+use runtime::node::external_process::{ControlSocketListener, other_version};
 use runtime::{Node, SystemEvent};
-use wire::{CallId, ProcUid};
+use wire::{CallId, ExitReason, Frame, ProcUid};
 
 /// Limit of every wait: a test that waits longer has failed.
 const HANG: Duration = Duration::from_secs(30);
+
+/// Other tests of the same user have control sockets too.
+fn uid(number: u64) -> ProcUid {
+    ProcUid(u64::from(std::process::id()) << 16 | number)
+}
 
 struct Client {
     node: Arc<Node>,
@@ -22,8 +30,7 @@ struct Client {
 impl Client {
     /// A client that reads no socket before `start`.
     fn new(number: u64) -> Client {
-        // Other tests of the same user have control sockets too.
-        let uid = ProcUid(u64::from(std::process::id()) << 16 | number);
+        let uid = uid(number);
         let node = Node::on(Poller::new().unwrap(), uid, uid);
         let events = node.poller.waiter();
         node.system.set_waiter(events.clone());
@@ -34,6 +41,16 @@ impl Client {
     fn start(&mut self) {
         let poller = self.node.poller.clone();
         self.io = Some(std::thread::spawn(move || poller.run()));
+    }
+
+    /// Waits for the reason of the end of another client.
+    fn loses(&self, other: ProcUid) -> String {
+        let ready = || self.node.end_of(other).is_some();
+        assert_eq!(self.node.poller.wait(&self.events, Some(Instant::now() + HANG), ready), WaitEnd::Ready);
+        match &self.node.end_of(other).unwrap().end.reason {
+            ExitReason::ClientLost(why) => why.clone(),
+            other => panic!("another reason: {other:?}"),
+        }
     }
 
     /// Waits for a request of the other client. An end of that client would precede it.
@@ -72,4 +89,36 @@ fn clients_that_dial_each_other_stay_connected() {
         b.gets_request_of(&a);
     }
     assert!(a.node.end_of(b.node.uid).is_none() && b.node.end_of(a.node.uid).is_none());
+}
+
+#[test]
+fn client_that_does_not_exist_has_ended() {
+    let a = Client::new(3);
+    a.node.join(uid(4), &[]);
+    let why = a.loses(uid(4));
+    assert!(why.starts_with("no client of this user answers for it on this machine: ") && !why.contains("os error"), "{why}");
+}
+
+/// The answer of another version is the answer of this one, with another number.
+#[test]
+fn client_of_another_version_is_named() {
+    let mut a = Client::new(5);
+    a.start();
+    let name = |number| format!("monarch-{:016x}", uid(number).0);
+    let mut old = UnixStream::from(control_socket::connect(&name(5), Kind::Stream, HANG).unwrap());
+    old.set_nonblocking(false).unwrap();
+    old.write_all(&[[9; 4].as_slice(), &[1; 8]].concat()).unwrap();
+    let mut answer = Vec::new();
+    old.read_to_end(&mut answer).unwrap();
+    let ours = wire::VERSION;
+    let text = |theirs| format!("it has version {theirs} of the protocol, and this process has version {ours}");
+    assert_eq!(other_version(&Frame::decode(&answer[4..]).unwrap()), Some(text(ours)));
+
+    let other = ControlSocket::listen(&name(6), Kind::Stream).unwrap();
+    a.node.join(uid(6), &[]);
+    let mut stream = UnixStream::from(control_socket::accept(std::os::fd::AsRawFd::as_raw_fd(&other)).unwrap());
+    let end = answer.len();
+    answer[end - 4..].copy_from_slice(&77_u32.to_le_bytes());
+    stream.write_all(&answer).unwrap();
+    assert_eq!(a.loses(uid(6)), text(77));
 }

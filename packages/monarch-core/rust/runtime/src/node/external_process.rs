@@ -13,10 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use net::control_socket::{self, ControlSocket, Kind};
+use net::dial::said;
 use net::lock::lock;
 use net::{Poller, Source, sys};
 use wire::exit::{ExitReason, ProcEnd};
-use wire::{Control, ProcUid};
+use wire::{Control, Frame, ProcUid};
 
 use crate::agent::Agent;
 use crate::node::Node;
@@ -35,6 +36,10 @@ const BATCH: usize = 8;
 pub(crate) const CLIENT_ENDED: &str = "it has ended";
 /// The reason why processes of a client that is reached through hosts cannot be reached.
 const NOT_REACHABLE: &str = "it is reached by way of another client, and its own procs and hosts are not";
+
+/// The start of the frame that answers a greeting of another version, the same in all versions. The version of this side follows,
+/// little-endian.
+const OTHER_VERSION: &[u8] = b"protocol version ";
 
 /// The prefix of the names of agents' control sockets.
 const PREFIX: &str = "monarch-";
@@ -71,6 +76,13 @@ fn greet(me: ProcUid, timeout: Duration, connect: impl Fn() -> io::Result<OwnedF
             Err(_) => std::thread::sleep(BETWEEN_ATTEMPTS),
         }
     }
+}
+
+/// The reason in a frame that answers a greeting of another version; `None` for other frames.
+pub fn other_version(frame: &Frame) -> Option<String> {
+    let Frame::Raw(body) = frame else { return None };
+    let theirs = u32::from_le_bytes(body.strip_prefix(OTHER_VERSION)?.try_into().ok()?);
+    Some(format!("it has version {theirs} of the protocol, and this process has version {}", wire::VERSION))
 }
 
 /// The pid of the process that owns the agent's control socket, also while that process does not answer.
@@ -210,12 +222,19 @@ impl Source for ExternalProcess {
         if !self.read() {
             return;
         }
-        let (Some((stream, greeting)), Some(node)) = (self.leave(), self.node.upgrade()) else { return };
-        if greeting.len() == GREETING && greeting[..4] == wire::VERSION.to_le_bytes() {
-            let uid = greeting[4..].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
-            // The attachment fails only if no more descriptors can be watched; then the process reads EOF.
-            let _ = node.peer_unlinked(ProcUid(uid)).0.link.attach(stream.into());
+        let (Some((mut stream, greeting)), Some(node)) = (self.leave(), self.node.upgrade()) else { return };
+        if greeting.len() < GREETING {
+            return;
         }
+        if greeting[..4] != wire::VERSION.to_le_bytes() {
+            let body = [OTHER_VERSION, &wire::VERSION.to_le_bytes()].concat();
+            // The buffer of the socket takes so small an answer at once.
+            let _ = stream.write_all(&Frame::Raw(body.into()).encode());
+            return;
+        }
+        let uid = greeting[4..].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
+        // The attachment fails only if no more descriptors can be watched; then the process reads EOF.
+        let _ = node.peer_unlinked(ProcUid(uid)).0.link.attach(stream.into());
     }
 }
 
@@ -253,7 +272,7 @@ impl Node {
         self.other_clients.write().unwrap_or_else(PoisonError::into_inner).insert(client, client);
         if !peer.link.is_attached() {
             let link = dial(client, self.uid).and_then(|fd| peer.link.attach(fd));
-            link.map_err(|e| format!("no client of this user answers for it on this machine: {e}"))?;
+            link.map_err(|e| format!("no client of this user answers for it on this machine: {}", said(&e)))?;
         }
         peer.send_control(Control::Hello { version: wire::VERSION, uid: self.uid, pid: std::process::id() });
         Ok(())

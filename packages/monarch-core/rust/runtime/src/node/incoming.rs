@@ -9,7 +9,7 @@ use wire::{Control, Frame, Route, Status};
 use crate::agent::console::{LINES, UNSHOWN};
 use crate::node::Node;
 use crate::node::caster::CAST_ANSWER;
-use crate::node::external_process::CLIENT_ENDED;
+use crate::node::external_process::{CLIENT_ENDED, other_version};
 use crate::node::routes::Place;
 use crate::node::system::SystemEvent;
 
@@ -26,7 +26,11 @@ impl Node {
                 }
             }
             Frame::Control(c) => self.on_control(link, c, fds),
-            Frame::Raw(_) => {}
+            raw @ Frame::Raw(_) => {
+                if let Some(why) = other_version(&raw).filter(|_| self.is_other_client(link.peer)) {
+                    self.other_client_lost(link.peer, &why);
+                }
+            }
             Frame::Cast(frame) => self.on_cast(link.peer, &frame),
             Frame::Routed(r) => self.on_carried(link, &r.head, &r.body),
         }
