@@ -261,6 +261,9 @@ impl Block {
     /// Copies `src` to offset `at` of the block. Bytes beyond the end of the block are left out.
     pub fn fill_at(&mut self, at: usize, src: &[u8]) {
         let n = src.len().min((self.size as usize).saturating_sub(at));
+        if n == 0 {
+            return;
+        }
         self.prepare(at, n);
         // SAFETY: no other thread has the block until it is sent, and `n` is at most its size.
         unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), self.address().add(at), n) };
