@@ -35,7 +35,7 @@ _TESTED = tuple(word for crate in RUST_TESTED for word in ("-p", crate))
 # need assertions and overflow checks.
 _PROFILE = tuple(word for change in ("lto=false", "debug-assertions=true") for word in ("--config", f"profile.release.{change}"))
 _READINESS = str((RDMA / "tests" / "unit" / "test_rdma_verbs_readiness.py").relative_to(ROOT))
-_CLIPPY = ("cargo", "clippy", "--quiet", "--locked", "--workspace", "--", "-D", "warnings")
+_CLIPPY = ("cargo", "clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings")
 _TENSOR_FOLDER = str(TENSOR.relative_to(ROOT))
 # Used only if build_torch has made the environment.
 _WITH_TORCH = (PY, "-m", "tools.with_torch", "--if-made")

@@ -103,7 +103,8 @@ fn unreported_descriptor_wakes_the_loop() {
 
 #[test]
 fn active_loop_is_not_woken() {
-    let changes: [(&str, fn(&Actor)); 5] = [
+    type Change = fn(&Actor);
+    let changes: [(&str, Change); 5] = [
         ("is awake", |a| a.sleeper.awake.store(true, Ordering::Relaxed)),
         ("has slept again", |a| a.sleeper.sleeps.store(1, Ordering::Relaxed)),
         ("has one in hand", |a| assert!(matches!(a.mailbox.pop(), Some(Delivery::Message(_))))),
