@@ -93,7 +93,7 @@ def test_commands_copies_and_ports(folder: Path) -> None:
 
 
 def test_unwritable_audit_is_reported_once(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "_told", False)
+    monkeypatch.setattr(audit, "_is_reported", False)
     home = Path(os.environ["MONARCH_HOME"])
     home.mkdir(0o700)
     # Another program has replaced the file.
