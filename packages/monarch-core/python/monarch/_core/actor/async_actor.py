@@ -21,12 +21,34 @@ from monarch._core.process.loop_end import END_TIME, end_loop
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Protocol
 
     from monarch._core._native import Call
     from monarch._core._native import Process as NativeProcess
-    from monarch._core.actor.local_actor import LocalActor
+    from monarch._core.call.actor import ActorClass
+    from monarch._core.call.context import Context
+    from monarch._core.process.parts import RunningActor
     from monarch._core.process.process import LocalProcess
+
+    class LoopActor(RunningActor, Protocol):
+        """The actor of a loop (`local_actor.py`): what happens to it, and the parts of a message."""
+
+        process: LocalProcess
+        kind: ActorClass | None
+        instance: Any
+        # The method of the message in progress.
+        current: str | None
+        failure: MeshFailure | None
+
+        def message_context(self, call: Call) -> Context: ...
+        def method_of(self, call: Call) -> tuple[Any, bool]: ...
+        def call_failed(self, call: Call, stage: str, exc: BaseException) -> bool: ...
+        def begin_stop(self, call: Call | None) -> None: ...
+        def stopped_failure(self) -> MeshFailure: ...
+        def supervised(self, failure: MeshFailure, handled: bool) -> None: ...
+        def fail_raised(self, exc: BaseException, during: MeshFailure | None = None) -> None: ...
+        def fail(self, reason: ExitReason) -> None: ...
+
 
 # The message whose code runs here; tasks and threads inherit it.
 _handling: ContextVar[Call] = ContextVar("monarch_handling")
@@ -89,7 +111,7 @@ def new_loop(process: LocalProcess) -> asyncio.AbstractEventLoop:
 class LoopSide:
     """The event loop of one actor, on the actor's thread."""
 
-    def __init__(self, actor: LocalActor) -> None:
+    def __init__(self, actor: LoopActor) -> None:
         self.actor = actor
         self.loop: asyncio.AbstractEventLoop = new_loop(actor.process)
         asyncio.set_event_loop(self.loop)
@@ -237,7 +259,7 @@ class LoopSide:
                 end = self.actor.failure or self.actor.stopped_failure()
                 call.reply_error(FAILED, end.to_wire())
             return True
-        return self.actor._failed(call, stage, exc)
+        return self.actor.call_failed(call, stage, exc)
 
     async def _run_concurrent(self, call: Call, body: Any, explicit: bool) -> None:
         stage = "call"

@@ -209,7 +209,7 @@ class LocalActor:
             begin_trace(call.trace if call.flags & TRACED else None)
             if self._slow(call):
                 return
-        self.mailbox.run(self._resolve, self._slow, self._failed, self._event, self._enter, self._leave)
+        self.mailbox.run(self._resolve, self._slow, self.call_failed, self._event, self._enter, self._leave)
 
     # ---- messages of a sync actor
 
@@ -270,13 +270,13 @@ class LocalActor:
                 elif call.wants_reply:
                     call.reply(value)
         except BaseException as e:
-            return self._failed(call, stage, e)
+            return self.call_failed(call, stage, e)
         finally:
             set_context(self.context)
             call.handled()
         return self.failure is not None
 
-    def _failed(self, call: Call, stage: str, exc: BaseException) -> bool:
+    def call_failed(self, call: Call, stage: str, exc: BaseException) -> bool:
         """Answers the caller of an endpoint that raised, or fails the actor if no caller waits."""
         leave_if_child(exc)
         if self.process.killed:
