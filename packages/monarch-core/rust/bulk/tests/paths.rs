@@ -76,17 +76,17 @@ fn there_and_back(staged: bool, path: Path) {
 }
 
 #[test]
-fn directly() {
+fn copies_use_process_memory_directly() {
     there_and_back(false, Path::Cma);
 }
 
 #[test]
-fn by_way_of_a_ring() {
+fn staged_copies_use_a_ring() {
     there_and_back(true, Path::Staged);
 }
 
 #[test]
-fn in_an_arena() {
+fn allocated_memory_is_copied() {
     for len in [100, 4 << 20] {
         let (owner, reader) = (member(7), member(7));
         let block = owner.allocate(len, None).unwrap();
@@ -225,7 +225,7 @@ fn parts() {
 }
 
 #[test]
-fn words() {
+fn atomic_operations_change_words() {
     let mut memory = vec![0u64; 2];
     let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast::<u8>(), 16) };
     let s = share(bytes, false, false);
@@ -246,7 +246,7 @@ fn words() {
 }
 
 #[test]
-fn no_time_at_all() {
+fn zero_timeout_moves_no_bytes() {
     let mut memory = pattern(64);
     let s = share(&mut memory, false, false);
     let f = run(&s.theirs, Operation::Read, &mut [0; 64], 0, 0.0).unwrap_err();

@@ -115,7 +115,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_overtakes_what_it_must_not(steps in steps()) {
+    fn required_orders_hold_between_queues(steps in steps()) {
         let (mut lanes, mut outbox, mut to) = (Lanes::default(), Outbox::default(), Receiver::default());
         let mut sent: Vec<(u64, u64, u64)> = Vec::new();
         let mut parts: HashMap<(u64, u64), u64> = HashMap::new();

@@ -28,7 +28,7 @@ fn read(stream: &mut net::Stream, n: usize) -> Vec<u8> {
 }
 
 #[test]
-fn one_end_handed_on_and_one_not() {
+fn handed_over_end_continues_the_stream() {
     let (mut ours, theirs) = opened();
     // Records before the hand-over are numbered too.
     ours.write(&[b"before"]).unwrap();

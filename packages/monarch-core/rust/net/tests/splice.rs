@@ -90,7 +90,7 @@ fn finish(stream: &mut Stream) {
 }
 
 #[test]
-fn all_of_it_arrives_and_little_is_held() {
+fn spliced_bytes_arrive_with_bounded_buffers() {
     let data: Vec<u8> = (0..64usize << 20).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
     for kind in kinds() {
         let Tunnel { _running, splice, mut client, mut host } = tunnel(&kind);

@@ -39,7 +39,7 @@ fn numbers_do_not_count() {
 }
 
 #[test]
-fn everything_else_counts() {
+fn different_lines_have_different_keys() {
     for (a, b) in [
         ("step 1", "Step 1"),
         ("a 1", "a  1"),

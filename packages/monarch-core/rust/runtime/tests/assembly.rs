@@ -96,7 +96,7 @@ fn mixed(n: u64, numbers: &[u64]) -> Frame {
 }
 
 #[test]
-fn parts_that_are_fetched_come_when_they_like() {
+fn pulled_parts_may_arrive_in_any_order() {
     let mut assembly = Assembly::default();
     let mut got = vec![];
     for (n, numbers) in [(1, &[100, 0, 101][..]), (2, &[102]), (3, &[1]), (4, &[103, 104])] {

@@ -99,7 +99,7 @@ fn message_without_answers_is_a_cast_too() {
 }
 
 #[test]
-fn first_error_is_not_waited_for_the_others() {
+fn first_error_ends_the_call() {
     let mesh = Mesh::of(2, 1);
     let call = mesh.call(Mode::FirstError);
     mesh.answers(1, Status::Error, b"broken");

@@ -289,7 +289,7 @@ proptest! {
     /// With delays, losses, starvation of up to 1.5 s, cuts of up to 2 s, and longer cuts that third hosts can see around, no host is
     /// declared lost.
     #[test]
-    fn no_false_alarm((members, faults) in disturbed(4), network in network(), seed in any::<u64>()) {
+    fn healthy_hosts_are_never_lost((members, faults) in disturbed(4), network in network(), seed in any::<u64>()) {
         let mut world = World::new(members, LOSS, RECONNECT, network, faults, seed);
         world.run_until(ms(60_000));
         prop_assert_eq!(world.verdicts().map(|s| format!("{s:?}")).collect::<Vec<_>>(), Vec::<String>::new());
@@ -365,7 +365,7 @@ proptest! {
 
 /// The times of 10,000 cuts; `--nocapture` prints them.
 #[test]
-fn how_soon() {
+fn loss_is_found_within_the_limit() {
     let mut times = vec![];
     for seed in 1..=10_000_u64 {
         let random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -418,7 +418,7 @@ fn end_of_the_client_stops_its_procs() {
 
 /// The report is about a job that this agent does not take part in, or no longer takes part in.
 #[test]
-fn word_of_a_stranger_ends_nothing() {
+fn notice_of_another_host_ends_no_job() {
     let cluster = Cluster::of(2);
     let worker = &cluster.workers[0];
     let other = &cluster.workers[1].process;

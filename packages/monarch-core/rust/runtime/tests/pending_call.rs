@@ -50,7 +50,7 @@ fn among_errors_a_death_counts_most() {
 }
 
 #[test]
-fn all_good_answers_end_it() {
+fn answers_of_all_ranks_end_the_call() {
     let c = cell(Mode::FirstError, 2);
     assert!(!answer(&c, 1, Status::Ok));
     assert!(answer(&c, 0, Status::Ok));

@@ -75,7 +75,7 @@ proptest! {
 
     /// The largest possible counts: every field that can be a length is one.
     #[test]
-    fn counts_that_lie(
+    fn false_counts_allocate_little(
         kind in prop::sample::select(vec![MESSAGE, REPLY, CONTROL]),
         variant in 0u8..13,
         fill in prop::sample::select(vec![0u8, 1, 0x7f, 0xff]),

@@ -40,7 +40,7 @@ fn files() {
 }
 
 #[test]
-fn files_of_others() {
+fn secret_file_of_another_user_is_refused() {
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("skipped: only root can give files away");
@@ -56,7 +56,7 @@ fn files_of_others() {
 }
 
 #[test]
-fn nothing_shows_it() {
+fn secret_is_not_shown() {
     let secret = Secret::from_bytes(b"open sesame, open sesame").unwrap();
     assert_eq!(format!("{secret:?}"), "Secret");
     assert!(Secret::from_bytes(&[1; 15]).err().unwrap().to_string().contains("at least 16"));
