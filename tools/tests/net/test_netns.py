@@ -136,7 +136,7 @@ def test_hosts_are_apart(hosts: list[Host]) -> None:
     assert process.returncode == -signal.SIGTERM
 
 
-def test_cut_off(hosts: list[Host], servers: dict[str, Process]) -> None:
+def test_cut_host_gets_and_sends_nothing(hosts: list[Host], servers: dict[str, Process]) -> None:
     a, b, c = hosts
     b.cut()
     assert ask(a, b, "lost", 0.2) != "lost"
@@ -148,7 +148,7 @@ def test_cut_off(hosts: list[Host], servers: dict[str, Process]) -> None:
     assert ask(a, b) == ask(b, a) == "word"
 
 
-def test_deaf(hosts: list[Host], servers: dict[str, Process]) -> None:
+def test_host_without_inbound_traffic_still_sends(hosts: list[Host], servers: dict[str, Process]) -> None:
     a, b, c = hosts
     assert ask(b, a, "known") == "known"
     b.cut(outbound=False)
@@ -160,7 +160,7 @@ def test_deaf(hosts: list[Host], servers: dict[str, Process]) -> None:
     assert ask(a, b) == ask(b, a) == ask(c, b) == "word"
 
 
-def test_mute(hosts: list[Host], servers: dict[str, Process]) -> None:
+def test_host_without_outbound_traffic_still_receives(hosts: list[Host], servers: dict[str, Process]) -> None:
     a, b, c = hosts
     assert ask(a, b, "known") == "known"
     b.cut(inbound=False)
@@ -173,7 +173,7 @@ def test_mute(hosts: list[Host], servers: dict[str, Process]) -> None:
 
 
 @pytest.mark.parametrize("back", [True, False])
-def test_one_link(network: Network, hosts: list[Host], servers: dict[str, Process], back: bool) -> None:
+def test_cut_link_affects_two_hosts_only(network: Network, hosts: list[Host], servers: dict[str, Process], back: bool) -> None:
     a, b, c = hosts
     assert ask(a, b) == ask(b, a) == "word"
     network.cut_link(a, b, back=back)
@@ -230,7 +230,7 @@ def test_reset(hosts: list[Host], servers: dict[str, Process]) -> None:
         assert say(after, "more") == "more"
 
 
-def test_refused(hosts: list[Host], servers: dict[str, Process]) -> None:
+def test_refusing_port_keeps_open_connections(hosts: list[Host], servers: dict[str, Process]) -> None:
     a, b, _ = hosts
     with connected(a, b) as before:
         b.refuse(4000)

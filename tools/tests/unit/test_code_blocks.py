@@ -30,12 +30,12 @@ def test_blocks_in_order_on_their_own_lines() -> None:
     assert [(number, line) for number, line in enumerate(lines, 1) if line] == [(3, "a = 1"), (18, "b = a + 1")]
 
 
-def test_blocks_for_themselves() -> None:
+def test_blocks_are_found_and_unindented() -> None:
     assert blocks(PAGE) == ["a = 1", "b = a + 1"]
     assert blocks("  ```python\n  if a:\n      b\n  ```\n") == ["if a:\n    b"]
 
 
-def test_nothing_to_run() -> None:
+def test_page_without_python_has_no_script() -> None:
     assert script("no code\n```console\n$ x\n```\n") == ""
 
 

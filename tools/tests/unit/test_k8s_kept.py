@@ -95,7 +95,7 @@ def test_interrupted_build_does_not_count(cache: Path) -> None:
     assert [path.name for path in sorted(Kept("tool", "1", Builds()).build().iterdir())] == ["link", "tool"]
 
 
-def test_one_builds_and_the_others_wait() -> None:
+def test_concurrent_builds_run_once() -> None:
     make = Builds()
     kept = Kept("tool", "1", make)
     threads = [threading.Thread(target=kept.build) for _ in range(4)]

@@ -210,7 +210,7 @@ def test_handlers_that_are_added_later(procs):
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("no comparison", "odd\n"), ("no text", "")])
-def test_messages_that_are_odd_objects(procs, kind, expected):
+def test_malformed_log_messages_are_written(procs, kind, expected):
     actor = procs.spawn("odd", Logging).slice(gpus=1)
     assert actor.write_odd.call_one(kind).get() == (prefix("odd") + expected if expected else "")
 
@@ -221,7 +221,7 @@ def test_tasks_of_async_actors(procs):
     assert actor.write.call_one("x").get() == f"{start}x\n{start}task: x\n"
 
 
-def test_in_init(procs):
+def test_logging_in_init_has_the_prefix(procs):
     actor = procs.spawn("made", LoggingInInit).slice(gpus=1)
     assert actor.written.call_one().get() == f"{prefix('made', 'LoggingInInit')}being made\n"
 

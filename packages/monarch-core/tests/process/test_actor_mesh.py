@@ -210,7 +210,7 @@ def test_arguments_of_spawn_are_a_snapshot(procs):
     assert {bytes(v[0][:2]) for v in found.values()} == {b"xx"}
 
 
-def test_in_the_clients_own_process():
+def test_actor_runs_in_the_clients_process():
     here = this_proc().spawn("here", Counter)
     assert here.sizes == {}
     assert here.initialized.get() is None

@@ -210,7 +210,7 @@ def test_proc_that_is_not_ready_in_time():
         mesh.initialized.get()
 
 
-def test_folder_that_is_gone(tmp_path, monkeypatch):
+def test_procs_start_in_a_removed_folder(tmp_path, monkeypatch):
     folder = tmp_path / "gone"
     folder.mkdir()
     monkeypatch.chdir(folder)

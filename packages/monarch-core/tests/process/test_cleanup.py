@@ -46,7 +46,7 @@ class AsyncLast(Actor):
 """
 
 
-def test_runs_at_exit():
+def test_cleanup_runs_at_exit():
     done = run(
         LAST
         + """
@@ -135,7 +135,7 @@ def test_takes_too_long_at_exit():
     assert done.code in (0, 1)
 
 
-def test_raises_at_exit():
+def test_cleanup_error_at_exit_is_shown():
     done = run(
         """
         class Bad(Actor):
@@ -293,7 +293,7 @@ def test_failure_gives_its_text(procs, monkeypatch):
     assert "actor explicitly aborted due to: enough" in text
 
 
-def test_owned_meshes_are_gone(procs):
+def test_children_are_cleaned_up_before_their_owner(procs):
     port, receiver = open_channel()
     m = procs.slice(procs=0).spawn("c", Cleaned, port, "use owner's")
     m.own.call_one().get()

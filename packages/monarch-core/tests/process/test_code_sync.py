@@ -140,7 +140,7 @@ def test_endlessly_changing_file_is_an_error(source, hosts, monkeypatch):
     assert trees(hosts) == [{"a.py": b"A = 1"}] * 3 and leftovers(hosts) == set()
 
 
-def test_two_at_once(source, tmp_path, hosts):
+def test_concurrent_syncs_leave_one_whole_tree(source, tmp_path, hosts):
     """Two directories go to the same place: each host ends up with one of them, complete."""
     other = tmp_path / "other"
     other.mkdir()
@@ -402,7 +402,7 @@ def test_module_that_cannot_be_reloaded_is_reported(source, local):
     assert local.call.call_one("code_sync_bad", "f").get() == 333
 
 
-def test_nothing_to_do(source, capfd):
+def test_sync_without_changes_is_silent(source, capfd):
     asyncio.run(this_host().sync_workspace(Workspace.null(), auto_reload=True))
     asyncio.run(this_host().sync_workspace(Workspace({source: "code"}, env=None)))
     assert capfd.readouterr().out == ""

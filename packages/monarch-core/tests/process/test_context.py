@@ -158,7 +158,7 @@ def test_ranks_are_relative_to_the_addressed_slice(members):
     assert chosen[3]["hosts"] == 1
 
 
-def test_in_init_it_is_the_spawn_space(members):
+def test_message_rank_in_init_is_the_spawns(members):
     (last,) = members.slice(hosts=1, gpus=1).init.call().get().values()
     assert last == (
         {"hosts": 1, "gpus": 1},

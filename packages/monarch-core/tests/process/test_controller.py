@@ -58,7 +58,7 @@ def asking(procs):
     return procs.spawn("asking", Asking)
 
 
-def test_one_per_name_in_the_client():
+def test_controller_is_one_per_name():
     first = get_or_spawn_controller("one", Counter).get()
     assert first.add.call_one().get() == 1
     assert get_or_spawn_controller("one", Counter, 50).get().add.call_one().get() == 2

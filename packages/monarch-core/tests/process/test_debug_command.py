@@ -195,7 +195,7 @@ def test_wrong_usage(arguments: list[str]) -> None:
     assert debug(*arguments).returncode == 2
 
 
-def test_nothing_answers() -> None:
+def test_unanswered_port_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     done = debug("--port", str(port))
@@ -267,7 +267,7 @@ def test_end_of_the_script_ends_its_sessions(start: Start, actor: str, how: str)
     assert said == [] or how == "shut down", done.err
 
 
-def test_ctrl_c_while_a_call_stands(start: Start) -> None:
+def test_ctrl_c_ends_a_call_at_a_breakpoint(start: Start) -> None:
     script, _ = start(TWO + "result.get()")
     script.send(signal.SIGINT)
     done = script.end()

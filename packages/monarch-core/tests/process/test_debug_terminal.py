@@ -171,7 +171,7 @@ def test_ctrl_d_in_pdb_leaves_the_session(port: int, terminal: Terminal) -> None
         assert "two    0" in line.ask("list")
 
 
-def test_taken_over_in_the_middle_of_a_line(port: int, terminal: Terminal) -> None:
+def test_new_client_takes_over_an_unfinished_line(port: int, terminal: Terminal) -> None:
     terminal.type("half a comm")
     terminal.until("half a comm")
     with DebugLine(("127.0.0.1", port)):

@@ -101,7 +101,7 @@ class Holder(Actor):
         return "delivered"
 
 
-def test_without_memory_for_the_message():
+def test_message_without_shared_memory_is_an_error():
     procs = this_host().spawn_procs({"gpus": 2})
     holders = procs.spawn("holder", Holder)
     holders.take.call(b"first").get()
@@ -155,7 +155,7 @@ def no_memory(pid: int, spare: int) -> Iterator[None]:
 
 @pytest.mark.usefixtures("moved")
 @pytest.mark.parametrize("moved", ["sent"], indirect=True)
-def test_without_memory_at_an_agent_on_the_way():
+def test_relay_without_shared_memory_fails_the_call():
     with Workers(2) as workers, workers.attach() as hosts:
         holders = hosts.spawn_procs().spawn("holder", Holder)
         one, other = holders.slice(hosts=0), holders.slice(hosts=1)
@@ -173,7 +173,7 @@ def test_without_memory_at_an_agent_on_the_way():
         assert one.all_seen.call_one().get() == [5, 5, len(large)]
 
 
-def test_without_memory_for_the_answer():
+def test_answer_without_shared_memory_is_an_error():
     procs = this_host().spawn_procs()
     holder = procs.spawn("holder", Holder)
     with pytest.raises(ActorError, match="no shared memory") as caught:

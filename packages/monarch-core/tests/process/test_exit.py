@@ -95,7 +95,7 @@ def test_falls_off_the_end():
     assert done.out == ""
 
 
-def test_only_imported():
+def test_import_alone_exits_cleanly():
     run("").assert_clean()
 
 
@@ -103,7 +103,7 @@ def test_client_without_processes():
     run("print(context().actor_instance)").assert_clean()
 
 
-def test_nothing_called():
+def test_uncalled_procs_exit_cleanly():
     run('this_host().spawn_procs(per_host={"procs": 2})').assert_clean()
 
 
@@ -312,7 +312,7 @@ def test_init_that_never_returns():
     """).assert_clean()
 
 
-def test_in_the_middle_of_spawning_many():
+def test_exit_while_spawning_is_clean():
     run('this_host().spawn_procs(per_host={"procs": 16}).spawn("echo", Echo)').assert_clean()
 
 
@@ -476,7 +476,7 @@ def test_exit_handler_that_comes_too_late():
     assert len(done.out.split()) == 3
 
 
-def test_stdout_is_gone():
+def test_exit_without_stdout_is_clean():
     script = Script(FOUR + "say('called')\nsys.stdin.read()\nsys.stdout = None")
     script.until("called")
     assert script.process.stdout is not None

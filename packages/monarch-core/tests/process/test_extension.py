@@ -257,7 +257,7 @@ def test_when_done_runs_for_promises_before_and_after() -> None:
 # ---- membership
 
 
-def test_members_know_who_they_are(peers: Any) -> None:
+def test_members_have_their_own_identity(peers: Any) -> None:
     me = extension.member()
     assert me.is_client and me.name == "client" and me.pid == os.getpid() and me.proc == me.job == me.host
     for rank in range(2):

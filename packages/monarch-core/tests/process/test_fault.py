@@ -32,7 +32,7 @@ def pids_of(mesh):
 
 
 class TestKill:
-    def test_exactly_the_slice(self, procs):
+    def test_fault_hits_exactly_its_slice(self, procs):
         mesh = procs.spawn("probe", Probe)
         pids = pids_of(mesh)
         fault(procs.slice(procs=slice(1, 3)), "kill")
@@ -55,7 +55,7 @@ class TestKill:
             with pytest.raises(SupervisionError):
                 mesh.pid.call().get()
 
-    def test_gone_already(self, procs):
+    def test_fault_on_an_ended_proc_is_ignored(self, procs):
         pid = procs.slice(procs=0).spawn("probe", Probe).pid.call_one().get()
         fault(procs.slice(procs=0), "kill")
         assert wait_for_end(pid)
@@ -65,7 +65,7 @@ class TestKill:
         with fault(procs.slice(procs=0), "delay"):
             pass
 
-    def test_takes_no_duration(self, procs):
+    def test_kill_takes_no_duration(self, procs):
         with pytest.raises(ValueError, match="cannot be healed"):
             fault(procs, "kill", duration="1s")
 
@@ -90,7 +90,7 @@ class TestFreeze:
         fault(procs, "freeze", duration="50ms")
         assert pids_of(mesh) == pids
 
-    def test_two_at_once(self, procs):
+    def test_freezes_of_one_proc_add_up(self, procs):
         (pid,) = pids_of(procs.slice(procs=slice(0, 1)).spawn("probe", Probe))
         with fault(procs, "freeze"):
             with fault(procs.slice(procs=0), "freeze"):
@@ -115,7 +115,7 @@ class TestFreeze:
             fault(procs.slice(procs=0), "kill")
             assert wait_for_end(pid)
 
-    def test_by_an_actor(self, procs):
+    def test_actor_can_freeze_a_proc(self, procs):
         mesh = procs.spawn("probe", Probe)
         pids = pids_of(mesh)
         found = mesh.slice(procs=0).freeze_and_look.call_one(mesh.slice(procs=1), pids[1]).get()

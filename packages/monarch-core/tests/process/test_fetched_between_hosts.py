@@ -152,7 +152,7 @@ def test_ending_proc_stays_until_its_parts_are_pulled():
             assert target.noted.call_one().get() == [(30 * MIB, 60 * MIB)] * n
 
 
-def test_many_at_the_same_time():
+def test_many_pulls_run_at_once():
     with Workers(2, "tls") as workers, workers.attach() as hosts:
         procs = hosts.spawn_procs({"procs": 3})
         # The calling actors do not wait for each other.

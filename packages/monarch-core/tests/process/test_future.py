@@ -92,7 +92,7 @@ def pending(slow):
     return slow.later.call_one(), lambda value: slow.open.call_one(value).get()
 
 
-def test_users_cannot_make_one():
+def test_future_has_no_public_constructor():
     text = "Future objects are returned by Monarch operations and cannot be constructed directly."
     with pytest.raises(TypeError) as caught:
         Future()
@@ -323,7 +323,7 @@ def test_wait_for_and_gather(slow, pending):
     asyncio.run(main())
 
 
-def test_thousands_on_one_loop(slow):
+def test_event_loop_awaits_thousands_of_futures(slow):
     async def main() -> None:
         futures = [slow.give.call_one(i) for i in range(2000)]
         assert await asyncio.gather(*futures) == list(range(2000))
@@ -359,7 +359,7 @@ print(future.get())
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n3\n", "")
 
 
-def test_local_calls_too():
+def test_local_call_has_a_future():
     local = this_proc().spawn("local", Slow)
     future = local.later.call_one()
     assert repr(future) == "<Future pending>"

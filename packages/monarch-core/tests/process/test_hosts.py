@@ -274,7 +274,7 @@ def test_two_clients_on_one_agent():
         assert len(workers.procs_of(0)) == 1
 
 
-def test_nothing_listens_but_one_port_per_host():
+def test_host_listens_on_one_port():
     with Workers(2, "tls") as workers, workers.attach() as hosts:
         procs = hosts.spawn_procs({"gpus": 2})
         procs.spawn("there", Caller).slice(hosts=0, gpus=0).call.call_one(procs.spawn("echo", Echo), 1).get()
@@ -355,7 +355,7 @@ def test_bad_arguments(address: str, options: dict[str, Any], text: str):
         attach_to_workers(workers=[address], **options)
 
 
-def test_no_workers():
+def test_empty_list_of_workers_is_refused():
     with pytest.raises(ValueError, match="workers is empty"):
         attach_to_workers(workers=[])
 

@@ -176,7 +176,7 @@ def tell(stores: Any, rounds: int) -> list[list[Any]]:
     return wanted
 
 
-def test_order_of_large_ones_and_casts():
+def test_large_messages_and_casts_keep_their_order():
     with Workers(3, "tls") as workers, workers.attach() as hosts:
         stores = hosts.slice(hosts=slice(0, 2)).spawn_procs({"gpus": 2}).spawn("store", Store)
         wanted = tell(stores, 24)

@@ -49,7 +49,7 @@ def test_local_host_that_cannot_start_is_an_error(capfd):
 
 
 @pytest.mark.parametrize("number", [9, 15])
-def test_nothing_is_left_when_the_test_dies(number):
+def test_local_hosts_end_with_a_killed_test(number):
     script = Script(
         """
         from monarch.actor.testing import local_hosts

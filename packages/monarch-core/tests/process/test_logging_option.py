@@ -178,7 +178,7 @@ def test_streams_are_counted_apart():
     assert (done.stdout, done.stderr) == ("[2 similar log lines] [0] x 1\n", "[1 similar log lines] [0] x 2\n")
 
 
-def test_of_a_slice_only_its_procs_are_counted():
+def test_option_of_a_slice_counts_its_procs():
     done = script("""
         mesh, probe = spawn(3)
         option(mesh.slice(gpus=slice(1, 3)), 3600)

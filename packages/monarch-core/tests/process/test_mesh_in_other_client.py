@@ -72,7 +72,7 @@ except SupervisionError as e:
         adder.add.call_one(1).get(timeout=20)
 
 
-def test_client_that_is_gone() -> None:
+def test_handle_of_an_ended_client_fails() -> None:
     (data,) = outcome("say(pickle.dumps(this_host().spawn_procs().spawn('adder', Adder)).hex())", None)
     handle = pickle.loads(bytes.fromhex(data))
     with pytest.raises(SupervisionError, match="client of its job lost: no client of this user answers for it on this machine") as lost:

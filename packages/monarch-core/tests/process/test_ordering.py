@@ -210,7 +210,7 @@ def test_casts_and_direct_sends_from_actors(procs):
             assert [item for item in items if item[0] == tag] == expected(tag, 500, rank)
 
 
-def test_before_and_after_the_mesh_is_ready():
+def test_order_holds_before_and_after_readiness():
     procs = this_host().spawn_procs({"gpus": 2})
     recorders = procs.spawn("recorders", Recorder)
     for i in range(200):
@@ -237,7 +237,7 @@ def test_async_sender(procs):
     assert recorder.taken.call_one().get() == [*(("a", i) for i in range(3000)), ("a", "end")]
 
 
-def test_in_the_clients_process():
+def test_order_holds_in_the_clients_process():
     recorder = this_proc().spawn("recorder", Recorder)
     for i in range(1000):
         recorder.put.broadcast(i)
@@ -256,7 +256,7 @@ def test_threads_of_one_sender_lose_and_double_nothing(procs):
 
 
 @pytest.mark.parametrize("kind", [Overlap, AsyncOverlap])
-def test_one_message_at_a_time(procs, kind):
+def test_actor_handles_one_message_at_a_time(procs, kind):
     actor = procs.slice(gpus=0).spawn("overlap", kind)
     futures = []
     threads = [threading.Thread(target=lambda: futures.extend(actor.step.call_one() for _ in range(200))) for _ in range(3)]
@@ -266,7 +266,7 @@ def test_one_message_at_a_time(procs, kind):
     assert actor.highest.call_one().get() == 1
 
 
-def test_one_thread_for_life(procs):
+def test_actor_has_one_thread(procs):
     sync = procs.slice(gpus=0).spawn("sync", Thread)
     found = [sync.look.call_one().get() for _ in range(3)]
     assert found == [(1, 2 + i, False, True, False) for i in range(3)]

@@ -39,7 +39,7 @@ def test_lines_have_the_rank_and_are_in_order():
     assert done.stderr == ""
 
 
-def test_without_prefix():
+def test_output_without_prefix_is_unchanged():
     done = script("""
         configure(prefix_with_rank=False)
         mesh, probe = spawn()
@@ -148,7 +148,7 @@ def test_tail_has_so_many_lines_of_both_streams():
     assert "[7, 8, 9]" in lines(done.stdout)
 
 
-def test_everything_is_there_after_stop():
+def test_output_precedes_the_end_of_stop():
     done = script("""
         for i in range(20):
             mesh, probe = spawn()

@@ -101,7 +101,7 @@ def test_open_send_receive():
     assert (first.get(), receiver.recv().get()) == (1, 2)
 
 
-def test_in_order_and_each_item_once(users):
+def test_port_delivers_each_item_once_in_order(users):
     port, receiver = Channel.open()
     users.slice(gpus=0).send.call_one(port, *range(1000)).get()
     assert [receiver.recv().get() for _ in range(1000)] == list(range(1000))

@@ -195,7 +195,7 @@ def test_supervision_alone_heals(keep, faults):
     assert faults.empty()
 
 
-def test_one_death_is_one_replacement(keep, faults):
+def test_death_causes_one_replacement(keep, faults):
     """The replica has two actor meshes, and its failure arrives by two routes."""
     keeper = keep(2, helper=True, max_restarts=20)
     for _ in range(20):
@@ -242,7 +242,7 @@ def test_replica_that_does_not_answer_can_be_restarted(keep, faults):
     assert keeper.healed.call_one().get() == {} and faults.empty()
 
 
-def test_gives_up_on_one_that_fails_too_often(keep, faults):
+def test_replica_that_fails_too_often_is_given_up(keep, faults):
     keeper = keep(2, name="trainer", max_restarts=2)
     for _ in range(2):
         keeper.kill.call_one(1).get()

@@ -485,7 +485,7 @@ async def _awaited(future: Any) -> Any:
     return await future
 
 
-def test_in_actors():
+def test_body_in_an_actor_has_its_context():
     mesh = this_host().spawn_procs()
     slow = mesh.spawn("echo", Echo)
     seen, name = mesh.spawn("user", AsyncUser, slow).lazily.call_one().get()

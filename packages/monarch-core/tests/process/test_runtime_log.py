@@ -60,7 +60,7 @@ probe.pid.broadcast()
 """
 
 
-def test_nothing_of_the_runtime_on_stderr():
+def test_runtime_prints_nothing_on_stderr():
     done = script(ORDINARY)
     assert (sorted(lines(done.stdout)), done.stderr) == (["[0] hello", "[1] hello"], "")
 
@@ -280,7 +280,7 @@ def test_settings_that_change_while_it_runs(tmp_path):
     assert {e["event"] for e in events(tmp_path)} <= {"proc.spawn", "proc.start", "actor.start", "actor.stop"}
 
 
-def test_words_that_are_no_levels():
+def test_invalid_log_level_is_named():
     done = script("configure(log_filter='loud,proc=warn')\nmesh, probe = spawn()\nprobe.pid.call().get()")
     (line,) = lines(done.stderr)
     assert line.startswith("monarch: no level of the log: loud: expected trace debug info warn error off")

@@ -260,7 +260,7 @@ def test_seed_decides_among_equals():
 # ---- separate worlds
 
 
-def test_two_at_once():
+def test_nested_universes_have_their_own_clocks():
     with Universe() as a:
         one = a.host.spawn_procs().spawn("sleeper", Sleeper)
         with Universe() as b:
@@ -272,7 +272,7 @@ def test_two_at_once():
         assert (a.clock.now(), b.clock.now()) == (10.0, HOUR)
 
 
-def test_two_threads():
+def test_threads_have_their_own_universes():
     found = {}
 
     def work(name, seconds):
@@ -290,7 +290,7 @@ def test_two_threads():
     assert found == {0: 20 * HOUR, 1: 40 * HOUR}
 
 
-def test_refused():
+def test_misuse_of_a_universe_is_refused():
     u = Universe()
     with pytest.raises(RuntimeError, match="not entered"):
         u.hosts(1)
@@ -335,7 +335,7 @@ def test_thread_that_ends_late_holds_nothing():
         Late.may_end.set()
 
 
-def test_two_hundred_are_as_one():
+def test_two_hundred_universes_leave_nothing():
     run(
         """
         import gc, os, threading, time
@@ -430,7 +430,7 @@ except KeyboardInterrupt:
     assert "interrupted" in done.out
 
 
-def test_nothing_is_left_beside_a_client():
+def test_universe_beside_a_client_leaves_nothing():
     run(
         """
         from monarch.actor import this_host

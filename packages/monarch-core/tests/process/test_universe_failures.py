@@ -43,7 +43,7 @@ def test_killed_proc_fails_its_calls(universe):
         mesh.nap.call(1.0).get()
 
 
-def test_handles_of_those_that_ended_long_ago(universe):
+def test_handles_of_ended_procs_keep_the_reason(universe):
     """Only the reason of their ends is kept: for the client, and for processes that have, or have not, called them before."""
     procs = universe.host.spawn_procs(per_host={"procs": 4})
     sleepers, callers = procs.spawn("sleeper", Sleeper), procs.slice(procs=slice(2, 4)).spawn("caller", Caller)
@@ -91,7 +91,7 @@ def test_threads_of_killed_procs_answer_nothing(way):
                 assert failure is not None and failure.reason.kind == "signal"
 
 
-def test_killed_before_it_began(universe):
+def test_proc_killed_before_its_start_fails_calls(universe):
     # The bootstrap sleeps in simulated time, which does not pass here: no proc can begin before it is killed.
     procs = universe.host.spawn_procs(per_host={"procs": 3}, bootstrap=partial(universe.sleep, HOUR))
     universe.kill(procs)
@@ -240,7 +240,7 @@ def test_stop_does_not_wait_for_a_sync_endpoint(universe, capfd):
     assert universe.clock.now() < HOUR
 
 
-def test_shutdown_inside(universe):
+def test_shutdown_ends_the_universes_procs(universe):
     universe.host.spawn_procs().spawn("echo", Echo)
     shutdown_context().get()
     with pytest.raises(RuntimeError, match="shut down"):

@@ -108,7 +108,7 @@ def test_readinto_wider_items():
     assert frozen(b"\x01\x00\x02\x00\x03").readinto(target) == 4 and target[0] == array.array("H", b"\x01\x00")[0]
 
 
-def test_large_one_travels_by_reference():
+def test_large_buffer_travels_by_reference():
     buffer = frozen(b"x" * 1000)
     data, parts = pickling.dumps(((buffer,), {}))
     assert len(parts) == 1 and parts[0].readonly and len(data) < 300

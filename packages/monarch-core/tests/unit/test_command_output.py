@@ -18,7 +18,7 @@ PIECES = st.lists(st.one_of(st.binary(max_size=20), st.sampled_from([b"\n", b"a\
 
 
 @given(PIECES)
-def test_nothing_is_lost_and_lines_are_whole(pieces: list[bytes]) -> None:
+def test_lines_are_whole_and_complete(pieces: list[bytes]) -> None:
     lines = Lines()
     out = [lines.feed(piece) for piece in pieces]
     assert all(piece.endswith(b"\n") for piece in out if piece)

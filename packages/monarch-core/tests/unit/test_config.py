@@ -85,7 +85,7 @@ def test_old_names_of_the_tls_keys() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"x": 1}, {"tail_log_lines": "x"}, {"cleanup_timeout": "x"}, {"default_transport": "junk"}])
-def test_all_or_nothing(bad: dict[str, object]) -> None:
+def test_configuration_is_applied_completely_or_not(bad: dict[str, object]) -> None:
     configure(stop_actor_timeout="4s")
     changes: list[object] = []
     forget = config.on_change(changes.append)

@@ -43,7 +43,7 @@ def test_understood(line: str, command: object) -> None:
 
 
 @pytest.mark.parametrize("line", ["x", "list 1", "lists", "a", "a work", "a work 1 2", "a w.k 1", "cast", "cast work", "cast work ranks"])
-def test_refused(line: str) -> None:
+def test_malformed_command_is_refused(line: str) -> None:
     with pytest.raises(ParseError):
         parse(line)
 
@@ -53,7 +53,7 @@ def test_refused(line: str) -> None:
     ["", " ", ",", "1,", "-1", "+1", "1.0", "a", "1:b", "1:2:3:4", "::0", "1,2:3", "gpus", "gpus=", "=1", "gpus=1,2", "gpus=(1", "gpus=()"]
     + ["gpus=1 hosts=2", "gpus=1,gpus=2", "gpus=1,", "1=2", "gpus==1", "gpus=(1,2),3", "\N{ARABIC-INDIC DIGIT ONE}", "9" * 19],
 )
-def test_no_ranks(spec: str) -> None:
+def test_malformed_ranks_are_refused(spec: str) -> None:
     with pytest.raises(ParseError):
         parse_ranks(spec)
 

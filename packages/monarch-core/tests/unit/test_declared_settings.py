@@ -103,7 +103,7 @@ def test_values_sent_before_the_declaration_count(tmp_path: Path) -> None:
     assert "what the client sent is ignored: invalid value `'many'`" in good(run(code, tmp_path))
 
 
-def test_local_ones_stay_here_and_others_are_sent(tmp_path: Path) -> None:
+def test_local_settings_are_not_pushed(tmp_path: Path) -> None:
     code = """
         from monarch._core.config import config
         configure(parrot_cage="here", parrot_words=4)

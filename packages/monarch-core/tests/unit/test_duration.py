@@ -97,7 +97,7 @@ def test_spellings_of_units(names: str, nanoseconds: int) -> None:
         ("9" * 5000 + "s", "number is too large"),
     ],
 )
-def test_refused(text: str, reason: str) -> None:
+def test_malformed_duration_is_refused(text: str, reason: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_duration(text)
     assert str(caught.value).startswith(f"Invalid duration format {text!r}: {reason}")

@@ -191,7 +191,7 @@ def test_report_keeps_the_culprit_on_the_first_line():
     assert lines[0].endswith("stopped: one (pid 77 on h1)") and lines[1] == "  two"
 
 
-def test_chain_names_who_failed_first():
+def test_chain_begins_with_the_first_failure():
     first = failure(actor="<root>.<m.Intermediate intermediate>.<m.ErrorActor error>", name="error", mesh_name="error-1", pid=5)
     middle = failure(actor="<root>.<m.Intermediate intermediate>", name="intermediate", mesh_name="intermediate-1", cause=first)
     top = failure(actor="<root>.<m.Top top>", name="top", mesh_name="top-1", cause=middle)

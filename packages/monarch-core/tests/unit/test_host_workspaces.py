@@ -72,7 +72,7 @@ def test_noted_folders_go_with_the_agent(tmp_path: Path) -> None:
     assert list((tmp_path / "top").rglob("*")) == []
 
 
-def test_next_agent_removes_folders_of_a_killed_one(tmp_path: Path) -> None:
+def test_next_agent_removes_folders_of_its_predecessor(tmp_path: Path) -> None:
     killed = HostWorkspaces(str(tmp_path / "top"), "host")
     (tmp_path / "run").mkdir()
     keep_until_end(killed.path, str(tmp_path / "run"), 0)

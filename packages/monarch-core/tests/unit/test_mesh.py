@@ -109,7 +109,7 @@ def test_any_sequence_of_operations_agrees_with_numpy(data: st.DataObject) -> No
 
 
 @pytest.mark.parametrize("sizes", [{}, {"a": 1}, {"a": 4}, {"a": 2, "b": 3}, {"a": 1, "b": 1}, {"a": 3, "b": 1}, {"a": 0, "b": 2}])
-def test_all_but_the_first(sizes: dict[str, int]) -> None:
+def test_slice_without_the_first_matches_the_model(sizes: dict[str, int]) -> None:
     ours = mesh(7, **sizes)
     rest = ours.flatten("rank").slice(rank=slice(1, None))
     check(rest, ["rank"], model(7, sizes.values()).reshape(-1)[1:])

@@ -91,7 +91,7 @@ def test_results_round_trip(value):
     ],
     ids=repr,
 )
-def test_odd_values(value):
+def test_unusual_values_survive_pickling(value):
     back = through(call(value))[0][0]
     assert type(back) is type(value)
     assert isinstance(value, functools.partial | type({}.keys())) or back == value
@@ -146,7 +146,7 @@ def test_shared_lists_stay_shared():
     assert one is other is back.held
 
 
-def test_containers_that_hold_themselves():
+def test_cyclic_containers_survive_pickling():
     loop = [b"x" * LARGE]
     loop.append(loop)
     (back,), _ = through(call(loop))

@@ -145,7 +145,7 @@ class FatalUnpickle(Exception):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_stand_in(exc, text):
+def test_unpicklable_exception_gets_a_substitute(exc, text):
     error = received(raised(exc))
     assert type(error.exception) is Exception and str(error.exception) == text
     assert error.exception_type == f"{__name__}.{type(exc).__name__}"
@@ -163,7 +163,7 @@ def test_str_that_fails(kind):
     assert f"{__name__}.{kind.__name__}: <exception str() failed>" in str(error)
 
 
-def test_exception_that_holds_itself():
+def test_cyclic_exception_is_sent():
     exc = ValueError("loop")
     exc.me = exc  # type: ignore[attr-defined]
     back = received(raised(exc)).exception

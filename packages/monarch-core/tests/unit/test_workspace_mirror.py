@@ -300,7 +300,7 @@ def test_compiled_code_stays_with_its_source(setting: Setting) -> None:
     assert [p.name for p in (setting.copy / "__pycache__").iterdir()] == ["b.cpython-311.pyc"]
 
 
-def test_two_at_once(setting: Setting) -> None:
+def test_concurrent_syncs_keep_shared_content(setting: Setting) -> None:
     """The second sync began when the first had not switched yet, and needs content that the first has replaced."""
     setting.fill({"a": "1", "d/b": "2"})
     setting.sync()

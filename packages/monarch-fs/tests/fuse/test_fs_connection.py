@@ -32,7 +32,7 @@ with mounted(Path(sys.argv[1])) as (mount, server):
 
 
 @pytest.mark.parametrize("name", ["a b", "new\nline", "back\\slash", "com,ma", "m\u00fc\udcff"])
-def test_odd_mount_points(tmp_path: Path, name: str) -> None:
+def test_mount_point_with_any_name_is_found(tmp_path: Path, name: str) -> None:
     with mounted(tmp_path / name) as (mount, server):
         assert connection.mount_point(str(mount.target)) == connection.MountPoint(
             "live", ("fuse.monarch", "a tree"), mount.connection.device

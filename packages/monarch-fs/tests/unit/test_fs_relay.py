@@ -315,7 +315,7 @@ def test_equal_ids_share_a_request() -> None:
     assert relay.finished() == [Done(TREE, id, ["a", "b"], None)]
 
 
-def test_urgent_overtakes_full_window() -> None:
+def test_urgent_request_passes_a_full_window() -> None:
     relay = Relay()
     relay.join(TREE, ["up"])
     ids = [bytes([1, 1]) + id[2:] for id in chunks(5000)]

@@ -83,7 +83,7 @@ def test_all_ranks_of_all_meshes_also_into_files() -> None:
 @pytest.mark.parametrize(
     ("closed", "shown"), [("<&-", ("out\n", "err\n")), (">&-", ("", "err\n")), ("2>&-", ("out\n", "")), ("<&- >&- 2>&-", ("", ""))]
 )
-def test_closed_streams(closed: str, shown: tuple[str, str]) -> None:
+def test_command_runs_with_closed_streams(closed: str, shown: tuple[str, str]) -> None:
     words = ["exec", "sh", "-c", "echo out; echo err >&2; exit 5"]
     command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-W", "error", "-c", MAIN, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=25, check=False)

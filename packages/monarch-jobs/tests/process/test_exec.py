@@ -72,7 +72,7 @@ def test_coordinates_are_in_the_environment(capfd: pytest.CaptureFixture[str]) -
         ({"point": {"x": 1}}, ["[2] 1 0", "[3] 1 1"]),
     ],
 )
-def test_one_rank_or_some(capfd: pytest.CaptureFixture[str], where: dict[str, object], expected: list[str]) -> None:
+def test_command_runs_on_chosen_ranks(capfd: pytest.CaptureFixture[str], where: dict[str, object], expected: list[str]) -> None:
     assert run("sh", "-c", "echo $MONARCH_RANK_x $MONARCH_RANK_gpus", per_host={"x": 2, "gpus": 2}, **where) == 0
     assert sorted(capfd.readouterr().out.splitlines()) == expected
 

@@ -103,7 +103,7 @@ def everything(sock: socket.socket) -> bytes:
     return bytes(found)
 
 
-def test_there_and_back(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
+def test_bytes_pass_in_both_directions(forwarder: PortForwarder, pair: Any, servers: list[Server]) -> None:
     servers.append(Server(echo))
     with connected(tunnel(forwarder, pair, servers[0].port)) as sock:
         for word in (b"a", b"b" * 100_000, b"\0"):
@@ -124,7 +124,7 @@ def test_listener_is_on_loopback_by_default(forwarder: PortForwarder, pair: Any,
     assert [address.rpartition(":")[0] for address in forwarder.addresses.call_one().get()] == [HERE, HERE, HERE, "0.0.0.0"]
 
 
-def test_point_by_point(forwarder: PortForwarder, procs: tuple[ProcMesh, ProcMesh], servers: list[Server]) -> None:
+def test_each_point_has_its_own_address(forwarder: PortForwarder, procs: tuple[ProcMesh, ProcMesh], servers: list[Server]) -> None:
     servers += [Server(lambda sock, i=i: sock.sendall(b"server %d" % i)) for i in range(2)]
     ports = [server.port for server in servers]
 
@@ -326,7 +326,7 @@ def test_procs_of_a_machine_share_one_literal_address(forwarder: PortForwarder, 
     assert found == {b"first", b"second"}
 
 
-def test_mistakes(forwarder: PortForwarder, procs: tuple[ProcMesh, ProcMesh]) -> None:
+def test_invalid_forwards_are_refused(forwarder: PortForwarder, procs: tuple[ProcMesh, ProcMesh]) -> None:
     one = procs[0].slice(x=0)
     with pytest.raises(ActorError, match="must have the same shape"):
         forwarder.forward.call_one(procs[0], 80, one, "0").get()

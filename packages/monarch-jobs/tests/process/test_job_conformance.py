@@ -68,7 +68,7 @@ def test_violations_of_the_contract_are_named(cls: type[FileJob], words: str, tm
     assert not os.path.exists(tmp_path / "alloc") or os.listdir(tmp_path / "alloc") == []
 
 
-def test_from_the_command_line(folder: Path) -> None:
+def test_suite_runs_from_the_command_line(folder: Path) -> None:
     (folder / "mine.py").write_text("from monarch.job import LocalJob\ndef make():\n    return LocalJob()\n")
     argv = [sys.executable, "-W", "error", "-m", "monarch.job.testing"]
     done = subprocess.run([*argv, "mine.make"], capture_output=True, text=True, check=False)

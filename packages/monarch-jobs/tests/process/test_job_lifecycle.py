@@ -17,7 +17,7 @@ from monarch.job import DEFAULT_JOB_PATH, BatchJob, JobEndedError, JobError, Job
 from monarch.job._job import trait
 
 
-def test_nothing_happens_before_apply(folder: Path) -> None:
+def test_job_without_apply_has_no_effect(folder: Path) -> None:
     job = FileJob("alloc")
     assert (job.active, job.apply_id) == (False, None)
     assert job.status() == ("none", "not submitted", [])

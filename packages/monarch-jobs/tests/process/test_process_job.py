@@ -86,7 +86,7 @@ def sessions(job: JobTrait) -> list[int]:
     return [worker["pid"] for worker in job._ids["workers"]]
 
 
-def test_conforms() -> None:
+def test_process_job_conforms() -> None:
     conformance(lambda: ProcessJob({"a": 2, "b c": 1}))
 
 
@@ -249,7 +249,7 @@ def test_hosts_of_the_current_job(folder: Path, monkeypatch: pytest.MonkeyPatch)
         hosts_from_config("b")
 
 
-def test_by_the_command(folder: Path) -> None:
+def test_job_is_applied_and_killed_by_command(folder: Path) -> None:
     (folder / "specs.py").write_text("from monarch.job import ProcessJob\njob = ProcessJob({'a': 2, 'b': 1})\n")
     code, out, err = monarch("apply", "specs.job")
     assert code == 0, err

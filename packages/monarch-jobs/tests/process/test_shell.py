@@ -280,7 +280,7 @@ def test_end_of_input_waits_for_short_commands() -> None:
     script.end().assert_clean()
 
 
-def test_mistakes() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="environment variable"):
         shell(this_host(), env={"": "x"})
     with pytest.raises(ExecError, match="cannot start '/no/such/shell'"):
@@ -289,7 +289,7 @@ def test_mistakes() -> None:
         shell(this_host(), workdir="/no/such/folder")
 
 
-def test_one_host_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell_needs_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostMesh, "__len__", lambda self: 2)
     with pytest.raises(ValueError, match="singleton HostMesh, this one has 2 hosts"):
         shell(this_host())

@@ -131,7 +131,7 @@ def test_killed_task_leaves_no_valid_state(node: Node) -> None:
         again.wait(20)
 
 
-def test_nothing_of_other_tasks(node: Node) -> None:
+def test_nodes_of_other_tasks_are_ignored(node: Node) -> None:
     with node.start() as run:
         node.until("wanting")
         other = Nodes("the job", ["node"], str(node.folder / "config"), "", "test", f"_{node.cluster}_8")

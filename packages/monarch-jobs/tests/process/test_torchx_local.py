@@ -92,7 +92,7 @@ def test_roles_are_meshes_of_workers() -> None:
     assert [pid for pid in running if os.path.exists(f"/proc/{pid}/exe")] == []
 
 
-def test_conforms() -> None:
+def test_torchx_job_conforms() -> None:
     conformance(lambda: TorchXJob(application()))
 
 

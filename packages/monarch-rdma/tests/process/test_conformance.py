@@ -40,12 +40,12 @@ def test_batches_can_be_submitted_again(pair):
     assert pair.owner.content.call_one().get() == data + pattern(3000, 2)[2000:]
 
 
-def test_many_at_the_same_time(pair):
+def test_many_reads_run_at_once(pair):
     buffer = pair.owner.share.call_one(3 << 20).get()
     assert pair.reader.many.call_one(buffer, 8, 5).get() == pattern(3 << 20)
 
 
-def test_awaited(pair):
+def test_read_can_be_awaited(pair):
     buffer = pair.owner.share.call_one(5 << 20).get()
     reader = pair.reader
     assert reader.read_async.call_one(buffer).get() == pattern(5 << 20)
@@ -65,7 +65,7 @@ def test_dropped_by_the_owner(pair):
     pair.owner.drop.call_one().get()
 
 
-def test_dropped_by_a_holder(pair):
+def test_buffer_can_be_dropped_by_a_holder(pair):
     buffer = pair.owner.share.call_one(4096).get()
     assert pair.reader.drop.call_one(buffer).get()[0] == "RDMAReleasedError"
     assert pair.reader.read_outcome.call_one(buffer).get()[0] == "RDMAReleasedError"
@@ -117,7 +117,7 @@ def test_handles_that_only_a_transfer_holds(pair):
     pair.owner.forget.call_one().get()
 
 
-def test_words(pair):
+def test_atomic_operations_change_one_word(pair):
     buffer = pair.owner.share.call_one(16).get()
     first = int.from_bytes(pattern(16)[:8], "little")
     seen = pair.reader.add.call_one(buffer, [1, 5, (1 << 64) - 6]).get()

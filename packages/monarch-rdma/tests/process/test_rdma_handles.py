@@ -62,7 +62,7 @@ def test_handle_travels_as_bytes():
     buffer.drop().get()
 
 
-def test_another_job():
+def test_handle_of_another_job_is_refused():
     data = pickle.dumps(RDMABuffer(memory()))
     code = """
 import pickle, sys
@@ -95,7 +95,7 @@ def test_forged_handles():
         _received(longer).read_into(memory(10), offset=(1 << 40) - 10).get()
 
 
-def test_another_host():
+def test_handle_of_an_unreachable_host_is_refused():
     buffer = RDMABuffer(memory())
     away = pickle.loads(pickle.dumps(buffer))
     away._record = CapabilityRecord(b"elsewhere")
@@ -131,7 +131,7 @@ def test_pickled_handle_keeps_its_buffer():
     assert live() == before + 2
 
 
-def test_with():
+def test_buffer_ends_with_its_context():
     before = live()
     with RDMABuffer(memory(), readonly=True) as buffer:
         assert live() == before + 1
@@ -160,7 +160,7 @@ def test_drop_twice_from_anywhere():
         pickle.loads(pickle.dumps(buffer)).write_from(memory()).get()
 
 
-def test_no_time_at_all():
+def test_zero_timeout_moves_no_bytes():
     buffer = RDMABuffer(memory())
     with pytest.raises(RDMATimeoutError, match="0 of 100 bytes") as caught:
         buffer.read_into(memory(), timeout=0).get()
@@ -168,7 +168,7 @@ def test_no_time_at_all():
     assert isinstance(caught.value, TimeoutError)
 
 
-def test_giving_up_cancels_nothing():
+def test_timeout_of_get_cancels_no_copy():
     nbytes = 64 << 20
     source = memoryview(bytearray(b"x" * nbytes))
     got = bytearray(nbytes)

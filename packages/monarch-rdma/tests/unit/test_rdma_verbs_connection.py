@@ -148,7 +148,7 @@ def test_one_completion_covers_sixteen_small_requests(pair):
 
 
 @unordered(True)
-def test_no_order(pair):
+def test_completions_in_any_order_complete_the_transfer(pair):
     transfer = pair.submit([pair.piece(0, 8 * SLICE)])
     while pair.under_way:
         pair.under_way[0].finish(-1)

@@ -56,7 +56,7 @@ def test_sizes():
             assert reader.digest(0, nbytes) == reader.ask("digest", 0, nbytes) and reader.ask("digest", nbytes, 64) == tail
 
 
-def test_many_small_ones():
+def test_many_small_operations_complete():
     with joined(MB) as reader:
         assert reader.move(False, *((i * 1024, 512) for i in range(1000))).state == COMPLETE
         expected = pattern(MB)

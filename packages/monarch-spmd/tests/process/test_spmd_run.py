@@ -155,7 +155,7 @@ def test_failures(program: Program, start: Start, folder: Path, text: str, kind:
 
 
 @pytest.mark.parametrize("text", ["import sys; sys.exit()", "import sys; sys.exit(0)", "import os; os._exit(0)", "", "raise SystemExit"])
-def test_successes(program: Program, start: Start, text: str) -> None:
+def test_program_with_exit_code_zero_succeeds(program: Program, start: Start, text: str) -> None:
     assert start(program(text)).result.get().returns == {0: 0}
 
 

@@ -62,7 +62,7 @@ def test_part_of_another_rank_is_a_replicated_one(saved: list[tuple[int, int, in
             assert all(any(one.rank == part.rank for one in parts[host] if one.key == found.key) for host in part.hosts)
 
 
-def test_nothing_was_saved() -> None:
+def test_choice_without_a_complete_snapshot_is_none() -> None:
     assert choose({}, 2, before=5) is None and choose({0: [], 1: [held(0, 1, 1)]}, 2, before=5) is None
 
 

@@ -127,7 +127,7 @@ def test_value_that_cannot_be_copied_is_named() -> None:
     assert any("lock" in note for note in caught.value.__notes__)
 
 
-def test_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_too_large_for_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_file, "available_memory", lambda: 100 << 20)
     check_memory(10 << 20, "the snapshot of step 1", "the memory of this host")
     with pytest.raises(

@@ -51,7 +51,7 @@ def test_growing_values_end_at_the_limit_of_memory(sql: str) -> None:
     WORKERS.close()
 
 
-def test_small_ones_are_answered_as_before() -> None:
+def test_small_values_are_answered() -> None:
     assert asked(f"SELECT length({nested(3, LETTER)}) AS n") == [{"n": 1000}]
     assert asked(f"SELECT x, length({nested(2, 'g')}) AS n FROM t WHERE x < 2 ORDER BY x") == [{"x": 1, "n": 100}]
     assert asked(f"SELECT count(*) AS n FROM t GROUP BY {nested(2, 'g')}") == [{"n": 1}, {"n": 1}]

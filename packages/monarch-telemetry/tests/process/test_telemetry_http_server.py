@@ -139,7 +139,7 @@ def test_body_after_a_refusal_is_read_briefly() -> None:
         thread.join()
 
 
-def test_body_that_does_not_come_is_answered() -> None:
+def test_missing_body_times_out() -> None:
     def slow(names: Names) -> App:
         return App(parts(), TOKENS, names, body_seconds=0.05)
 
@@ -180,7 +180,7 @@ def test_half_closed_client_gets_its_answer() -> None:
         assert data.startswith(b"HTTP/1.1 200") and b'{"x":42}' in data
 
 
-def test_half_a_request_is_no_request() -> None:
+def test_incomplete_request_is_not_answered() -> None:
     with served() as url, connected(url) as one:
         one.sendall(head())
         one.shutdown(socket.SHUT_WR)

@@ -122,11 +122,11 @@ def test_scope_goes_by_the_token() -> None:
         ("", None),
     ],
 )
-def test_only_a_bearer_token_is_one(header: str, token: str | None) -> None:
+def test_bearer_token_is_parsed(header: str, token: str | None) -> None:
     assert bearer([(b"authorization", header.encode())]) == token
 
 
-def test_two_tokens_are_none() -> None:
+def test_repeated_token_header_is_refused() -> None:
     assert bearer([(b"authorization", b"Bearer a"), (b"authorization", b"Bearer b")]) is None
 
 

@@ -71,7 +71,7 @@ def test_look_finds_new_and_late_events() -> None:
     assert look.find() == []
 
 
-def test_look_remembers_only_what_it_may_find_again() -> None:
+def test_look_forgets_old_events() -> None:
     engine = Growing()
     look = Look(engine, lambda: END / 1e6)
     for number in range(30):

@@ -85,7 +85,7 @@ def test_text_of_each_kind() -> None:
     parsed(found)
 
 
-def test_nothing_is_a_text_too() -> None:
+def test_empty_totals_have_a_text() -> None:
     assert render(Totals()) == b"" and render(Totals(), "openmetrics") == b"# EOF\n"
 
 

@@ -371,7 +371,7 @@ def test_dead_server_is_stated_and_comes_back() -> None:
     drive(steps, AsgiClient(before=before), clock=lambda: now[0], size=(120, 40))
 
 
-def test_refreshes_ask_again_by_themselves() -> None:
+def test_screen_refreshes_repeatedly() -> None:
     roots = threading.Semaphore(0)
 
     def before(path: str) -> None:
