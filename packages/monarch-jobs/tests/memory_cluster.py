@@ -72,7 +72,7 @@ class MemoryCluster(Cluster):
             del self.objects[kind, name]
         return True
 
-    def pod_log(self, name: str, container: str | None = None, lines: int = 10, *, previous: bool = False) -> str:
+    def pod_log(self, name: str, container: str | None = None, lines: int = 10, *, previous: bool = False, seconds: float = 30.0) -> str:
         self._request("log", "v1/Pod", name)
         return self.logs.get((name, previous), "")
 

@@ -25,6 +25,8 @@ from monarch.job.kubernetes.access.connection import ApiConnection, Endpoint
 from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
 from monarch.job.kubernetes.access.identity import Identity
 from monarch.job.kubernetes.access.kinds import parse
+from monarch.job.kubernetes.pods import fault_report
+from monarch.job.kubernetes.pods.diagnosis import Fault
 
 TITLE = "kubernetes job j"
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "there"}}
@@ -329,6 +331,23 @@ def test_log_of_a_waiting_container_is_empty(cluster: Cluster, server: ApiStandI
     server.answer = lambda asked: Answer(200, b"one\ntwo\n")
     assert cluster.pod_log("p", "worker", 2, previous=True) == "one\ntwo\n"
     assert server.requests[-1].query == {"container": "worker", "tailLines": "2", "previous": "true"}
+
+
+def test_report_does_not_wait_for_a_lost_node(cluster: Cluster, server: ApiStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path.endswith("/log"):
+            released.wait()
+        return Answer(200, b'{"items": []}')
+
+    monkeypatch.setattr(fault_report, "_LOG_SECONDS", 0.1)
+    server.answer = answer
+    try:
+        lines = fault_report.fault_report(cluster, Fault("p", "worker", "", "the worker does not answer", True)).splitlines()
+    finally:
+        released.set()
+    assert lines[0] == "the worker does not answer" and lines[1].startswith("no output: ") and len(lines) == 2
 
 
 def test_end_of_a_long_log_is_kept(cluster: Cluster, server: ApiStandIn) -> None:

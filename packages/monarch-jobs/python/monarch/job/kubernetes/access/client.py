@@ -134,12 +134,14 @@ class Cluster:
         self._object(response, Request("create", "pods/eviction", pod, namespace), known)
         return True
 
-    def pod_log(self, name: str, container: str | None = None, lines: int = 10, *, previous: bool = False) -> str:
-        """The last lines, of 16 MiB at most; "" where there are none yet, or no pod."""
+    def pod_log(
+        self, name: str, container: str | None = None, lines: int = 10, *, previous: bool = False, seconds: float = REQUEST_SECONDS
+    ) -> str:
+        """The last lines, of 16 MiB at most; "" where there are none yet, or no pod. `seconds` bounds the request."""
         # The server's own limit of bytes (`limitBytes`) would keep the first of these lines.
         query = _log_query(container) | {"tailLines": str(lines)} | ({"previous": "true"} if previous else {})
         known, namespace = self._known("v1/Pod")
-        response = self._send("GET", known.path(namespace, name, "log"), query, newest=_MOST_LOG)
+        response = self._send("GET", known.path(namespace, name, "log"), query, newest=_MOST_LOG, seconds=seconds)
         if response.status in (400, 404):
             # The container has not started, or its log is gone.
             return ""
@@ -221,10 +223,11 @@ class Cluster:
         content_type: str = "application/json",
         is_repeatable: bool = True,
         newest: int | None = None,
+        seconds: float = REQUEST_SECONDS,
     ) -> Response:
         data = None if body is None else json.dumps(body).encode()
         return self.connection.request(
-            method, path, query, data, content_type=content_type, seconds=REQUEST_SECONDS, is_repeatable=is_repeatable, newest=newest
+            method, path, query, data, content_type=content_type, seconds=seconds, is_repeatable=is_repeatable, newest=newest
         )
 
     def _object(self, response: Response, request: Request, kind: Kind) -> Object:

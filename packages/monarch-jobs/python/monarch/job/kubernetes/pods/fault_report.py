@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from monarch.job.kubernetes.pods.pod_view import PodView
 
 _LINES = 10
+# The API server fetches the lines from the pod's node, and waits for a lost node as long as the request may take. A status has to be quick.
+_LOG_SECONDS = 5.0
 # The mark of a container that runs again: its last lines are those of the previous run.
 RESTARTED = "Restarted"
 
@@ -47,7 +49,8 @@ def pod_report(cluster: Cluster, pod: PodView) -> str:
 def _log(cluster: Cluster, found: Fault) -> list[str]:
     """The lines of the container that has ended: of the one before, where another one waits to start."""
     try:
-        text = cluster.pod_log(found.pod, found.container or None, _LINES, previous=found.reason in ("CrashLoopBackOff", RESTARTED))
+        previous = found.reason in ("CrashLoopBackOff", RESTARTED)
+        text = cluster.pod_log(found.pod, found.container or None, _LINES, previous=previous, seconds=_LOG_SECONDS)
     except JobError as error:
         return [f"no output: {str(error).splitlines()[0]}"]
     lines = text.splitlines()[-_LINES:]
