@@ -1,4 +1,4 @@
-"""What goes wrong with mounts and trees. A message starts with the path and the host that it is about."""
+"""The exceptions of mounts and trees. A message starts with the path and the host concerned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with jobs. The first line of a text is `<kind> job <name>: <what>`, then comes the cause, then a hint."""
+"""The exceptions of jobs. The first line of a text is `<kind> job <name>: <what>`, then comes the cause, then a hint."""
 
 from __future__ import annotations
 

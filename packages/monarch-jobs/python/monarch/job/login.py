@@ -1,4 +1,4 @@
-"""Machines with names: the base of what logs in to them."""
+"""Jobs over named machines: the base of jobs that log in to them."""
 
 from __future__ import annotations
 

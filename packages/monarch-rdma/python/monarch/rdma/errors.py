@@ -1,4 +1,4 @@
-"""What goes wrong with buffers. The first line of a text has operation, bytes, peer and path; then comes the cause, then a hint."""
+"""The exceptions of buffers. The first line of a text has operation, bytes, peer and path; then comes the cause, then a hint."""
 
 from __future__ import annotations
 

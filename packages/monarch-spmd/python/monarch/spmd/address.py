@@ -1,4 +1,4 @@
-"""Where the ranks of a program meet: an address of this host that others reach, and a port that no other program gets meanwhile."""
+"""The rendezvous address of the ranks: an address of this host that others reach, and a port that no other program gets meanwhile."""
 
 from __future__ import annotations
 

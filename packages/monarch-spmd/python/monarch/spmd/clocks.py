@@ -1,4 +1,4 @@
-"""How far the clocks of hosts are from that of the client, by answers that carry their time."""
+"""The offsets of the clocks of hosts from the clock of the client, by answers that carry their time."""
 
 from __future__ import annotations
 

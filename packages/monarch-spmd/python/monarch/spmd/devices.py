@@ -1,4 +1,4 @@
-"""What a host has for ranks: processors and GPUs, as `--nproc-per-node=auto` counts them."""
+"""The processors and GPUs of a host, as `--nproc-per-node=auto` counts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with launches. The first line of a text names the option, the rank or the program at fault; then come cause and hint."""
+"""The exceptions of launches. The first line of a text names the option, the rank or the program at fault; then come cause and hint."""
 
 from __future__ import annotations
 

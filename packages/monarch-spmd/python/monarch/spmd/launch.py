@@ -1,4 +1,4 @@
-"""What `run` is given, checked: a command as a launch, and the hosts that it runs on."""
+"""The checked arguments of `run`: a command as a launch, and the hosts that it runs on."""
 
 from __future__ import annotations
 

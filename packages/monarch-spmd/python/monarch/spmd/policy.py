@@ -1,4 +1,4 @@
-"""What follows the failure of a rank: pure decisions, without clocks and processes."""
+"""Decisions after the failure of a rank, without clocks and processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which snapshots stay and which one an attempt begins with: pure decisions.
+"""Decisions about snapshots, without clocks and processes: the snapshots that stay, and the snapshot of an attempt.
 
 A snapshot is complete when every rank of its world has saved it. Its key is the attempt and the step: the steps of an attempt that has
 restored an older state are not those of the attempt before, even where they have the same number.

@@ -1,4 +1,4 @@
-"""The way of a rank's program to the actor beside it, which has the snapshots: requests out, answers in, as lines of JSON in pipes.
+"""The requests of a rank's program to the actor beside it, which has the snapshots, and the answers: lines of JSON in pipes.
 
 A program waits for the imports of this module when it starts: none of asyncio, which is at the other end, in `snapshot_requests`.
 """

@@ -1,4 +1,4 @@
-"""What can be asked, and what an answer is: what the HTTP application, the commands and the agents' interface need of an engine."""
+"""The interface of an engine: queries and answers, as the HTTP application, the commands and the agents' interface use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with telemetry. It never fails the job: these are raised to who asks."""
+"""The exceptions of telemetry. They are raised to the caller of telemetry and never fail the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this wheel implements of core's meshes: entry points of the group `monarch.mesh`."""
+"""The methods of core's meshes that this wheel implements: entry points of the group `monarch.mesh`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a job carries of this wheel."""
+"""Features of jobs: `remote_mount` and `gather_mount`, and the services that the keeper runs for them."""

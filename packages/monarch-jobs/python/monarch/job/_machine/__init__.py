@@ -1,1 +1,1 @@
-"""What jobs run outside of Monarch: commands here and over ssh, and processes of this machine that outlive their starter."""
+"""Programs outside of Monarch: commands on this machine and over ssh, and processes of this machine that outlive their starter."""

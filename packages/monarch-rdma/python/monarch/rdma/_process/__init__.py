@@ -1,1 +1,1 @@
-"""This process as an owner of memory: what it has open, allocated and given away."""
+"""This process as an owner of memory: its registrations, its allocations, and the buffers that other processes hold."""

@@ -1,1 +1,1 @@
-"""What leaves the collectors: OTLP, capture archives and Perfetto traces, and the masking of secrets."""
+"""Exports of collectors: OTLP, capture archives and Perfetto traces, and the masking of secrets."""

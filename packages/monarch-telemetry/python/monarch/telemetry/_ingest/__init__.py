@@ -1,1 +1,1 @@
-"""Events of processes, made rows of tables: columns in, columns out; single rows are made only of what is rare."""
+"""Rows of tables from events of processes: columns in, columns out; only rare events are handled one by one."""

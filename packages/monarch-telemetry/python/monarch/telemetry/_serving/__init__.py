@@ -1,1 +1,1 @@
-"""What serves a job over HTTP: the parts of the application, over the engine of this process."""
+"""The HTTP service of a job: the parts of the application, over the engine of this process."""

@@ -1,1 +1,1 @@
-"""What the collector of a host keeps: columns in partitions, within a budget."""
+"""The rows of a collector: columns in partitions, within a budget of bytes."""

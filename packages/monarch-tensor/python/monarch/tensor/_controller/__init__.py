@@ -1,1 +1,1 @@
-"""The controller of the workers of one mesh: what it knows of tensors and streams, what it has sent, and what it may send."""
+"""The controller of the workers of one mesh: its tensors and streams, its batches of commands, and the bound on its lead."""

@@ -1,1 +1,1 @@
-"""What the controller and the workers exchange and both know: commands, layouts, references, failures."""
+"""The protocol of the controller and the workers: commands, layouts, references, failures."""
