@@ -1,8 +1,9 @@
 """Torch code of one program on every device of a mesh: the public names. Each is loaded on first use.
 
-One operation: the dispatch mode (`_tensors/dispatch.py`) finds the signature of the call in the controller's cache, or propagates the layouts
-of the results (`_controller/propagate.py`), and adds a command to the batch (`_controller/outbox.py`). The batch is cast to all workers,
-decoded once by each, and executed on the thread of its stream (`_worker`). The controller has layouts only; data are on the workers.
+One operation: the dispatch mode (`_tensors/dispatch.py`) finds the signature of the call in the controller's cache, or propagates the
+layouts of the results (`_controller/propagate.py`), and adds a command to the batch (`_controller/outbox.py`). The batch is cast to all
+workers, decoded once by each, and executed on the thread of its stream (`_worker`). The controller has layouts only; data are on the
+workers.
 
 `ImportError` without torch, and with one outside the range that this wheel is made for.
 """
