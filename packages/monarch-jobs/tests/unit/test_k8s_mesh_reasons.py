@@ -8,7 +8,7 @@ import pytest
 from memory_job import IMAGE, Made, arguments_of
 
 from monarch.job.kubernetes.access.failures import ApiError
-from monarch.job.kubernetes.launcher import FAULT_S, ending
+from monarch.job.kubernetes.launcher import FAULT_S
 from monarch.job.kubernetes.manifests import names
 
 WORDS = "Service trainers-svc exists already, and is of Deployment x (uid 1)"
@@ -37,7 +37,7 @@ def test_reason_of_the_operator_ends_the_wait(mesh: dict[str, Any]) -> None:
     assert status.phase == "pending" and WORDS in status.detail
     made.clock.time += FAULT_S
     status = made.poll()
-    assert status.phase == "ended" and ending(status.detail) == ("failed", "NotAdopted") and WORDS in status.detail
+    assert status.phase == "ended" and made.launcher.ending(status) == ("failed", "NotAdopted") and WORDS in status.detail
 
 
 @pytest.mark.parametrize("mesh", [PROVISIONED, ATTACHED])

@@ -23,7 +23,7 @@ from monarch.job.errors import CredentialsError, JobError, JoinTimeoutError, Sub
 from monarch.job.kubernetes.access.client import Cluster
 from monarch.job.kubernetes.access.config import KubeConfig
 from monarch.job.kubernetes.arguments import ImageSpec, checked, checked_mesh
-from monarch.job.kubernetes.launcher import KubernetesLauncher, ending
+from monarch.job.kubernetes.launcher import KubernetesLauncher
 from monarch.job.kubernetes.manifests import names
 from monarch.job.kubernetes.pods.output import copy_logs
 from monarch.job.kubernetes.pods.pod_view import place_of
@@ -408,11 +408,10 @@ class KubernetesJob(LauncherJob):
 
     def _allocation(self) -> Allocation:
         found = super()._allocation()
+        if isinstance(found.launcher, KubernetesLauncher):
+            found.ending = found.launcher.ending
         found.longest_pause = _PAUSE_S + _PAUSE_OF_HOST_S * sum(self._sizes().values())
         return found
-
-    def _ending(self, status: JobStatus) -> tuple[str, str]:
-        return ending(status.detail)
 
     def _explains_loss(self) -> Callable[[], JobError | None]:
         return EndWatch(self._allocation(), lambda status: False)

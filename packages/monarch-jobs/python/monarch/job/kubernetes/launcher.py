@@ -77,6 +77,8 @@ class KubernetesLauncher:
         self._note = None if directory is None else os.path.join(directory, _JOINED)
         self._now = now
         self._seen: list[Place] | None = None
+        # State and reason of the end that the last query has found.
+        self._end: tuple[str, str] | None = None
         # By the uids of pods that start: the time of the last query of their events, or of the first sight of the pods, and the fault in
         # the events.
         self._starts: dict[str, tuple[float, Fault | None]] = {}
@@ -144,10 +146,12 @@ class KubernetesLauncher:
         if self._is_healing:
             self._remove_stuck(places)
         if self._is_over(places, found):
-            ends = list(dict.fromkeys(workload.end for workload in found.values()))
-            return JobStatus("ended", "; ".join(ends), [place.status("") for place in places])
+            text = "; ".join(dict.fromkeys(workload.end for workload in found.values()))
+            self._end = ("complete" if any(workload.is_complete for workload in found.values()) else "ended", text)
+            return JobStatus("ended", text, [place.status("") for place in places])
         lasting = self._lasting(places, found)
         if lasting is not None and not self._has_joined(ids):
+            self._end = ("failed", lasting.reason)
             text = f"failed ({lasting.reason}): {fault_report(self._cluster(), lasting)}"
             return JobStatus("ended", text, [p.status("") for p in places])
         if lasting is not None and self._is_healing:
@@ -156,6 +160,10 @@ class KubernetesLauncher:
         phase, detail = self._phase(places, found, hosts)
         self._check_timeout(ids, places, hosts)
         return JobStatus(phase, detail, hosts)
+
+    def ending(self, status: JobStatus) -> tuple[str, str]:
+        """State and reason of a status that is the end, as the last `poll` has found it."""
+        return self._end or (status.phase, status.detail)
 
     def addresses(self, ids: dict[str, Any]) -> dict[str, list[str | None]]:
         places, self._seen = self._seen, None
@@ -490,9 +498,3 @@ class KubernetesLauncher:
     def _supplement(self, ids: dict[str, Any], host: Host) -> None:
         ids["supplements"] += 1
         self._submission().supplement(ids["anchor_uid"], host.mesh, host.rank, ids["supplements"])
-
-
-def ending(detail: str) -> tuple[str, str]:
-    """State and reason at the beginning of the detail of a status that is the end."""
-    first, _, rest = detail.partition(" (")
-    return (first, rest.partition("):")[0]) if first == "failed" else ("complete" if " is complete" in detail else "ended", detail)

@@ -26,12 +26,13 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 class MeshWorkload(NamedTuple):
     """`waiting` is the reason for which pods are not there yet, `end` how the workload has ended.
 
-    `completed` has the indexes that never run again.
+    `is_complete` is an end without a failure. `completed` has the indexes that never run again.
     """
 
     waiting: str = ""
     is_suspended: bool = False
     end: str = ""
+    is_complete: bool = False
     completed: frozenset[int] = frozenset()
     fault: Fault | None = None
 
@@ -85,9 +86,10 @@ def _mesh_workload(cluster: Cluster, mesh: str, obj: Object | None, all_jobs: li
         return _of_operator(cluster, title, obj)
     completed = _completed(all_jobs, replicas)
     if all(_end(job) for job in all_jobs):
-        end = next((words for word in ("Failed", "Complete", "Completed") if (words := _condition(title, conditions, word))), "")
+        ends = ((word, words) for word in ("Failed", "Complete", "Completed") if (words := _condition(title, conditions, word)))
+        word, end = next(ends, ("", ""))
         if end:
-            return MeshWorkload(end=end, completed=completed)
+            return MeshWorkload(end=end, is_complete=word != "Failed", completed=completed)
     events = cluster.events(name_of(obj), obj["kind"])
     return MeshWorkload(f"{title} has no pod yet", completed=completed, fault=refused(title, events))
 
