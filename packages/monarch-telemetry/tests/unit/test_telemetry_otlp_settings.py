@@ -153,6 +153,11 @@ def test_certificates_need_each_other(tmp_path: Path) -> None:
     assert found.problems[0].startswith("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: ") and found.targets["logs"].client_key is None
 
 
+def test_short_queue_alone_is_no_problem() -> None:
+    found = read({"OTEL_BSP_MAX_QUEUE_SIZE": "1"})
+    assert found.batching["traces"] == Batching(5.0, 1, 1) and found.problems == ()
+
+
 @given(st.dictionaries(st.sampled_from([one.name for one in VARIABLES]), TEXTS))
 def test_no_value_raises(environment: dict[str, str]) -> None:
     found = read(environment)

@@ -269,6 +269,8 @@ class _Environment:
     def batching(self, prefix: str, delay: float) -> Batching:
         batch = self.count(f"{prefix}MAX_EXPORT_BATCH_SIZE", 2048)
         queue = self.count(f"{prefix}MAX_QUEUE_SIZE", max(batch, 65536))
+        if not self.text(f"{prefix}MAX_EXPORT_BATCH_SIZE"):
+            batch = min(batch, queue)
         if queue < batch:
             self.problem(f"{prefix}MAX_EXPORT_BATCH_SIZE", f"{batch} is more than {prefix}MAX_QUEUE_SIZE", f"{queue} is taken")
             batch = queue
