@@ -48,11 +48,16 @@ def rust_lines(text: str) -> int:
     return sum(1 for line in rust.without_tests(rust.masked(text)).splitlines() if line.strip())
 
 
+def parts() -> set[str]:
+    """The names of all subpackages and crates that have rows."""
+    return {part[1] for path in files() if (part := part_of(path)) is not None}
+
+
 def rows() -> list[Row]:
     """Python per subpackage of each wheel, then Rust per crate, in the order of their names."""
     counted: dict[tuple[str, str], Counter[str]] = {}
     for path in files():
-        key = _part(path)
+        key = part_of(path)
         if key is not None:
             text = (ROOT / path).read_text(encoding="utf-8")
             lines = rust_lines(text) if key[0] == "Rust" else python_lines(text)
@@ -60,7 +65,7 @@ def rows() -> list[Row]:
     return [Row(name, language, found["files"], found["lines"]) for (language, name), found in sorted(counted.items())]
 
 
-def _part(path: Path) -> tuple[str, str] | None:
+def part_of(path: Path) -> tuple[str, str] | None:
     """Language and name of the subpackage or crate of a file; None for a file that is no source of a wheel."""
     if path.suffix == ".rs" and path.is_relative_to(RUST.relative_to(ROOT)):
         crate, *within = path.relative_to(RUST.relative_to(ROOT)).parts
