@@ -7,15 +7,15 @@
 //! | `gateway` | this process as a member of jobs that span hosts |
 //! | `cast` | casts over hosts: order, trees, answers, and notices of ended processes |
 //! | `supervision` | ownership, and the receivers of failures: decisions only |
-//! | `detector` | the failure detector of hosts: decisions only |
+//! | `membership` | the hosts of a job: joins and failure detection; decisions only |
 //! | `clock` | time, real or simulated |
 //! | `sync` | locks, replaceable for exploring interleavings |
 
 pub mod agent;
 pub mod cast;
 pub mod clock;
-pub mod detector;
 pub mod gateway;
+pub mod membership;
 pub mod node;
 pub mod supervision;
 mod sync;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hosts::{Cluster, Process, bytes, end_of_outcome, host_id};
 use net::trust::{Policy, Secret};
-use runtime::cast::join::MAX_DIRECT;
+use runtime::membership::join::MAX_DIRECT;
 use runtime::node::pending_call::Outcome;
 use runtime::{Mode, SystemEvent};
 use wire::{ExitReason, Status};

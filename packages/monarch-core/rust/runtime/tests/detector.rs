@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use members::{CLIENT, Fault, Member, Network, Span, Verdict, World, about, uid};
 use proptest::prelude::*;
-use runtime::detector::{Action, Detector, LinkEnd, Role, Settings};
+use runtime::membership::detector::{Action, Detector, LinkEnd, Role, Settings};
 
 const LOSS: Duration = Duration::from_secs(3);
 const RECONNECT: Duration = Duration::from_secs(10);

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use runtime::cast::join::{HANDSHAKES, ROOT_FAN_OUT as FIRST};
-use runtime::cast::{Join, JoinEffect};
+use runtime::membership::join::{HANDSHAKES, ROOT_FAN_OUT as FIRST};
+use runtime::membership::{Join, JoinEffect};
 use wire::cast::CastFrame;
 use wire::notice::{Joined, Joining};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use runtime::cast::join::{HANDSHAKES, MAX_DIRECT, ROOT_FAN_OUT};
-use runtime::cast::{Join, JoinEffect};
+use runtime::membership::join::{HANDSHAKES, MAX_DIRECT, ROOT_FAN_OUT};
+use runtime::membership::{Join, JoinEffect};
 use serde_json::{Value, json};
 use wire::cast::CastFrame;
 use wire::notice::Joining;

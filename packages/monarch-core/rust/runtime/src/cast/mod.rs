@@ -13,12 +13,10 @@
 //! | `record` | the state of one cast at one host |
 //! | `repair` | the replacement of lost hosts in the trees |
 //! | `notice` | notices of ended processes along a tree |
-//! | `join` | the join tree of many workers |
 
 pub mod call;
 pub mod fan_out;
 mod group;
-pub mod join;
 pub mod mailbox_order;
 pub mod notice;
 pub mod order;
@@ -28,7 +26,6 @@ mod repair;
 pub mod source;
 
 pub use call::CastCall;
-pub use join::{Join, JoinEffect};
 pub use mailbox_order::MailboxOrder;
 pub use notice::{NoticeEffect, Notices};
 pub use order::{InOrder, OutOrder};

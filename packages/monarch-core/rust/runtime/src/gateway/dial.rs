@@ -17,7 +17,7 @@ use wire::{CallId, Control, ProcUid, Status};
 
 use super::refusals::refusal;
 use super::{Gateway, Host, Job, RELEASE, random_id};
-use crate::detector::LinkEnd;
+use crate::membership::detector::LinkEnd;
 use crate::node::pending_call::Outcome;
 
 /// Limit of one attempt to open a connection.

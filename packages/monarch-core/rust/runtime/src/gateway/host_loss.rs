@@ -14,7 +14,7 @@ use wire::{Control, ProcUid};
 
 use super::forward::host_end;
 use super::{Gateway, Host, Job};
-use crate::detector::{Action, LinkEnd};
+use crate::membership::detector::{Action, LinkEnd};
 use crate::node::routes::Place;
 
 /// An agent ends the work of a silent client this long before the lease is over, so the clean-up is finished at the end of the lease.

@@ -21,7 +21,7 @@ use super::forward::{SessionEvents, host_end};
 use super::join_tree::Tree;
 use super::part_fragments::PartialPart;
 use super::{Gateway, Member};
-use crate::detector::{Detector, Role, Settings};
+use crate::membership::detector::{Detector, Role, Settings};
 
 /// A job as one process sees it: the client of the job, or the agent of one of its hosts. The gateway owns it.
 pub struct Job {

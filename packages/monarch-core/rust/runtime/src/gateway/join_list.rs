@@ -1,4 +1,4 @@
-//! Joins of many workers at once, by the join tree. `cast::join` decides, and this file carries out its effects, in the client and in
+//! Joins of many workers at once, by the join tree. `membership::join` decides, and this file carries out its effects, in the client and in
 //! agents.
 //!
 //! An agent that receives a part of the list dials the workers in it, and proves to them that it knows the job's secret, as it is a worker
@@ -22,13 +22,13 @@ use wire::{CallId, ProcUid, Status};
 
 use super::dial::{Attempts, ENDED, Ticket};
 use super::{Gateway, Host, Job, RELEASE, Wanted, lock_state, random_id};
-use crate::cast::join::{FAN_OUT, Join, JoinEffect, MAX_DIRECT, ROOT_FAN_OUT};
+use crate::membership::join::{FAN_OUT, Join, JoinEffect, MAX_DIRECT, ROOT_FAN_OUT};
 
-/// For tests: an environment variable with one number for `ROOT_FAN_OUT`, `FAN_OUT` and `MAX_DIRECT` of `cast::join`.
+/// For tests: an environment variable with one number for `ROOT_FAN_OUT`, `FAN_OUT` and `MAX_DIRECT` of `membership::join`.
 const FAN_OUT_VARIABLE: &str = "MONARCH_ATTACH_FAN_OUT";
 /// The delay between the first join and the message that introduces new hosts to all hosts: one message covers all joins of that time.
 const INTRODUCTION_DELAY: Duration = Duration::from_millis(250);
-/// The time limit of one worker in `cast::join`: unlimited, since each dial has a deadline of its own.
+/// The time limit of one worker in `membership::join`: unlimited, since each dial has a deadline of its own.
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A list of workers that this process joins: the list of the client, or the part that an agent has received. `Tree::lists` owns it.

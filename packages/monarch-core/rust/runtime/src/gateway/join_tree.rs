@@ -23,7 +23,7 @@ use wire::{Control, ProcUid};
 
 use super::join_list::WorkerList;
 use super::{Gateway, Host, Job};
-use crate::detector::LinkEnd;
+use crate::membership::detector::LinkEnd;
 
 /// Forwarded bytes between the client and a relayed host from which on a direct connection is worth its handshakes.
 const DIRECT_CONNECTION_BYTES: u64 = 1 << 20;

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::{Duration, Instant};
 
-use runtime::detector::{Action, Detector, LinkEnd, Role, Settings};
+use runtime::membership::detector::{Action, Detector, LinkEnd, Role, Settings};
 use wire::ProcUid;
 
 pub type Member = usize;
