@@ -36,6 +36,7 @@ _TEXTS = {
     "adopted": "connected to {peer}, which others had reached for this client",
     "lost": "host {peer} lost: {detail}",
     "left": "host {peer} left: {detail}",
+    "unexpected": "event of host {peer} was ignored: {detail}",
     "ended": "job of {peer} is over: {detail}",
     "output": "{detail}; `await procs.logging_option(stream_to_client=True)` shows it here too, and `monarch logs` that of a job's workers",
     "release": "host {peer} has another patch release: {detail}",

@@ -13,6 +13,7 @@ use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 
 use super::dial::ahead;
 use super::{Gateway, Host, Job, RELEASE};
+use crate::membership::Event;
 use crate::node::routes::Place;
 
 impl Gateway {
@@ -65,7 +66,7 @@ impl Gateway {
             if self.job(id).is_none() {
                 let job = Job::new(id, host, settings, self.poller.now());
                 let client = job.host_or_new(id, &self.me, &self.poller);
-                lock(&client.state).joined = true;
+                self.on_event(&job, Event::Joined { host: id });
                 lock(&client.info).name = from.to_owned();
                 self.add_job(job.clone());
                 node.route(id, id, host);
@@ -153,10 +154,10 @@ impl Gateway {
             return Err(No::Closing);
         }
         let host = job.host_or_new(from, &self.me, &self.poller);
-        let mut state = lock(&host.state);
-        if state.lost.is_some() {
+        if host.membership().is_ended() {
             return Err(No::Lost);
         }
+        let mut state = lock(&host.state);
         if state.session_id == session {
             state.was_up = true;
             return Ok(());
@@ -171,8 +172,9 @@ impl Gateway {
             return Err(No::NoSession);
         }
         state.session_id = session;
-        state.joined = true;
         state.was_up = true;
+        drop(state);
+        self.on_event(job, Event::Joined { host: from });
         Ok(())
     }
 }

@@ -10,14 +10,13 @@ use net::dial::{self, NoStream, Ready};
 use net::lock::lock;
 use net::trunk::{FRAMES, HEART};
 use net::trust::{DialTrust, JobId, Kind, Refused, Target};
-use wire::control::HostEntry;
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 use wire::join_tree::Word;
-use wire::{CallId, Control, ProcUid, Status};
+use wire::{CallId, ProcUid, Status};
 
 use super::refusals::refusal;
 use super::{Gateway, Host, Job, RELEASE, random_id};
-use crate::membership::detector::LinkEnd;
+use crate::membership::{Event, LinkEnd};
 use crate::node::pending_call::Outcome;
 
 /// Limit of one attempt to open a connection.
@@ -173,10 +172,10 @@ impl Gateway {
         deadline: std::time::Instant,
         before: Attempts,
     ) {
-        // `notify_joining_hosts` runs after `closing` is set and reads `joining`. `joining` is therefore set before `closing` is read.
-        lock(&host.state).joining = true;
+        // `notify_joining_hosts` runs after `closing` is set and reads the host's state, which is therefore set before `closing` is read.
+        self.on_event(job, Event::JoinStarted { host: host.id });
         if !self.is_in(job) {
-            lock(&host.state).joining = false;
+            self.on_event(job, Event::JoinEnded { host: host.id });
             return self.not_joined(job, host, ticket, "other", "the job is over");
         }
         let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
@@ -184,7 +183,7 @@ impl Gateway {
         let left = deadline.saturating_duration_since(self.poller.now());
         let done = move |result: Result<Ready, NoStream>| {
             let Some(g) = me.upgrade() else { return };
-            lock(&host2.state).joining = false;
+            g.on_event(&job2, Event::JoinEnded { host: host2.id });
             let may_try = g.poller.now() + backoff(before.count) < deadline && g.is_in(&job2);
             let later = |so_far: Attempts| {
                 let (me, poller, pause) = (g.me.clone(), g.poller.clone(), backoff(so_far.count - 1));
@@ -203,7 +202,9 @@ impl Gateway {
                 }
                 Ok(ready) => g.joined(&job2, &host2, ready, ticket, again),
                 // Another relay has joined the host meanwhile.
-                Err(_) if !job2.is_clients() && lock(&host2.state).joined => g.not_joined(&job2, &host2, ticket, "other", "it has joined"),
+                Err(_) if !job2.is_clients() && host2.membership().is_join_over() => {
+                    g.not_joined(&job2, &host2, ticket, "other", "it has joined")
+                }
                 // A worker has accepted a connection before, and now no process listens: the worker has ended.
                 Err(why) if why.is_refusal() && before.opened.is_some() => {
                     let first = before.opened.unwrap_or_default();
@@ -263,13 +264,12 @@ impl Gateway {
                 {
                     let mut info = lock(&host.info);
                     (info.name, info.pid, info.release, info.agent) = (name, pid, release, agent);
-                    let mut state = lock(&host.state);
-                    if state.lost.is_some() && ticket.list.is_some() {
+                    if host.lost().is_some() && ticket.list.is_some() {
                         return;
                     }
-                    state.joined = true;
-                    state.dials = true;
+                    lock(&host.state).dials = true;
                 }
+                self.on_event(job, Event::Joined { host: host.id });
                 self.watch(job, host.id);
                 self.open(job, host);
                 if ticket.list.is_none() {
@@ -332,28 +332,6 @@ impl Gateway {
         }
     }
 
-    /// Notifies a host that has joined of all other hosts, and all other hosts of this one.
-    fn introduce(&self, job: &Arc<Job>, host: &Arc<Host>) {
-        let Some(node) = self.node() else { return };
-        let others: Vec<_> = job.hosts().into_iter().filter(|h| h.id != host.id && lock(&h.state).joined && h.lost().is_none()).collect();
-        let known = others.iter().filter_map(|h| h.entry()).collect();
-        let lost: Vec<_> = job.hosts().into_iter().filter_map(|h| Some((h.id, h.lost()?))).collect();
-        node.route(host.id, host.id, job.own_id);
-        self.introduce_to(host, known, lost);
-        let Some(entry) = host.entry() else { return };
-        for other in others {
-            node.peer(other.id).send_control(Control::Hosts { hosts: vec![entry.clone()] });
-        }
-    }
-
-    pub(super) fn introduce_to(&self, host: &Host, known: Vec<HostEntry>, lost: Vec<(ProcUid, String)>) {
-        let Some(node) = self.node() else { return };
-        node.peer(host.id).send_control(Control::Hosts { hosts: known });
-        if !lost.is_empty() {
-            node.peer(host.id).send_control(Control::HostsLost { hosts: lost });
-        }
-    }
-
     pub(super) fn answer(&self, slot: CallId, rank: u32, status: Status, body: &[u8]) {
         if let Some(node) = self.node() {
             node.complete(slot, Outcome::new(rank, status, body));
@@ -392,12 +370,13 @@ impl Gateway {
     /// Opens the connections of the session that are missing, if this side opens them.
     pub(super) fn open(&self, job: &Arc<Job>, host: &Arc<Host>) {
         let missing: Vec<u8> = {
+            let is_joined = host.is_joined();
             let mut state = lock(&host.state);
             // An agent dials another agent when it has frames for it. A client is never dialled.
-            if !state.dials && state.session_id == 0 && state.joined && host.id != job.id {
+            if !state.dials && state.session_id == 0 && is_joined && host.id != job.id {
                 state.dials = true;
             }
-            if !state.joined || !state.dials || state.lost.is_some() || self.is_closing() && !state.notice_pending {
+            if !is_joined || !state.dials || self.is_closing() && !state.notice_pending {
                 return;
             }
             if state.session_id == 0 {
@@ -426,8 +405,9 @@ impl Gateway {
     /// Opens another heartbeat connection to a suspected host: on the old one the kernel may retry only after a long pause.
     pub(super) fn open_anew(&self, job: &Arc<Job>, host: &Arc<Host>) {
         {
+            let is_suspected = host.membership().is_suspected();
             let mut state = lock(&host.state);
-            if !state.is_suspected || !state.dials || !state.joined || state.lost.is_some() || state.opening.contains(&HEART) {
+            if !is_suspected || !state.dials || state.opening.contains(&HEART) {
                 return;
             }
             state.opening.push(HEART);
@@ -440,7 +420,7 @@ impl Gateway {
             let state = lock(&host.state);
             // Through a gateway, an attempt opens two connections, one after the other.
             let anew = if self.gateway_of(job).is_some() { 2 * SUSPECT_DIAL_TIMEOUT } else { SUSPECT_DIAL_TIMEOUT };
-            (state.session_id, if state.is_suspected { anew } else { DIAL_TIMEOUT })
+            (state.session_id, if host.membership().is_suspected() { anew } else { DIAL_TIMEOUT })
         };
         let received = if number == FRAMES { host.session.received() } else { 0 };
         let hello = greeting::encode(&Greeting::Channel { session, number, received, from: job.own_id, to: host.id });
@@ -462,11 +442,8 @@ impl Gateway {
     }
 
     fn opened(&self, job: &Arc<Job>, host: &Arc<Host>, sent: &SentGreeting, result: Result<Ready, NoStream>) -> NextStep {
-        let is_stale = {
-            let state = lock(&host.state);
-            state.session_id != sent.session || state.lost.is_some()
-        };
-        if is_stale {
+        let session_id = lock(&host.state).session_id;
+        if session_id != sent.session || host.membership().is_ended() {
             return NextStep::Done;
         }
         match result {
@@ -483,7 +460,7 @@ impl Gateway {
             }
             Err(why) => {
                 let refused = why.is_refusal();
-                if refused && lock(&host.state).leaving {
+                if refused && host.membership().is_leaving() {
                     // Its notice was sent to its relays, and may have been lost with them.
                     self.host_lost(job, host, "agent exited", true);
                     return NextStep::Done;
@@ -506,8 +483,9 @@ impl Gateway {
                     state.failed = 0;
                     state.was_up = true;
                     state.closed_by_exit = false;
-                    std::mem::take(&mut state.is_suspected)
+                    host.membership().is_suspected()
                 };
+                self.on_event(job, Event::Reconnected { host: host.id });
                 self.heard(job, host.id);
                 if sent.number == HEART {
                     host.session.attach_heart(ready.opened.stream, &[], ready.early);

@@ -98,9 +98,6 @@ impl Gateway {
         // A handle may name a host that has not joined yet. Frames for it wait in its session until the client sends the host's address, or
         // reports that the host does not join.
         let host = job.host_or_new(head.to_host, &self.me, &self.poller);
-        if let Some(end) = host.end() {
-            return self.unreachable(head, end);
-        }
         let start = routed_head(head, body.iter().map(|p| p.len()).sum());
         let mut all: Vec<&[u8]> = Vec::with_capacity(body.len() + 1);
         all.push(&start);

@@ -1,7 +1,6 @@
 //! Silent hosts, hosts that leave, lost hosts, and the end of a client's work.
 //!
-//! The detector of each job decides from heartbeats which hosts are suspected or lost, and this file carries out its actions. Only the
-//! client declares hosts of its job lost; an agent loses links. An agent ends the work of a client that stays silent for its lease.
+//! `membership` decides, and this file passes events to it and carries out its actions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,39 +13,36 @@ use wire::{Control, ProcUid};
 
 use super::forward::host_end;
 use super::{Gateway, Host, Job};
-use crate::membership::detector::{Action, LinkEnd};
+use crate::membership::{Action, Event, LinkEnd};
 use crate::node::routes::Place;
 
-/// An agent ends the work of a silent client this long before the lease is over, so the clean-up is finished at the end of the lease.
-const CLEAN_UP: Duration = Duration::from_secs(2);
+/// Kind of audit event: an event that cannot happen in the state of its host.
+const UNEXPECTED: &str = "unexpected";
 /// Reason for the end of a job whose client has announced its end.
 const CLIENT_ENDED: &str = "its client has ended";
 
 impl Gateway {
+    /// Passes an event of a job to its state machine, and carries out the actions that follow.
+    pub(super) fn on_event(&self, job: &Arc<Job>, event: Event) {
+        let now = self.poller.now();
+        let actions = lock(&job.membership).on(event, now);
+        actions.into_iter().for_each(|action| self.carry_out(job, action));
+    }
+
     /// Lets the detector watch this host from now on.
     pub(super) fn watch(&self, job: &Arc<Job>, host: ProcUid) {
-        lock(&job.detector).watch(host, self.poller.now());
+        self.on_event(job, Event::Watched { host });
         self.tick_later(job);
     }
 
     /// Handles the arrival of bytes from a host: they count as a heartbeat.
     pub(super) fn heard(&self, job: &Arc<Job>, host: ProcUid) {
-        let now = self.poller.now();
-        let mut detector = lock(&job.detector);
-        if host == job.id && !job.is_clients() {
-            *lock(&job.last_client_heartbeat) = now;
-            // The detector may have stopped to watch a client that was silent for long.
-            detector.watch(host, now);
-        }
-        detector.on_heartbeat(host, now);
+        self.on_event(job, Event::Heartbeat { host });
     }
 
     fn tick_later(&self, job: &Arc<Job>) {
         let now = self.poller.now();
-        let next = lock(&job.detector).next(now);
-        // The detector stops to watch a silent client, but the client's lease still has to end.
-        let lease = self.lease_end(job).map(|end| end.saturating_duration_since(now));
-        let Some(delay) = [next, lease].into_iter().flatten().min() else { return };
+        let Some(delay) = lock(&job.membership).next(now) else { return };
         if std::mem::replace(&mut *lock(&job.ticking), true) {
             return;
         }
@@ -61,61 +57,73 @@ impl Gateway {
     }
 
     fn tick(&self, job: &Arc<Job>) {
-        let now = self.poller.now();
-        let actions = lock(&job.detector).tick(now);
-        for action in actions {
-            match action {
-                Action::Ping(host) => {
-                    // A relayed host gets no pings: its relay reports on it.
-                    if let Some(h) = job.host(host).filter(|h| !h.session.is_routed()) {
-                        h.session.beat(&Beat::Ping { received: vec![h.session.received()] });
-                        self.open_anew(job, &h);
-                    }
-                }
-                Action::Probe { via, about } => {
-                    if let Some(h) = job.host(via) {
-                        h.session.beat(&Beat::Probe { about });
-                    }
-                }
-                Action::Suspect(host) => {
-                    self.suspect(job, host, true);
-                    if job.is_relayed(host) {
-                        self.connect_directly_soon(job, vec![host]);
-                    }
-                }
-                Action::Recovered(host) => self.suspect(job, host, false),
-                // The client's loss is decided by its lease.
-                Action::Lost { host, .. } | Action::LinkLost { host, .. } if host == job.id => {}
-                Action::Lost { host, why } => {
-                    if let Some(h) = job.host(host) {
-                        self.host_lost(job, &h, &why, true);
-                    }
-                }
-                Action::LinkLost { host, why } => {
-                    if let Some(h) = job.host(host) {
-                        self.link_lost(job, &h, &why);
-                    }
-                }
-            }
-        }
-        if self.lease_end(job).is_some_and(|end| end <= now) {
-            return self.end_job(job, "its client is silent");
-        }
-        self.report_liveness(job, now);
+        self.on_event(job, Event::Tick { remark: self.gateway_remark(job) });
+        self.report_liveness(job, self.poller.now());
         self.tick_later(job);
     }
 
-    fn suspect(&self, job: &Arc<Job>, host: ProcUid, yes: bool) {
-        if let Some(h) = job.host(host) {
-            lock(&h.state).is_suspected = yes;
+    fn carry_out(&self, job: &Arc<Job>, action: Action) {
+        let Some(node) = self.node() else { return };
+        let host = |id: ProcUid| job.host(id);
+        match action {
+            Action::Ping { host: id } => {
+                // A relayed host gets no pings: its relay reports on it.
+                if let Some(h) = host(id).filter(|h| !h.session.is_routed()) {
+                    h.session.beat(&Beat::Ping { received: vec![h.session.received()] });
+                    self.open_anew(job, &h);
+                }
+            }
+            Action::Probe { via, about } => host(via).into_iter().for_each(|h| h.session.beat(&Beat::Probe { about })),
+            Action::Suspected { host } if job.is_relayed(host) => self.connect_directly_soon(job, vec![host]),
+            Action::Suspected { .. } => {}
+            Action::AgentEnded { host } => self.child_ended(job, host, Ending::Killed),
+            Action::NotifyHost { host: id, why } => {
+                if host(id).is_some_and(|h| h.session.is_up()) {
+                    node.peer(id).send_control(Control::HostsLost { hosts: vec![(id, why)] });
+                }
+            }
+            Action::EndSession { host: id, reset } => {
+                let Some(h) = host(id) else { return };
+                lock(&h.partial_parts).clear();
+                if reset { h.session.give_up() } else { h.session.close() }
+            }
+            Action::Record { host: id, left, why } => {
+                if let Some(h) = host(id).filter(|_| !self.is_closing()) {
+                    self.audit(if left { "left" } else { "lost" }, &h.name(), why);
+                }
+            }
+            Action::EndProcesses { host: id, had_joined } => {
+                if let Some(h) = host(id) {
+                    self.end_processes(job, &h, had_joined);
+                }
+            }
+            Action::NotifyOthers { host, why } if job.has_tree() => self.spread(job, &Word::HostsLost { hosts: vec![(host, why)] }),
+            Action::NotifyOthers { host, why } => {
+                for other in job.hosts().into_iter().filter(|h| h.id != host && h.is_joined()) {
+                    node.peer(other.id).send_control(Control::HostsLost { hosts: vec![(host, why.clone())] });
+                }
+            }
+            Action::EndJob { why } => self.end_job(job, &why),
+            Action::Unexpected { host: id, state, event } => {
+                let name = host(id).map_or_else(String::new, |h| h.name());
+                self.audit(UNEXPECTED, &name, format!("{event} of a host that is {state:?}"));
+            }
         }
     }
 
-    /// When the work of a client that stays silent ends; none in the client itself, and for a lease without an end.
-    fn lease_end(&self, job: &Job) -> Option<Instant> {
-        let lease = Duration::from_millis(job.settings.lease_ms);
-        let heard = *lock(&job.last_client_heartbeat);
-        (!job.is_clients() && !lease.is_zero()).then(|| heard + lease - CLEAN_UP.min(lease / 5))
+    /// Ends all processes of an ended host for this process.
+    fn end_processes(&self, job: &Arc<Job>, host: &Arc<Host>, had_joined: bool) {
+        let (Some(node), Some(end)) = (self.node(), host.end()) else { return };
+        if let Some(agent) = node.agent() {
+            agent.host_ended(host.id, &end);
+        }
+        node.routes.lose(Place { host: host.id, here: job.own_id }, end.clone());
+        node.procs_ended(vec![(host.id, end)]);
+        if had_joined {
+            self.gateway_lost(job, &host.lost().unwrap_or_default());
+        }
+        self.cast_host_ended(job, host.id);
+        self.lost_in_tree(job, host.id);
     }
 
     /// Handles a message of the heartbeat connection, or one that relays have forwarded.
@@ -127,11 +135,12 @@ impl Gateway {
             }
             Beat::Pong { received } => self.beat_acks(host, &received),
             Beat::Probe { about } => {
-                let ago = lock(&job.detector).on_probe(about, self.poller.now());
+                let now = self.poller.now();
+                let ago = lock(&job.membership).on_probe(about, now);
                 host.session.beat(&Beat::Probed { about, heard_ms: ago.map(|d| d.as_millis() as u64) });
             }
             Beat::Probed { about, heard_ms } => {
-                lock(&job.detector).on_probe_answer(about, host.id, heard_ms.map(Duration::from_millis), self.poller.now());
+                self.on_event(job, Event::ProbeAnswered { about, via: host.id, age: heard_ms.map(Duration::from_millis) });
             }
             Beat::Heard { hosts } => self.on_liveness_report(job, host, hosts),
             Beat::Client { heard_ms } => self.on_client_age(job, Duration::from_millis(heard_ms)),
@@ -179,68 +188,19 @@ impl Gateway {
     }
 
     /// Reports to the detector that all connections to a host have ended, or that it cannot be dialled.
-    pub(super) fn link_down(&self, job: &Arc<Job>, host: &Host, end: LinkEnd) {
-        if lock(&job.detector).link_down(host.id, end, self.poller.now()) {
-            self.child_ended(job, host.id, Ending::Killed);
-        }
+    pub(super) fn link_down(&self, job: &Arc<Job>, host: &Host, cause: LinkEnd) {
+        self.on_event(job, Event::LinkDown { host: host.id, cause });
     }
 
     /// Handles a host that is alive but that no route leads to. In this process it counts as lost; a client does not use it any more.
     pub(super) fn link_lost(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str) {
-        {
-            let mut state = lock(&host.state);
-            state.no_route |= state.lost.is_none();
-        }
-        self.host_lost(job, host, why, true);
+        self.on_event(job, Event::LinkLost { host: host.id, why: self.with_gateway_remark(job, why) });
     }
 
-    /// Ends a host in this process: its processes have ended, and it is not admitted again with this id. With `tell`, the client notifies
+    /// Ends a host in this process: its processes have ended, and it is not admitted again with this id. With `notify`, the client notifies
     /// the other hosts.
-    pub(super) fn host_lost(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str, tell: bool) {
-        if host.lost().is_some() {
-            return;
-        }
-        let why = &self.with_gateway_loss(job, why);
-        if tell && job.is_clients() && host.session.is_up() && !lock(&host.state).leaving {
-            // A frozen host or one that is cut off receives this when it is back, unless the kernel has given up the connection by then. In
-            // that case its lease ends its work.
-            let Some(node) = self.node() else { return };
-            node.peer(host.id).send_control(Control::HostsLost { hosts: vec![(host.id, why.to_owned())] });
-        }
-        lock(&host.state).lost = Some(why.to_owned());
-        lock(&host.partial_parts).clear();
-        // An agent closes its session in another way: an agent that is alive would take the normal end of all connections for an exit of
-        // this one.
-        if job.is_clients() {
-            host.session.close()
-        } else {
-            host.session.give_up()
-        }
-        lock(&job.detector).forget(host.id);
-        let Some(node) = self.node() else { return };
-        if !self.is_closing() {
-            self.audit(if lock(&host.state).leaving { "left" } else { "lost" }, &host.name(), why.to_owned());
-        }
-        if host.id == job.id {
-            // The client's procs end with its lease.
-            return self.end_job(job, why);
-        }
-        let end = host.end().unwrap_or_else(|| host_end(&host.name(), why));
-        if let Some(agent) = node.agent() {
-            agent.host_ended(host.id, &end);
-        }
-        node.routes.lose(Place { host: host.id, here: job.own_id }, end.clone());
-        node.procs_ended(vec![(host.id, end)]);
-        self.gateway_lost(job, why);
-        self.cast_host_ended(job, host.id);
-        self.lost_in_tree(job, host.id);
-        if tell && job.is_clients() && job.has_tree() {
-            self.spread(job, &Word::HostsLost { hosts: vec![(host.id, why.to_owned())] });
-        } else if tell && job.is_clients() {
-            for other in job.hosts().into_iter().filter(|h| h.id != host.id && h.lost().is_none() && lock(&h.state).joined) {
-                node.peer(other.id).send_control(Control::HostsLost { hosts: vec![(host.id, why.to_owned())] });
-            }
-        }
+    pub(super) fn host_lost(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str, notify: bool) {
+        self.on_event(job, Event::Lost { host: host.id, why: self.with_gateway_remark(job, why), notify });
     }
 
     /// Handles a control message of a member of a job.
@@ -252,7 +212,8 @@ impl Gateway {
                 for entry in hosts.into_iter().filter(|e| e.host != job.own_id) {
                     let host = job.host_or_new(entry.host, &self.me, &self.poller);
                     node.route(entry.host, entry.host, job.own_id);
-                    host.learn(entry);
+                    host.learn_place(entry);
+                    self.on_event(&job, Event::Joined { host: host.id });
                     if host.session.waiting().0 > 0 {
                         self.open(&job, &host);
                     }
@@ -261,11 +222,10 @@ impl Gateway {
             Control::HostsLost { hosts } => {
                 let Some(job) = self.job(from) else { return };
                 for (id, why) in hosts {
-                    if id == job.own_id {
-                        return self.end_job(&job, &format!("declared lost: {why}"));
+                    if id != job.own_id {
+                        job.host_or_new(id, &self.me, &self.poller);
                     }
-                    let host = job.host_or_new(id, &self.me, &self.poller);
-                    self.host_lost(&job, &host, &why, false);
+                    self.on_event(&job, Event::Lost { host: id, why, notify: true });
                 }
             }
             Control::JobOver => match self.job(from) {
@@ -280,8 +240,8 @@ impl Gateway {
                 None => {
                     let found = self.jobs().into_iter().filter(|j| !j.is_clients()).find_map(|j| j.host(from).map(|h| (j, h)));
                     if let Some((job, host)) = found {
-                        lock(&host.state).leaving = true;
-                        self.host_lost(&job, &host, CLIENT_ENDED, false);
+                        self.on_event(&job, Event::ExitExpected { host: host.id });
+                        self.host_lost(&job, &host, CLIENT_ENDED, true);
                     }
                 }
             },
@@ -291,7 +251,7 @@ impl Gateway {
             Control::Leaving => {
                 let found = self.jobs().into_iter().find_map(|j| j.host(from).map(|h| (j, h)));
                 if let Some((job, host)) = found {
-                    lock(&host.state).leaving = true;
+                    self.on_event(&job, Event::ExitExpected { host: host.id });
                     self.child_ended(&job, host.id, Ending::Exited);
                     self.host_lost(&job, &host, "agent exited", true);
                 }
@@ -308,8 +268,8 @@ impl Gateway {
         if let Some(trust) = self.trust.get() {
             trust.forget(net::trust::JobId(job.id.0));
         }
+        self.on_event(job, Event::JobEnded { why: why.to_owned() });
         for host in job.hosts() {
-            lock(&host.state).lost = Some(why.to_owned());
             lock(&host.partial_parts).clear();
             host.session.close();
         }
@@ -381,8 +341,9 @@ impl Gateway {
         let Some(node) = self.node() else { return vec![] };
         let hosts = self.jobs().into_iter().filter(|job| job.is_clients()).flat_map(|job| job.hosts());
         let part = |host: &Arc<Host>| {
+            let may_have_job = host.membership().may_have_job();
             let mut state = lock(&host.state);
-            state.notice_pending = state.lost.is_none() && !state.was_up && (state.joined || state.joining);
+            state.notice_pending = may_have_job && !state.was_up;
             state.notice_pending
         };
         let joining: Vec<Arc<Host>> = hosts.filter(part).collect();
@@ -409,8 +370,8 @@ impl Gateway {
 
     /// Notes that the host was asked to exit: its end is no loss.
     pub fn expect_end(&self, host: ProcUid) {
-        if let Some(h) = self.jobs().into_iter().find_map(|j| j.host(host)) {
-            lock(&h.state).leaving = true;
+        if let Some(job) = self.jobs().into_iter().find(|j| j.host(host).is_some()) {
+            self.on_event(&job, Event::ExitExpected { host });
         }
     }
 }

@@ -14,6 +14,7 @@ use wire::ProcUid;
 use wire::greeting::Beat;
 
 use super::{Gateway, Host, Job};
+use crate::membership::Event;
 
 /// Hosts in one message. A message has 16 KiB at most.
 const HOSTS_PER_MESSAGE: usize = 900;
@@ -46,8 +47,8 @@ impl Gateway {
             (children, relayed, due)
         };
         let mut heard: Vec<(ProcUid, u64)> = {
-            let detector = lock(&job.detector);
-            children.iter().filter_map(|id| Some((*id, ms(detector.heartbeat_age(*id, now)?)))).collect()
+            let membership = lock(&job.membership);
+            children.iter().filter_map(|id| Some((*id, ms(membership.heartbeat_age(*id, now)?)))).collect()
         };
         heard.extend(relayed);
         if let Some(relay) = job.host(job.relay()) {
@@ -60,7 +61,8 @@ impl Gateway {
 
     fn send_client_age(&self, job: &Job, now: Instant) {
         let children: Vec<ProcUid> = lock(&job.tree).children.iter().copied().collect();
-        let heard_ms = ms(now.saturating_duration_since(*lock(&job.last_client_heartbeat)));
+        let Some(last) = lock(&job.membership).last_client_heartbeat() else { return };
+        let heard_ms = ms(now.saturating_duration_since(last));
         children.into_iter().filter_map(|id| job.host(id)).for_each(|h| h.session.beat(&Beat::Client { heard_ms }));
     }
 
@@ -80,26 +82,17 @@ impl Gateway {
         for (id, ago) in hosts {
             // The client probes a host that it has connections to itself: the report of a third host does not make it look alive.
             if job.is_relayed(id) {
-                lock(&job.detector).on_indirect_heartbeat(id, Duration::from_millis(ago), now);
+                self.on_event(job, Event::IndirectHeartbeat { host: id, age: Duration::from_millis(ago) });
             }
         }
     }
 
     /// Handles the age of the client's last heartbeat that the relay has sent, and passes it on to the children at once.
     pub(super) fn on_client_age(&self, job: &Arc<Job>, ago: Duration) {
-        let now = self.poller.now();
         if job.is_clients() || job.has_client_heartbeat() {
             return;
         }
-        if let Some(at) = now.checked_sub(ago) {
-            let mut heard = lock(&job.last_client_heartbeat);
-            *heard = at.max(*heard);
-        }
-        {
-            let mut detector = lock(&job.detector);
-            detector.watch(job.id, now);
-            detector.on_indirect_heartbeat(job.id, ago, now);
-        }
-        self.send_client_age(job, now);
+        self.on_event(job, Event::IndirectHeartbeat { host: job.id, age: ago });
+        self.send_client_age(job, self.poller.now());
     }
 }

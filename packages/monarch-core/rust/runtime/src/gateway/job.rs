@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use net::Poller;
@@ -21,7 +21,7 @@ use super::forward::{SessionEvents, host_end};
 use super::join_tree::Tree;
 use super::part_fragments::PartialPart;
 use super::{Gateway, Member};
-use crate::membership::detector::{Detector, Role, Settings};
+use crate::membership::{HostState, Membership, Role, Settings};
 
 /// A job as one process sees it: the client of the job, or the agent of one of its hosts. The gateway owns it.
 pub struct Job {
@@ -31,11 +31,10 @@ pub struct Job {
     pub own_id: ProcUid,
     pub settings: JobSettings,
     hosts: RwLock<HashMap<ProcUid, Arc<Host>>>,
-    pub(super) detector: Mutex<Detector>,
+    /// The decisions about the hosts, which share it. No other lock is taken while this one is held.
+    pub(super) membership: Arc<Mutex<Membership>>,
     /// True while a call of `Gateway::tick` is scheduled.
     pub(super) ticking: Mutex<bool>,
-    /// Agent only: when the last heartbeat of the client was received, directly or through relays. The client's lease begins then.
-    pub(super) last_client_heartbeat: Mutex<Instant>,
     /// When this process made the job. The times of casts are relative to it.
     pub(super) started_at: Instant,
     pub(super) casts: Mutex<Casts>,
@@ -55,14 +54,14 @@ impl Job {
         let role = if id == own_id { Role::Client } else { Role::Agent };
         let ms = Duration::from_millis;
         let detector = Settings { loss: ms(settings.loss_ms), reconnect: ms(settings.reconnect_ms), role };
+        let membership = Membership::new(id, own_id, detector, ms(settings.lease_ms), now);
         Arc::new(Job {
             id,
             own_id,
             settings,
             hosts: RwLock::default(),
-            detector: Mutex::new(Detector::new(detector)),
+            membership: Arc::new(Mutex::new(membership)),
             ticking: Mutex::new(false),
-            last_client_heartbeat: Mutex::new(now),
             started_at: now,
             casts: Mutex::new(Casts::new(own_id)),
             casts_sent: AtomicU64::new(0),
@@ -93,7 +92,7 @@ impl Job {
             let events = SessionEvents { gateway: gateway.clone(), job: Arc::downgrade(self) };
             let session = Trunk::new(self.id, self.own_id, id, poller.clone(), Arc::new(events));
             let (info, partial_parts, state) = (Mutex::default(), Mutex::default(), Mutex::default());
-            Arc::new(Host { id, session, info, partial_parts, state, carried: AtomicU64::new(0) })
+            Arc::new(Host { id, session, membership: self.membership.clone(), info, partial_parts, state, carried: AtomicU64::new(0) })
         };
         hosts.entry(id).or_insert_with(make).clone()
     }
@@ -113,15 +112,11 @@ pub struct HostInfo {
     pub agent: u64,
 }
 
-/// The state of the connections of a host, and of its membership.
+/// The state of the connections of a host.
 #[derive(Default)]
-pub(super) struct Membership {
+pub(super) struct Connections {
     /// The secret or certificate with which this process authenticates when it dials the host.
     pub trust: Option<Arc<DialTrust>>,
-    /// A join of the host is under way: its answer has not arrived.
-    pub joining: bool,
-    /// The host has joined: connections of its session may be opened.
-    pub joined: bool,
     /// This process opens the connections of the session.
     pub dials: bool,
     /// The connections that are being opened, by their number in the session.
@@ -131,18 +126,10 @@ pub(super) struct Membership {
     pub was_up: bool,
     /// Consecutive attempts to open a connection that failed.
     pub failed: u32,
-    /// The detector suspects the host: no heartbeat has arrived for a while.
-    pub is_suspected: bool,
     /// A connection has ended in the way in which the kernel closes those of an exited process, and no connection has been opened since.
     pub closed_by_exit: bool,
-    /// The host has been asked to exit, or has announced its exit: its end is no loss.
-    pub leaving: bool,
     /// This client closes and has not been able to notify the host yet: connections to the host are opened for this notice only.
     pub notice_pending: bool,
-    /// The reason why the host is lost; none while it is not.
-    pub lost: Option<String>,
-    /// The host is alive but no route leads to it. `lost` has the reason.
-    pub no_route: bool,
 }
 
 /// A host of a job, with the session between it and this process. The job owns it.
@@ -150,16 +137,13 @@ pub struct Host {
     pub id: ProcUid,
     /// The session with the agent of the host.
     pub session: Arc<Trunk>,
+    membership: Arc<Mutex<Membership>>,
     pub(super) info: Mutex<HostInfo>,
     /// The large parts from this host of which fragments are missing, by the sending and the receiving process.
     pub(super) partial_parts: Mutex<HashMap<(ProcUid, ProcUid), PartialPart>>,
-    pub(super) state: Mutex<Membership>,
+    pub(super) state: Mutex<Connections>,
     /// Client only: bytes between the client and this host that relays have forwarded.
     pub(super) carried: AtomicU64,
-}
-
-pub(super) fn lock_state(host: &Host) -> MutexGuard<'_, Membership> {
-    lock(&host.state)
 }
 
 impl Host {
@@ -173,7 +157,17 @@ impl Host {
 
     /// The reason why the host is lost; none while it is not.
     pub fn lost(&self) -> Option<String> {
-        lock(&self.state).lost.clone()
+        lock(&self.membership).end_reason(self.id).map(str::to_owned)
+    }
+
+    /// The state of the host in the job.
+    pub(super) fn membership(&self) -> HostState {
+        lock(&self.membership).state(self.id)
+    }
+
+    /// True if the host has joined and has not ended.
+    pub(super) fn is_joined(&self) -> bool {
+        self.membership().is_joined()
     }
 
     /// Records that the session has a connection again, and that the other side had received this number of frames.
@@ -186,24 +180,22 @@ impl Host {
 
     /// The host as `monarch` commands and other inspections list it; none if it was asked to exit and has exited.
     pub(super) fn member(&self) -> Option<Member> {
-        let name = self.name();
-        let state = lock(&self.state);
-        let (now, why) = match &state.lost {
-            Some(_) if state.leaving => return None,
-            Some(why) => ("lost", Some(format!("lost: {why}"))),
-            None if state.joined => ("joined", None),
-            None => ("joining", Some("it has not joined yet".to_owned())),
+        let (state, why) = match self.membership() {
+            HostState::Left => return None,
+            state if state.is_ended() => ("lost", Some(format!("lost: {}", self.lost().unwrap_or_default()))),
+            state if state.is_joined() => ("joined", None),
+            _ => ("joining", Some("it has not joined yet".to_owned())),
         };
-        Some(Member { id: self.id, name, state: now, why })
+        Some(Member { id: self.id, name: self.name(), state, why })
     }
 
     /// True while the host has not acknowledged the last notice of this closing client.
     pub(super) fn has_pending_notice(&self) -> bool {
         let is_yet_to_open = {
-            let state = lock(&self.state);
-            if state.lost.is_some() {
+            if self.membership().is_ended() {
                 return false;
             }
+            let state = lock(&self.state);
             !state.was_up || !state.opening.is_empty()
         };
         // The agent closes its connections after the notice. The order of these checks matters: a connection is attached before its number
@@ -213,12 +205,9 @@ impl Host {
 
     /// The end of all processes of the host if it is lost.
     pub(super) fn end(&self) -> Option<ProcEnd> {
-        let (why, no_route) = {
-            let state = lock(&self.state);
-            (state.lost.clone()?, state.no_route)
-        };
+        let why = self.lost()?;
         let end = host_end(&self.name(), &why);
-        Some(if no_route { ProcEnd { reason: ExitReason::LinkLost(why), ..end } } else { end })
+        Some(if self.membership() == HostState::LinkLost { ProcEnd { reason: ExitReason::LinkLost(why), ..end } } else { end })
     }
 
     /// The entry of the host in the lists that other hosts receive; none if the host cannot be dialled.
@@ -232,13 +221,7 @@ impl Host {
         Some(HostEntry { host: self.id, name: info.name, unix, tcp, places: info.resolved })
     }
 
-    /// Takes over the entry of the host that the client has sent.
-    pub(super) fn learn(&self, entry: HostEntry) {
-        self.learn_place(entry);
-        lock(&self.state).joined = true;
-    }
-
-    /// Takes over the address of the host only: the host may not have joined yet.
+    /// Takes over the entry of the host that the client has sent. The host may not have joined yet.
     pub(super) fn learn_place(&self, entry: HostEntry) {
         let mut info = lock(&self.info);
         info.name = entry.name;

@@ -18,10 +18,11 @@ use wire::control::HostEntry;
 use wire::greeting::{self, Greeting};
 use wire::join_tree::{Said, Word, Worker};
 use wire::notice::{Joined, Joining};
-use wire::{CallId, ProcUid, Status};
+use wire::{CallId, Control, ProcUid, Status};
 
 use super::dial::{Attempts, ENDED, Ticket};
-use super::{Gateway, Host, Job, RELEASE, Wanted, lock_state, random_id};
+use super::{Gateway, Host, Job, RELEASE, Wanted, random_id};
+use crate::membership::Event;
 use crate::membership::join::{FAN_OUT, Join, JoinEffect, MAX_DIRECT, ROOT_FAN_OUT};
 
 /// For tests: an environment variable with one number for `ROOT_FAN_OUT`, `FAN_OUT` and `MAX_DIRECT` of `membership::join`.
@@ -152,13 +153,10 @@ impl Gateway {
     /// The certificate for a worker's public key, signed by the client; none if the worker is not expected to join.
     pub(super) fn certify(&self, job: &Arc<Job>, host: ProcUid, key: &[u8]) -> Option<Vec<u8>> {
         let host = job.host(host)?;
-        let trust = {
-            let state = lock(&host.state);
-            if state.joined || state.lost.is_some() {
-                return None;
-            }
-            state.trust.clone()?
-        };
+        if host.membership().is_join_over() {
+            return None;
+        }
+        let trust = lock(&host.state).trust.clone()?;
         trust.authority()?.host(host.id.0, key, Lifetime::usual()).ok().map(|c| c.to_vec())
     }
 
@@ -179,7 +177,7 @@ impl Gateway {
 
     fn introduce_new(&self, job: &Arc<Job>) {
         let all = job.hosts();
-        let is_in = |h: &&Arc<Host>| lock_state(h).joined && h.lost().is_none();
+        let is_in = |h: &&Arc<Host>| h.is_joined();
         let (new, old): (Vec<Arc<Host>>, Vec<Arc<Host>>) = {
             let mut tree = lock(&job.tree);
             let parts = all.iter().filter(is_in).cloned().partition(|h| !tree.introduced.contains(&h.id));
@@ -198,6 +196,28 @@ impl Gateway {
         let known = entries(&old);
         for host in new {
             self.introduce_to(&host, known.clone(), lost.clone());
+        }
+    }
+
+    /// Notifies a host that has joined of all other hosts, and all other hosts of this one.
+    pub(super) fn introduce(&self, job: &Arc<Job>, host: &Arc<Host>) {
+        let Some(node) = self.node() else { return };
+        let others: Vec<_> = job.hosts().into_iter().filter(|h| h.id != host.id && h.is_joined()).collect();
+        let known = others.iter().filter_map(|h| h.entry()).collect();
+        let lost: Vec<_> = job.hosts().into_iter().filter_map(|h| Some((h.id, h.lost()?))).collect();
+        node.route(host.id, host.id, job.own_id);
+        self.introduce_to(host, known, lost);
+        let Some(entry) = host.entry() else { return };
+        for other in others {
+            node.peer(other.id).send_control(Control::Hosts { hosts: vec![entry.clone()] });
+        }
+    }
+
+    fn introduce_to(&self, host: &Host, known: Vec<HostEntry>, lost: Vec<(ProcUid, String)>) {
+        let Some(node) = self.node() else { return };
+        node.peer(host.id).send_control(Control::Hosts { hosts: known });
+        if !lost.is_empty() {
+            node.peer(host.id).send_control(Control::HostsLost { hosts: lost });
         }
     }
 
@@ -241,14 +261,13 @@ impl Gateway {
     fn on_relayed_join(&self, job: &Arc<Job>, via: ProcUid, number: u64, rank: u32, outcome: &Said) {
         let Some((host, agent, _)) = self.host_in_list(job, number, rank) else { return };
         let id = random_id();
-        {
+        if host.membership().is_join_over() {
+            return;
+        }
+        if let Ok(session) = id {
+            self.on_event(job, Event::Joined { host: host.id });
             let mut state = lock(&host.state);
-            if state.joined || state.lost.is_some() {
-                return;
-            }
-            if let Ok(session) = id {
-                (state.joined, state.dials, state.session_id, state.was_up) = (true, false, session, true);
-            }
+            (state.dials, state.session_id, state.was_up) = (false, session, true);
         }
         let session = match id {
             Ok(session) => session,
@@ -281,7 +300,7 @@ impl Gateway {
     /// Dials a worker that an agent could not join, unless the worker has refused or has ended.
     fn on_relayed_failure(&self, job: &Arc<Job>, number: u64, rank: u32, why: &str) {
         let Some((host, agent, deadline)) = self.host_in_list(job, number, rank) else { return };
-        if lock_state(&host).joined || host.lost().is_some() {
+        if host.membership().is_join_over() {
             return;
         }
         let ticket = self.ticket(job, number, rank);

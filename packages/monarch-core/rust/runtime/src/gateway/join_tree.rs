@@ -23,7 +23,7 @@ use wire::{Control, ProcUid};
 
 use super::join_list::WorkerList;
 use super::{Gateway, Host, Job};
-use crate::membership::detector::LinkEnd;
+use crate::membership::{Event, LinkEnd};
 
 /// Forwarded bytes between the client and a relayed host from which on a direct connection is worth its handshakes.
 const DIRECT_CONNECTION_BYTES: u64 = 1 << 20;
@@ -96,7 +96,7 @@ impl Job {
     }
 
     fn send_along(&self, via: ProcUid, frame: &[u8]) {
-        if let Some(host) = self.host(via).filter(|h| h.lost().is_none()) {
+        if let Some(host) = self.host(via) {
             // If the host is lost, the client opens direct connections to the hosts that it relayed, and their sessions send
             // unacknowledged frames again.
             let _ = host.session.send(&[frame]);
@@ -133,7 +133,7 @@ impl Gateway {
     pub(super) fn spread(&self, job: &Job, message: &Word) {
         let next: Vec<ProcUid> = if job.is_clients() {
             let relayed: HashSet<ProcUid> = lock(&job.tree).relayed.keys().copied().collect();
-            let direct = job.hosts().into_iter().filter(|h| !relayed.contains(&h.id) && super::lock_state(h).joined);
+            let direct = job.hosts().into_iter().filter(|h| !relayed.contains(&h.id) && h.is_joined());
             direct.map(|h| h.id).collect()
         } else {
             lock(&job.tree).children.iter().copied().collect()
@@ -151,7 +151,7 @@ impl Gateway {
                 lock(&job.tree).relayed.entry(head.from).or_insert(via);
             }
             if let Some(next) = job.next(head.to).filter(|next| *next != via)
-                && let Some(host) = job.host(next).filter(|h| h.lost().is_none())
+                && let Some(host) = job.host(next)
             {
                 let _ = host.session.send(&[&(frame.len() as u32).to_le_bytes(), frame]);
             }
@@ -219,7 +219,7 @@ impl Gateway {
                     Ending::Reset => LinkEnd::Reset,
                     Ending::Cut => LinkEnd::Cut,
                 };
-                lock(&job.detector).link_down(host, end, self.poller.now());
+                self.on_event(job, Event::LinkDown { host, cause: end });
             }
             Word::Beat(beat) => {
                 if let Some(host) = job.host(from) {
@@ -335,7 +335,7 @@ impl Gateway {
     /// their own relayed hosts.
     fn send_all_hosts(&self, job: &Arc<Job>, to: &[ProcUid]) {
         let all = job.hosts();
-        let known = all.iter().filter(|h| h.lost().is_none() && super::lock_state(h).joined).filter_map(|h| h.entry()).collect();
+        let known = all.iter().filter(|h| h.is_joined()).filter_map(|h| h.entry()).collect();
         let lost = all.iter().filter_map(|h| Some((h.id, h.lost()?))).collect();
         let (known, lost) = (Word::Hosts { hosts: known }, Word::HostsLost { hosts: lost });
         for host in to {

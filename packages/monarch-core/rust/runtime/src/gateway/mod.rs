@@ -51,7 +51,6 @@ pub use self::cast::CastCounts;
 pub use self::dial::Wanted;
 pub use self::forward::HostCarrier;
 pub(crate) use self::forward::host_end;
-use self::job::lock_state;
 pub use self::job::{Host, Job};
 pub use self::random_id::random_id;
 use self::refusals::{Refusals, Report};

@@ -106,11 +106,8 @@ impl Gateway {
         let Some(Address::Tcp { host: name, port }) = info.address else {
             return done(Err(NoStream::Network("only tcp addresses are reached through a gateway".to_owned())));
         };
-        let (joined, lost, gateway_trust) = {
-            let state = lock(&route_gateway.host.state);
-            (state.joined, state.lost.clone(), state.trust.clone())
-        };
-        if let Some(why) = lost {
+        let (joined, gateway_trust) = (route_gateway.host.is_joined(), lock(&route_gateway.host.state).trust.clone());
+        if let Some(why) = route_gateway.host.lost() {
             return done(Err(NoStream::LostGateway(format!("lost: {why}"))));
         }
         let (Some(address), Some(gateway_trust), true) = (at.address, gateway_trust, joined) else {
@@ -141,22 +138,25 @@ impl Gateway {
         dial::dial(&self.poller, &address, &at.resolved, &gateway_trust, target, greeting::encode(&ask), bound, None, Box::new(opened));
     }
 
-    /// The reason of a host's loss, with a remark if the gateway in front of the host is silent too.
-    pub(super) fn with_gateway_loss(&self, job: &Job, why: &str) -> String {
-        let Some(route_gateway) = self.gateway_of(job) else { return why.to_owned() };
-        if route_gateway.host.lost().is_none() && route_gateway.host.session.has_heart() && !lock(&route_gateway.host.state).is_suspected {
-            return why.to_owned();
-        }
-        if why.contains(&route_gateway.address) {
-            why.to_owned()
-        } else {
-            format!("{why}; it is behind the gateway {}, which is silent too", route_gateway.address)
+    /// A remark on the loss of a host behind a gateway that is silent too.
+    pub(super) fn gateway_remark(&self, job: &Job) -> Option<String> {
+        let route_gateway = self.gateway_of(job)?;
+        let host = &route_gateway.host;
+        let is_silent = host.lost().is_some() || !host.session.has_heart() || host.membership().is_suspected();
+        is_silent.then(|| format!("it is behind the gateway {}, which is silent too", route_gateway.address))
+    }
+
+    /// The reason of a host's loss with this remark, unless the reason names the gateway.
+    pub(super) fn with_gateway_remark(&self, job: &Job, why: &str) -> String {
+        match self.gateway_remark(job) {
+            Some(remark) if !self.gateway_of(job).is_some_and(|g| why.contains(&g.address)) => format!("{why}; {remark}"),
+            _ => why.to_owned(),
         }
     }
 
     /// Declares all hosts behind a lost gateway lost.
     pub(super) fn gateway_lost(&self, job: &Arc<Job>, why: &str) {
-        let Some(route_gateway) = self.route_gateway().filter(|w| w.job.id == job.id && lock(&w.host.state).joined) else { return };
+        let Some(route_gateway) = self.route_gateway().filter(|w| w.job.id == job.id) else { return };
         let Some(work) = self.node().and_then(|n| self.job(n.uid)) else { return };
         let why = format!("the gateway {} is lost: {why}", route_gateway.address);
         for host in work.hosts() {

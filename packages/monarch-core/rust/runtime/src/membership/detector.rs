@@ -228,7 +228,7 @@ impl Host {
     }
 }
 
-/// The failure detector of one member of a job. The job of the gateway owns it, passes events to it, and calls `tick` when `next` is due.
+/// The failure detector of one member of a job. `Membership` owns it, passes events to it, and calls `tick` when `next` is due.
 pub struct Detector {
     settings: Settings,
     clock: Option<Clock>,
@@ -250,15 +250,21 @@ impl Detector {
 
     // ---- events
 
-    /// Starts watching a host. Its silence counts from now on.
-    pub fn watch(&mut self, host: ProcUid, now: Instant) {
+    /// Starts watching a host; true if it was not watched before. Its silence counts from then on.
+    pub fn watch(&mut self, host: ProcUid, now: Instant) -> bool {
         let stamp = self.read_clock(now);
         self.any.get_or_insert(stamp);
-        let entry = self.hosts.entry(host).or_insert_with(|| Host::new(stamp, None));
+        let mut is_new = false;
+        let entry = self.hosts.entry(host).or_insert_with(|| {
+            is_new = true;
+            Host::new(stamp, None)
+        });
         if entry.help.take().is_some() {
             entry.last_heartbeat = stamp;
+            is_new = true;
         }
         self.soon(now, self.settings.beat());
+        is_new
     }
 
     /// Stops watching a host. No later action names it.
@@ -366,7 +372,10 @@ impl Detector {
         clock.due = now + beat;
         let clock = &*clock;
         self.hosts.retain(|_, h| h.help.is_none_or(|until| now < until));
-        let mut actions: Vec<Action> = self.fresh.drain(..).map(Action::Suspect).collect();
+        // A host may have recovered and be suspected again since the last tick.
+        let recovered = self.hosts.iter_mut().filter_map(|(host, h)| std::mem::take(&mut h.recovered).then_some(Action::Recovered(*host)));
+        let mut actions: Vec<Action> = recovered.collect();
+        actions.extend(self.fresh.drain(..).map(Action::Suspect));
         for (host, h) in &mut self.hosts {
             let quiet = now.saturating_duration_since(h.last_heartbeat.at);
             // A suspect is pinged with every beat: the connection may work only for a moment.
@@ -375,9 +384,6 @@ impl Detector {
             if quiet >= every && h.pinged.is_none_or(|at| now.saturating_duration_since(at) >= every) {
                 h.pinged = Some(now);
                 actions.push(Action::Ping(*host));
-            }
-            if std::mem::take(&mut h.recovered) {
-                actions.push(Action::Recovered(*host));
             }
             if h.help.is_none() && clock.since(h.last_heartbeat, now) >= SUSPECT * beat && h.suspect(now) {
                 actions.push(Action::Suspect(*host));
