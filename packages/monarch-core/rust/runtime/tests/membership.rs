@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use runtime::membership::host_table::{self, transition};
 use runtime::membership::lease::Lease;
+use runtime::membership::relays::{Orphans, Relays};
 use runtime::membership::{Action, Event, HostEvent, HostState, LinkEnd, Membership, Role, Settings};
 use wire::ProcUid;
 
@@ -175,6 +176,46 @@ fn lease_without_a_length_never_ends() {
     let start = Instant::now();
     let lease = Lease::new(Duration::ZERO, start);
     assert!(lease.end().is_none() && !lease.is_over(start + Duration::from_secs(1_000_000)));
+}
+
+// ---- relays
+
+/// The client has joined host 2, host 2 has joined host 3, and host 3 has joined host 4.
+fn relays_of_a_client() -> Relays {
+    let mut relays = Relays::new(Role::Client, CLIENT);
+    relays.on_joined(CLIENT, ProcUid(2));
+    relays.on_relayed_join(ProcUid(3), ProcUid(2), ProcUid(2));
+    relays.on_relayed_join(ProcUid(4), ProcUid(2), ProcUid(3));
+    relays
+}
+
+#[test]
+fn route_leads_through_a_host_with_a_connection() {
+    let mut relays = relays_of_a_client();
+    assert_eq!([2, 3, 4].map(|host| relays.next_hop(ProcUid(host))), [Some(ProcUid(2)); 3]);
+    assert!(relays.on_direct_connection(ProcUid(4)) && !relays.on_direct_connection(ProcUid(4)));
+    assert_eq!(relays.next_hop(ProcUid(4)), Some(ProcUid(4)));
+}
+
+#[test]
+fn all_hosts_behind_a_lost_relay_need_connections() {
+    let mut relays = relays_of_a_client();
+    let mut orphans = relays.on_end(ProcUid(2));
+    orphans.relayed.sort();
+    assert_eq!(orphans, Orphans { relayed: vec![ProcUid(3), ProcUid(4)], joined: vec![ProcUid(3)] });
+}
+
+#[test]
+fn agent_forgets_the_routes_through_a_lost_child() {
+    let (mut relays, start) = (Relays::new(Role::Agent, CLIENT), Instant::now());
+    relays.on_relay(ProcUid(9));
+    relays.on_joined(OWN, ProcUid(2));
+    relays.on_heartbeat(ProcUid(3), ProcUid(2), start + ms(5));
+    relays.on_heartbeat(ProcUid(3), ProcUid(2), start);
+    assert_eq!(relays.heartbeats(), [(ProcUid(3), start + ms(5))], "an earlier heartbeat changes nothing");
+    assert_eq!([1, 2, 3].map(|host| relays.next_hop(ProcUid(host))), [Some(ProcUid(9)), Some(ProcUid(2)), Some(ProcUid(2))]);
+    assert_eq!(relays.on_end(ProcUid(2)), Orphans::default());
+    assert_eq!([1, 2, 3].map(|host| relays.next_hop(ProcUid(host))), [Some(ProcUid(9)), None, None]);
 }
 
 // ---- random events against a model
@@ -363,7 +404,12 @@ impl World {
                 let age = self.member.on_probe(host, self.start + now);
                 assert!(is_member || age.is_none(), "{host:?} is no member");
             }
-            13 if host != CLIENT => self.on(Event::IndirectHeartbeat { host, age: ms(millis) }),
+            13 if host != CLIENT => {
+                // The first heartbeat of a host may be older than the time since which it is watched.
+                let h = self.host(host);
+                h.heartbeat = h.heartbeat.min(now.saturating_sub(ms(millis)));
+                self.on(Event::IndirectHeartbeat { host, age: ms(millis) });
+            }
             14 if millis < 100 => self.on(lost(host, "refused")),
             15 if millis < 50 => self.on(Event::LinkLost { host, why: "no route".to_owned() }),
             16 if millis < 20 && self.role == Role::Agent => self.on(lost(OWN, "silent")),

@@ -246,7 +246,7 @@ impl Gateway {
         let (me, job, id) = (self.me.clone(), job.clone(), host.id);
         let certify: dial::Certify = Box::new(move |key, handshake| {
             if let Some(g) = me.upgrade() {
-                lock(&job.tree).signing.insert(id, handshake);
+                lock(&job.joins).signing.insert(id, handshake);
                 g.send_along_tree(&job, job.id, &Word::Certify { host: id, key });
             }
         });

@@ -28,29 +28,20 @@ fn ms(ago: Duration) -> u64 {
 impl Gateway {
     /// Sends the ages of the last heartbeats: those of relayed hosts towards the client, and that of the client to the relayed hosts.
     pub(super) fn report_liveness(&self, job: &Arc<Job>, now: Instant) {
+        let every = CLIENT_AGE_EVERY * Duration::from_millis(job.settings.loss_ms) / 40;
         let (children, relayed, due) = {
-            let mut tree = lock(&job.tree);
-            if job.is_clients() || tree.children.is_empty() {
+            let mut relays = lock(&job.relays);
+            let children = relays.children();
+            if children.is_empty() {
                 return;
             }
-            let children: Vec<ProcUid> = tree.children.iter().copied().collect();
-            let relayed: Vec<(ProcUid, u64)> = tree
-                .relayed
-                .keys()
-                .filter_map(|id| Some((*id, ms(now.saturating_duration_since(*tree.relayed_heartbeats.get(id)?)))))
-                .collect();
-            let every = CLIENT_AGE_EVERY * Duration::from_millis(job.settings.loss_ms) / 40;
-            let due = tree.client_age_sent_at.is_none_or(|at| now.saturating_duration_since(at) >= every);
-            if due {
-                tree.client_age_sent_at = Some(now);
-            }
-            (children, relayed, due)
+            (children, relays.heartbeats(), relays.is_client_age_due(every, now))
         };
         let mut heard: Vec<(ProcUid, u64)> = {
             let membership = lock(&job.membership);
             children.iter().filter_map(|id| Some((*id, ms(membership.heartbeat_age(*id, now)?)))).collect()
         };
-        heard.extend(relayed);
+        heard.extend(relayed.into_iter().map(|(id, at)| (id, ms(now.saturating_duration_since(at)))));
         if let Some(relay) = job.host(job.relay()) {
             heard.chunks(HOSTS_PER_MESSAGE).for_each(|part| relay.session.beat(&Beat::Heard { hosts: part.to_vec() }));
         }
@@ -60,7 +51,7 @@ impl Gateway {
     }
 
     fn send_client_age(&self, job: &Job, now: Instant) {
-        let children: Vec<ProcUid> = lock(&job.tree).children.iter().copied().collect();
+        let children = lock(&job.relays).children();
         let Some(last) = lock(&job.membership).last_client_heartbeat() else { return };
         let heard_ms = ms(now.saturating_duration_since(last));
         children.into_iter().filter_map(|id| job.host(id)).for_each(|h| h.session.beat(&Beat::Client { heard_ms }));
@@ -70,12 +61,11 @@ impl Gateway {
     pub(super) fn on_liveness_report(&self, job: &Arc<Job>, from: &Host, hosts: Vec<(ProcUid, u64)>) {
         let now = self.poller.now();
         if !job.is_clients() {
-            let mut tree = lock(&job.tree);
+            let mut relays = lock(&job.relays);
             for (id, ago) in hosts.into_iter().filter(|(id, _)| *id != job.own_id) {
-                let Some(at) = now.checked_sub(Duration::from_millis(ago)) else { continue };
-                tree.relayed.entry(id).or_insert(from.id);
-                let known = tree.relayed_heartbeats.entry(id).or_insert(at);
-                *known = at.max(*known);
+                if let Some(at) = now.checked_sub(Duration::from_millis(ago)) {
+                    relays.on_heartbeat(id, from.id, at);
+                }
             }
             return;
         }

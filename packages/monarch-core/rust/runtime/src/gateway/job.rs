@@ -18,9 +18,10 @@ use wire::greeting::JobSettings;
 
 use super::cast::{Arrivals, Casts};
 use super::forward::{SessionEvents, host_end};
-use super::join_tree::Tree;
+use super::joins::Joins;
 use super::part_fragments::PartialPart;
 use super::{Gateway, Member};
+use crate::membership::relays::Relays;
 use crate::membership::{HostState, Membership, Role, Settings};
 
 /// A job as one process sees it: the client of the job, or the agent of one of its hosts. The gateway owns it.
@@ -41,7 +42,8 @@ pub struct Job {
     /// The number of frames that were sent to other hosts for casts.
     pub(super) casts_sent: AtomicU64,
     pub(super) arrivals: Mutex<Arrivals>,
-    pub(super) tree: Mutex<Tree>,
+    pub(super) relays: Mutex<Relays>,
+    pub(super) joins: Mutex<Joins>,
     /// The lines of a proc go to a console that the client may not see: this agent has reported that to the client; in the client, the
     /// audit log has an entry. Either happens once a job.
     pub(crate) output_warning_sent: AtomicBool,
@@ -66,7 +68,8 @@ impl Job {
             casts: Mutex::new(Casts::new(own_id)),
             casts_sent: AtomicU64::new(0),
             arrivals: Mutex::default(),
-            tree: Mutex::default(),
+            relays: Mutex::new(Relays::new(role, id)),
+            joins: Mutex::default(),
             output_warning_sent: AtomicBool::new(false),
             client_description: Mutex::default(),
         })

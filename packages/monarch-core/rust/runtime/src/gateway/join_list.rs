@@ -6,7 +6,6 @@
 //! and the client answers the process that has requested the join. The client dials a worker itself if the agent could not reach the worker
 //! in half of the time.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,6 +20,7 @@ use wire::notice::{Joined, Joining};
 use wire::{CallId, Control, ProcUid, Status};
 
 use super::dial::{Attempts, ENDED, Ticket};
+use super::joins::WorkerList;
 use super::{Gateway, Host, Job, RELEASE, Wanted, random_id};
 use crate::membership::Event;
 use crate::membership::join::{FAN_OUT, Join, JoinEffect, MAX_DIRECT, ROOT_FAN_OUT};
@@ -29,34 +29,6 @@ use crate::membership::join::{FAN_OUT, Join, JoinEffect, MAX_DIRECT, ROOT_FAN_OU
 const FAN_OUT_VARIABLE: &str = "MONARCH_ATTACH_FAN_OUT";
 /// The delay between the first join and the message that introduces new hosts to all hosts: one message covers all joins of that time.
 const INTRODUCTION_DELAY: Duration = Duration::from_millis(250);
-/// The time limit of one worker in `membership::join`: unlimited, since each dial has a deadline of its own.
-const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// A list of workers that this process joins: the list of the client, or the part that an agent has received. `Tree::lists` owns it.
-pub(super) struct WorkerList {
-    /// The number of the client's list in the client, which all its parts share.
-    id: u64,
-    /// The number of the list in this process. An agent may receive the same list twice.
-    number: u64,
-    /// The decisions about the list, without I/O.
-    join: Join,
-    /// The host's id and the expected agent of each worker, by rank in the list.
-    workers: HashMap<u32, (ProcUid, u64)>,
-    /// The outcomes that are not reported yet, by rank.
-    outcomes: HashMap<u32, Result<Said, String>>,
-    /// When the list was received. The times in `join` are relative to it.
-    started_at: Instant,
-    /// When the remaining workers of the list are given up.
-    deadline: Instant,
-    /// The number of workers that each agent joins, which is sent with each part.
-    fan_out: u32,
-    /// When `Join::on_time` is scheduled, as time since `started_at`.
-    wake_at: Option<Duration>,
-    /// Client only: the call that the outcomes answer.
-    slot: Option<CallId>,
-    /// Client only: the ranks whose outcome is not known.
-    open: HashSet<u32>,
-}
 
 /// The number of workers that the client joins (`ROOT_FAN_OUT`), that each agent joins (`FAN_OUT`), and the size up to which no tree is
 /// used (`MAX_DIRECT`).
@@ -92,7 +64,7 @@ impl Gateway {
             });
             let ready = ready.collect();
             let deadline = self.poller.now() + bound;
-            let list = WorkerList::new(next_number(), ready, (root, fan_out), (self.poller.now(), deadline), Some(slot));
+            let list = WorkerList::new((next_number(), next_number()), ready, (root, fan_out), (self.poller.now(), deadline), Some(slot));
             self.start_soon(job, list, bound);
         }
     }
@@ -118,8 +90,8 @@ impl Gateway {
     /// Ends the joins of the list whose outcome is not known at the deadline.
     fn give_up_list(&self, job: &Arc<Job>, number: u64) {
         let open: Vec<(u32, ProcUid)> = {
-            let tree = lock(&job.tree);
-            let list = tree.lists.iter().find(|r| r.number == number);
+            let joins = lock(&job.joins);
+            let list = joins.lists.iter().find(|r| r.number == number);
             list.map_or(vec![], |r| r.open.iter().map(|rank| (*rank, r.workers[rank].0)).collect())
         };
         for (rank, id) in open {
@@ -130,20 +102,20 @@ impl Gateway {
     }
 
     fn ticket(&self, job: &Job, number: u64, rank: u32) -> Ticket {
-        let slot = lock(&job.tree).lists.iter().find(|r| r.number == number).and_then(|r| r.slot);
+        let slot = lock(&job.joins).lists.iter().find(|r| r.number == number).and_then(|r| r.slot);
         Ticket { call: slot.map(|slot| (slot, rank)), list: Some((number, rank)) }
     }
 
     /// Notes that the outcome of a worker is known, and introduces new hosts to the others.
     fn on_outcome(&self, job: &Arc<Job>, number: u64, rank: u32) {
         let over = {
-            let mut tree = lock(&job.tree);
-            let Some(list) = tree.lists.iter_mut().find(|r| r.number == number) else { return };
+            let mut joins = lock(&job.joins);
+            let Some(list) = joins.lists.iter_mut().find(|r| r.number == number) else { return };
             list.open.remove(&rank);
             list.open.is_empty()
         };
         if over {
-            lock(&job.tree).lists.retain(|r| r.number != number);
+            lock(&job.joins).lists.retain(|r| r.number != number);
             self.introduce_new(job);
         } else {
             self.introduce_new_later(job);
@@ -162,13 +134,13 @@ impl Gateway {
 
     /// Schedules `introduce_new`: one message introduces all hosts that join within `INTRODUCTION_DELAY`.
     fn introduce_new_later(&self, job: &Arc<Job>) {
-        if std::mem::replace(&mut lock(&job.tree).introduction_scheduled, true) {
+        if std::mem::replace(&mut lock(&job.joins).introduction_scheduled, true) {
             return;
         }
         let (me, job) = (self.me.clone(), Arc::downgrade(job));
         let task = move || {
             if let (Some(g), Some(job)) = (me.upgrade(), job.upgrade()) {
-                lock(&job.tree).introduction_scheduled = false;
+                lock(&job.joins).introduction_scheduled = false;
                 g.introduce_new(&job);
             }
         };
@@ -179,9 +151,9 @@ impl Gateway {
         let all = job.hosts();
         let is_in = |h: &&Arc<Host>| h.is_joined();
         let (new, old): (Vec<Arc<Host>>, Vec<Arc<Host>>) = {
-            let mut tree = lock(&job.tree);
-            let parts = all.iter().filter(is_in).cloned().partition(|h| !tree.introduced.contains(&h.id));
-            tree.introduced.extend(all.iter().filter(is_in).map(|h| h.id));
+            let mut joins = lock(&job.joins);
+            let parts = all.iter().filter(is_in).cloned().partition(|h| !joins.introduced.contains(&h.id));
+            joins.introduced.extend(all.iter().filter(is_in).map(|h| h.id));
             parts
         };
         if new.is_empty() {
@@ -223,17 +195,15 @@ impl Gateway {
 
     /// Handles an agent's report of outcomes.
     pub(super) fn on_report(&self, job: &Arc<Job>, via: ProcUid, id: u64, joined: Vec<(u32, Said)>, failed: Vec<(u32, String)>) {
-        let numbers: Vec<u64> = lock(&job.tree).lists.iter().filter(|r| r.id == id).map(|r| r.number).collect();
+        let numbers: Vec<u64> = lock(&job.joins).lists.iter().filter(|r| r.id == id).map(|r| r.number).collect();
         for number in numbers {
             let worker = {
-                let mut tree = lock(&job.tree);
-                let Some(at) = tree.lists.iter().position(|r| r.number == number) else { continue };
+                let mut joins = lock(&job.joins);
+                let Some(at) = joins.lists.iter().position(|r| r.number == number) else { continue };
                 let hosts: Vec<ProcUid> =
-                    joined.iter().filter_map(|(rank, _)| tree.lists[at].workers.get(rank).map(|(host, _)| *host)).collect();
-                if !job.is_clients() {
-                    tree.relayed.extend(hosts.into_iter().map(|host| (host, via)));
-                }
-                let list = &mut tree.lists[at];
+                    joined.iter().filter_map(|(rank, _)| joins.lists[at].workers.get(rank).map(|(host, _)| *host)).collect();
+                lock(&job.relays).on_reported_joins(via, hosts);
+                let list = &mut joins.lists[at];
                 joined.iter().for_each(|(rank, outcome)| drop(list.outcomes.insert(*rank, Ok(outcome.clone()))));
                 for (rank, why) in &failed {
                     list.outcomes.entry(*rank).or_insert_with(|| Err(why.clone()));
@@ -251,8 +221,8 @@ impl Gateway {
     }
 
     fn host_in_list(&self, job: &Job, number: u64, rank: u32) -> Option<(Arc<Host>, u64, Instant)> {
-        let tree = lock(&job.tree);
-        let list = tree.lists.iter().find(|r| r.number == number && r.open.contains(&rank))?;
+        let joins = lock(&job.joins);
+        let list = joins.lists.iter().find(|r| r.number == number && r.open.contains(&rank))?;
         let (id, agent) = *list.workers.get(&rank)?;
         Some((job.host(id)?, agent, list.deadline))
     }
@@ -280,13 +250,7 @@ impl Gateway {
         if outcome.release != RELEASE {
             self.audit("release", &outcome.name, format!("{} there, {RELEASE} here", outcome.release));
         }
-        {
-            let mut tree = lock(&job.tree);
-            // The route leads through a host that the client has a connection to.
-            let next_hop = tree.relayed.get(&via).copied().unwrap_or(via);
-            tree.relayed.insert(host.id, next_hop);
-            tree.parents.insert(host.id, outcome.by);
-        }
+        lock(&job.relays).on_relayed_join(host.id, via, outcome.by);
         self.watch(job, host.id);
         self.send_along_tree(job, host.id, &Word::Begin { session });
         host.session.begin_route();
@@ -334,7 +298,7 @@ impl Gateway {
             host.learn_place(entry);
         }
         let deadline = now + Duration::from_millis(within_ms);
-        let list = WorkerList::new(id, list, (fan_out as usize, fan_out as usize), (now, deadline), None);
+        let list = WorkerList::new((id, next_number()), list, (fan_out as usize, fan_out as usize), (now, deadline), None);
         self.start(job, list);
     }
 
@@ -345,15 +309,15 @@ impl Gateway {
         workers.sort_unstable();
         let effects = list.join.start(Duration::ZERO, Joining { workers });
         let number = list.number;
-        lock(&job.tree).lists.push(list);
+        lock(&job.joins).lists.push(list);
         self.update_list(job, number, |_, _| effects);
     }
 
     fn update_list(&self, job: &Arc<Job>, number: u64, update: impl FnOnce(&mut Join, Duration) -> Vec<JoinEffect>) {
         let now = self.poller.now();
         let (effects, wake_at) = {
-            let mut tree = lock(&job.tree);
-            let Some(list) = tree.lists.iter_mut().find(|r| r.number == number) else { return };
+            let mut joins = lock(&job.joins);
+            let Some(list) = joins.lists.iter_mut().find(|r| r.number == number) else { return };
             let now = now.saturating_duration_since(list.started_at);
             let effects = update(&mut list.join, now);
             let at = list.join.deadline().filter(|at| list.wake_at.is_none_or(|wake_at| *at < wake_at));
@@ -364,7 +328,7 @@ impl Gateway {
             let (me, job) = (self.me.clone(), Arc::downgrade(job));
             let ring = move || {
                 if let (Some(g), Some(job)) = (me.upgrade(), job.upgrade()) {
-                    if let Some(list) = lock(&job.tree).lists.iter_mut().find(|r| r.number == number) {
+                    if let Some(list) = lock(&job.joins).lists.iter_mut().find(|r| r.number == number) {
                         list.wake_at = None;
                     }
                     g.update_list(&job, number, Join::on_time);
@@ -374,7 +338,7 @@ impl Gateway {
         }
         effects.into_iter().for_each(|effect| self.act_for_list(job, number, effect));
         if !job.is_clients() {
-            lock(&job.tree).lists.retain(|r| r.number != number || !r.join.is_done());
+            lock(&job.joins).lists.retain(|r| r.number != number || !r.join.is_done());
         }
     }
 
@@ -382,8 +346,8 @@ impl Gateway {
         match effect {
             JoinEffect::Dial { worker, .. } => {
                 let found = {
-                    let tree = lock(&job.tree);
-                    tree.lists.iter().find(|r| r.number == number).and_then(|r| Some((*r.workers.get(&worker)?, r.deadline)))
+                    let joins = lock(&job.joins);
+                    joins.lists.iter().find(|r| r.number == number).and_then(|r| Some((*r.workers.get(&worker)?, r.deadline)))
                 };
                 let Some(((id, agent), deadline)) = found else { return };
                 let Some(host) = job.host(id) else { return };
@@ -394,8 +358,8 @@ impl Gateway {
             JoinEffect::Send { worker, joining } => self.send_list_part(job, number, worker, joining),
             JoinEffect::Report(joined) if !job.is_clients() => {
                 let message = {
-                    let mut tree = lock(&job.tree);
-                    let Some(list) = tree.lists.iter_mut().find(|r| r.number == number) else { return };
+                    let mut joins = lock(&job.joins);
+                    let Some(list) = joins.lists.iter_mut().find(|r| r.number == number) else { return };
                     let mut outcome_of = |rank: u32| Some((rank, list.outcomes.remove(&rank)?));
                     let known = joined.joined.into_iter().filter_map(&mut outcome_of);
                     let known: Vec<(u32, Said)> = known.filter_map(|(rank, outcome)| Some((rank, outcome.ok()?))).collect();
@@ -418,8 +382,8 @@ impl Gateway {
     fn send_list_part(&self, job: &Arc<Job>, number: u64, worker: u32, joining: Joining) {
         let now = self.poller.now();
         let (to, message) = {
-            let tree = lock(&job.tree);
-            let Some(list) = tree.lists.iter().find(|r| r.number == number) else { return };
+            let joins = lock(&job.joins);
+            let Some(list) = joins.lists.iter().find(|r| r.number == number) else { return };
             let Some((to, _)) = list.workers.get(&worker).copied() else { return };
             let left = list.deadline.saturating_duration_since(now);
             let workers = joining.workers.into_iter().filter_map(|(rank, _)| {
@@ -438,17 +402,9 @@ impl Gateway {
     pub(super) fn worker_joined(&self, job: &Arc<Job>, host: &Arc<Host>, (number, rank): (u64, u32)) {
         let info = host.info();
         let outcome = Said { agent: info.agent, name: info.name, pid: info.pid, release: info.release, by: job.own_id };
-        {
-            let mut tree = lock(&job.tree);
-            if job.is_clients() {
-                tree.parents.insert(host.id, job.own_id);
-            } else {
-                tree.children.insert(host.id);
-                tree.relayed.remove(&host.id);
-            }
-            if let Some(list) = tree.lists.iter_mut().find(|r| r.number == number) {
-                list.outcomes.insert(rank, Ok(outcome));
-            }
+        lock(&job.relays).on_joined(job.own_id, host.id);
+        if let Some(list) = lock(&job.joins).lists.iter_mut().find(|r| r.number == number) {
+            list.outcomes.insert(rank, Ok(outcome));
         }
         self.update_list(job, number, |join, now| join.on_joined(now, rank));
         if job.is_clients() {
@@ -458,7 +414,7 @@ impl Gateway {
 
     /// Records that a worker of a list, which this process has dialled, has not joined.
     pub(super) fn worker_failed(&self, job: &Arc<Job>, (number, rank): (u64, u32), why: &str) {
-        if let Some(list) = lock(&job.tree).lists.iter_mut().find(|r| r.number == number) {
+        if let Some(list) = lock(&job.joins).lists.iter_mut().find(|r| r.number == number) {
             list.outcomes.insert(rank, Err(why.to_owned()));
         }
         self.update_list(job, number, |join, now| join.on_failed(now, rank, why));
@@ -470,9 +426,9 @@ impl Gateway {
     /// A host is lost: the workers of its part of each list are joined by others.
     pub(super) fn worker_lost(&self, job: &Arc<Job>, host: ProcUid) {
         let found: Vec<(u64, u32)> = {
-            let tree = lock(&job.tree);
+            let joins = lock(&job.joins);
             let of = |r: &WorkerList| Some((r.number, *r.workers.iter().find(|(_, (id, _))| *id == host)?.0));
-            tree.lists.iter().filter_map(of).collect()
+            joins.lists.iter().filter_map(of).collect()
         };
         for (number, rank) in found {
             self.update_list(job, number, |join, now| join.on_lost(now, rank));
@@ -492,31 +448,4 @@ impl Gateway {
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-impl WorkerList {
-    fn new(
-        id: u64,
-        workers: Vec<(u32, ProcUid, u64)>,
-        (fan_out, agent_fan_out): (usize, usize),
-        (started_at, deadline): (Instant, Instant),
-        slot: Option<CallId>,
-    ) -> WorkerList {
-        let open = if slot.is_some() { workers.iter().map(|(rank, ..)| *rank).collect() } else { HashSet::new() };
-        let workers = workers.into_iter().map(|(rank, host, agent)| (rank, (host, agent))).collect();
-        let join = Join::with_fan_out(NO_TIMEOUT, fan_out);
-        WorkerList {
-            id,
-            number: next_number(),
-            join,
-            workers,
-            outcomes: HashMap::new(),
-            started_at,
-            deadline,
-            fan_out: agent_fan_out as u32,
-            wake_at: None,
-            slot,
-            open,
-        }
-    }
 }

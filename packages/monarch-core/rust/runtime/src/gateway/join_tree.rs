@@ -7,12 +7,10 @@
 //! is worth it. From this *direct connection* on, the host is like one that the client has joined itself. Two agents that have frames for
 //! each other open a session of their own.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
-use std::time::Instant;
 
-use net::dial::Handshake;
 use net::lock::lock;
 use net::trunk::Trunk;
 use wire::cursor::Cursor;
@@ -21,54 +19,26 @@ use wire::greeting::{self, Beat};
 use wire::join_tree::{Along, Ending, Word};
 use wire::{Control, ProcUid};
 
-use super::join_list::WorkerList;
 use super::{Gateway, Host, Job};
 use crate::membership::{Event, LinkEnd};
 
 /// Forwarded bytes between the client and a relayed host from which on a direct connection is worth its handshakes.
 const DIRECT_CONNECTION_BYTES: u64 = 1 << 20;
 
-#[derive(Default)]
-/// The place of this process in the join tree of a job, and the lists of workers that it joins. The job owns it.
-pub(super) struct Tree {
-    /// Agent only: the relay of this host, from which the client's messages along the tree arrive; none for a host with a direct
-    /// connection.
-    pub parent: Option<ProcUid>,
-    /// Agent only: the hosts that this agent has joined for the client.
-    pub children: BTreeSet<ProcUid>,
-    /// The relayed hosts, and for each the next host on the route to it. In the client, hosts with a direct connection are not in this
-    /// table.
-    pub relayed: HashMap<ProcUid, ProcUid>,
-    /// Agent only: when the last heartbeat of each host relayed by a child was received, by the reports of the children.
-    pub relayed_heartbeats: HashMap<ProcUid, Instant>,
-    /// Client only: the host that has joined each host, for all hosts that joined in a tree.
-    pub parents: HashMap<ProcUid, ProcUid>,
-    /// Client only: the hosts that have been introduced to all other hosts.
-    pub introduced: HashSet<ProcUid>,
-    /// Client only: the next introduction is scheduled.
-    pub introduction_scheduled: bool,
-    /// The lists of workers whose joins are under way.
-    pub lists: Vec<WorkerList>,
-    /// The handshakes that wait for a certificate from the client, by the host that joins.
-    pub signing: HashMap<ProcUid, Weak<Handshake>>,
-    /// Agent only: when this agent last sent its children the age of the client's last heartbeat.
-    pub client_age_sent_at: Option<Instant>,
-}
-
 impl Job {
     /// True if a host has joined in a tree.
     pub(super) fn has_tree(&self) -> bool {
-        !lock(&self.tree).parents.is_empty()
+        lock(&self.relays).has_tree()
     }
 
     /// The relayed hosts; none in an agent.
-    pub fn relayed_hosts(&self) -> Vec<ProcUid> {
-        if self.is_clients() { lock(&self.tree).relayed.keys().copied().collect() } else { vec![] }
+    pub fn relayed_hosts(&self) -> HashSet<ProcUid> {
+        lock(&self.relays).relayed_hosts()
     }
 
     /// True in the client, if this host is relayed.
     pub(super) fn is_relayed(&self, host: ProcUid) -> bool {
-        self.is_clients() && lock(&self.tree).relayed.contains_key(&host)
+        lock(&self.relays).is_relayed(host)
     }
 
     /// True if this process has a heartbeat connection of its own with the client.
@@ -76,23 +46,15 @@ impl Job {
         self.host(self.id).is_some_and(|c| c.session.has_heart())
     }
 
-    /// The next host on the route to `to`.
-    fn next(&self, to: ProcUid) -> Option<ProcUid> {
-        let tree = lock(&self.tree);
-        if self.is_clients() {
-            return Some(tree.relayed.get(&to).copied().unwrap_or(to));
-        }
-        if to == self.id {
-            return tree.parent;
-        }
-        if tree.children.contains(&to) { Some(to) } else { tree.relayed.get(&to).copied() }
-    }
-
     /// The destination of reports to the client: the relay of this host, or the client where it has a direct connection.
     pub(super) fn relay(&self) -> ProcUid {
         let direct = self.host(self.id).is_some_and(|c| c.session.is_up() && !c.session.is_routed());
-        let parent = lock(&self.tree).parent;
+        let parent = lock(&self.relays).parent();
         parent.filter(|p| !direct && self.host(*p).is_some_and(|h| h.lost().is_none())).unwrap_or(self.id)
+    }
+
+    fn next_hop(&self, to: ProcUid) -> Option<ProcUid> {
+        lock(&self.relays).next_hop(to)
     }
 
     fn send_along(&self, via: ProcUid, frame: &[u8]) {
@@ -110,7 +72,7 @@ impl Gateway {
     /// Forwards bytes of a session that has no connection.
     pub(super) fn carry(&self, job: &Arc<Job>, trunk: &Trunk, bytes: &[u8]) {
         // The bytes of a session for which a direct connection is being opened are sent again on that connection.
-        if let Some(via) = job.next(trunk.host).filter(|via| *via != trunk.host) {
+        if let Some(via) = job.next_hop(trunk.host).filter(|via| *via != trunk.host) {
             self.count_carried(job, trunk.host, bytes.len());
             job.send_along(via, &Along { to: trunk.host, from: job.own_id }.frame(CARRIED, bytes));
         }
@@ -118,7 +80,7 @@ impl Gateway {
 
     /// Sends a message to a host, through the next host on the route.
     pub(super) fn send_along_tree(&self, job: &Job, to: ProcUid, message: &Word) {
-        let via = if to == job.id { Some(job.relay()) } else { job.next(to) };
+        let via = if to == job.id { Some(job.relay()) } else { job.next_hop(to) };
         if let Some(via) = via {
             job.send_along(via, &Along { to, from: job.own_id }.frame(TREE, &greeting::encode(message)));
         }
@@ -132,11 +94,11 @@ impl Gateway {
     /// Sends a message to all hosts of the client, or, in an agent, to its children. Each agent passes the message on.
     pub(super) fn spread(&self, job: &Job, message: &Word) {
         let next: Vec<ProcUid> = if job.is_clients() {
-            let relayed: HashSet<ProcUid> = lock(&job.tree).relayed.keys().copied().collect();
+            let relayed = job.relayed_hosts();
             let direct = job.hosts().into_iter().filter(|h| !relayed.contains(&h.id) && h.is_joined());
             direct.map(|h| h.id).collect()
         } else {
-            lock(&job.tree).children.iter().copied().collect()
+            lock(&job.relays).children()
         };
         next.into_iter().for_each(|host| self.send_to_next(job, host, message));
     }
@@ -148,9 +110,9 @@ impl Gateway {
         if head.to != job.own_id {
             if head.to == job.id {
                 // The answers of a relayed host take this route before the report of its join arrives.
-                lock(&job.tree).relayed.entry(head.from).or_insert(via);
+                lock(&job.relays).on_frame(head.from, via);
             }
-            if let Some(next) = job.next(head.to).filter(|next| *next != via)
+            if let Some(next) = job.next_hop(head.to).filter(|next| *next != via)
                 && let Some(host) = job.host(next)
             {
                 let _ = host.session.send(&[&(frame.len() as u32).to_le_bytes(), frame]);
@@ -181,7 +143,7 @@ impl Gateway {
     fn on_message(&self, job: &Arc<Job>, via: ProcUid, from: ProcUid, message: Word) {
         match message {
             Word::Part { run, within_ms, fan_out, workers } if !job.is_clients() => {
-                lock(&job.tree).parent = Some(via);
+                lock(&job.relays).on_relay(via);
                 self.on_list_part(job, run, within_ms, fan_out, workers);
             }
             Word::Report { run, joined, failed } => self.on_report(job, via, run, joined, failed),
@@ -191,7 +153,7 @@ impl Gateway {
                 job.send_along(via, &Along { to: from, from: job.own_id }.frame(TREE, &greeting::encode(&message)));
             }
             Word::Certified { host, certificate } => {
-                let waiting = lock(&job.tree).signing.remove(&host).and_then(|h| h.upgrade());
+                let waiting = lock(&job.joins).signing.remove(&host).and_then(|h| h.upgrade());
                 if let Some(waiting) = waiting {
                     let go_on = move || match certificate {
                         Some(certificate) => waiting.certified(certificate),
@@ -201,7 +163,7 @@ impl Gateway {
                 }
             }
             Word::Begin { session } if !job.is_clients() => {
-                lock(&job.tree).parent = Some(via);
+                lock(&job.relays).on_relay(via);
                 let Some(client) = job.host(job.id) else { return };
                 {
                     let mut state = lock(&client.state);
@@ -249,7 +211,7 @@ impl Gateway {
 
     /// Notifies the client that the connections to a child have ended, as the client may have none of its own.
     pub(super) fn child_ended(&self, job: &Job, host: ProcUid, how: Ending) {
-        if lock(&job.tree).children.contains(&host) {
+        if lock(&job.relays).is_child(host) {
             self.send_along_tree(job, job.id, &Word::Ended { host, how });
         }
     }
@@ -279,7 +241,7 @@ impl Gateway {
     /// Removes a host from the client's table of relayed hosts: this side opens the connections of its session from now on. Returns true if
     /// the host was relayed.
     pub(super) fn leave_tree(&self, job: &Job, host: &Arc<Host>) -> bool {
-        if !job.is_clients() || lock(&job.tree).relayed.remove(&host.id).is_none() {
+        if !lock(&job.relays).on_direct_connection(host.id) {
             return false;
         }
         host.session.leave_route();
@@ -289,41 +251,14 @@ impl Gateway {
 
     /// Handles the loss of a host in the tree: the client opens direct connections to the hosts that have joined through it.
     pub(super) fn lost_in_tree(&self, job: &Arc<Job>, host: ProcUid) {
-        if !job.is_clients() {
-            {
-                let mut tree = lock(&job.tree);
-                tree.parent = tree.parent.filter(|p| *p != host);
-                tree.children.remove(&host);
-                tree.relayed.retain(|id, via| *via != host && *id != host);
-                tree.relayed_heartbeats.remove(&host);
-            }
-            return self.worker_lost(job, host);
-        }
-        let (orphans, heads) = {
-            let mut tree = lock(&job.tree);
-            tree.relayed.remove(&host);
-            let parents = &tree.parents;
-            let is_relayed = |mut at: ProcUid| {
-                // The loop takes as many steps as the tree is deep.
-                while let Some(relay) = parents.get(&at) {
-                    if *relay == host {
-                        return true;
-                    }
-                    at = *relay;
-                }
-                false
-            };
-            let orphans: Vec<ProcUid> = tree.relayed.keys().copied().filter(|id| is_relayed(*id)).collect();
-            let heads: Vec<ProcUid> = parents.iter().filter(|(_, relay)| **relay == host).map(|(id, _)| *id).collect();
-            (orphans, heads)
-        };
-        self.connect_directly_soon(job, orphans);
+        let orphans = lock(&job.relays).on_end(host);
+        self.connect_directly_soon(job, orphans.relayed);
         // The lost host may not have passed on the last messages.
-        if !heads.is_empty() {
+        if !orphans.joined.is_empty() {
             let (me, job) = (self.me.clone(), job.clone());
             let task = move || {
                 if let Some(g) = me.upgrade() {
-                    g.send_all_hosts(&job, &heads);
+                    g.send_all_hosts(&job, &orphans.joined);
                 }
             };
             self.poller.spawn(Box::new(task));

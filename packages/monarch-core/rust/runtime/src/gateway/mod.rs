@@ -12,6 +12,7 @@
 //! | `part_fragments` | large parts of frames, in fragments beside the frames |
 //! | `dial` | connections that this process opens |
 //! | `accept` | connections that come in |
+//! | `joins` | the joins that are under way |
 //! | `join_list` | joins of many hosts at once, by a tree |
 //! | `join_tree` | that tree, and the frames along it |
 //! | `indirect_heartbeat` | indirect heartbeats along it |
@@ -31,6 +32,7 @@ mod indirect_heartbeat;
 mod job;
 mod join_list;
 mod join_tree;
+mod joins;
 mod part_fragments;
 mod random_id;
 mod refusals;

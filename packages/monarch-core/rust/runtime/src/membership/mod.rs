@@ -19,13 +19,15 @@
 //! | `detector` | the failure detector: suspected hosts and lost hosts, from the times of heartbeats |
 //! | `lease` | the lease of a silent client |
 //! | `loss` | the actions after the end of a host |
-//! | `join` | the join tree of many workers |
+//! | `join` | the join of many workers by a tree |
+//! | `relays` | the routes along this tree |
 
 pub mod detector;
 pub mod host_table;
 pub mod join;
 pub mod lease;
 mod loss;
+pub mod relays;
 
 use std::time::{Duration, Instant};
 
