@@ -166,7 +166,7 @@ fn lease_ends_after_the_last_heartbeat() {
 }
 
 #[test]
-fn long_lease_leaves_two_seconds_for_the_clean_up() {
+fn long_lease_leaves_time_for_the_clean_up() {
     let start = Instant::now();
     assert_eq!(Lease::new(ms(60_000), start).end(), Some(start + ms(58_000)));
 }

@@ -1,6 +1,6 @@
 """Errors at run time: exception classes, failures, exit reasons, and all their texts.
 
-Codes, templates and hints are data in `error_table`; the texts below are made from it. A text names the culprit on its first line;
+Codes, templates and hints are data in `table`; the texts below are made from it. A text names the culprit on its first line;
 the other lines are indented by two, with the hint last.
 """
 
@@ -64,7 +64,7 @@ def _exact(value: object) -> str:
 class ExitReason:
     """The reason of an actor's or a process's end: the same value on the wire and in Python.
 
-    `kind` is one of the first nine codes of the table; `code`, `signal` and `core_dumped` are the process's, `detail` is the text that the
+    `kind` is one of the first ten codes of the table; `code`, `signal` and `core_dumped` are the process's, `detail` is the text that the
     kind needs: the error, the cgroup, the reason of a host's loss or of a stop, the display of a vanished owner.
     """
 

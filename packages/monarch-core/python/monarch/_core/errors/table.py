@@ -35,7 +35,7 @@ NOT_RUN = "the last output names the program that could not be run, and why; `wi
 CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 CRASHED = "{signal} comes from native code that the actor calls: call `faulthandler.enable()` in the actor to see the Python stack"
 
-# The first nine codes are the kinds of `ExitReason`, their templates the cause in a report.
+# The first ten codes are the kinds of `ExitReason`, their templates the cause in a report.
 ERROR_TABLE: tuple[ErrorRow, ...] = (
     ErrorRow("raised", "SupervisionError", "an actor raised and nobody could be told, or aborted itself", "{detail}", _UNHANDLED),
     ErrorRow(
