@@ -34,7 +34,8 @@ def _profiled(action: Callable[[], object], point: int | None) -> int:
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal seen
-        if event != "call" or frame.f_code.co_filename.startswith(_LIBRARY):
+        # Python drops what a finalizer raises: an interrupt there would interrupt nothing.
+        if event != "call" or frame.f_code.co_name == "__del__" or frame.f_code.co_filename.startswith(_LIBRARY):
             return
         seen += 1
         if seen == point:
