@@ -250,8 +250,7 @@ def test_post_mortem_precedes_the_error_of_the_call(procs, debug_line):
     sessions(4)
     assert "4 sessions" in debug_line.ask("continue")
     # Sessions of breakpoints are listed until their actors run again.
-    while [(info.rank, info.function) for info in sessions()] != [(2, "explode")]:
-        pass
+    eventually("the post-mortem is the only session", lambda: [(info.rank, info.function) for info in sessions()] == [(2, "explode")])
     text = debug_line.ask("attach dying 2", PDB)
     assert "ValueError: bad rank" in text
     assert debug_line.ask("p text", PDB) == "'bad rank'\n"
