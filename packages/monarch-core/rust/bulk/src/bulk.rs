@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use net::lock::lock;
 
 use crate::arena::{Arena, Block};
+use crate::buffer::Remote;
 use crate::connection::Connection;
+use crate::deadline_lock::Gate;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::far::{Answering, Fabric, Far, Opened};
-use crate::gate::Gate;
 use crate::pool::Pool;
 use crate::registry::{Memory, Range, Registry};
-use crate::remote::Remote;
+use crate::remote::{Answering, Fabric, Far, Opened};
 use crate::server::Server;
 pub use crate::server::{Identity, Jobs};
 use crate::sys;

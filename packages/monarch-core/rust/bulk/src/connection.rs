@@ -15,9 +15,9 @@ use net::control_socket;
 use net::lock::lock;
 use net::sys::{self as base, Share};
 
+use crate::deadline_lock::Gate;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{self, Place, Reply, Request};
-use crate::gate::Gate;
 use crate::registry::Id;
 use crate::server::Identity;
 use crate::shared::{self, EPOCHS, HAZARDS, Words};

@@ -15,27 +15,27 @@
 //! | `exports` | memory that devices can reach |
 //! | `arena` | memory that other processes can map |
 //! | `server` | the owner's thread |
-//! | `gate` | a lock with a deadline |
+//! | `deadline_lock` | a lock with a deadline |
 //! | `connection` | the connection to one owner of this host |
-//! | `remote` | memory of any owner, by its id |
+//! | `buffer` | memory of any owner, by its id |
 //! | `copy` | the loops that move bytes |
 //! | `staging` | copies by way of a ring, where the kernel refuses direct ones |
 //! | `transfer` | operations, from submission to outcome |
 //! | `pool` | the threads that copy |
 //! | `answers` | the owner's answers to requests |
-//! | `far` | memory of processes of other hosts |
+//! | `remote` | memory of processes of other hosts |
 //! | `bulk` | registry, server and transfers of one process |
 
 mod answers;
 pub mod arena;
+pub mod buffer;
 pub mod bulk;
 pub mod connection;
 pub mod copy;
+mod deadline_lock;
 pub mod exports;
 pub mod failure;
-pub mod far;
 pub mod frames;
-mod gate;
 pub mod pool;
 pub mod registry;
 pub mod remote;
@@ -45,8 +45,8 @@ mod staging;
 pub mod sys;
 pub mod transfer;
 
+pub use buffer::Remote;
 pub use bulk::Bulk;
 pub use failure::{Failure, Kind, Path};
 pub use registry::{Id, Range};
-pub use remote::Remote;
 pub use transfer::{Job, Op, Operation};

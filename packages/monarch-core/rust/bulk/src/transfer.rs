@@ -12,10 +12,10 @@ use std::time::Instant;
 
 use net::lock::lock;
 
+use crate::buffer::{Hold, Remote, Span, Target};
 use crate::bulk::Bulk;
 use crate::failure::{Failure, Outcome, Path};
 use crate::registry::Completion;
-use crate::remote::{Hold, Remote, Span, Target};
 
 /// Bytes that one thread copies between two checks of the deadline: a quarter of a millisecond.
 const SLICE: u64 = 4 << 20;

@@ -11,7 +11,7 @@
 //! | `reader` | the reading end, in any process that has the descriptor |
 //! | `batch` | events that were read, and their texts |
 //! | `columns` | the events of one type of a batch, column by column |
-//! | `introductions` | facts that are recorded again when recording begins |
+//! | `facts` | facts that are recorded again when recording begins |
 //! | `recorder` | the ring of this process: on, off, and inert in a forked child |
 //!
 //! A writer reserves a slot by one addition, marks it as being written, stores the record and publishes it: no lock, no system call, no
@@ -19,7 +19,7 @@
 
 mod batch;
 mod columns;
-mod introductions;
+mod facts;
 mod layout;
 mod memory;
 mod reader;
@@ -31,7 +31,7 @@ mod trace;
 
 pub use batch::{Batch, LOST, Texts};
 pub use columns::{Column, Columns};
-pub use introductions::{actor_begins, actor_is_gone, introduce, mesh_begins, mesh_is_gone, proc_begins};
+pub use facts::{actor_begins, actor_is_gone, introduce, mesh_begins, mesh_is_gone, proc_begins};
 pub use layout::{DEFAULT_CAPACITY, capacity};
 pub use reader::{Reader, Record, Value};
 pub use recorder::{change, is_on, now, now_if_on, start, stop};

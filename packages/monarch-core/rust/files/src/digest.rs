@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use blake3::Hasher;
 
-use crate::crew;
 use crate::listing::{RECORD, attributes, open, record};
+use crate::worker_pool;
 
 /// Bytes of a digest.
 pub const DIGEST: usize = blake3::OUT_LEN;
@@ -39,7 +39,7 @@ pub struct FileDigest {
 /// The digests of files, in their order. `piece` is in bytes; 0 requests one digest of the whole. An error for a path whose last component
 /// is a symbolic link, and for anything but a regular file.
 pub fn digest_files(paths: &[PathBuf], piece: u64) -> Vec<Result<FileDigest>> {
-    crew::each(paths.len(), FILES_PER_THREAD, |number| digest_file(&paths[number], piece))
+    worker_pool::each(paths.len(), FILES_PER_THREAD, |number| digest_file(&paths[number], piece))
 }
 
 fn digest_file(path: &Path, piece: u64) -> Result<FileDigest> {

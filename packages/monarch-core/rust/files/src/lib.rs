@@ -4,11 +4,11 @@
 //! |---|---|
 //! | `listing` | the entries of a directory with their attributes, as bytes that are equal if nothing has changed |
 //! | `digest` | the digests of a file's contents, piece by piece |
-//! | `crew` | threads that share a list of such tasks |
+//! | `worker_pool` | threads that share a list of such tasks |
 
-pub mod crew;
 pub mod digest;
 pub mod listing;
+pub mod worker_pool;
 
 pub use digest::{FileDigest, digest_files};
 pub use listing::list_directories;

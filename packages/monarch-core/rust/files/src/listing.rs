@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::crew;
+use crate::worker_pool;
 
 /// Bytes of a record.
 pub const RECORD: usize = 64;
@@ -21,7 +21,7 @@ const BUFFER: usize = 64 << 10;
 
 /// The listings of directories, in their order. An error for a path whose last component is a symbolic link.
 pub fn list_directories(paths: &[PathBuf]) -> Vec<Result<Vec<u8>>> {
-    crew::each_short(paths.len(), |number| list_directory(&paths[number]))
+    worker_pool::each_short(paths.len(), |number| list_directory(&paths[number]))
 }
 
 fn list_directory(path: &Path) -> Result<Vec<u8>> {

@@ -11,9 +11,9 @@
 //! | `delay` | how long frames are held, for tests |
 //! | `timeline` | simulated time of real threads |
 //! | `lock` | locks that stay usable after a panic |
-//! | `lent` | blocks that the peer of a link holds, and segments that it knows |
+//! | `shared_blocks` | blocks that the peer of a link holds, and segments that it knows |
 //! | `link` | a framed, ordered connection to one process |
-//! | `carrier` | transport of frames to processes without a socket of their own |
+//! | `forwarder` | transport of frames to processes without a socket of their own |
 //! | `stream` | a byte stream to another process, plain or encrypted |
 //! | `socket` | a socket that keeps its first error |
 //! | `tls` | the encryption of a stream |
@@ -25,14 +25,14 @@
 //! | `listener` | incoming connections |
 //! | `trust` | authentication: secrets, certificates, the handshake that proves them |
 //! | `channel` | frames that survive the end of their connection: numbers, acknowledgements, replay |
-//! | `lanes` | send queues of large parts, and frames that must not overtake them |
+//! | `send_queues` | send queues of large parts, and frames that must not overtake them |
 //! | `records` | TLS records without a stream, for a process that gets a connection from its agent |
 //! | `traffic` | the kernel's counters of a connection |
-//! | `trunk` | a session between two agents |
-//! | `still` | a connection that a test has paused |
-//! | `heart` | the heartbeat stream of a session |
+//! | `session` | a session between two agents |
+//! | `pause` | a connection that a test has paused |
+//! | `heartbeat_stream` | the heartbeat stream of a session |
 //! | `chunk` | bytes that a link has yet to write |
-//! | `readdressed` | frames that were encoded for a socket and go to another host instead |
+//! | `rerouted` | frames that were encoded for a socket and go to another host instead |
 //! | `forked_child` | the forked child of a process that uses the runtime: it is inert |
 //! | `arena` | the sender's shared memory for large parts |
 //! | `segment` | the receiver's view of a sender's arena |
@@ -40,7 +40,6 @@
 pub mod address;
 mod allowance;
 pub mod arena;
-pub mod carrier;
 pub mod channel;
 mod chunk;
 pub mod connect;
@@ -48,19 +47,21 @@ pub mod control_socket;
 pub mod delay;
 pub mod dial;
 pub mod forked_child;
-pub mod heart;
-pub mod lanes;
-mod lent;
+pub mod forwarder;
+pub mod heartbeat_stream;
 pub mod link;
 pub mod listener;
 pub mod lock;
+mod pause;
 pub mod poller;
-mod readdressed;
 pub mod records;
+mod rerouted;
 pub mod segment;
+pub mod send_queues;
+pub mod session;
+mod shared_blocks;
 mod socket;
 pub mod splice;
-mod still;
 pub mod stream;
 pub mod sys;
 pub mod thread_limit;
@@ -68,12 +69,11 @@ pub mod timeline;
 pub mod timers;
 pub mod tls;
 pub mod traffic;
-pub mod trunk;
 pub mod trust;
 pub mod waiter;
 
 pub use arena::{Arena, Block};
-pub use carrier::{Carrier, LinkDown};
+pub use forwarder::{Carrier, LinkDown};
 pub use link::{Link, LinkHandler};
 pub use poller::{Poller, Source, WaitEnd};
 pub use segment::{Mapping, RecvPart};

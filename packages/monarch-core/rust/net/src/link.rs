@@ -19,15 +19,15 @@ use wire::frame;
 use wire::{BlockId, Frame, ProcUid, Route, Routed};
 
 use crate::arena::Block;
-use crate::carrier::{Carrier, LinkDown};
 use crate::chunk::{Chunk, Passed, enqueue};
 use crate::forked_child;
-use crate::lent::Lent;
+use crate::forwarder::{Carrier, LinkDown};
 use crate::link::second_socket::SecondSocket;
 use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
-use crate::readdressed;
+use crate::rerouted;
 use crate::segment::RecvSegment;
+use crate::shared_blocks::Lent;
 use crate::sys::{self, Descriptors};
 
 /// Requested size of the socket's buffers; the kernel limits it.
@@ -140,7 +140,7 @@ impl Link {
         // The queue has not been sent, so the peer does not know these blocks yet.
         let lent = std::mem::take(&mut *lock(&self.lent));
         for chunk in queue {
-            let _ = readdressed::carry(&*carrier, self.peer, &chunk.bytes, |id| lent.block(id));
+            let _ = rerouted::carry(&*carrier, self.peer, &chunk.bytes, |id| lent.block(id));
         }
         let _ = self.carrier.set(carrier);
     }
@@ -288,7 +288,7 @@ impl Link {
             // The link has become a carried one since the caller looked.
             self.sent.fetch_add(1, Ordering::Relaxed);
             let lent = |id| blocks.iter().find(|b| b.id() == id).cloned();
-            return readdressed::carry(&**carrier, self.peer, &pieces.concat(), lent);
+            return rerouted::carry(&**carrier, self.peer, &pieces.concat(), lent);
         }
         let fresh = lock(&self.lent).lend(blocks);
         for s in fresh {

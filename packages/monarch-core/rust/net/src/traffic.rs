@@ -4,8 +4,8 @@ use std::os::fd::RawFd;
 
 use wire::ProcUid;
 
+use crate::session::StreamEnd;
 use crate::stream::Stream;
-use crate::trunk::StreamEnd;
 
 /// All zero for sockets that are not TCP.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]

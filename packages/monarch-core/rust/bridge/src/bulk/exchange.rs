@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use bulk::Kind;
-use bulk::far::{Answering, Fetching, Loan};
 use bulk::registry::{Memory, Range};
+use bulk::remote::{Answering, Fetching, Loan};
 use net::Block;
 use runtime::Node;
 use runtime::node::offers::{Exchange, PullDone, PullError};

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use bulk::far::{Fabric, NoStream, Opened};
+use bulk::remote::{Fabric, NoStream, Opened};
 use runtime::Node;
 use runtime::node::bulk_streams::{BulkError, BulkStream};
 use wire::ProcUid;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bulk::arena::Block;
-use bulk::remote::Mapping;
+use bulk::buffer::Mapping;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;

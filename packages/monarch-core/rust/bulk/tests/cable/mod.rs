@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use bulk::Bulk;
-use bulk::far::{Fabric, NoStream, Opened};
+use bulk::remote::{Fabric, NoStream, Opened};
 use net::records::Keys;
 
 /// The keys of two ends, as a handshake leaves them: suite, number, iv, key; the sealing keys come first.

@@ -8,10 +8,10 @@ use rcgen::{KeyPair, PublicKeyData};
 use rustls::server::Acceptor;
 
 use crate::stream::Stream;
+use crate::trust::auth_handshake::{Stepped, count};
 use crate::trust::exchange::{Exchange, Tag};
 use crate::trust::host::{HostTrust, Membership};
 use crate::trust::identity::{Who, names, new_pair, who};
-use crate::trust::opening::{Stepped, count};
 use crate::trust::policy::{JobId, Kind, Policy};
 use crate::trust::preface;
 use crate::trust::proof::{Claim, DIGEST, PROOF, Role, digest};

@@ -10,11 +10,11 @@ use rustls::ClientConnection;
 
 use crate::stream::Stream;
 use crate::sys;
+use crate::trust::auth_handshake::{Stepped, count};
 use crate::trust::authority::{Lifetime, PUBLIC_KEY};
 use crate::trust::dialler::{DialTrust, Target};
 use crate::trust::exchange::{Exchange, MAX_HELLO, Tag};
 use crate::trust::identity::{Who, names};
-use crate::trust::opening::{Stepped, count};
 use crate::trust::policy::{JobId, Kind};
 use crate::trust::proof::{Claim, PROOF, Role, digest};
 use crate::trust::refused::Refused;

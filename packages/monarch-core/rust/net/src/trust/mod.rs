@@ -20,18 +20,18 @@
 //! | `proof` | the proof of knowing the secret, good for one TLS session |
 //! | `preface` | versions, compared before any other message |
 //! | `exchange` | small bounded frames over a connection that is not authenticated yet |
-//! | `opening` | a connection until its handshake is complete |
+//! | `auth_handshake` | a connection until its handshake is complete |
 //! | `dialling`, `accepting` | the steps of the handshake at either end |
 //! | `refused` | the reason for which a connection was refused |
 
 mod accepting;
+mod auth_handshake;
 mod authority;
 mod dialler;
 mod dialling;
 mod exchange;
 mod host;
 mod identity;
-mod opening;
 mod policy;
 mod preface;
 mod proof;
@@ -41,12 +41,12 @@ mod secret;
 mod site;
 mod verifier;
 
+pub use auth_handshake::{Opened, Opening, Progress, handshakes};
 pub use authority::{Authority, Lifetime};
 pub use dialler::{DialTrust, Target};
 pub use exchange::MAX_HELLO;
 pub use host::HostTrust;
 pub use identity::{Identity, Who};
-pub use opening::{Opened, Opening, Progress, handshakes};
 pub use policy::{JobId, Kind, Policy};
 pub use preface::{Release, set_python};
 pub use refused::Refused;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use net::channel::Disagree;
 use net::dial::{NoStream, greeting_frame};
 use net::lock::lock;
-use net::trunk::HEART;
+use net::session::HEART;
 use net::trust::{Kind, Opened, Refused, Who};
 use wire::ProcUid;
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use net::carrier::number_ahead;
+use net::forwarder::number_ahead;
 use net::lock::lock;
 use net::{Link, RecvPart};
 use wire::cast::{CastBody, CastFrame};

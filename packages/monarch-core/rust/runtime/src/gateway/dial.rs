@@ -8,7 +8,7 @@ use net::channel::Disagree;
 use net::connect;
 use net::dial::{self, NoStream, Ready};
 use net::lock::lock;
-use net::trunk::{FRAMES, HEART};
+use net::session::{FRAMES, HEART};
 use net::trust::{DialTrust, JobId, Kind, Refused, Target};
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 use wire::join_tree::Word;

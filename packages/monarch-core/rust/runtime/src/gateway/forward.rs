@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use net::dial::NoStream;
-use net::trunk::{StreamEnd, Trunk, TrunkHandler};
+use net::session::{StreamEnd, Trunk, TrunkHandler};
 use net::{Block, LinkDown, RecvPart};
 use wire::cursor::Cursor;
 use wire::exit::{ExitReason, ProcEnd};

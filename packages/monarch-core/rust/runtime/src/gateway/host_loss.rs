@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use net::lock::lock;
-use net::trunk::{FRAMES, HEART, StreamEnd};
+use net::session::{FRAMES, HEART, StreamEnd};
 use wire::greeting::Beat;
 use wire::join_tree::{Ending, Word};
 use wire::{Control, ProcUid};

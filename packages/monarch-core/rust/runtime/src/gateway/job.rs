@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use net::Poller;
 use net::address::Address;
 use net::lock::lock;
-use net::trunk::Trunk;
+use net::session::Trunk;
 use net::trust::DialTrust;
 use wire::ProcUid;
 use wire::control::HostEntry;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use net::lock::lock;
-use net::trunk::Trunk;
+use net::session::Trunk;
 use wire::cursor::Cursor;
 use wire::frame::{CARRIED, TREE};
 use wire::greeting::{self, Beat};

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use net::carrier::number_ahead;
+use net::forwarder::number_ahead;
 use net::lock::lock;
 use net::{Block, Carrier, RecvPart};
 use wire::{Control, Frame, Part, ProcUid};

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use net::carrier::number_ahead;
+use net::forwarder::number_ahead;
 use net::{Arena, Block, Link, LinkDown, RecvPart};
 use wire::Part;
 

@@ -7,9 +7,9 @@
 //! A connection that is replaced is reset. A process that ends closes all of its connections in the usual way, and so does a proxy in
 //! between that ends: the other side dials again to learn which of them ended.
 
-mod heart_stream;
+mod heartbeat;
+mod pause;
 mod routed;
-mod standstill;
 
 use std::io;
 use std::os::fd::RawFd;
@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 use wire::greeting::Beat;
 use wire::{ProcUid, Route, frame, part_fragment};
 
-use crate::carrier::LinkDown;
 use crate::channel::{ACK, Disagree, Inbox, Outbox};
-use crate::heart::Heart;
-use crate::lanes::Lanes;
+use crate::forwarder::LinkDown;
+use crate::heartbeat_stream::Heart;
 use crate::lock::lock;
+use crate::pause::Still;
 use crate::poller::{Pending, Poller, Source};
 use crate::segment::RecvPart;
-use crate::still::Still;
+use crate::send_queues::Lanes;
 use crate::stream::Stream;
 use crate::sys;
 use crate::traffic::Traffic;

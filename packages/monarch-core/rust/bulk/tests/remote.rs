@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bulk::bulk::{Identity, Jobs};
-use bulk::far::{Fabric, NoStream, Opened};
+use bulk::remote::{Fabric, NoStream, Opened};
 use bulk::transfer::{Job, Op, Operation};
 use bulk::{Bulk, Failure, Kind, Path, Range, Remote};
 
@@ -201,8 +201,8 @@ fn reader_without_progress_does_not_delay_buffer_end() {
     // The reader requests all bytes and reads none.
     let (near, far) = pair();
     s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
-    let mut line = bulk::far::Line::new(near, None, Arc::default()).unwrap();
-    let wait = bulk::far::Wait::patient(Some(Instant::now() + HANG), &|| false);
+    let mut line = bulk::remote::Line::new(near, None, Arc::default()).unwrap();
+    let wait = bulk::remote::Wait::patient(Some(Instant::now() + HANG), &|| false);
     line.begin(true, wait).unwrap();
     let request = bulk::frames::Request::Copy { id: s.own.id, epoch: s.own.epoch, offset: 0, len: 64 << 20, write: false };
     line.send_frame(&bulk::frames::encode(1, &request), wait).unwrap();
@@ -234,7 +234,7 @@ fn small_copy_does_not_wait_for_large_one() {
     }
     let s = setup(1 << 20, false, false);
     let fabric = Arc::new(First(s.cable.owner.clone(), Mutex::default()));
-    let far = bulk::far::Far::new(s.own.owner, fabric.clone(), 1);
+    let far = bulk::remote::Far::new(s.own.owner, fabric.clone(), 1);
     let (stop, mut memory) = (Instant::now() + HANG, vec![0u8; 1 << 20]);
     let mut pieces = [s.own.piece(false, 0, memory.as_mut_ptr() as usize, 1 << 20)];
     std::thread::scope(|scope| {
@@ -260,30 +260,30 @@ fn lost_reader_gets_no_more_answers() {
     s.own.bulk.reach_by(s.cable.clone(), 1);
     let (near, far) = pair();
     s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
-    let mut line = bulk::far::Line::new(near, None, Arc::default()).unwrap();
-    let wait = bulk::far::Wait::patient(Some(Instant::now() + HANG), &|| false);
+    let mut line = bulk::remote::Line::new(near, None, Arc::default()).unwrap();
+    let wait = bulk::remote::Wait::patient(Some(Instant::now() + HANG), &|| false);
     line.begin(true, wait).unwrap();
     let open = bulk::frames::encode(1, &bulk::frames::Request::Open { id: s.own.id, epoch: s.own.epoch });
     line.send_frame(&open, wait).unwrap();
     line.receive_frame(wait).unwrap();
     s.cable.ended.store(true, Ordering::Release);
-    assert_eq!(line.receive_number(wait), Err(bulk::far::Broken::Ended));
+    assert_eq!(line.receive_number(wait), Err(bulk::remote::Broken::Ended));
 }
 
 #[test]
 fn paused_connection_moves_no_bytes() {
     for encrypted in [false, true] {
         let ((near, far), (ours, theirs), still) = (pair(), keys(), Arc::new(AtomicBool::new(false)));
-        let mut here = bulk::far::Line::new(near, encrypted.then_some(&ours), still.clone()).unwrap();
-        let mut there = bulk::far::Line::new(far, encrypted.then_some(&theirs), Arc::default()).unwrap();
-        let wait = |ms| bulk::far::Wait::patient(Some(Instant::now() + Duration::from_millis(ms)), &|| false);
+        let mut here = bulk::remote::Line::new(near, encrypted.then_some(&ours), still.clone()).unwrap();
+        let mut there = bulk::remote::Line::new(far, encrypted.then_some(&theirs), Arc::default()).unwrap();
+        let wait = |ms| bulk::remote::Wait::patient(Some(Instant::now() + Duration::from_millis(ms)), &|| false);
         there.send_frame(b"before", wait(10_000)).unwrap();
         still.store(true, Ordering::Relaxed);
-        assert_eq!(here.receive_number(wait(20)), Err(bulk::far::Broken::TimedOut));
-        assert_eq!(here.send_frame(b"late", wait(20)), Err(bulk::far::Broken::TimedOut));
-        let stopped = bulk::far::Wait::patient(None, &|| true);
-        assert_eq!(here.receive_number(stopped), Err(bulk::far::Broken::Stopped));
-        assert_eq!(there.receive_number(wait(20)), Err(bulk::far::Broken::TimedOut));
+        assert_eq!(here.receive_number(wait(20)), Err(bulk::remote::Broken::TimedOut));
+        assert_eq!(here.send_frame(b"late", wait(20)), Err(bulk::remote::Broken::TimedOut));
+        let stopped = bulk::remote::Wait::patient(None, &|| true);
+        assert_eq!(here.receive_number(stopped), Err(bulk::remote::Broken::Stopped));
+        assert_eq!(there.receive_number(wait(20)), Err(bulk::remote::Broken::TimedOut));
         assert!(!here.is_stale());
         still.store(false, Ordering::Relaxed);
         assert_eq!(here.receive_frame(wait(10_000)).unwrap(), b"before");

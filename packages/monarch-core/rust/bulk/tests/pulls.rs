@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bulk::bulk::{Identity, Jobs};
-use bulk::far::{Fabric, Fetching, Loan, NoStream, Opened};
+use bulk::remote::{Fabric, Fetching, Loan, NoStream, Opened};
 use bulk::{Bulk, Failure, Kind, Range};
 use cable::Cable;
 use net::{Arena, Block};

@@ -11,7 +11,7 @@ use wire::routed::Frames;
 use wire::{BlockId, Frame, Part, ProcUid};
 
 use crate::arena::Block;
-use crate::carrier::{Carrier, LinkDown, number_ahead};
+use crate::forwarder::{Carrier, LinkDown, number_ahead};
 
 /// Sends a run of whole frames by the carrier. `lent` returns the block for an id.
 pub(crate) fn carry(

@@ -4,8 +4,8 @@ use std::io;
 
 use wire::greeting::{self, Beat};
 
+use crate::session::StreamEnd;
 use crate::stream::Stream;
-use crate::trunk::StreamEnd;
 
 /// Most bytes that wait to be written. Beyond them the other side does not read, and a further heartbeat has no new information.
 const MOST_WAITING: usize = 16 << 10;

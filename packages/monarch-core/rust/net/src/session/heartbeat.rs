@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wire::greeting::Beat;
 
 use super::{HEART, Trunk};
-use crate::heart::Heart;
+use crate::heartbeat_stream::Heart;
 use crate::lock::lock;
 use crate::poller::Source;
 use crate::stream::Stream;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use net::channel::Outbox;
-use net::lanes::Lanes;
+use net::send_queues::Lanes;
 use net::{Arena, RecvPart};
 use proptest::prelude::*;
 use wire::frame::{CONTROL, MESSAGE, ROUTED};

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::line::{Line, Wait};
+use super::connection::{Line, Wait};
 use super::owner::{Far, reply};
 use super::traffic::Traffic;
 use crate::frames::{self, Reply, Request};

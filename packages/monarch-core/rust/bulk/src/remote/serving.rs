@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use net::lock::lock;
 
 use super::Opened;
-use super::line::{Broken, Line, Wait};
+use super::connection::{Broken, Line, Wait};
 use super::traffic::Served;
 use crate::answers;
 use crate::failure::{Failure, Kind, Outcome};

@@ -6,27 +6,27 @@
 //!
 //! | file | noun |
 //! |---|---|
-//! | `line` | bytes over one connection, encrypted or not |
+//! | `connection` | bytes over one connection, encrypted or not |
 //! | `traffic` | the progress of one end of a connection; the connections that are served |
-//! | `inquiry` | the check whether a connection without traffic is dead |
+//! | `probe` | the check whether a connection without traffic is dead |
 //! | `fabric` | the source of connections, and of reports of ended processes |
 //! | `owner` | the requesting side: one owner, and the connections to it |
-//! | `answering` | the owner's side of the connections |
-//! | `loan` | the record in a message by which its receiver pulls a part |
-//! | `fetching` | pulls of such parts |
+//! | `serving` | the owner's side of the connections |
+//! | `offer` | the record in a message by which its receiver pulls a part |
+//! | `pulls` | pulls of such parts |
 
-pub mod answering;
+pub mod connection;
 pub mod fabric;
-pub mod fetching;
-pub mod inquiry;
-pub mod line;
-pub mod loan;
+pub mod offer;
 pub mod owner;
+pub mod probe;
+pub mod pulls;
+pub mod serving;
 pub mod traffic;
 
-pub use answering::Answering;
+pub use connection::{Broken, Line, Wait};
 pub use fabric::{Fabric, NoStream, Opened};
-pub use fetching::Fetching;
-pub use line::{Broken, Line, Wait};
-pub use loan::Loan;
+pub use offer::Loan;
 pub use owner::{Far, Piece};
+pub use pulls::Fetching;
+pub use serving::Answering;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use net::channel::Disagree;
+use net::session::{StreamEnd, Trunk, TrunkHandler};
 use net::stream::Stream;
-use net::trunk::{StreamEnd, Trunk, TrunkHandler};
 use wire::ProcUid;
 use wire::greeting::Beat;
 

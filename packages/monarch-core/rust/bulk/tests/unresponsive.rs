@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use bulk::bulk::{Identity, Jobs};
-use bulk::far::{Answering, Fabric, Far, NoStream, Opened};
 use bulk::frames::{Reply, Request};
+use bulk::remote::{Answering, Fabric, Far, NoStream, Opened};
 use bulk::{Bulk, Kind, Range, Remote};
 use cable::{keys, pair};
 
@@ -287,8 +287,8 @@ fn owner_ends_streams_that_are_silent() {
     let (near, far) = pair();
     s.network.owner.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
     // A requesting side that has requested all bytes and vanishes without a notice.
-    let mut line = bulk::far::Line::new(near, None, Arc::default()).unwrap();
-    let wait = bulk::far::Wait::patient(Some(Instant::now() + HANG), &|| false);
+    let mut line = bulk::remote::Line::new(near, None, Arc::default()).unwrap();
+    let wait = bulk::remote::Wait::patient(Some(Instant::now() + HANG), &|| false);
     line.begin(true, wait).unwrap();
     let request = Request::Copy { id: s.own.id, epoch: s.own.epoch, offset: 0, len: 64 << 20, write: false };
     line.send_frame(&bulk::frames::encode(1, &request), wait).unwrap();

@@ -10,9 +10,9 @@ use crate::bulk::Bulk;
 use crate::connection::{Connection, Hazard, STAGES, View};
 use crate::copy;
 use crate::failure::{Failure, Kind, Outcome, Path};
-use crate::far::{Far, Piece};
 use crate::frames::{Reply, Request};
 use crate::registry::{Id, Pin, compare_swap, fetch_add};
+use crate::remote::{Far, Piece};
 use crate::sys;
 
 /// More attempts than rings are kept, so at least one of them uses a new ring.

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use net::lock::lock;
 
-use super::answering;
+use super::connection::{Broken, Line, Wait};
 use super::fabric::{Fabric, NoStream};
-use super::inquiry::{Inquiry, SILENCE};
-use super::line::{Broken, Line, Wait};
+use super::probe::{Inquiry, SILENCE};
+use super::serving;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{self, Reply, Request};
 use crate::registry::Id;
@@ -32,7 +32,7 @@ const WINDOW: usize = 64;
 /// Most bytes of a small operation.
 const SMALL: usize = 64 << 10;
 /// A stream that was idle for longer is not used again: the owner may be about to close it.
-const REST: Duration = Duration::from_secs(answering::SILENCE.as_secs() / 2);
+const REST: Duration = Duration::from_secs(serving::SILENCE.as_secs() / 2);
 /// A stream that was idle for longer is tested before a request that cannot be repeated.
 const FRESH: Duration = Duration::from_secs(1);
 /// Most given-up streams whose numbers are kept for the owner.

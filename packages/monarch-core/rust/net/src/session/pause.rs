@@ -1,8 +1,8 @@
-//! A session that a test has paused: see `still`.
+//! A session that a test has paused: see `pause`.
 
 use std::sync::Arc;
 
-use super::heart_stream::Beats;
+use super::heartbeat::Beats;
 use super::{Frames, Trunk};
 use crate::lock::lock;
 use crate::sys;
