@@ -2,7 +2,7 @@
 
 use std::io;
 
-use wire::greeting::{self, Beat};
+use wire::greeting::{self, Heartbeat};
 
 use crate::session::StreamEnd;
 use crate::stream::Stream;
@@ -27,7 +27,7 @@ impl Heart {
         Heart { stream, token, input: early, output: prologue.to_vec(), want_write: false }
     }
 
-    pub fn send(&mut self, beat: &Beat) -> io::Result<()> {
+    pub fn send(&mut self, beat: &Heartbeat) -> io::Result<()> {
         if self.output.len() < MOST_WAITING {
             let body = greeting::encode(beat);
             self.output.extend_from_slice(&(body.len() as u32).to_le_bytes());
@@ -51,7 +51,7 @@ impl Heart {
     }
 
     /// Reads all complete heartbeats into `beats`. Returns how the stream has ended, if it has.
-    pub fn read(&mut self, beats: &mut Vec<Beat>) -> Option<StreamEnd> {
+    pub fn read(&mut self, beats: &mut Vec<Heartbeat>) -> Option<StreamEnd> {
         loop {
             let mut at = 0;
             while let Some(len) = self.input.get(at..at + 4).and_then(|b| b.try_into().ok()).map(|b| u32::from_le_bytes(b) as usize) {

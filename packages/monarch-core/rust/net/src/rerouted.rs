@@ -59,7 +59,7 @@ fn go_ahead(parts: &mut [Part], blocks: &mut Vec<Arc<Block>>, lent: &mut impl Fn
         if let Part::Shared { block, len, readonly } = *part
             && let Some(block) = lent(block)
         {
-            *part = Part::Ahead { number: first + blocks.len() as u64, len, readonly };
+            *part = Part::OutOfBand { number: first + blocks.len() as u64, len, readonly };
             blocks.push(block);
         }
     }

@@ -104,7 +104,7 @@ impl RecvPart {
                 Some(RecvPart::Shared { lease: Arc::new(lease), readonly })
             }
             // The caller holds these parts and looks them up by their numbers.
-            Part::Ahead { .. } | Part::Lent { .. } => None,
+            Part::OutOfBand { .. } | Part::Offered { .. } => None,
         }
     }
 

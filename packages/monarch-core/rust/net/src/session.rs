@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use wire::greeting::Beat;
+use wire::greeting::Heartbeat;
 use wire::{ProcUid, Route, frame, part_fragment};
 
 use crate::channel::{ACK, Disagree, Inbox, Outbox};
@@ -92,7 +92,7 @@ pub trait TrunkHandler: Send + Sync {
     /// Handles a whole frame, its kind and its body. Frames arrive in order and once each.
     fn frame(&self, trunk: &Arc<Trunk>, frame: &[u8]);
     /// Handles a heartbeat message.
-    fn beat(&self, trunk: &Arc<Trunk>, beat: Beat);
+    fn beat(&self, trunk: &Arc<Trunk>, beat: Heartbeat);
     /// Reports that bytes have arrived, whatever they are: the other side is alive.
     fn heard(&self, trunk: &Arc<Trunk>);
     /// Reports that the stream of the channel `number` has ended.
@@ -104,7 +104,7 @@ pub trait TrunkHandler: Send + Sync {
     /// lock.
     fn carry(&self, _trunk: &Trunk, _bytes: Vec<u8>) {}
     /// Sends a heartbeat message of a routed session, as `carry`.
-    fn carry_beat(&self, _trunk: &Trunk, _beat: &Beat) {}
+    fn carry_beat(&self, _trunk: &Trunk, _beat: &Heartbeat) {}
 }
 
 /// The sending side of a session, under its lock.

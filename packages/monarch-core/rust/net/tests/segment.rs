@@ -59,7 +59,7 @@ fn queued_blocks_move_whole_to_another_host() {
     let late = lend(&arena, &side, &[5; 70_000]);
     let all = std::mem::take(&mut *carried.0.lock().unwrap());
     let numbers = |m: &Message| {
-        m.parts.iter().map(|p| if let Part::Ahead { number, .. } = p { *number } else { panic!("{p:?}") }).collect::<Vec<_>>()
+        m.parts.iter().map(|p| if let Part::OutOfBand { number, .. } = p { *number } else { panic!("{p:?}") }).collect::<Vec<_>>()
     };
     let mut parts: Vec<Vec<u8>> = Vec::new();
     for (frame, ahead, first) in all {

@@ -10,7 +10,7 @@ use net::channel::Disagree;
 use net::session::{StreamEnd, Trunk, TrunkHandler};
 use net::stream::Stream;
 use wire::ProcUid;
-use wire::greeting::Beat;
+use wire::greeting::Heartbeat;
 
 use running::Running;
 
@@ -31,7 +31,7 @@ impl TrunkHandler for Numbers {
         let _ = self.0.lock().unwrap().send(u64::from_le_bytes(frame[1..].try_into().unwrap()));
     }
 
-    fn beat(&self, _trunk: &Arc<Trunk>, _beat: Beat) {}
+    fn beat(&self, _trunk: &Arc<Trunk>, _beat: Heartbeat) {}
     fn heard(&self, _trunk: &Arc<Trunk>) {}
     fn broken(&self, _trunk: &Arc<Trunk>, _number: u8, _end: StreamEnd) {}
 

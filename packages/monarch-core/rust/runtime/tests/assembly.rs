@@ -12,7 +12,7 @@ fn frame(n: u64, first: u64, parts: u64) -> Frame {
         return Frame::Credit { mailbox: MailboxId(n), bytes: 1 };
     }
     let mut all = vec![Part::Inline { data: vec![1].into(), readonly: true }];
-    all.extend((0..parts).map(|i| Part::Ahead { number: first + i, len: 1, readonly: true }));
+    all.extend((0..parts).map(|i| Part::OutOfBand { number: first + i, len: 1, readonly: true }));
     all.push(Part::Inline { data: vec![2].into(), readonly: true });
     Frame::Reply(Reply { slot: CallId(n), rank: 0, status: Status::Ok, parts: all })
 }
@@ -79,7 +79,7 @@ proptest! {
 fn take(assembly: &mut Assembly, frame: &Frame) {
     if let Frame::Reply(r) = frame {
         for part in &r.parts {
-            if let Part::Ahead { number, .. } = part {
+            if let Part::OutOfBand { number, .. } = part {
                 assert_eq!(assembly.take(*number).unwrap().bytes().unwrap(), [*number as u8]);
             }
         }
@@ -89,8 +89,8 @@ fn take(assembly: &mut Assembly, frame: &Frame) {
 /// A frame with parts of these numbers; the receiver pulls those from 100 on.
 fn mixed(n: u64, numbers: &[u64]) -> Frame {
     let part = |number: &u64| match number {
-        100.. => Part::Lent { number: *number, len: 1, record: [].into(), readonly: true },
-        _ => Part::Ahead { number: *number, len: 1, readonly: true },
+        100.. => Part::Offered { number: *number, len: 1, record: [].into(), readonly: true },
+        _ => Part::OutOfBand { number: *number, len: 1, readonly: true },
     };
     Frame::Reply(Reply { slot: CallId(n), rank: 0, status: Status::Ok, parts: numbers.iter().map(part).collect() })
 }
@@ -108,7 +108,7 @@ fn pulled_parts_may_arrive_in_any_order() {
                 got.push(self::number(&f));
                 if let Frame::Reply(r) = f {
                     for part in r.parts {
-                        let (Part::Lent { number, .. } | Part::Ahead { number, .. }) = part else { panic!("{part:?}") };
+                        let (Part::Offered { number, .. } | Part::OutOfBand { number, .. }) = part else { panic!("{part:?}") };
                         assert!(assembly.take(number).is_some());
                     }
                 }

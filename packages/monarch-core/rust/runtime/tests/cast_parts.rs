@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use runtime::cast::fan_out::{divide, head};
 use runtime::cast::{CastCall, Effect, InOrder, MailboxOrder, OutOrder, Relay, Source};
 use wire::cast::{Answer, CastBody, CastFrame, CastMode, Reduced};
-use wire::runs::{AHEAD, GONE};
+use wire::runs::{ENDED, SEPARATE};
 use wire::{CallId, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status};
 
 const SOURCE: ProcUid = ProcUid(77);
@@ -77,7 +77,7 @@ proptest! {
         for piece in &pieces {
             let mut runs = Runs::default();
             for (count, status, byte) in piece {
-                let status = if *status == 2 { GONE } else { *status };
+                let status = if *status == 2 { ENDED } else { *status };
                 runs.push(*count, status, &[*byte]);
                 flat.extend(std::iter::repeat_n((status, *byte), *count as usize));
             }
@@ -90,7 +90,7 @@ proptest! {
         let got: Vec<_> = all.iter().flat_map(|r| std::iter::repeat_n((r.status, r.bytes[0]), r.count as usize)).collect();
         prop_assert_eq!(got, flat.clone());
         prop_assert_eq!(all.targets() as usize, flat.len());
-        prop_assert_eq!(all.absent() as usize, flat.iter().filter(|(s, _)| *s == GONE).count());
+        prop_assert_eq!(all.absent() as usize, flat.iter().filter(|(s, _)| *s == ENDED).count());
         prop_assert_eq!(all.errors() as usize, flat.iter().filter(|(s, _)| *s == 1).count());
         let runs: Vec<_> = all.iter().map(|r| (r.status, r.bytes.to_vec())).collect();
         prop_assert!(runs.windows(2).all(|w| w[0] != w[1]), "equal neighbours are one run");
@@ -137,7 +137,7 @@ fn reduced(runs: &[(u32, u8)]) -> Reduced {
 #[test]
 fn call_waits_for_missing_notices_of_ends() {
     let mut call = CastCall::new(CastMode::Gather, 4);
-    assert!(call.on_reduced(reduced(&[(1, 0), (1, GONE), (1, AHEAD), (1, GONE)])));
+    assert!(call.on_reduced(reduced(&[(1, 0), (1, ENDED), (1, SEPARATE), (1, ENDED)])));
     assert!(!call.on_reduced(reduced(&[(4, 0)])), "answers count once");
     assert_eq!(call.missing(), 3);
     assert!(call.waits_for_supervision());

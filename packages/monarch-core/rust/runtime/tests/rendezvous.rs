@@ -276,8 +276,8 @@ fn stale_and_foreign_answers_withdraw_nothing() {
     }
     for number in 0..PARTS {
         stranger.node.route(pair.sender.uid(), CLIENT, host_id(0));
-        stranger.node.peer(pair.sender.uid()).send_control(Control::PartFetched { number });
-        stranger.node.peer(pair.sender.uid()).send_control(Control::PartRefused { number, no_way: false });
+        stranger.node.peer(pair.sender.uid()).send_control(Control::PartPulled { number });
+        stranger.node.peer(pair.sender.uid()).send_control(Control::PartRefused { number, unavailable: false });
     }
     pair.sender.settle(&stranger);
     assert_eq!(pair.offered(), 1);
@@ -286,7 +286,7 @@ fn stale_and_foreign_answers_withdraw_nothing() {
     pair.settle();
     assert_eq!(pair.offered(), 0);
     // The same answer again, after the one that counted.
-    (0..PARTS).for_each(|number| pair.receiver.node.peer(pair.sender.uid()).send_control(Control::PartFetched { number }));
+    (0..PARTS).for_each(|number| pair.receiver.node.peer(pair.sender.uid()).send_control(Control::PartPulled { number }));
     pair.settle();
     assert!(pair.memory.is_empty());
 }

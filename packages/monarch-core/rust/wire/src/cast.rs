@@ -209,7 +209,7 @@ pub struct Taken {
     pub first: u64,
     pub count: u64,
     /// The positions, ascending, of hosts without a confirmation: they have ended or could not be reached.
-    pub passed_over: Vec<u32>,
+    pub unreached: Vec<u32>,
 }
 
 /// A frame of casts or notices. Agents exchange it along a tree of hosts.
@@ -277,8 +277,8 @@ impl Taken {
     fn read(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
         let (group, ask, span, first, count) = (GroupId::read(c)?, c.var32()?, Span::read(c)?, c.var()?, c.var()?);
         let n = c.count(1)?;
-        let passed_over = (0..n).map(|_| c.var32()).collect::<Result<_, DecodeError>>()?;
-        Ok(Taken { group, ask, span, first, count, passed_over })
+        let unreached = (0..n).map(|_| c.var32()).collect::<Result<_, DecodeError>>()?;
+        Ok(Taken { group, ask, span, first, count, unreached })
     }
 }
 
@@ -315,8 +315,8 @@ impl CastFrame {
                     t.span.put(out);
                     put_var(out, t.first);
                     put_var(out, t.count);
-                    put_var(out, t.passed_over.len() as u64);
-                    t.passed_over.iter().for_each(|p| put_var(out, (*p).into()));
+                    put_var(out, t.unreached.len() as u64);
+                    t.unreached.iter().for_each(|p| put_var(out, (*p).into()));
                 }
             }
             CastFrame::Finished { group, span, below } => {

@@ -42,7 +42,7 @@ pub enum PipeFrame {
     Open,
     Bytes(Vec<u8>),
     /// The sender has consumed this many bytes of the receiver's.
-    Room(u32),
+    Credit(u32),
     Close,
 }
 
@@ -141,7 +141,7 @@ pub enum Control {
         hosts: Vec<(ProcUid, String)>,
     },
     /// The client has finished, and its job ends.
-    JobOver,
+    JobEnded,
     /// The agent is to exit when the procs of the job have ended.
     Shutdown {
         slot: CallId,
@@ -188,13 +188,13 @@ pub enum Control {
         rank: u32,
     },
     /// The sender has pulled a part that the receiver offered.
-    PartFetched {
+    PartPulled {
         number: u64,
     },
-    /// The sender cannot pull the part and waits until it is sent. `no_way`: for now it cannot pull any part.
+    /// The sender cannot pull the part and waits until it is sent. `unavailable`: for now it cannot pull any part.
     PartRefused {
         number: u64,
-        no_way: bool,
+        unavailable: bool,
     },
     /// The agent requests the events of this process, in a ring for at least this many; 0 ends the recording.
     Record {

@@ -40,8 +40,8 @@ impl<'a> Cursor<'a> {
     }
 
     /// A reader over a range of a buffer; empty if the buffer has no such range.
-    pub fn within(run: &'a Arc<Vec<u8>>, stretch: Range<usize>) -> Self {
-        Cursor { rest: run.get(stretch.clone()).unwrap_or_default(), run: Some((run, stretch.end)) }
+    pub fn within(run: &'a Arc<Vec<u8>>, range: Range<usize>) -> Self {
+        Cursor { rest: run.get(range.clone()).unwrap_or_default(), run: Some((run, range.end)) }
     }
 
     /// Reads `n` bytes. Long byte strings share the buffer, short ones are copied.

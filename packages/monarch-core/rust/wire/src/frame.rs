@@ -26,16 +26,16 @@ pub const RAW: u8 = 5;
 pub const ROUTED: u8 = 6;
 /// A `CastFrame`: between agents, and between a proc that casts and its agent.
 pub const CAST: u8 = 7;
-/// Frames along the join tree: a `join_tree::Word`, and bytes of a session without a connection. Both begin with `join_tree::Along`.
+/// Frames along the join tree: a `join_tree::TreeMessage`, and bytes of a session without a connection. Both begin with `join_tree::Along`.
 pub const TREE: u8 = 8;
 /// Bytes of a session without a connection, along the join tree.
 pub const CARRIED: u8 = 9;
 /// A fragment of a long run of routed frames.
-pub const PIECE: u8 = 16;
+pub const FRAME_FRAGMENT: u8 = 16;
 /// A large part of the next frame on a link, encoded as a `Part`. In a routed frame it is the only content.
 pub const PART: u8 = 17;
 /// A fragment of such a part, between hosts. It is the only content of a routed frame.
-pub const STRETCH: u8 = 18;
+pub const PART_FRAGMENT: u8 = 18;
 
 /// The destination is a port, not an actor: a message to an unknown port is refused at once.
 pub const TO_PORT: u8 = 1;
@@ -296,8 +296,8 @@ impl Frame {
     }
 
     /// Decodes a range of a buffer; large parts share the buffer.
-    pub fn decode_within(run: &Arc<Vec<u8>>, stretch: Range<usize>) -> Result<Frame, DecodeError> {
-        Frame::read(Cursor::within(run, stretch))
+    pub fn decode_within(run: &Arc<Vec<u8>>, range: Range<usize>) -> Result<Frame, DecodeError> {
+        Frame::read(Cursor::within(run, range))
     }
 
     fn read(mut c: Cursor<'_>) -> Result<Frame, DecodeError> {

@@ -4,7 +4,7 @@
 //! fragments of other senders. The receiving process joins them. A fragment is `u32 bytes that follow in later fragments`, and bytes.
 
 use crate::cursor::{Cursor, DecodeError};
-use crate::frame::{PIECE, begin, finish};
+use crate::frame::{FRAME_FRAGMENT, begin, finish};
 
 /// Bytes of a fragment.
 pub const SIZE: usize = 512 << 10;
@@ -23,7 +23,7 @@ pub fn cut(run: &[&[u8]], mut each: impl FnMut(&[&[u8]])) {
         let size = left.min(SIZE);
         left -= size;
         let mut head = Vec::with_capacity(9);
-        let at = begin(&mut head, PIECE);
+        let at = begin(&mut head, FRAME_FRAGMENT);
         head.extend_from_slice(&(left as u32).to_le_bytes());
         finish(&mut head, at, size);
         let mut out: Vec<&[u8]> = vec![&head];
@@ -56,15 +56,15 @@ impl Gathering {
     pub fn take(&mut self, body: &[u8], fresh: impl FnOnce(&mut Vec<u8>)) -> Result<Option<Vec<u8>>, DecodeError> {
         let mut c = Cursor::new(body);
         let left = c.u32()? as usize;
-        let piece = c.take(c.remaining())?;
+        let fragment = c.take(c.remaining())?;
         if self.run.is_empty() {
-            self.run.try_reserve_exact(left + piece.len()).map_err(|_| DecodeError::Number)?;
+            self.run.try_reserve_exact(left + fragment.len()).map_err(|_| DecodeError::Number)?;
             fresh(&mut self.run);
-        } else if self.left != left + piece.len() {
+        } else if self.left != left + fragment.len() {
             *self = Gathering::default();
             return Err(DecodeError::Number);
         }
-        self.run.extend_from_slice(piece);
+        self.run.extend_from_slice(fragment);
         self.left = left;
         Ok((left == 0).then(|| std::mem::take(&mut self.run)))
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use crate::routed::Frames;
 
-    fn pieces(run: &[&[u8]]) -> Vec<Vec<u8>> {
+    fn fragments(run: &[&[u8]]) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         cut(run, |p| out.push(p.concat()));
         out
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn short_run_stays_unchanged() {
         let half = vec![1; WHOLE / 2];
-        assert_eq!(pieces(&[&half, &half]), [vec![1; WHOLE]]);
+        assert_eq!(fragments(&[&half, &half]), [vec![1; WHOLE]]);
     }
 
     #[test]
@@ -92,7 +92,7 @@ mod tests {
         let bytes: Vec<u8> = (0..5 * SIZE + 7).map(|i| i as u8).collect();
         for at in [0, 1, SIZE - 1, SIZE, 3 * SIZE, bytes.len()] {
             let (a, b) = bytes.split_at(at);
-            let cut = pieces(&[a, &[], b]);
+            let cut = fragments(&[a, &[], b]);
             assert_eq!(cut.len(), 6);
             let mut gathering = Gathering::default();
             // Twice, because the state must be empty after the first run.
@@ -101,7 +101,7 @@ mod tests {
                 for frame in &cut {
                     assert!(whole.is_none());
                     let body = Frames::of(frame).next().unwrap();
-                    assert_eq!(body[0], PIECE);
+                    assert_eq!(body[0], FRAME_FRAGMENT);
                     whole = gathering.take(&body[1..], |_| {}).unwrap();
                 }
                 assert_eq!(whole.as_ref(), Some(&bytes));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_do_not_fit_are_refused() {
+    fn fragments_of_two_runs_are_refused() {
         let mut gathering = Gathering::default();
         let body = |left: u32, n: usize| [&left.to_le_bytes()[..], &vec![0; n]].concat();
         assert_eq!(gathering.take(&body(10, 4), |_| {}), Ok(None));

@@ -45,7 +45,7 @@ pub enum Greeting {
 
 /// The reason for which a stream is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum No {
+pub enum RefusalReason {
     /// The dialling host was declared lost, or its job has ended here.
     Lost,
     /// The session existed and has ended.
@@ -85,7 +85,7 @@ pub enum Welcome {
     Channel {
         received: u64,
     },
-    Refused(No),
+    Refused(RefusalReason),
     /// The stream is now a stream to the requested host. `places` begins with the address that answered.
     Tunnel {
         places: Vec<SocketAddr>,
@@ -101,7 +101,7 @@ pub enum Welcome {
 
 /// Messages on the heartbeat stream of a session. Lost ones are not sent again.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Beat {
+pub enum Heartbeat {
     /// The number of frames received on each channel; the other side answers with `Pong`.
     Ping {
         received: Vec<u64>,
@@ -116,15 +116,15 @@ pub enum Beat {
     /// The answer to `Probe`: the time since then in milliseconds. `None` if there was no heartbeat, or not for a long time.
     Probed {
         about: ProcUid,
-        heard_ms: Option<u64>,
+        since_ms: Option<u64>,
     },
     /// Up the join tree: for each relayed host, the time since its last heartbeat in milliseconds.
-    Heard {
+    Relayed {
         hosts: Vec<(ProcUid, u64)>,
     },
     /// Down the join tree: the time since the client's last heartbeat.
     Client {
-        heard_ms: u64,
+        since_ms: u64,
     },
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::HostEntry;
 use crate::cursor::{Cursor, DecodeError};
 use crate::frame::{begin, finish};
-use crate::greeting::Beat;
+use crate::greeting::Heartbeat;
 use crate::ids::ProcUid;
 
 /// The sending and the receiving host of a message. Hosts in between forward it.
@@ -44,7 +44,7 @@ pub struct Worker {
 
 /// The description of a worker that has joined: its own facts, and the host that has joined it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Said {
+pub struct WorkerInfo {
     pub agent: u64,
     pub name: String,
     pub pid: u32,
@@ -54,7 +54,7 @@ pub struct Said {
 
 /// The end of a relayed host, as its relay observed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Ending {
+pub enum HostEnd {
     /// The host sent a goodbye, or another agent answers at its address.
     Exited,
     /// The streams have ended, and no process listens at its address any more.
@@ -67,7 +67,7 @@ pub enum Ending {
 
 /// A message along the join tree.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Word {
+pub enum TreeMessage {
     /// Down: assigns workers that the receiver joins within this time. Each has its place in the list `run`.
     Part {
         run: u64,
@@ -78,7 +78,7 @@ pub enum Word {
     /// Up, to the next host: the outcome of joins, with the reason for each failure.
     Report {
         run: u64,
-        joined: Vec<(u32, Said)>,
+        joined: Vec<(u32, WorkerInfo)>,
         failed: Vec<(u32, String)>,
     },
     /// Up, to the client: the public key of a worker. `Certified` is the answer.
@@ -98,7 +98,7 @@ pub enum Word {
     /// Up, to the client: the streams to a relayed host have ended.
     Ended {
         host: ProcUid,
-        how: Ending,
+        how: HostEnd,
     },
     /// Down, to all hosts: as the messages of the same names of `Control`.
     Hosts {
@@ -108,7 +108,7 @@ pub enum Word {
     HostsLost {
         hosts: Vec<(ProcUid, String)>,
     },
-    JobOver,
+    JobEnded,
     /// A heartbeat between two hosts without a heartbeat stream.
-    Beat(Beat),
+    Heartbeat(Heartbeat),
 }

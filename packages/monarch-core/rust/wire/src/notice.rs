@@ -23,7 +23,7 @@ pub struct Roster {
     pub version: u32,
     pub start: u32,
     pub hosts: Vec<ProcUid>,
-    pub above: Vec<ProcUid>,
+    pub ancestors: Vec<ProcUid>,
 }
 
 /// Reports of ends, up or down a tree.
@@ -65,22 +65,22 @@ fn uids(c: &mut Cursor<'_>) -> Result<Vec<ProcUid>, DecodeError> {
     (0..n).map(|_| Ok(ProcUid(c.u64()?))).collect()
 }
 
-fn put_places(out: &mut Vec<u8>, places: &[(u32, String)]) {
-    put_var(out, places.len() as u64);
-    for (place, text) in places {
+fn put_indexed_texts(out: &mut Vec<u8>, indexed_texts: &[(u32, String)]) {
+    put_var(out, indexed_texts.len() as u64);
+    for (place, text) in indexed_texts {
         put_var(out, (*place).into());
         put_block(out, text.as_bytes());
     }
 }
 
-fn places(c: &mut Cursor<'_>) -> Result<Vec<(u32, String)>, DecodeError> {
+fn indexed_texts(c: &mut Cursor<'_>) -> Result<Vec<(u32, String)>, DecodeError> {
     let n = c.count(2)?;
     (0..n).map(|_| Ok((c.var32()?, text(c)?))).collect()
 }
 
 impl Roster {
     fn read(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
-        let roster = Roster { version: c.var32()?, start: c.var32()?, hosts: uids(c)?, above: uids(c)? };
+        let roster = Roster { version: c.var32()?, start: c.var32()?, hosts: uids(c)?, ancestors: uids(c)? };
         roster.start.checked_add(roster.hosts.len() as u32).ok_or(DecodeError::Number)?;
         Ok(roster)
     }
@@ -94,7 +94,7 @@ impl Notice {
             put_var(out, r.version.into());
             put_var(out, r.start.into());
             put_uids(out, &r.hosts);
-            put_uids(out, &r.above);
+            put_uids(out, &r.ancestors);
         }
         put_var(out, self.ended.len() as u64);
         for e in &self.ended {
@@ -124,11 +124,11 @@ impl Notice {
 
 impl Joining {
     pub fn put(&self, out: &mut Vec<u8>) {
-        put_places(out, &self.workers);
+        put_indexed_texts(out, &self.workers);
     }
 
     pub fn read(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
-        Ok(Joining { workers: places(c)? })
+        Ok(Joining { workers: indexed_texts(c)? })
     }
 }
 
@@ -136,12 +136,12 @@ impl Joined {
     pub fn put(&self, out: &mut Vec<u8>) {
         put_var(out, self.joined.len() as u64);
         self.joined.iter().for_each(|w| put_var(out, (*w).into()));
-        put_places(out, &self.failed);
+        put_indexed_texts(out, &self.failed);
     }
 
     pub fn read(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
         let n = c.count(1)?;
         let joined = (0..n).map(|_| c.var32()).collect::<Result<_, _>>()?;
-        Ok(Joined { joined, failed: places(c)? })
+        Ok(Joined { joined, failed: indexed_texts(c)? })
     }
 }

@@ -14,9 +14,9 @@ const INLINE: u8 = 0;
 /// The part is a block of the sender's arena.
 const SHARED: u8 = 1;
 /// The part is sent out-of-band, ahead of the frame.
-const AHEAD: u8 = 2;
+const OUT_OF_BAND: u8 = 2;
 /// The part is offered: the receiver pulls it.
-const LENT: u8 = 3;
+const OFFERED: u8 = 3;
 /// The flag of a part that the receiver gets read-only.
 const READONLY: u8 = 0x80;
 
@@ -33,7 +33,7 @@ impl Deref for Bytes {
     fn deref(&self) -> &[u8] {
         match self {
             Bytes::Own(bytes) => bytes,
-            Bytes::Within(run, stretch) => &run[stretch.clone()],
+            Bytes::Within(run, range) => &run[range.clone()],
         }
     }
 }
@@ -72,13 +72,13 @@ pub enum Part {
         readonly: bool,
     },
     /// An out-of-band part with this number, which arrives ahead of the frame.
-    Ahead {
+    OutOfBand {
         number: u64,
         len: u64,
         readonly: bool,
     },
     /// The receiver pulls the part by the record. If it cannot, the part is sent out-of-band with this number.
-    Lent {
+    Offered {
         number: u64,
         len: u64,
         record: Box<[u8]>,
@@ -90,7 +90,7 @@ impl Part {
     pub fn len(&self) -> u64 {
         match self {
             Part::Inline { data, .. } => data.len() as u64,
-            Part::Shared { len, .. } | Part::Ahead { len, .. } | Part::Lent { len, .. } => *len,
+            Part::Shared { len, .. } | Part::OutOfBand { len, .. } | Part::Offered { len, .. } => *len,
         }
     }
 
@@ -101,7 +101,7 @@ impl Part {
     pub fn readonly(&self) -> bool {
         match self {
             Part::Inline { readonly, .. } | Part::Shared { readonly, .. } => *readonly,
-            Part::Ahead { readonly, .. } | Part::Lent { readonly, .. } => *readonly,
+            Part::OutOfBand { readonly, .. } | Part::Offered { readonly, .. } => *readonly,
         }
     }
 
@@ -118,14 +118,14 @@ impl Part {
         out.extend_from_slice(&len.to_le_bytes());
     }
 
-    pub fn put_ahead(out: &mut Vec<u8>, number: u64, len: u64, readonly: bool) {
-        out.push(AHEAD | if readonly { READONLY } else { 0 });
+    pub fn put_out_of_band(out: &mut Vec<u8>, number: u64, len: u64, readonly: bool) {
+        out.push(OUT_OF_BAND | if readonly { READONLY } else { 0 });
         out.extend_from_slice(&number.to_le_bytes());
         out.extend_from_slice(&len.to_le_bytes());
     }
 
-    pub fn put_lent(out: &mut Vec<u8>, number: u64, len: u64, record: &[u8], readonly: bool) {
-        out.push(LENT | if readonly { READONLY } else { 0 });
+    pub fn put_offered(out: &mut Vec<u8>, number: u64, len: u64, record: &[u8], readonly: bool) {
+        out.push(OFFERED | if readonly { READONLY } else { 0 });
         out.extend_from_slice(&number.to_le_bytes());
         out.extend_from_slice(&len.to_le_bytes());
         out.extend_from_slice(&(record.len() as u32).to_le_bytes());
@@ -139,8 +139,8 @@ impl Part {
                 out.extend_from_slice(data);
             }
             Part::Shared { block, len, readonly } => Part::put_shared(out, *block, *len, *readonly),
-            Part::Ahead { number, len, readonly } => Part::put_ahead(out, *number, *len, *readonly),
-            Part::Lent { number, len, record, readonly } => Part::put_lent(out, *number, *len, record, *readonly),
+            Part::OutOfBand { number, len, readonly } => Part::put_out_of_band(out, *number, *len, *readonly),
+            Part::Offered { number, len, record, readonly } => Part::put_offered(out, *number, *len, record, *readonly),
         }
     }
 
@@ -153,10 +153,10 @@ impl Part {
                 Ok(Part::Inline { data: c.bytes(len)?, readonly })
             }
             SHARED => Ok(Part::Shared { block: BlockId { segment: c.u32()?, offset: c.u64()? }, len: c.u64()?, readonly }),
-            AHEAD => Ok(Part::Ahead { number: c.u64()?, len: c.u64()?, readonly }),
-            LENT => {
+            OUT_OF_BAND => Ok(Part::OutOfBand { number: c.u64()?, len: c.u64()?, readonly }),
+            OFFERED => {
                 let (number, len, bytes) = (c.u64()?, c.u64()?, c.u32()? as usize);
-                Ok(Part::Lent { number, len, record: c.take(bytes)?.into(), readonly })
+                Ok(Part::Offered { number, len, record: c.take(bytes)?.into(), readonly })
             }
             other => Err(DecodeError::Tag(other)),
         }

@@ -5,7 +5,7 @@
 //! which is unique at the sender. The frame may arrive before the part.
 
 use crate::cursor::{Cursor, DecodeError};
-use crate::frame::{PART, ROUTED, STRETCH, begin, finish};
+use crate::frame::{PART, PART_FRAGMENT, ROUTED, begin, finish};
 use crate::part::Part;
 use crate::routed::Route;
 
@@ -14,7 +14,7 @@ pub const SIZE: usize = 256 << 10;
 
 /// A fragment: the number of its part, the bytes in later fragments, and its own bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stretch<'a> {
+pub struct PartFragment<'a> {
     pub number: u64,
     pub left: u64,
     pub bytes: &'a [u8],
@@ -25,7 +25,7 @@ pub fn head(route: &Route, number: u64, left: u64, bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(26 + Route::LEN);
     let at = begin(&mut out, ROUTED);
     route.put(&mut out);
-    let inner = begin(&mut out, STRETCH);
+    let inner = begin(&mut out, PART_FRAGMENT);
     out.extend_from_slice(&number.to_le_bytes());
     out.extend_from_slice(&left.to_le_bytes());
     finish(&mut out, inner, bytes);
@@ -34,9 +34,9 @@ pub fn head(route: &Route, number: u64, left: u64, bytes: usize) -> Vec<u8> {
 }
 
 /// The fragment in the body of a routed frame; `None` if the body is something else.
-pub fn read(body: &[u8]) -> Option<Result<Stretch<'_>, DecodeError>> {
-    let mut c = of_kind(body, STRETCH)?;
-    let mut read = || Ok(Stretch { number: c.u64()?, left: c.u64()?, bytes: c.take(c.remaining())? });
+pub fn read(body: &[u8]) -> Option<Result<PartFragment<'_>, DecodeError>> {
+    let mut c = of_kind(body, PART_FRAGMENT)?;
+    let mut read = || Ok(PartFragment { number: c.u64()?, left: c.u64()?, bytes: c.take(c.remaining())? });
     Some(read())
 }
 
@@ -81,7 +81,7 @@ mod tests {
     fn fragment_survives_encoding() {
         let mut frame = head(&ROUTE, 5, 77, 3);
         frame.extend_from_slice(b"abc");
-        assert_eq!(read(body(&frame)), Some(Ok(Stretch { number: 5, left: 77, bytes: b"abc" })));
+        assert_eq!(read(body(&frame)), Some(Ok(PartFragment { number: 5, left: 77, bytes: b"abc" })));
         assert_eq!(read_part(body(&frame)), None);
         let part = Part::Shared { block: BlockId { segment: 1, offset: 4096 }, len: 9, readonly: false };
         let mut frame = Vec::new();
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn malformed_fragment_is_an_error() {
-        assert_eq!(read(&[9, 0, 0, 0, STRETCH, 1, 2]), Some(Err(DecodeError::Truncated)));
+        assert_eq!(read(&[9, 0, 0, 0, PART_FRAGMENT, 1, 2]), Some(Err(DecodeError::Truncated)));
         assert_eq!(read_part(&[&[9, 0, 0, 0, PART][..], &[0; 13], &[1]].concat()), Some(Err(DecodeError::Trailing)));
         assert_eq!(read(&[]), None);
     }

@@ -9,17 +9,17 @@ use crate::cursor::{Cursor, DecodeError, put_block, put_var};
 use crate::frame::Status;
 
 /// The target's process or host has ended, so it has no answer here.
-pub const GONE: u8 = 255;
+pub const ENDED: u8 = 255;
 /// The answer was sent separately, because it is large or the first error.
-pub const AHEAD: u8 = 254;
+pub const SEPARATE: u8 = 254;
 /// The reporting host cannot reach the target's host, or it has ended. Other hosts may still have the answer.
-pub const PASSED_OVER: u8 = 253;
+pub const UNREACHED: u8 = 253;
 
 /// One run of equal answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run<'a> {
     pub count: u32,
-    /// A `Status`, or `GONE`, `AHEAD` or `PASSED_OVER`.
+    /// A `Status`, or `ENDED`, `SEPARATE` or `UNREACHED`.
     pub status: u8,
     pub bytes: &'a [u8],
 }
@@ -72,7 +72,7 @@ impl Runs {
             return;
         }
         match status {
-            GONE | AHEAD | PASSED_OVER => self.absent += count,
+            ENDED | SEPARATE | UNREACHED => self.absent += count,
             s if s == Status::Ok as u8 => {}
             _ => self.errors += count,
         }
@@ -81,8 +81,8 @@ impl Runs {
     }
 
     fn add(&mut self, run: Run<'_>) {
-        if let Some(mine) = self.last_run().filter(|mine| (mine.status, mine.bytes) == (run.status, run.bytes)) {
-            let count = mine.count.saturating_add(run.count);
+        if let Some(last) = self.last_run().filter(|last| (last.status, last.bytes) == (run.status, run.bytes)) {
+            let count = last.count.saturating_add(run.count);
             self.bytes.truncate(self.last as usize);
             put_run(&mut self.bytes, Run { count, ..run });
         } else {

@@ -69,7 +69,7 @@ fn runs() -> impl Strategy<Value = Runs> {
 fn notice() -> impl Strategy<Value = Notice> {
     let uids = || proptest::collection::vec(any::<u64>().prop_map(ProcUid), 0..5);
     let roster = (any::<u32>(), 0u32..100, uids(), uids())
-        .prop_map(|(version, start, hosts, above)| Arc::new(Roster { version, start, hosts, above }));
+        .prop_map(|(version, start, hosts, ancestors)| Arc::new(Roster { version, start, hosts, ancestors }));
     let ended = (any::<u64>(), any::<bool>(), bytes()).prop_map(|(uid, host, why)| Ended { uid: ProcUid(uid), host, why: why.into() });
     (span(), any::<bool>(), proptest::option::of(roster), proptest::collection::vec(ended, 0..4))
         .prop_map(|(span, whole, roster, ended)| Notice { span, whole, roster, ended })
@@ -80,7 +80,7 @@ fn frame() -> impl Strategy<Value = CastFrame> {
     let head = || (group(), any::<u64>(), any::<u32>());
     let over = proptest::collection::vec(any::<u32>(), 0..4);
     let taken = (group(), any::<u32>(), span(), any::<u64>(), any::<u64>(), over)
-        .prop_map(|(group, ask, span, first, count, passed_over)| Taken { group, ask, span, first, count, passed_over });
+        .prop_map(|(group, ask, span, first, count, unreached)| Taken { group, ask, span, first, count, unreached });
     prop_oneof![
         cast().prop_map(CastFrame::Cast),
         (head(), span(), runs()).prop_map(|((group, number, ask), span, runs)| CastFrame::Reduced(Reduced {

@@ -14,7 +14,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_are_refused_or_mean_something(mut body in strategy::bytes()) {
+    fn arbitrary_bytes_are_refused_or_decoded(mut body in strategy::bytes()) {
         body.insert(0, CONTROL);
         match Frame::decode(&body) {
             Ok(Frame::Control(c)) => prop_assert_eq!(postcard::from_bytes::<Control>(&c.encode()), Ok(c)),

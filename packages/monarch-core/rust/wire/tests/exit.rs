@@ -44,7 +44,7 @@ fn version_has_these_reasons() {
 
 proptest! {
     #[test]
-    fn reasons_have_their_places(reason in strategy::exit_reason()) {
+    fn reasons_keep_their_positions(reason in strategy::exit_reason()) {
         prop_assert_eq!(postcard::to_stdvec(&reason).unwrap()[0], place(&reason));
     }
 }

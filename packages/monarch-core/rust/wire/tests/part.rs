@@ -20,7 +20,7 @@ proptest! {
     fn part_has_its_length(part in strategy::part()) {
         let want = match &part {
             Part::Inline { data, .. } => data.len() as u64,
-            Part::Shared { len, .. } | Part::Ahead { len, .. } | Part::Lent { len, .. } => *len,
+            Part::Shared { len, .. } | Part::OutOfBand { len, .. } | Part::Offered { len, .. } => *len,
         };
         prop_assert_eq!(part.len(), want);
         prop_assert_eq!(part.is_empty(), want == 0);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wire::greeting::Beat;
+use wire::greeting::Heartbeat;
 
 use super::{HEART, Trunk};
 use crate::heartbeat_stream::Heart;
@@ -47,7 +47,7 @@ impl Trunk {
     }
 
     /// Sends a heartbeat message, if the session has a heartbeat stream or a route.
-    pub fn beat(&self, beat: &Beat) {
+    pub fn beat(&self, beat: &Heartbeat) {
         if !self.has_heart() && self.is_routed() {
             return self.handler.carry_beat(self, beat);
         }

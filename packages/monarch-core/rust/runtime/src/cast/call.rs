@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 use std::sync::{Arc, OnceLock};
 
 use wire::cast::{Answer, CastMode, Reduced};
-use wire::runs::{AHEAD, GONE, PASSED_OVER, Run};
+use wire::runs::{ENDED, Run, SEPARATE, UNREACHED};
 use wire::{Runs, Status};
 
 /// The caller's state of a cast: a call of all targets of a group, and the answers received so far.
@@ -27,7 +27,7 @@ pub struct CastCall {
 
 /// True if the status of a run contains no outcome of the target: the outcome comes separately.
 fn is_absent(status: u8) -> bool {
-    matches!(status, GONE | AHEAD | PASSED_OVER)
+    matches!(status, ENDED | SEPARATE | UNREACHED)
 }
 
 impl CastCall {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wire::cast::{CastFrame, CastMode};
-use wire::runs::PASSED_OVER;
+use wire::runs::UNREACHED;
 use wire::{Cast, GroupId, GroupSlice, ProcUid, Runs, Span};
 
 use super::fan_out::{divide, head};
@@ -54,7 +54,7 @@ impl Group {
         number: u64,
         child: (ProcUid, u32, Span),
         answers: &Runs,
-        passed_over: &[u32],
+        unreached: &[u32],
         dead: &HashSet<ProcUid>,
         out: &mut Vec<Effect>,
     ) -> bool {
@@ -66,14 +66,14 @@ impl Group {
         for task in &mut tasks {
             let Some(at) = task.children.iter().position(waits) else { continue };
             waited = true;
-            if passed_over.is_empty() {
+            if unreached.is_empty() {
                 task.children[at].result = Some(answers.clone());
                 continue;
             }
             task.children.swap_remove(at);
             let mut start = whole.start;
             let first = self.slice.first(start);
-            for end in passed_over.iter().copied().filter(|p| whole.contains(*p)).chain([whole.end]) {
+            for end in unreached.iter().copied().filter(|p| whole.contains(*p)).chain([whole.end]) {
                 let span = Span::new(start, end);
                 if !span.is_empty() {
                     let result = Some(answers.part(self.slice.first(start) - first, self.slice.first(end) - first));
@@ -111,7 +111,7 @@ impl Group {
 }
 
 /// The positions in a span of the hosts that were passed over, according to the answers of the head of the span.
-pub(super) fn passed_over(slice: &GroupSlice, span: Span, answers: &Runs) -> Vec<u32> {
+pub(super) fn unreached(slice: &GroupSlice, span: Span, answers: &Runs) -> Vec<u32> {
     if answers.absent() == 0 {
         return vec![];
     }
@@ -119,7 +119,7 @@ pub(super) fn passed_over(slice: &GroupSlice, span: Span, answers: &Runs) -> Vec
     let mut ranges = Vec::new();
     for run in answers.iter() {
         let end = at.saturating_add(run.count);
-        if run.status == PASSED_OVER {
+        if run.status == UNREACHED {
             ranges.push(at..end);
         }
         at = end;

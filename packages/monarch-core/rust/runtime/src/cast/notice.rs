@@ -89,7 +89,7 @@ impl Notices {
 
     /// At the root: sets the hosts of the job that have joined.
     pub fn set_hosts(&mut self, now: Duration, hosts: Vec<ProcUid>) -> Vec<NoticeEffect> {
-        self.set_roster(now, Arc::new(Roster { version: self.roster.version + 1, start: 0, hosts, above: vec![] }), true);
+        self.set_roster(now, Arc::new(Roster { version: self.roster.version + 1, start: 0, hosts, ancestors: vec![] }), true);
         self.due(now)
     }
 
@@ -124,7 +124,7 @@ impl Notices {
 
     /// Uses the next live ancestor as the parent.
     fn choose_parent(&mut self, now: Duration) {
-        let next = self.roster.above.iter().find(|h| !self.dead.contains(h)).copied();
+        let next = self.roster.ancestors.iter().find(|h| !self.dead.contains(h)).copied();
         if next != self.parent.as_ref().map(|n| n.uid) {
             let news = self.order.clone();
             // The new parent first gets a moment to send the ends that it knows, so that its new children do not all repeat the same ends.
@@ -232,8 +232,8 @@ impl Notices {
                 let at = |p: u32| (p - self.roster.start) as usize;
                 let hosts = self.roster.hosts[at(n.span.start)..at(n.span.end)].to_vec();
                 let replacement = replacement.filter(|h| *h != n.uid);
-                let above = std::iter::once(self.me).chain(replacement).chain(self.roster.above.iter().copied()).collect();
-                Arc::new(Roster { version: self.roster.version, start: n.span.start, hosts, above })
+                let ancestors = std::iter::once(self.me).chain(replacement).chain(self.roster.ancestors.iter().copied()).collect();
+                Arc::new(Roster { version: self.roster.version, start: n.span.start, hosts, ancestors })
             });
             out.push(NoticeEffect::Send { to: n.uid, notice: Notice { span: n.span, whole, roster, ended } });
         }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use wire::cast::{Answer, Reduced};
-use wire::runs::{AHEAD, GONE, PASSED_OVER};
+use wire::runs::{ENDED, SEPARATE, UNREACHED};
 use wire::{Cast, GroupSlice, ProcUid, Runs, Span, Status};
 
 /// A larger answer is sent by itself instead of with the merged answers. Merging would save little compared with the cost of so many bytes,
@@ -82,11 +82,11 @@ impl Record {
         let mut runs = Runs::default();
         for own in &self.own {
             match own {
-                Own::Answered(_, bytes) if bytes.len() > LARGE => runs.push(1, AHEAD, b""),
+                Own::Answered(_, bytes) if bytes.len() > LARGE => runs.push(1, SEPARATE, b""),
                 Own::Answered(status, bytes) => runs.push(1, *status as u8, bytes),
-                Own::AnsweredDirectly => runs.push(1, AHEAD, b""),
+                Own::AnsweredDirectly => runs.push(1, SEPARATE, b""),
                 Own::Taken => runs.push(1, Status::Ok as u8, b""),
-                Own::Pending | Own::Gone => runs.push(1, GONE, b""),
+                Own::Pending | Own::Gone => runs.push(1, ENDED, b""),
             }
         }
         runs
@@ -98,7 +98,7 @@ impl Record {
     }
 
     /// The positions of a complete task for which no child answers.
-    pub fn passed_over(&self, task: &Task, own: Option<u32>) -> Vec<u32> {
+    pub fn unreached(&self, task: &Task, own: Option<u32>) -> Vec<u32> {
         let covered = |p: u32| own == Some(p) || task.children.iter().any(|c| c.span.contains(p));
         let answered: u32 = task.children.iter().map(|c| c.span.len()).sum();
         if answered + u32::from(own.is_some_and(|p| task.span.contains(p))) == task.span.len() {
@@ -116,11 +116,11 @@ impl Record {
         pieces.sort_by_key(|(span, _)| span.start);
         let (mut runs, mut at) = (Runs::default(), task.span.start);
         for (span, piece) in pieces {
-            runs.push(slice.targets(Span::new(at, span.start)), PASSED_OVER, b"");
+            runs.push(slice.targets(Span::new(at, span.start)), UNREACHED, b"");
             runs.append(piece);
             at = span.end;
         }
-        runs.push(slice.targets(Span::new(at, task.span.end)), PASSED_OVER, b"");
+        runs.push(slice.targets(Span::new(at, task.span.end)), UNREACHED, b"");
         Reduced { group: self.cast.group, number: self.cast.number, ask: task.ask, span: task.span, runs }
     }
 

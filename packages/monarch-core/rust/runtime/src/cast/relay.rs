@@ -20,7 +20,7 @@ use wire::cast::{Answer, Attachment, CastFrame, CastMode, Reduced, Taken};
 use wire::{Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status};
 
 use super::fan_out::{FAN_OUT, divide, head};
-use super::group::{Group, pass_on, passed_over};
+use super::group::{Group, pass_on, unreached};
 use super::record::{Child, LARGE, Own, Record, Task};
 
 /// The delay of `Taken` frames. Broadcasts follow each other closely, and no process waits for these frames, so one frame reports many
@@ -275,12 +275,12 @@ impl Relay {
             if mode.reduces() {
                 out.push(back(task, id, CastFrame::Reduced(record.reduce(task, &g.slice, g.own))));
             } else {
-                let passed_over = record.passed_over(task, g.own);
+                let unreached = record.unreached(task, g.own);
                 let all = self.taken.entry(task.parent).or_default();
                 let follows = |t: &Taken| (t.group, t.ask, t.span) == (id, task.ask, task.span) && t.first + t.count == number;
                 match all.last_mut() {
-                    Some(t) if follows(t) && t.passed_over == passed_over => t.count += 1,
-                    _ => all.push(Taken { group: id, ask: task.ask, span: task.span, first: number, count: 1, passed_over }),
+                    Some(t) if follows(t) && t.unreached == unreached => t.count += 1,
+                    _ => all.push(Taken { group: id, ask: task.ask, span: task.span, first: number, count: 1, unreached }),
                 }
                 self.taken_at.get_or_insert(now + TAKEN_DELAY);
             }
@@ -340,7 +340,7 @@ impl Relay {
     fn on_unknown(&mut self, now: Duration, from: Option<ProcUid>, cast: &Cast) {
         if cast.mode == CastMode::Forget && self.forgotten.contains(&cast.group) {
             let (ask, span, first) = (cast.ask, cast.span, cast.number);
-            let taken = Taken { group: cast.group, ask, span, first, count: 1, passed_over: vec![] };
+            let taken = Taken { group: cast.group, ask, span, first, count: 1, unreached: vec![] };
             self.taken.entry(from).or_default().push(taken);
             self.taken_at.get_or_insert(now + TAKEN_DELAY);
         }
@@ -431,8 +431,8 @@ impl Relay {
         if r.runs.targets() != g.slice.targets(r.span) {
             return;
         }
-        let passed_over = passed_over(&g.slice, r.span, &r.runs);
-        if g.on_child_result(r.number, (from, r.ask, r.span), &r.runs, &passed_over, &self.dead, out) {
+        let unreached = unreached(&g.slice, r.span, &r.runs);
+        if g.on_child_result(r.number, (from, r.ask, r.span), &r.runs, &unreached, &self.dead, out) {
             self.settle(now, r.group, r.number, out);
         }
     }
@@ -454,7 +454,7 @@ impl Relay {
         let end = t.first.saturating_add(t.count);
         let mut hit: Vec<u64> = g.casts.range(t.first..end).filter(|(_, r)| !r.cast.mode.reduces()).map(|(number, _)| *number).collect();
         let child = (from, t.ask, t.span);
-        hit.retain(|number| g.on_child_result(*number, child, &Runs::default(), &t.passed_over, &self.dead, out));
+        hit.retain(|number| g.on_child_result(*number, child, &Runs::default(), &t.unreached, &self.dead, out));
         hit.into_iter().for_each(|number| self.settle(now, t.group, number, out));
     }
 

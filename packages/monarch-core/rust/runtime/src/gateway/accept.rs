@@ -9,7 +9,7 @@ use net::lock::lock;
 use net::session::HEART;
 use net::trust::{Kind, Opened, Refused, Who};
 use wire::ProcUid;
-use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
+use wire::greeting::{self, Greeting, JobSettings, RefusalReason, Welcome};
 
 use super::dial::ahead;
 use super::{Gateway, Host, Job, RELEASE};
@@ -53,15 +53,15 @@ impl Gateway {
         let id = ProcUid(opened.job.0);
         let was_here = node.routes.lost(Place { host: id, here: host }).is_some();
         let answer = if self.is_closing() {
-            Welcome::Refused(No::Closing)
+            Welcome::Refused(RefusalReason::Closing)
         } else if agent != 0 && agent != node.uid.0 {
-            Welcome::Refused(No::OtherAgent)
+            Welcome::Refused(RefusalReason::OtherAgent)
         } else if self.job(id).is_some_and(|j| j.own_id != host) {
             // Probably the client has dialled this host by a second address.
-            Welcome::Refused(No::Twice)
+            Welcome::Refused(RefusalReason::Twice)
         } else if was_here {
             // The end of the job here is final for this id of the host; the client asks again with a new id.
-            Welcome::Refused(No::Lost)
+            Welcome::Refused(RefusalReason::Lost)
         } else {
             if self.job(id).is_none() {
                 let job = Job::new(id, host, settings, self.poller.now());
@@ -101,11 +101,11 @@ impl Gateway {
         let job = self.job(ProcUid(opened.job.0)).filter(|j| j.own_id == to && from != to && may_act_as);
         let admitted = match &job {
             Some(job) => self.admit(job, session, number, received, from),
-            None => Err(No::NoSession),
+            None => Err(RefusalReason::NoSession),
         };
         let answer = |w: &Welcome| greeting_frame(&greeting::encode(w));
         let (Ok(()), Some(job)) = (admitted, &job) else {
-            let no = admitted.err().unwrap_or(No::NoSession);
+            let no = admitted.err().unwrap_or(RefusalReason::NoSession);
             let _ = opened.stream.write(&[&answer(&Welcome::Refused(no))]);
             let _ = opened.stream.flush();
             return;
@@ -149,13 +149,13 @@ impl Gateway {
         }
     }
 
-    fn admit(&self, job: &Arc<Job>, session: u64, number: u8, received: u64, from: ProcUid) -> Result<(), No> {
+    fn admit(&self, job: &Arc<Job>, session: u64, number: u8, received: u64, from: ProcUid) -> Result<(), RefusalReason> {
         if self.is_closing() {
-            return Err(No::Closing);
+            return Err(RefusalReason::Closing);
         }
         let host = job.host_or_new(from, &self.me, &self.poller);
         if host.membership().is_ended() {
-            return Err(No::Lost);
+            return Err(RefusalReason::Lost);
         }
         let mut state = lock(&host.state);
         if state.session_id == session {
@@ -165,11 +165,11 @@ impl Gateway {
         if state.session_id != 0 && state.dials && !state.was_up {
             // Both sides dial at the same time: the side with the lower id wins.
             if job.own_id.0 < from.0 {
-                return Err(No::Glare);
+                return Err(RefusalReason::Glare);
             }
             state.dials = false;
         } else if state.session_id != 0 || (number != HEART && received > 0) {
-            return Err(No::NoSession);
+            return Err(RefusalReason::NoSession);
         }
         state.session_id = session;
         state.was_up = true;

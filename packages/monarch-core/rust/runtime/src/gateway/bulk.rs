@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use net::dial::{NoStream, Ready, greeting_frame};
 use net::trust::{Kind, Opened};
-use wire::greeting::{self, Greeting, No, Unreached, Welcome};
+use wire::greeting::{self, Greeting, RefusalReason, Unreached, Welcome};
 use wire::{Control, ProcUid};
 
 use super::refusals::refusal;
@@ -150,9 +150,9 @@ impl Gateway {
         }
         let ours = |job: &Job| node.agent().is_some_and(|a| a.is_in_job(to, job.own_id));
         let welcome = match &found {
-            _ if self.is_closing() => Welcome::Refused(No::Closing),
-            None => Welcome::Refused(No::NoSession),
-            Some(job) if job.host(from_host).is_some_and(|h| h.lost().is_some()) => Welcome::Refused(No::Lost),
+            _ if self.is_closing() => Welcome::Refused(RefusalReason::Closing),
+            None => Welcome::Refused(RefusalReason::NoSession),
+            Some(job) if job.host(from_host).is_some_and(|h| h.lost().is_some()) => Welcome::Refused(RefusalReason::Lost),
             Some(job) if !ours(job) => Welcome::Unreached { cause: Unreached::Failed, why: PROCESS_ENDED.to_owned() },
             Some(_) => Welcome::Bulk,
         };

@@ -210,7 +210,7 @@ impl Gateway {
                 Part::Inline { data, readonly } => put_part(&mut frame, &data, readonly),
                 shared => {
                     let (number, len, readonly) = (number_ahead(1), shared.len(), shared.readonly());
-                    Part::put_ahead(&mut frame, number, len, readonly);
+                    Part::put_out_of_band(&mut frame, number, len, readonly);
                     self.forward_part(&route, number, RecvPart::adopt(shared, Some(link))?);
                 }
             }

@@ -10,8 +10,8 @@ use net::dial::{self, NoStream, Ready};
 use net::lock::lock;
 use net::session::{FRAMES, HEART};
 use net::trust::{DialTrust, JobId, Kind, Refused, Target};
-use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
-use wire::join_tree::Word;
+use wire::greeting::{self, Greeting, JobSettings, RefusalReason, Welcome};
+use wire::join_tree::TreeMessage;
 use wire::{CallId, ProcUid, Status};
 
 use super::refusals::refusal;
@@ -247,7 +247,7 @@ impl Gateway {
         let certify: dial::Certify = Box::new(move |key, handshake| {
             if let Some(g) = me.upgrade() {
                 lock(&job.joins).signing.insert(id, handshake);
-                g.send_along_tree(&job, job.id, &Word::Certify { host: id, key });
+                g.send_along_tree(&job, job.id, &TreeMessage::Certify { host: id, key });
             }
         });
         dial::dial(&self.poller, &address, &info.resolved, &trust, target, hello, bound, Some(certify), done);
@@ -503,16 +503,16 @@ impl Gateway {
                 }
             }
             // Both sides have dialled at once, and the connection of the other side is used.
-            Some(Welcome::Refused(No::Glare)) => {
+            Some(Welcome::Refused(RefusalReason::Glare)) => {
                 let mut state = lock(&host.state);
                 state.dials = false;
                 // The other side's connection brings another session number, which must not be compared with the number of this attempt.
                 state.session_id = 0;
             }
-            Some(Welcome::Refused(No::OtherAgent)) => self.host_lost(job, host, "agent exited", true),
-            Some(Welcome::Refused(No::NoSession)) => self.host_lost(job, host, NO_SESSION, true),
+            Some(Welcome::Refused(RefusalReason::OtherAgent)) => self.host_lost(job, host, "agent exited", true),
+            Some(Welcome::Refused(RefusalReason::NoSession)) => self.host_lost(job, host, NO_SESSION, true),
             // Only the client decides that a host is lost: an agent that is refused loses its link to the host, not the host.
-            Some(Welcome::Refused(No::Lost)) if !job.is_clients() => self.link_lost(job, host, refusal(No::Lost)),
+            Some(Welcome::Refused(RefusalReason::Lost)) if !job.is_clients() => self.link_lost(job, host, refusal(RefusalReason::Lost)),
             Some(Welcome::Refused(no)) => self.host_lost(job, host, refusal(no), true),
             _ => return NextStep::Later,
         }
@@ -555,7 +555,7 @@ impl Gateway {
 /// True if the worker is still in the job as a host that the client has lost: it can join once that host's lease has ended.
 fn is_former(job: &Job, host: &Host, ready: &Ready) -> bool {
     let address = host.info().address;
-    matches!(greeting::decode(&ready.answer), Some(Welcome::Refused(No::Twice)))
+    matches!(greeting::decode(&ready.answer), Some(Welcome::Refused(RefusalReason::Twice)))
         && job.hosts().iter().any(|other| other.id != host.id && other.lost().is_some() && other.info().address == address)
 }
 

@@ -8,7 +8,7 @@ use net::{Block, LinkDown, RecvPart};
 use wire::cursor::Cursor;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::frame::{CARRIED, CAST, CONTROL, ROUTED, TREE, begin, finish};
-use wire::greeting::Beat;
+use wire::greeting::Heartbeat;
 use wire::{Control, Frame, ProcUid, Route, frame_fragment, part_fragment};
 
 use super::part_fragments::send_parts;
@@ -238,7 +238,7 @@ impl TrunkHandler for SessionEvents {
         });
     }
 
-    fn beat(&self, trunk: &Arc<Trunk>, beat: Beat) {
+    fn beat(&self, trunk: &Arc<Trunk>, beat: Heartbeat) {
         self.with_host(trunk, |g, j, h| g.on_beat(j, h, beat));
     }
 
@@ -261,7 +261,7 @@ impl TrunkHandler for SessionEvents {
         self.with(|g, j| g.carry(j, trunk, &bytes));
     }
 
-    fn carry_beat(&self, trunk: &Trunk, beat: &Beat) {
+    fn carry_beat(&self, trunk: &Trunk, beat: &Heartbeat) {
         self.with(|g, j| g.carry_beat(j, trunk.host, beat));
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use net::lock::lock;
 use net::session::{FRAMES, HEART, StreamEnd};
-use wire::greeting::Beat;
-use wire::join_tree::{Ending, Word};
+use wire::greeting::Heartbeat;
+use wire::join_tree::{HostEnd, TreeMessage};
 use wire::{Control, ProcUid};
 
 use super::forward::host_end;
@@ -69,14 +69,14 @@ impl Gateway {
             Action::Ping { host: id } => {
                 // A relayed host gets no pings: its relay reports on it.
                 if let Some(h) = host(id).filter(|h| !h.session.is_routed()) {
-                    h.session.beat(&Beat::Ping { received: vec![h.session.received()] });
+                    h.session.beat(&Heartbeat::Ping { received: vec![h.session.received()] });
                     self.open_anew(job, &h);
                 }
             }
-            Action::Probe { via, about } => host(via).into_iter().for_each(|h| h.session.beat(&Beat::Probe { about })),
+            Action::Probe { via, about } => host(via).into_iter().for_each(|h| h.session.beat(&Heartbeat::Probe { about })),
             Action::Suspected { host } if job.is_relayed(host) => self.connect_directly_soon(job, vec![host]),
             Action::Suspected { .. } => {}
-            Action::AgentEnded { host } => self.child_ended(job, host, Ending::Killed),
+            Action::AgentEnded { host } => self.child_ended(job, host, HostEnd::Killed),
             Action::NotifyHost { host: id, why } => {
                 if host(id).is_some_and(|h| h.session.is_up()) {
                     node.peer(id).send_control(Control::HostsLost { hosts: vec![(id, why)] });
@@ -97,7 +97,7 @@ impl Gateway {
                     self.end_processes(job, &h, had_joined);
                 }
             }
-            Action::NotifyOthers { host, why } if job.has_tree() => self.spread(job, &Word::HostsLost { hosts: vec![(host, why)] }),
+            Action::NotifyOthers { host, why } if job.has_tree() => self.spread(job, &TreeMessage::HostsLost { hosts: vec![(host, why)] }),
             Action::NotifyOthers { host, why } => {
                 for other in job.hosts().into_iter().filter(|h| h.id != host && h.is_joined()) {
                     node.peer(other.id).send_control(Control::HostsLost { hosts: vec![(host, why.clone())] });
@@ -127,23 +127,23 @@ impl Gateway {
     }
 
     /// Handles a message of the heartbeat connection, or one that relays have forwarded.
-    pub(super) fn on_beat(&self, job: &Arc<Job>, host: &Arc<Host>, beat: Beat) {
+    pub(super) fn on_beat(&self, job: &Arc<Job>, host: &Arc<Host>, beat: Heartbeat) {
         match beat {
-            Beat::Ping { received } => {
+            Heartbeat::Ping { received } => {
                 self.beat_acks(host, &received);
-                host.session.beat(&Beat::Pong { received: vec![host.session.received()] });
+                host.session.beat(&Heartbeat::Pong { received: vec![host.session.received()] });
             }
-            Beat::Pong { received } => self.beat_acks(host, &received),
-            Beat::Probe { about } => {
+            Heartbeat::Pong { received } => self.beat_acks(host, &received),
+            Heartbeat::Probe { about } => {
                 let now = self.poller.now();
                 let ago = lock(&job.membership).on_probe(about, now);
-                host.session.beat(&Beat::Probed { about, heard_ms: ago.map(|d| d.as_millis() as u64) });
+                host.session.beat(&Heartbeat::Probed { about, since_ms: ago.map(|d| d.as_millis() as u64) });
             }
-            Beat::Probed { about, heard_ms } => {
-                self.on_event(job, Event::ProbeAnswered { about, via: host.id, age: heard_ms.map(Duration::from_millis) });
+            Heartbeat::Probed { about, since_ms } => {
+                self.on_event(job, Event::ProbeAnswered { about, via: host.id, age: since_ms.map(Duration::from_millis) });
             }
-            Beat::Heard { hosts } => self.on_liveness_report(job, host, hosts),
-            Beat::Client { heard_ms } => self.on_client_age(job, Duration::from_millis(heard_ms)),
+            Heartbeat::Relayed { hosts } => self.on_liveness_report(job, host, hosts),
+            Heartbeat::Client { since_ms } => self.on_client_age(job, Duration::from_millis(since_ms)),
         }
     }
 
@@ -178,7 +178,7 @@ impl Gateway {
                 StreamEnd::Reset => LinkEnd::Reset,
                 StreamEnd::Garbage | StreamEnd::Failed => LinkEnd::Cut,
             };
-            self.child_ended(job, host.id, if end == LinkEnd::Cut { Ending::Cut } else { Ending::Reset });
+            self.child_ended(job, host.id, if end == LinkEnd::Cut { HostEnd::Cut } else { HostEnd::Reset });
             self.link_down(job, host, end);
             if end == LinkEnd::Ended {
                 self.probe_port(job, host);
@@ -228,12 +228,12 @@ impl Gateway {
                     self.on_event(&job, Event::Lost { host: id, why, notify: true });
                 }
             }
-            Control::JobOver => match self.job(from) {
+            Control::JobEnded => match self.job(from) {
                 Some(job) => {
-                    self.spread(&job, &Word::JobOver);
+                    self.spread(&job, &TreeMessage::JobEnded);
                     // An agent that has not been notified yet would take the end of the connections for an exit of this agent.
                     for other in job.hosts().into_iter().filter(|h| h.id != job.id && h.lost().is_none() && h.session.is_up()) {
-                        node.peer(other.id).send_control(Control::JobOver);
+                        node.peer(other.id).send_control(Control::JobEnded);
                     }
                     self.end_job(&job, CLIENT_ENDED);
                 }
@@ -252,7 +252,7 @@ impl Gateway {
                 let found = self.jobs().into_iter().find_map(|j| j.host(from).map(|h| (j, h)));
                 if let Some((job, host)) = found {
                     self.on_event(&job, Event::ExitExpected { host: host.id });
-                    self.child_ended(&job, host.id, Ending::Exited);
+                    self.child_ended(&job, host.id, HostEnd::Exited);
                     self.host_lost(&job, &host, "agent exited", true);
                 }
             }
@@ -312,7 +312,7 @@ impl Gateway {
                     // The relay between this process and the host passes the notice on.
                     continue;
                 }
-                let word = if job.is_clients() { Control::JobOver } else { Control::Leaving };
+                let word = if job.is_clients() { Control::JobEnded } else { Control::Leaving };
                 node.peer(host.id).send_control(word);
                 waiting.push(host);
             }
@@ -320,12 +320,12 @@ impl Gateway {
         let deadline = Instant::now() + bound;
         // The other side acknowledges with its next heartbeat, or by closing the connection.
         while Instant::now() < deadline && waiting.iter().any(|h| h.session.is_up() && !h.session.is_settled()) {
-            waiting.iter().for_each(|h| h.session.beat(&Beat::Ping { received: vec![h.session.received()] }));
+            waiting.iter().for_each(|h| h.session.beat(&Heartbeat::Ping { received: vec![h.session.received()] }));
             std::thread::sleep(Duration::from_millis(2));
         }
         let deadline = deadline.min(Instant::now() + bound / 2);
         while Instant::now() < deadline && joining.iter().any(|h| h.has_pending_notice()) {
-            joining.iter().for_each(|h| h.session.beat(&Beat::Ping { received: vec![h.session.received()] }));
+            joining.iter().for_each(|h| h.session.beat(&Heartbeat::Ping { received: vec![h.session.received()] }));
             std::thread::sleep(Duration::from_millis(2));
         }
         joining.iter().for_each(|h| lock(&h.state).notice_pending = false);
@@ -347,7 +347,7 @@ impl Gateway {
             state.notice_pending
         };
         let joining: Vec<Arc<Host>> = hosts.filter(part).collect();
-        joining.iter().for_each(|host| node.peer(host.id).send_control(Control::JobOver));
+        joining.iter().for_each(|host| node.peer(host.id).send_control(Control::JobEnded));
         joining
     }
 
@@ -358,7 +358,7 @@ impl Gateway {
         let carried: Vec<Arc<Host>> = clients.filter(|c| c.session.is_routed()).collect();
         let deadline = Instant::now() + bound;
         while Instant::now() < deadline && carried.iter().any(|c| c.session.is_routed() && !c.session.is_settled()) {
-            carried.iter().for_each(|c| c.session.beat(&Beat::Ping { received: vec![c.session.received()] }));
+            carried.iter().for_each(|c| c.session.beat(&Heartbeat::Ping { received: vec![c.session.received()] }));
             std::thread::sleep(Duration::from_millis(2));
         }
     }

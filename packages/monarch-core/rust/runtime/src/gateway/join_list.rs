@@ -15,7 +15,7 @@ use net::lock::lock;
 use net::trust::Lifetime;
 use wire::control::HostEntry;
 use wire::greeting::{self, Greeting};
-use wire::join_tree::{Said, Word, Worker};
+use wire::join_tree::{TreeMessage, Worker, WorkerInfo};
 use wire::notice::{Joined, Joining};
 use wire::{CallId, Control, ProcUid, Status};
 
@@ -161,9 +161,9 @@ impl Gateway {
         }
         let entries = |hosts: &[Arc<Host>]| -> Vec<HostEntry> { hosts.iter().filter_map(|h| h.entry()).collect() };
         let lost: Vec<(ProcUid, String)> = all.iter().filter_map(|h| Some((h.id, h.lost()?))).collect();
-        self.spread(job, &Word::Hosts { hosts: entries(&new) });
+        self.spread(job, &TreeMessage::Hosts { hosts: entries(&new) });
         if old.is_empty() {
-            return self.spread(job, &Word::HostsLost { hosts: lost });
+            return self.spread(job, &TreeMessage::HostsLost { hosts: lost });
         }
         let known = entries(&old);
         for host in new {
@@ -194,7 +194,7 @@ impl Gateway {
     }
 
     /// Handles an agent's report of outcomes.
-    pub(super) fn on_report(&self, job: &Arc<Job>, via: ProcUid, id: u64, joined: Vec<(u32, Said)>, failed: Vec<(u32, String)>) {
+    pub(super) fn on_report(&self, job: &Arc<Job>, via: ProcUid, id: u64, joined: Vec<(u32, WorkerInfo)>, failed: Vec<(u32, String)>) {
         let numbers: Vec<u64> = lock(&job.joins).lists.iter().filter(|r| r.id == id).map(|r| r.number).collect();
         for number in numbers {
             let worker = {
@@ -228,7 +228,7 @@ impl Gateway {
     }
 
     /// Handles the join of a worker that the host `via` has reported.
-    fn on_relayed_join(&self, job: &Arc<Job>, via: ProcUid, number: u64, rank: u32, outcome: &Said) {
+    fn on_relayed_join(&self, job: &Arc<Job>, via: ProcUid, number: u64, rank: u32, outcome: &WorkerInfo) {
         let Some((host, agent, _)) = self.host_in_list(job, number, rank) else { return };
         let id = random_id();
         if host.membership().is_join_over() {
@@ -252,7 +252,7 @@ impl Gateway {
         }
         lock(&job.relays).on_relayed_join(host.id, via, outcome.by);
         self.watch(job, host.id);
-        self.send_along_tree(job, host.id, &Word::Begin { session });
+        self.send_along_tree(job, host.id, &TreeMessage::Begin { session });
         host.session.begin_route();
         let ticket = self.ticket(job, number, rank);
         self.answer_joined(&host, ticket);
@@ -362,14 +362,14 @@ impl Gateway {
                     let Some(list) = joins.lists.iter_mut().find(|r| r.number == number) else { return };
                     let mut outcome_of = |rank: u32| Some((rank, list.outcomes.remove(&rank)?));
                     let known = joined.joined.into_iter().filter_map(&mut outcome_of);
-                    let known: Vec<(u32, Said)> = known.filter_map(|(rank, outcome)| Some((rank, outcome.ok()?))).collect();
+                    let known: Vec<(u32, WorkerInfo)> = known.filter_map(|(rank, outcome)| Some((rank, outcome.ok()?))).collect();
                     let failed = joined.failed.into_iter().filter_map(|(rank, why)| match outcome_of(rank) {
                         Some((_, Ok(_))) => None,
                         Some((_, Err(why))) => Some((rank, why)),
                         None => Some((rank, why)),
                     });
                     let failed = failed.collect();
-                    Word::Report { run: list.id, joined: known, failed }
+                    TreeMessage::Report { run: list.id, joined: known, failed }
                 };
                 self.send_to_next(job, job.relay(), &message);
             }
@@ -393,7 +393,7 @@ impl Gateway {
             let workers = workers.collect();
             // Agents get half of the time that is left. The client tries the remaining workers in the other half.
             let within_ms = if job.is_clients() { left / 2 } else { left }.as_millis() as u64;
-            (to, Word::Part { run: list.id, within_ms, fan_out: list.fan_out, workers })
+            (to, TreeMessage::Part { run: list.id, within_ms, fan_out: list.fan_out, workers })
         };
         self.send_to_next(job, to, &message);
     }
@@ -401,7 +401,7 @@ impl Gateway {
     /// Records that a worker of a list, which this process has dialled, has joined.
     pub(super) fn worker_joined(&self, job: &Arc<Job>, host: &Arc<Host>, (number, rank): (u64, u32)) {
         let info = host.info();
-        let outcome = Said { agent: info.agent, name: info.name, pid: info.pid, release: info.release, by: job.own_id };
+        let outcome = WorkerInfo { agent: info.agent, name: info.name, pid: info.pid, release: info.release, by: job.own_id };
         lock(&job.relays).on_joined(job.own_id, host.id);
         if let Some(list) = lock(&job.joins).lists.iter_mut().find(|r| r.number == number) {
             list.outcomes.insert(rank, Ok(outcome));

@@ -15,8 +15,8 @@ use net::lock::lock;
 use net::session::Trunk;
 use wire::cursor::Cursor;
 use wire::frame::{CARRIED, TREE};
-use wire::greeting::{self, Beat};
-use wire::join_tree::{Along, Ending, Word};
+use wire::greeting::{self, Heartbeat};
+use wire::join_tree::{Along, HostEnd, TreeMessage};
 use wire::{Control, ProcUid};
 
 use super::{Gateway, Host, Job};
@@ -79,7 +79,7 @@ impl Gateway {
     }
 
     /// Sends a message to a host, through the next host on the route.
-    pub(super) fn send_along_tree(&self, job: &Job, to: ProcUid, message: &Word) {
+    pub(super) fn send_along_tree(&self, job: &Job, to: ProcUid, message: &TreeMessage) {
         let via = if to == job.id { Some(job.relay()) } else { job.next_hop(to) };
         if let Some(via) = via {
             job.send_along(via, &Along { to, from: job.own_id }.frame(TREE, &greeting::encode(message)));
@@ -87,12 +87,12 @@ impl Gateway {
     }
 
     /// Sends a message to the next host.
-    pub(super) fn send_to_next(&self, job: &Job, to: ProcUid, message: &Word) {
+    pub(super) fn send_to_next(&self, job: &Job, to: ProcUid, message: &TreeMessage) {
         job.send_along(to, &Along { to, from: job.own_id }.frame(TREE, &greeting::encode(message)));
     }
 
     /// Sends a message to all hosts of the client, or, in an agent, to its children. Each agent passes the message on.
-    pub(super) fn spread(&self, job: &Job, message: &Word) {
+    pub(super) fn spread(&self, job: &Job, message: &TreeMessage) {
         let next: Vec<ProcUid> = if job.is_clients() {
             let relayed = job.relayed_hosts();
             let direct = job.hosts().into_iter().filter(|h| !relayed.contains(&h.id) && h.is_joined());
@@ -140,19 +140,19 @@ impl Gateway {
         }
     }
 
-    fn on_message(&self, job: &Arc<Job>, via: ProcUid, from: ProcUid, message: Word) {
+    fn on_message(&self, job: &Arc<Job>, via: ProcUid, from: ProcUid, message: TreeMessage) {
         match message {
-            Word::Part { run, within_ms, fan_out, workers } if !job.is_clients() => {
+            TreeMessage::Part { run, within_ms, fan_out, workers } if !job.is_clients() => {
                 lock(&job.relays).on_relay(via);
                 self.on_list_part(job, run, within_ms, fan_out, workers);
             }
-            Word::Report { run, joined, failed } => self.on_report(job, via, run, joined, failed),
-            Word::Certify { host, key } if job.is_clients() => {
+            TreeMessage::Report { run, joined, failed } => self.on_report(job, via, run, joined, failed),
+            TreeMessage::Certify { host, key } if job.is_clients() => {
                 let certificate = self.certify(job, host, &key);
-                let message = Word::Certified { host, certificate };
+                let message = TreeMessage::Certified { host, certificate };
                 job.send_along(via, &Along { to: from, from: job.own_id }.frame(TREE, &greeting::encode(&message)));
             }
-            Word::Certified { host, certificate } => {
+            TreeMessage::Certified { host, certificate } => {
                 let waiting = lock(&job.joins).signing.remove(&host).and_then(|h| h.upgrade());
                 if let Some(waiting) = waiting {
                     let go_on = move || match certificate {
@@ -162,7 +162,7 @@ impl Gateway {
                     self.poller.spawn(Box::new(go_on));
                 }
             }
-            Word::Begin { session } if !job.is_clients() => {
+            TreeMessage::Begin { session } if !job.is_clients() => {
                 lock(&job.relays).on_relay(via);
                 let Some(client) = job.host(job.id) else { return };
                 {
@@ -174,28 +174,28 @@ impl Gateway {
                 }
                 client.session.begin_route();
             }
-            Word::Ended { host, how } if job.is_relayed(host) => {
+            TreeMessage::Ended { host, how } if job.is_relayed(host) => {
                 let end = match how {
-                    Ending::Exited => LinkEnd::Exited,
-                    Ending::Killed => LinkEnd::Killed,
-                    Ending::Reset => LinkEnd::Reset,
-                    Ending::Cut => LinkEnd::Cut,
+                    HostEnd::Exited => LinkEnd::Exited,
+                    HostEnd::Killed => LinkEnd::Killed,
+                    HostEnd::Reset => LinkEnd::Reset,
+                    HostEnd::Cut => LinkEnd::Cut,
                 };
                 self.on_event(job, Event::LinkDown { host, cause: end });
             }
-            Word::Beat(beat) => {
+            TreeMessage::Heartbeat(beat) => {
                 if let Some(host) = job.host(from) {
                     self.on_beat(job, &host, beat);
                 }
             }
-            spread @ (Word::Hosts { .. } | Word::HostsLost { .. } | Word::JobOver) if !job.is_clients() => {
-                if spread != Word::JobOver {
+            spread @ (TreeMessage::Hosts { .. } | TreeMessage::HostsLost { .. } | TreeMessage::JobEnded) if !job.is_clients() => {
+                if spread != TreeMessage::JobEnded {
                     self.spread(job, &spread);
                 }
                 match spread {
-                    Word::Hosts { hosts } => self.control(job.id, Control::Hosts { hosts }),
-                    Word::HostsLost { hosts } => self.control(job.id, Control::HostsLost { hosts }),
-                    _ => self.control(job.id, Control::JobOver),
+                    TreeMessage::Hosts { hosts } => self.control(job.id, Control::Hosts { hosts }),
+                    TreeMessage::HostsLost { hosts } => self.control(job.id, Control::HostsLost { hosts }),
+                    _ => self.control(job.id, Control::JobEnded),
                 }
             }
             _ => {}
@@ -203,16 +203,16 @@ impl Gateway {
     }
 
     /// Forwards a heartbeat message of a session that has no connection.
-    pub(super) fn carry_beat(&self, job: &Job, to: ProcUid, beat: &Beat) {
-        self.send_along_tree(job, to, &Word::Beat(beat.clone()));
+    pub(super) fn carry_beat(&self, job: &Job, to: ProcUid, beat: &Heartbeat) {
+        self.send_along_tree(job, to, &TreeMessage::Heartbeat(beat.clone()));
     }
 
     // ---- relays and relayed hosts
 
     /// Notifies the client that the connections to a child have ended, as the client may have none of its own.
-    pub(super) fn child_ended(&self, job: &Job, host: ProcUid, how: Ending) {
+    pub(super) fn child_ended(&self, job: &Job, host: ProcUid, how: HostEnd) {
         if lock(&job.relays).is_child(host) {
-            self.send_along_tree(job, job.id, &Word::Ended { host, how });
+            self.send_along_tree(job, job.id, &TreeMessage::Ended { host, how });
         }
     }
 
@@ -272,7 +272,7 @@ impl Gateway {
         let all = job.hosts();
         let known = all.iter().filter(|h| h.is_joined()).filter_map(|h| h.entry()).collect();
         let lost = all.iter().filter_map(|h| Some((h.id, h.lost()?))).collect();
-        let (known, lost) = (Word::Hosts { hosts: known }, Word::HostsLost { hosts: lost });
+        let (known, lost) = (TreeMessage::Hosts { hosts: known }, TreeMessage::HostsLost { hosts: lost });
         for host in to {
             self.send_to_next(job, *host, &known);
             self.send_to_next(job, *host, &lost);

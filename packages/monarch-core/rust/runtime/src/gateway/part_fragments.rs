@@ -11,7 +11,7 @@ use std::sync::Arc;
 use net::lock::lock;
 use net::{Block, Link, LinkDown, RecvPart};
 use wire::cursor::DecodeError;
-use wire::part_fragment::{Stretch, put_part};
+use wire::part_fragment::{PartFragment, put_part};
 use wire::{Bytes, Part, ProcUid, Route};
 
 use super::{Gateway, Job};
@@ -94,8 +94,8 @@ impl Gateway {
     }
 
     /// Handles a fragment of a part for this process, or for a proc of this host.
-    pub(super) fn accept_fragment(&self, job: &Arc<Job>, from: ProcUid, head: &Route, fragment: Result<Stretch<'_>, DecodeError>) {
-        let (Some(host), Ok(Stretch { number, left, bytes })) = (job.host(from), fragment) else { return };
+    pub(super) fn accept_fragment(&self, job: &Arc<Job>, from: ProcUid, head: &Route, fragment: Result<PartFragment<'_>, DecodeError>) {
+        let (Some(host), Ok(PartFragment { number, left, bytes })) = (job.host(from), fragment) else { return };
         let pair = (head.from, head.to);
         let mut all = lock(&host.partial_parts);
         let fresh = || self.partial_part(number, bytes.len().checked_add(usize::try_from(left).ok()?)?);

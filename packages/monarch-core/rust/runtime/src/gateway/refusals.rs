@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use wire::greeting::No;
+use wire::greeting::RefusalReason;
 
 /// The length of a window: a flood makes at most one summary in this time.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -60,14 +60,14 @@ impl Refusals {
 }
 
 /// The reason of a refusal, for the side that is refused.
-pub(super) fn refusal(no: No) -> &'static str {
+pub(super) fn refusal(no: RefusalReason) -> &'static str {
     match no {
-        No::Lost => "refused after being declared lost",
-        No::NoSession => "it knows nothing of this connection",
-        No::Glare => "it connects to us",
-        No::OtherAgent => "another agent answers at this address",
-        No::Closing => "its agent is ending",
-        No::Twice => "this host is in the job already, by another address",
+        RefusalReason::Lost => "refused after being declared lost",
+        RefusalReason::NoSession => "it knows nothing of this connection",
+        RefusalReason::Glare => "it connects to us",
+        RefusalReason::OtherAgent => "another agent answers at this address",
+        RefusalReason::Closing => "its agent is ending",
+        RefusalReason::Twice => "this host is in the job already, by another address",
     }
 }
 

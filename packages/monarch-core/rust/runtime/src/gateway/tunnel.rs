@@ -19,7 +19,7 @@ use net::lock::lock;
 use net::splice::Splice;
 use net::stream::Stream;
 use net::trust::{DialTrust, Kind, Opened, Target, Who};
-use wire::greeting::{self, Greeting, JobSettings, No, Unreached, Welcome};
+use wire::greeting::{self, Greeting, JobSettings, RefusalReason, Unreached, Welcome};
 use wire::{CallId, ProcUid};
 
 use super::refusals::refusal;
@@ -174,7 +174,7 @@ impl Gateway {
         let may = matches!(opened.who, Who::Client | Who::Site(_) | Who::Unnamed) && self.job(job).is_some();
         if !may || self.is_closing() {
             self.refused(peer, format!("it asks for a tunnel to {to}"));
-            return answer(&mut opened.stream, &Welcome::Refused(No::NoSession));
+            return answer(&mut opened.stream, &Welcome::Refused(RefusalReason::NoSession));
         }
         let most = most();
         if !lock(&self.tunnels).entry(job).or_default().take_place(most) {

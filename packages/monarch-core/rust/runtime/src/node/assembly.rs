@@ -24,7 +24,7 @@ pub struct Assembly {
 
 /// True if the frame names parts that arrive beside it.
 pub fn waits(frame: &Frame) -> bool {
-    parts_of(frame).iter().any(|p| matches!(p, Part::Ahead { .. } | Part::Lent { .. }))
+    parts_of(frame).iter().any(|p| matches!(p, Part::OutOfBand { .. } | Part::Offered { .. }))
 }
 
 impl Assembly {
@@ -68,8 +68,8 @@ impl Assembly {
         let is_there = |number: u64| self.parts.iter().rev().any(|(n, _)| *n == number);
         let parts = parts_of(frame);
         // Pushed parts arrive in order, so only the last one is looked up. Pulled parts arrive in any order.
-        let sent = parts.iter().rev().find_map(|p| if let Part::Ahead { number, .. } = p { Some(*number) } else { None });
-        let mut fetched = parts.iter().filter_map(|p| if let Part::Lent { number, .. } = p { Some(*number) } else { None });
+        let sent = parts.iter().rev().find_map(|p| if let Part::OutOfBand { number, .. } = p { Some(*number) } else { None });
+        let mut fetched = parts.iter().filter_map(|p| if let Part::Offered { number, .. } = p { Some(*number) } else { None });
         sent.is_none_or(is_there) && fetched.all(is_there)
     }
 }

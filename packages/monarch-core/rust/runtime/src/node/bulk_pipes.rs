@@ -118,7 +118,7 @@ impl Pipe {
                 }
                 left = &left[n as usize..];
             }
-            self.send(PipeFrame::Room(bytes.len() as u32));
+            self.send(PipeFrame::Credit(bytes.len() as u32));
         }
     }
 
@@ -195,7 +195,7 @@ impl Node {
                 }
                 state.incoming.push_back(bytes);
             }
-            PipeFrame::Room(n) => state.room = (state.room + n as usize).min(WINDOW),
+            PipeFrame::Credit(n) => state.room = (state.room + n as usize).min(WINDOW),
             PipeFrame::Close => state.ended = true,
         }
         drop(state);

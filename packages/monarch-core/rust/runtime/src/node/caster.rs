@@ -12,7 +12,7 @@ use net::{Link, RecvPart};
 use wire::cast::{Attachment, CastBody, CastFrame, CastMode, Reduced};
 use wire::cursor::Cursor;
 use wire::frame::{CAST, begin, finish};
-use wire::runs::{AHEAD, GONE, PASSED_OVER};
+use wire::runs::{ENDED, SEPARATE, UNREACHED};
 use wire::{CallId, Cast, GroupId, GroupSlice, MailboxId, Part, ProcUid, Reply, Status};
 
 use crate::cast::Source;
@@ -267,8 +267,8 @@ impl Node {
             let targets = &waiting.targets[at..end];
             at = end;
             match (run.status, Status::from_u8(run.status)) {
-                (AHEAD, _) => {}
-                (GONE | PASSED_OVER, _) => self.passed_over(waiting.slot, targets),
+                (SEPARATE, _) => {}
+                (ENDED | UNREACHED, _) => self.unreached(waiting.slot, targets),
                 (_, Ok(status)) => {
                     for target in targets {
                         let parts = parts(run.bytes);
@@ -282,7 +282,7 @@ impl Node {
 
     /// Handles targets that have ended or that no relay could reach. Their host reports how they ended; a target without such a report
     /// counts as lost after `GRACE`.
-    fn passed_over(&self, slot: CallId, targets: &[Target]) {
+    fn unreached(&self, slot: CallId, targets: &[Target]) {
         let unknown: Vec<Target> =
             targets.iter().filter(|t| self.known_peer(t.proc).is_none_or(|p| p.ended().is_none())).copied().collect();
         if unknown.is_empty() {

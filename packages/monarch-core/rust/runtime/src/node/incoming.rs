@@ -86,7 +86,7 @@ impl Node {
             Control::BulkPipe { number, by_sender, what } => self.on_bulk_pipe(link.peer, number, by_sender, what),
             ref c if self.on_pull_report(link.peer, c) => {}
             Control::BulkRefused { number, why } => self.on_bulk_refused(number, why),
-            c @ (Control::Hosts { .. } | Control::HostsLost { .. } | Control::JobOver | Control::Shutdown { .. } | Control::Leaving) => {
+            c @ (Control::Hosts { .. } | Control::HostsLost { .. } | Control::JobEnded | Control::Shutdown { .. } | Control::Leaving) => {
                 if let Some(gateway) = self.gateway() {
                     gateway.control(link.peer, c);
                 }

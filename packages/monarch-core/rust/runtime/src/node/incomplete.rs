@@ -23,7 +23,7 @@ const ANSWER: &str = "parts of the answer were lost on the way";
 impl Node {
     /// Takes the parts of a frame; `None` if a part is malformed or missing.
     fn resolve_parts(&self, parts: Vec<Part>, link: &Arc<Link>) -> Option<Vec<RecvPart>> {
-        if parts.iter().any(|p| matches!(p, Part::Ahead { .. } | Part::Lent { .. })) {
+        if parts.iter().any(|p| matches!(p, Part::OutOfBand { .. } | Part::Offered { .. })) {
             return self.known_peer(link.peer)?.resolve_parts(parts);
         }
         let mut resolved = Some(Vec::with_capacity(parts.len()));

@@ -310,10 +310,10 @@ impl Offers {
     }
 
     /// Takes the report that a pull failed: the part is sent through the agents.
-    fn on_refused(&self, node: &Node, by: ProcUid, number: u64, no_way: bool) {
+    fn on_refused(&self, node: &Node, by: ProcUid, number: u64, unavailable: bool) {
         let block = {
             let mut state = lock(&self.state);
-            if no_way {
+            if unavailable {
                 state.refusing.insert(by, Instant::now());
             }
             state.offered.get(&number).filter(|l| l.to == by).map(|l| l.block.clone())
@@ -330,7 +330,7 @@ impl Node {
     /// Pulls the parts that the frame names in its sender's memory.
     pub(crate) fn pull_parts(&self, from: ProcUid, frame: &Frame) {
         for part in parts_of(frame) {
-            if let Part::Lent { number, len, record, .. } = part {
+            if let Part::Offered { number, len, record, .. } = part {
                 self.pull_part(from, *number, *len, record);
             }
         }
@@ -353,7 +353,7 @@ impl Node {
                 Ok(()) => {
                     // In this order: a thread that learns that the sender's offer is done finds the part here.
                     node.on_part(from, number, RecvPart::Own { block: filled, readonly: true });
-                    node.peer(from).send_control(Control::PartFetched { number });
+                    node.peer(from).send_control(Control::PartPulled { number });
                 }
                 Err(why) => node.part_refused(from, number, why),
             }));
@@ -363,14 +363,14 @@ impl Node {
 
     /// Reports to the sender that a pull failed.
     fn part_refused(&self, from: ProcUid, number: u64, why: PullError) {
-        self.peer(from).send_control(Control::PartRefused { number, no_way: why == PullError::Unreachable });
+        self.peer(from).send_control(Control::PartRefused { number, unavailable: why == PullError::Unreachable });
     }
 
     /// Takes a receiver's report about an offered part; false if the control frame is another one.
     pub(crate) fn on_pull_report(&self, from: ProcUid, report: &Control) -> bool {
         match *report {
-            Control::PartFetched { number } => self.offers.on_pulled(from, number),
-            Control::PartRefused { number, no_way } => self.offers.on_refused(self, from, number, no_way),
+            Control::PartPulled { number } => self.offers.on_pulled(from, number),
+            Control::PartRefused { number, unavailable } => self.offers.on_refused(self, from, number, unavailable),
             _ => return false,
         }
         true

@@ -134,10 +134,10 @@ impl<'a> Payload<'a> {
                 }
                 Prepared::Shared { block, readonly, .. } if is_remote => {
                     match offers[place].take() {
-                        Some(OfferRecord { number, record }) => Part::put_lent(head, number, block.len() as u64, &record, *readonly),
+                        Some(OfferRecord { number, record }) => Part::put_offered(head, number, block.len() as u64, &record, *readonly),
                         None => {
                             let number = first.unwrap_or_default() + out_of_band.len() as u64;
-                            Part::put_ahead(head, number, block.len() as u64, *readonly);
+                            Part::put_out_of_band(head, number, block.len() as u64, *readonly);
                             out_of_band.push(block.clone());
                         }
                     }

@@ -133,7 +133,7 @@ impl Peer {
             return Some(frame);
         }
         // These frames do not refer to earlier messages, and transfers of parts wait for them.
-        if matches!(frame, Frame::Control(Control::PartFetched { .. } | Control::PartRefused { .. } | Control::BulkRefused { .. })) {
+        if matches!(frame, Frame::Control(Control::PartPulled { .. } | Control::PartRefused { .. } | Control::BulkRefused { .. })) {
             return Some(frame);
         }
         let mut assembly = lock(&self.assembly);
@@ -163,7 +163,7 @@ impl Peer {
     /// Takes the parts of a frame that arrived on this peer's link; `None` if a part is malformed or missing.
     pub(crate) fn resolve_parts(&self, parts: Vec<Part>) -> Option<Vec<RecvPart>> {
         let resolve = |part| match part {
-            Part::Ahead { number, len, readonly } | Part::Lent { number, len, readonly, .. } => {
+            Part::OutOfBand { number, len, readonly } | Part::Offered { number, len, readonly, .. } => {
                 let part = lock(&self.assembly).take(number)?;
                 (part.len() as u64 == len).then(|| part.described(readonly))
             }

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use net::sys::Descriptors;
 use net::{Link, RecvPart};
 use wire::exit::{ExitReason, ProcEnd};
-use wire::frame::PIECE;
+use wire::frame::FRAME_FRAGMENT;
 use wire::{Frame, ProcUid, Route, part_fragment};
 
 use crate::gateway::{HostCarrier, host_end};
@@ -175,7 +175,7 @@ impl Node {
         let peer = self.peer_unlinked(head.from).0;
         for frame in wire::routed::Frames::of(body) {
             // A malformed frame is the fault of its sender, which belongs to the job.
-            if frame.first() == Some(&PIECE) {
+            if frame.first() == Some(&FRAME_FRAGMENT) {
                 if let Some(run) = peer.add_fragment(&frame[1..]) {
                     self.on_run(&peer, Arc::new(run));
                 }

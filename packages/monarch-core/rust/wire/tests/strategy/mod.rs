@@ -28,8 +28,8 @@ pub fn part() -> impl Strategy<Value = Part> {
     prop_oneof![
         (bytes(), any::<bool>()).prop_map(|(data, readonly)| Part::Inline { data: data.into(), readonly }),
         (block(), any::<u64>(), any::<bool>()).prop_map(|(block, len, readonly)| Part::Shared { block, len, readonly }),
-        (any::<u64>(), any::<u64>(), any::<bool>()).prop_map(|(number, len, readonly)| Part::Ahead { number, len, readonly }),
-        (any::<u64>(), any::<u64>(), bytes(), any::<bool>()).prop_map(|(number, len, record, readonly)| Part::Lent {
+        (any::<u64>(), any::<u64>(), any::<bool>()).prop_map(|(number, len, readonly)| Part::OutOfBand { number, len, readonly }),
+        (any::<u64>(), any::<u64>(), bytes(), any::<bool>()).prop_map(|(number, len, record, readonly)| Part::Offered {
             number,
             len,
             record: record.into(),
