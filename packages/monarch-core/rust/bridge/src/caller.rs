@@ -270,7 +270,7 @@ pub fn message<'a>(py: Python<'a>, node: &Node, peers: &[Arc<Peer>], pickled: &'
         return Err(undeliverable(py, why));
     }
     let payload = Payload::new(&node.arena, pickled.parts(py)).map_err(|e| undeliverable(py, format!("no shared memory for it: {e}")))?;
-    if payload.largest() >= LARGE && node.offers.min_size() == UNDECIDED && peers.iter().any(|p| p.link.is_carried()) {
+    if payload.largest() >= LARGE && node.offers.min_size() == UNDECIDED && peers.iter().any(|p| p.link.is_forwarded()) {
         py.import("monarch._core.hosts.bulk_transport")?.call_method0("choose")?;
     }
     Ok(payload)

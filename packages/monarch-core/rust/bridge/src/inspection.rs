@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use net::dial::said;
+use net::dial::error_text;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -45,7 +45,7 @@ pub fn inspect_agent<'py>(py: Python<'py>, agent: u64, me: u64, what: u8, timeou
 /// Connects to an agent, sends the request, and reads frames until the answer.
 fn ask(agent: ProcUid, me: ProcUid, what: u8, timeout: Duration) -> Result<Vec<u8>, String> {
     let deadline = Instant::now() + timeout;
-    let fd = external_process::dial(agent, me).map_err(|e| format!("cannot reach it: {}", said(&e)))?;
+    let fd = external_process::dial(agent, me).map_err(|e| format!("cannot reach it: {}", error_text(&e)))?;
     let mut stream = std::os::unix::net::UnixStream::from(fd);
     let question = Frame::Control(Control::Inspect { id: 1, what }).encode();
     stream.write_all(&question).map_err(|e| format!("it does not listen: {e}"))?;

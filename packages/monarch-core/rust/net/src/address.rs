@@ -52,14 +52,14 @@ impl Address {
     pub fn listen(&self) -> io::Result<(OwnedFd, u16)> {
         match self {
             Address::Tcp { host, port } => {
-                let places: Vec<SocketAddr> = match host.as_str() {
+                let addresses: Vec<SocketAddr> = match host.as_str() {
                     // Both address families, where the system has both.
                     "*" | "" => vec![([0u16; 8], *port).into(), ([0u8; 4], *port).into()],
                     _ => self.resolve()?,
                 };
                 let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
-                for place in places {
-                    match TcpListener::bind(place) {
+                for address in addresses {
+                    match TcpListener::bind(address) {
                         Ok(l) => {
                             l.set_nonblocking(true)?;
                             let port = l.local_addr()?.port();

@@ -36,14 +36,14 @@ impl Held {
     fn bytes(&self) -> &[u8] {
         match self {
             Held::Own(bytes) => bytes,
-            Held::Part(part, stretch) => part.bytes().ok().and_then(|b| b.get(stretch.clone())).unwrap_or_default(),
+            Held::Part(part, range) => part.bytes().ok().and_then(|b| b.get(range.clone())).unwrap_or_default(),
         }
     }
 
     fn len(&self) -> usize {
         match self {
             Held::Own(bytes) => bytes.len(),
-            Held::Part(_, stretch) => stretch.len(),
+            Held::Part(_, range) => range.len(),
         }
     }
 }

@@ -15,9 +15,9 @@ use crate::poller::{Poller, Source};
 pub type Connected = Box<dyn FnOnce(io::Result<(OwnedFd, SocketAddr)>) + Send>;
 
 /// The current attempt and the addresses after it.
-struct Waits {
+struct PendingConnect {
     fd: OwnedFd,
-    place: SocketAddr,
+    address: SocketAddr,
     rest: VecDeque<SocketAddr>,
     deadline: Instant,
     done: Connected,
@@ -27,19 +27,19 @@ struct Waits {
 struct Attempt {
     poller: Arc<Poller>,
     token: u64,
-    waits: Mutex<Option<Waits>>,
+    waits: Mutex<Option<PendingConnect>>,
 }
 
 /// Tries one address after the other, for at most `bound` in total. `done` is called once, on this thread or on the poller's.
-pub fn connect(poller: &Arc<Poller>, places: VecDeque<SocketAddr>, bound: Duration, done: Connected) {
-    next(poller, places, poller.now() + bound, ErrorKind::NotFound.into(), done);
+pub fn connect(poller: &Arc<Poller>, addresses: VecDeque<SocketAddr>, bound: Duration, done: Connected) {
+    next(poller, addresses, poller.now() + bound, ErrorKind::NotFound.into(), done);
 }
 
 /// Tries the next address.
-fn next(poller: &Arc<Poller>, mut places: VecDeque<SocketAddr>, deadline: Instant, mut last: io::Error, done: Connected) {
-    while let Some(place) = places.pop_front() {
-        match address::connect_tcp(&place) {
-            Ok(fd) => return wait(poller, Waits { fd, place, rest: places, deadline, done }),
+fn next(poller: &Arc<Poller>, mut addresses: VecDeque<SocketAddr>, deadline: Instant, mut last: io::Error, done: Connected) {
+    while let Some(address) = addresses.pop_front() {
+        match address::connect_tcp(&address) {
+            Ok(fd) => return wait(poller, PendingConnect { fd, address, rest: addresses, deadline, done }),
             Err(e) => last = e,
         }
     }
@@ -47,7 +47,7 @@ fn next(poller: &Arc<Poller>, mut places: VecDeque<SocketAddr>, deadline: Instan
 }
 
 /// Waits for the outcome of an attempt.
-fn wait(poller: &Arc<Poller>, waits: Waits) {
+fn wait(poller: &Arc<Poller>, waits: PendingConnect) {
     let (fd, token) = (waits.fd.as_raw_fd(), poller.token());
     // Each of the remaining addresses gets an equal share of the time, so that a silent address does not use it all.
     let bound = waits.deadline.saturating_duration_since(poller.now()) / (1 + waits.rest.len() as u32);
@@ -65,7 +65,7 @@ impl Attempt {
         let Some(w) = lock(&self.waits).take() else { return };
         self.poller.remove(self.token, w.fd.as_raw_fd());
         match result {
-            Ok(()) => (w.done)(Ok((w.fd, w.place))),
+            Ok(()) => (w.done)(Ok((w.fd, w.address))),
             Err(e) => next(&self.poller, w.rest, w.deadline, e, w.done),
         }
     }

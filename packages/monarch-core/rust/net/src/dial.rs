@@ -14,7 +14,7 @@ use crate::address::{self, Address};
 use crate::lock::lock;
 use crate::poller::{Poller, Source};
 use crate::stream::Stream;
-use crate::trust::{DialTrust, Opened, Opening, Progress, Refused, Target};
+use crate::trust::{AuthHandshake, DialTrust, Opened, Progress, Refused, Target};
 
 /// The reason why a handshake has produced no stream.
 #[derive(Debug)]
@@ -42,13 +42,13 @@ pub enum NoStream {
 }
 
 /// The error text for a missing answer.
-const SILENCE: &str = "no answer";
+const NO_ANSWER: &str = "no answer";
 
 impl NoStream {
     /// The reason for a connection that `epoll_ctl` does not add, with the limit that was reached.
     pub fn unwatched(e: &io::Error) -> NoStream {
         let limit = if e.raw_os_error() == Some(libc::ENOSPC) { ", see fs.epoll.max_user_watches" } else { "" };
-        NoStream::Unwatched(format!("the kernel does not watch the connection to it: {}{limit}", said(e)))
+        NoStream::Unwatched(format!("the kernel does not watch the connection to it: {}{limit}", error_text(e)))
     }
 
     /// The class of the error: `version`, `auth` or `other`.
@@ -63,7 +63,7 @@ impl NoStream {
     }
 
     /// Whether the error is the absence of an answer, which has no cause in its text.
-    pub fn is_silence(&self) -> bool {
+    pub fn is_timeout(&self) -> bool {
         matches!(self, NoStream::TimedOut | NoStream::Unanswered | NoStream::SilentGateway)
     }
 
@@ -91,9 +91,9 @@ impl std::fmt::Display for NoStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             NoStream::NotListening(why) | NoStream::Network(why) | NoStream::Broken(why) | NoStream::Unwatched(why) => f.write_str(why),
-            NoStream::TimedOut | NoStream::Unanswered => f.write_str(SILENCE),
+            NoStream::TimedOut | NoStream::Unanswered => f.write_str(NO_ANSWER),
             NoStream::Gateway(why) | NoStream::LostGateway(why) => write!(f, "the gateway: {why}"),
-            NoStream::SilentGateway => write!(f, "the gateway: {SILENCE}"),
+            NoStream::SilentGateway => write!(f, "the gateway: {NO_ANSWER}"),
             NoStream::Refused(why) => write!(f, "{why}"),
         }
     }
@@ -115,8 +115,8 @@ pub type Certify = Box<dyn FnOnce(Vec<u8>, Weak<Handshake>) + Send>;
 
 /// The progress of a handshake.
 enum Phase {
-    Connecting(OwnedFd, Box<dyn FnOnce(OwnedFd) -> io::Result<Opening> + Send>),
-    Opening(Opening),
+    Connecting(OwnedFd, Box<dyn FnOnce(OwnedFd) -> io::Result<AuthHandshake> + Send>),
+    AuthHandshake(AuthHandshake),
     /// The greeting was sent, and its answer has not arrived completely.
     Answer(Opened, Vec<u8>),
     Over,
@@ -149,7 +149,7 @@ pub struct Handshake {
 }
 
 /// The text of a network error, without the error number that the standard library adds.
-pub fn said(e: &io::Error) -> String {
+pub fn error_text(e: &io::Error) -> String {
     let text = e.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }
@@ -160,7 +160,7 @@ pub fn is_refusal(e: &io::Error) -> bool {
 }
 
 fn network(e: &io::Error) -> NoStream {
-    if is_refusal(e) { NoStream::NotListening(said(e)) } else { NoStream::Network(said(e)) }
+    if is_refusal(e) { NoStream::NotListening(error_text(e)) } else { NoStream::Network(error_text(e)) }
 }
 
 /// Dials a host. `done` is called once: here if the connection fails at once, otherwise on the poller's thread.
@@ -168,7 +168,7 @@ fn network(e: &io::Error) -> NoStream {
 pub fn dial(
     poller: &Arc<Poller>,
     to: &Address,
-    places: &[SocketAddr],
+    addresses: &[SocketAddr],
     trust: &Arc<DialTrust>,
     target: Target,
     hello: Vec<u8>,
@@ -176,9 +176,9 @@ pub fn dial(
     certify: Option<Certify>,
     done: Done,
 ) {
-    let fd = match (to.is_unix(), places.first()) {
+    let fd = match (to.is_unix(), addresses.first()) {
         (true, _) => to.connect_unix(),
-        (false, Some(place)) => address::connect_tcp(place),
+        (false, Some(address)) => address::connect_tcp(address),
         (false, None) => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
     };
     let fd = match fd {
@@ -186,7 +186,7 @@ pub fn dial(
         Err(e) => return done(Err(network(&e))),
     };
     let trust = trust.clone();
-    let open = Box::new(move |fd| Opening::dial(fd, &trust, target, hello));
+    let open = Box::new(move |fd| AuthHandshake::dial(fd, &trust, target, hello));
     Handshake::start(poller, Phase::Connecting(fd, open), bound, certify, done, true);
 }
 
@@ -200,15 +200,15 @@ pub fn dial_through(
     bound: Duration,
     done: Done,
 ) {
-    match Opening::over(Stream::through(gateway), trust, target, hello) {
-        Ok(opening) => drop(Handshake::start(poller, Phase::Opening(opening), bound, None, done, true)),
+    match AuthHandshake::over(Stream::through(gateway), trust, target, hello) {
+        Ok(auth) => drop(Handshake::start(poller, Phase::AuthHandshake(auth), bound, None, done, true)),
         Err(e) => done(Err(network(&e))),
     }
 }
 
 /// Starts the handshake of an accepted stream.
-pub fn take_in(poller: &Arc<Poller>, opening: Opening, bound: Duration, done: Done) -> Arc<Handshake> {
-    Handshake::start(poller, Phase::Opening(opening), bound, None, done, false)
+pub fn take_in(poller: &Arc<Poller>, auth: AuthHandshake, bound: Duration, done: Done) -> Arc<Handshake> {
+    Handshake::start(poller, Phase::AuthHandshake(auth), bound, None, done, false)
 }
 
 impl Handshake {
@@ -223,11 +223,11 @@ impl Handshake {
         let (fd, writes) = match &phase {
             Phase::Connecting(fd, _) => (fd.as_raw_fd(), true),
             // The dialling side sends first.
-            Phase::Opening(o) => (o.fd(), awaits_answer || o.wants_write()),
+            Phase::AuthHandshake(o) => (o.fd(), awaits_answer || o.wants_write()),
             Phase::Answer(..) | Phase::Over => (-1, false),
         };
         // An incoming peer counts as unauthenticated until the handshake is over.
-        let token = if awaits_answer { poller.token() } else { poller.stranger_token() };
+        let token = if awaits_answer { poller.token() } else { poller.unauthenticated_token() };
         let me = Arc::new_cyclic(|me| Handshake {
             me: me.clone(),
             poller: poller.clone(),
@@ -235,7 +235,7 @@ impl Handshake {
             fd,
             state: Mutex::new(State { phase, done: Some(done), writes, awaits_answer, certify }),
         });
-        if let Err(e) = poller.add(token, fd, Arc::new(Opens(me.clone()))) {
+        if let Err(e) = poller.add(token, fd, Arc::new(HandshakeSource(me.clone()))) {
             me.end(Err(NoStream::unwatched(&e)));
             return me;
         }
@@ -274,26 +274,26 @@ impl Handshake {
             match std::mem::replace(&mut state.phase, Phase::Over) {
                 Phase::Connecting(fd, open) => {
                     address::connected(fd.as_raw_fd()).map_err(|e| network(&e))?;
-                    state.phase = Phase::Opening(open(fd).map_err(|e| network(&e))?);
+                    state.phase = Phase::AuthHandshake(open(fd).map_err(|e| network(&e))?);
                 }
-                Phase::Opening(mut opening) => {
-                    let progress = opening.drive().map_err(NoStream::Refused)?;
-                    if let Some(key) = opening.uncertified()
+                Phase::AuthHandshake(mut auth) => {
+                    let progress = auth.drive().map_err(NoStream::Refused)?;
+                    if let Some(key) = auth.uncertified()
                         && let Some(certify) = state.certify.take()
                     {
                         certify(key, self.me.clone());
                     }
-                    let writes = opening.wants_write();
+                    let writes = auth.wants_write();
                     match progress {
                         Progress::Done(opened) if state.awaits_answer => state.phase = Phase::Answer(opened, Vec::new()),
                         Progress::Done(opened) => return Ok(Some(Ready { opened, answer: Vec::new(), early: Vec::new() })),
-                        Progress::Pending => state.phase = Phase::Opening(opening),
+                        Progress::Pending => state.phase = Phase::AuthHandshake(auth),
                     }
                     if writes != state.writes {
                         state.writes = writes;
                         self.poller.want_write(self.token, self.fd, writes);
                     }
-                    if matches!(state.phase, Phase::Opening(_)) {
+                    if matches!(state.phase, Phase::AuthHandshake(_)) {
                         return Ok(None);
                     }
                 }
@@ -314,18 +314,18 @@ impl Handshake {
 
     /// Continues with the certificate that the handshake waits for.
     pub fn certified(&self, certificate: Vec<u8>) {
-        if let Phase::Opening(opening) = &mut lock(&self.state).phase {
-            opening.certified(certificate);
+        if let Phase::AuthHandshake(auth) = &mut lock(&self.state).phase {
+            auth.certified(certificate);
         }
         self.step();
     }
 
     /// Ends the handshake with a time-out, if it has not ended.
     pub fn give_up(&self) {
-        self.end(Err(self.silence()));
+        self.end(Err(self.timeout_error()));
     }
 
-    fn silence(&self) -> NoStream {
+    fn timeout_error(&self) -> NoStream {
         match lock(&self.state).phase {
             Phase::Connecting(..) => NoStream::TimedOut,
             _ => NoStream::Unanswered,
@@ -367,15 +367,15 @@ fn read_answer(opened: &mut Opened, buf: &mut Vec<u8>) -> Result<Option<usize>, 
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(NoStream::Broken(said(&e))),
+            Err(e) => return Err(NoStream::Broken(error_text(&e))),
         }
     }
 }
 
 /// The handshake as a source of the poller.
-struct Opens(Arc<Handshake>);
+struct HandshakeSource(Arc<Handshake>);
 
-impl Source for Opens {
+impl Source for HandshakeSource {
     fn ready(&self, _events: u32) {
         self.0.step();
     }

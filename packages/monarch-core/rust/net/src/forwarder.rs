@@ -12,7 +12,7 @@ use crate::arena::Block;
 pub struct LinkDown;
 
 /// Sends frames to processes on one other host.
-pub trait Carrier: Send + Sync {
+pub trait Forwarder: Send + Sync {
     /// The host on which the processes are, by its name in the job.
     fn host(&self) -> ProcUid;
 
@@ -20,13 +20,13 @@ pub trait Carrier: Send + Sync {
     /// reports frames that could not be delivered. `blocks` are the out-of-band parts of these frames and are sent before them; `first` is
     /// the number of the first one. Neither pieces nor blocks: sends one empty frame, which the host of an ended process answers with the
     /// report of that end.
-    fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown>;
+    fn forward(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown>;
 }
 
 /// The number of the next out-of-band part of this process.
-static AHEAD: AtomicU64 = AtomicU64::new(0);
+static NEXT_PART_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Reserves numbers for `parts` out-of-band parts; returns the first number.
-pub fn number_ahead(parts: usize) -> u64 {
-    AHEAD.fetch_add(parts as u64, Ordering::Relaxed)
+pub fn reserve_part_numbers(parts: usize) -> u64 {
+    NEXT_PART_NUMBER.fetch_add(parts as u64, Ordering::Relaxed)
 }

@@ -13,7 +13,7 @@ const MOST_WAITING: usize = 16 << 10;
 const READ: usize = 4 << 10;
 
 /// One stream with its partly read and partly written messages.
-pub struct Heart {
+pub struct HeartbeatStream {
     pub stream: Stream,
     pub token: u64,
     input: Vec<u8>,
@@ -21,15 +21,15 @@ pub struct Heart {
     pub want_write: bool,
 }
 
-impl Heart {
+impl HeartbeatStream {
     /// `prologue` is sent first; `early` are bytes that the handshake has already received.
     pub fn new(stream: Stream, token: u64, prologue: &[u8], early: Vec<u8>) -> Self {
-        Heart { stream, token, input: early, output: prologue.to_vec(), want_write: false }
+        HeartbeatStream { stream, token, input: early, output: prologue.to_vec(), want_write: false }
     }
 
-    pub fn send(&mut self, beat: &Heartbeat) -> io::Result<()> {
+    pub fn send(&mut self, heartbeat: &Heartbeat) -> io::Result<()> {
         if self.output.len() < MOST_WAITING {
-            let body = greeting::encode(beat);
+            let body = greeting::encode(heartbeat);
             self.output.extend_from_slice(&(body.len() as u32).to_le_bytes());
             self.output.extend_from_slice(&body);
         }
@@ -50,8 +50,8 @@ impl Heart {
         Ok(())
     }
 
-    /// Reads all complete heartbeats into `beats`. Returns how the stream has ended, if it has.
-    pub fn read(&mut self, beats: &mut Vec<Heartbeat>) -> Option<StreamEnd> {
+    /// Reads all complete heartbeats into `heartbeats`. Returns how the stream has ended, if it has.
+    pub fn read(&mut self, heartbeats: &mut Vec<Heartbeat>) -> Option<StreamEnd> {
         loop {
             let mut at = 0;
             while let Some(len) = self.input.get(at..at + 4).and_then(|b| b.try_into().ok()).map(|b| u32::from_le_bytes(b) as usize) {
@@ -59,8 +59,8 @@ impl Heart {
                     return Some(StreamEnd::Garbage);
                 }
                 let Some(body) = self.input.get(at + 4..at + 4 + len) else { break };
-                let Some(beat) = greeting::decode(body) else { return Some(StreamEnd::Garbage) };
-                beats.push(beat);
+                let Some(heartbeat) = greeting::decode(body) else { return Some(StreamEnd::Garbage) };
+                heartbeats.push(heartbeat);
                 at += 4 + len;
             }
             self.input.drain(..at);

@@ -73,7 +73,7 @@ pub mod trust;
 pub mod waiter;
 
 pub use arena::{Arena, Block};
-pub use forwarder::{Carrier, LinkDown};
+pub use forwarder::{Forwarder, LinkDown};
 pub use link::{Link, LinkHandler};
 pub use poller::{Poller, Source, WaitEnd};
 pub use segment::{Mapping, RecvPart};

@@ -21,13 +21,13 @@ use wire::{BlockId, Frame, ProcUid, Route, Routed};
 use crate::arena::Block;
 use crate::chunk::{Chunk, Passed, enqueue};
 use crate::forked_child;
-use crate::forwarder::{Carrier, LinkDown};
+use crate::forwarder::{Forwarder, LinkDown};
 use crate::link::second_socket::SecondSocket;
 use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
 use crate::rerouted;
 use crate::segment::RecvSegment;
-use crate::shared_blocks::Lent;
+use crate::shared_blocks::SharedBlocks;
 use crate::sys::{self, Descriptors};
 
 /// Requested size of the socket's buffers; the kernel limits it.
@@ -35,7 +35,7 @@ const SOCKET_BUFFER: libc::c_int = 1 << 20;
 /// Least bytes for which a read of the socket has room.
 const READ_CHUNK: usize = 64 << 10;
 /// A larger read buffer shrinks when it is empty. Fragments of large parts from other hosts fit into this size.
-const KEEP: usize = 1 << 20;
+const KEPT_BUFFER: usize = 1 << 20;
 /// Reads of one link in a row before the poller serves other links.
 const READS_IN_A_ROW: usize = 8;
 /// Bytes of released blocks that may wait for the next frame to this peer. Beyond them the release is sent at once.
@@ -46,7 +46,7 @@ const BURST: Duration = Duration::from_micros(8);
 /// Delay before a send is repeated that failed because the kernel lacked memory or had too many descriptors in flight.
 const SHORTAGE: Duration = Duration::from_millis(10);
 /// Delayed messages of this total size are written at once.
-const HOLD: usize = 32 << 10;
+const BATCH_BYTES: usize = 32 << 10;
 
 /// Receives the frames and the end of a link. The node of a process implements it, and the agent for its zygote.
 pub trait LinkHandler: Send + Sync {
@@ -97,12 +97,12 @@ pub struct Link {
     out: Mutex<Out>,
     input: Mutex<In>,
     second: Mutex<Vec<Arc<SecondSocket>>>,
-    lent: Mutex<Lent>,
+    shared: Mutex<SharedBlocks>,
     segments: Mutex<HashMap<u32, Arc<RecvSegment>>>,
     queued: AtomicUsize,
     is_down: AtomicBool,
     /// Set if the process is on another host: sends frames in place of a socket.
-    carrier: OnceLock<Arc<dyn Carrier>>,
+    forwarder: OnceLock<Arc<dyn Forwarder>>,
     /// The number of sent frames.
     pub sent: AtomicU64,
     /// Bytes through the socket; each counter is written under the lock of its direction.
@@ -121,11 +121,11 @@ impl Link {
             out: Mutex::default(),
             input: Mutex::default(),
             second: Mutex::default(),
-            lent: Mutex::default(),
+            shared: Mutex::default(),
             segments: Mutex::default(),
             queued: AtomicUsize::new(0),
             is_down: AtomicBool::new(false),
-            carrier: OnceLock::new(),
+            forwarder: OnceLock::new(),
             sent: AtomicU64::new(0),
             written: AtomicU64::new(0),
             read: AtomicU64::new(0),
@@ -133,26 +133,26 @@ impl Link {
     }
 
     /// Switches the link to the carrier. Frames that were sent before go first.
-    pub fn carry_by(&self, carrier: Arc<dyn Carrier>) {
+    pub fn forward_by(&self, forwarder: Arc<dyn Forwarder>) {
         let mut out = lock(&self.out);
         let queue = std::mem::take(&mut out.queue);
         self.queued.store(0, Ordering::Relaxed);
         // The queue has not been sent, so the peer does not know these blocks yet.
-        let lent = std::mem::take(&mut *lock(&self.lent));
+        let shared = std::mem::take(&mut *lock(&self.shared));
         for chunk in queue {
-            let _ = rerouted::carry(&*carrier, self.peer, &chunk.bytes, |id| lent.block(id));
+            let _ = rerouted::forward(&*forwarder, self.peer, &chunk.bytes, |id| shared.block(id));
         }
-        let _ = self.carrier.set(carrier);
+        let _ = self.forwarder.set(forwarder);
     }
 
     /// Whether the process is on another host, out of reach of shared memory.
-    pub fn is_carried(&self) -> bool {
-        self.carrier.get().is_some()
+    pub fn is_forwarded(&self) -> bool {
+        self.forwarder.get().is_some()
     }
 
     /// The host of the process, if the link is carried.
-    pub fn carried_to(&self) -> Option<ProcUid> {
-        self.carrier.get().map(|c| c.host())
+    pub fn forwarded_to(&self) -> Option<ProcUid> {
+        self.forwarder.get().map(|c| c.host())
     }
 
     /// Gives the link its socket. Frames that were sent before are written first. A further socket is only read.
@@ -219,7 +219,7 @@ impl Link {
     /// Sends a frame ahead of the frames that wait for the socket. On a link that has its socket, this is `send`.
     pub fn send_first(&self, frame: &[u8]) -> Result<(), LinkDown> {
         let mut out = lock(&self.out);
-        if out.fd.is_some() || out.down || self.carrier.get().is_some() {
+        if out.fd.is_some() || out.down || self.forwarder.get().is_some() {
             return self.send_locked(&mut out, &[frame], Vec::new());
         }
         self.sent.fetch_add(1, Ordering::Relaxed);
@@ -237,14 +237,14 @@ impl Link {
         let now = Instant::now();
         let burst = out.last.is_some_and(|last| now.duration_since(last) < BURST);
         out.last = Some(now);
-        let small = pieces.iter().map(|p| p.len()).sum::<usize>() < HOLD / 4;
+        let small = pieces.iter().map(|p| p.len()).sum::<usize>() < BATCH_BYTES / 4;
         if !burst || !small || out.down || out.fd.is_none() || out.want_write || self.poller.delay.get().is_some() {
             return self.send_locked(&mut out, pieces, Vec::new());
         }
         self.sent.fetch_add(1, Ordering::Relaxed);
         let release = take_release(&mut out);
         enqueue(&mut out.queue, &self.queued, &release, pieces, 0, Vec::new(), None);
-        if self.queued() >= HOLD {
+        if self.queued() >= BATCH_BYTES {
             self.flush_out(&mut out);
         } else {
             self.hold(&mut out, true);
@@ -273,9 +273,9 @@ impl Link {
     /// Sends frames on a carried link. `blocks` are their out-of-band parts, which are sent first; `first` is the number of the first part.
     pub fn send_behind(&self, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
         let out = lock(&self.out);
-        let carrier = self.carrier.get().filter(|_| !out.down).ok_or(LinkDown)?;
+        let forwarder = self.forwarder.get().filter(|_| !out.down).ok_or(LinkDown)?;
         self.sent.fetch_add(1, Ordering::Relaxed);
-        carrier.carry(self.peer, pieces, blocks, first)
+        forwarder.forward(self.peer, pieces, blocks, first)
     }
 
     /// Sends frames that name blocks. Segments that the peer does not know are announced first.
@@ -284,13 +284,13 @@ impl Link {
         if out.down {
             return Err(LinkDown);
         }
-        if let Some(carrier) = self.carrier.get() {
+        if let Some(forwarder) = self.forwarder.get() {
             // The link has become a carried one since the caller looked.
             self.sent.fetch_add(1, Ordering::Relaxed);
-            let lent = |id| blocks.iter().find(|b| b.id() == id).cloned();
-            return rerouted::carry(&**carrier, self.peer, &pieces.concat(), lent);
+            let shared = |id| blocks.iter().find(|b| b.id() == id).cloned();
+            return rerouted::forward(&**forwarder, self.peer, &pieces.concat(), shared);
         }
-        let fresh = lock(&self.lent).lend(blocks);
+        let fresh = lock(&self.shared).share(blocks);
         for s in fresh {
             let control = Control::Segment { segment: s.id, len: s.len };
             self.send_locked(&mut out, &[&Frame::Control(control).encode()], vec![Passed::Segment(s)])?;
@@ -303,8 +303,8 @@ impl Link {
             return Err(LinkDown);
         }
         self.sent.fetch_add(1, Ordering::Relaxed);
-        if let Some(carrier) = self.carrier.get() {
-            return carrier.carry(self.peer, pieces, &[], 0);
+        if let Some(forwarder) = self.forwarder.get() {
+            return forwarder.forward(self.peer, pieces, &[], 0);
         }
         let release = take_release(out);
         let Some(raw) = out.fd.as_ref().map(|fd| fd.as_raw_fd()) else {
@@ -505,7 +505,7 @@ impl Link {
                 }
             }
             input.buf.drain(..at);
-            if input.buf.capacity() > KEEP && input.buf.len() < READ_CHUNK {
+            if input.buf.capacity() > KEPT_BUFFER && input.buf.len() < READ_CHUNK {
                 input.buf.shrink_to(2 * READ_CHUNK);
             }
             if n < room && reads == READS_IN_A_ROW {
@@ -537,7 +537,7 @@ impl Link {
         }
         self.close_second();
         // The link exists as long as its process is remembered; the kernel's resources are released now.
-        *lock(&self.lent) = Lent::default();
+        *lock(&self.shared) = SharedBlocks::default();
         lock(&self.segments).clear();
         // A thread that is reading now finds the end by itself.
         if let Ok(mut input) = self.input.try_lock() {

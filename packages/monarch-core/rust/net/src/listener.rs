@@ -14,12 +14,12 @@ use crate::address::{self, Address};
 use crate::dial::{self, Handshake, NoStream};
 use crate::lock::lock;
 use crate::poller::{Poller, Source};
-use crate::trust::{HostTrust, Opened, Opening};
+use crate::trust::{AuthHandshake, HostTrust, Opened};
 
 /// Most connections that are not authenticated yet: a flood uses no more descriptors and memory than these.
-const HALF_OPEN: usize = 256;
+const MAX_UNAUTHENTICATED: usize = 256;
 /// Time limit of a handshake.
-const PATIENCE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that one call accepts before the poller serves other sockets.
 const BATCH: usize = 16;
 
@@ -35,18 +35,18 @@ pub struct Listener {
     poller: Arc<Poller>,
     trust: Arc<HostTrust>,
     arrived: Arrived,
-    half_open: Mutex<VecDeque<Arc<Handshake>>>,
+    unauthenticated: Mutex<VecDeque<Arc<Handshake>>>,
 }
 
 impl Listener {
     /// Listens at an address. `arrived` receives each authenticated connection, and each failure.
     pub fn open(poller: &Arc<Poller>, at: &Address, trust: Arc<HostTrust>, arrived: Arrived) -> io::Result<Arc<Listener>> {
         let (fd, port) = at.listen()?;
-        let (raw, token) = (fd.as_raw_fd(), poller.stranger_token());
-        let half_open = Mutex::default();
+        let (raw, token) = (fd.as_raw_fd(), poller.unauthenticated_token());
+        let unauthenticated = Mutex::default();
         let is_unix = at.is_unix();
-        let me = Arc::new(Listener { fd, token, port, is_unix, poller: poller.clone(), trust, arrived, half_open });
-        poller.add(token, raw, Arc::new(Comes(me.clone())))?;
+        let me = Arc::new(Listener { fd, token, port, is_unix, poller: poller.clone(), trust, arrived, unauthenticated });
+        poller.add(token, raw, Arc::new(AcceptSource(me.clone())))?;
         Ok(me)
     }
 
@@ -71,11 +71,11 @@ impl Listener {
                 arrived(peer, Err(NoStream::Refused(why)));
                 continue;
             }
-            let Ok(opening) = Opening::accept(fd, &self.trust, peer.clone()) else { continue };
+            let Ok(handshake) = AuthHandshake::accept(fd, &self.trust, peer.clone()) else { continue };
             let done = Box::new(move |result: Result<dial::Ready, NoStream>| arrived(peer, result.map(|r| r.opened)));
-            self.make_room(HALF_OPEN - 1);
-            let handshake = dial::take_in(&self.poller, opening, PATIENCE, done);
-            lock(&self.half_open).push_back(handshake);
+            self.make_room(MAX_UNAUTHENTICATED - 1);
+            let handshake = dial::take_in(&self.poller, handshake, HANDSHAKE_TIMEOUT, done);
+            lock(&self.unauthenticated).push_back(handshake);
         }
     }
 
@@ -83,12 +83,12 @@ impl Listener {
     fn make_room(&self, most: usize) {
         let mut given_up = vec![];
         {
-            let mut half_open = lock(&self.half_open);
-            if half_open.len() > most {
-                half_open.retain(|h| !h.is_over());
+            let mut unauthenticated = lock(&self.unauthenticated);
+            if unauthenticated.len() > most {
+                unauthenticated.retain(|h| !h.is_over());
             }
-            while half_open.len() > most {
-                given_up.extend(half_open.pop_front());
+            while unauthenticated.len() > most {
+                given_up.extend(unauthenticated.pop_front());
             }
         }
         given_up.iter().for_each(|h| h.give_up());
@@ -101,9 +101,9 @@ impl Listener {
 }
 
 /// The listening socket as a source of the poller.
-struct Comes(Arc<Listener>);
+struct AcceptSource(Arc<Listener>);
 
-impl Source for Comes {
+impl Source for AcceptSource {
     fn ready(&self, _events: u32) {
         self.0.accept();
     }

@@ -9,13 +9,13 @@ use crate::sys;
 
 /// The pause of a session.
 #[derive(Default)]
-pub(crate) struct Still {
+pub(crate) struct Pause {
     on: AtomicBool,
     /// Connections that this side has closed meanwhile. The other side must not notice before the pause ends.
     kept: Mutex<Vec<Stream>>,
 }
 
-impl Still {
+impl Pause {
     #[inline]
     pub fn get(&self) -> bool {
         self.on.load(Ordering::Relaxed)
@@ -33,7 +33,7 @@ impl Still {
     }
 
     /// Holds a closed connection open until the pause ends.
-    pub fn keep(&self, stream: Stream) {
+    pub fn keep_open(&self, stream: Stream) {
         lock(&self.kept).push(stream);
     }
 }

@@ -11,7 +11,7 @@
 //! The number of a descriptor does not identify its owner: once the descriptor is closed, the next one that any thread opens gets its
 //! number. So the poller keeps the last token of each number, and a late change with an earlier token has no effect.
 //!
-//! *Strangers* are peers that are not authenticated yet, and the listeners that accept them. Their descriptors are in a set of their own
+//! Peers that are not authenticated yet, and the listeners that accept them, have tokens of their own. Their descriptors are in a set of their own
 //! inside the inner one. Each turn serves a few of them, and together they get a limited share of the processor (`Allowance`): a flood of
 //! connections delays neither links nor heartbeats by more than one such turn.
 
@@ -29,7 +29,7 @@ use crate::lock::lock;
 use crate::sys;
 use crate::timeline::Timeline;
 use crate::timers::{Task, Timers};
-use crate::waiter::{IDLE, LEADING, LED_BY, NOTIFIED, SLEEPING, WOKEN, Waiter};
+use crate::waiter::{IDLE, LEADING, LEADING_WAITER, NOTIFIED, SLEEPING, WOKEN_COUNT, Waiter};
 
 /// An owner of a descriptor in the inner set.
 pub trait Source: Send + Sync {
@@ -76,18 +76,18 @@ const SOON: Duration = Duration::from_micros(500);
 /// Interval at which a waiting thread checks its condition without a notification. It bounds the delay that a lost notification causes.
 const LOOK: Duration = Duration::from_secs(5);
 /// The time that a notification may take once its condition is true. After it the notification counts as lost.
-const UNDER_WAY: Duration = Duration::from_millis(10);
+const NOTIFICATION_DELAY: Duration = Duration::from_millis(10);
 /// The event token, in the inner set, of the eventfd that wakes a leader.
-const KICK: u64 = 0;
+const LEADER_WAKE: u64 = 0;
 const WAKE: u64 = 0;
 /// The event token, in the outer set, of the inner set.
 const INNER: u64 = 1;
-/// The event token of the set of strangers in the inner set.
-const STRANGERS: u64 = u64::MAX;
-/// The bit that marks the tokens of strangers.
-const STRANGER: u64 = 1 << 63;
-/// Strangers served in one turn. Few, so that links wait at most for four handshake steps.
-const STRANGERS_IN_A_TURN: usize = 4;
+/// The event token of the set of unauthenticated peers in the inner set.
+const UNAUTHENTICATED_SET: u64 = u64::MAX;
+/// The bit that marks the tokens of unauthenticated peers.
+const UNAUTHENTICATED: u64 = 1 << 63;
+/// Unauthenticated peers served in one turn. Few, so that links wait at most for four handshake steps.
+const UNAUTHENTICATED_PER_TURN: usize = 4;
 /// Events of one `epoll_wait`: enough for one reply of each proc of a mesh of 64 procs.
 const BATCH: usize = 64;
 
@@ -111,12 +111,12 @@ impl Sources {
 /// The epoll loop of one process. All links, sessions and timers of the process use it.
 pub struct Poller {
     inner: OwnedFd,
-    strangers: OwnedFd,
+    unauthenticated: OwnedFd,
     allowance: Mutex<Allowance>,
     /// A reference to this poller, for timers.
     me: Weak<Poller>,
     outer: OwnedFd,
-    kick: OwnedFd,
+    leader_wake: OwnedFd,
     wake: OwnedFd,
     mode: Mutex<Mode>,
     sources: RwLock<Sources>,
@@ -146,19 +146,19 @@ impl Poller {
 
     fn on(timeline: Option<Arc<Timeline>>) -> io::Result<Arc<Self>> {
         let (inner, outer) = (sys::epoll_create()?, sys::epoll_create()?);
-        let strangers = sys::epoll_create()?;
-        let (kick, wake) = (sys::eventfd()?, sys::eventfd()?);
-        sys::epoll_ctl(inner.as_raw_fd(), libc::EPOLL_CTL_ADD, kick.as_raw_fd(), libc::EPOLLIN as u32, KICK)?;
-        sys::epoll_ctl(inner.as_raw_fd(), libc::EPOLL_CTL_ADD, strangers.as_raw_fd(), libc::EPOLLIN as u32, STRANGERS)?;
+        let unauthenticated = sys::epoll_create()?;
+        let (leader_wake, wake) = (sys::eventfd()?, sys::eventfd()?);
+        sys::epoll_ctl(inner.as_raw_fd(), libc::EPOLL_CTL_ADD, leader_wake.as_raw_fd(), libc::EPOLLIN as u32, LEADER_WAKE)?;
+        sys::epoll_ctl(inner.as_raw_fd(), libc::EPOLL_CTL_ADD, unauthenticated.as_raw_fd(), libc::EPOLLIN as u32, UNAUTHENTICATED_SET)?;
         sys::epoll_ctl(outer.as_raw_fd(), libc::EPOLL_CTL_ADD, wake.as_raw_fd(), libc::EPOLLIN as u32, WAKE)?;
         sys::epoll_ctl(outer.as_raw_fd(), libc::EPOLL_CTL_ADD, inner.as_raw_fd(), ARMED, INNER)?;
         Ok(Arc::new_cyclic(|me| Poller {
             inner,
-            strangers,
+            unauthenticated,
             allowance: Mutex::default(),
             me: me.clone(),
             outer,
-            kick,
+            leader_wake,
             wake,
             mode: Mutex::new(Mode::Armed),
             sources: RwLock::default(),
@@ -189,7 +189,7 @@ impl Poller {
     }
 
     pub fn waiter(&self) -> Arc<Waiter> {
-        Arc::new(Waiter::new(self.kick.as_raw_fd()))
+        Arc::new(Waiter::new(self.leader_wake.as_raw_fd()))
     }
 
     /// A new number that identifies a source.
@@ -198,12 +198,12 @@ impl Poller {
     }
 
     /// A new token for the descriptor of an unauthenticated peer, or of a listener.
-    pub fn stranger_token(&self) -> u64 {
-        self.token() | STRANGER
+    pub fn unauthenticated_token(&self) -> u64 {
+        self.token() | UNAUTHENTICATED
     }
 
     fn set_of(&self, token: u64) -> RawFd {
-        if token & STRANGER == 0 { self.inner.as_raw_fd() } else { self.strangers.as_raw_fd() }
+        if token & UNAUTHENTICATED == 0 { self.inner.as_raw_fd() } else { self.unauthenticated.as_raw_fd() }
     }
 
     pub fn add(&self, token: u64, fd: RawFd, source: Arc<dyn Source>) -> io::Result<()> {
@@ -288,12 +288,12 @@ impl Poller {
     }
 
     /// Registers pending output. Any waiting thread flushes it before it sleeps.
-    pub fn hold(&self, what: Arc<dyn Pending>) {
+    pub fn hold(&self, output: Arc<dyn Pending>) {
         if forked_child::is_child() {
             return;
         }
         let mut pending = lock(&self.pending);
-        pending.push(what);
+        pending.push(output);
         self.pending_count.store(pending.len(), Ordering::Release);
     }
 
@@ -328,7 +328,7 @@ impl Poller {
         if let Ok(sources) = self.sources.try_read() {
             sources.by_token.values().filter_map(|(fd, _)| *fd).for_each(replace);
         }
-        [&self.inner, &self.strangers, &self.outer, &self.kick, &self.wake].iter().for_each(|fd| replace(fd.as_raw_fd()));
+        [&self.inner, &self.unauthenticated, &self.outer, &self.leader_wake, &self.wake].iter().for_each(|fd| replace(fd.as_raw_fd()));
     }
 
     pub fn stop(&self) {
@@ -366,7 +366,7 @@ impl Poller {
                 self.flush_pending();
             }
             if events[..n].iter().any(|e| e.u64 == INNER) {
-                self.stand_in();
+                self.read_on_io_thread();
             }
         }
     }
@@ -412,7 +412,7 @@ impl Poller {
         jumped.is_some()
     }
 
-    fn stand_in(&self) {
+    fn read_on_io_thread(&self) {
         {
             let mut mode = lock(&self.mode);
             if *mode != Mode::Armed {
@@ -433,16 +433,16 @@ impl Poller {
     fn read_ready(&self, timeout: Option<Duration>) -> io::Result<usize> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
         let n = sys::epoll_wait(self.inner.as_raw_fd(), &mut events, timeout)?;
-        let mut strangers = false;
+        let mut unauthenticated = false;
         for e in &events[..n] {
             match e.u64 {
-                KICK => sys::eventfd_drain(self.kick.as_raw_fd()),
-                STRANGERS => strangers = true,
+                LEADER_WAKE => sys::eventfd_drain(self.leader_wake.as_raw_fd()),
+                UNAUTHENTICATED_SET => unauthenticated = true,
                 token => self.serve(token, e.events),
             }
         }
-        if strangers {
-            self.serve_strangers();
+        if unauthenticated {
+            self.serve_unauthenticated();
         }
         Ok(n)
     }
@@ -454,11 +454,11 @@ impl Poller {
         }
     }
 
-    /// Serves a few strangers, after all other sources. The rest are served in the next round, or when the allowance permits.
-    fn serve_strangers(&self) {
+    /// Serves a few unauthenticated peers, after all other sources. The rest are served in the next round, or when the allowance permits.
+    fn serve_unauthenticated(&self) {
         let before = sys::thread_time();
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; STRANGERS_IN_A_TURN];
-        let n = sys::epoll_wait(self.strangers.as_raw_fd(), &mut events, Some(Duration::ZERO)).unwrap_or(0);
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; UNAUTHENTICATED_PER_TURN];
+        let n = sys::epoll_wait(self.unauthenticated.as_raw_fd(), &mut events, Some(Duration::ZERO)).unwrap_or(0);
         events[..n].iter().for_each(|e| self.serve(e.u64, e.events));
         // Simulated time has no floods, and real processor time would make the outcome random.
         if self.timeline.is_some() {
@@ -467,20 +467,20 @@ impl Poller {
         let spent = sys::thread_time().saturating_sub(before);
         let rest = lock(&self.allowance).spend(spent, Instant::now());
         if let Some(rest) = rest {
-            self.watch_strangers(false);
+            self.watch_unauthenticated(false);
             let me = self.me.clone();
             let resume = move || {
                 if let Some(poller) = me.upgrade() {
-                    poller.watch_strangers(true);
+                    poller.watch_unauthenticated(true);
                 }
             };
             self.later(rest, Box::new(resume));
         }
     }
 
-    fn watch_strangers(&self, yes: bool) {
+    fn watch_unauthenticated(&self, yes: bool) {
         let events = if yes { libc::EPOLLIN as u32 } else { 0 };
-        let _ = sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_MOD, self.strangers.as_raw_fd(), events, STRANGERS);
+        let _ = sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_MOD, self.unauthenticated.as_raw_fd(), events, UNAUTHENTICATED_SET);
     }
 
     /// Blocks this thread until `ready()` is true. `ready` is called after each notification of the waiter.
@@ -514,7 +514,7 @@ impl Poller {
             // An exchange, not a store: `ready` sees everything that was written before a notification that the exchange removes.
             let notified = waiter.state.swap(IDLE, Ordering::AcqRel) == NOTIFIED;
             if ready() {
-                let lost = announced && slept && !notified && !waiter.is_notified_within(UNDER_WAY);
+                let lost = announced && slept && !notified && !waiter.is_notified_within(NOTIFICATION_DELAY);
                 return if lost { WaitEnd::Unannounced } else { WaitEnd::Ready };
             }
             let left = match deadline.map(|d| d.saturating_duration_since(Instant::now())) {
@@ -550,9 +550,9 @@ impl Poller {
         // The periodic check needs no exact time, so it does not read the clock.
         let deadline = left.filter(|l| *l != LOOK).map(|l| Instant::now() + l);
         if waiter.state.compare_exchange(IDLE, LEADING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            LED_BY.set(waiter);
+            LEADING_WAITER.set(waiter);
             loop {
-                WOKEN.set(0);
+                WOKEN_COUNT.set(0);
                 let left = deadline.map_or(left, |d| Some(d.saturating_duration_since(Instant::now())));
                 match self.read_ready(left) {
                     Ok(0) if deadline.is_none() => break,
@@ -563,7 +563,7 @@ impl Poller {
                 if interrupted || waiter.state.load(Ordering::Acquire) == NOTIFIED || left == Some(Duration::ZERO) {
                     break;
                 }
-                if WOKEN.get() > 0 {
+                if WOKEN_COUNT.get() > 0 {
                     *may_lead = false;
                     break;
                 }
@@ -578,7 +578,7 @@ struct Reading<'a>(&'a Poller);
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        LED_BY.set(std::ptr::null());
+        LEADING_WAITER.set(std::ptr::null());
         self.0.rearm();
     }
 }

@@ -16,8 +16,8 @@ pub const TAIL: usize = 1 + 16;
 const LONGEST: usize = HEAD + MOST + 256;
 /// Records after which a stream is to be closed, and records after which it fails. AES-GCM keys may protect 2^24.5 records (RFC 8446,
 /// section 5.5).
-const TIRED: u64 = 1 << 23;
-const SPENT: u64 = 1 << 24;
+const SOFT_LIMIT: u64 = 1 << 23;
+const HARD_LIMIT: u64 = 1 << 24;
 /// The record type of application data.
 const DATA: u8 = 23;
 /// Bytes of the initialisation vector, from which the nonces are made.
@@ -117,7 +117,7 @@ struct Cipher {
 impl Cipher {
     /// The nonce of the next record; fails when the key is used up.
     fn nonce(&mut self) -> Result<Nonce, Forged> {
-        if self.next >= SPENT {
+        if self.next >= HARD_LIMIT {
             return Err(Forged);
         }
         let mut nonce = self.iv;
@@ -146,9 +146,9 @@ impl Sealer {
         Ok(())
     }
 
-    /// Whether the stream is to be closed soon: its key has protected `TIRED` records.
-    pub fn is_tired(&self) -> bool {
-        self.0.next >= TIRED
+    /// Whether the stream is to be closed soon: its key has protected `SOFT_LIMIT` records.
+    pub fn needs_replacement(&self) -> bool {
+        self.0.next >= SOFT_LIMIT
     }
 }
 
@@ -177,7 +177,7 @@ impl Opener {
         }
     }
 
-    pub fn is_tired(&self) -> bool {
-        self.0.next >= TIRED
+    pub fn needs_replacement(&self) -> bool {
+        self.0.next >= SOFT_LIMIT
     }
 }

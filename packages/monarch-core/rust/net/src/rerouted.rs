@@ -11,14 +11,14 @@ use wire::routed::Frames;
 use wire::{BlockId, Frame, Part, ProcUid};
 
 use crate::arena::Block;
-use crate::forwarder::{Carrier, LinkDown, number_ahead};
+use crate::forwarder::{Forwarder, LinkDown, reserve_part_numbers};
 
-/// Sends a run of whole frames by the carrier. `lent` returns the block for an id.
-pub(crate) fn carry(
-    carrier: &dyn Carrier,
+/// Sends a run of whole frames by the forwarder. `find_block` returns the block for an id.
+pub(crate) fn forward(
+    forwarder: &dyn Forwarder,
     to: ProcUid,
     run: &[u8],
-    mut lent: impl FnMut(BlockId) -> Option<Arc<Block>>,
+    mut find_block: impl FnMut(BlockId) -> Option<Arc<Block>>,
 ) -> Result<(), LinkDown> {
     let mut at = 0;
     for frame in Frames::of(run) {
@@ -35,29 +35,29 @@ pub(crate) fn carry(
                     Frame::Reply(r) => &mut r.parts,
                     _ => continue,
                 };
-                let first = go_ahead(parts, &mut blocks, &mut lent);
+                let first = send_out_of_band(parts, &mut blocks, &mut find_block);
                 if !blocks.is_empty() {
-                    carrier.carry(to, &[&changed.encode()], &blocks, first)?;
+                    forwarder.forward(to, &[&changed.encode()], &blocks, first)?;
                     continue;
                 }
             }
             _ => {}
         }
-        carrier.carry(to, &[whole], &[], 0)?;
+        forwarder.forward(to, &[whole], &[], 0)?;
     }
     Ok(())
 }
 
 /// Replaces references to shared memory by numbers of out-of-band parts, and collects their blocks. Returns the first number.
-fn go_ahead(parts: &mut [Part], blocks: &mut Vec<Arc<Block>>, lent: &mut impl FnMut(BlockId) -> Option<Arc<Block>>) -> u64 {
+fn send_out_of_band(parts: &mut [Part], blocks: &mut Vec<Arc<Block>>, find_block: &mut impl FnMut(BlockId) -> Option<Arc<Block>>) -> u64 {
     let shared = parts.iter().filter(|p| matches!(p, Part::Shared { .. })).count();
     if shared == 0 {
         return 0;
     }
-    let first = number_ahead(shared);
+    let first = reserve_part_numbers(shared);
     for part in parts {
         if let Part::Shared { block, len, readonly } = *part
-            && let Some(block) = lent(block)
+            && let Some(block) = find_block(block)
         {
             *part = Part::OutOfBand { number: first + blocks.len() as u64, len, readonly };
             blocks.push(block);

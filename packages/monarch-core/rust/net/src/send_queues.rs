@@ -23,7 +23,7 @@ enum Item {
 }
 
 /// A send queue.
-struct Lane {
+struct SendQueue {
     from: ProcUid,
     /// The receiving process; `None` if the queue has the items to all receivers.
     to: Option<ProcUid>,
@@ -37,14 +37,14 @@ fn is_for_agent(route: &Route, body: &[u8]) -> bool {
 
 /// All send queues of a session.
 #[derive(Default)]
-pub struct Lanes {
-    lanes: VecDeque<Lane>,
+pub struct SendQueues {
+    queues: VecDeque<SendQueue>,
     bytes: usize,
 }
 
-impl Lanes {
+impl SendQueues {
     pub fn is_empty(&self) -> bool {
-        self.lanes.is_empty()
+        self.queues.is_empty()
     }
 
     /// Bytes that wait in all queues.
@@ -55,9 +55,9 @@ impl Lanes {
     /// Whether a frame on this route must wait in a send queue. `body` is its content. `ended` are the processes whose ends it reports; the
     /// report stays behind everything that they sent.
     pub fn is_behind(&self, route: &Route, ended: &[ProcUid], body: &[u8]) -> bool {
-        let mut its = self.lanes.iter().filter(|l| l.from == route.from).peekable();
+        let mut its = self.queues.iter().filter(|l| l.from == route.from).peekable();
         let is_behind_its_own = its.peek().is_some() && (its.any(|l| l.to.is_none()) || is_for_agent(route, body));
-        is_behind_its_own || self.lanes.iter().any(|l| ended.contains(&l.from))
+        is_behind_its_own || self.queues.iter().any(|l| ended.contains(&l.from))
     }
 
     /// Queues a frame that must not overtake the waiting parts. `body` is the offset of its content.
@@ -66,39 +66,39 @@ impl Lanes {
         if !ended.is_empty() || is_for_agent(route, &frame[body..]) {
             self.join(route.from, ended);
         }
-        self.lane(route).items.push_back(Item::Frame(frame));
+        self.queue(route).items.push_back(Item::Frame(frame));
     }
 
     /// Queues a part whose bytes are complete.
     pub fn put_part(&mut self, route: &Route, number: u64, part: Arc<RecvPart>) {
         self.bytes += part.len();
-        self.lane(route).items.push_back(Item::Part { route: *route, number, part, at: 0 });
+        self.queue(route).items.push_back(Item::Part { route: *route, number, part, at: 0 });
     }
 
     /// The send queue for a route; a new one if none exists.
-    fn lane(&mut self, route: &Route) -> &mut Lane {
-        let found = self.lanes.iter().position(|l| l.from == route.from && l.to.is_none_or(|to| to == route.to));
+    fn queue(&mut self, route: &Route) -> &mut SendQueue {
+        let found = self.queues.iter().position(|l| l.from == route.from && l.to.is_none_or(|to| to == route.to));
         let i = found.unwrap_or_else(|| {
-            self.lanes.push_back(Lane { from: route.from, to: Some(route.to), items: VecDeque::new() });
-            self.lanes.len() - 1
+            self.queues.push_back(SendQueue { from: route.from, to: Some(route.to), items: VecDeque::new() });
+            self.queues.len() - 1
         });
-        &mut self.lanes[i]
+        &mut self.queues[i]
     }
 
     /// Merges the queues of the process `from` and of the processes in `ended` into one.
     fn join(&mut self, from: ProcUid, ended: &[ProcUid]) {
-        let (its, others) = std::mem::take(&mut self.lanes).into_iter().partition(|l| l.from == from || ended.contains(&l.from));
-        self.lanes = others;
-        let its: VecDeque<Lane> = its;
+        let (its, others) = std::mem::take(&mut self.queues).into_iter().partition(|l| l.from == from || ended.contains(&l.from));
+        self.queues = others;
+        let its: VecDeque<SendQueue> = its;
         let items = its.into_iter().flat_map(|l| l.items).collect();
-        self.lanes.push_back(Lane { from, to: None, items });
+        self.queues.push_back(SendQueue { from, to: None, items });
     }
 
     /// Moves the next frame or fragment into the channel; returns false if none waits.
     pub fn next(&mut self, outbox: &mut Outbox) -> bool {
-        let Some(mut lane) = self.lanes.pop_front() else { return false };
+        let Some(mut queue) = self.queues.pop_front() else { return false };
         let mut turn_is_over = false;
-        match lane.items.front_mut() {
+        match queue.items.front_mut() {
             Some(Item::Part { route, number, part, at }) => {
                 let n = (part.len() - *at).min(part_fragment::SIZE);
                 let left = part.len() - *at - n;
@@ -110,19 +110,19 @@ impl Lanes {
                 *at += n;
                 turn_is_over = true;
                 if left == 0 {
-                    lane.items.pop_front();
+                    queue.items.pop_front();
                 }
             }
             Some(Item::Frame(_)) => {
-                if let Some(Item::Frame(frame)) = lane.items.pop_front() {
+                if let Some(Item::Frame(frame)) = queue.items.pop_front() {
                     self.bytes -= frame.len();
                     outbox.push(frame);
                 }
             }
             None => {}
         }
-        if !lane.items.is_empty() {
-            if turn_is_over { self.lanes.push_back(lane) } else { self.lanes.push_front(lane) }
+        if !queue.items.is_empty() {
+            if turn_is_over { self.queues.push_back(queue) } else { self.queues.push_front(queue) }
         }
         true
     }

@@ -22,12 +22,12 @@ use wire::{ProcUid, Route, frame, part_fragment};
 
 use crate::channel::{ACK, Disagree, Inbox, Outbox};
 use crate::forwarder::LinkDown;
-use crate::heartbeat_stream::Heart;
+use crate::heartbeat_stream::HeartbeatStream;
 use crate::lock::lock;
-use crate::pause::Still;
+use crate::pause::Pause;
 use crate::poller::{Pending, Poller, Source};
 use crate::segment::RecvPart;
-use crate::send_queues::Lanes;
+use crate::send_queues::SendQueues;
 use crate::stream::Stream;
 use crate::sys;
 use crate::traffic::Traffic;
@@ -35,24 +35,24 @@ use crate::traffic::Traffic;
 /// The numbers of a session's channel for frames, and of its heartbeat stream.
 pub const FRAMES: u8 = 0;
 /// The number of the heartbeat stream.
-pub const HEART: u8 = 255;
+pub const HEARTBEAT: u8 = 255;
 
 /// Bytes of one read: at most one fragment of a large part with its head, or the rest of a fragment. No received byte has to be moved then.
 const READ: usize = part_fragment::SIZE + READ_LEAST;
 /// Least bytes of one read.
 const READ_LEAST: usize = 4 << 10;
 /// A larger read buffer is freed when it is empty.
-const KEEP: usize = 1 << 20;
+const KEPT_BUFFER: usize = 1 << 20;
 /// Reads in a row before the poller serves other sockets.
 const READS_IN_A_ROW: usize = 4;
-/// Frames with a shorter gap are sent together, up to `HOLD` bytes; the values are those of links.
+/// Frames with a shorter gap are sent together, up to `BATCH_BYTES` bytes; the values are those of links.
 const BURST: Duration = Duration::from_micros(8);
 /// Most bytes of frames that are held to be sent together.
-const HOLD: usize = 32 << 10;
+const BATCH_BYTES: usize = 32 << 10;
 /// Most slices of one gather write.
-const PIECES: usize = 16;
+const MAX_SLICES: usize = 16;
 /// Most unwritten bytes in the channel while send queues still wait. Frames that overtake the queues wait for no more than this.
-const AHEAD: usize = 512 << 10;
+const UNWRITTEN_LIMIT: usize = 512 << 10;
 /// Most unacknowledged bytes while large parts are sent, so that frames which overtake them do not wait for full socket buffers of two
 /// kernels. 4 MiB allow 20 GB/s at a round trip of 200 us.
 const WINDOW: usize = 4 << 20;
@@ -88,23 +88,23 @@ impl StreamEnd {
 }
 
 /// Receives the frames, the heartbeats and the ends of streams of a session. The gateway implements it.
-pub trait TrunkHandler: Send + Sync {
+pub trait SessionHandler: Send + Sync {
     /// Handles a whole frame, its kind and its body. Frames arrive in order and once each.
-    fn frame(&self, trunk: &Arc<Trunk>, frame: &[u8]);
+    fn frame(&self, session: &Arc<Session>, frame: &[u8]);
     /// Handles a heartbeat message.
-    fn beat(&self, trunk: &Arc<Trunk>, beat: Heartbeat);
+    fn heartbeat(&self, session: &Arc<Session>, heartbeat: Heartbeat);
     /// Reports that bytes have arrived, whatever they are: the other side is alive.
-    fn heard(&self, trunk: &Arc<Trunk>);
+    fn bytes_received(&self, session: &Arc<Session>);
     /// Reports that the stream of the channel `number` has ended.
-    fn broken(&self, trunk: &Arc<Trunk>, number: u8, end: StreamEnd);
+    fn broken(&self, session: &Arc<Session>, number: u8, end: StreamEnd);
     /// Reports that the kernel does not watch a connection that the session was given: it lacks memory or watches. The session has no such
     /// connection now.
-    fn unwatched(&self, trunk: &Arc<Trunk>, why: io::Error);
+    fn unwatched(&self, session: &Arc<Session>, why: io::Error);
     /// Sends bytes of a routed session to the other side. Other sessions forward them and keep their order. Called under the session's
     /// lock.
-    fn carry(&self, _trunk: &Trunk, _bytes: Vec<u8>) {}
-    /// Sends a heartbeat message of a routed session, as `carry`.
-    fn carry_beat(&self, _trunk: &Trunk, _beat: &Heartbeat) {}
+    fn forward_bytes(&self, _session: &Session, _bytes: Vec<u8>) {}
+    /// Sends a heartbeat message of a routed session, as `forward_bytes`.
+    fn forward_heartbeat(&self, _session: &Session, _heartbeat: &Heartbeat) {}
 }
 
 /// The sending side of a session, under its lock.
@@ -115,7 +115,7 @@ struct Pipe {
     /// The session is routed: other sessions forward its bytes.
     routed: bool,
     outbox: Outbox,
-    lanes: Lanes,
+    queues: SendQueues,
     want_write: bool,
     /// The poller is to flush the session before its thread waits.
     held: bool,
@@ -132,37 +132,37 @@ struct In {
 }
 
 /// A session with another host. The gateway holds it as long as the host is in the job.
-pub struct Trunk {
-    me: Weak<Trunk>,
+pub struct Session {
+    me: Weak<Session>,
     /// The other side, this side, and the job, by the ids of hosts in that job.
     pub host: ProcUid,
-    pub here: ProcUid,
+    pub local_host: ProcUid,
     pub job: ProcUid,
     poller: Arc<Poller>,
-    handler: Arc<dyn TrunkHandler>,
+    handler: Arc<dyn SessionHandler>,
     pipe: Mutex<Pipe>,
     input: Mutex<In>,
-    heart: Mutex<Option<Heart>>,
+    heartbeat: Mutex<Option<HeartbeatStream>>,
     is_closed: AtomicBool,
-    still: Still,
+    pause: Pause,
     /// The number of sent frames.
     pub sent: AtomicU64,
 }
 
-impl Trunk {
-    pub fn new(job: ProcUid, here: ProcUid, host: ProcUid, poller: Arc<Poller>, handler: Arc<dyn TrunkHandler>) -> Arc<Self> {
-        Arc::new_cyclic(|me| Trunk {
+impl Session {
+    pub fn new(job: ProcUid, local_host: ProcUid, host: ProcUid, poller: Arc<Poller>, handler: Arc<dyn SessionHandler>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Session {
             me: me.clone(),
             host,
-            here,
+            local_host,
             job,
             poller,
             handler,
             pipe: Mutex::default(),
             input: Mutex::default(),
-            heart: Mutex::default(),
+            heartbeat: Mutex::default(),
             is_closed: AtomicBool::new(false),
-            still: Still::default(),
+            pause: Pause::default(),
             sent: AtomicU64::new(0),
         })
     }
@@ -185,7 +185,7 @@ impl Trunk {
     /// Bytes that wait for a stream, and bytes that are kept until they are acknowledged.
     pub fn waiting(&self) -> (usize, usize) {
         let pipe = lock(&self.pipe);
-        (pipe.outbox.unwritten() + pipe.lanes.bytes(), pipe.outbox.kept() + pipe.lanes.bytes())
+        (pipe.outbox.unwritten() + pipe.queues.bytes(), pipe.outbox.kept() + pipe.queues.bytes())
     }
 
     /// The kernel's counters of the current stream; `None` without one.
@@ -230,7 +230,7 @@ impl Trunk {
     ) -> Result<(), Disagree> {
         let mut input = lock(&self.input);
         let mut pipe = lock(&self.pipe);
-        if pipe.closed || self.is_still() {
+        if pipe.closed || self.is_paused() {
             return Ok(());
         }
         // Checked while the old stream still exists: a stale claim changes nothing.
@@ -239,7 +239,7 @@ impl Trunk {
         }
         pipe.outbox.can_resume(peer_received)?;
         let (fd, token) = (stream.fd(), self.poller.token());
-        if !self.watch(fd, token, Arc::new(Frames(self.clone(), token))) {
+        if !self.watch(fd, token, Arc::new(FrameSource(self.clone(), token))) {
             return Ok(());
         }
         if let Some((old, token)) = pipe.stream.take() {
@@ -290,12 +290,12 @@ impl Trunk {
             return Err(LinkDown);
         }
         self.sent.fetch_add(1, Ordering::Relaxed);
-        if let Some((route, ended)) = behind.filter(|(route, ended)| pipe.lanes.is_behind(route, ended, &frame[BODY..])) {
+        if let Some((route, ended)) = behind.filter(|(route, ended)| pipe.queues.is_behind(route, ended, &frame[BODY..])) {
             // The frame waits for the parts before it.
-            pipe.lanes.put_frame(route, ended, frame, BODY);
+            pipe.queues.put_frame(route, ended, frame, BODY);
             return Ok(());
         }
-        let small = frame.len() < HOLD / 4;
+        let small = frame.len() < BATCH_BYTES / 4;
         pipe.outbox.push(frame);
         if pipe.stream.is_none() && !pipe.routed || pipe.want_write {
             return Ok(());
@@ -303,7 +303,7 @@ impl Trunk {
         let now = Instant::now();
         let burst = pipe.last.is_some_and(|last| now.duration_since(last) < BURST);
         pipe.last = Some(now);
-        if burst && small && pipe.outbox.unwritten() < HOLD {
+        if burst && small && pipe.outbox.unwritten() < BATCH_BYTES {
             if !pipe.held
                 && let Some(me) = self.me.upgrade()
             {
@@ -323,7 +323,7 @@ impl Trunk {
         if pipe.closed {
             return Err(LinkDown);
         }
-        pipe.lanes.put_part(route, number, Arc::new(part));
+        pipe.queues.put_part(route, number, Arc::new(part));
         if !pipe.want_write {
             self.flush(&mut pipe);
         }
@@ -335,18 +335,21 @@ impl Trunk {
         if pipe.routed {
             return self.flush_routed(pipe);
         }
-        let Some((stream, token)) = pipe.stream.as_mut().filter(|_| !self.is_still()) else { return };
-        let mut row = 0;
-        while row < WRITE_IN_A_ROW {
-            while pipe.outbox.unwritten() < AHEAD && may_go_on(&pipe.lanes, &pipe.outbox) && pipe.lanes.next(&mut pipe.outbox) {}
-            let pieces = pipe.outbox.pieces(PIECES);
+        let Some((stream, token)) = pipe.stream.as_mut().filter(|_| !self.is_paused()) else { return };
+        let mut written = 0;
+        while written < WRITE_IN_A_ROW {
+            while pipe.outbox.unwritten() < UNWRITTEN_LIMIT
+                && may_queue_parts(&pipe.queues, &pipe.outbox)
+                && pipe.queues.next(&mut pipe.outbox)
+            {}
+            let pieces = pipe.outbox.pieces(MAX_SLICES);
             if pieces.is_empty() {
                 break;
             }
             match stream.write(&pieces) {
                 Ok(n) => {
                     pipe.outbox.wrote(n);
-                    row += n;
+                    written += n;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // The reader gets any other error too, and reports it.
@@ -355,7 +358,7 @@ impl Trunk {
         }
         // The reader also reports errors of this call.
         let flushed = stream.flush().unwrap_or(true);
-        let want = !flushed || !pipe.outbox.is_written() || may_go_on(&pipe.lanes, &pipe.outbox);
+        let want = !flushed || !pipe.outbox.is_written() || may_queue_parts(&pipe.queues, &pipe.outbox);
         if want != pipe.want_write {
             pipe.want_write = want;
             self.poller.want_write(*token, stream.fd(), want);
@@ -366,9 +369,9 @@ impl Trunk {
     fn begin(self: &Arc<Self>, token: u64) {
         let mut input = lock(&self.input);
         let current = lock(&self.pipe).stream.as_ref().is_some_and(|(_, t)| *t == token);
-        let sense = !current || input.buf.is_empty() || self.frames(&mut input);
+        let is_valid = !current || input.buf.is_empty() || self.frames(&mut input);
         drop(input);
-        if sense { self.read(token) } else { self.lost_stream(token, StreamEnd::Garbage) }
+        if is_valid { self.read(token) } else { self.lost_stream(token, StreamEnd::Garbage) }
     }
 
     fn read(self: &Arc<Self>, token: u64) {
@@ -382,7 +385,7 @@ impl Trunk {
             let got = {
                 let mut pipe = lock(&self.pipe);
                 match pipe.stream.as_mut() {
-                    Some((stream, current)) if *current == token && !self.is_still() => {
+                    Some((stream, current)) if *current == token && !self.is_paused() => {
                         let got = stream.read(&mut input.buf, limit);
                         if got.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
                             stream.wait_for(if input.buf.is_empty() { 1 } else { frame::missing(&input.buf) });
@@ -407,7 +410,7 @@ impl Trunk {
 
     /// Handles the complete frames in the buffer; returns false on a malformed frame.
     fn frames(self: &Arc<Self>, input: &mut In) -> bool {
-        self.handler.heard(self);
+        self.handler.bytes_received(self);
         let mut at = 0;
         let mut acknowledge = false;
         while let Some(len) = input.buf.get(at..at + 4).and_then(|b| b.try_into().ok()).map(|b| u32::from_le_bytes(b) as usize) {
@@ -435,7 +438,7 @@ impl Trunk {
             at += 4 + len;
         }
         input.buf.drain(..at);
-        if input.buf.is_empty() && input.buf.capacity() > KEEP {
+        if input.buf.is_empty() && input.buf.capacity() > KEPT_BUFFER {
             input.buf = Vec::new();
         }
         if acknowledge {
@@ -457,7 +460,7 @@ impl Trunk {
     pub fn acked(&self, received: u64) -> Result<(), Disagree> {
         let mut pipe = lock(&self.pipe);
         pipe.outbox.acked(received)?;
-        if !pipe.want_write && may_go_on(&pipe.lanes, &pipe.outbox) {
+        if !pipe.want_write && may_queue_parts(&pipe.queues, &pipe.outbox) {
             self.flush(&mut pipe);
         }
         Ok(())
@@ -466,7 +469,7 @@ impl Trunk {
     /// Whether all sent frames are acknowledged.
     pub fn is_settled(&self) -> bool {
         let pipe = lock(&self.pipe);
-        pipe.outbox.kept() == 0 && pipe.lanes.is_empty()
+        pipe.outbox.kept() == 0 && pipe.queues.is_empty()
     }
 
     /// Removes a stream that has ended, and notifies the handler.
@@ -476,7 +479,7 @@ impl Trunk {
             match pipe.stream.take() {
                 Some((stream, current)) if current == token => {
                     self.poller.remove(token, stream.fd());
-                    Traffic::note_end(&stream, self.host, end.word());
+                    Traffic::note_end(&stream, self.host, end.name());
                     sys::reset(stream.fd());
                     pipe.want_write = false;
                 }
@@ -512,17 +515,17 @@ impl Trunk {
             let mut pipe = lock(&self.pipe);
             (pipe.closed, pipe.routed) = (true, false);
             pipe.outbox = Outbox::default();
-            pipe.lanes = Lanes::default();
+            pipe.queues = SendQueues::default();
             pipe.stream.take()
         };
         if let Some((stream, _)) = &stream {
             Traffic::note_end(stream, self.host, "ended");
         }
-        let heart = lock(&self.heart).take().map(|h| (h.stream, h.token));
-        for (mut stream, token) in stream.into_iter().chain(heart) {
+        let heartbeat = lock(&self.heartbeat).take().map(|h| (h.stream, h.token));
+        for (mut stream, token) in stream.into_iter().chain(heartbeat) {
             self.poller.remove(token, stream.fd());
-            if self.is_still() {
-                self.still.keep(stream);
+            if self.is_paused() {
+                self.pause.keep_open(stream);
             } else {
                 how(&mut stream);
             }
@@ -531,11 +534,11 @@ impl Trunk {
 }
 
 /// Whether more of the large parts may enter the channel.
-fn may_go_on(lanes: &Lanes, outbox: &Outbox) -> bool {
-    !lanes.is_empty() && outbox.kept() < WINDOW
+fn may_queue_parts(queues: &SendQueues, outbox: &Outbox) -> bool {
+    !queues.is_empty() && outbox.kept() < WINDOW
 }
 
-impl Pending for Trunk {
+impl Pending for Session {
     fn flush(&self) {
         let mut pipe = lock(&self.pipe);
         pipe.held = false;
@@ -546,9 +549,9 @@ impl Pending for Trunk {
 }
 
 /// The stream for frames as a source of the poller; the number is the token of the stream.
-struct Frames(Arc<Trunk>, u64);
+struct FrameSource(Arc<Session>, u64);
 
-impl Source for Frames {
+impl Source for FrameSource {
     fn ready(&self, events: u32) {
         if events & libc::EPOLLOUT as u32 != 0 {
             let mut pipe = lock(&self.0.pipe);

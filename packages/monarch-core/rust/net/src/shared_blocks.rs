@@ -9,14 +9,14 @@ use crate::arena::{Block, Segment};
 
 /// Blocks with the number of uses by the peer, and the segments that were announced to the peer.
 #[derive(Default)]
-pub struct Lent {
+pub struct SharedBlocks {
     blocks: HashMap<BlockId, (Arc<Block>, u32)>,
     announced: HashMap<u32, Weak<Segment>>,
 }
 
-impl Lent {
+impl SharedBlocks {
     /// Counts one more use of each block; returns the segments that the peer does not know yet.
-    pub fn lend(&mut self, blocks: &[Arc<Block>]) -> Vec<Arc<Segment>> {
+    pub fn share(&mut self, blocks: &[Arc<Block>]) -> Vec<Arc<Segment>> {
         let mut fresh = Vec::new();
         for block in blocks {
             if self.announced.insert(block.segment.id, Arc::downgrade(&block.segment)).is_none() {
@@ -28,11 +28,11 @@ impl Lent {
     }
 
     pub fn block(&self, id: BlockId) -> Option<Arc<Block>> {
-        self.blocks.get(&id).map(|lent| lent.0.clone())
+        self.blocks.get(&id).map(|shared| shared.0.clone())
     }
 
     /// Counts one use less of each block; returns the blocks that the peer no longer uses.
-    pub fn take_back(&mut self, blocks: &[BlockId]) -> Vec<Arc<Block>> {
+    pub fn release_uses(&mut self, blocks: &[BlockId]) -> Vec<Arc<Block>> {
         let mut freed = Vec::new();
         for id in blocks {
             if let Some(entry) = self.blocks.get_mut(id) {

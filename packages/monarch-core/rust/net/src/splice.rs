@@ -44,9 +44,9 @@ impl Splice {
     pub fn start(poller: &Arc<Poller>, a: Stream, b: Stream) -> io::Result<Arc<Splice>> {
         let end = |stream| End { stream, token: poller.token(), armed: None, ended: false, closed: false, out: Vec::new(), at: 0 };
         let ends = [end(a), end(b)];
-        let places = [0, 1].map(|i| (ends[i].token, ends[i].stream.fd()));
+        let sources = [0, 1].map(|i| (ends[i].token, ends[i].stream.fd()));
         let me = Arc::new(Splice { poller: poller.clone(), ends: Mutex::new(Some(ends)) });
-        for (side, (token, fd)) in places.into_iter().enumerate() {
+        for (side, (token, fd)) in sources.into_iter().enumerate() {
             if let Err(e) = poller.add_once(token, fd, Arc::new(Ready { splice: me.clone(), side })) {
                 me.close();
                 return Err(e);

@@ -24,7 +24,7 @@ const STEP: usize = 64 << 10;
 const IN_RECORDS: usize = 2 * (17 << 10);
 
 /// The layer below a stream: the socket, or the stream to a gateway.
-pub struct Below<'a> {
+pub struct LowerLayer<'a> {
     socket: &'a mut Socket,
     gateway: Option<&'a mut Outer>,
 }
@@ -35,7 +35,7 @@ struct Outer {
     tls: Option<Tls>,
 }
 
-impl Below<'_> {
+impl LowerLayer<'_> {
     pub(crate) fn read(&mut self, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         let Some(gateway) = &mut self.gateway else { return retry(|| self.socket.read(buf, limit)) };
         let got = match &mut gateway.tls {
@@ -44,7 +44,7 @@ impl Below<'_> {
                 Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
                 other => other,
             },
-            Some(tls) => tls.read(&mut Below { socket: self.socket, gateway: None }, buf, limit),
+            Some(tls) => tls.read(&mut LowerLayer { socket: self.socket, gateway: None }, buf, limit),
         };
         // The gateway itself has ended, which is no information about the host behind it.
         got.map_err(|e| if e.kind() == ErrorKind::UnexpectedEof { ErrorKind::NotConnected.into() } else { e })
@@ -52,7 +52,7 @@ impl Below<'_> {
 
     pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match &mut self.gateway {
-            Some(Outer { tls: Some(tls) }) => tls.write(&mut Below { socket: self.socket, gateway: None }, slices),
+            Some(Outer { tls: Some(tls) }) => tls.write(&mut LowerLayer { socket: self.socket, gateway: None }, slices),
             _ => retry(|| self.socket.send(slices)),
         }
     }
@@ -60,7 +60,7 @@ impl Below<'_> {
     /// Writes buffered records; true when none is left.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         match &mut self.gateway {
-            Some(Outer { tls: Some(tls) }) => tls.flush(&mut Below { socket: self.socket, gateway: None }),
+            Some(Outer { tls: Some(tls) }) => tls.flush(&mut LowerLayer { socket: self.socket, gateway: None }),
             _ => Ok(true),
         }
     }
@@ -92,15 +92,15 @@ impl Stream {
         self.tls.as_deref_mut()
     }
 
-    fn parts(&mut self) -> (Option<&mut Tls>, Below<'_>) {
-        (self.tls.as_deref_mut(), Below { socket: &mut self.socket, gateway: self.gateway.as_deref_mut() })
+    fn parts(&mut self) -> (Option<&mut Tls>, LowerLayer<'_>) {
+        (self.tls.as_deref_mut(), LowerLayer { socket: &mut self.socket, gateway: self.gateway.as_deref_mut() })
     }
 
     /// Continues the TLS handshake; true when it is complete.
     pub(crate) fn handshake(&mut self) -> io::Result<bool> {
         match self.parts() {
             (None, _) => Ok(true),
-            (Some(tls), mut below) => tls.handshake(&mut below),
+            (Some(tls), mut lower) => tls.handshake(&mut lower),
         }
     }
 
@@ -146,16 +146,16 @@ impl Stream {
             return Ok(0);
         }
         match self.parts() {
-            (None, mut below) => below.write(&slices[..count]),
-            (Some(tls), mut below) => tls.write(&mut below, &slices[..count]),
+            (None, mut lower) => lower.write(&slices[..count]),
+            (Some(tls), mut lower) => tls.write(&mut lower, &slices[..count]),
         }
     }
 
     /// Writes buffered bytes; true when none is left.
     pub fn flush(&mut self) -> io::Result<bool> {
         match self.parts() {
-            (None, mut below) => below.flush(),
-            (Some(tls), mut below) => tls.flush(&mut below),
+            (None, mut lower) => lower.flush(),
+            (Some(tls), mut lower) => tls.flush(&mut lower),
         }
     }
 
@@ -163,8 +163,8 @@ impl Stream {
     /// means that no byte is available now.
     pub fn read(&mut self, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         match self.parts() {
-            (None, mut below) => below.read(buf, limit.max(1)),
-            (Some(tls), mut below) => tls.read(&mut below, buf, limit),
+            (None, mut lower) => lower.read(buf, limit.max(1)),
+            (Some(tls), mut lower) => tls.read(&mut lower, buf, limit),
         }
     }
 
@@ -183,11 +183,11 @@ impl Stream {
     /// Announces the end and sends nothing more; bytes that were written before arrive. The caller flushes first: buffered bytes that the
     /// socket does not take now are lost, and the peer gets an end without an announcement.
     pub fn close(&mut self) {
-        if let (Some(tls), mut below) = self.parts() {
-            tls.close(&mut below);
+        if let (Some(tls), mut lower) = self.parts() {
+            tls.close(&mut lower);
         }
         if let Some(Outer { tls: Some(tls) }) = self.gateway.as_deref_mut() {
-            tls.close(&mut Below { socket: &mut self.socket, gateway: None });
+            tls.close(&mut LowerLayer { socket: &mut self.socket, gateway: None });
         }
         sys::shutdown_write(self.socket.fd());
     }

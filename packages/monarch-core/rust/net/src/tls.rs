@@ -9,7 +9,7 @@ use std::io::{self, BufRead, ErrorKind, IoSlice, Write};
 use rustls::Connection;
 
 use crate::records::Keys;
-use crate::stream::Below;
+use crate::stream::LowerLayer;
 
 /// Smallest and largest amount of ciphertext that one read requests: one record, and sixteen.
 const IN_SMALL: usize = 17 * 1024;
@@ -24,7 +24,7 @@ pub struct Tls {
     /// Bytes of `incoming` that rustls has taken.
     taken: usize,
     /// The size of the next read.
-    piece: usize,
+    read_size: usize,
     /// The socket has ended.
     ended: bool,
 }
@@ -32,7 +32,7 @@ pub struct Tls {
 impl Tls {
     pub fn new(mut connection: Connection) -> Tls {
         connection.set_buffer_limit(Some(OUT_LIMIT));
-        Tls { connection, incoming: Vec::new(), taken: 0, piece: IN_SMALL, ended: false }
+        Tls { connection, incoming: Vec::new(), taken: 0, read_size: IN_SMALL, ended: false }
     }
 
     pub fn connection(&self) -> &Connection {
@@ -40,14 +40,14 @@ impl Tls {
     }
 
     /// Continues the handshake; true when both sides have finished.
-    pub fn handshake(&mut self, below: &mut Below<'_>) -> io::Result<bool> {
+    pub fn handshake(&mut self, lower: &mut LowerLayer<'_>) -> io::Result<bool> {
         loop {
             // A peer may have sent its reason and closed: that reason can still be read.
-            let unsent = self.flush(below).err();
+            let unsent = self.flush(lower).err();
             if unsent.is_none() && !self.connection.is_handshaking() {
                 return Ok(true);
             }
-            match (self.take_in(below), unsent) {
+            match (self.take_in(lower), unsent) {
                 (Err(e), _) if e.kind() == ErrorKind::InvalidData => return Err(e),
                 (_, Some(unsent)) => return Err(unsent),
                 (Ok(0), None) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -58,31 +58,31 @@ impl Tls {
         }
     }
 
-    pub fn write(&mut self, below: &mut Below<'_>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn write(&mut self, lower: &mut LowerLayer<'_>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         if self.connection.wants_write() {
-            self.flush(below)?;
+            self.flush(lower)?;
         }
         let n = self.connection.writer().write_vectored(slices)?;
         if n == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
         // These bytes are buffered, so a failure is reported by the next call.
-        let _ = self.flush(below);
+        let _ = self.flush(lower);
         Ok(n)
     }
 
-    pub fn flush(&mut self, below: &mut Below<'_>) -> io::Result<bool> {
+    pub fn flush(&mut self, lower: &mut LowerLayer<'_>) -> io::Result<bool> {
         while self.connection.wants_write() {
-            match self.connection.write_tls(&mut Under(below)) {
+            match self.connection.write_tls(&mut RecordWriter(lower)) {
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(e) => return Err(e),
             }
         }
-        below.flush()
+        lower.flush()
     }
 
-    pub fn read(&mut self, below: &mut Below<'_>, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
+    pub fn read(&mut self, lower: &mut LowerLayer<'_>, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         let before = buf.len();
         let limit = before + limit.max(1);
         loop {
@@ -106,7 +106,7 @@ impl Tls {
             if let Some(end) = end {
                 return if buf.len() > before { Ok(buf.len() - before) } else { end.map(|()| 0) };
             }
-            match self.take_in(below) {
+            match self.take_in(lower) {
                 Ok(_) => {}
                 Err(_) if buf.len() > before => return Ok(buf.len() - before),
                 Err(e) => return Err(e),
@@ -124,46 +124,46 @@ impl Tls {
         Keys::new(&self.connection.dangerous_extract_secrets().ok()?)
     }
 
-    pub fn close(&mut self, below: &mut Below<'_>) {
+    pub fn close(&mut self, lower: &mut LowerLayer<'_>) {
         self.connection.send_close_notify();
-        let _ = self.flush(below);
+        let _ = self.flush(lower);
     }
 
     /// Passes received bytes to rustls, and reads from the socket if there are none; 0 at its end.
-    fn take_in(&mut self, below: &mut Below<'_>) -> io::Result<usize> {
+    fn take_in(&mut self, lower: &mut LowerLayer<'_>) -> io::Result<usize> {
         if self.taken == self.incoming.len() && !self.ended {
-            self.refill(below)?;
+            self.refill(lower)?;
         }
         let n = self.connection.read_tls(&mut &self.incoming[self.taken..])?;
         self.taken += n;
         if let Err(e) = self.connection.process_new_packets() {
             // The alert notifies the peer of the refusal, without the reason.
-            let _ = self.flush(below);
+            let _ = self.flush(lower);
             return Err(io::Error::new(ErrorKind::InvalidData, e));
         }
         Ok(n)
     }
 
     /// Reads ciphertext from the layer below and adapts the size of the next read.
-    fn refill(&mut self, below: &mut Below<'_>) -> io::Result<()> {
+    fn refill(&mut self, lower: &mut LowerLayer<'_>) -> io::Result<()> {
         self.incoming.clear();
         self.taken = 0;
-        let n = below.read(&mut self.incoming, self.piece)?;
+        let n = lower.read(&mut self.incoming, self.read_size)?;
         self.ended = n == 0;
-        if n == self.piece {
-            self.piece = (2 * self.piece).min(IN_LARGE);
-        } else if n < self.piece / 4 {
-            self.piece = (self.piece / 2).max(IN_SMALL);
-            self.incoming.shrink_to(2 * self.piece);
+        if n == self.read_size {
+            self.read_size = (2 * self.read_size).min(IN_LARGE);
+        } else if n < self.read_size / 4 {
+            self.read_size = (self.read_size / 2).max(IN_SMALL);
+            self.incoming.shrink_to(2 * self.read_size);
         }
         Ok(())
     }
 }
 
 /// The writer of records: adapts the layer below to `Write`.
-struct Under<'a, 'b>(&'a mut Below<'b>);
+struct RecordWriter<'a, 'b>(&'a mut LowerLayer<'b>);
 
-impl Write for Under<'_, '_> {
+impl Write for RecordWriter<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(&[IoSlice::new(bytes)])
     }

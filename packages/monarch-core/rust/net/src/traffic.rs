@@ -34,9 +34,9 @@ impl Traffic {
         if r != 0 {
             return Traffic::default();
         }
-        let word = |at: usize| info[at..].first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+        let name = |at: usize| info[at..].first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
         let micros = info[RTT..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-        Traffic { sent: word(BYTES_ACKED), received: word(BYTES_RECEIVED), round_trip: u64::from(micros) * 1000 }
+        Traffic { sent: name(BYTES_ACKED), received: name(BYTES_RECEIVED), round_trip: u64::from(micros) * 1000 }
     }
 
     /// Records the end of a connection to another host as an event.
@@ -50,7 +50,7 @@ impl Traffic {
 
 impl StreamEnd {
     /// The name of this end in events.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             StreamEnd::Closed => "closed",
             StreamEnd::Reset => "reset",

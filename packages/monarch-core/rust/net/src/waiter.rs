@@ -20,21 +20,21 @@ pub(crate) const LEADING: u32 = 3;
 
 thread_local! {
     /// The waiter of this thread while it leads. A notification by the leading thread itself needs no eventfd.
-    pub(crate) static LED_BY: Cell<*const Waiter> = const { Cell::new(std::ptr::null()) };
+    pub(crate) static LEADING_WAITER: Cell<*const Waiter> = const { Cell::new(std::ptr::null()) };
     /// The number of sleeping threads that this thread has woken. A leader that has woken a thread stops leading.
-    pub(crate) static WOKEN: Cell<u32> = const { Cell::new(0) };
+    pub(crate) static WOKEN_COUNT: Cell<u32> = const { Cell::new(0) };
 }
 
 /// The state of one waiting thread: `IDLE`, `NOTIFIED`, `SLEEPING` or `LEADING`.
 pub struct Waiter {
     pub(crate) state: AtomicU32,
     /// The eventfd that ends the `epoll_wait` of a leader.
-    kick: std::os::fd::RawFd,
+    leader_wake: std::os::fd::RawFd,
 }
 
 impl Waiter {
-    pub(crate) fn new(kick: std::os::fd::RawFd) -> Self {
-        Waiter { state: AtomicU32::new(IDLE), kick }
+    pub(crate) fn new(leader_wake: std::os::fd::RawFd) -> Self {
+        Waiter { state: AtomicU32::new(IDLE), leader_wake }
     }
 
     /// Whether the thread of this waiter sleeps.
@@ -59,9 +59,9 @@ impl Waiter {
         match self.state.swap(NOTIFIED, Ordering::AcqRel) {
             SLEEPING => {
                 sys::futex_wake(&self.state);
-                WOKEN.set(WOKEN.get() + 1);
+                WOKEN_COUNT.set(WOKEN_COUNT.get() + 1);
             }
-            LEADING if !std::ptr::eq(LED_BY.get(), self) => sys::eventfd_signal(self.kick),
+            LEADING if !std::ptr::eq(LEADING_WAITER.get(), self) => sys::eventfd_signal(self.leader_wake),
             _ => {}
         }
     }

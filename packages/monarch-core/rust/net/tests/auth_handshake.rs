@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 
 use ends::{HOST, JOB, Wire, all, drive, open, poll, target};
 use net::Stream;
-use net::trust::{Kind, MAX_HELLO, Opening, Progress, Who};
+use net::trust::{AuthHandshake, Kind, MAX_HELLO, Progress, Subject};
 
 const TOTAL: usize = 64 << 20;
 
@@ -23,12 +23,12 @@ fn both_ends_learn_what_they_need() {
             assert!(a.hello.is_empty() && b.hello == hello, "{name}");
             let encrypted = name == "site pki" || name == "tls with a secret";
             assert_eq!((a.stream.is_encrypted(), b.stream.is_encrypted()), (encrypted, encrypted), "{name}");
-            let who = match name {
-                "tls with a secret" => (Who::Host(HOST), Who::Client),
-                "site pki" => (Who::Site("localhost".into()), Who::Site("localhost".into())),
-                _ => (Who::Unnamed, Who::Unnamed),
+            let subject = match name {
+                "tls with a secret" => (Subject::Host(HOST), Subject::Client),
+                "site pki" => (Subject::Site("localhost".into()), Subject::Site("localhost".into())),
+                _ => (Subject::Unnamed, Subject::Unnamed),
             };
-            assert_eq!((&a.who, &b.who), (&who.0, &who.1), "{name} {kind:?}");
+            assert_eq!((&a.subject, &b.subject), (&subject.0, &subject.1), "{name} {kind:?}");
             assert!(a.peer.starts_with("localhost") && b.peer.starts_with("peer"), "{name}");
         }
     }
@@ -244,7 +244,7 @@ fn agent_dials_other_hosts_of_the_job() {
         let (a, b) = (a.unwrap_or_else(|e| panic!("{name}: {e}")), b.unwrap_or_else(|e| panic!("{name}: {e}")));
         assert_eq!((a.job, b.job, &b.hello[..]), (JOB, JOB, &b"from a host"[..]), "{name}");
         if name == "tls with a secret" {
-            assert_eq!((a.who, b.who), (Who::Host(HOST), Who::Host(HOST)));
+            assert_eq!((a.subject, b.subject), (Subject::Host(HOST), Subject::Host(HOST)));
         }
     }
 }
@@ -270,14 +270,14 @@ fn handshake_waits_for_its_connection() {
     for (name, pair) in all().into_iter().filter(|(_, pair)| pair.wire == Wire::Tcp) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let mut a = Opening::dial(connecting(port), &pair.dial, target(Kind::Join), vec![]).unwrap();
+        let mut a = AuthHandshake::dial(connecting(port), &pair.dial, target(Kind::Join), vec![]).unwrap();
         assert!(matches!(a.drive(), Ok(Progress::Pending)), "{name}");
-        let b = Opening::accept(listener.accept().unwrap().0.into(), &pair.host, "peer".into()).unwrap();
+        let b = AuthHandshake::accept(listener.accept().unwrap().0.into(), &pair.host, "peer".into()).unwrap();
         let (a, b) = drive(a, b);
         assert!(a.is_ok() && b.is_ok(), "{name}");
 
         drop(listener);
-        let mut a = Opening::dial(connecting(port), &pair.dial, target(Kind::Join), vec![]).unwrap();
+        let mut a = AuthHandshake::dial(connecting(port), &pair.dial, target(Kind::Join), vec![]).unwrap();
         let refused = loop {
             match a.drive() {
                 Ok(Progress::Pending) => poll(&[(a.fd(), a.wants_write())]),

@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ends::{HOST, JOB, Paper, Site, secret, target};
-use net::trust::{Authority, DialTrust, HostTrust, Kind, Lifetime, Opened, Opening, Policy, Progress, Refused};
+use net::trust::{AuthHandshake, Authority, DialTrust, HostTrust, Kind, Lifetime, Opened, Policy, Progress, Refused};
 use rogue::*;
 
 const INPUTS: u64 = 200_000;
 /// A bound above the need of TLS with its largest message, and of a hello.
 const MOST_MEMORY: usize = 512 * 1024;
 
-type Make = Box<dyn Fn(OwnedFd) -> Opening>;
+type Make = Box<dyn Fn(OwnedFd) -> AuthHandshake>;
 
 struct Counting;
 
@@ -103,9 +103,9 @@ impl Drop for Input<'_> {
 }
 
 /// Drives a handshake whose stream has ended to its result.
-fn finish(mut opening: Opening) -> Result<Opened, Refused> {
+fn finish(mut handshake: AuthHandshake) -> Result<Opened, Refused> {
     for _ in 0..100 {
-        match opening.drive() {
+        match handshake.drive() {
             Ok(Progress::Pending) => {}
             Ok(Progress::Done(opened)) => return Ok(opened),
             Err(refused) => return Err(refused),
@@ -114,7 +114,7 @@ fn finish(mut opening: Opening) -> Result<Opened, Refused> {
     panic!("waits for more after the end");
 }
 
-fn feed(make: &dyn Fn(OwnedFd) -> Opening, input: &[u8]) -> Result<Opened, Refused> {
+fn feed(make: &dyn Fn(OwnedFd) -> AuthHandshake, input: &[u8]) -> Result<Opened, Refused> {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let before = USED.load(Ordering::Relaxed);
@@ -128,8 +128,8 @@ fn feed(make: &dyn Fn(OwnedFd) -> Opening, input: &[u8]) -> Result<Opened, Refus
 }
 
 /// The first bytes that an end sends.
-fn first_flight(opening: &mut Opening, peer: &mut UnixStream) -> Vec<u8> {
-    assert!(matches!(opening.drive(), Ok(Progress::Pending)));
+fn first_flight(handshake: &mut AuthHandshake, peer: &mut UnixStream) -> Vec<u8> {
+    assert!(matches!(handshake.drive(), Ok(Progress::Pending)));
     let mut bytes = vec![0; 65_536];
     let n = peer.read(&mut bytes).unwrap();
     bytes.truncate(n);
@@ -138,12 +138,12 @@ fn first_flight(opening: &mut Opening, peer: &mut UnixStream) -> Vec<u8> {
 
 fn dialler(policy: Policy, kind: Kind) -> Make {
     let trust = Arc::new(DialTrust::new_client(JOB, policy).unwrap());
-    Box::new(move |fd| Opening::dial(fd, &trust, target(kind), b"hello".to_vec()).unwrap())
+    Box::new(move |fd| AuthHandshake::dial(fd, &trust, target(kind), b"hello".to_vec()).unwrap())
 }
 
 fn listener(policy: Policy) -> Make {
     let trust = Arc::new(HostTrust::new(policy).unwrap());
-    Box::new(move |fd| Opening::accept(fd, &trust, "peer".into()).unwrap())
+    Box::new(move |fd| AuthHandshake::accept(fd, &trust, "peer".into()).unwrap())
 }
 
 #[test]
@@ -165,8 +165,8 @@ fn garbage() {
         let dial = dialler(policy.clone(), kind);
         let listen = listener(policy);
         let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let mut opening = dial(theirs.into());
-        let hello = first_flight(&mut opening, &mut ours);
+        let mut handshake = dial(theirs.into());
+        let hello = first_flight(&mut handshake, &mut ours);
         if kind == Kind::Join {
             let (mut ours, theirs) = UnixStream::pair().unwrap();
             ours.write_all(&hello).unwrap();
@@ -199,12 +199,12 @@ fn inside_tls(inputs: u64) {
         let mut random = Random(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let mut opening = Opening::accept(theirs.into(), &host, "peer".into()).unwrap();
+        let mut handshake = AuthHandshake::accept(theirs.into(), &host, "peer".into()).unwrap();
         let mut tls = connection("monarch-join/1", &format!("h{HOST:016x}.j{JOB}.monarch.internal"), None);
         let mut refused = false;
         while tls.is_handshaking() || tls.wants_write() {
             turn(&mut tls, &mut ours);
-            refused |= opening.drive().is_err();
+            refused |= handshake.drive().is_err();
         }
         let (out, label, context) = label(JOB);
         let exporter = tls.export_keying_material(out, label, Some(&context)).unwrap();
@@ -214,9 +214,9 @@ fn inside_tls(inputs: u64) {
         let proof = frame(PROOF, &body);
         // One handshake in four fails here.
         let proof = if number % 4 == 0 { random.mutate(&proof) } else { proof };
-        say(&mut tls.writer(), &proof);
+        write_all_to(&mut tls.writer(), &proof);
         turn(&mut tls, &mut ours);
-        refused |= opening.drive().is_err();
+        refused |= handshake.drive().is_err();
         turn(&mut tls, &mut ours);
         let mut answer = vec![0; 100];
         if tls.reader().read_exact(&mut answer).is_ok() && answer[2] == ANSWER {
@@ -226,12 +226,12 @@ fn inside_tls(inputs: u64) {
             body.extend_from_slice(&issued);
             body.extend_from_slice(authority.certificate());
             let good = [release(), frame(CERTIFICATE, &body), request(1, JOB), frame(HELLO, b"hello")].concat();
-            say(&mut tls.writer(), &random.mutate(&good));
+            write_all_to(&mut tls.writer(), &random.mutate(&good));
         }
         turn(&mut tls, &mut ours);
         let _ = ours.shutdown(std::net::Shutdown::Write);
         if !refused {
-            joined += u64::from(finish(opening).is_ok());
+            joined += u64::from(finish(handshake).is_ok());
         }
     }
     assert!(joined > 0);

@@ -49,7 +49,7 @@ fn no_wake_up_is_lost() {
     let mut threads = Vec::new();
     for i in 0..WAITERS {
         let bell = bell(&running.0);
-        let (heard, next) = channel();
+        let (ran, next) = channel();
         let (r, b, s) = (running.clone(), bell.clone(), start.clone());
         threads.push(std::thread::spawn(move || {
             s.wait();
@@ -59,7 +59,7 @@ fn no_wake_up_is_lost() {
                 let ready = || b.rung.load(Ordering::Relaxed) >= n;
                 let end = if i % 3 == 2 { r.0.follow(&b.waiter, deadline, ready) } else { r.0.wait(&b.waiter, deadline, ready) };
                 assert_eq!(end, WaitEnd::Ready, "waiter {i} missed ring {n}");
-                heard.send(()).unwrap();
+                ran.send(()).unwrap();
             }
         }));
         let s = start.clone();

@@ -5,7 +5,7 @@ mod side;
 use std::sync::{Arc, Mutex};
 
 use net::arena::SEGMENT;
-use net::{Arena, Block, Carrier, LinkDown, RecvPart};
+use net::{Arena, Block, Forwarder, LinkDown, RecvPart};
 use side::{Side, connected, settle};
 use wire::{BlockId, Frame, MailboxId, Message, Part, ProcUid};
 
@@ -13,7 +13,7 @@ fn message(parts: Vec<Part>) -> Vec<u8> {
     Frame::Message(Message { dest: MailboxId(1), parts, ..Message::default() }).encode()
 }
 
-fn lend(arena: &Arc<Arena>, from: &Side, bytes: &[u8]) -> Arc<Block> {
+fn share(arena: &Arc<Arena>, from: &Side, bytes: &[u8]) -> Arc<Block> {
     let mut block = arena.alloc(bytes.len()).unwrap();
     block.fill(bytes);
     let block = Arc::new(block);
@@ -34,12 +34,12 @@ type Given = (Frame, Vec<Vec<u8>>, u64);
 #[derive(Default)]
 struct Carried(Mutex<Vec<Given>>);
 
-impl Carrier for Carried {
+impl Forwarder for Carried {
     fn host(&self) -> ProcUid {
         ProcUid(9)
     }
 
-    fn carry(&self, _to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
+    fn forward(&self, _to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
         let frame = Frame::decode(&pieces.concat()[4..]).unwrap();
         self.0.lock().unwrap().push((frame, blocks.iter().map(|b| b.bytes().to_vec()).collect(), first));
         Ok(())
@@ -50,13 +50,13 @@ impl Carrier for Carried {
 fn queued_blocks_move_whole_to_another_host() {
     let side = Side::new();
     let (arena, carried) = (Arena::new(), Arc::new(Carried::default()));
-    let blocks: Vec<_> = [3u8, 4].iter().map(|n| lend(&arena, &side, &[*n; 100_000])).collect();
+    let blocks: Vec<_> = [3u8, 4].iter().map(|n| share(&arena, &side, &[*n; 100_000])).collect();
     side.send_raw(b"between", Vec::new());
     let both = blocks.iter().map(|b| Part::Shared { block: b.id(), len: 100_000, readonly: true }).collect();
     side.link.send_with_blocks(&[&message(both)], &blocks).unwrap();
-    side.link.carry_by(carried.clone());
+    side.link.forward_by(carried.clone());
     // A sender that began before the carrier was set.
-    let late = lend(&arena, &side, &[5; 70_000]);
+    let late = share(&arena, &side, &[5; 70_000]);
     let all = std::mem::take(&mut *carried.0.lock().unwrap());
     let numbers = |m: &Message| {
         m.parts.iter().map(|p| if let Part::OutOfBand { number, .. } = p { *number } else { panic!("{p:?}") }).collect::<Vec<_>>()
@@ -82,7 +82,7 @@ fn queued_blocks_move_whole_to_another_host() {
 fn private_mapping_does_not_change_the_block() {
     let (a, b) = connected();
     let arena = Arena::new();
-    lend(&arena, &a, &[7; 10_000]);
+    share(&arena, &a, &[7; 10_000]);
     let part = one(&b);
     assert_eq!((part.len(), part.is_empty(), part.readonly()), (10_000, false, false));
     let map = part.map().unwrap().expect("a shared part");
@@ -101,7 +101,7 @@ fn private_mapping_does_not_change_the_block() {
 fn block_is_released_with_its_last_view() {
     let (a, b) = connected();
     let arena = Arena::new();
-    let id = lend(&arena, &a, &[1; 4096]).id();
+    let id = share(&arena, &a, &[1; 4096]).id();
     let part = one(&b);
     let map = part.map().unwrap();
     let busy = || arena.alloc(1).unwrap().id() != id;
@@ -122,7 +122,7 @@ fn block_is_released_with_its_last_view() {
 fn release_travels_with_the_next_frame() {
     let (a, b) = connected();
     let arena = Arena::new();
-    let id = lend(&arena, &a, &[1; 4096]).id();
+    let id = share(&arena, &a, &[1; 4096]).id();
     drop(one(&b));
     settle(&b, &a);
     assert_eq!(arena.alloc(1).unwrap().id(), id);
@@ -132,7 +132,7 @@ fn release_travels_with_the_next_frame() {
 fn much_is_released_at_once() {
     let (a, b) = connected();
     let arena = Arena::new();
-    let block = Arc::downgrade(&lend(&arena, &a, &vec![1; 9 << 20]));
+    let block = Arc::downgrade(&share(&arena, &a, &vec![1; 9 << 20]));
     drop(one(&b));
     // No other frame is sent: the release alone frees the block. A later frame cannot overtake it.
     while block.strong_count() > 0 {
@@ -144,7 +144,7 @@ fn much_is_released_at_once() {
 fn block_sent_twice_needs_two_releases() {
     let (a, b) = connected();
     let arena = Arena::new();
-    let block = lend(&arena, &a, &[1; 4096]);
+    let block = share(&arena, &a, &[1; 4096]);
     let part = Part::Shared { block: block.id(), len: 4096, readonly: true };
     a.link.send_with_blocks(&[&message(vec![part])], std::slice::from_ref(&block)).unwrap();
     let weak = Arc::downgrade(&block);
@@ -163,10 +163,10 @@ fn block_sent_twice_needs_two_releases() {
 fn false_block_id_is_refused() {
     let (a, b) = connected();
     let arena = Arena::new();
-    lend(&arena, &a, &[1; 4096]);
+    share(&arena, &a, &[1; 4096]);
     let part = one(&b);
     let shared = |segment, offset, len| Part::Shared { block: BlockId { segment, offset }, len, readonly: false };
-    let lies = vec![
+    let wrong = vec![
         shared(1, 0, 10),
         shared(0, 0, SEGMENT + 1),
         shared(0, SEGMENT, 1),
@@ -174,7 +174,7 @@ fn false_block_id_is_refused() {
         shared(0, !4095, 8192),
         shared(0, 1, 1),
     ];
-    a.link.send(&[&message(lies)], Vec::new()).unwrap();
+    a.link.send(&[&message(wrong)], Vec::new()).unwrap();
     assert!(b.next_parts().iter().all(Option::is_none));
     drop(part);
     assert!(RecvPart::adopt(shared(0, 0, 1), None).is_none());
@@ -184,7 +184,7 @@ fn false_block_id_is_refused() {
 fn freed_segment_is_forgotten() {
     let (a, b) = connected();
     let arena = Arena::new();
-    lend(&arena, &a, &[1]);
+    share(&arena, &a, &[1]);
     let keep = one(&b);
     let large = net::arena::KEEP as usize;
     let block = Arc::new(arena.alloc(large).unwrap());
@@ -205,7 +205,7 @@ fn freed_segment_is_forgotten() {
 fn closed_link_holds_neither_segments_nor_blocks() {
     let (a, b) = connected();
     let arena = Arena::new();
-    let block = Arc::downgrade(&lend(&arena, &a, &[3; 5000]));
+    let block = Arc::downgrade(&share(&arena, &a, &[3; 5000]));
     let part = one(&b);
     assert!(b.link.segment(0).is_some() && block.strong_count() > 0);
     b.link.close();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ends::{Pair, Wire, connect, drive, poll, secret, target};
 use net::splice::Splice;
-use net::trust::{Kind, Opening, Policy};
+use net::trust::{AuthHandshake, Kind, Policy};
 use net::{Stream, sys};
 use running::Running;
 
@@ -42,8 +42,8 @@ fn tunnel((gateway, host): &(Policy, Policy)) -> Tunnel {
     let splice = Splice::start(&running.0, middle, Stream::plain(far)).unwrap();
     let pair = Pair::same(Wire::Tcp, host.clone());
     pair.join();
-    let dialled = Opening::over(Stream::through(near), &pair.dial, target(Kind::Channel), b"hello".to_vec()).unwrap();
-    let (a, b) = drive(dialled, Opening::accept(end, &pair.host, "peer".into()).unwrap());
+    let dialled = AuthHandshake::over(Stream::through(near), &pair.dial, target(Kind::Channel), b"hello".to_vec()).unwrap();
+    let (a, b) = drive(dialled, AuthHandshake::accept(end, &pair.host, "peer".into()).unwrap());
     let (a, b) = (a.unwrap(), b.unwrap());
     assert_eq!(b.hello, b"hello");
     Tunnel { _running: running, splice, client: a.stream, host: b.stream }

@@ -212,14 +212,14 @@ fn order(seed: u64) -> Vec<usize> {
     world.timeline.enroll(0);
     for i in 0..8 {
         let log = log.clone();
-        let (told, asleep) = mpsc::channel();
+        let (reported, asleep) = mpsc::channel();
         threads.push(world.start(0, false, move |poller, _| {
             let mut looks = 0;
             // `ready` is called once before the sleep; the thread then goes to sleep.
             let end = poller.wait(&poller.waiter(), Some(due), || {
                 looks += 1;
                 if looks == 1 {
-                    told.send(()).unwrap();
+                    reported.send(()).unwrap();
                 }
                 false
             });

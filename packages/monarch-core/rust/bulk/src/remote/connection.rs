@@ -121,8 +121,8 @@ impl Line {
     }
 
     /// Whether the keys have protected so many records that the connection is to be replaced.
-    pub fn is_tired(&self) -> bool {
-        self.protection.as_ref().is_some_and(|p| p.seal.is_tired() || p.open.is_tired())
+    pub fn needs_replacement(&self) -> bool {
+        self.protection.as_ref().is_some_and(|p| p.seal.needs_replacement() || p.open.needs_replacement())
     }
 
     /// Whether the other side has closed the connection, or has sent bytes without a request.

@@ -190,7 +190,7 @@ impl Far {
     fn leave(&self, line: Option<Line>, is_small: bool) {
         let mut lines = lock(&self.lines);
         lines.large -= usize::from(!is_small);
-        match line.filter(|line| !line.is_tired()) {
+        match line.filter(|line| !line.needs_replacement()) {
             Some(mut line) => {
                 line.rests = Instant::now();
                 lines.idle.push(line);

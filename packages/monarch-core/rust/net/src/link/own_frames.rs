@@ -23,7 +23,7 @@ impl Link {
                 None
             }
             Frame::Control(Control::SegmentLost { segment }) => {
-                lock(&self.lent).forget(segment);
+                lock(&self.shared).forget(segment);
                 None
             }
             Frame::Control(Control::SegmentGone { segment }) => {
@@ -39,9 +39,9 @@ impl Link {
     }
 
     fn returned(&self, blocks: &[BlockId]) {
-        let freed = lock(&self.lent).take_back(blocks);
+        let freed = lock(&self.shared).release_uses(blocks);
         drop(freed);
-        let gone = lock(&self.lent).sweep();
+        let gone = lock(&self.shared).sweep();
         for segment in gone {
             let _ = self.send(&[&Frame::Control(Control::SegmentGone { segment }).encode()], Vec::new());
         }

@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
-use super::{AHEAD, FRAMES, PIECES, Pipe, StreamEnd, Trunk, may_go_on};
+use super::{FRAMES, MAX_SLICES, Pipe, Session, StreamEnd, UNWRITTEN_LIMIT, may_queue_parts};
 use crate::lock::lock;
 
-impl Trunk {
+impl Session {
     /// Makes other sessions forward all frames, including those that already wait. No effect if the session has a stream.
     pub fn begin_route(&self) {
         let mut pipe = lock(&self.pipe);
-        if pipe.closed || pipe.stream.is_some() || self.is_still() {
+        if pipe.closed || pipe.stream.is_some() || self.is_paused() {
             return;
         }
         (pipe.routed, pipe.want_write) = (true, false);
@@ -34,9 +34,9 @@ impl Trunk {
     }
 
     /// Handles bytes that other sessions have forwarded.
-    pub fn brought(self: &Arc<Self>, bytes: &[u8]) {
+    pub fn receive_forwarded(self: &Arc<Self>, bytes: &[u8]) {
         let mut input = lock(&self.input);
-        if !self.is_routed() || self.is_still() {
+        if !self.is_routed() || self.is_paused() {
             return;
         }
         input.buf.extend_from_slice(bytes);
@@ -48,17 +48,20 @@ impl Trunk {
     }
 
     pub(super) fn flush_routed(&self, pipe: &mut Pipe) {
-        if self.is_still() {
+        if self.is_paused() {
             return;
         }
         loop {
-            while pipe.outbox.unwritten() < AHEAD && may_go_on(&pipe.lanes, &pipe.outbox) && pipe.lanes.next(&mut pipe.outbox) {}
-            let bytes = pipe.outbox.pieces(PIECES).concat();
+            while pipe.outbox.unwritten() < UNWRITTEN_LIMIT
+                && may_queue_parts(&pipe.queues, &pipe.outbox)
+                && pipe.queues.next(&mut pipe.outbox)
+            {}
+            let bytes = pipe.outbox.pieces(MAX_SLICES).concat();
             if bytes.is_empty() {
                 return;
             }
             pipe.outbox.wrote(bytes.len());
-            self.handler.carry(self, bytes);
+            self.handler.forward_bytes(self, bytes);
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::stream::Stream;
 use crate::trust::auth_handshake::{Stepped, count};
 use crate::trust::exchange::{Exchange, Tag};
 use crate::trust::host::{HostTrust, Membership};
-use crate::trust::identity::{Who, names, new_pair, who};
+use crate::trust::identity::{Subject, names, new_pair, subject};
 use crate::trust::policy::{JobId, Kind, Policy};
 use crate::trust::preface;
 use crate::trust::proof::{Claim, DIGEST, PROOF, Role, digest};
@@ -46,7 +46,7 @@ pub(crate) struct Accepting {
     pub kind: Kind,
     pub job: JobId,
     pub hello: Vec<u8>,
-    pub who: Who,
+    pub subject: Subject,
 }
 
 impl Accepting {
@@ -66,7 +66,7 @@ impl Accepting {
             kind: Kind::Channel,
             job: JobId(0),
             hello: Vec::new(),
-            who: Who::Unnamed,
+            subject: Subject::Unnamed,
         };
         (Exchange::new(Stream::plain(fd)), accepting)
     }
@@ -158,7 +158,7 @@ impl Accepting {
         let tls = exchange.stream.tls().ok_or_else(|| Refused::protocol("no encryption"))?;
         let theirs = Claim::new(Role::Dialler, job, authority, tls.connection())?;
         let ours = Claim::new(Role::Worker, job, authority, tls.connection())?;
-        if proof.len() != PROOF || !theirs.holds(secret, proof) {
+        if proof.len() != PROOF || !theirs.verifies(secret, proof) {
             return Err(Refused::Secret);
         }
         let pair = new_pair()?;
@@ -196,16 +196,16 @@ impl Accepting {
         };
         self.job = JobId(u64::from_le_bytes(job));
         let shown = exchange.stream.tls().and_then(|tls| tls.connection().peer_certificates()?.first().cloned());
-        self.who = match (self.only, shown) {
+        self.subject = match (self.only, shown) {
             (Some((kind, job)), _) if kind != self.kind || job != Some(self.job) => {
                 return Err(Refused::protocol("a request for another job"));
             }
-            (Some((Kind::Join, _)), _) => Who::Client,
+            (Some((Kind::Join, _)), _) => Subject::Client,
             (Some(_), Some(certificate)) => {
-                who(self.job, &certificate).ok_or_else(|| Refused::Certificate("for nobody of this job".into()))?
+                subject(self.job, &certificate).ok_or_else(|| Refused::Certificate("for nobody of this job".into()))?
             }
-            (None, Some(certificate)) => Who::Site(names(&certificate).join(", ")),
-            (_, None) => Who::Unnamed,
+            (None, Some(certificate)) => Subject::Site(names(&certificate).join(", ")),
+            (_, None) => Subject::Unnamed,
         };
         Ok(())
     }

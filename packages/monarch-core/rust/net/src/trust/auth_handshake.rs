@@ -15,7 +15,7 @@ use crate::trust::dialler::{DialTrust, Target};
 use crate::trust::dialling::Dialling;
 use crate::trust::exchange::Exchange;
 use crate::trust::host::HostTrust;
-use crate::trust::identity::Who;
+use crate::trust::identity::Subject;
 use crate::trust::policy::{JobId, Kind};
 use crate::trust::refused::Refused;
 
@@ -48,7 +48,7 @@ pub struct Opened {
     /// The greeting of the dialling side, at the listening end; otherwise empty.
     pub hello: Vec<u8>,
     /// The identity of the other end, from its certificate.
-    pub who: Who,
+    pub subject: Subject,
     /// Address and name of the other end, for the audit log.
     pub peer: String,
 }
@@ -67,25 +67,25 @@ enum End {
 }
 
 /// One handshake; `None` after its end.
-pub struct Opening(Option<(Exchange, End)>);
+pub struct AuthHandshake(Option<(Exchange, End)>);
 
-impl Opening {
+impl AuthHandshake {
     /// Starts the handshake of the dialling side. `fd` may still be connecting: call `drive` when it is writable.
-    pub fn dial(fd: OwnedFd, trust: &Arc<DialTrust>, target: Target, hello: Vec<u8>) -> io::Result<Opening> {
+    pub fn dial(fd: OwnedFd, trust: &Arc<DialTrust>, target: Target, hello: Vec<u8>) -> io::Result<AuthHandshake> {
         sys::set_nonblocking(fd.as_raw_fd())?;
-        Opening::over(Stream::plain(fd), trust, target, hello)
+        AuthHandshake::over(Stream::plain(fd), trust, target, hello)
     }
 
     /// Starts the handshake over a stream to a gateway.
-    pub fn over(stream: Stream, trust: &Arc<DialTrust>, target: Target, hello: Vec<u8>) -> io::Result<Opening> {
+    pub fn over(stream: Stream, trust: &Arc<DialTrust>, target: Target, hello: Vec<u8>) -> io::Result<AuthHandshake> {
         let (exchange, dialling) = Dialling::start(stream, trust, target, hello)?;
-        Ok(Opening(Some((exchange, End::Dialling(dialling)))))
+        Ok(AuthHandshake(Some((exchange, End::Dialling(dialling)))))
     }
 
-    pub fn accept(fd: OwnedFd, trust: &Arc<HostTrust>, peer: String) -> io::Result<Opening> {
+    pub fn accept(fd: OwnedFd, trust: &Arc<HostTrust>, peer: String) -> io::Result<AuthHandshake> {
         sys::set_nonblocking(fd.as_raw_fd())?;
         let (exchange, accepting) = Accepting::start(fd, trust, peer);
-        Ok(Opening(Some((exchange, End::Accepting(Box::new(accepting))))))
+        Ok(AuthHandshake(Some((exchange, End::Accepting(Box::new(accepting))))))
     }
 
     /// The descriptor; -1 after the end of the handshake.
@@ -157,15 +157,15 @@ fn go(exchange: &mut Exchange, end: &mut End) -> Result<bool, Refused> {
 
 fn opened(exchange: Exchange, end: End) -> Opened {
     let stream = exchange.stream;
-    let (job, kind, hello, who, peer) = match end {
-        End::Dialling(d) => (d.job(), d.target.kind, Vec::new(), d.who, d.target.name),
-        End::Accepting(a) => (a.job, a.kind, a.hello, a.who, a.peer),
+    let (job, kind, hello, subject, peer) = match end {
+        End::Dialling(d) => (d.job(), d.target.kind, Vec::new(), d.subject, d.target.name),
+        End::Accepting(a) => (a.job, a.kind, a.hello, a.subject, a.peer),
     };
-    let peer = match &who {
-        Who::Client => format!("{peer}, client of job {job}"),
-        Who::Host(host) => format!("{peer}, host {host:016x} of job {job}"),
-        Who::Site(names) => format!("{peer}, {names}"),
-        Who::Unnamed => peer,
+    let peer = match &subject {
+        Subject::Client => format!("{peer}, client of job {job}"),
+        Subject::Host(host) => format!("{peer}, host {host:016x} of job {job}"),
+        Subject::Site(names) => format!("{peer}, {names}"),
+        Subject::Unnamed => peer,
     };
-    Opened { stream, job, kind, hello, who, peer }
+    Opened { stream, job, kind, hello, subject, peer }
 }

@@ -35,11 +35,11 @@ pub struct DialTrust {
     job: JobId,
     /// Set when the job is forgotten; shared with the `HostTrust` that made this value.
     forgotten: Arc<AtomicBool>,
-    holds: Holds,
+    credentials: Credentials,
 }
 
 /// The kind of the credentials.
-pub(crate) enum Holds {
+pub(crate) enum Credentials {
     /// The credentials of the client of a job with a secret.
     Authority(Box<Client>),
     /// A host's certificate, issued by the job's authority.
@@ -73,7 +73,7 @@ impl Client {
     fn new(job: JobId, secret: Secret) -> io::Result<Client> {
         let authority = Authority::new(job)?;
         let channel = Client::channel(&authority)?;
-        let join = client_config(verifier::nobody(), None, JOIN)?;
+        let join = client_config(verifier::accept_any(), None, JOIN)?;
         Ok(Client { secret, authority, join, channel: Mutex::new((channel, SystemTime::now())) })
     }
 
@@ -97,17 +97,17 @@ impl Client {
 impl DialTrust {
     /// The credentials of a client. With a secret, this creates the job's authority.
     pub fn new_client(job: JobId, policy: Policy) -> io::Result<DialTrust> {
-        let holds = match policy {
-            Policy::Secret(secret) => Holds::Authority(Box::new(Client::new(job, secret)?)),
-            Policy::Site(site) => Holds::Site(site_config(&site)?),
-            Policy::Insecure => Holds::Insecure,
-            Policy::SameUser => Holds::SameUser,
+        let credentials = match policy {
+            Policy::Secret(secret) => Credentials::Authority(Box::new(Client::new(job, secret)?)),
+            Policy::Site(site) => Credentials::Site(site_config(&site)?),
+            Policy::Insecure => Credentials::Insecure,
+            Policy::SameUser => Credentials::SameUser,
         };
-        Ok(DialTrust::of(job, holds, Arc::default()))
+        Ok(DialTrust::of(job, credentials, Arc::default()))
     }
 
-    pub(crate) fn of(job: JobId, holds: Holds, forgotten: Arc<AtomicBool>) -> DialTrust {
-        DialTrust { job, forgotten, holds }
+    pub(crate) fn of(job: JobId, credentials: Credentials, forgotten: Arc<AtomicBool>) -> DialTrust {
+        DialTrust { job, forgotten, credentials }
     }
 
     pub fn job(&self) -> JobId {
@@ -120,8 +120,8 @@ impl DialTrust {
     }
 
     pub(crate) fn client(&self) -> Option<&Client> {
-        match &self.holds {
-            Holds::Authority(client) => Some(client),
+        match &self.credentials {
+            Credentials::Authority(client) => Some(client),
             _ => None,
         }
     }
@@ -133,25 +133,25 @@ impl DialTrust {
         authority: CertificateDer<'static>,
         forgotten: Arc<AtomicBool>,
     ) -> io::Result<DialTrust> {
-        let join = client_config(verifier::nobody(), None, JOIN)?;
-        Ok(DialTrust::of(job, Holds::Relay(Box::new(Relay { secret, authority, join })), forgotten))
+        let join = client_config(verifier::accept_any(), None, JOIN)?;
+        Ok(DialTrust::of(job, Credentials::Relay(Box::new(Relay { secret, authority, join })), forgotten))
     }
 
     /// The secret and the authority of a client or relay that joins hosts by a secret.
     pub(crate) fn joins_with(&self) -> Option<(&Secret, &CertificateDer<'static>)> {
-        match &self.holds {
-            Holds::Authority(client) => Some((&client.secret, client.authority.certificate())),
-            Holds::Relay(relay) => Some((&relay.secret, &relay.authority)),
+        match &self.credentials {
+            Credentials::Authority(client) => Some((&client.secret, client.authority.certificate())),
+            Credentials::Relay(relay) => Some((&relay.secret, &relay.authority)),
             _ => None,
         }
     }
 
     pub(crate) fn is_same_user(&self) -> bool {
-        matches!(self.holds, Holds::SameUser)
+        matches!(self.credentials, Credentials::SameUser)
     }
 
     pub(crate) fn is_site(&self) -> bool {
-        matches!(self.holds, Holds::Site(_))
+        matches!(self.credentials, Credentials::Site(_))
     }
 
     /// The TLS settings and the expected name of the other side; `None` without encryption.
@@ -160,16 +160,16 @@ impl DialTrust {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("job {} was forgotten", self.job)));
         }
         let of_host = || server_name(&host_name(self.job, target.host));
-        Ok(Some(match (&self.holds, target.kind) {
-            (Holds::Insecure | Holds::SameUser, _) => return Ok(None),
-            (Holds::Authority(client), Kind::Join) => (Arc::clone(&client.join), of_host()?),
-            (Holds::Authority(client), Kind::Channel) => (client.renewed()?, of_host()?),
-            (Holds::Member(config), Kind::Channel) => (Arc::clone(config), of_host()?),
-            (Holds::Relay(relay), Kind::Join) => (Arc::clone(&relay.join), of_host()?),
-            (Holds::Member(_), Kind::Join) | (Holds::Relay(_), Kind::Channel) => {
+        Ok(Some(match (&self.credentials, target.kind) {
+            (Credentials::Insecure | Credentials::SameUser, _) => return Ok(None),
+            (Credentials::Authority(client), Kind::Join) => (Arc::clone(&client.join), of_host()?),
+            (Credentials::Authority(client), Kind::Channel) => (client.renewed()?, of_host()?),
+            (Credentials::Member(config), Kind::Channel) => (Arc::clone(config), of_host()?),
+            (Credentials::Relay(relay), Kind::Join) => (Arc::clone(&relay.join), of_host()?),
+            (Credentials::Member(_), Kind::Join) | (Credentials::Relay(_), Kind::Channel) => {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, "not for this kind of connection"));
             }
-            (Holds::Site(config), _) => (Arc::clone(config), server_name(&target.name)?),
+            (Credentials::Site(config), _) => (Arc::clone(config), server_name(&target.name)?),
         }))
     }
 }

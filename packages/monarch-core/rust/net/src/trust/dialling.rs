@@ -14,7 +14,7 @@ use crate::trust::auth_handshake::{Stepped, count};
 use crate::trust::authority::{Lifetime, PUBLIC_KEY};
 use crate::trust::dialler::{DialTrust, Target};
 use crate::trust::exchange::{Exchange, MAX_HELLO, Tag};
-use crate::trust::identity::{Who, names};
+use crate::trust::identity::{Subject, names};
 use crate::trust::policy::{JobId, Kind};
 use crate::trust::proof::{Claim, PROOF, Role, digest};
 use crate::trust::refused::Refused;
@@ -38,7 +38,7 @@ pub(crate) struct Dialling {
     pub target: Target,
     hello: Vec<u8>,
     step: Step,
-    pub who: Who,
+    pub subject: Subject,
     /// A key that another process must certify, and the certificate.
     to_certify: Option<Vec<u8>>,
     certificate: Option<Vec<u8>>,
@@ -60,7 +60,7 @@ impl Dialling {
             target,
             hello,
             step: Step::Handshake,
-            who: Who::Unnamed,
+            subject: Subject::Unnamed,
             to_certify: None,
             certificate: None,
         };
@@ -131,11 +131,11 @@ impl Dialling {
     /// Takes the identity of the other side from its certificate.
     fn recognise(&mut self, exchange: &mut Exchange) {
         let shown = exchange.stream.tls().and_then(|tls| tls.connection().peer_certificates()?.first().cloned());
-        self.who = match shown {
-            None => Who::Unnamed,
-            Some(certificate) if self.trust.is_site() => Who::Site(names(&certificate).join(", ")),
+        self.subject = match shown {
+            None => Subject::Unnamed,
+            Some(certificate) if self.trust.is_site() => Subject::Site(names(&certificate).join(", ")),
             // In a join this holds only at its end: the certificate is then made for this host.
-            Some(_) => Who::Host(self.target.host),
+            Some(_) => Subject::Host(self.target.host),
         };
     }
 
@@ -156,7 +156,7 @@ impl Dialling {
     fn check(&self, exchange: &mut Exchange, answer: &[u8]) -> Result<Vec<u8>, Refused> {
         let (proof, public_key) = answer.split_at_checked(PROOF).ok_or_else(|| Refused::protocol("a short answer"))?;
         let (secret, _) = self.trust.joins_with().ok_or(Refused::Secret)?;
-        if !self.claim(exchange, Role::Worker)?.holds(secret, proof) {
+        if !self.claim(exchange, Role::Worker)?.verifies(secret, proof) {
             return Err(Refused::Secret);
         }
         if public_key.len() != PUBLIC_KEY {

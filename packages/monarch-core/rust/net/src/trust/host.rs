@@ -14,7 +14,7 @@ use rustls::{ClientConfig, ServerConfig};
 use crate::lock::lock;
 use crate::sys;
 use crate::trust::authority::{Lifetime, params};
-use crate::trust::dialler::{DialTrust, Holds, site_config};
+use crate::trust::dialler::{Credentials, DialTrust, site_config};
 use crate::trust::identity::{Identity, host_name, new_pair, parse_host_name, server_name};
 use crate::trust::policy::{JobId, Kind, Policy};
 use crate::trust::provider::{CHANNEL, JOIN, client_config, failed, server_config};
@@ -86,7 +86,7 @@ impl HostTrust {
         lock(&self.jobs).keys().copied().collect()
     }
 
-    pub fn knows(&self, job: JobId) -> bool {
+    pub fn has_job(&self, job: JobId) -> bool {
         lock(&self.jobs).contains_key(&job)
     }
 
@@ -100,8 +100,8 @@ impl HostTrust {
         let Policy::Secret(secret) = &self.policy else { return None };
         let (authority, forgotten) = {
             let jobs = lock(&self.jobs);
-            let known = jobs.get(&job)?;
-            (known.authority.clone()?, Arc::clone(&known.forgotten))
+            let joined = jobs.get(&job)?;
+            (joined.authority.clone()?, Arc::clone(&joined.forgotten))
         };
         DialTrust::relay(job, secret.clone(), authority, forgotten).ok().map(Arc::new)
     }
@@ -139,22 +139,22 @@ impl HostTrust {
             return if jobs.contains_key(&job) { Ok(()) } else { Err(Refused::Job(job)) };
         }
         let authority = membership.as_ref().map(|m| m.authority.clone());
-        let known = jobs.get(&job);
-        if known.is_some_and(|j| j.authority != authority) {
+        let joined = jobs.get(&job);
+        if joined.is_some_and(|j| j.authority != authority) {
             return Err(Refused::Authority(job));
         }
-        let forgotten = known.map(|j| Arc::clone(&j.forgotten)).unwrap_or_default();
-        let holds = match (&self.policy, &membership) {
-            (Policy::Secret(_), Some(m)) => Holds::Member(Arc::clone(&m.client)),
+        let forgotten = joined.map(|j| Arc::clone(&j.forgotten)).unwrap_or_default();
+        let credentials = match (&self.policy, &membership) {
+            (Policy::Secret(_), Some(m)) => Credentials::Member(Arc::clone(&m.client)),
             (Policy::Site(_), None) => match &self.site {
-                Some((_, config)) => Holds::Site(Arc::clone(config)),
+                Some((_, config)) => Credentials::Site(Arc::clone(config)),
                 None => return Err(Refused::Job(job)),
             },
-            (Policy::Insecure, None) => Holds::Insecure,
-            (Policy::SameUser, None) => Holds::SameUser,
+            (Policy::Insecure, None) => Credentials::Insecure,
+            (Policy::SameUser, None) => Credentials::SameUser,
             _ => return Err(Refused::Job(job)),
         };
-        let dial = Arc::new(DialTrust::of(job, holds, Arc::clone(&forgotten)));
+        let dial = Arc::new(DialTrust::of(job, credentials, Arc::clone(&forgotten)));
         let entry = jobs.entry(job).or_insert_with(|| Job { authority, hosts: HashMap::new(), dial: Arc::clone(&dial), forgotten });
         entry.dial = dial;
         if let Some(m) = membership {

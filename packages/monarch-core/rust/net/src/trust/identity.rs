@@ -15,7 +15,7 @@ const SUFFIX: &str = "monarch.internal";
 
 /// The owner of a certificate, by its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Who {
+pub enum Subject {
     /// The client of the job.
     Client,
     /// A host of the job, by its id.
@@ -54,10 +54,10 @@ pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
 }
 
 /// The owner of a certificate of the job; `None` if it names another job.
-pub fn who(job: JobId, certificate: &CertificateDer<'_>) -> Option<Who> {
+pub fn subject(job: JobId, certificate: &CertificateDer<'_>) -> Option<Subject> {
     names(certificate).iter().find_map(|name| match parse_host_name(name) {
-        Some((of, host)) => (of == job).then_some(Who::Host(host)),
-        None => (*name == client_name(job)).then_some(Who::Client),
+        Some((of, host)) => (of == job).then_some(Subject::Host(host)),
+        None => (*name == client_name(job)).then_some(Subject::Client),
     })
 }
 

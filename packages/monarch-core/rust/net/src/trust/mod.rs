@@ -41,12 +41,12 @@ mod secret;
 mod site;
 mod verifier;
 
-pub use auth_handshake::{Opened, Opening, Progress, handshakes};
+pub use auth_handshake::{AuthHandshake, Opened, Progress, handshakes};
 pub use authority::{Authority, Lifetime};
 pub use dialler::{DialTrust, Target};
 pub use exchange::MAX_HELLO;
 pub use host::HostTrust;
-pub use identity::{Identity, Who};
+pub use identity::{Identity, Subject};
 pub use policy::{JobId, Kind, Policy};
 pub use preface::{Release, set_python};
 pub use refused::Refused;

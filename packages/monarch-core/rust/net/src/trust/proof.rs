@@ -63,7 +63,7 @@ impl Claim {
     }
 
     /// Whether the proof is valid; the check takes constant time.
-    pub fn holds(&self, secret: &Secret, proof: &[u8]) -> bool {
+    pub fn verifies(&self, secret: &Secret, proof: &[u8]) -> bool {
         hmac::verify(&secret.key(), &self.0, proof).is_ok()
     }
 }

@@ -37,8 +37,8 @@ pub fn roots(authority: &CertificateDer<'static>) -> io::Result<Arc<RootCertStor
 }
 
 /// Accepts every certificate. In a join the secret is proved next, bound to the TLS session.
-pub fn nobody() -> Arc<dyn ServerCertVerifier> {
-    Arc::new(Nobody)
+pub fn accept_any() -> Arc<dyn ServerCertVerifier> {
+    Arc::new(AcceptAny)
 }
 
 /// The error with a reason for the own log.
@@ -73,7 +73,7 @@ fn untrusted(why: String) -> Error {
 }
 
 /// The error of the TLS 1.2 methods that the traits require. TLS 1.2 is not supported.
-fn old() -> Result<HandshakeSignatureValid, Error> {
+fn tls12_unsupported() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::General("tls 1.2".into()))
 }
 
@@ -95,7 +95,7 @@ macro_rules! tls13_signatures {
             _: &CertificateDer<'_>,
             _: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, Error> {
-            old()
+            tls12_unsupported()
         }
 
         fn verify_tls13_signature(
@@ -155,9 +155,9 @@ impl ClientCertVerifier for Clients {
 
 /// Checks nothing: the verifier of a join.
 #[derive(Debug)]
-struct Nobody;
+struct AcceptAny;
 
-impl ServerCertVerifier for Nobody {
+impl ServerCertVerifier for AcceptAny {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
 use net::Stream;
-use net::trust::{DialTrust, HostTrust, JobId, Kind, Opened, Opening, Policy, Progress, Refused, Secret, SitePki, Target};
+use net::trust::{AuthHandshake, DialTrust, HostTrust, JobId, Kind, Opened, Policy, Progress, Refused, Secret, SitePki, Target};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 
 pub const JOB: JobId = JobId(0x1234_5678_9abc_def0);
@@ -34,7 +34,7 @@ pub fn target(kind: Kind) -> Target {
 }
 
 /// Drives both ends until their handshakes are complete or refused.
-pub fn drive(mut a: Opening, mut b: Opening) -> (Result<Opened, Refused>, Result<Opened, Refused>) {
+pub fn drive(mut a: AuthHandshake, mut b: AuthHandshake) -> (Result<Opened, Refused>, Result<Opened, Refused>) {
     let (mut left, mut right) = (None, None);
     loop {
         for (end, result) in [(&mut a, &mut left), (&mut b, &mut right)] {
@@ -139,7 +139,7 @@ pub fn open(
     hello: &[u8],
 ) -> (Result<Opened, Refused>, Result<Opened, Refused>) {
     let (a, b) = connect(wire);
-    drive(Opening::dial(a, dial, target, hello.to_vec()).unwrap(), Opening::accept(b, host, "peer".into()).unwrap())
+    drive(AuthHandshake::dial(a, dial, target, hello.to_vec()).unwrap(), AuthHandshake::accept(b, host, "peer".into()).unwrap())
 }
 
 /// A site with one authority.

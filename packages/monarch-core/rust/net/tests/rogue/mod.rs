@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use net::trust::{DialTrust, HostTrust, Identity, JobId, Opened, Opening, Progress, Refused, Target};
+use net::trust::{AuthHandshake, DialTrust, HostTrust, Identity, JobId, Opened, Progress, Refused, Target};
 use ring::hmac;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring::default_provider};
@@ -69,11 +69,11 @@ pub fn label(job: JobId) -> ([u8; 32], &'static [u8], [u8; 8]) {
 }
 
 /// Drives one end on a thread of its own.
-pub fn alone(mut opening: Opening) -> JoinHandle<Result<Opened, Refused>> {
+pub fn alone(mut handshake: AuthHandshake) -> JoinHandle<Result<Opened, Refused>> {
     std::thread::spawn(move || {
         loop {
-            match opening.drive() {
-                Ok(Progress::Pending) => poll(&[(opening.fd(), opening.wants_write())]),
+            match handshake.drive() {
+                Ok(Progress::Pending) => poll(&[(handshake.fd(), handshake.wants_write())]),
                 Ok(Progress::Done(opened)) => return Ok(opened),
                 Err(refused) => return Err(refused),
             }
@@ -91,13 +91,13 @@ fn socket(fd: OwnedFd) -> TcpStream {
 /// A socket to a host that accepts.
 pub fn to_host(host: &Arc<HostTrust>) -> (TcpStream, JoinHandle<Result<Opened, Refused>>) {
     let (a, b) = connect(Wire::Tcp);
-    (socket(a), alone(Opening::accept(b, host, "peer".into()).unwrap()))
+    (socket(a), alone(AuthHandshake::accept(b, host, "peer".into()).unwrap()))
 }
 
 /// A socket to a dialling end.
 pub fn to_dialler(dial: &Arc<DialTrust>, target: Target) -> (TcpStream, JoinHandle<Result<Opened, Refused>>) {
     let (a, b) = connect(Wire::Tcp);
-    (socket(b), alone(Opening::dial(a, dial, target, b"hello".to_vec()).unwrap()))
+    (socket(b), alone(AuthHandshake::dial(a, dial, target, b"hello".to_vec()).unwrap()))
 }
 
 #[derive(Debug)]
@@ -201,7 +201,7 @@ pub fn rest(from: &mut impl Read) -> Vec<u8> {
 }
 
 /// Writes the bytes; errors are ignored.
-pub fn say(to: &mut impl Write, bytes: &[u8]) {
+pub fn write_all_to(to: &mut impl Write, bytes: &[u8]) {
     let _ = to.write_all(bytes);
     let _ = to.flush();
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use net::Stream;
-use net::trust::{DialTrust, HostTrust, JobId, Kind, Opened, Opening, Policy, Progress, Secret, Target};
+use net::trust::{AuthHandshake, DialTrust, HostTrust, JobId, Kind, Opened, Policy, Progress, Secret, Target};
 
 const TOTAL: usize = 4 << 30;
 const ROUNDS: u32 = 50_000;
@@ -50,8 +50,8 @@ fn connect(tcp: bool, policy: &Policy) -> (Stream, Stream) {
 
 fn open(tcp: bool, dial: &Arc<DialTrust>, host: &Arc<HostTrust>, kind: Kind) -> (Stream, Stream) {
     let (a, b) = sockets(tcp);
-    let mut a = Opening::dial(a, dial, Target { kind, host: 1, name: "localhost".into() }, vec![]).unwrap();
-    let mut b = Opening::accept(b, host, "peer".into()).unwrap();
+    let mut a = AuthHandshake::dial(a, dial, Target { kind, host: 1, name: "localhost".into() }, vec![]).unwrap();
+    let mut b = AuthHandshake::accept(b, host, "peer".into()).unwrap();
     let (mut x, mut y): (Option<Opened>, Option<Opened>) = (None, None);
     while x.is_none() || y.is_none() {
         for (end, open) in [(&mut a, &mut x), (&mut b, &mut y)] {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use crate::ends::{HOST, JOB, Pair, Wire, connect, drive, open, secret, target};
 use crate::rogue::*;
 use net::trust::{
-    Authority, DialTrust, HostTrust, Identity, JobId, Kind, Lifetime, MAX_HELLO, Opening, Policy, Progress, Refused, Release, Target,
+    AuthHandshake, Authority, DialTrust, HostTrust, Identity, JobId, Kind, Lifetime, MAX_HELLO, Policy, Progress, Refused, Release, Target,
 };
 
 const OTHER: JobId = JobId(77);
@@ -47,8 +47,8 @@ fn worker_without_the_secret_is_refused() {
         assert_eq!((tag, body.len()), (PROOF, 72));
         let mut answer = if echo { body[40..].to_vec() } else { vec![0; 32] };
         answer.extend_from_slice(&[4; 65]);
-        say(&mut server, &frame(ANSWER, &answer));
-        say(&mut server, &release());
+        write_all_to(&mut server, &frame(ANSWER, &answer));
+        write_all_to(&mut server, &release());
         assert!(matches!(dialler.join().unwrap(), Err(Refused::Secret)));
         // The worker has received nothing after its answer.
         assert!(rest(&mut server).is_empty());
@@ -65,7 +65,7 @@ fn replayed_proof_is_refused() {
     for _ in 0..2 {
         let (socket, host) = to_host(&pair.host);
         let mut client = client(socket, "monarch-join/1", &name_of(HOST, JOB), None);
-        say(&mut client, &frame(PROOF, &recorded));
+        write_all_to(&mut client, &frame(PROOF, &recorded));
         assert_eq!(rest(&mut client), frame(NO, &[]));
         assert!(matches!(host.join().unwrap(), Err(Refused::Secret)));
     }
@@ -88,7 +88,7 @@ fn join_by_hand(host: &Arc<HostTrust>, job: JobId, authority: &[u8]) -> (Client,
     let mut body = job.0.to_le_bytes().to_vec();
     body.extend_from_slice(&digest(authority));
     body.extend_from_slice(&proof(&[1; 32], "dialler", job, authority, exporter));
-    say(&mut client, &frame(PROOF, &body));
+    write_all_to(&mut client, &frame(PROOF, &body));
     let (tag, answer) = read_frame(&mut client);
     assert_eq!(tag, ANSWER);
     assert_eq!(answer[..32], proof(&[1; 32], "worker", job, authority, exporter));
@@ -111,11 +111,14 @@ fn join_by_single_frames_succeeds() {
     let authority = Authority::new(JOB).unwrap();
     let (mut client, joined, key) = join_by_hand(&host, JOB, authority.certificate());
     let issued = authority.host(HOST, &key, Lifetime::usual()).unwrap();
-    say(&mut client, &[release(), certificate(HOST, &issued, authority.certificate()), request(1, JOB), frame(HELLO, b"hand")].concat());
+    write_all_to(
+        &mut client,
+        &[release(), certificate(HOST, &issued, authority.certificate()), request(1, JOB), frame(HELLO, b"hand")].concat(),
+    );
     assert_eq!(read_frame(&mut client), (WELCOME, vec![]));
     let opened = joined.join().unwrap().unwrap();
     assert_eq!((opened.hello.as_slice(), opened.job), (&b"hand"[..], JOB));
-    assert!(host.knows(JOB));
+    assert!(host.has_job(JOB));
 }
 
 /// Certificates that a host refuses, even from a client that knows the secret.
@@ -141,13 +144,13 @@ fn certificates_that_a_host_does_not_take() {
     ];
     for (text, named, make) in cases {
         let (mut client, joined, key) = join_by_hand(&host, JOB, named);
-        say(&mut client, &[release(), make(&key), request(1, JOB), frame(HELLO, b"")].concat());
+        write_all_to(&mut client, &[release(), make(&key), request(1, JOB), frame(HELLO, b"")].concat());
         assert_eq!(rest(&mut client), frame(NO, &[]), "{text}");
         match joined.join().unwrap().err().unwrap() {
             Refused::Certificate(why) => assert!(why.contains(text), "{why:?}, not {text}"),
             other => panic!("{text}: {other}"),
         }
-        assert!(!host.knows(JOB));
+        assert!(!host.has_job(JOB));
     }
 }
 
@@ -159,8 +162,8 @@ fn generator_key() -> Vec<u8> {
 #[test]
 fn job_of_another_client_is_refused() {
     let pair = joined();
-    let thief = Pair { dial: Arc::new(DialTrust::new_client(JOB, by_secret(1)).unwrap()), host: pair.host.clone(), wire: Wire::Tcp };
-    let (a, b) = thief.open(target(Kind::Join), b"");
+    let other_client = Pair { dial: Arc::new(DialTrust::new_client(JOB, by_secret(1)).unwrap()), host: pair.host.clone(), wire: Wire::Tcp };
+    let (a, b) = other_client.open(target(Kind::Join), b"");
     assert!(matches!(a, Err(Refused::Denied(_))));
     assert!(matches!(b, Err(Refused::Authority(JOB))));
     // The first client still owns the job.
@@ -196,7 +199,7 @@ fn certificates_of_a_dialler() {
     for (text, identity) in cases {
         let (socket, host) = to_host(&pair.host);
         let mut client = client(socket, "monarch/1", &name_of(HOST, JOB), identity.map(|i| i.certified()));
-        say(&mut client, &[release(), request(2, JOB), frame(HELLO, b"")].concat());
+        write_all_to(&mut client, &[release(), request(2, JOB), frame(HELLO, b"")].concat());
         // The client receives only an alert, without a reason.
         assert!(rest(&mut client).is_empty(), "{text}");
         match host.join().unwrap().err().unwrap() {
@@ -207,7 +210,7 @@ fn certificates_of_a_dialler() {
     let (socket, host) = to_host(&pair.host);
     let good = authority.client(Lifetime::usual()).unwrap().certified();
     let mut client = client(socket, "monarch/1", &name_of(HOST, JOB), Some(good));
-    say(&mut client, &[release(), request(2, JOB), frame(HELLO, b"")].concat());
+    write_all_to(&mut client, &[release(), request(2, JOB), frame(HELLO, b"")].concat());
     read_release(&mut client);
     assert_eq!(read_frame(&mut client), (WELCOME, vec![]));
     host.join().unwrap().unwrap();
@@ -235,7 +238,7 @@ fn certificates_of_a_host() {
     for (text, identity) in cases {
         let (socket, dialler) = to_dialler(&dial, target(Kind::Channel));
         let mut server = server(socket, "monarch/1", &identity);
-        say(&mut server, &[release(), frame(WELCOME, &[])].concat());
+        write_all_to(&mut server, &[release(), frame(WELCOME, &[])].concat());
         assert!(rest(&mut server).is_empty(), "{text}");
         match dialler.join().unwrap().err().unwrap() {
             Refused::Certificate(why) => assert!(why.starts_with(text), "{why:?}, not {text}"),
@@ -266,7 +269,7 @@ fn request_for_another_job_is_refused() {
     for (kind, job) in [(2, OTHER), (1, JOB), (3, JOB)] {
         let (socket, host) = to_host(&pair.host);
         let mut client = client(socket, "monarch/1", &name_of(HOST, JOB), Some(identity.clone()));
-        say(&mut client, &[release(), request(kind, job), frame(HELLO, b"")].concat());
+        write_all_to(&mut client, &[release(), request(kind, job), frame(HELLO, b"")].concat());
         read_release(&mut client);
         assert_eq!(rest(&mut client), frame(NO, &[]));
         assert!(matches!(host.join().unwrap(), Err(Refused::Protocol(_))));
@@ -280,19 +283,19 @@ fn forgotten_job_is_refused_until_it_joins_again() {
         let from_host = pair.host.dial(JOB).unwrap();
         let (mut a, mut b) = pair.channel();
         let (x, y) = connect(pair.wire);
-        let late = Opening::dial(x, &pair.dial, target(Kind::Channel), vec![]).unwrap();
-        let mut half = Opening::accept(y, &pair.host, "peer".into()).unwrap();
+        let late = AuthHandshake::dial(x, &pair.dial, target(Kind::Channel), vec![]).unwrap();
+        let mut half = AuthHandshake::accept(y, &pair.host, "peer".into()).unwrap();
         assert!(matches!(half.drive(), Ok(Progress::Pending)));
         pair.host.forget(JOB);
         pair.host.forget(OTHER);
 
-        assert!(pair.host.dial(JOB).is_none() && !pair.host.knows(JOB), "{name}");
+        assert!(pair.host.dial(JOB).is_none() && !pair.host.has_job(JOB), "{name}");
         let (dialled, accepted) = pair.open(target(Kind::Channel), b"");
         assert!(matches!(accepted, Err(Refused::Job(JOB))), "{name}");
         assert!(dialled.is_err(), "{name}");
         // The forgotten certificate cannot be used for dialling either.
         let (fd, _other) = connect(pair.wire);
-        assert!(Opening::dial(fd, &from_host, target(Kind::Channel), vec![]).is_err(), "{name}");
+        assert!(AuthHandshake::dial(fd, &from_host, target(Kind::Channel), vec![]).is_err(), "{name}");
         // Handshakes in progress fail too.
         let (dialled, accepted) = drive(late, half);
         assert!(dialled.is_err() && accepted.is_err(), "{name}");
@@ -316,7 +319,7 @@ fn host_joins_again_by_a_second_id() {
     pair.join();
     for host in [HOST, HOST + 1] {
         let (a, b) = pair.open(Target { host, ..target(Kind::Channel) }, b"");
-        assert_eq!(a.unwrap().who, net::trust::Who::Host(host));
+        assert_eq!(a.unwrap().subject, net::trust::Subject::Host(host));
         b.unwrap();
     }
 }
@@ -330,7 +333,7 @@ fn host_joins_another_as_a_relay() {
     let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
     let sign = |key: &[u8]| client.dial.authority().unwrap().host(HOST + 1, key, Lifetime::usual()).unwrap().to_vec();
     assert!(open_by_relay(&relay, &host, second.clone(), sign).1.is_ok());
-    assert!(host.knows(JOB));
+    assert!(host.has_job(JOB));
     // Other hosts and the client reach it like any host.
     let others = [client.host.dial(JOB).unwrap(), client.dial.clone()];
     for dial in others {
@@ -338,9 +341,9 @@ fn host_joins_another_as_a_relay() {
         assert!(a.is_ok() && b.is_ok());
     }
     // The credentials of a relay serve no other purpose.
-    assert!(Opening::dial(connect(Wire::Tcp).0, &relay, target(Kind::Channel), vec![]).is_err());
+    assert!(AuthHandshake::dial(connect(Wire::Tcp).0, &relay, target(Kind::Channel), vec![]).is_err());
     client.host.forget(JOB);
-    assert!(Opening::dial(connect(Wire::Tcp).0, &relay, second, vec![]).is_err());
+    assert!(AuthHandshake::dial(connect(Wire::Tcp).0, &relay, second, vec![]).is_err());
 }
 
 /// A relay can neither join a worker to a job of another client than the one that signs, nor issue certificates itself.
@@ -355,7 +358,7 @@ fn false_certificate_of_a_relay_is_refused() {
         let (a, b) = open_by_relay(&relay, &host, Target { host: HOST + 1, ..target(Kind::Join) }, sign);
         assert!(matches!(a, Err(Refused::Denied(_))));
         assert!(b.err().unwrap().to_string().contains(text));
-        assert!(!host.knows(JOB));
+        assert!(!host.has_job(JOB));
     }
 }
 
@@ -363,7 +366,7 @@ type Ends = (Result<net::trust::Opened, Refused>, Result<net::trust::Opened, Ref
 
 fn open_by_relay(relay: &Arc<DialTrust>, host: &Arc<HostTrust>, to: Target, sign: impl Fn(&[u8]) -> Vec<u8>) -> Ends {
     let (x, y) = connect(Wire::Tcp);
-    let (mut a, mut b) = (Opening::dial(x, relay, to, vec![]).unwrap(), Opening::accept(y, host, "peer".into()).unwrap());
+    let (mut a, mut b) = (AuthHandshake::dial(x, relay, to, vec![]).unwrap(), AuthHandshake::accept(y, host, "peer".into()).unwrap());
     let key = loop {
         assert!(matches!((a.drive(), b.drive()), (Ok(Progress::Pending), Ok(Progress::Pending))));
         if let Some(key) = a.uncertified() {
@@ -381,17 +384,17 @@ fn other_versions() {
         let theirs = release_of(wire::VERSION + 1, b"9.9.9\x1b[2J");
         let pair = Pair::same(wire, policy);
         let (x, y) = connect(wire);
-        let host = alone(Opening::accept(y, &pair.host, "peer".into()).unwrap());
+        let host = alone(AuthHandshake::accept(y, &pair.host, "peer".into()).unwrap());
         let mut raw = std::fs::File::from(x);
-        say(&mut raw, &theirs);
+        write_all_to(&mut raw, &theirs);
         read_release(&mut raw);
         assert_eq!(rest(&mut raw), frame(NO, &[]));
         check_version(host.join().unwrap().err().unwrap());
 
         let (x, y) = connect(wire);
-        let dialler = alone(Opening::dial(x, &pair.dial, target(Kind::Join), vec![]).unwrap());
+        let dialler = alone(AuthHandshake::dial(x, &pair.dial, target(Kind::Join), vec![]).unwrap());
         let mut raw = std::fs::File::from(y);
-        say(&mut raw, &theirs);
+        write_all_to(&mut raw, &theirs);
         read_release(&mut raw);
         check_version(dialler.join().unwrap().err().unwrap());
     }
@@ -430,7 +433,7 @@ fn versions_that_can_talk() {
 fn other_versions_in_a_join() {
     let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
     let (mut client, joined, _) = join_by_hand(&host, JOB, b"any");
-    say(&mut client, &release_of(wire::VERSION + 1, b"9.9.9\x1b[2J"));
+    write_all_to(&mut client, &release_of(wire::VERSION + 1, b"9.9.9\x1b[2J"));
     assert_eq!(rest(&mut client), frame(NO, &[]));
     check_version(joined.join().unwrap().err().unwrap());
 
@@ -442,8 +445,8 @@ fn other_versions_in_a_join() {
     let exporter = server.conn.export_keying_material(out, text, Some(&context)).unwrap();
     let mut answer = proof(&[1; 32], "worker", JOB, dial.authority().unwrap().certificate(), exporter);
     answer.extend_from_slice(&generator_key());
-    say(&mut server, &frame(ANSWER, &answer));
-    say(&mut server, &release_of(wire::VERSION + 1, b"9.9.9\x1b[2J"));
+    write_all_to(&mut server, &frame(ANSWER, &answer));
+    write_all_to(&mut server, &release_of(wire::VERSION + 1, b"9.9.9\x1b[2J"));
     assert_eq!(rest(&mut server), release());
     check_version(dialler.join().unwrap().err().unwrap());
 }
@@ -472,7 +475,7 @@ fn other_protocols_are_refused() {
         }
         for (bytes, text) in all {
             let (mut socket, accepting) = to_host(&host);
-            say(&mut socket, &bytes);
+            write_all_to(&mut socket, &bytes);
             let answer = rest(&mut socket);
             let no: &[u8] = if encrypts || bytes[0] == 22 { &[21, 3, 3, 0, 2, 2, 49] } else { &[1, 0, 0] };
             assert!(answer == no || answer.is_empty(), "{name}: {answer:?}");
@@ -513,10 +516,10 @@ fn ends_that_do_not_agree_on_encryption() {
 fn frames_that_are_too_large() {
     let pair = Pair::same(Wire::Tcp, Policy::Insecure);
     let (fd, _other) = connect(Wire::Tcp);
-    assert!(Opening::dial(fd, &pair.dial, target(Kind::Join), vec![0; MAX_HELLO + 1]).is_err());
+    assert!(AuthHandshake::dial(fd, &pair.dial, target(Kind::Join), vec![0; MAX_HELLO + 1]).is_err());
     for frame in [frame(HELLO, &[0; MAX_HELLO + 1]), vec![0, 0, HELLO], frame(9, b""), frame(HELLO, &[1; 60_000])] {
         let (mut socket, host) = to_host(&pair.host);
-        say(&mut socket, &[release(), request(1, JOB), frame].concat());
+        write_all_to(&mut socket, &[release(), request(1, JOB), frame].concat());
         read_release(&mut socket);
         rest(&mut socket);
         assert!(matches!(host.join().unwrap(), Err(Refused::Protocol(_))));
@@ -579,7 +582,7 @@ fn another_user() {
     .join()
     .unwrap();
     let pair = Pair::same(Wire::Inproc, Policy::SameUser);
-    assert!(Opening::dial(x, &pair.dial, target(Kind::Join), vec![]).is_err());
-    let refused = Opening::accept(y, &pair.host, "peer".into()).unwrap().drive().err().unwrap();
+    assert!(AuthHandshake::dial(x, &pair.dial, target(Kind::Join), vec![]).is_err());
+    let refused = AuthHandshake::accept(y, &pair.host, "peer".into()).unwrap().drive().err().unwrap();
     assert!(matches!(refused, Refused::User(65_534)), "{refused}");
 }

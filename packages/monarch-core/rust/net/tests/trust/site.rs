@@ -1,7 +1,7 @@
 //! Certificates of the site: both ends send one, and the host's must contain the name that was dialled.
 
 use crate::ends::{Pair, Paper, Site, Wire, secret, target};
-use net::trust::{Kind, Policy, Refused, SitePki, Target, Who};
+use net::trust::{Kind, Policy, Refused, SitePki, Subject, Target};
 use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
 
 fn why(refused: Refused) -> String {
@@ -28,7 +28,7 @@ fn names_and_addresses() {
     ] {
         let (a, b) = pair.open(Target { kind: Kind::Join, host: 1, name: name.into() }, b"");
         if good {
-            assert_eq!(b.unwrap().who, Who::Site("alice".into()));
+            assert_eq!(b.unwrap().subject, Subject::Site("alice".into()));
             assert!(a.unwrap().peer.starts_with(name));
         } else {
             let why = why(a.err().unwrap());
@@ -38,7 +38,7 @@ fn names_and_addresses() {
     }
     let (fd, _other) = crate::ends::connect(Wire::Tcp);
     let target = Target { kind: Kind::Join, host: 1, name: "no name".into() };
-    assert!(net::trust::Opening::dial(fd, &pair.dial, target, vec![]).is_err());
+    assert!(net::trust::AuthHandshake::dial(fd, &pair.dial, target, vec![]).is_err());
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use net::channel::Disagree;
 use net::dial::{NoStream, greeting_frame};
 use net::lock::lock;
-use net::session::HEART;
-use net::trust::{Kind, Opened, Refused, Who};
+use net::session::HEARTBEAT;
+use net::trust::{Kind, Opened, Refused, Subject};
 use wire::ProcUid;
 use wire::greeting::{self, Greeting, JobSettings, RefusalReason, Welcome};
 
@@ -87,12 +87,12 @@ impl Gateway {
 
     /// True if the certificate of the other end permits it to act as the host `from`.
     pub(super) fn may_act_as(opened: &Opened, from: ProcUid) -> bool {
-        match opened.who {
-            Who::Host(host) => host == from.0,
-            Who::Client => from.0 == opened.job.0,
+        match opened.subject {
+            Subject::Host(host) => host == from.0,
+            Subject::Client => from.0 == opened.job.0,
             // Certificates of the site name machines, and all members of a job use sockets of the same user: every member may act as any
             // host of the job.
-            Who::Site(_) | Who::Unnamed => true,
+            Subject::Site(_) | Subject::Unnamed => true,
         }
     }
 
@@ -111,14 +111,14 @@ impl Gateway {
             return;
         };
         let host = job.host_or_new(from, &self.me, &self.poller);
-        if host.session.is_still() {
+        if host.session.is_paused() {
             return;
         }
         self.watch(job, from);
         self.heard(job, from);
         lock(&host.state).closed_by_exit = false;
-        if number == HEART {
-            return host.session.attach_heart(opened.stream, &answer(&Welcome::Channel { received: 0 }), Vec::new());
+        if number == HEARTBEAT {
+            return host.session.attach_heartbeat(opened.stream, &answer(&Welcome::Channel { received: 0 }), Vec::new());
         }
         // The other side may have given up this attempt long ago, and use another connection. A stale count ends only the connection that
         // it came on.
@@ -168,7 +168,7 @@ impl Gateway {
                 return Err(RefusalReason::Glare);
             }
             state.dials = false;
-        } else if state.session_id != 0 || (number != HEART && received > 0) {
+        } else if state.session_id != 0 || (number != HEARTBEAT && received > 0) {
             return Err(RefusalReason::NoSession);
         }
         state.session_id = session;

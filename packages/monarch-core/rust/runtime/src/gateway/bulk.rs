@@ -80,7 +80,7 @@ impl Gateway {
             if g.gateway_of(&job).is_some() {
                 return g.bulk_failed(&pair, "its host is behind a gateway".to_owned());
             }
-            if host.session.is_still() {
+            if host.session.is_paused() {
                 return g.bulk_open_in(PAUSE_CHECK, job, host.id, pair);
             }
             let Pair { number, ours, theirs, serves } = pair;
@@ -143,7 +143,7 @@ impl Gateway {
         let Some(node) = self.node() else { return };
         let may_act_as = Gateway::may_act_as(&opened, from_host);
         let found = self.job(ProcUid(opened.job.0)).filter(|j| j.own_id == to_host && from_host != to_host && may_act_as);
-        if found.as_ref().and_then(|job| job.host(from_host)).is_some_and(|h| h.session.is_still() && h.lost().is_none()) {
+        if found.as_ref().and_then(|job| job.host(from_host)).is_some_and(|h| h.session.is_paused() && h.lost().is_none()) {
             let me = self.me.clone();
             let again = move || drop(me.upgrade().inspect(|g| g.bulk_asked(opened, hello)));
             return self.poller.later(PAUSE_CHECK, Box::new(again));

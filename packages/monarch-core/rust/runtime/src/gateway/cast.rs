@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use net::forwarder::number_ahead;
+use net::forwarder::reserve_part_numbers;
 use net::lock::lock;
 use net::{Link, RecvPart};
 use wire::cast::{CastBody, CastFrame};
@@ -209,7 +209,7 @@ impl Gateway {
             match part {
                 Part::Inline { data, readonly } => put_part(&mut frame, &data, readonly),
                 shared => {
-                    let (number, len, readonly) = (number_ahead(1), shared.len(), shared.readonly());
+                    let (number, len, readonly) = (reserve_part_numbers(1), shared.len(), shared.readonly());
                     Part::put_out_of_band(&mut frame, number, len, readonly);
                     self.forward_part(&route, number, RecvPart::adopt(shared, Some(link))?);
                 }

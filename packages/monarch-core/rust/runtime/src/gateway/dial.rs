@@ -8,7 +8,7 @@ use net::channel::Disagree;
 use net::connect;
 use net::dial::{self, NoStream, Ready};
 use net::lock::lock;
-use net::session::{FRAMES, HEART};
+use net::session::{FRAMES, HEARTBEAT};
 use net::trust::{DialTrust, JobId, Kind, Refused, Target};
 use wire::greeting::{self, Greeting, JobSettings, RefusalReason, Welcome};
 use wire::join_tree::TreeMessage;
@@ -89,7 +89,7 @@ pub(super) struct Attempts {
 
 impl Attempts {
     fn and(self, why: &NoStream) -> Attempts {
-        let answered = if why.is_silence() { self.answered } else { Some(why.to_string()) };
+        let answered = if why.is_timeout() { self.answered } else { Some(why.to_string()) };
         let opened = if why.was_open() { Some(why.to_string()) } else { self.opened };
         Attempts { count: self.count + 1, answered, opened }
     }
@@ -214,7 +214,7 @@ impl Gateway {
                 Err(why) if why.is_transient() && may_try => later(before.and(&why)),
                 Err(why) => {
                     // If the last attempt was cut short by the deadline, an earlier answer is the better reason.
-                    let text = before.answered.filter(|_| why.is_silence()).unwrap_or_else(|| why.to_string());
+                    let text = before.answered.filter(|_| why.is_timeout()).unwrap_or_else(|| why.to_string());
                     g.not_joined(&job2, &host2, ticket, why.kind(), &text)
                 }
             }
@@ -223,7 +223,7 @@ impl Gateway {
     }
 
     pub(super) fn dial(&self, job: &Arc<Job>, host: &Arc<Host>, kind: Kind, hello: Vec<u8>, bound: Duration, done: dial::Done) {
-        if host.session.is_still() {
+        if host.session.is_paused() {
             return done(Err(NoStream::Network("a test has cut it off".to_owned())));
         }
         let info = host.info();
@@ -388,7 +388,7 @@ impl Gateway {
                     }
                 }
             }
-            let missing: Vec<u8> = [(FRAMES, host.session.is_up()), (HEART, host.session.has_heart())]
+            let missing: Vec<u8> = [(FRAMES, host.session.is_up()), (HEARTBEAT, host.session.has_heartbeat())]
                 .into_iter()
                 .filter(|(n, is_there)| !is_there && !state.opening.contains(n))
                 .map(|(n, _)| n)
@@ -407,12 +407,12 @@ impl Gateway {
         {
             let is_suspected = host.membership().is_suspected();
             let mut state = lock(&host.state);
-            if !is_suspected || !state.dials || state.opening.contains(&HEART) {
+            if !is_suspected || !state.dials || state.opening.contains(&HEARTBEAT) {
                 return;
             }
-            state.opening.push(HEART);
+            state.opening.push(HEARTBEAT);
         }
-        self.open_stream(job, host, HEART);
+        self.open_stream(job, host, HEARTBEAT);
     }
 
     fn open_stream(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8) {
@@ -465,7 +465,7 @@ impl Gateway {
                     self.host_lost(job, host, "agent exited", true);
                     return NextStep::Done;
                 }
-                let alone = !host.session.is_up() && !host.session.has_heart();
+                let alone = !host.session.is_up() && !host.session.has_heartbeat();
                 if alone {
                     self.link_down(job, host, if refused { LinkEnd::Refused } else { LinkEnd::Cut });
                 }
@@ -487,8 +487,8 @@ impl Gateway {
                 };
                 self.on_event(job, Event::Reconnected { host: host.id });
                 self.heard(job, host.id);
-                if sent.number == HEART {
-                    host.session.attach_heart(ready.opened.stream, &[], ready.early);
+                if sent.number == HEARTBEAT {
+                    host.session.attach_heartbeat(ready.opened.stream, &[], ready.early);
                     if !was_silent {
                         return NextStep::Done;
                     }
@@ -526,7 +526,7 @@ impl Gateway {
         let (me, job, host) = (self.me.clone(), job.clone(), host.clone());
         let done = move |result: std::io::Result<()>| {
             let refused = result.is_err_and(|e| dial::is_refusal(&e));
-            if let Some(g) = me.upgrade().filter(|_| refused && !host.session.is_up() && !host.session.has_heart()) {
+            if let Some(g) = me.upgrade().filter(|_| refused && !host.session.is_up() && !host.session.has_heartbeat()) {
                 g.link_down(&job, &host, LinkEnd::Refused);
             }
         };

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use net::dial::NoStream;
-use net::session::{StreamEnd, Trunk, TrunkHandler};
+use net::session::{Session, SessionHandler, StreamEnd};
 use net::{Block, LinkDown, RecvPart};
 use wire::cursor::Cursor;
 use wire::exit::{ExitReason, ProcEnd};
@@ -199,7 +199,7 @@ impl SessionEvents {
         }
     }
 
-    fn with_host(&self, trunk: &Trunk, f: impl FnOnce(&Gateway, &Arc<Job>, &Arc<Host>)) {
+    fn with_host(&self, trunk: &Session, f: impl FnOnce(&Gateway, &Arc<Job>, &Arc<Host>)) {
         self.with(|g, j| {
             if let Some(h) = j.host(trunk.host) {
                 f(g, j, &h);
@@ -208,8 +208,8 @@ impl SessionEvents {
     }
 }
 
-impl TrunkHandler for SessionEvents {
-    fn frame(&self, trunk: &Arc<Trunk>, frame: &[u8]) {
+impl SessionHandler for SessionEvents {
+    fn frame(&self, trunk: &Arc<Session>, frame: &[u8]) {
         if matches!(frame[0], TREE | CARRIED) {
             return self.with(|g, j| g.on_tree_frame(j, trunk.host, frame));
         }
@@ -238,30 +238,30 @@ impl TrunkHandler for SessionEvents {
         });
     }
 
-    fn beat(&self, trunk: &Arc<Trunk>, beat: Heartbeat) {
+    fn heartbeat(&self, trunk: &Arc<Session>, beat: Heartbeat) {
         self.with_host(trunk, |g, j, h| g.on_beat(j, h, beat));
     }
 
-    fn heard(&self, trunk: &Arc<Trunk>) {
+    fn bytes_received(&self, trunk: &Arc<Session>) {
         // A frame that relays have forwarded may be old: it is no heartbeat.
         if !trunk.is_routed() {
             self.with(|g, j| g.heard(j, trunk.host));
         }
     }
 
-    fn broken(&self, trunk: &Arc<Trunk>, number: u8, end: StreamEnd) {
+    fn broken(&self, trunk: &Arc<Session>, number: u8, end: StreamEnd) {
         self.with_host(trunk, |g, j, h| g.stream_broken(j, h, number, end));
     }
 
-    fn unwatched(&self, trunk: &Arc<Trunk>, why: std::io::Error) {
+    fn unwatched(&self, trunk: &Arc<Session>, why: std::io::Error) {
         self.with_host(trunk, |g, j, h| g.unwatched(j, h, &NoStream::unwatched(&why)));
     }
 
-    fn carry(&self, trunk: &Trunk, bytes: Vec<u8>) {
+    fn forward_bytes(&self, trunk: &Session, bytes: Vec<u8>) {
         self.with(|g, j| g.carry(j, trunk, &bytes));
     }
 
-    fn carry_beat(&self, trunk: &Trunk, beat: &Heartbeat) {
-        self.with(|g, j| g.carry_beat(j, trunk.host, beat));
+    fn forward_heartbeat(&self, trunk: &Session, beat: &Heartbeat) {
+        self.with(|g, j| g.forward_heartbeat(j, trunk.host, beat));
     }
 }

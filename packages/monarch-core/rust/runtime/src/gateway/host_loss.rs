@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use net::lock::lock;
-use net::session::{FRAMES, HEART, StreamEnd};
+use net::session::{FRAMES, HEARTBEAT, StreamEnd};
 use wire::greeting::Heartbeat;
 use wire::join_tree::{HostEnd, TreeMessage};
 use wire::{Control, ProcUid};
@@ -69,11 +69,11 @@ impl Gateway {
             Action::Ping { host: id } => {
                 // A relayed host gets no pings: its relay reports on it.
                 if let Some(h) = host(id).filter(|h| !h.session.is_routed()) {
-                    h.session.beat(&Heartbeat::Ping { received: vec![h.session.received()] });
+                    h.session.send_heartbeat(&Heartbeat::Ping { received: vec![h.session.received()] });
                     self.open_anew(job, &h);
                 }
             }
-            Action::Probe { via, about } => host(via).into_iter().for_each(|h| h.session.beat(&Heartbeat::Probe { about })),
+            Action::Probe { via, about } => host(via).into_iter().for_each(|h| h.session.send_heartbeat(&Heartbeat::Probe { about })),
             Action::Suspected { host } if job.is_relayed(host) => self.connect_directly_soon(job, vec![host]),
             Action::Suspected { .. } => {}
             Action::AgentEnded { host } => self.child_ended(job, host, HostEnd::Killed),
@@ -131,13 +131,13 @@ impl Gateway {
         match beat {
             Heartbeat::Ping { received } => {
                 self.beat_acks(host, &received);
-                host.session.beat(&Heartbeat::Pong { received: vec![host.session.received()] });
+                host.session.send_heartbeat(&Heartbeat::Pong { received: vec![host.session.received()] });
             }
             Heartbeat::Pong { received } => self.beat_acks(host, &received),
             Heartbeat::Probe { about } => {
                 let now = self.poller.now();
                 let ago = lock(&job.membership).on_probe(about, now);
-                host.session.beat(&Heartbeat::Probed { about, since_ms: ago.map(|d| d.as_millis() as u64) });
+                host.session.send_heartbeat(&Heartbeat::Probed { about, since_ms: ago.map(|d| d.as_millis() as u64) });
             }
             Heartbeat::Probed { about, since_ms } => {
                 self.on_event(job, Event::ProbeAnswered { about, via: host.id, age: since_ms.map(Duration::from_millis) });
@@ -160,8 +160,8 @@ impl Gateway {
             return;
         }
         let alone = match number {
-            FRAMES => !host.session.has_heart(),
-            HEART => !host.session.is_up(),
+            FRAMES => !host.session.has_heartbeat(),
+            HEARTBEAT => !host.session.is_up(),
             _ => false,
         };
         // The kernel may reset one of the two connections of an exited process, where unread bytes were in its buffer.
@@ -320,12 +320,12 @@ impl Gateway {
         let deadline = Instant::now() + bound;
         // The other side acknowledges with its next heartbeat, or by closing the connection.
         while Instant::now() < deadline && waiting.iter().any(|h| h.session.is_up() && !h.session.is_settled()) {
-            waiting.iter().for_each(|h| h.session.beat(&Heartbeat::Ping { received: vec![h.session.received()] }));
+            waiting.iter().for_each(|h| h.session.send_heartbeat(&Heartbeat::Ping { received: vec![h.session.received()] }));
             std::thread::sleep(Duration::from_millis(2));
         }
         let deadline = deadline.min(Instant::now() + bound / 2);
         while Instant::now() < deadline && joining.iter().any(|h| h.has_pending_notice()) {
-            joining.iter().for_each(|h| h.session.beat(&Heartbeat::Ping { received: vec![h.session.received()] }));
+            joining.iter().for_each(|h| h.session.send_heartbeat(&Heartbeat::Ping { received: vec![h.session.received()] }));
             std::thread::sleep(Duration::from_millis(2));
         }
         joining.iter().for_each(|h| lock(&h.state).notice_pending = false);
@@ -358,7 +358,7 @@ impl Gateway {
         let carried: Vec<Arc<Host>> = clients.filter(|c| c.session.is_routed()).collect();
         let deadline = Instant::now() + bound;
         while Instant::now() < deadline && carried.iter().any(|c| c.session.is_routed() && !c.session.is_settled()) {
-            carried.iter().for_each(|c| c.session.beat(&Heartbeat::Ping { received: vec![c.session.received()] }));
+            carried.iter().for_each(|c| c.session.send_heartbeat(&Heartbeat::Ping { received: vec![c.session.received()] }));
             std::thread::sleep(Duration::from_millis(2));
         }
     }

@@ -43,7 +43,7 @@ impl Gateway {
         };
         heard.extend(relayed.into_iter().map(|(id, at)| (id, ms(now.saturating_duration_since(at)))));
         if let Some(relay) = job.host(job.relay()) {
-            heard.chunks(HOSTS_PER_MESSAGE).for_each(|part| relay.session.beat(&Heartbeat::Relayed { hosts: part.to_vec() }));
+            heard.chunks(HOSTS_PER_MESSAGE).for_each(|part| relay.session.send_heartbeat(&Heartbeat::Relayed { hosts: part.to_vec() }));
         }
         if due && job.has_client_heartbeat() {
             self.send_client_age(job, now);
@@ -54,7 +54,7 @@ impl Gateway {
         let children = lock(&job.relays).children();
         let Some(last) = lock(&job.membership).last_client_heartbeat() else { return };
         let since_ms = ms(now.saturating_duration_since(last));
-        children.into_iter().filter_map(|id| job.host(id)).for_each(|h| h.session.beat(&Heartbeat::Client { since_ms }));
+        children.into_iter().filter_map(|id| job.host(id)).for_each(|h| h.session.send_heartbeat(&Heartbeat::Client { since_ms }));
     }
 
     /// Handles the ages that a host reports about relayed hosts.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use net::Poller;
 use net::address::Address;
 use net::lock::lock;
-use net::session::Trunk;
+use net::session::Session;
 use net::trust::DialTrust;
 use wire::ProcUid;
 use wire::control::HostEntry;
@@ -93,7 +93,7 @@ impl Job {
         let mut hosts = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
         let make = || {
             let events = SessionEvents { gateway: gateway.clone(), job: Arc::downgrade(self) };
-            let session = Trunk::new(self.id, self.own_id, id, poller.clone(), Arc::new(events));
+            let session = Session::new(self.id, self.own_id, id, poller.clone(), Arc::new(events));
             let (info, partial_parts, state) = (Mutex::default(), Mutex::default(), Mutex::default());
             Arc::new(Host { id, session, membership: self.membership.clone(), info, partial_parts, state, carried: AtomicU64::new(0) })
         };
@@ -139,7 +139,7 @@ pub(super) struct Connections {
 pub struct Host {
     pub id: ProcUid,
     /// The session with the agent of the host.
-    pub session: Arc<Trunk>,
+    pub session: Arc<Session>,
     membership: Arc<Mutex<Membership>>,
     pub(super) info: Mutex<HostInfo>,
     /// The large parts from this host of which fragments are missing, by the sending and the receiving process.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use net::lock::lock;
-use net::session::Trunk;
+use net::session::Session;
 use wire::cursor::Cursor;
 use wire::frame::{CARRIED, TREE};
 use wire::greeting::{self, Heartbeat};
@@ -43,7 +43,7 @@ impl Job {
 
     /// True if this process has a heartbeat connection of its own with the client.
     pub(super) fn has_client_heartbeat(&self) -> bool {
-        self.host(self.id).is_some_and(|c| c.session.has_heart())
+        self.host(self.id).is_some_and(|c| c.session.has_heartbeat())
     }
 
     /// The destination of reports to the client: the relay of this host, or the client where it has a direct connection.
@@ -70,7 +70,7 @@ impl Gateway {
     // ---- forwarding
 
     /// Forwards bytes of a session that has no connection.
-    pub(super) fn carry(&self, job: &Arc<Job>, trunk: &Trunk, bytes: &[u8]) {
+    pub(super) fn carry(&self, job: &Arc<Job>, trunk: &Session, bytes: &[u8]) {
         // The bytes of a session for which a direct connection is being opened are sent again on that connection.
         if let Some(via) = job.next_hop(trunk.host).filter(|via| *via != trunk.host) {
             self.count_carried(job, trunk.host, bytes.len());
@@ -122,7 +122,7 @@ impl Gateway {
         if frame[0] == CARRIED {
             let Some(host) = job.host(head.from) else { return };
             self.count_carried(job, head.from, body.len());
-            return host.session.brought(body);
+            return host.session.receive_forwarded(body);
         }
         if let Some(message) = greeting::decode(body) {
             self.on_message(job, via, head.from, message);
@@ -203,7 +203,7 @@ impl Gateway {
     }
 
     /// Forwards a heartbeat message of a session that has no connection.
-    pub(super) fn carry_beat(&self, job: &Job, to: ProcUid, beat: &Heartbeat) {
+    pub(super) fn forward_heartbeat(&self, job: &Job, to: ProcUid, beat: &Heartbeat) {
         self.send_along_tree(job, to, &TreeMessage::Heartbeat(beat.clone()));
     }
 

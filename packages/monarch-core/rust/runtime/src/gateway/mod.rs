@@ -194,13 +194,13 @@ impl Gateway {
         });
         for (job, host) in jobs.iter().flat_map(|j| j.hosts().into_iter().map(move |h| (j, h))) {
             let through_gateway = route_gateway.as_ref().is_some_and(|route_gateway| job.is_clients() || route_gateway.job.id == job.id);
-            match (through_gateway || cut.contains(&host.id), host.session.is_still()) {
+            match (through_gateway || cut.contains(&host.id), host.session.is_paused()) {
                 (true, false) => {
-                    host.session.stand_still();
+                    host.session.begin_pause();
                     self.leave_tree(job, &host);
                 }
                 (false, true) => {
-                    host.session.go_on();
+                    host.session.end_pause();
                     self.open_soon(job, &host);
                 }
                 _ => {}

@@ -18,7 +18,7 @@ use net::dial::{self, Done, NoStream, Ready, greeting_frame};
 use net::lock::lock;
 use net::splice::Splice;
 use net::stream::Stream;
-use net::trust::{DialTrust, Kind, Opened, Target, Who};
+use net::trust::{DialTrust, Kind, Opened, Subject, Target};
 use wire::greeting::{self, Greeting, JobSettings, RefusalReason, Unreached, Welcome};
 use wire::{CallId, ProcUid};
 
@@ -120,7 +120,7 @@ impl Gateway {
         let opened = move |result: Result<Ready, NoStream>| {
             let ready = match result {
                 Ok(ready) => ready,
-                Err(why) if why.is_silence() => return done(Err(NoStream::SilentGateway)),
+                Err(why) if why.is_timeout() => return done(Err(NoStream::SilentGateway)),
                 Err(why) => return done(failed(&why.to_string())),
             };
             match greeting::decode(&ready.answer) {
@@ -142,7 +142,7 @@ impl Gateway {
     pub(super) fn gateway_remark(&self, job: &Job) -> Option<String> {
         let route_gateway = self.gateway_of(job)?;
         let host = &route_gateway.host;
-        let is_silent = host.lost().is_some() || !host.session.has_heart() || host.membership().is_suspected();
+        let is_silent = host.lost().is_some() || !host.session.has_heartbeat() || host.membership().is_suspected();
         is_silent.then(|| format!("it is behind the gateway {}, which is silent too", route_gateway.address))
     }
 
@@ -171,7 +171,7 @@ impl Gateway {
         let (job, to) = (ProcUid(opened.job.0), format!("tcp://{name}:{port}"));
         // Agents dial each other without a gateway. A certificate of the site or a socket does not show whether its owner is the client, so
         // these requests are served too.
-        let may = matches!(opened.who, Who::Client | Who::Site(_) | Who::Unnamed) && self.job(job).is_some();
+        let may = matches!(opened.subject, Subject::Client | Subject::Site(_) | Subject::Unnamed) && self.job(job).is_some();
         if !may || self.is_closing() {
             self.refused(peer, format!("it asks for a tunnel to {to}"));
             return answer(&mut opened.stream, &Welcome::Refused(RefusalReason::NoSession));
@@ -201,7 +201,7 @@ impl Gateway {
             poller.spawn(Box::new(move || match (me.upgrade(), found) {
                 (Some(g), Ok(places)) => g.tunnel_to(asked, opened, places),
                 (_, Err(e)) => {
-                    let why = format!("name not found: {}", dial::said(&e));
+                    let why = format!("name not found: {}", dial::error_text(&e));
                     answer(&mut opened.stream, &Welcome::Unreached { cause: Unreached::Failed, why });
                 }
                 (None, _) => {}
@@ -227,7 +227,7 @@ impl Gateway {
                     answer(&mut opened.stream, &Welcome::Tunnel { places });
                     g.tunnel(&asked, opened, fd);
                 }
-                Err(e) => answer(&mut opened.stream, &Welcome::Unreached { cause: cause(&e), why: dial::said(&e) }),
+                Err(e) => answer(&mut opened.stream, &Welcome::Unreached { cause: cause(&e), why: dial::error_text(&e) }),
             }
         };
         connect::connect(&self.poller, all, within, Box::new(connected));
@@ -347,12 +347,12 @@ mod tests {
             (io::Error::other("the name server refused"), false, false),
         ] {
             let Some(Welcome::Unreached { cause, why }) =
-                greeting::decode(&greeting::encode(&Welcome::Unreached { cause: cause(&e), why: dial::said(&e) }))
+                greeting::decode(&greeting::encode(&Welcome::Unreached { cause: cause(&e), why: dial::error_text(&e) }))
             else {
                 panic!("another answer")
             };
             let why = unreached(cause, why);
-            assert_eq!((why.is_refusal(), why.is_silence()), (refuses, silent), "{e}");
+            assert_eq!((why.is_refusal(), why.is_timeout()), (refuses, silent), "{e}");
         }
     }
 }

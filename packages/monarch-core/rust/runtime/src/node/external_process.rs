@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use net::control_socket::{self, ControlSocket, Kind};
-use net::dial::said;
+use net::dial::error_text;
 use net::lock::lock;
 use net::{Poller, Source, sys};
 use wire::exit::{ExitReason, ProcEnd};
@@ -102,7 +102,7 @@ impl ControlSocketListener {
     pub fn open(node: &Arc<Node>) -> io::Result<ControlSocketListener> {
         control_socket::sweep();
         let socket = ControlSocket::listen(&name(node.uid), Kind::Stream)?;
-        let (fd, token) = (socket.as_raw_fd(), node.poller.stranger_token());
+        let (fd, token) = (socket.as_raw_fd(), node.poller.unauthenticated_token());
         let accepting = Arc::new(Accepting { socket, node: Arc::downgrade(node), half_open: Arc::default() });
         node.poller.add(token, fd, accepting.clone())?;
         Ok(ControlSocketListener { accepting, poller: node.poller.clone(), token })
@@ -133,7 +133,7 @@ impl Accepting {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let Some(node) = self.node.upgrade() else { return Ok(()) };
-        let (fd, token) = (stream.as_raw_fd(), node.poller.stranger_token());
+        let (fd, token) = (stream.as_raw_fd(), node.poller.unauthenticated_token());
         let state = Mutex::new(Some((stream, Vec::with_capacity(GREETING))));
         let process = Arc::new(ExternalProcess { state, token, node: self.node.clone(), half_open: self.half_open.clone() });
         node.poller.add(token, fd, process.clone())?;
@@ -242,7 +242,7 @@ impl Node {
     /// Makes processes of another client's job reachable; `places` has the host of each process. This process becomes an external process
     /// of that client: procs of the client's own host get links to it, and the client forwards frames to and from its other hosts.
     pub fn join(&self, client: ProcUid, places: &[(ProcUid, ProcUid)]) {
-        if !self.is_other_client(client) && self.peer_unlinked(client).0.link.is_carried() {
+        if !self.is_other_client(client) && self.peer_unlinked(client).0.link.is_forwarded() {
             // That client takes part in the job of this process, which reaches it through other hosts. Nothing else of that client's own
             // job is reachable.
             let end = client_end(0, NOT_REACHABLE);
@@ -272,7 +272,7 @@ impl Node {
         self.other_clients.write().unwrap_or_else(PoisonError::into_inner).insert(client, client);
         if !peer.link.is_attached() {
             let link = dial(client, self.uid).and_then(|fd| peer.link.attach(fd));
-            link.map_err(|e| format!("no client of this user answers for it on this machine: {}", said(&e)))?;
+            link.map_err(|e| format!("no client of this user answers for it on this machine: {}", error_text(&e)))?;
         }
         peer.send_control(Control::Hello { version: wire::VERSION, uid: self.uid, pid: std::process::id() });
         Ok(())

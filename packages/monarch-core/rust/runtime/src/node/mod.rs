@@ -249,7 +249,7 @@ impl Node {
         match self.agent() {
             // An agent belongs to the jobs of all its procs.
             Some(agent) if agent.has_proc(uid) => asker == self.uid || agent.share_a_job(uid, asker),
-            _ => self.known_peer(uid).is_some_and(|p| p.link.is_attached() || p.link.is_carried()),
+            _ => self.known_peer(uid).is_some_and(|p| p.link.is_attached() || p.link.is_forwarded()),
         }
     }
 
@@ -268,7 +268,7 @@ impl Node {
             return (peer, false);
         }
         if let Some(place) = self.routes.place(uid) {
-            peer.link.carry_by(self.via(place));
+            peer.link.forward_by(self.via(place));
             if let Some(end) = self.routes.lost(place) {
                 peer.set_ended(Ended::new(end));
                 peer.link.close();
@@ -281,7 +281,7 @@ impl Node {
     /// The peer. The first call requests a link to it; frames that are sent meanwhile wait for the link.
     pub fn peer(&self, uid: ProcUid) -> Arc<Peer> {
         let (peer, fresh) = self.peer_unlinked(uid);
-        if peer.link.is_carried() {
+        if peer.link.is_forwarded() {
             return peer;
         }
         let client = self.other_clients.read().unwrap_or_else(PoisonError::into_inner).get(&uid).copied();

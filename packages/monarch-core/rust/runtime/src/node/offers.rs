@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use net::forwarder::number_ahead;
+use net::forwarder::reserve_part_numbers;
 use net::lock::lock;
-use net::{Block, Carrier, RecvPart};
+use net::{Block, Forwarder, RecvPart};
 use wire::{Control, Frame, Part, ProcUid};
 
 use crate::gateway::HostCarrier;
@@ -176,12 +176,12 @@ impl Offers {
         if block.len() < self.min_size() || self.min_size() >= UNDECIDED {
             return None;
         }
-        let (to, host, exchange) = (peer.uid, peer.link.carried_to()?, self.exchange.get()?);
+        let (to, host, exchange) = (peer.uid, peer.link.forwarded_to()?, self.exchange.get()?);
         if lock(&self.state).refusing.get(&to).is_some_and(|since| since.elapsed() < REFUSAL_TIMEOUT) {
             return None;
         }
         let record = exchange.offer(block)?;
-        let number = number_ahead(1);
+        let number = reserve_part_numbers(1);
         {
             let mut state = lock(&self.state);
             state.offered.insert(number, Offer { to, host, block: block.clone(), record: record.clone(), stalled: false });
@@ -377,12 +377,12 @@ impl Node {
     }
 }
 
-impl Carrier for HostCarrier {
+impl Forwarder for HostCarrier {
     fn host(&self) -> ProcUid {
         self.host
     }
 
-    fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), net::LinkDown> {
+    fn forward(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), net::LinkDown> {
         if to == self.host
             && let Some(node) = self.node.upgrade()
             && node.offers.hold(self, to, pieces, blocks, first)

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use net::forwarder::number_ahead;
+use net::forwarder::reserve_part_numbers;
 use net::{Arena, Block, Link, LinkDown, RecvPart};
 use wire::Part;
 
@@ -115,12 +115,12 @@ impl<'a> Payload<'a> {
         let mut inline_cuts: Vec<(usize, &[u8])> = Vec::new();
         let mut outside = 0;
         // To another host, shared parts are sent out of band and named by their numbers, or they are offered.
-        let is_remote = !self.blocks.is_empty() && link.is_carried();
+        let is_remote = !self.blocks.is_empty() && link.is_forwarded();
         let mut offers: Vec<Option<OfferRecord>> = if is_remote { self.blocks.iter().map(offer).collect() } else { Vec::new() };
         let offered = offers.iter().flatten().count();
         let mut out_of_band: Vec<Arc<Block>> = Vec::new();
         let mut place = 0;
-        let first = is_remote.then(|| number_ahead(self.blocks.len() - offered));
+        let first = is_remote.then(|| reserve_part_numbers(self.blocks.len() - offered));
         for part in &self.parts {
             match part {
                 Prepared::Inline(p) => {

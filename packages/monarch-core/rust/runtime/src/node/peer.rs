@@ -96,7 +96,7 @@ impl Peer {
     /// True if a message of this length can be sent: a frame to another host has a length of 32 bits; on one host large parts are outside
     /// the frame.
     pub fn takes(&self, len: u64) -> bool {
-        len < MAX_REMOTE_MESSAGE || !self.link.is_carried()
+        len < MAX_REMOTE_MESSAGE || !self.link.is_forwarded()
     }
 
     pub fn ended(&self) -> Option<&Arc<Ended>> {
@@ -205,7 +205,7 @@ impl Peer {
             }
             window.spend(cost);
         }
-        if head.flags & RETURN != 0 && !self.link.is_carried() && !self.link.is_attached() {
+        if head.flags & RETURN != 0 && !self.link.is_forwarded() && !self.link.is_attached() {
             let mut unlinked = lock(&self.unlinked);
             // `set_ended` takes these messages under the same lock; no message may be added after that.
             if self.ended.get().is_some() {

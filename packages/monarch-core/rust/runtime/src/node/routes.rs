@@ -105,7 +105,7 @@ impl Node {
         if let Some(peer) = self.known_peer(uid)
             && !peer.link.is_attached()
         {
-            peer.link.carry_by(self.via(place));
+            peer.link.forward_by(self.via(place));
         }
     }
 
