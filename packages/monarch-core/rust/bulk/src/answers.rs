@@ -6,8 +6,8 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{Reply, Request};
 use crate::registry::{Completion, Id, Registry, compare_swap, fetch_add};
 
-/// The answer to a request of the process with this number; `who` names it in messages. `None`: the request is not one about memory.
-pub fn answer(registry: &Arc<Registry>, request: &Request, number: u64, who: impl FnOnce() -> String) -> Option<Outcome<Reply>> {
+/// The answer to a request of the process with this number; `requester_name` names it in messages. `None`: the request is not one about memory.
+pub fn answer(registry: &Arc<Registry>, request: &Request, number: u64, requester_name: impl FnOnce() -> String) -> Option<Outcome<Reply>> {
     Some(match *request {
         Request::Open { id, epoch } => registry.find(&id).and_then(|found| {
             if found.epoch != epoch {
@@ -19,7 +19,7 @@ pub fn answer(registry: &Arc<Registry>, request: &Request, number: u64, who: imp
         Request::Restrict { id, offset, len, readonly } => {
             registry.restrict(&id, offset, len, readonly, number).map(|(id, epoch)| Reply::Restricted { id, epoch })
         }
-        Request::Drop { id } => end(registry, &id, number, who, None).map(|()| Reply::Done),
+        Request::Drop { id } => end(registry, &id, number, requester_name, None).map(|()| Reply::Done),
         Request::Why { id } => Err(Failure::new(Kind::Released, registry.why(&id))),
         Request::FetchAdd { id, offset, add } => registry.atomic(&id, offset, fetch_add(add)).map(Reply::Value),
         Request::CompareSwap { id, offset, compare, swap } => registry.atomic(&id, offset, compare_swap(compare, swap)).map(Reply::Value),
@@ -28,16 +28,22 @@ pub fn answer(registry: &Arc<Registry>, request: &Request, number: u64, who: imp
 }
 
 /// Drops memory that devices know. `done` is called when no device can reach it.
-pub fn drop_exported(registry: &Arc<Registry>, id: &Id, number: u64, who: impl FnOnce() -> String, done: Completion) -> Outcome<()> {
-    end(registry, id, number, who, Some(done))
+pub fn drop_exported(
+    registry: &Arc<Registry>,
+    id: &Id,
+    number: u64,
+    requester_name: impl FnOnce() -> String,
+    done: Completion,
+) -> Outcome<()> {
+    end(registry, id, number, requester_name, Some(done))
 }
 
-fn end(registry: &Arc<Registry>, id: &Id, number: u64, who: impl FnOnce() -> String, done: Option<Completion>) -> Outcome<()> {
+fn end(registry: &Arc<Registry>, id: &Id, number: u64, requester_name: impl FnOnce() -> String, done: Option<Completion>) -> Outcome<()> {
     match registry.find(id) {
         Ok(found) if found.range.readonly && found.creator != number => {
             return Err(Failure::new(Kind::Access, "a read-only handle cannot drop the buffer"));
         }
-        Ok(_) => registry.end(id, &format!("dropped by {}", who()), done),
+        Ok(_) => registry.end(id, &format!("dropped by {}", requester_name()), done),
         // A second drop has no effect.
         Err(_) => done.into_iter().for_each(|done| done(Ok(()))),
     }

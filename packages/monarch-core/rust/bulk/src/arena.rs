@@ -18,9 +18,9 @@ use crate::frames::Place;
 use crate::sys::{self, HUGE_PAGE};
 
 /// Least size of an allocation with a segment of its own.
-const OWN: usize = 1 << 20;
+const MIN_OWN_SEGMENT: usize = 1 << 20;
 /// Size of a segment that small allocations share; sparse until it is used.
-const COMMON: usize = 16 << 20;
+const COMMON_SEGMENT: usize = 16 << 20;
 
 /// A memfd with its mapping: the memory of one large block, or of many small ones.
 struct Segment {
@@ -65,7 +65,7 @@ pub struct Block {
     /// The number of this block, which no other block ever has, whatever its address.
     serial: u64,
     /// Notified when the block is freed.
-    told: OnceLock<Arc<Exports>>,
+    exports: OnceLock<Arc<Exports>>,
 }
 
 impl Block {
@@ -88,7 +88,7 @@ impl Block {
 
     /// The number of this block, unique in the process. `exports` reports when the block is freed.
     pub fn watched(&self, exports: &Arc<Exports>) -> u64 {
-        self.told.get_or_init(|| exports.clone());
+        self.exports.get_or_init(|| exports.clone());
         self.serial
     }
 
@@ -113,7 +113,7 @@ impl Drop for Block {
             unsafe { base::advise(self.address() as *mut u8, self.size, libc::MADV_REMOVE) };
             lock(free).give(self.offset as u64, self.size as u64);
         }
-        if let Some(exports) = self.told.get() {
+        if let Some(exports) = self.exports.get() {
             exports.note_freed(self.address(), self.len);
         }
     }
@@ -138,13 +138,13 @@ impl Arena {
     pub fn allocate(self: &Arc<Self>, len: usize, huge: Option<bool>) -> io::Result<Arc<Block>> {
         let page = if huge == Some(true) { HUGE_PAGE } else { base::page() };
         let size = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::OutOfMemory)?;
-        let (segment, offset) = if size >= OWN || huge == Some(true) {
+        let (segment, offset) = if size >= MIN_OWN_SEGMENT || huge == Some(true) {
             (Arc::new(Segment::new(self.next.fetch_add(1, Ordering::Relaxed), size, huge, false)?), 0)
         } else {
             self.cut(size)?
         };
         let serial = self.blocks_made.fetch_add(1, Ordering::Relaxed);
-        let block = Arc::new(Block { arena: Arc::downgrade(self), segment, offset, size, len, serial, told: OnceLock::new() });
+        let block = Arc::new(Block { arena: Arc::downgrade(self), segment, offset, size, len, serial, exports: OnceLock::new() });
         lock(&self.blocks).insert(block.address(), Arc::downgrade(&block));
         Ok(block)
     }
@@ -157,7 +157,7 @@ impl Arena {
         }
         // Dropped common segments had no block; the kernel already has their memory, and only their descriptor was left.
         common.retain(|s| Arc::strong_count(s) > 1);
-        let fresh = Arc::new(Segment::new(self.next.fetch_add(1, Ordering::Relaxed), COMMON, None, true)?);
+        let fresh = Arc::new(Segment::new(self.next.fetch_add(1, Ordering::Relaxed), COMMON_SEGMENT, None, true)?);
         common.push(fresh.clone());
         take(&fresh).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }

@@ -12,14 +12,14 @@ use crate::copy;
 use crate::failure::{Failure, Kind, Outcome, Path};
 use crate::frames::{Reply, Request};
 use crate::registry::{Id, Pin, compare_swap, fetch_add};
-use crate::remote::{Far, Piece};
+use crate::remote::{Piece, RemoteOwner};
 use crate::sys;
 
 /// More attempts than rings are kept, so at least one of them uses a new ring.
 const RINGS_TRIED: usize = STAGES + 2;
 
 /// A buffer as this process sees it. Its location is requested on first use.
-pub struct Remote {
+pub struct Buffer {
     pub bulk: Arc<Bulk>,
     pub id: Id,
     pub epoch: u64,
@@ -27,14 +27,14 @@ pub struct Remote {
     pub size: u64,
     pub readonly: bool,
     /// The owner is on another host.
-    pub is_far: bool,
+    pub is_remote: bool,
     target: OnceLock<Target>,
     /// This process has dropped the buffer.
     dropped: AtomicBool,
 }
 
 /// Memory of another process of this host.
-pub struct Theirs {
+pub struct PeerMemory {
     pub connection: Arc<Connection>,
     slot: u32,
     epoch: u64,
@@ -46,11 +46,11 @@ pub struct Theirs {
 /// The location of a buffer, as its owner has reported it.
 pub enum Target {
     /// Memory of this process, at this address.
-    Own(usize),
+    Local(usize),
     /// Memory of another process of this host.
-    Theirs(Theirs),
+    Peer(PeerMemory),
     /// Memory of a process of another host.
-    Far(Arc<Far>),
+    Remote(Arc<RemoteOwner>),
 }
 
 /// A copy between local memory and a buffer; a write goes from local memory to the buffer.
@@ -67,19 +67,19 @@ pub struct Span {
 /// Keeps a buffer in place while bytes move.
 pub enum Hold {
     /// Memory of this process is pinned.
-    Own(Pin),
+    Local(Pin),
     /// A hazard names the memory of another process of this host.
-    Theirs(Hazard),
+    Peer(Hazard),
     /// The owner checks the buffer itself.
-    Far,
+    Remote,
 }
 
 impl Hold {
     pub fn is_current(&self) -> bool {
         match self {
-            Hold::Own(pin) => pin.is_current(),
-            Hold::Theirs(hazard) => hazard.is_current(),
-            Hold::Far => true,
+            Hold::Local(pin) => pin.is_current(),
+            Hold::Peer(hazard) => hazard.is_current(),
+            Hold::Remote => true,
         }
     }
 }
@@ -92,10 +92,10 @@ pub struct Mapping {
     _keep: Box<dyn Any + Send + Sync>,
 }
 
-impl Remote {
-    pub fn new(bulk: Arc<Bulk>, id: Id, epoch: u64, owner: u64, size: u64, readonly: bool, is_far: bool) -> Arc<Remote> {
-        let is_far = is_far && owner != bulk.me.uid;
-        Arc::new(Remote { bulk, id, epoch, owner, size, readonly, is_far, target: OnceLock::new(), dropped: AtomicBool::new(false) })
+impl Buffer {
+    pub fn new(bulk: Arc<Bulk>, id: Id, epoch: u64, owner: u64, size: u64, readonly: bool, is_remote: bool) -> Arc<Buffer> {
+        let is_remote = is_remote && owner != bulk.me.uid;
+        Arc::new(Buffer { bulk, id, epoch, owner, size, readonly, is_remote, target: OnceLock::new(), dropped: AtomicBool::new(false) })
     }
 
     /// The location of the buffer; the owner is asked on the first call.
@@ -103,10 +103,10 @@ impl Remote {
         if let Some(target) = self.target.get() {
             return Ok(target);
         }
-        let target = match self.is_own() {
-            true => Target::Own(self.find()?),
-            false if self.is_far => Target::Far(self.ask_far(until)?),
-            false => Target::Theirs(self.ask(until)?),
+        let target = match self.is_local() {
+            true => Target::Local(self.find()?),
+            false if self.is_remote => Target::Remote(self.open_remote(until)?),
+            false => Target::Peer(self.open_peer(until)?),
         };
         Ok(self.target.get_or_init(|| target))
     }
@@ -127,42 +127,42 @@ impl Remote {
     }
 
     /// Asks an owner on this host for the location.
-    fn ask(&self, until: Instant) -> Outcome<Theirs> {
+    fn open_peer(&self, until: Instant) -> Outcome<PeerMemory> {
         let connection = self.bulk.connection(self.owner, until)?;
-        let reply = connection.call(&self.opening(), until);
-        let reply = reply.inspect_err(|f| self.bulk.note(self.owner, f))?;
-        self.accept(connection, reply, until)
+        let reply = connection.call(&self.open_request(), until);
+        let reply = reply.inspect_err(|f| self.bulk.note_failure(self.owner, f))?;
+        self.accept_peer(connection, reply, until)
     }
 
     /// Asks an owner on another host whether it has the buffer.
-    fn ask_far(&self, until: Instant) -> Outcome<Arc<Far>> {
-        let far = self.bulk.far(self.owner)?;
-        let reply = far.call(&self.opening(), self.bulk.opening_by(until))?;
-        self.accept_far(far, reply)
+    fn open_remote(&self, until: Instant) -> Outcome<Arc<RemoteOwner>> {
+        let remote_owner = self.bulk.remote_owner(self.owner)?;
+        let reply = remote_owner.call(&self.open_request(), self.bulk.open_deadline(until))?;
+        self.accept_remote(remote_owner, reply)
     }
 
-    fn accept_far(&self, far: Arc<Far>, reply: Reply) -> Outcome<Arc<Far>> {
+    fn accept_remote(&self, remote_owner: Arc<RemoteOwner>, reply: Reply) -> Outcome<Arc<RemoteOwner>> {
         let Reply::Opened { epoch, len, readonly, .. } = reply else {
             return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
         };
         self.compare(epoch, len, readonly)?;
-        Ok(far)
+        Ok(remote_owner)
     }
 
     /// Sends a request to the owner.
     fn call(&self, request: &Request, until: Instant) -> Outcome<Reply> {
-        match self.is_far {
-            true => self.bulk.far(self.owner)?.call(request, until),
+        match self.is_remote {
+            true => self.bulk.remote_owner(self.owner)?.call(request, until),
             false => self.bulk.connection(self.owner, until)?.call(request, until),
         }
     }
 
     /// The request for the location.
-    fn opening(&self) -> Request {
+    fn open_request(&self) -> Request {
         Request::Open { id: self.id, epoch: self.epoch }
     }
 
-    fn accept(&self, connection: Arc<Connection>, reply: Reply, until: Instant) -> Outcome<Theirs> {
+    fn accept_peer(&self, connection: Arc<Connection>, reply: Reply, until: Instant) -> Outcome<PeerMemory> {
         let Reply::Opened { slot, epoch, address, len, readonly, segment } = reply else {
             return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
         };
@@ -171,32 +171,32 @@ impl Remote {
             Some(place) => Some((connection.view(&self.id, place, !self.readonly, until)?, place.offset)),
             None => None,
         };
-        Ok(Theirs { connection, slot, epoch, address, view })
+        Ok(PeerMemory { connection, slot, epoch, address, view })
     }
 
     /// Opens all buffers of each owner at once. A buffer that cannot be opened fails when it is used.
-    pub fn resolve_all(remotes: &[Arc<Remote>], until: Instant) {
-        let mut by_owner: HashMap<u64, Vec<&Arc<Remote>>> = HashMap::new();
-        for remote in remotes.iter().filter(|r| !r.is_own() && r.target().is_none()) {
-            by_owner.entry(remote.owner).or_default().push(remote);
+    pub fn resolve_all(buffers: &[Arc<Buffer>], until: Instant) {
+        let mut by_owner: HashMap<u64, Vec<&Arc<Buffer>>> = HashMap::new();
+        for buffer in buffers.iter().filter(|r| !r.is_local() && r.target().is_none()) {
+            by_owner.entry(buffer.owner).or_default().push(buffer);
         }
-        for (owner, theirs) in by_owner {
-            let requests: Vec<Request> = theirs.iter().map(|r| r.opening()).collect();
-            if theirs[0].is_far {
-                let Ok(far) = theirs[0].bulk.far(owner) else { continue };
-                let Ok(replies) = far.call_many(&requests, theirs[0].bulk.opening_by(until)) else { continue };
-                for (remote, reply) in theirs.into_iter().zip(replies) {
-                    if let Ok(target) = reply.and_then(|reply| remote.accept_far(far.clone(), reply)) {
-                        remote.target.get_or_init(|| Target::Far(target));
+        for (owner, of_owner) in by_owner {
+            let requests: Vec<Request> = of_owner.iter().map(|r| r.open_request()).collect();
+            if of_owner[0].is_remote {
+                let Ok(remote_owner) = of_owner[0].bulk.remote_owner(owner) else { continue };
+                let Ok(replies) = remote_owner.call_many(&requests, of_owner[0].bulk.open_deadline(until)) else { continue };
+                for (buffer, reply) in of_owner.into_iter().zip(replies) {
+                    if let Ok(target) = reply.and_then(|reply| buffer.accept_remote(remote_owner.clone(), reply)) {
+                        buffer.target.get_or_init(|| Target::Remote(target));
                     }
                 }
                 continue;
             }
-            let Ok(connection) = theirs[0].bulk.connection(owner, until) else { continue };
+            let Ok(connection) = of_owner[0].bulk.connection(owner, until) else { continue };
             let Ok(replies) = connection.call_many(&requests, until) else { continue };
-            for (remote, reply) in theirs.into_iter().zip(replies) {
-                if let Ok(target) = reply.and_then(|reply| remote.accept(connection.clone(), reply, until)) {
-                    remote.target.get_or_init(|| Target::Theirs(target));
+            for (buffer, reply) in of_owner.into_iter().zip(replies) {
+                if let Ok(target) = reply.and_then(|reply| buffer.accept_peer(connection.clone(), reply, until)) {
+                    buffer.target.get_or_init(|| Target::Peer(target));
                 }
             }
         }
@@ -210,22 +210,22 @@ impl Remote {
     pub fn path(&self) -> Path {
         match self.target() {
             None => Path::None,
-            Some(Target::Own(_)) => Path::Local,
-            Some(Target::Theirs(t)) if t.view.is_some() => Path::Shm,
-            Some(Target::Theirs(t)) if t.connection.is_direct() => Path::Cma,
-            Some(Target::Theirs(_)) => Path::Staged,
-            Some(Target::Far(far)) if far.is_routed() => Path::Routed,
-            Some(Target::Far(_)) => Path::Tcp,
+            Some(Target::Local(_)) => Path::Local,
+            Some(Target::Peer(t)) if t.view.is_some() => Path::Shm,
+            Some(Target::Peer(t)) if t.connection.is_direct() => Path::Cma,
+            Some(Target::Peer(_)) => Path::Staged,
+            Some(Target::Remote(remote_owner)) if remote_owner.is_routed() => Path::Routed,
+            Some(Target::Remote(_)) => Path::Tcp,
         }
     }
 
     /// The pid of the owner; 0 if it is not known.
     pub fn pid(&self) -> i32 {
         match self.target() {
-            Some(Target::Own(_)) => std::process::id() as i32,
-            Some(Target::Theirs(t)) => t.connection.pid(),
+            Some(Target::Local(_)) => std::process::id() as i32,
+            Some(Target::Peer(t)) => t.connection.pid(),
             // The pid is of another host and would name another process here.
-            Some(Target::Far(_)) | None => 0,
+            Some(Target::Remote(_)) | None => 0,
         }
     }
 
@@ -246,12 +246,12 @@ impl Remote {
             return Err(self.ended(target));
         }
         match target {
-            Target::Own(_) => self.bulk.registry.pin(&self.id, 0, self.size, false).map(Hold::Own),
-            Target::Theirs(t) => match t.connection.claim(t.slot, t.epoch, false)? {
-                Some(hazard) => Ok(Hold::Theirs(hazard)),
+            Target::Local(_) => self.bulk.registry.pin(&self.id, 0, self.size, false).map(Hold::Local),
+            Target::Peer(t) => match t.connection.claim(t.slot, t.epoch, false)? {
+                Some(hazard) => Ok(Hold::Peer(hazard)),
                 None => Err(self.ended(target)),
             },
-            Target::Far(_) => Ok(Hold::Far),
+            Target::Remote(_) => Ok(Hold::Remote),
         }
     }
 
@@ -259,9 +259,9 @@ impl Remote {
     fn ended(&self, target: &Target) -> Failure {
         match target {
             _ if self.dropped.load(Ordering::Acquire) => Failure::new(Kind::Released, "it was dropped by this process"),
-            Target::Own(_) => Failure::new(Kind::Released, self.bulk.registry.why(&self.id)),
-            Target::Theirs(t) => t.connection.why(&self.id, sys::deadline(1.0)),
-            Target::Far(_) => Failure::new(Kind::Released, "it was dropped"),
+            Target::Local(_) => Failure::new(Kind::Released, self.bulk.registry.why(&self.id)),
+            Target::Peer(t) => t.connection.why(&self.id, sys::deadline(1.0)),
+            Target::Remote(_) => Failure::new(Kind::Released, "it was dropped"),
         }
     }
 
@@ -276,17 +276,17 @@ impl Remote {
             // SAFETY: the caller's guarantee, and a part of a checked and held range, writable if bytes are written to it.
             unsafe { if write { copy::memory(local, there, len) } else { copy::memory(there, local, len) } };
         };
-        if let Target::Theirs(t) = target {
-            self.bulk.go(self.owner, &t.connection.still, until)?;
+        if let Target::Peer(t) = target {
+            self.bulk.await_unpaused(self.owner, &t.connection.paused, until)?;
             // Checked for each slice: the pid of an ended process may soon name another one.
             t.connection.check()?;
         }
         match target {
-            Target::Own(address) => within(*address),
-            Target::Theirs(Theirs { view: Some((view, at)), .. }) => within(view.address(*at)),
-            Target::Theirs(t) if t.connection.is_direct() => {
+            Target::Local(address) => within(*address),
+            Target::Peer(PeerMemory { view: Some((view, at)), .. }) => within(view.address(*at)),
+            Target::Peer(t) if t.connection.is_direct() => {
                 // SAFETY: the caller's guarantee.
-                match unsafe { copy::process(t.connection.pid(), write, local, t.address + offset, len, || t.connection.is_over()) } {
+                match unsafe { copy::process(t.connection.pid(), write, local, t.address + offset, len, || t.connection.has_ended()) } {
                     Ok(()) => {}
                     Err((_, e)) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
                         t.connection.not_direct();
@@ -305,12 +305,12 @@ impl Remote {
                     }
                 }
             }
-            Target::Far(far) => {
+            Target::Remote(remote_owner) => {
                 let piece = self.piece(write, offset, local, len);
                 // SAFETY: the caller's guarantee.
-                return unsafe { far.copy(&mut [piece], until, moved) };
+                return unsafe { remote_owner.copy(&mut [piece], until, moved) };
             }
-            Target::Theirs(t) => {
+            Target::Peer(t) => {
                 let request = Request::Copy { id: self.id, epoch: t.epoch, offset, len: len as u64, write };
                 let mut done = 0;
                 let staged = || {
@@ -318,7 +318,7 @@ impl Remote {
                     done = 0;
                     // SAFETY: the caller's guarantee.
                     unsafe { stage.copy(&request, local, until, |n| done += n) }?;
-                    t.connection.keep_stage(stage);
+                    t.connection.return_stage(stage);
                     Ok(())
                 };
                 let outcome = again(&t.connection, staged);
@@ -337,36 +337,36 @@ impl Remote {
 
     /// Checks after a copy that the buffer has not ended meanwhile and the owner is alive.
     pub fn check(&self, target: &Target, hold: &Hold) -> Outcome<()> {
-        if let Target::Theirs(t) = target {
-            t.connection.check().inspect_err(|f| self.bulk.note(self.owner, f))?;
+        if let Target::Peer(t) = target {
+            t.connection.check().inspect_err(|f| self.bulk.note_failure(self.owner, f))?;
         }
         if hold.is_current() { Ok(()) } else { Err(self.ended(target)) }
     }
 
     pub fn fetch_add(&self, offset: u64, add: u64, until: Instant) -> Outcome<u64> {
         match self.resolve(until)? {
-            Target::Own(_) => self.bulk.registry.atomic(&self.id, offset, fetch_add(add)),
-            Target::Theirs(_) | Target::Far(_) => value(self.call(&Request::FetchAdd { id: self.id, offset, add }, until)?),
+            Target::Local(_) => self.bulk.registry.atomic(&self.id, offset, fetch_add(add)),
+            Target::Peer(_) | Target::Remote(_) => value(self.call(&Request::FetchAdd { id: self.id, offset, add }, until)?),
         }
     }
 
     pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64, until: Instant) -> Outcome<u64> {
         match self.resolve(until)? {
-            Target::Own(_) => self.bulk.registry.atomic(&self.id, offset, compare_swap(compare, swap)),
-            Target::Theirs(_) | Target::Far(_) => value(self.call(&Request::CompareSwap { id: self.id, offset, compare, swap }, until)?),
+            Target::Local(_) => self.bulk.registry.atomic(&self.id, offset, compare_swap(compare, swap)),
+            Target::Peer(_) | Target::Remote(_) => value(self.call(&Request::CompareSwap { id: self.id, offset, compare, swap }, until)?),
         }
     }
 
     /// A handle of a part of the buffer.
-    pub fn restrict(&self, offset: u64, len: u64, readonly: bool, until: Instant) -> Outcome<Arc<Remote>> {
-        let (id, epoch) = match self.is_own() {
+    pub fn restrict(&self, offset: u64, len: u64, readonly: bool, until: Instant) -> Outcome<Arc<Buffer>> {
+        let (id, epoch) = match self.is_local() {
             true => self.bulk.registry.restrict(&self.id, offset, len, readonly, 0)?,
             false => match self.call(&Request::Restrict { id: self.id, offset, len, readonly }, until)? {
                 Reply::Restricted { id, epoch } => (id, epoch),
                 _ => return Err(Failure::new(Kind::Transfer, "the owner answers nonsense")),
             },
         };
-        Ok(Remote::new(self.bulk.clone(), id, epoch, self.owner, len, readonly, self.is_far))
+        Ok(Buffer::new(self.bulk.clone(), id, epoch, self.owner, len, readonly, self.is_remote))
     }
 
     /// Ends the buffer for all processes: for this one at once, for all others when the call returns. The end of the owner has already
@@ -389,24 +389,24 @@ impl Remote {
         self.dropped.load(Ordering::Acquire)
     }
 
-    pub fn is_own(&self) -> bool {
+    pub fn is_local(&self) -> bool {
         self.owner == self.bulk.me.uid
     }
 
     /// Ends a part that this process had requested and whose only handle is gone.
     pub fn forget(&self) {
-        if self.is_own() {
+        if self.is_local() {
             self.bulk.registry.end(&self.id, "its handle is gone", None);
-        } else if self.is_far {
+        } else if self.is_remote {
             // On another thread, because the thread that drops the handle may hold the interpreter.
             let (bulk, owner, id) = (self.bulk.clone(), self.owner, self.id);
             self.bulk.pool.run(Box::new(move || {
-                if let Ok(far) = bulk.far(owner) {
-                    bulk.pool.wait(|| far.tell(&Request::Forget { id }, sys::deadline(5.0)));
+                if let Ok(remote_owner) = bulk.remote_owner(owner) {
+                    bulk.pool.wait(|| remote_owner.notify(&Request::Forget { id }, sys::deadline(5.0)));
                 }
             }));
-        } else if let Some(c) = self.bulk.known(self.owner) {
-            c.tell(&Request::Forget { id: self.id });
+        } else if let Some(c) = self.bulk.open_connection(self.owner) {
+            c.notify(&Request::Forget { id: self.id });
         }
     }
 
@@ -418,7 +418,7 @@ impl Remote {
         }
         let (len, readonly) = (self.size as usize, self.readonly);
         match target {
-            Target::Own(_) => {
+            Target::Local(_) => {
                 let found = self.bulk.registry.find(&self.id)?;
                 if found.memory.block().is_none() {
                     return Err(not_of_an_arena());
@@ -426,14 +426,14 @@ impl Remote {
                 let keep: Box<dyn Any + Send + Sync> = Box::new(found.memory);
                 Ok(Mapping { address: found.range.address, len, readonly, _keep: keep })
             }
-            Target::Theirs(Theirs { connection, slot, epoch, view: Some((view, at)), .. }) => {
+            Target::Peer(PeerMemory { connection, slot, epoch, view: Some((view, at)), .. }) => {
                 connection.check()?;
                 let Some(hazard) = connection.claim(*slot, *epoch, true)? else { return Err(self.ended(target)) };
                 let address = view.address(*at);
                 Ok(Mapping { address, len, readonly, _keep: Box::new((view.clone(), hazard)) })
             }
-            Target::Theirs(_) => Err(not_of_an_arena()),
-            Target::Far(_) => Err(Failure::new(Kind::Unsupported, "the memory is of another host, so it cannot be mapped")),
+            Target::Peer(_) => Err(not_of_an_arena()),
+            Target::Remote(_) => Err(Failure::new(Kind::Unsupported, "the memory is of another host, so it cannot be mapped")),
         }
     }
 }

@@ -10,30 +10,30 @@ use std::time::{Duration, Instant};
 use net::lock::lock;
 
 use crate::arena::{Arena, Block};
-use crate::buffer::Remote;
+use crate::buffer::Buffer;
 use crate::connection::Connection;
-use crate::deadline_lock::Gate;
+use crate::deadline_lock::DeadlineLock;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::pool::Pool;
 use crate::registry::{Memory, Range, Registry};
-use crate::remote::{Answering, Fabric, Far, Opened};
+use crate::remote::{Fabric, Opened, RemoteOwner, RemoteServer};
 use crate::server::Server;
 pub use crate::server::{Identity, Jobs};
 use crate::sys;
 
 /// How long `close` waits for the thread that sends the goodbyes.
-const GOODBYE: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most streams to one owner by default: more of them bring no more throughput.
 const WIDEST: usize = 4;
 
 /// Interval of checks whether a test still cuts off a host.
-const LOOK_STILL: Duration = Duration::from_millis(5);
+const PAUSE_CHECK: Duration = Duration::from_millis(5);
 
 /// The state of an owner since its first use: not yet known, connected, or ended.
 #[derive(Default)]
 struct Peer {
-    opening: Gate,
-    known: Mutex<Option<Outcome<Arc<Connection>>>>,
+    open_lock: DeadlineLock,
+    outcome: Mutex<Option<Outcome<Arc<Connection>>>>,
 }
 
 /// The default number of streams to one owner: half of the cores, as each end uses one core per stream, and at most `WIDEST`.
@@ -51,43 +51,43 @@ pub struct Bulk {
     server: OnceLock<io::Result<Arc<Server>>>,
     peers: Mutex<HashMap<u64, Arc<Peer>>>,
     /// Owners on other hosts.
-    fars: Mutex<HashMap<u64, Arc<Far>>>,
+    remote_owners: Mutex<HashMap<u64, Arc<RemoteOwner>>>,
     fabric: OnceLock<Arc<dyn Fabric>>,
     /// Most streams to one owner.
     streams: AtomicUsize,
     /// Answers requests of processes of other hosts.
-    answering: Arc<Answering>,
+    remote_server: Arc<RemoteServer>,
     /// Copies by the kernel between two processes may be used.
     direct: AtomicBool,
     /// The process that must be named to Yama so that it may read this memory; 0 for none.
     tracer: i32,
     /// Time limit for opening a connection.
-    opening: Duration,
+    open_timeout: Duration,
 }
 
 impl Bulk {
-    /// The bulk copies of a new process. `tracer` is the process to name to Yama (0 for none); `opening` limits the opening of a
+    /// The bulk copies of a new process. `tracer` is the process to name to Yama (0 for none); `open_timeout` limits the opening of a
     /// connection.
-    pub fn new(me: Identity, tracer: i32, opening: Duration) -> io::Result<Arc<Bulk>> {
-        Ok(Bulk::with(Answering::new()?, me, tracer, opening))
+    pub fn new(me: Identity, tracer: i32, open_timeout: Duration) -> io::Result<Arc<Bulk>> {
+        Ok(Bulk::with(RemoteServer::new()?, me, tracer, open_timeout))
     }
 
     /// With an existing component that answers other hosts; its registry becomes the registry of this process.
-    pub fn with(answering: Arc<Answering>, me: Identity, tracer: i32, opening: Duration) -> Arc<Bulk> {
+    pub fn with(remote_server: Arc<RemoteServer>, me: Identity, tracer: i32, open_timeout: Duration) -> Arc<Bulk> {
         Arc::new(Bulk {
             me,
-            registry: answering.registry.clone(),
+            registry: remote_server.registry.clone(),
             arena: Arena::new(),
             pool: Pool::new(),
             server: OnceLock::new(),
             peers: Mutex::default(),
-            fars: Mutex::default(),
+            remote_owners: Mutex::default(),
             fabric: OnceLock::new(),
             streams: AtomicUsize::new(1),
-            answering,
+            remote_server,
             direct: AtomicBool::new(true),
             tracer,
-            opening,
+            open_timeout,
         })
     }
 
@@ -111,7 +111,7 @@ impl Bulk {
     }
 
     /// Registers memory. `keep` keeps it valid until the registration is no longer used.
-    pub fn register(self: &Arc<Self>, range: Range, lease: Option<Instant>, keep: Box<dyn Any + Send + Sync>) -> Outcome<Arc<Remote>> {
+    pub fn register(self: &Arc<Self>, range: Range, lease: Option<Instant>, keep: Box<dyn Any + Send + Sync>) -> Outcome<Arc<Buffer>> {
         let memory = Memory::new(keep, self.arena.find(range.address, range.len));
         let (id, epoch) = self.registry.register(range, memory, lease)?;
         if lease.is_some() {
@@ -120,7 +120,7 @@ impl Bulk {
                 server.wake();
             }
         }
-        Ok(Remote::new(self.clone(), id, epoch, self.me.uid, range.len as u64, range.readonly, false))
+        Ok(Buffer::new(self.clone(), id, epoch, self.me.uid, range.len as u64, range.readonly, false))
     }
 
     pub fn allocate(&self, len: usize, huge: Option<bool>) -> io::Result<Arc<Block>> {
@@ -141,79 +141,79 @@ impl Bulk {
     }
 
     /// An owner on another host.
-    pub fn far(&self, owner: u64) -> Outcome<Arc<Far>> {
+    pub fn remote_owner(&self, owner: u64) -> Outcome<Arc<RemoteOwner>> {
         let Some(fabric) = self.fabric.get() else {
             return Err(Failure::new(Kind::Unsupported, "this process reaches no other hosts"));
         };
         let width = self.streams.load(Ordering::Acquire);
-        Ok(lock(&self.fars).entry(owner).or_insert_with(|| Far::new(owner, fabric.clone(), width)).clone())
+        Ok(lock(&self.remote_owners).entry(owner).or_insert_with(|| RemoteOwner::new(owner, fabric.clone(), width)).clone())
     }
 
     /// The deadline of an owner for its first answer.
-    pub fn opening_by(&self, until: Instant) -> Instant {
-        Instant::now().checked_add(self.opening).map_or(until, |bound| until.min(bound))
+    pub fn open_deadline(&self, until: Instant) -> Instant {
+        Instant::now().checked_add(self.open_timeout).map_or(until, |bound| until.min(bound))
     }
 
     /// Answers requests on a stream until it ends; `peer` is the process at its other end.
     pub fn answer(&self, peer: u64, opened: Opened) {
         let fabric = self.fabric.get().cloned();
-        self.answering.answer(peer, opened, move || fabric.as_ref().is_some_and(|f| f.has_ended(peer)));
+        self.remote_server.answer(peer, opened, move || fabric.as_ref().is_some_and(|f| f.has_ended(peer)));
     }
 
     /// The connection to an owner, opened if there is none.
     pub fn connection(&self, owner: u64, until: Instant) -> Outcome<Arc<Connection>> {
-        let until = self.opening_by(until);
-        let still = self.fabric.get().map(|f| f.still(owner)).unwrap_or_default();
-        self.go(owner, &still, until)?;
+        let until = self.open_deadline(until);
+        let paused = self.fabric.get().map(|f| f.paused(owner)).unwrap_or_default();
+        self.await_unpaused(owner, &paused, until)?;
         let peer = lock(&self.peers).entry(owner).or_default().clone();
-        if let Some(known) = lock(&peer.known).clone() {
-            return known;
+        if let Some(outcome) = lock(&peer.outcome).clone() {
+            return outcome;
         }
-        let _in = peer.opening.enter(until).ok_or_else(Failure::timed_out)?;
-        if let Some(known) = lock(&peer.known).clone() {
-            return known;
+        let _in = peer.open_lock.acquire(until).ok_or_else(Failure::timed_out)?;
+        if let Some(outcome) = lock(&peer.outcome).clone() {
+            return outcome;
         }
-        let opened = Connection::open(owner, self.me.clone(), self.direct.load(Ordering::Acquire), still, until);
+        let opened = Connection::open(owner, self.me.clone(), self.direct.load(Ordering::Acquire), paused, until);
         match &opened {
             // Other failures may not occur at the next attempt.
             Err(f) if !is_final(f) => {}
-            _ => *lock(&peer.known) = Some(opened.clone()),
+            _ => *lock(&peer.outcome) = Some(opened.clone()),
         }
         opened
     }
 
     /// Waits while a test cuts off the owner's host. In tests, several hosts may share the memory of one machine.
     #[inline]
-    pub fn go(&self, owner: u64, still: &AtomicBool, until: Instant) -> Outcome<()> {
-        if still.load(Ordering::Relaxed) { self.stand_still(owner, still, until) } else { Ok(()) }
+    pub fn await_unpaused(&self, owner: u64, paused: &AtomicBool, until: Instant) -> Outcome<()> {
+        if paused.load(Ordering::Relaxed) { self.wait_while_paused(owner, paused, until) } else { Ok(()) }
     }
 
     #[cold]
-    fn stand_still(&self, owner: u64, still: &AtomicBool, until: Instant) -> Outcome<()> {
-        while still.load(Ordering::Relaxed) {
+    fn wait_while_paused(&self, owner: u64, paused: &AtomicBool, until: Instant) -> Outcome<()> {
+        while paused.load(Ordering::Relaxed) {
             if Instant::now() >= until {
                 return Err(Failure::timed_out());
             }
             if self.fabric.get().is_some_and(|f| f.has_ended(owner)) {
                 return Err(Failure::lost());
             }
-            std::thread::sleep(LOOK_STILL);
+            std::thread::sleep(PAUSE_CHECK);
         }
         Ok(())
     }
 
     /// The connection to an owner, if it is open.
-    pub fn known(&self, owner: u64) -> Option<Arc<Connection>> {
+    pub fn open_connection(&self, owner: u64) -> Option<Arc<Connection>> {
         let peer = lock(&self.peers).get(&owner)?.clone();
-        let known = lock(&peer.known).clone();
-        known?.ok()
+        let outcome = lock(&peer.outcome).clone();
+        outcome?.ok()
     }
 
     /// Records the end of an owner, and drops its connection.
-    pub fn note(&self, owner: u64, failure: &Failure) {
-        let is_end = failure.kind == Kind::PeerLost || failure.exited;
-        if let (true, Some(peer)) = (is_end, lock(&self.peers).get(&owner)) {
-            *lock(&peer.known) = Some(Err(failure.clone()));
+    pub fn note_failure(&self, owner: u64, failure: &Failure) {
+        let has_ended = failure.kind == Kind::PeerLost || failure.exited;
+        if let (true, Some(peer)) = (has_ended, lock(&self.peers).get(&owner)) {
+            *lock(&peer.outcome) = Some(Err(failure.clone()));
         }
     }
 
@@ -221,7 +221,7 @@ impl Bulk {
     pub fn close(&self) {
         self.registry.end_all("its process exits");
         if let Some(Ok(server)) = self.server.get() {
-            server.close(Instant::now() + GOODBYE);
+            server.close(Instant::now() + CLOSE_TIMEOUT);
         }
     }
 }

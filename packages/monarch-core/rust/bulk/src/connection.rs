@@ -15,7 +15,7 @@ use net::control_socket;
 use net::lock::lock;
 use net::sys::{self as base, Share};
 
-use crate::deadline_lock::Gate;
+use crate::deadline_lock::DeadlineLock;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{self, Place, Reply, Request};
 use crate::registry::Id;
@@ -25,9 +25,9 @@ use crate::staging::Stage;
 use crate::sys;
 
 /// Time that a message without an answer may wait for room in the socket.
-const SHORT: Duration = Duration::from_secs(1);
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval of checks of the owner's life word during a wait.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Most pending requests: the answers to all of them fit into a socket.
 const WINDOW: usize = 64;
 /// Rings that are kept for later copies.
@@ -37,11 +37,11 @@ pub const STAGES: usize = 4;
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The socket, and the process at its other end.
-pub struct Line {
+pub struct ControlChannel {
     fd: OwnedFd,
     pub pid: i32,
     pidfd: Option<OwnedFd>,
-    gate: Gate,
+    call_lock: DeadlineLock,
     number: AtomicU32,
     /// The owner has announced its exit.
     goodbye: AtomicBool,
@@ -49,9 +49,9 @@ pub struct Line {
     owner: OnceLock<Arc<Words>>,
 }
 
-impl Line {
+impl ControlChannel {
     /// Connects to the owner with this uid.
-    fn dial(uid: u64) -> Outcome<Line> {
+    fn dial(uid: u64) -> Outcome<ControlChannel> {
         let fd =
             control_socket::connect(&control_socket::of_buffers(uid), control_socket::Kind::Packets, ACCEPT_TIMEOUT).map_err(
                 |e| match e.kind() {
@@ -72,19 +72,19 @@ impl Line {
                 _ => Failure::system("cannot watch the owner", &e),
             })?),
         };
-        Ok(Line {
+        Ok(ControlChannel {
             fd,
             pid,
             pidfd,
-            gate: Gate::default(),
+            call_lock: DeadlineLock::default(),
             number: AtomicU32::new(1),
             goodbye: AtomicBool::new(false),
             owner: OnceLock::new(),
         })
     }
 
-    fn is_over(&self) -> bool {
-        self.owner.get().is_some_and(|words| words.is_over())
+    fn has_ended(&self) -> bool {
+        self.owner.get().is_some_and(|words| words.has_ended())
     }
 
     /// The failure for the end of the owner, with or without a goodbye.
@@ -107,7 +107,7 @@ impl Line {
                 },
                 Err(_) => {
                     // An unread goodbye may be in the socket.
-                    if let Some(_in) = self.gate.enter(Instant::now()) {
+                    if let Some(_in) = self.call_lock.acquire(Instant::now()) {
                         while let Ok(Some(_)) = self.take(&mut VecDeque::new()) {}
                     }
                     return Err(self.ended());
@@ -122,9 +122,9 @@ impl Line {
         fds.extend(self.pidfd.as_ref().map(|p| (p.as_raw_fd(), libc::POLLIN)));
         loop {
             let now = Instant::now();
-            let seen = sys::poll(&fds, Some(until.min(now + LOOK))).map_err(|e| Failure::system("cannot wait", &e))?;
+            let seen = sys::poll(&fds, Some(until.min(now + CHECK_INTERVAL))).map_err(|e| Failure::system("cannot wait", &e))?;
             match seen.first() {
-                None if self.is_over() => return Ok(Some(false)),
+                None if self.has_ended() => return Ok(Some(false)),
                 None if now < until => {}
                 _ => return Ok(seen.first().map(|socket| *socket != 0)),
             }
@@ -166,7 +166,7 @@ impl Line {
 
     /// Sends a request and waits for its answer, which may have descriptors.
     pub fn call(&self, request: &Request, until: Instant) -> Outcome<(Reply, VecDeque<OwnedFd>)> {
-        let _in = self.gate.enter(until).ok_or_else(Failure::timed_out)?;
+        let _in = self.call_lock.acquire(until).ok_or_else(Failure::timed_out)?;
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         self.send(&frames::encode(number, request), until)?;
         let mut fds = VecDeque::new();
@@ -186,7 +186,7 @@ impl Line {
 
     /// Sends several requests at once, so that one wake-up of the owner serves many of them. The requests fail independently.
     pub fn call_many(&self, requests: &[Request], until: Instant) -> Outcome<Vec<Outcome<Reply>>> {
-        let _in = self.gate.enter(until).ok_or_else(Failure::timed_out)?;
+        let _in = self.call_lock.acquire(until).ok_or_else(Failure::timed_out)?;
         let mut replies = Vec::with_capacity(requests.len());
         for batch in requests.chunks(WINDOW) {
             let first = self.number.fetch_add(batch.len() as u32, Ordering::Relaxed);
@@ -225,31 +225,31 @@ impl Line {
             Some(false) => return Err(self.ended()),
             Some(true) => {}
         }
-        if let Some(_in) = self.gate.enter(now) {
+        if let Some(_in) = self.call_lock.acquire(now) {
             while self.take(&mut VecDeque::new())?.is_some() {}
         }
         // Another thread may be reading; it finds the end itself. Or the message was a late answer.
         match &self.pidfd {
             Some(p) => match sys::poll(&[(p.as_raw_fd(), libc::POLLIN)], Some(now)) {
-                Ok(seen) if seen.is_empty() && !self.goodbye.load(Ordering::Acquire) && !self.is_over() => Ok(()),
+                Ok(seen) if seen.is_empty() && !self.goodbye.load(Ordering::Acquire) && !self.has_ended() => Ok(()),
                 _ => Err(self.ended()),
             },
-            None if self.goodbye.load(Ordering::Acquire) || self.is_over() => Err(self.ended()),
+            None if self.goodbye.load(Ordering::Acquire) || self.has_ended() => Err(self.ended()),
             None => Ok(()),
         }
     }
 }
 
 /// Connects and exchanges the first request and its answer.
-fn greet(owner: u64, me: &Identity, until: Instant) -> Outcome<(Line, Reply, VecDeque<OwnedFd>)> {
-    let line = Line::dial(owner)?;
-    let (reply, fds) = line.call(&Request::Hello { version: frames::VERSION, jobs: me.jobs.last(), uid: me.uid }, until)?;
-    Ok((line, reply, fds))
+fn handshake(owner: u64, me: &Identity, until: Instant) -> Outcome<(ControlChannel, Reply, VecDeque<OwnedFd>)> {
+    let control = ControlChannel::dial(owner)?;
+    let (reply, fds) = control.call(&Request::Hello { version: frames::VERSION, jobs: me.jobs.last(), uid: me.uid }, until)?;
+    Ok((control, reply, fds))
 }
 
 /// The free hazard words, lowest first: the owner reads all words up to the highest one ever used.
 #[derive(Default)]
-struct Cells {
+struct FreeWords {
     free: BinaryHeap<Reverse<usize>>,
     high: usize,
 }
@@ -281,22 +281,22 @@ impl Drop for View {
 pub struct Connection {
     pub owner: u64,
     me: Identity,
-    line: Line,
+    control: ControlChannel,
     epochs: Arc<Words>,
     hazards: Words,
-    cells: Mutex<Cells>,
+    free_words: Mutex<FreeWords>,
     /// The kernel permits copies between this process and the owner.
     direct: AtomicBool,
     views: Mutex<HashMap<(u64, bool), Weak<View>>>,
     stages: Mutex<Vec<Stage>>,
     /// Set while a test cuts off the owner's host.
-    pub still: Arc<AtomicBool>,
+    pub paused: Arc<AtomicBool>,
 }
 
 /// Keeps the owner's memory in place while it exists.
 pub struct Hazard {
     connection: Arc<Connection>,
-    cell: usize,
+    word: usize,
     slot: u32,
     epoch: u64,
 }
@@ -314,42 +314,42 @@ impl Drop for Hazard {
             return;
         }
         let c = &self.connection;
-        c.hazards.store(self.cell, 0);
-        lock(&c.cells).free.push(Reverse(self.cell));
+        c.hazards.store(self.word, 0);
+        lock(&c.free_words).free.push(Reverse(self.word));
         if !self.is_current() {
             // The owner may wait for the end of this hazard. If the owner has ended, the message is lost without harm.
-            let _ = c.line.send_request(&Request::LetGo, Instant::now() + SHORT);
+            let _ = c.control.send_request(&Request::HazardsReleased, Instant::now() + SEND_TIMEOUT);
         }
     }
 }
 
 impl Connection {
     /// Opens a connection to the process with this uid. `direct`: copies by the kernel may be used where it permits them.
-    pub fn open(owner: u64, me: Identity, direct: bool, still: Arc<AtomicBool>, until: Instant) -> Outcome<Arc<Connection>> {
-        let (line, reply, mut fds) = greet(owner, &me, until)?;
-        let Reply::Welcome { owner: said, pid, canary, nonce } = reply else {
+    pub fn open(owner: u64, me: Identity, direct: bool, paused: Arc<AtomicBool>, until: Instant) -> Outcome<Arc<Connection>> {
+        let (control, reply, mut fds) = handshake(owner, &me, until)?;
+        let Reply::Welcome { owner: reported, pid, canary, nonce } = reply else {
             return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
         };
-        let (Some(epochs), Some(hazards), true) = (fds.pop_front(), fds.pop_front(), said == owner) else {
+        let (Some(epochs), Some(hazards), true) = (fds.pop_front(), fds.pop_front(), reported == owner) else {
             return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
         };
         let map =
             |fd, count, writable| Words::received(fd, count, writable).map_err(|e| Failure::system("cannot map the owner's words", &e));
         let (epochs, hazards) = (Arc::new(map(epochs, EPOCHS, false)?), map(hazards, HAZARDS, true)?);
-        let _ = line.owner.set(epochs.clone());
+        let _ = control.owner.set(epochs.clone());
         // A process id of another namespace could name another process here, whose memory would be read.
-        let direct = direct && pid == line.pid && pid != 0 && Connection::may_copy(pid, canary, nonce);
+        let direct = direct && pid == control.pid && pid != 0 && Connection::may_copy(pid, canary, nonce);
         Ok(Arc::new(Connection {
             owner,
             me,
-            line,
+            control,
             epochs,
             hazards,
-            cells: Mutex::default(),
+            free_words: Mutex::default(),
             direct: AtomicBool::new(direct),
             views: Mutex::default(),
             stages: Mutex::default(),
-            still,
+            paused,
         }))
     }
 
@@ -362,7 +362,7 @@ impl Connection {
     }
 
     pub fn pid(&self) -> i32 {
-        self.line.pid
+        self.control.pid
     }
 
     pub fn is_direct(&self) -> bool {
@@ -370,8 +370,8 @@ impl Connection {
     }
 
     /// Whether the owner has ended or is about to end.
-    pub fn is_over(&self) -> bool {
-        self.epochs.is_over()
+    pub fn has_ended(&self) -> bool {
+        self.epochs.has_ended()
     }
 
     /// Stops direct copies, because the kernel has refused one.
@@ -380,27 +380,27 @@ impl Connection {
     }
 
     pub fn call(&self, request: &Request, until: Instant) -> Outcome<Reply> {
-        self.line.call(request, until).map(|(reply, _)| reply)
+        self.control.call(request, until).map(|(reply, _)| reply)
     }
 
     pub fn call_many(&self, requests: &[Request], until: Instant) -> Outcome<Vec<Outcome<Reply>>> {
-        self.line.call_many(requests, until)
+        self.control.call_many(requests, until)
     }
 
     /// Sends a request that has no answer.
-    pub fn tell(&self, request: &Request) {
+    pub fn notify(&self, request: &Request) {
         // Used only for requests that do not matter once the owner has ended.
-        let _ = self.line.send_request(request, Instant::now() + SHORT);
+        let _ = self.control.send_request(request, Instant::now() + SEND_TIMEOUT);
     }
 
     /// Fails if the owner has ended, as far as the kernel reports it.
     pub fn check(&self) -> Outcome<()> {
-        self.line.check()
+        self.control.check()
     }
 
     /// The owner's reason for the end of a registration.
     pub fn why(&self, id: &Id, until: Instant) -> Failure {
-        match self.call(&Request::Why { id: *id }, until.min(Instant::now() + SHORT)) {
+        match self.call(&Request::Why { id: *id }, until.min(Instant::now() + SEND_TIMEOUT)) {
             Err(f) if f.kind != Kind::TimedOut => f,
             _ => Failure::new(Kind::Released, "it was dropped"),
         }
@@ -408,20 +408,20 @@ impl Connection {
 
     /// Claims a registration for use; `None` if it has ended.
     pub fn claim(self: &Arc<Self>, slot: u32, epoch: u64, mapped: bool) -> Outcome<Option<Hazard>> {
-        let cell = {
-            let mut cells = lock(&self.cells);
-            match cells.free.pop() {
-                Some(Reverse(cell)) => cell,
-                None if cells.high + 1 < HAZARDS => {
-                    cells.high += 1;
-                    self.hazards.store(0, cells.high as u64);
-                    cells.high
+        let word = {
+            let mut free_words = lock(&self.free_words);
+            match free_words.free.pop() {
+                Some(Reverse(word)) => word,
+                None if free_words.high + 1 < HAZARDS => {
+                    free_words.high += 1;
+                    self.hazards.store(0, free_words.high as u64);
+                    free_words.high
                 }
                 None => return Err(Failure::new(Kind::Transfer, format!("{} buffers of one owner are in use here already", HAZARDS - 1))),
             }
         };
-        self.hazards.store(cell, shared::hazard(slot, mapped));
-        let hazard = Hazard { connection: self.clone(), cell, slot, epoch };
+        self.hazards.store(word, shared::hazard(slot, mapped));
+        let hazard = Hazard { connection: self.clone(), word, slot, epoch };
         Ok(hazard.is_current().then_some(hazard))
     }
 
@@ -430,7 +430,7 @@ impl Connection {
         if let Some(view) = lock(&self.views).get(&(place.segment, writable)).and_then(Weak::upgrade) {
             return Ok(view);
         }
-        let (reply, mut fds) = self.line.call(&Request::Segment { id: *id }, until)?;
+        let (reply, mut fds) = self.control.call(&Request::Segment { id: *id }, until)?;
         let (Reply::Segment, Some(fd)) = (reply, fds.pop_front()) else {
             return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
         };
@@ -452,17 +452,17 @@ impl Connection {
         if let Some(stage) = lock(&self.stages).pop() {
             return Ok(stage);
         }
-        let (line, _, _) = greet(self.owner, &self.me, until)?;
-        let _ = line.owner.set(self.epochs.clone());
-        let (reply, mut fds) = line.call(&Request::Stage, until)?;
+        let (control, _, _) = handshake(self.owner, &self.me, until)?;
+        let _ = control.owner.set(self.epochs.clone());
+        let (reply, mut fds) = control.call(&Request::Stage, until)?;
         match (reply, fds.pop_front()) {
-            (Reply::Ring, Some(fd)) => Stage::new(line, fd).map_err(|e| Failure::system("cannot map the owner's ring", &e)),
+            (Reply::Ring, Some(fd)) => Stage::new(control, fd).map_err(|e| Failure::system("cannot map the owner's ring", &e)),
             _ => Err(Failure::new(Kind::Transfer, "the owner answers nonsense")),
         }
     }
 
     /// Keeps a ring for a later copy.
-    pub fn keep_stage(&self, stage: Stage) {
+    pub fn return_stage(&self, stage: Stage) {
         let mut stages = lock(&self.stages);
         if stages.len() < STAGES {
             stages.push(stage);

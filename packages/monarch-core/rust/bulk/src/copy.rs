@@ -18,7 +18,7 @@ pub unsafe fn memory(from: usize, to: usize, len: usize) {
 /// Short calls let this process stop in time: between the end of the owner's first thread and that of its last.
 const CALL: usize = 1 << 20;
 
-/// Copies bytes between this process and another one, until `is_over`. An error contains the number of bytes copied before it.
+/// Copies bytes between this process and another one, until `has_ended`. An error contains the number of bytes copied before it.
 ///
 /// # Safety
 /// The local range is valid, and for writing unless `write`.
@@ -28,7 +28,7 @@ pub unsafe fn process(
     local: usize,
     remote: u64,
     len: usize,
-    is_over: impl Fn() -> bool,
+    has_ended: impl Fn() -> bool,
 ) -> Result<(), (usize, io::Error)> {
     let mut done = 0;
     while done < len {
@@ -37,7 +37,7 @@ pub unsafe fn process(
             // After a partial copy, the next call returns the error of the rest.
             Ok(n) if n > 0 => {
                 done += n.min(len - done);
-                if done < len && is_over() {
+                if done < len && has_ended() {
                     return Err((done, io::Error::from_raw_os_error(libc::ESRCH)));
                 }
             }

@@ -52,7 +52,7 @@ pub enum Request {
         id: Id,
     },
     /// Reports that hazards of ended registrations are gone. Not answered.
-    LetGo,
+    HazardsReleased,
     FetchAdd {
         id: Id,
         offset: u64,
@@ -80,11 +80,11 @@ pub enum Request {
         number: u64,
     },
     /// Asks whether the stream with this number is still served, and how many bytes it has moved.
-    HowFar {
+    Progress {
         number: u64,
     },
     /// Reports that these streams are no longer used. Answered when no thread serves them.
-    GiveUp {
+    Abandon {
         numbers: Vec<u64>,
     },
 }
@@ -128,7 +128,7 @@ pub enum Reply {
     /// The owner's process exits. Not an answer.
     Goodbye,
     /// The bytes that the owner's end of a stream has sent and received.
-    SoFar {
+    Progress {
         is_served: bool,
         sent: u64,
         received: u64,

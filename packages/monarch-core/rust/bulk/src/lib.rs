@@ -45,7 +45,7 @@ mod staging;
 pub mod sys;
 pub mod transfer;
 
-pub use buffer::Remote;
+pub use buffer::Buffer;
 pub use bulk::Bulk;
 pub use failure::{Failure, Kind, Path};
 pub use registry::{Id, Range};

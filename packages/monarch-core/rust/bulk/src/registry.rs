@@ -23,7 +23,7 @@ pub type Id = [u8; 16];
 /// Receives the outcome of an operation, on any thread.
 pub type Completion = Box<dyn FnOnce(Outcome<()>) + Send>;
 /// Ended registrations whose reason is kept, for the texts of errors.
-const TOMBS: usize = 1024;
+const TOMBSTONES: usize = 1024;
 
 /// A range of memory of this process.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ struct State {
     pins: HashMap<u32, u32>,
     peers: HashMap<u64, Arc<Words>>,
     draining: Vec<Draining>,
-    tombs: VecDeque<(Id, Instant, String)>,
+    tombstones: VecDeque<(Id, Instant, String)>,
 }
 
 /// The registered memory of this process.
@@ -139,10 +139,10 @@ impl Drop for Pin {
                 state.pins.remove(&self.slot);
             }
         }
-        let settle = !state.draining.is_empty();
+        let release_unused = !state.draining.is_empty();
         drop(state);
-        if settle {
-            self.registry.settle();
+        if release_unused {
+            self.registry.release_unused();
         }
     }
 }
@@ -264,10 +264,10 @@ impl Registry {
                 whole.parts.remove(&id);
             }
             left.extend(entry.parts);
-            if state.tombs.len() == TOMBS {
-                state.tombs.pop_front();
+            if state.tombstones.len() == TOMBSTONES {
+                state.tombstones.pop_front();
             }
-            state.tombs.push_back((id, Instant::now(), how.to_owned()));
+            state.tombstones.push_back((id, Instant::now(), how.to_owned()));
             ended.push(Draining { slot: entry.slot, memory: entry.memory, waiting: vec![] });
             ids.push(id);
         }
@@ -284,7 +284,7 @@ impl Registry {
         state.draining.extend(ended);
         drop(state);
         self.exports.note(&ids);
-        self.settle();
+        self.release_unused();
     }
 
     /// Allows devices to reach a registration. Its memory stays until the driver has been notified of its end.
@@ -300,8 +300,8 @@ impl Registry {
 
     /// Ends a part at the request of the connection that created it; no effect for other connections.
     pub fn forget(&self, id: &Id, creator: u64) {
-        let theirs = lock(&self.state).entries.get(id).is_some_and(|e| e.creator == creator);
-        if theirs {
+        let is_creator = lock(&self.state).entries.get(id).is_some_and(|e| e.creator == creator);
+        if is_creator {
             self.end(id, "its handle is gone", None);
         }
     }
@@ -331,30 +331,30 @@ impl Registry {
     /// Removes a process; its uses end with it.
     pub fn remove_peer(&self, number: u64) {
         lock(&self.state).peers.remove(&number);
-        self.settle();
+        self.release_unused();
     }
 
     /// Releases the memory that is no longer in use.
-    pub fn settle(&self) {
-        let (mut told, mut gone) = (vec![], vec![]);
+    pub fn release_unused(&self) {
+        let (mut completions, mut unused) = (vec![], vec![]);
         let mut state = lock(&self.state);
         let mut draining = std::mem::take(&mut state.draining);
         draining.retain_mut(|d| {
             let copies = state.is_used(d.slot, true);
             if !copies {
-                told.append(&mut d.waiting);
+                completions.append(&mut d.waiting);
             }
-            let stays = copies || state.is_used(d.slot, false);
-            if !stays {
+            let is_in_use = copies || state.is_used(d.slot, false);
+            if !is_in_use {
                 state.free.push(d.slot);
-                gone.push(d.memory.clone());
+                unused.push(d.memory.clone());
             }
-            stays
+            is_in_use
         });
         state.draining = draining;
         drop(state);
-        drop(gone);
-        told.into_iter().for_each(|done| done(Ok(())));
+        drop(unused);
+        completions.into_iter().for_each(|done| done(Ok(())));
     }
 }
 
@@ -375,7 +375,7 @@ impl State {
     }
 
     fn why(&self, id: &Id) -> String {
-        match self.tombs.iter().rev().find(|(dead, _, _)| dead == id) {
+        match self.tombstones.iter().rev().find(|(ended, _, _)| ended == id) {
             Some((_, at, how)) => format!("{how}, {:.1} s ago", at.elapsed().as_secs_f64()),
             None => "no such buffer: it was dropped long ago, or never was".to_owned(),
         }

@@ -31,7 +31,7 @@ const CONNECTIONS: usize = 8192;
 /// Most threads that copy through rings.
 const RINGS: usize = 32;
 /// Messages of one connection that are handled before other connections are served.
-const TURN: usize = 64;
+const MESSAGES_PER_TURN: usize = 64;
 /// Connections accepted in one turn, after the messages of open connections.
 const ACCEPTED: usize = 16;
 
@@ -80,7 +80,7 @@ struct Connection {
     fd: OwnedFd,
     pid: i32,
     uid: u64,
-    greeted: bool,
+    is_accepted: bool,
 }
 
 /// The handle by which other threads of this process reach the server's thread.
@@ -154,15 +154,15 @@ impl Thread {
         loop {
             let timeout = self.registry.next_lease().map(|at| at.saturating_duration_since(Instant::now()));
             let n = base::epoll_wait(self.epoll.as_raw_fd(), &mut events, timeout).unwrap_or(0);
-            let mut knocked = false;
+            let mut has_incoming = false;
             for event in &events[..n] {
                 match event.u64 {
-                    LISTENER => knocked = true,
+                    LISTENER => has_incoming = true,
                     WAKE => base::eventfd_drain(self.server.wake.as_raw_fd()),
                     number => self.ready(number),
                 }
             }
-            if knocked {
+            if has_incoming {
                 self.accept();
             }
             self.registry.expire(Instant::now());
@@ -203,13 +203,13 @@ impl Thread {
         let number = self.next;
         self.next += 1;
         base::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), libc::EPOLLIN as u32, number)?;
-        self.connections.insert(number, Connection { fd, pid, uid: 0, greeted: false });
+        self.connections.insert(number, Connection { fd, pid, uid: 0, is_accepted: false });
         Ok(())
     }
 
     /// Handles the waiting messages of a connection.
     fn ready(&mut self, number: u64) {
-        for _ in 0..TURN {
+        for _ in 0..MESSAGES_PER_TURN {
             let Some(c) = self.connections.get(&number) else { return };
             let mut fds = VecDeque::new();
             let message = match sys::receive(c.fd.as_raw_fd(), &mut fds) {
@@ -238,21 +238,21 @@ impl Thread {
     fn handle(&mut self, number: u64, n: u32, request: Request) -> bool {
         let Some(c) = self.connections.get_mut(&number) else { return false };
         let fd = c.fd.as_raw_fd();
-        if !c.greeted {
+        if !c.is_accepted {
             let Request::Hello { version, jobs, uid } = request else { return false };
             if version != frames::VERSION || !self.me.jobs.has_any(&jobs) {
-                let what = if version == frames::VERSION { "the handle is of another job" } else { "the owner has another version" };
-                answer(fd, n, &Reply::refused(&Failure::new(Kind::Access, what)), &[]);
+                let reason = if version == frames::VERSION { "the handle is of another job" } else { "the owner has another version" };
+                answer(fd, n, &Reply::refused(&Failure::new(Kind::Access, reason)), &[]);
                 return false;
             }
-            (c.greeted, c.uid) = (true, uid);
+            (c.is_accepted, c.uid) = (true, uid);
             return self.welcome(number, n).unwrap_or(false);
         }
         let (pid, uid) = (c.pid, c.uid);
         let reply = match request {
-            // `LetGo` and `Forget` have no answer.
-            Request::LetGo => {
-                self.registry.settle();
+            // `HazardsReleased` and `Forget` have no answer.
+            Request::HazardsReleased => {
+                self.registry.release_unused();
                 return true;
             }
             Request::Forget { id } => {

@@ -83,7 +83,7 @@ impl Words {
     }
 
     /// For the epochs of another process: whether it has ended, or is about to end.
-    pub fn is_over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.life().is_some_and(|life| life.load(Ordering::Acquire) & libc::FUTEX_OWNER_DIED != 0)
     }
 
@@ -127,20 +127,20 @@ mod tests {
     #[test]
     fn thread_end_is_marked_for_others() {
         let words = std::sync::Arc::new(Words::new(c"monarch-rdma-test", EPOCHS).unwrap());
-        let theirs = Words::received(words.fd().try_clone_to_owned().unwrap(), EPOCHS, false).unwrap();
-        assert!(!theirs.is_over());
+        let received = Words::received(words.fd().try_clone_to_owned().unwrap(), EPOCHS, false).unwrap();
+        assert!(!received.has_ended());
         let (go, gone) = std::sync::mpsc::channel::<()>();
-        let (told, lives) = std::sync::mpsc::channel();
+        let (started, lives) = std::sync::mpsc::channel();
         let its = words.clone();
         let thread = std::thread::spawn(move || {
             its.live();
-            told.send(()).unwrap();
+            started.send(()).unwrap();
             gone.recv().unwrap_err();
         });
         lives.recv().unwrap();
-        assert!(!theirs.is_over());
+        assert!(!received.has_ended());
         drop(go);
         thread.join().unwrap();
-        assert!(theirs.is_over());
+        assert!(received.has_ended());
     }
 }

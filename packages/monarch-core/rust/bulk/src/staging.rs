@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use net::sys::{self as base, Share};
 
-use crate::connection::Line;
+use crate::connection::ControlChannel;
 use crate::copy;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{self, Reply, Request};
@@ -71,19 +71,19 @@ fn pieces(len: u64) -> usize {
     len.div_ceil(PIECE as u64) as usize
 }
 
-fn nonsense() -> Failure {
+fn malformed() -> Failure {
     Failure::new(Kind::Transfer, "the other side of a ring says nonsense")
 }
 
 /// The end of a ring in the process that reads or writes the buffer.
 pub struct Stage {
-    line: Line,
+    control: ControlChannel,
     ring: Ring,
 }
 
 impl Stage {
-    pub fn new(line: Line, fd: OwnedFd) -> io::Result<Stage> {
-        Ok(Stage { line, ring: Ring::of(fd)? })
+    pub fn new(control: ControlChannel, fd: OwnedFd) -> io::Result<Stage> {
+        Ok(Stage { control, ring: Ring::of(fd)? })
     }
 
     /// Copies. After an error the stage is unusable. `moved` is called for each piece.
@@ -91,28 +91,28 @@ impl Stage {
     /// # Safety
     /// The local range is valid, and for writing unless the request is a write.
     pub unsafe fn copy(&self, request: &Request, local: usize, until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
-        let Request::Copy { len, write, .. } = *request else { return Err(nonsense()) };
-        self.line.call(request, until)?;
+        let Request::Copy { len, write, .. } = *request else { return Err(malformed()) };
+        self.control.call(request, until)?;
         let (count, mut filled, mut emptied) = (pieces(len), 0, 0);
         while emptied < count {
             if write && filled < count && filled - emptied < PIECES {
                 let n = piece_len(len, filled);
                 // SAFETY: the caller's guarantee; this side owns the piece until it reports it as full.
                 unsafe { copy::memory(local + filled * PIECE, self.ring.piece(filled), n) };
-                self.line.send_reply(&Reply::Value(n as u64), until)?;
+                self.control.send_reply(&Reply::Value(n as u64), until)?;
                 filled += 1;
                 continue;
             }
             let n = piece_len(len, emptied);
-            match self.line.receive(&mut VecDeque::new(), until)?.1 {
-                Reply::Value(said) if said == n as u64 => {}
+            match self.control.receive(&mut VecDeque::new(), until)?.1 {
+                Reply::Value(reported) if reported == n as u64 => {}
                 Reply::Refused { kind, detail } => return Err(frames::refusal(kind, detail)),
-                _ => return Err(nonsense()),
+                _ => return Err(malformed()),
             }
             if !write {
                 // SAFETY: the caller's guarantee; the owner has filled the piece and waits until this side reports it as empty.
                 unsafe { copy::memory(self.ring.piece(emptied), local + emptied * PIECE, n) };
-                self.line.send_reply(&Reply::Value(n as u64), until)?;
+                self.control.send_reply(&Reply::Value(n as u64), until)?;
             }
             emptied += 1;
             moved(n);
@@ -131,8 +131,8 @@ pub fn serve(fd: &OwnedFd, ring: &Ring, registry: &Arc<Registry>) {
             Err(f) => Err(f),
         });
         let served = match pinned {
-            Ok(pin) => say(fd, number, &Reply::Done) && copy(fd, ring, &pin, len, write, || registry.why(&id)),
-            Err(f) => say(fd, number, &Reply::refused(&f)),
+            Ok(pin) => send_message(fd, number, &Reply::Done) && copy(fd, ring, &pin, len, write, || registry.why(&id)),
+            Err(f) => send_message(fd, number, &Reply::refused(&f)),
         };
         if !served {
             return;
@@ -145,7 +145,7 @@ fn copy(fd: &OwnedFd, ring: &Ring, pin: &Pin, len: u64, write: bool, why: impl F
     while emptied < count {
         // A filled piece belongs to the reader, which checks itself whether the buffer has ended.
         if (write || filled < count) && !pin.is_current() {
-            say(fd, 0, &Reply::refused(&Failure::new(Kind::Released, why())));
+            send_message(fd, 0, &Reply::refused(&Failure::new(Kind::Released, why())));
             return false;
         }
         let memory = pin.range.address;
@@ -153,21 +153,21 @@ fn copy(fd: &OwnedFd, ring: &Ring, pin: &Pin, len: u64, write: bool, why: impl F
             let n = piece_len(len, filled);
             // SAFETY: pinned memory, in range; this side owns the piece until it reports it as full.
             unsafe { copy::memory(memory + filled * PIECE, ring.piece(filled), n) };
-            if !say(fd, 0, &Reply::Value(n as u64)) {
+            if !send_message(fd, 0, &Reply::Value(n as u64)) {
                 return false;
             }
             filled += 1;
             continue;
         }
         let n = piece_len(len, emptied);
-        let Some((_, Reply::Value(said))) = next(fd).and_then(|m| frames::decode::<Reply>(&m)) else { return false };
-        if said != n as u64 {
+        let Some((_, Reply::Value(reported))) = next(fd).and_then(|m| frames::decode::<Reply>(&m)) else { return false };
+        if reported != n as u64 {
             return false;
         }
         if write {
             // SAFETY: pinned memory, in range and writable; the other side waits until this side reports the piece as empty.
             unsafe { copy::memory(ring.piece(emptied), memory + emptied * PIECE, n) };
-            if !say(fd, 0, &Reply::Value(n as u64)) {
+            if !send_message(fd, 0, &Reply::Value(n as u64)) {
                 return false;
             }
         }
@@ -176,7 +176,7 @@ fn copy(fd: &OwnedFd, ring: &Ring, pin: &Pin, len: u64, write: bool, why: impl F
     true
 }
 
-fn say(fd: &OwnedFd, number: u32, reply: &Reply) -> bool {
+fn send_message(fd: &OwnedFd, number: u32, reply: &Reply) -> bool {
     // The socket always has room: at most one message for each piece is pending.
     base::send(fd.as_raw_fd(), &[&frames::encode(number, reply)], &[]).is_ok()
 }

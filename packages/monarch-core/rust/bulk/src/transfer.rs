@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use net::lock::lock;
 
-use crate::buffer::{Hold, Remote, Span, Target};
+use crate::buffer::{Buffer, Hold, Span, Target};
 use crate::bulk::Bulk;
 use crate::failure::{Failure, Outcome, Path};
 use crate::registry::Completion;
@@ -45,7 +45,7 @@ pub enum Operation {
 /// One operation. The local range is valid for as long as the job holds its `keep`.
 #[derive(Clone)]
 pub struct Op {
-    pub remote: Arc<Remote>,
+    pub buffer: Arc<Buffer>,
     pub what: Operation,
     pub local: usize,
     pub len: u64,
@@ -118,17 +118,17 @@ impl Job {
             if Instant::now() >= self.until {
                 return Err((i, Failure::timed_out()));
             }
-            let target = op.remote.resolve(self.until).map_err(|f| (i, f))?;
+            let target = op.buffer.resolve(self.until).map_err(|f| (i, f))?;
             if matches!(op.what, Operation::FetchAdd { .. } | Operation::CompareSwap { .. }) {
                 slices.push(Slice { op: i, start: 0, len: 8, more: 0 });
                 continue;
             }
-            op.remote.admit(op.offset, op.len, op.what == Operation::Write).map_err(|f| (i, f))?;
-            if held.insert(Arc::as_ptr(&op.remote)) {
-                let hold = op.remote.hold(target).map_err(|f| (i, f))?;
+            op.buffer.admit(op.offset, op.len, op.what == Operation::Write).map_err(|f| (i, f))?;
+            if held.insert(Arc::as_ptr(&op.buffer)) {
+                let hold = op.buffer.hold(target).map_err(|f| (i, f))?;
                 lock(&self.holds).push((i, hold));
             }
-            if let (Target::Far(_), Some(before)) = (target, slices.last_mut())
+            if let (Target::Remote(_), Some(before)) = (target, slices.last_mut())
                 && self.go_together(before, i)
             {
                 before.more += 1;
@@ -136,9 +136,9 @@ impl Job {
             }
             let most = match target {
                 // One slice for each stream.
-                Target::Far(far) => op.len.div_ceil(far.width as u64).max(SLICE).min(self.most),
+                Target::Remote(remote_owner) => op.len.div_ceil(remote_owner.width as u64).max(SLICE).min(self.most),
                 // A ring has pieces of its own.
-                _ if op.remote.path() == Path::Staged => self.most,
+                _ if op.buffer.path() == Path::Staged => self.most,
                 _ => SLICE.min(self.most),
             };
             let mut start = 0;
@@ -154,13 +154,13 @@ impl Job {
     /// Whether the operation can be executed together with those of the slice.
     fn go_together(&self, slice: &Slice, op: usize) -> bool {
         let (first, next) = (&self.ops[slice.op], &self.ops[op]);
-        let is_small = |op: &Op| op.remote.is_far && op.len <= SMALL && matches!(op.what, Operation::Read | Operation::Write);
+        let is_small = |op: &Op| op.buffer.is_remote && op.len <= SMALL && matches!(op.what, Operation::Read | Operation::Write);
         slice.op + slice.more + 1 == op
             && slice.more + 1 < TOGETHER
             && is_small(first)
             && is_small(next)
             && first.what == next.what
-            && first.remote.owner == next.remote.owner
+            && first.buffer.owner == next.buffer.owner
     }
 
     /// Starts helpers for the slices, and takes slices itself.
@@ -202,27 +202,27 @@ impl Job {
 
     fn run(&self, slice: &Slice) -> Outcome<()> {
         let op = &self.ops[slice.op];
-        let pool = &op.remote.bulk.pool;
+        let pool = &op.buffer.bulk.pool;
         // An owner that takes part may delay this thread, and other work needs threads meanwhile.
         let word = match op.what {
-            Operation::FetchAdd { add } => pool.wait(|| op.remote.fetch_add(op.offset, add, self.until))?,
-            Operation::CompareSwap { compare, swap } => pool.wait(|| op.remote.compare_swap(op.offset, compare, swap, self.until))?,
+            Operation::FetchAdd { add } => pool.wait(|| op.buffer.fetch_add(op.offset, add, self.until))?,
+            Operation::CompareSwap { compare, swap } => pool.wait(|| op.buffer.compare_swap(op.offset, compare, swap, self.until))?,
             Operation::Read | Operation::Write => {
-                let target = op.remote.resolve(self.until)?;
+                let target = op.buffer.resolve(self.until)?;
                 let (local, offset) = (op.local + slice.start as usize, op.offset + slice.start);
                 let moved = |n: usize| {
                     self.moved.fetch_add(n as u64, Ordering::AcqRel);
                 };
-                if let (Target::Far(far), true) = (target, slice.more > 0) {
-                    let piece = |op: &Op| op.remote.piece(op.what == Operation::Write, op.offset, op.local, op.len as usize);
+                if let (Target::Remote(remote_owner), true) = (target, slice.more > 0) {
+                    let piece = |op: &Op| op.buffer.piece(op.what == Operation::Write, op.offset, op.local, op.len as usize);
                     let mut pieces: Vec<_> = self.ops[slice.op..=slice.op + slice.more].iter().map(piece).collect();
                     // SAFETY: the local ranges of the operations, which the submitter keeps valid.
-                    return pool.wait(|| unsafe { far.copy(&mut pieces, self.until, moved) });
+                    return pool.wait(|| unsafe { remote_owner.copy(&mut pieces, self.until, moved) });
                 }
                 let span = Span { write: op.what == Operation::Write, local, offset, len: slice.len as usize };
                 // SAFETY: a part of the operation's local range, which the submitter keeps valid; the buffer is held by `prepare`.
-                let copy = || unsafe { op.remote.copy(target, span, self.until, moved) };
-                return if matches!(op.remote.path(), Path::Staged | Path::Tcp | Path::Routed) { pool.wait(copy) } else { copy() };
+                let copy = || unsafe { op.buffer.copy(target, span, self.until, moved) };
+                return if matches!(op.buffer.path(), Path::Staged | Path::Tcp | Path::Routed) { pool.wait(copy) } else { copy() };
             }
         };
         // SAFETY: eight bytes of local memory, of any alignment, which the submitter keeps valid.
@@ -234,9 +234,9 @@ impl Job {
     /// Records a failure; only the first one is reported.
     fn fail(&self, op: usize, mut failure: Failure, opened: bool) {
         self.stop.store(true, Ordering::Release);
-        let remote = &self.ops[op].remote;
-        remote.bulk.note(remote.owner, &failure);
-        (failure.path, failure.opened, failure.owner, failure.pid) = (remote.path(), opened, remote.owner, remote.pid());
+        let buffer = &self.ops[op].buffer;
+        buffer.bulk.note_failure(buffer.owner, &failure);
+        (failure.path, failure.opened, failure.owner, failure.pid) = (buffer.path(), opened, buffer.owner, buffer.pid());
         lock(&self.failed).get_or_insert(failure);
     }
 
@@ -248,8 +248,8 @@ impl Job {
         let holds = std::mem::take(&mut *lock(&self.holds));
         if lock(&self.failed).is_none() {
             for (i, hold) in &holds {
-                let remote = &self.ops[*i].remote;
-                if let Some(Err(f)) = remote.target().map(|t| remote.check(t, hold)) {
+                let buffer = &self.ops[*i].buffer;
+                if let Some(Err(f)) = buffer.target().map(|t| buffer.check(t, hold)) {
                     self.fail(*i, f, true);
                     break;
                 }
@@ -269,8 +269,8 @@ impl Job {
 /// Opens each buffer once, in the order of the operations.
 fn open_all(ops: &[Op], until: Instant) {
     let mut seen = HashSet::new();
-    let remotes: Vec<Arc<Remote>> = ops.iter().map(|op| &op.remote).filter(|r| seen.insert(Arc::as_ptr(r))).cloned().collect();
-    Remote::resolve_all(&remotes, until);
+    let buffers: Vec<Arc<Buffer>> = ops.iter().map(|op| &op.buffer).filter(|r| seen.insert(Arc::as_ptr(r))).cloned().collect();
+    Buffer::resolve_all(&buffers, until);
 }
 
 /// Does a small copy to or from an open buffer in the calling thread; `None` for any other operation.
@@ -283,25 +283,25 @@ pub unsafe fn at_once(op: &Op) -> Option<Outcome<()>> {
         Operation::Write => true,
         _ => return None,
     };
-    let target = op.remote.target()?;
-    if op.len > AT_ONCE || !matches!(op.remote.path(), Path::Local | Path::Shm | Path::Cma) {
+    let target = op.buffer.target()?;
+    if op.len > AT_ONCE || !matches!(op.buffer.path(), Path::Local | Path::Shm | Path::Cma) {
         return None;
     }
     let moved = AtomicU64::new(0);
     let run = || {
-        op.remote.admit(op.offset, op.len, write)?;
-        let hold = op.remote.hold(target)?;
+        op.buffer.admit(op.offset, op.len, write)?;
+        let hold = op.buffer.hold(target)?;
         let until = crate::sys::deadline(60.0);
         let span = Span { write, local: op.local, offset: op.offset, len: op.len as usize };
         let count = |n: usize| {
             moved.fetch_add(n as u64, Ordering::Relaxed);
         };
         // SAFETY: the caller's guarantee; the buffer is held.
-        unsafe { op.remote.copy(target, span, until, count) }?;
-        op.remote.check(target, &hold)
+        unsafe { op.buffer.copy(target, span, until, count) }?;
+        op.buffer.check(target, &hold)
     };
     Some(run().map_err(|mut f| {
-        (f.path, f.opened, f.owner, f.pid) = (op.remote.path(), true, op.remote.owner, op.remote.pid());
+        (f.path, f.opened, f.owner, f.pid) = (op.buffer.path(), true, op.buffer.owner, op.buffer.pid());
         (f.done, f.asked) = (moved.load(Ordering::Relaxed), op.len);
         f
     }))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bulk::bulk::{Identity, Jobs};
 use bulk::failure::Outcome;
 use bulk::transfer::{Job, Op, Operation, at_once};
-use bulk::{Bulk, Kind, Path, Range, Remote, sys};
+use bulk::{Buffer, Bulk, Kind, Path, Range, sys};
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 const OPENING: Duration = Duration::from_secs(30);
@@ -23,8 +23,8 @@ fn member(job: u64) -> Arc<Bulk> {
 struct Shared {
     owner: Arc<Bulk>,
     reader: Arc<Bulk>,
-    own: Arc<Remote>,
-    theirs: Arc<Remote>,
+    own: Arc<Buffer>,
+    theirs: Arc<Buffer>,
 }
 
 fn share(bytes: &mut [u8], readonly: bool, staged: bool) -> Shared {
@@ -39,16 +39,16 @@ fn share(bytes: &mut [u8], readonly: bool, staged: bool) -> Shared {
     Shared { owner, reader, own, theirs }
 }
 
-fn handle(at: &Arc<Bulk>, own: &Arc<Remote>) -> Arc<Remote> {
-    Remote::new(at.clone(), own.id, own.epoch, own.owner, own.size, own.readonly, false)
+fn handle(at: &Arc<Bulk>, own: &Arc<Buffer>) -> Arc<Buffer> {
+    Buffer::new(at.clone(), own.id, own.epoch, own.owner, own.size, own.readonly, false)
 }
 
-fn run(remote: &Arc<Remote>, what: Operation, local: &mut [u8], offset: u64, seconds: f64) -> Outcome<()> {
-    let op = Op { remote: remote.clone(), what, local: local.as_mut_ptr() as usize, len: local.len() as u64, offset };
+fn run(buffer: &Arc<Buffer>, what: Operation, local: &mut [u8], offset: u64, seconds: f64) -> Outcome<()> {
+    let op = Op { buffer: buffer.clone(), what, local: local.as_mut_ptr() as usize, len: local.len() as u64, offset };
     let (send, receive) = mpsc::channel();
     let keep: Box<dyn Any + Send> = Box::new(());
     let job = Job::new(Arc::new(vec![op]), sys::deadline(seconds), 64 << 20, keep, Box::new(move |r| send.send(r).unwrap()));
-    job.start(&remote.bulk);
+    job.start(&buffer.bulk);
     receive.recv().unwrap()
 }
 
@@ -185,14 +185,14 @@ fn leases_end() {
 fn operations_beyond_a_handle_are_refused() {
     let mut memory = pattern(4096);
     let s = share(&mut memory, true, false);
-    let read = |remote: &Arc<Remote>, len: usize, offset: u64| run(remote, Operation::Read, &mut vec![0; len], offset, 5.0);
+    let read = |buffer: &Arc<Buffer>, len: usize, offset: u64| run(buffer, Operation::Read, &mut vec![0; len], offset, 5.0);
     let denied = |outcome: Outcome<()>, kind: Kind| assert_eq!(outcome.unwrap_err().kind, kind);
     denied(run(&s.theirs, Operation::Write, &mut [0; 8], 0, 5.0), Kind::Access);
     denied(read(&s.theirs, 8, 4090), Kind::Access);
     denied(read(&s.theirs, 8, u64::MAX - 3), Kind::Access);
     assert_eq!(s.theirs.end(sys::deadline(5.0)).unwrap_err().kind, Kind::Access);
     // Handles that claim more than their owner has granted.
-    let forged = |id, epoch, size, readonly| Remote::new(s.reader.clone(), id, epoch, s.own.owner, size, readonly, false);
+    let forged = |id, epoch, size, readonly| Buffer::new(s.reader.clone(), id, epoch, s.own.owner, size, readonly, false);
     denied(run(&forged(s.own.id, s.own.epoch, 4096, false), Operation::Write, &mut [0; 8], 0, 5.0), Kind::Access);
     denied(read(&forged(s.own.id, s.own.epoch, 1 << 40, true), 8, 0), Kind::Access);
     denied(read(&forged(s.own.id, s.own.epoch + 2, 4096, true), 8, 0), Kind::Access);
@@ -229,15 +229,15 @@ fn atomic_operations_change_words() {
     let mut memory = vec![0u64; 2];
     let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast::<u8>(), 16) };
     let s = share(bytes, false, false);
-    for remote in [&s.own, &s.theirs] {
+    for buffer in [&s.own, &s.theirs] {
         let mut was = [0u8; 8];
         for i in 0..10u64 {
-            run(remote, Operation::FetchAdd { add: 3 }, &mut was, 0, 5.0).unwrap();
+            run(buffer, Operation::FetchAdd { add: 3 }, &mut was, 0, 5.0).unwrap();
             assert_eq!(u64::from_le_bytes(was) % 30, i * 3);
         }
-        let f = run(remote, Operation::FetchAdd { add: 3 }, &mut was, 3, 5.0).unwrap_err();
+        let f = run(buffer, Operation::FetchAdd { add: 3 }, &mut was, 3, 5.0).unwrap_err();
         assert_eq!(f.kind, Kind::Unsupported);
-        assert_eq!(run(remote, Operation::FetchAdd { add: 3 }, &mut was, 16, 5.0).unwrap_err().kind, Kind::Access);
+        assert_eq!(run(buffer, Operation::FetchAdd { add: 3 }, &mut was, 16, 5.0).unwrap_err().kind, Kind::Access);
     }
     let mut was = [0u8; 8];
     run(&s.theirs, Operation::CompareSwap { compare: 60, swap: 5 }, &mut was, 0, 5.0).unwrap();
@@ -256,8 +256,8 @@ fn zero_timeout_moves_no_bytes() {
 #[test]
 fn unknown_owner_is_lost() {
     let reader = member(7);
-    let nobody = Remote::new(reader, [1; 16], 1, 1, 64, false, false);
-    assert_eq!(run(&nobody, Operation::Read, &mut [0; 64], 0, 5.0).unwrap_err().kind, Kind::PeerLost);
+    let unused = Buffer::new(reader, [1; 16], 1, 1, 64, false, false);
+    assert_eq!(run(&unused, Operation::Read, &mut [0; 64], 0, 5.0).unwrap_err().kind, Kind::PeerLost);
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn small_copies_at_once() {
     let mut memory = pattern(4096);
     let s = share(&mut memory, false, false);
     let mut got = vec![0; 4096];
-    let op = Op { remote: s.theirs.clone(), what: Operation::Read, local: got.as_mut_ptr() as usize, len: 4096, offset: 0 };
+    let op = Op { buffer: s.theirs.clone(), what: Operation::Read, local: got.as_mut_ptr() as usize, len: 4096, offset: 0 };
     // SAFETY: `got` outlives the calls.
     assert!(unsafe { at_once(&op) }.is_none());
     s.theirs.resolve(sys::deadline(5.0)).unwrap();

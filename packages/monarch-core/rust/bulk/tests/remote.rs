@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bulk::bulk::{Identity, Jobs};
 use bulk::remote::{Fabric, NoStream, Opened};
 use bulk::transfer::{Job, Op, Operation};
-use bulk::{Bulk, Failure, Kind, Path, Range, Remote};
+use bulk::{Buffer, Bulk, Failure, Kind, Path, Range};
 
 mod cable;
 
@@ -18,7 +18,7 @@ const HANG: Duration = Duration::from_secs(20);
 struct Setup {
     reader: Arc<Bulk>,
     cable: Arc<Cable>,
-    own: Arc<Remote>,
+    own: Arc<Buffer>,
     memory: Arc<Vec<u8>>,
 }
 
@@ -34,22 +34,22 @@ fn setup(len: usize, readonly: bool, encrypted: bool) -> Setup {
 }
 
 impl Setup {
-    fn remote(&self) -> Arc<Remote> {
+    fn buffer(&self) -> Arc<Buffer> {
         let own = &self.own;
-        Remote::new(self.reader.clone(), own.id, own.epoch, own.owner, own.size, own.readonly, true)
+        Buffer::new(self.reader.clone(), own.id, own.epoch, own.owner, own.size, own.readonly, true)
     }
 }
 
 fn run(ops: Vec<Op>, seconds: f64) -> Result<(), Failure> {
-    let bulk = ops[0].remote.bulk.clone();
-    let (told, done) = std::sync::mpsc::channel();
+    let bulk = ops[0].buffer.bulk.clone();
+    let (finished, done) = std::sync::mpsc::channel();
     let until = Instant::now() + Duration::from_secs_f64(seconds);
-    Job::new(Arc::new(ops), until, 64 << 20, Box::new(()), Box::new(move |o| told.send(o).unwrap())).start(&bulk);
+    Job::new(Arc::new(ops), until, 64 << 20, Box::new(()), Box::new(move |o| finished.send(o).unwrap())).start(&bulk);
     done.recv_timeout(HANG).unwrap()
 }
 
-fn op(remote: &Arc<Remote>, what: Operation, local: &mut [u8], offset: u64) -> Op {
-    Op { remote: remote.clone(), what, local: local.as_mut_ptr() as usize, len: local.len() as u64, offset }
+fn op(buffer: &Arc<Buffer>, what: Operation, local: &mut [u8], offset: u64) -> Op {
+    Op { buffer: buffer.clone(), what, local: local.as_mut_ptr() as usize, len: local.len() as u64, offset }
 }
 
 #[test]
@@ -57,14 +57,14 @@ fn reads_and_writes_are_exact() {
     for encrypted in [false, true] {
         for len in [1, 7, 4096, 16 << 10, (16 << 10) + 1, 300_000, 9_000_001] {
             let s = setup(len, false, encrypted);
-            let remote = s.remote();
+            let buffer = s.buffer();
             let mut got = vec![0u8; len];
-            run(vec![op(&remote, Operation::Read, &mut got, 0)], 10.0).unwrap();
+            run(vec![op(&buffer, Operation::Read, &mut got, 0)], 10.0).unwrap();
             assert!(got == *s.memory, "{len} bytes");
-            assert_eq!(remote.path(), Path::Tcp);
+            assert_eq!(buffer.path(), Path::Tcp);
             let mut news: Vec<u8> = got.iter().map(|b| b ^ 0xff).collect();
-            run(vec![op(&remote, Operation::Write, &mut news, 0)], 10.0).unwrap();
-            run(vec![op(&remote, Operation::Read, &mut got, 0)], 10.0).unwrap();
+            run(vec![op(&buffer, Operation::Write, &mut news, 0)], 10.0).unwrap();
+            run(vec![op(&buffer, Operation::Read, &mut got, 0)], 10.0).unwrap();
             assert!(got == news, "{len} bytes");
         }
     }
@@ -73,9 +73,9 @@ fn reads_and_writes_are_exact() {
 #[test]
 fn many_small_operations_go_together() {
     let s = setup(1 << 20, false, true);
-    let remote = s.remote();
+    let buffer = s.buffer();
     let mut locals: Vec<Vec<u8>> = (0..1000).map(|_| vec![0u8; 1000]).collect();
-    let ops = locals.iter_mut().enumerate().map(|(i, l)| op(&remote, Operation::Read, l, 1000 * i as u64)).collect();
+    let ops = locals.iter_mut().enumerate().map(|(i, l)| op(&buffer, Operation::Read, l, 1000 * i as u64)).collect();
     run(ops, 10.0).unwrap();
     assert!(locals.concat() == s.memory[..1_000_000]);
 }
@@ -84,32 +84,32 @@ fn many_small_operations_go_together() {
 fn words_change_at_the_owner() {
     let s = setup(64, false, true);
     let before = u64::from_le_bytes(s.memory[8..16].try_into().unwrap());
-    let remote = s.remote();
+    let buffer = s.buffer();
     let until = || Instant::now() + HANG;
-    assert_eq!(remote.fetch_add(8, 5, until()).unwrap(), before);
-    assert_eq!(remote.compare_swap(8, before + 5, 3, until()).unwrap(), before + 5);
-    assert_eq!(remote.fetch_add(8, 0, until()).unwrap(), 3);
-    assert_eq!(remote.fetch_add(9, 1, until()).unwrap_err().kind, Kind::Unsupported);
+    assert_eq!(buffer.fetch_add(8, 5, until()).unwrap(), before);
+    assert_eq!(buffer.compare_swap(8, before + 5, 3, until()).unwrap(), before + 5);
+    assert_eq!(buffer.fetch_add(8, 0, until()).unwrap(), 3);
+    assert_eq!(buffer.fetch_add(9, 1, until()).unwrap_err().kind, Kind::Unsupported);
     assert_eq!(s.cable.opened.load(Ordering::Acquire), 1, "streams are used again");
 }
 
 #[test]
 fn refusals_keep_the_stream() {
     let s = setup(4096, true, true);
-    let remote = s.remote();
+    let buffer = s.buffer();
     let mut local = vec![0u8; 4096];
-    let forged = |id, epoch, size, readonly| Remote::new(s.reader.clone(), id, epoch, s.own.owner, size, readonly, true);
+    let forged = |id, epoch, size, readonly| Buffer::new(s.reader.clone(), id, epoch, s.own.owner, size, readonly, true);
     let kinds = [
-        (remote.clone(), Operation::Write, Kind::Access),
+        (buffer.clone(), Operation::Write, Kind::Access),
         (forged([9; 16], s.own.epoch, 4096, true), Operation::Read, Kind::Released),
         (forged(s.own.id, s.own.epoch + 2, 4096, true), Operation::Read, Kind::Access),
         (forged(s.own.id, s.own.epoch, 1 << 40, true), Operation::Read, Kind::Access),
         (forged(s.own.id, s.own.epoch, 4096, false), Operation::Write, Kind::Access),
     ];
-    for (remote, what, kind) in kinds {
-        assert_eq!(run(vec![op(&remote, what, &mut local, 0)], 5.0).unwrap_err().kind, kind);
+    for (buffer, what, kind) in kinds {
+        assert_eq!(run(vec![op(&buffer, what, &mut local, 0)], 5.0).unwrap_err().kind, kind);
     }
-    run(vec![op(&remote, Operation::Read, &mut local, 0)], 5.0).unwrap();
+    run(vec![op(&buffer, Operation::Read, &mut local, 0)], 5.0).unwrap();
     assert!(local == *s.memory);
     assert_eq!(s.cable.opened.load(Ordering::Acquire), 1);
 }
@@ -117,26 +117,26 @@ fn refusals_keep_the_stream() {
 #[test]
 fn dropped_buffer_is_not_read() {
     let s = setup(1 << 20, false, false);
-    let remote = s.remote();
+    let buffer = s.buffer();
     let mut local = vec![0u8; 1 << 20];
-    run(vec![op(&remote, Operation::Read, &mut local, 0)], 5.0).unwrap();
+    run(vec![op(&buffer, Operation::Read, &mut local, 0)], 5.0).unwrap();
     s.own.bulk.registry.end(&s.own.id, "dropped by a test", None);
-    let f = run(vec![op(&remote, Operation::Read, &mut local, 0)], 5.0).unwrap_err();
+    let f = run(vec![op(&buffer, Operation::Read, &mut local, 0)], 5.0).unwrap_err();
     assert_eq!(f.kind, Kind::Released);
     assert!(f.detail.starts_with("dropped by a test"), "{}", f.detail);
-    let part = s.remote().restrict(0, 1, true, Instant::now() + HANG).err().unwrap();
+    let part = s.buffer().restrict(0, 1, true, Instant::now() + HANG).err().unwrap();
     assert_eq!(part.kind, Kind::Released);
 }
 
 #[test]
 fn parts_and_drops_of_others() {
     let s = setup(1 << 16, false, true);
-    let part = s.remote().restrict(100, 50, true, Instant::now() + HANG).unwrap();
+    let part = s.buffer().restrict(100, 50, true, Instant::now() + HANG).unwrap();
     let mut local = vec![0u8; 50];
     run(vec![op(&part, Operation::Read, &mut local, 0)], 5.0).unwrap();
     assert!(local == s.memory[100..150]);
     assert_eq!(part.admit(0, 1, true).unwrap_err().kind, Kind::Access);
-    s.remote().end(Instant::now() + HANG).unwrap();
+    s.buffer().end(Instant::now() + HANG).unwrap();
     assert_eq!(run(vec![op(&part, Operation::Read, &mut local, 0)], 5.0).unwrap_err().kind, Kind::Released);
     assert_eq!(s.own.bulk.registry.counts(), (0, 0));
 }
@@ -147,7 +147,7 @@ fn copy_continues_after_broken_streams() {
         let s = setup(3_000_000, false, encrypted);
         s.cable.breaks.lock().unwrap().extend([700_000, 5, 1_500_000]);
         let mut local = vec![0u8; 3_000_000];
-        run(vec![op(&s.remote(), Operation::Read, &mut local, 0)], 10.0).unwrap();
+        run(vec![op(&s.buffer(), Operation::Read, &mut local, 0)], 10.0).unwrap();
         assert!(local == *s.memory);
         assert_eq!(s.cable.opened.load(Ordering::Acquire), 4);
     }
@@ -158,7 +158,7 @@ fn endless_stream_breaks_are_an_error_with_progress() {
     let s = setup(3_000_000, false, false);
     s.cable.breaks.lock().unwrap().extend([1_000_000; 1].into_iter().chain([10; 100]));
     let mut local = vec![0u8; 3_000_000];
-    let f = run(vec![op(&s.remote(), Operation::Read, &mut local, 0)], 10.0).unwrap_err();
+    let f = run(vec![op(&s.buffer(), Operation::Read, &mut local, 0)], 10.0).unwrap_err();
     assert_eq!((f.kind, f.path), (Kind::Transfer, Path::Tcp));
     assert!(f.done > 0 && f.done < 1_000_000, "{}", f.done);
 }
@@ -166,32 +166,32 @@ fn endless_stream_breaks_are_an_error_with_progress() {
 #[test]
 fn ended_owner_is_lost() {
     let s = setup(3_000_000, false, false);
-    let remote = s.remote();
+    let buffer = s.buffer();
     let mut local = vec![0u8; 3_000_000];
-    run(vec![op(&remote, Operation::Read, &mut local, 0)], 10.0).unwrap();
+    run(vec![op(&buffer, Operation::Read, &mut local, 0)], 10.0).unwrap();
     s.cable.ended.store(true, Ordering::Release);
-    assert_eq!(run(vec![op(&remote, Operation::Read, &mut local, 0)], 10.0).unwrap_err().kind, Kind::PeerLost);
+    assert_eq!(run(vec![op(&buffer, Operation::Read, &mut local, 0)], 10.0).unwrap_err().kind, Kind::PeerLost);
 }
 
 #[test]
 fn timeout_of_a_reader_frees_the_owner() {
-    struct Mute;
-    impl Fabric for Mute {
+    struct Unresponsive;
+    impl Fabric for Unresponsive {
         fn open(&self, _: u64, _: Instant) -> Result<Opened, NoStream> {
             let (near, far) = pair();
             // The stream is open, and no process answers.
             std::mem::forget(far);
-            Ok(Opened { fd: near, keys: None, dialled: true, is_routed: false, still: Arc::default() })
+            Ok(Opened { fd: near, keys: None, dialled: true, is_routed: false, paused: Arc::default() })
         }
         fn has_ended(&self, _: u64) -> bool {
             false
         }
     }
     let reader = Bulk::new(Identity::new(7, 1, Jobs::default()), 0, HANG).unwrap();
-    reader.reach_by(Arc::new(Mute), 1);
-    let remote = Remote::new(reader, [1; 16], 1, 10, 64, false, true);
+    reader.reach_by(Arc::new(Unresponsive), 1);
+    let buffer = Buffer::new(reader, [1; 16], 1, 10, 64, false, true);
     let mut local = vec![0u8; 64];
-    let f = run(vec![op(&remote, Operation::Read, &mut local, 0)], 0.2).unwrap_err();
+    let f = run(vec![op(&buffer, Operation::Read, &mut local, 0)], 0.2).unwrap_err();
     assert_eq!((f.kind, f.opened), (Kind::TimedOut, false));
 }
 
@@ -200,16 +200,16 @@ fn reader_without_progress_does_not_delay_buffer_end() {
     let s = setup(64 << 20, false, false);
     // The reader requests all bytes and reads none.
     let (near, far) = pair();
-    s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
-    let mut line = bulk::remote::Line::new(near, None, Arc::default()).unwrap();
-    let wait = bulk::remote::Wait::patient(Some(Instant::now() + HANG), &|| false);
-    line.begin(true, wait).unwrap();
+    s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, paused: Arc::default() });
+    let mut connection = bulk::remote::RemoteConnection::new(near, None, Arc::default()).unwrap();
+    let wait = bulk::remote::Wait::without_idle_limit(Some(Instant::now() + HANG), &|| false);
+    connection.begin(true, wait).unwrap();
     let request = bulk::frames::Request::Copy { id: s.own.id, epoch: s.own.epoch, offset: 0, len: 64 << 20, write: false };
-    line.send_frame(&bulk::frames::encode(1, &request), wait).unwrap();
+    connection.send_frame(&bulk::frames::encode(1, &request), wait).unwrap();
     // The owner has begun to send.
-    assert!(line.receive_number(wait).unwrap() > 0);
-    let (told, done) = std::sync::mpsc::channel();
-    s.own.bulk.registry.end(&s.own.id, "dropped", Some(Box::new(move |o| told.send(o).unwrap())));
+    assert!(connection.receive_number(wait).unwrap() > 0);
+    let (finished, done) = std::sync::mpsc::channel();
+    s.own.bulk.registry.end(&s.own.id, "dropped", Some(Box::new(move |o| finished.send(o).unwrap())));
     done.recv_timeout(HANG).unwrap().unwrap();
 }
 
@@ -220,13 +220,13 @@ fn small_copy_does_not_wait_for_large_one() {
     impl Fabric for First {
         fn open(&self, _: u64, _: Instant) -> Result<Opened, NoStream> {
             let (near, far) = pair();
-            let mut mute = self.1.lock().unwrap();
-            if mute.is_empty() {
-                mute.push(far);
+            let mut unresponsive = self.1.lock().unwrap();
+            if unresponsive.is_empty() {
+                unresponsive.push(far);
             } else {
-                self.0.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
+                self.0.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, paused: Arc::default() });
             }
-            Ok(Opened { fd: near, keys: None, dialled: true, is_routed: false, still: Arc::default() })
+            Ok(Opened { fd: near, keys: None, dialled: true, is_routed: false, paused: Arc::default() })
         }
         fn has_ended(&self, _: u64) -> bool {
             false
@@ -234,15 +234,15 @@ fn small_copy_does_not_wait_for_large_one() {
     }
     let s = setup(1 << 20, false, false);
     let fabric = Arc::new(First(s.cable.owner.clone(), Mutex::default()));
-    let far = bulk::remote::Far::new(s.own.owner, fabric.clone(), 1);
+    let remote_owner = bulk::remote::RemoteOwner::new(s.own.owner, fabric.clone(), 1);
     let (stop, mut memory) = (Instant::now() + HANG, vec![0u8; 1 << 20]);
     let mut pieces = [s.own.piece(false, 0, memory.as_mut_ptr() as usize, 1 << 20)];
     std::thread::scope(|scope| {
-        let large = scope.spawn(|| unsafe { far.copy(&mut pieces, stop, |_| ()) });
+        let large = scope.spawn(|| unsafe { remote_owner.copy(&mut pieces, stop, |_| ()) });
         while fabric.1.lock().unwrap().is_empty() {
             std::thread::yield_now();
         }
-        let asked = far.call(&bulk::frames::Request::Open { id: s.own.id, epoch: s.own.epoch }, stop);
+        let asked = remote_owner.call(&bulk::frames::Request::Open { id: s.own.id, epoch: s.own.epoch }, stop);
         assert!(matches!(asked, Ok(bulk::frames::Reply::Opened { len: 1_048_576, .. })));
         assert!(!large.is_finished());
         // The stream of the large copy ends, and the copy continues on the other stream.
@@ -259,33 +259,33 @@ fn lost_reader_gets_no_more_answers() {
     // The owner's side is also notified of ends.
     s.own.bulk.reach_by(s.cable.clone(), 1);
     let (near, far) = pair();
-    s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
-    let mut line = bulk::remote::Line::new(near, None, Arc::default()).unwrap();
-    let wait = bulk::remote::Wait::patient(Some(Instant::now() + HANG), &|| false);
-    line.begin(true, wait).unwrap();
+    s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, paused: Arc::default() });
+    let mut connection = bulk::remote::RemoteConnection::new(near, None, Arc::default()).unwrap();
+    let wait = bulk::remote::Wait::without_idle_limit(Some(Instant::now() + HANG), &|| false);
+    connection.begin(true, wait).unwrap();
     let open = bulk::frames::encode(1, &bulk::frames::Request::Open { id: s.own.id, epoch: s.own.epoch });
-    line.send_frame(&open, wait).unwrap();
-    line.receive_frame(wait).unwrap();
+    connection.send_frame(&open, wait).unwrap();
+    connection.receive_frame(wait).unwrap();
     s.cable.ended.store(true, Ordering::Release);
-    assert_eq!(line.receive_number(wait), Err(bulk::remote::Broken::Ended));
+    assert_eq!(connection.receive_number(wait), Err(bulk::remote::Broken::Ended));
 }
 
 #[test]
 fn paused_connection_moves_no_bytes() {
     for encrypted in [false, true] {
-        let ((near, far), (ours, theirs), still) = (pair(), keys(), Arc::new(AtomicBool::new(false)));
-        let mut here = bulk::remote::Line::new(near, encrypted.then_some(&ours), still.clone()).unwrap();
-        let mut there = bulk::remote::Line::new(far, encrypted.then_some(&theirs), Arc::default()).unwrap();
-        let wait = |ms| bulk::remote::Wait::patient(Some(Instant::now() + Duration::from_millis(ms)), &|| false);
+        let ((near, far), (ours, theirs), paused) = (pair(), keys(), Arc::new(AtomicBool::new(false)));
+        let mut here = bulk::remote::RemoteConnection::new(near, encrypted.then_some(&ours), paused.clone()).unwrap();
+        let mut there = bulk::remote::RemoteConnection::new(far, encrypted.then_some(&theirs), Arc::default()).unwrap();
+        let wait = |ms| bulk::remote::Wait::without_idle_limit(Some(Instant::now() + Duration::from_millis(ms)), &|| false);
         there.send_frame(b"before", wait(10_000)).unwrap();
-        still.store(true, Ordering::Relaxed);
+        paused.store(true, Ordering::Relaxed);
         assert_eq!(here.receive_number(wait(20)), Err(bulk::remote::Broken::TimedOut));
         assert_eq!(here.send_frame(b"late", wait(20)), Err(bulk::remote::Broken::TimedOut));
-        let stopped = bulk::remote::Wait::patient(None, &|| true);
+        let stopped = bulk::remote::Wait::without_idle_limit(None, &|| true);
         assert_eq!(here.receive_number(stopped), Err(bulk::remote::Broken::Stopped));
         assert_eq!(there.receive_number(wait(20)), Err(bulk::remote::Broken::TimedOut));
         assert!(!here.is_stale());
-        still.store(false, Ordering::Relaxed);
+        paused.store(false, Ordering::Relaxed);
         assert_eq!(here.receive_frame(wait(10_000)).unwrap(), b"before");
         if !encrypted {
             here.send_frame(b"now", wait(10_000)).unwrap();

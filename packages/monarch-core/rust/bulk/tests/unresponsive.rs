@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use bulk::bulk::{Identity, Jobs};
 use bulk::frames::{Reply, Request};
-use bulk::remote::{Answering, Fabric, Far, NoStream, Opened};
-use bulk::{Bulk, Kind, Range, Remote};
+use bulk::remote::{Fabric, NoStream, Opened, RemoteOwner, RemoteServer};
+use bulk::{Buffer, Bulk, Kind, Range};
 use cable::{keys, pair};
 
 const HANG: Duration = Duration::from_secs(25);
@@ -145,8 +145,8 @@ impl Fabric for Network {
         };
         let (ours, theirs) = keys();
         let keys = |k| if self.encrypted { Some(k) } else { None };
-        self.owner.answer(7, Opened { fd: far, keys: keys(theirs), dialled: false, is_routed: false, still: Arc::default() });
-        Ok(Opened { fd: near, keys: keys(ours), dialled: true, is_routed: false, still: Arc::default() })
+        self.owner.answer(7, Opened { fd: far, keys: keys(theirs), dialled: false, is_routed: false, paused: Arc::default() });
+        Ok(Opened { fd: near, keys: keys(ours), dialled: true, is_routed: false, paused: Arc::default() })
     }
 
     fn has_ended(&self, _: u64) -> bool {
@@ -156,29 +156,29 @@ impl Fabric for Network {
 
 struct Setup {
     network: Arc<Network>,
-    far: Arc<Far>,
-    own: Arc<Remote>,
+    remote_owner: Arc<RemoteOwner>,
+    own: Arc<Buffer>,
     memory: Arc<Vec<u8>>,
-    answering: Arc<Answering>,
+    server: Arc<RemoteServer>,
 }
 
-fn setup_with(answering: Arc<Answering>, len: usize, encrypted: bool, faults: &[Fault]) -> Setup {
-    let owner = Bulk::with(answering.clone(), Identity::new(10, 1, Jobs::default()), 0, HANG);
+fn setup_with(server: Arc<RemoteServer>, len: usize, encrypted: bool, faults: &[Fault]) -> Setup {
+    let owner = Bulk::with(server.clone(), Identity::new(10, 1, Jobs::default()), 0, HANG);
     let memory = Arc::new((0..len).map(|i| (i % 251) as u8).collect::<Vec<u8>>());
     let range = Range { address: memory.as_ptr() as usize, len, readonly: false };
     let own = owner.register(range, None, Box::new(memory.clone())).unwrap();
     let network = Network::new(owner, encrypted, faults);
-    Setup { far: Far::new(10, network.clone(), 2), network, own, memory, answering }
+    Setup { remote_owner: RemoteOwner::new(10, network.clone(), 2), network, own, memory, server }
 }
 
 fn setup(len: usize, encrypted: bool, faults: &[Fault]) -> Setup {
-    setup_with(Answering::new().unwrap(), len, encrypted, faults)
+    setup_with(RemoteServer::new().unwrap(), len, encrypted, faults)
 }
 
 impl Setup {
     fn copy(&self, write: bool, local: &mut [u8]) -> Result<(), bulk::Failure> {
         let piece = self.own.piece(write, 0, local.as_mut_ptr() as usize, local.len());
-        unsafe { self.far.copy(&mut [piece], Instant::now() + HANG, |_| ()) }
+        unsafe { self.remote_owner.copy(&mut [piece], Instant::now() + HANG, |_| ()) }
     }
 }
 
@@ -211,13 +211,13 @@ fn write_over_dead_stream_cannot_come_later() {
         s.copy(true, &mut vec![2u8; 3_000_000]).unwrap();
         // The bytes of the first attempt that the network has held arrive now.
         s.network.heal();
-        wait_until(|| s.answering.count() == 1);
+        wait_until(|| s.server.count() == 1);
         assert!(s.memory.iter().all(|b| *b == 2));
     }
 }
 
 #[test]
-fn slow_stream_is_not_given_up() {
+fn slow_stream_is_kept() {
     // The kernel wakes the reader after 256 KiB, which takes longer than the owner's second answer would.
     let s = setup(300_000, false, &[Fault::Slow(22_000)]);
     let mut local = vec![0u8; 300_000];
@@ -251,7 +251,7 @@ fn slow_owner_is_waited_for() {
     let registry = &s.own.bulk.registry;
     registry.export(&s.own.id, s.own.epoch).unwrap();
     std::thread::scope(|scope| {
-        let dropping = scope.spawn(|| s.far.call(&Request::Drop { id: s.own.id }, Instant::now() + HANG));
+        let dropping = scope.spawn(|| s.remote_owner.call(&Request::Drop { id: s.own.id }, Instant::now() + HANG));
         // The owner has answered twice over a second stream that the request is in progress.
         wait_until(|| s.network.answers.load(Ordering::Acquire) == 2);
         assert!(!dropping.is_finished());
@@ -262,13 +262,13 @@ fn slow_owner_is_waited_for() {
 }
 
 #[test]
-fn change_of_a_word_is_not_repeated() {
+fn atomic_change_is_not_repeated() {
     let s = setup(64, true, &[Fault::Dead { answers: 0, requests: usize::MAX }]);
     let add = Request::FetchAdd { id: s.own.id, offset: 0, add: 1 };
     let before = s.memory[0];
-    assert_eq!(s.far.call(&add, Instant::now() + HANG).unwrap_err().kind, Kind::Transfer);
+    assert_eq!(s.remote_owner.call(&add, Instant::now() + HANG).unwrap_err().kind, Kind::Transfer);
     wait_until(|| s.memory[0] == before + 1);
-    s.far.call(&add, Instant::now() + HANG).unwrap();
+    s.remote_owner.call(&add, Instant::now() + HANG).unwrap();
     assert_eq!(s.memory[0], before + 2);
 }
 
@@ -282,19 +282,19 @@ fn dead_idle_streams_are_not_tried_in_turn() {
 }
 
 #[test]
-fn owner_ends_streams_that_are_silent() {
-    let s = setup_with(Answering::with_silence(Duration::from_millis(500)).unwrap(), 64 << 20, false, &[]);
+fn owner_closes_idle_streams() {
+    let s = setup_with(RemoteServer::with_idle_timeout(Duration::from_millis(500)).unwrap(), 64 << 20, false, &[]);
     let (near, far) = pair();
-    s.network.owner.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
+    s.network.owner.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, paused: Arc::default() });
     // A requesting side that has requested all bytes and vanishes without a notice.
-    let mut line = bulk::remote::Line::new(near, None, Arc::default()).unwrap();
-    let wait = bulk::remote::Wait::patient(Some(Instant::now() + HANG), &|| false);
-    line.begin(true, wait).unwrap();
+    let mut connection = bulk::remote::RemoteConnection::new(near, None, Arc::default()).unwrap();
+    let wait = bulk::remote::Wait::without_idle_limit(Some(Instant::now() + HANG), &|| false);
+    connection.begin(true, wait).unwrap();
     let request = Request::Copy { id: s.own.id, epoch: s.own.epoch, offset: 0, len: 64 << 20, write: false };
-    line.send_frame(&bulk::frames::encode(1, &request), wait).unwrap();
-    wait_until(|| s.answering.count() == 0);
+    connection.send_frame(&bulk::frames::encode(1, &request), wait).unwrap();
+    wait_until(|| s.server.count() == 0);
     // No request keeps the memory.
-    let (told, done) = std::sync::mpsc::channel();
-    s.own.bulk.registry.end(&s.own.id, "dropped", Some(Box::new(move |o| told.send(o).unwrap())));
+    let (finished, done) = std::sync::mpsc::channel();
+    s.own.bulk.registry.end(&s.own.id, "dropped", Some(Box::new(move |o| finished.send(o).unwrap())));
     done.recv_timeout(HANG).unwrap().unwrap();
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use bulk::Kind;
 use bulk::registry::{Memory, Range};
-use bulk::remote::{Answering, Fetching, Loan};
+use bulk::remote::{Offer, Pulls, RemoteServer};
 use net::Block;
 use runtime::Node;
 use runtime::node::offers::{Exchange, PullDone, PullError};
@@ -14,21 +14,21 @@ use super::fabric::{Streams, opened};
 
 /// The state of the exchange in this process. Each part is made at its first use.
 pub struct PartExchange {
-    answering: OnceLock<Option<Arc<Answering>>>,
-    fetching: Fetching,
+    server: OnceLock<Option<Arc<RemoteServer>>>,
+    pulls: Pulls,
 }
 
 impl PartExchange {
     /// Starts the exchange: this process can offer and pull from now on, and answers pulls of other processes.
     pub fn start(node: &Arc<Node>) -> Arc<PartExchange> {
         let streams = Streams { node: Arc::downgrade(node), by_messages: false };
-        let fetching = Fetching::new(Arc::new(streams), bulk::bulk::width());
-        let this = Arc::new(PartExchange { answering: OnceLock::new(), fetching });
+        let pulls = Pulls::new(Arc::new(streams), bulk::bulk::width());
+        let this = Arc::new(PartExchange { server: OnceLock::new(), pulls });
         let (answers, ends) = (Arc::downgrade(&this), Arc::downgrade(node));
         node.bulk_streams.set_receiver(Box::new(move |peer, stream| {
-            if let Some(answering) = answers.upgrade().and_then(|a| a.answering()) {
+            if let Some(server) = answers.upgrade().and_then(|a| a.server()) {
                 let node = ends.clone();
-                answering.answer(peer.0, opened(stream), move || node.upgrade().is_none_or(|node| node.has_ended(peer)));
+                server.answer(peer.0, opened(stream), move || node.upgrade().is_none_or(|node| node.has_ended(peer)));
             }
         }));
         node.offers.set_exchange(Box::new(BlockExchange(Arc::downgrade(&this))));
@@ -36,8 +36,8 @@ impl PartExchange {
     }
 
     /// The component that answers pulls; `None` if there is no memory for it.
-    pub fn answering(&self) -> Option<Arc<Answering>> {
-        self.answering.get_or_init(|| Answering::new().ok()).clone()
+    pub fn server(&self) -> Option<Arc<RemoteServer>> {
+        self.server.get_or_init(|| RemoteServer::new().ok()).clone()
     }
 }
 
@@ -46,28 +46,28 @@ struct BlockExchange(Weak<PartExchange>);
 
 impl Exchange for BlockExchange {
     fn offer(&self, block: &Arc<Block>) -> Option<Vec<u8>> {
-        let answering = self.0.upgrade()?.answering()?;
+        let server = self.0.upgrade()?.server()?;
         let range = Range { address: block.address() as usize, len: block.len(), readonly: true };
         let memory = Memory::new(Box::new(block.clone()), None);
-        let (id, epoch) = answering.registry.register(range, memory, None).ok()?;
-        Some(Loan { id, epoch }.to_bytes())
+        let (id, epoch) = server.registry.register(range, memory, None).ok()?;
+        Some(Offer { id, epoch }.to_bytes())
     }
 
     fn withdraw(&self, record: &[u8]) {
-        if let (Some(answering), Some(loan)) = (self.0.upgrade().and_then(|e| e.answering()), Loan::from_bytes(record)) {
-            answering.registry.end(&loan.id, "it has been fetched", None);
+        if let (Some(server), Some(offer)) = (self.0.upgrade().and_then(|e| e.server()), Offer::from_bytes(record)) {
+            server.registry.end(&offer.id, "it has been fetched", None);
         }
     }
 
     fn sent(&self, to: ProcUid) -> u64 {
-        self.0.upgrade().and_then(|e| e.answering()).map_or(0, |a| a.sent(to.0))
+        self.0.upgrade().and_then(|e| e.server()).map_or(0, |a| a.sent(to.0))
     }
 
     fn pull(&self, from: ProcUid, record: &[u8], block: Arc<Block>, done: PullDone) {
-        let (Some(all), Some(loan)) = (self.0.upgrade(), Loan::from_bytes(record)) else { return done(Err(PullError::Unreachable)) };
+        let (Some(all), Some(offer)) = (self.0.upgrade(), Offer::from_bytes(record)) else { return done(Err(PullError::Unreachable)) };
         let done = move |outcome: Result<(), bulk::Failure>| {
             done(outcome.map_err(|f| if f.kind == Kind::Unsupported { PullError::Unreachable } else { PullError::Failed }));
         };
-        all.fetching.fetch(from.0, loan, block, Box::new(done));
+        all.pulls.pull(from.0, offer, block, Box::new(done));
     }
 }

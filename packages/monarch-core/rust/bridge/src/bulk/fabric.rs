@@ -23,7 +23,7 @@ impl Fabric for Streams {
             Ok(stream) => Ok(opened(stream)),
             Err(BulkError::Ended) => Err(NoStream::Ended),
             Err(BulkError::TimedOut) => Err(NoStream::TimedOut),
-            Err(BulkError::Unreachable(why)) if !self.by_messages => Err(NoStream::NoWay(why)),
+            Err(BulkError::Unreachable(why)) if !self.by_messages => Err(NoStream::Unsupported(why)),
             Err(BulkError::Unreachable(why)) => Err(NoStream::Unreachable(why)),
         }
     }
@@ -32,12 +32,12 @@ impl Fabric for Streams {
         self.node.upgrade().is_none_or(|node| node.has_ended(ProcUid(owner)))
     }
 
-    fn still(&self, owner: u64) -> Arc<AtomicBool> {
+    fn paused(&self, owner: u64) -> Arc<AtomicBool> {
         self.node.upgrade().map(|node| node.paused(ProcUid(owner))).unwrap_or_default()
     }
 }
 
 /// A stream of the runtime, in the type of the bulk transport.
 pub fn opened(BulkStream { fd, keys, dialled, is_routed, paused }: BulkStream) -> Opened {
-    Opened { fd, keys, dialled, is_routed, still: paused }
+    Opened { fd, keys, dialled, is_routed, paused }
 }

@@ -39,7 +39,7 @@ impl Plan {
                 3 => Operation::CompareSwap { compare: a, swap: b },
                 _ => return Err(PyValueError::new_err("no such operation")),
             };
-            Ok(Op { remote: handle.get().remote.clone(), what, local, len, offset })
+            Ok(Op { buffer: handle.get().buffer.clone(), what, local, len, offset })
         };
         let ops = ops.into_iter().map(one).collect::<PyResult<_>>()?;
         Ok(Plan { node: bulk.node.clone(), inner: transfer::Plan::new(bulk.inner.clone(), ops), keep })

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bulk::bulk::Identity;
 use bulk::exports::Ended;
-use bulk::{Range, Remote, sys};
+use bulk::{Buffer, Range, sys};
 use pyo3::exceptions::{PyMemoryError, PyOSError};
 use pyo3::prelude::*;
 use runtime::Node;
@@ -35,8 +35,8 @@ impl Bulk {
         let node = process.node.clone();
         let me = Identity::new(node.uid.0, job, process.jobs.clone());
         let none = || PyOSError::new_err("cannot share memory: there is none");
-        let answering = process.exchanging.answering().ok_or_else(none)?;
-        let inner = bulk::Bulk::with(answering, me, tracer, Duration::try_from_secs_f64(opening).unwrap_or(Duration::MAX));
+        let server = process.exchanging.server().ok_or_else(none)?;
+        let inner = bulk::Bulk::with(server, me, tracer, Duration::try_from_secs_f64(opening).unwrap_or(Duration::MAX));
         inner.reach_by(Arc::new(Streams { node: Arc::downgrade(&node), by_messages: true }), streams);
         Ok(Bulk { node, inner })
     }
@@ -48,13 +48,13 @@ impl Bulk {
     fn register(&self, address: usize, nbytes: usize, readonly: bool, lease: Option<f64>, keep: Py<PyAny>) -> PyResult<Handle> {
         gil::check_not_forked()?;
         let range = Range { address, len: nbytes, readonly };
-        let remote = self.inner.register(range, lease.map(sys::deadline), Box::new(keep)).map_err(|f| failed(&f))?;
-        Ok(Handle::new(self.node.clone(), remote, true))
+        let buffer = self.inner.register(range, lease.map(sys::deadline), Box::new(keep)).map_err(|f| failed(&f))?;
+        Ok(Handle::new(self.node.clone(), buffer, true))
     }
 
     /// Makes a handle from the fields that another process has sent. `is_remote` is true if the owner is on another host.
     fn handle(&self, id: [u8; 16], epoch: u64, owner: u64, nbytes: u64, readonly: bool, is_remote: bool) -> Handle {
-        Handle::new(self.node.clone(), Remote::new(self.inner.clone(), id, epoch, owner, nbytes, readonly, is_remote), false)
+        Handle::new(self.node.clone(), Buffer::new(self.inner.clone(), id, epoch, owner, nbytes, readonly, is_remote), false)
     }
 
     /// Allocates memory that other processes can map. `huge`: with huge pages, without them, or (`None`) by the default of the system.

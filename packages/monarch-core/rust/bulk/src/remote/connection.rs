@@ -23,9 +23,9 @@ const AT_ONCE: usize = 512 << 10;
 /// microseconds.
 const AWAITED: usize = 256 << 10;
 /// Interval of checks whether to continue.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The same interval while a test cuts the stream.
-const LOOK_STILL: Duration = Duration::from_millis(5);
+const PAUSE_CHECK: Duration = Duration::from_millis(5);
 /// The first byte on a stream.
 const BEGIN: u8 = 1;
 /// Longest frame.
@@ -39,7 +39,7 @@ pub enum Broken {
     /// The waiting thread was asked to stop.
     Stopped,
     /// No bytes move, and the wait has found the connection dead.
-    Silent,
+    Unresponsive,
     /// The other side or its kernel has closed the connection.
     Ended,
     /// An error of the network, or a malformed frame.
@@ -72,7 +72,7 @@ pub struct Wait<'a> {
 
 impl<'a> Wait<'a> {
     /// A wait without a limit on the time without traffic.
-    pub fn patient(until: Option<Instant>, stop: &'a dyn Fn() -> bool) -> Wait<'a> {
+    pub fn without_idle_limit(until: Option<Instant>, stop: &'a dyn Fn() -> bool) -> Wait<'a> {
         Wait { until, stop, is_dead: &|_| false }
     }
 }
@@ -90,10 +90,10 @@ struct Protection {
 }
 
 /// One connection between two processes: a stream, its encryption and its counters.
-pub struct Line {
+pub struct RemoteConnection {
     fd: OwnedFd,
     protection: Option<Box<Protection>>,
-    still: Arc<AtomicBool>,
+    paused: Arc<AtomicBool>,
     /// The low-water mark of the socket.
     awaited: usize,
     /// The number by which the requesting side names the connection.
@@ -102,12 +102,12 @@ pub struct Line {
     pub is_routed: bool,
     pub traffic: Arc<Traffic>,
     /// The time since which the connection is idle.
-    pub rests: Instant,
+    pub idle_since: Instant,
 }
 
-impl Line {
-    /// `None` if the keys are invalid. While `still` is set, nothing is read or written, as with a pulled cable.
-    pub fn new(fd: OwnedFd, keys: Option<&Keys>, still: Arc<AtomicBool>) -> Option<Line> {
+impl RemoteConnection {
+    /// `None` if the keys are invalid. While `paused` is set, nothing is read or written, as with a pulled cable.
+    pub fn new(fd: OwnedFd, keys: Option<&Keys>, paused: Arc<AtomicBool>) -> Option<RemoteConnection> {
         base::set_nonblocking(fd.as_raw_fd()).ok()?;
         let protection = match keys {
             None => None,
@@ -116,8 +116,8 @@ impl Line {
                 Some(Box::new(Protection { seal, open, out: Vec::new(), cipher: Vec::new(), at: 0, plain: 0..0 }))
             }
         };
-        let (traffic, rests) = (Arc::default(), Instant::now());
-        Some(Line { fd, protection, still, awaited: 1, number: 0, is_routed: false, traffic, rests })
+        let (traffic, idle_since) = (Arc::default(), Instant::now());
+        Some(RemoteConnection { fd, protection, paused, awaited: 1, number: 0, is_routed: false, traffic, idle_since })
     }
 
     /// Whether the keys have protected so many records that the connection is to be replaced.
@@ -127,7 +127,7 @@ impl Line {
 
     /// Whether the other side has closed the connection, or has sent bytes without a request.
     pub fn is_stale(&self) -> bool {
-        if self.still.load(Ordering::Relaxed) {
+        if self.paused.load(Ordering::Relaxed) {
             return false;
         }
         let mut byte = [0u8; 1];
@@ -138,20 +138,20 @@ impl Line {
 
     /// Waits while a test cuts the stream.
     #[inline]
-    fn go(&self, wait: Wait<'_>) -> Result<(), Broken> {
-        if self.still.load(Ordering::Relaxed) { self.stand_still(wait) } else { Ok(()) }
+    fn await_unpaused(&self, wait: Wait<'_>) -> Result<(), Broken> {
+        if self.paused.load(Ordering::Relaxed) { self.wait_while_paused(wait) } else { Ok(()) }
     }
 
     #[cold]
-    fn stand_still(&self, wait: Wait<'_>) -> Result<(), Broken> {
-        while self.still.load(Ordering::Relaxed) {
+    fn wait_while_paused(&self, wait: Wait<'_>) -> Result<(), Broken> {
+        while self.paused.load(Ordering::Relaxed) {
             if wait.until.is_some_and(|until| until <= Instant::now()) {
                 return Err(Broken::TimedOut);
             }
             if (wait.stop)() {
                 return Err(Broken::Stopped);
             }
-            std::thread::sleep(LOOK_STILL);
+            std::thread::sleep(PAUSE_CHECK);
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Line {
     /// Waits for room or for bytes, until one of the limits of the wait is reached.
     fn wait(&self, events: libc::c_short, wait: Wait<'_>) -> Result<(), Broken> {
         // Silence is counted in checks, not by the clock: time during which this process is frozen does not count.
-        let (mut silence, mut buffered) = (Duration::ZERO, None);
+        let (mut idle, mut buffered) = (Duration::ZERO, None);
         loop {
             let now = Instant::now();
             if wait.until.is_some_and(|until| until <= now) {
@@ -168,16 +168,16 @@ impl Line {
             if (wait.stop)() {
                 return Err(Broken::Stopped);
             }
-            let look = now + LOOK;
+            let look = now + CHECK_INTERVAL;
             let seen = sys::poll(&[(self.fd.as_raw_fd(), events)], Some(wait.until.map_or(look, |until| until.min(look))))?;
             if !seen.is_empty() {
                 return Ok(());
             }
             // On a slow network it takes long until the low-water mark is reached, so the fill of the kernel's buffers is compared.
             let moves = buffered.replace(base::buffered(self.fd.as_raw_fd())).is_some_and(|before| Some(before) != buffered);
-            silence = if moves { Duration::ZERO } else { silence + LOOK };
-            if !moves && (wait.is_dead)(silence) {
-                return Err(Broken::Silent);
+            idle = if moves { Duration::ZERO } else { idle + CHECK_INTERVAL };
+            if !moves && (wait.is_dead)(idle) {
+                return Err(Broken::Unresponsive);
             }
         }
     }
@@ -194,7 +194,7 @@ impl Line {
 
     fn write(&self, mut slices: &mut [IoSlice<'_>], wait: Wait<'_>) -> Result<(), Broken> {
         while slices.iter().any(|s| !s.is_empty()) {
-            self.go(wait)?;
+            self.await_unpaused(wait)?;
             match base::send_slices(self.fd.as_raw_fd(), slices) {
                 Ok(n) => {
                     self.traffic.add_sent(n);
@@ -255,7 +255,7 @@ impl Line {
         while *done < len {
             // SAFETY: the offset is inside the caller's range.
             let to = unsafe { to.add(*done) };
-            self.go(wait)?;
+            self.await_unpaused(wait)?;
             match self.protection.as_deref_mut() {
                 None => match self.read(to, len - *done) {
                     Ok(0) => return Err(Broken::Ended),
@@ -295,7 +295,7 @@ impl Line {
     fn fill(&mut self, content: usize, wait: Wait<'_>) -> Result<(), Broken> {
         let fd = self.fd.as_raw_fd();
         loop {
-            self.go(wait)?;
+            self.await_unpaused(wait)?;
             let Some(p) = self.protection.as_deref_mut() else { return Ok(()) };
             p.cipher.drain(..p.at);
             (p.at, p.plain) = (0, 0..0);

@@ -17,7 +17,7 @@ pub struct Opened {
     /// The stream is a bulk pipe over messages, because no other one can be opened.
     pub is_routed: bool,
     /// Set while a test cuts the stream.
-    pub still: Arc<AtomicBool>,
+    pub paused: Arc<AtomicBool>,
 }
 
 /// The reason for which no stream could be opened.
@@ -29,7 +29,7 @@ pub enum NoStream {
     /// The network has refused, for this reason.
     Unreachable(String),
     /// Another attempt is useless.
-    NoWay(String),
+    Unsupported(String),
 }
 
 /// Opens streams to other processes and knows which of them have ended. The bridge implements it on the node of the process.
@@ -41,7 +41,7 @@ pub trait Fabric: Send + Sync {
     fn has_ended(&self, owner: u64) -> bool;
 
     /// Set while a test cuts off the host of that process.
-    fn still(&self, _owner: u64) -> Arc<AtomicBool> {
+    fn paused(&self, _owner: u64) -> Arc<AtomicBool> {
         Arc::default()
     }
 }

@@ -24,9 +24,9 @@ pub mod pulls;
 pub mod serving;
 pub mod traffic;
 
-pub use connection::{Broken, Line, Wait};
+pub use connection::{Broken, RemoteConnection, Wait};
 pub use fabric::{Fabric, NoStream, Opened};
-pub use offer::Loan;
-pub use owner::{Far, Piece};
-pub use pulls::Fetching;
-pub use serving::Answering;
+pub use offer::Offer;
+pub use owner::{Piece, RemoteOwner};
+pub use pulls::Pulls;
+pub use serving::RemoteServer;

@@ -7,12 +7,12 @@ const REGISTERED: u8 = 1;
 
 /// An offer: a registered block of the sender, which the receiver pulls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Loan {
+pub struct Offer {
     pub id: Id,
     pub epoch: u64,
 }
 
-impl Loan {
+impl Offer {
     pub fn to_bytes(self) -> Vec<u8> {
         let mut out = vec![REGISTERED];
         out.extend_from_slice(&self.id);
@@ -21,10 +21,10 @@ impl Loan {
     }
 
     /// `None` if the record has another kind.
-    pub fn from_bytes(record: &[u8]) -> Option<Loan> {
+    pub fn from_bytes(record: &[u8]) -> Option<Offer> {
         let (&REGISTERED, rest) = record.split_first()? else { return None };
         let (id, epoch) = rest.split_first_chunk()?;
-        Some(Loan { id: *id, epoch: u64::from_le_bytes(epoch.try_into().ok()?) })
+        Some(Offer { id: *id, epoch: u64::from_le_bytes(epoch.try_into().ok()?) })
     }
 }
 
@@ -34,11 +34,11 @@ mod tests {
 
     #[test]
     fn record_survives_encoding() {
-        let loan = Loan { id: [7; 16], epoch: 41 };
-        let record = loan.to_bytes();
-        assert_eq!(Loan::from_bytes(&record), Some(loan));
-        assert_eq!(Loan::from_bytes(&record[..record.len() - 1]), None);
-        assert_eq!(Loan::from_bytes(&[2; 25]), None);
-        assert_eq!(Loan::from_bytes(&[]), None);
+        let offer = Offer { id: [7; 16], epoch: 41 };
+        let record = offer.to_bytes();
+        assert_eq!(Offer::from_bytes(&record), Some(offer));
+        assert_eq!(Offer::from_bytes(&record[..record.len() - 1]), None);
+        assert_eq!(Offer::from_bytes(&[2; 25]), None);
+        assert_eq!(Offer::from_bytes(&[]), None);
     }
 }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use net::lock::lock;
 
-use super::connection::{Broken, Line, Wait};
+use super::connection::{Broken, RemoteConnection, Wait};
 use super::fabric::{Fabric, NoStream};
-use super::probe::{Inquiry, SILENCE};
+use super::probe::{PROBE_TIMEOUT, Probe};
 use super::serving;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{self, Reply, Request};
@@ -24,19 +24,19 @@ const PAUSES: [Duration; 3] = [Duration::from_millis(3), Duration::from_millis(1
 const CLOSED: &str = "the stream was closed";
 /// How long to wait for the report of the owner's end: a killed owner closes its streams at once, and the report may be late on a busy
 /// machine.
-const NEWS: Duration = Duration::from_secs(2);
+const END_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval of checks for the report of the owner's end.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// Most pending requests on one stream.
 const WINDOW: usize = 64;
 /// Most bytes of a small operation.
 const SMALL: usize = 64 << 10;
 /// A stream that was idle for longer is not used again: the owner may be about to close it.
-const REST: Duration = Duration::from_secs(serving::SILENCE.as_secs() / 2);
+const MAX_IDLE: Duration = Duration::from_secs(serving::IDLE_TIMEOUT.as_secs() / 2);
 /// A stream that was idle for longer is tested before a request that cannot be repeated.
 const FRESH: Duration = Duration::from_secs(1);
 /// Most given-up streams whose numbers are kept for the owner.
-const GIVEN_UP: usize = 128;
+const MAX_ABANDONED: usize = 128;
 
 /// The number of streams that this process has opened.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -64,46 +64,46 @@ impl Piece {
 
 /// The streams to one owner.
 #[derive(Default)]
-struct Lines {
-    idle: Vec<Line>,
+struct ConnectionPool {
+    idle: Vec<RemoteConnection>,
     open: usize,
     /// The number of streams with a large operation.
     large: usize,
     /// Numbers of closed streams that the owner may still serve.
-    given_up: Vec<u64>,
+    abandoned: Vec<u64>,
 }
 
 /// An owner on another host, with the streams to it.
-pub struct Far {
+pub struct RemoteOwner {
     pub owner: u64,
     fabric: Arc<dyn Fabric>,
     /// Most streams for large operations at a time.
     pub width: usize,
-    lines: Mutex<Lines>,
+    pool: Mutex<ConnectionPool>,
     freed: Condvar,
     is_routed: AtomicBool,
 }
 
 /// The cause of the end of an attempt: the stream, or the operation itself.
 enum Ended {
-    Line(Broken),
+    Connection(Broken),
     /// True: the stream is usable, because no other answer is pending on it.
     Operation(Failure, bool),
 }
 
 impl From<Broken> for Ended {
     fn from(b: Broken) -> Ended {
-        Ended::Line(b)
+        Ended::Connection(b)
     }
 }
 
-impl Far {
-    pub fn new(owner: u64, fabric: Arc<dyn Fabric>, width: usize) -> Arc<Far> {
-        Arc::new(Far {
+impl RemoteOwner {
+    pub fn new(owner: u64, fabric: Arc<dyn Fabric>, width: usize) -> Arc<RemoteOwner> {
+        Arc::new(RemoteOwner {
             owner,
             fabric,
             width: width.max(1),
-            lines: Mutex::default(),
+            pool: Mutex::default(),
             freed: Condvar::new(),
             is_routed: AtomicBool::new(false),
         })
@@ -120,122 +120,122 @@ impl Far {
 
     /// Closes the idle streams.
     pub fn close_idle(&self) {
-        let mut lines = lock(&self.lines);
-        lines.open -= lines.idle.len();
-        let idle = std::mem::take(&mut lines.idle);
-        drop(lines);
+        let mut pool = lock(&self.pool);
+        pool.open -= pool.idle.len();
+        let idle = std::mem::take(&mut pool.idle);
+        drop(pool);
         drop(idle);
     }
 
     /// An idle stream or a new one. Waits if as many as possible are in use.
-    fn take(&self, until: Instant, is_small: bool) -> Outcome<Line> {
+    fn take(&self, until: Instant, is_small: bool) -> Outcome<RemoteConnection> {
         {
-            let mut lines = lock(&self.lines);
+            let mut pool = lock(&self.pool);
             loop {
-                let may = is_small || lines.large < self.width;
-                while let Some(line) = if may { lines.idle.pop() } else { None } {
-                    if line.rests.elapsed() < REST && !line.is_stale() {
-                        lines.large += usize::from(!is_small);
-                        return Ok(line);
+                let may = is_small || pool.large < self.width;
+                while let Some(connection) = if may { pool.idle.pop() } else { None } {
+                    if connection.idle_since.elapsed() < MAX_IDLE && !connection.is_stale() {
+                        pool.large += usize::from(!is_small);
+                        return Ok(connection);
                     }
-                    lines.open -= 1;
+                    pool.open -= 1;
                 }
                 // There is one stream more than large operations may use.
-                if lines.open <= self.width && may {
+                if pool.open <= self.width && may {
                     break;
                 }
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Err(Failure::timed_out());
                 }
-                lines = self.freed.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
+                pool = self.freed.wait_timeout(pool, left).unwrap_or_else(PoisonError::into_inner).0;
             }
-            lines.open += 1;
-            lines.large += usize::from(!is_small);
+            pool.open += 1;
+            pool.large += usize::from(!is_small);
         }
-        let line = self.open(until);
-        if line.is_err() {
-            self.leave(None, is_small);
+        let connection = self.open(until);
+        if connection.is_err() {
+            self.release(None, is_small);
         }
-        line
+        connection
     }
 
     /// Opens a new stream, which is not counted.
-    pub(super) fn open(&self, until: Instant) -> Outcome<Line> {
-        let mut patience = SILENCE;
+    pub(super) fn open(&self, until: Instant) -> Outcome<RemoteConnection> {
+        let mut begin_timeout = PROBE_TIMEOUT;
         loop {
             let opened = self.fabric.open(self.owner, until).map_err(|why| match why {
                 NoStream::Ended => Failure::lost(),
                 NoStream::TimedOut => Failure::timed_out(),
-                NoStream::NoWay(why) => Failure::new(Kind::Unsupported, why),
+                NoStream::Unsupported(why) => Failure::new(Kind::Unsupported, why),
                 NoStream::Unreachable(why) => Failure::new(Kind::Transfer, format!("no stream to the owner: {why}")),
             })?;
             let none = || Failure::new(Kind::Transfer, "the stream is no stream");
-            let mut line = Line::new(opened.fd, opened.keys.as_ref(), opened.still).ok_or_else(none)?;
-            (line.number, line.is_routed) = (NUMBER.fetch_add(1, Ordering::Relaxed) + 1, opened.is_routed);
+            let mut connection = RemoteConnection::new(opened.fd, opened.keys.as_ref(), opened.paused).ok_or_else(none)?;
+            (connection.number, connection.is_routed) = (NUMBER.fetch_add(1, Ordering::Relaxed) + 1, opened.is_routed);
             let stop = || self.has_ended();
-            let is_dead = |silence| silence >= patience;
+            let is_dead = |idle| idle >= begin_timeout;
             let wait = Wait { until: Some(until), stop: &stop, is_dead: &is_dead };
-            let numbered = frames::encode(0, &Request::Numbered { number: line.number });
-            match line.begin(opened.dialled, wait).and_then(|()| line.send_frame(&numbered, wait)) {
-                Ok(()) => return Ok(line),
+            let numbered = frames::encode(0, &Request::Numbered { number: connection.number });
+            match connection.begin(opened.dialled, wait).and_then(|()| connection.send_frame(&numbered, wait)) {
+                Ok(()) => return Ok(connection),
                 // The owner's end of the stream may have been lost on its way to the owner, or the owner is frozen.
-                Err(Broken::Silent) => patience *= 2,
+                Err(Broken::Unresponsive) => begin_timeout *= 2,
                 Err(broken) => return Err(failure(broken)),
             }
         }
     }
 
     /// Returns a stream to the idle ones, or counts it as closed.
-    fn leave(&self, line: Option<Line>, is_small: bool) {
-        let mut lines = lock(&self.lines);
-        lines.large -= usize::from(!is_small);
-        match line.filter(|line| !line.needs_replacement()) {
-            Some(mut line) => {
-                line.rests = Instant::now();
-                lines.idle.push(line);
+    fn release(&self, connection: Option<RemoteConnection>, is_small: bool) {
+        let mut pool = lock(&self.pool);
+        pool.large -= usize::from(!is_small);
+        match connection.filter(|connection| !connection.needs_replacement()) {
+            Some(mut connection) => {
+                connection.idle_since = Instant::now();
+                pool.idle.push(connection);
             }
-            None => lines.open -= 1,
+            None => pool.open -= 1,
         }
-        drop(lines);
+        drop(pool);
         self.freed.notify_all();
     }
 
     /// Closes a broken stream and all idle ones, which most likely are broken too.
-    fn give_up(&self, line: Line) {
-        let number = line.number;
+    fn abandon(&self, connection: RemoteConnection) {
+        let number = connection.number;
         // Dropped first, so that the owner can notice the end.
-        drop(line);
-        let mut lines = lock(&self.lines);
-        let idle = std::mem::take(&mut lines.idle);
-        lines.open -= idle.len();
-        lines.given_up.extend(idle.iter().map(|line| line.number).chain([number]));
-        let excess = lines.given_up.len().saturating_sub(GIVEN_UP);
-        lines.given_up.drain(..excess);
-        drop(lines);
+        drop(connection);
+        let mut pool = lock(&self.pool);
+        let idle = std::mem::take(&mut pool.idle);
+        pool.open -= idle.len();
+        pool.abandoned.extend(idle.iter().map(|connection| connection.number).chain([number]));
+        let excess = pool.abandoned.len().saturating_sub(MAX_ABANDONED);
+        pool.abandoned.drain(..excess);
+        drop(pool);
         drop(idle);
         self.freed.notify_all();
     }
 
     /// Makes the owner end its work for closed streams. After its answer, it no longer touches memory on their behalf.
-    fn settle(&self, line: &mut Line, wait: Wait<'_>) -> Result<(), Ended> {
-        let numbers = lock(&self.lines).given_up.clone();
+    fn await_abandoned(&self, connection: &mut RemoteConnection, wait: Wait<'_>) -> Result<(), Ended> {
+        let numbers = lock(&self.pool).abandoned.clone();
         if numbers.is_empty() {
             return Ok(());
         }
-        line.send_frame(&frames::encode(0, &Request::GiveUp { numbers: numbers.clone() }), wait)?;
-        reply(line, wait)?.map_err(|f| Ended::Operation(f, true))?;
-        lock(&self.lines).given_up.retain(|number| !numbers.contains(number));
+        connection.send_frame(&frames::encode(0, &Request::Abandon { numbers: numbers.clone() }), wait)?;
+        reply(connection, wait)?.map_err(|f| Ended::Operation(f, true))?;
+        lock(&self.pool).abandoned.retain(|number| !numbers.contains(number));
         Ok(())
     }
 
     /// Tests a stream that was idle for longer than `FRESH`.
-    fn check(line: &mut Line, wait: Wait<'_>) -> Result<(), Ended> {
-        if line.rests.elapsed() < FRESH {
+    fn check(connection: &mut RemoteConnection, wait: Wait<'_>) -> Result<(), Ended> {
+        if connection.idle_since.elapsed() < FRESH {
             return Ok(());
         }
-        line.send_frame(&frames::encode(0, &Request::HowFar { number: line.number }), wait)?;
-        reply(line, wait)?.map(drop).map_err(|f| Ended::Operation(f, true))
+        connection.send_frame(&frames::encode(0, &Request::Progress { number: connection.number }), wait)?;
+        reply(connection, wait)?.map(drop).map_err(|f| Ended::Operation(f, true))
     }
 
     /// Runs an operation on a stream. If the stream breaks, runs it again on another one, provided that a repetition is harmless. Small
@@ -244,43 +244,45 @@ impl Far {
         &self,
         until: Instant,
         (is_small, again): (bool, bool),
-        mut run: impl FnMut(&mut Line, Wait<'_>) -> Result<T, Ended>,
+        mut run: impl FnMut(&mut RemoteConnection, Wait<'_>) -> Result<T, Ended>,
     ) -> Outcome<T> {
         let mut pauses = PAUSES.iter();
-        let mut fresh: Option<Line> = None;
+        let mut fresh: Option<RemoteConnection> = None;
         loop {
             let (broken, again) = match fresh.take().map_or_else(|| self.take(until, is_small), Ok) {
                 Err(f) if f.kind == Kind::Transfer => (f.detail, true),
                 Err(f) => return Err(f),
-                Ok(mut line) => {
-                    self.is_routed.store(line.is_routed, Ordering::Release);
-                    let inquiry = Inquiry::new(self, &line, until);
-                    let (stop, is_dead) = (|| self.has_ended(), |silence| inquiry.is_dead(silence));
+                Ok(mut connection) => {
+                    self.is_routed.store(connection.is_routed, Ordering::Release);
+                    let probe = Probe::new(self, &connection, until);
+                    let (stop, is_dead) = (|| self.has_ended(), |idle| probe.is_dead(idle));
                     let wait = Wait { until: Some(until), stop: &stop, is_dead: &is_dead };
-                    let before = self.settle(&mut line, wait).and_then(|()| if again { Ok(()) } else { Far::check(&mut line, wait) });
+                    let before = self
+                        .await_abandoned(&mut connection, wait)
+                        .and_then(|()| if again { Ok(()) } else { RemoteOwner::check(&mut connection, wait) });
                     let again = again || before.is_err();
-                    match before.and_then(|()| run(&mut line, wait)) {
+                    match before.and_then(|()| run(&mut connection, wait)) {
                         Ok(value) => {
-                            self.leave(Some(line), is_small);
+                            self.release(Some(connection), is_small);
                             return Ok(value);
                         }
                         Err(Ended::Operation(f, in_step)) => {
-                            self.leave(in_step.then_some(line), is_small);
+                            self.release(in_step.then_some(connection), is_small);
                             return Err(f);
                         }
-                        Err(Ended::Line(broken)) => {
-                            let was_routed = line.is_routed;
-                            self.give_up(line);
-                            if broken == Broken::Silent && again {
+                        Err(Ended::Connection(broken)) => {
+                            let was_routed = connection.is_routed;
+                            self.abandon(connection);
+                            if broken == Broken::Unresponsive && again {
                                 // The new stream replaces the dead one, and this counts as no attempt. A bulk pipe is used only if the old
                                 // stream was one.
-                                fresh = inquiry.into_fresh().filter(|line| was_routed || !line.is_routed);
+                                fresh = probe.into_fresh().filter(|connection| was_routed || !connection.is_routed);
                                 if fresh.is_none() {
-                                    self.leave(None, is_small);
+                                    self.release(None, is_small);
                                 }
                                 continue;
                             }
-                            self.leave(None, is_small);
+                            self.release(None, is_small);
                             match failure(broken) {
                                 f if f.kind == Kind::Transfer => (f.detail, again),
                                 f => return Err(f),
@@ -298,20 +300,20 @@ impl Far {
                 return Err(Failure::timed_out());
             }
             if pause.is_none() || !again {
-                let ended = broken == CLOSED && self.is_heard_to_have_ended(until);
+                let ended = broken == CLOSED && self.is_reported_ended(until);
                 return Err(if ended { Failure::lost() } else { Failure::new(Kind::Transfer, broken) });
             }
         }
     }
 
     /// Waits for the report that the owner has ended.
-    fn is_heard_to_have_ended(&self, until: Instant) -> bool {
-        let end = until.min(Instant::now() + NEWS);
+    fn is_reported_ended(&self, until: Instant) -> bool {
+        let end = until.min(Instant::now() + END_REPORT_TIMEOUT);
         while !self.has_ended() {
             if Instant::now() >= end {
                 return false;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         true
     }
@@ -319,9 +321,9 @@ impl Far {
     /// Sends a request and waits for the answer. Requests that are not idempotent are not repeated after a failure.
     pub fn call(&self, request: &Request, until: Instant) -> Outcome<Reply> {
         let again = !matches!(request, Request::FetchAdd { .. } | Request::CompareSwap { .. } | Request::Restrict { .. });
-        self.with(until, (true, again), |line, wait| {
-            line.send_frame(&frames::encode(0, request), wait)?;
-            reply(line, wait)?.map_err(|f| Ended::Operation(f, true))
+        self.with(until, (true, again), |connection, wait| {
+            connection.send_frame(&frames::encode(0, request), wait)?;
+            reply(connection, wait)?.map_err(|f| Ended::Operation(f, true))
         })
     }
 
@@ -329,17 +331,17 @@ impl Far {
     pub fn call_many(&self, requests: &[Request], until: Instant) -> Outcome<Vec<Outcome<Reply>>> {
         let mut replies = Vec::with_capacity(requests.len());
         for batch in requests.chunks(WINDOW) {
-            replies.extend(self.with(until, (true, true), |line, wait| {
-                batch.iter().try_for_each(|r| line.send_frame(&frames::encode(0, r), wait))?;
-                batch.iter().map(|_| Ok(reply(line, wait)?)).collect::<Result<Vec<_>, Ended>>()
+            replies.extend(self.with(until, (true, true), |connection, wait| {
+                batch.iter().try_for_each(|r| connection.send_frame(&frames::encode(0, r), wait))?;
+                batch.iter().map(|_| Ok(reply(connection, wait)?)).collect::<Result<Vec<_>, Ended>>()
             })?);
         }
         Ok(replies)
     }
 
     /// Sends a request that does not matter once the owner has ended.
-    pub fn tell(&self, request: &Request, until: Instant) {
-        let _ = self.with(until, (true, true), |line, wait| Ok(line.send_frame(&frames::encode(0, request), wait)?));
+    pub fn notify(&self, request: &Request, until: Instant) {
+        let _ = self.with(until, (true, true), |connection, wait| Ok(connection.send_frame(&frames::encode(0, request), wait)?));
     }
 
     /// Copies pieces, which are all reads or all writes. `moved` receives the number of bytes as they move.
@@ -349,36 +351,37 @@ impl Far {
     pub unsafe fn copy(&self, pieces: &mut [Piece], until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
         for batch in pieces.chunks_mut(WINDOW) {
             let is_small = batch.iter().map(|p| p.len).sum::<usize>() <= SMALL;
-            self.with(until, (is_small, true), |line, wait| {
+            self.with(until, (is_small, true), |connection, wait| {
                 let mut left: Vec<&mut Piece> = batch.iter_mut().filter(|p| p.done < p.len).collect();
                 for piece in &left {
-                    line.send_frame(&frames::encode(0, &piece.request()), wait)?;
+                    connection.send_frame(&frames::encode(0, &piece.request()), wait)?;
                     if piece.write {
                         // SAFETY: the caller's guarantee.
                         let bytes = unsafe { std::slice::from_raw_parts((piece.local + piece.done) as *const u8, piece.len - piece.done) };
-                        line.send(&[bytes], wait)?;
+                        connection.send(&[bytes], wait)?;
                     }
                 }
                 let last = left.len().saturating_sub(1);
                 for (i, piece) in left.iter_mut().enumerate() {
                     if !piece.write {
                         loop {
-                            let n = line.receive_number(wait)? as usize;
+                            let n = connection.receive_number(wait)? as usize;
                             if n == 0 {
                                 break;
                             }
                             if n > piece.len - piece.done {
                                 return Err(Broken::Failed("the owner sends more than was asked for".to_owned()).into());
                             }
-                            let mut came = 0;
+                            let mut count = 0;
                             // SAFETY: the caller's guarantee; `n` bytes are inside the range.
-                            let received = unsafe { line.receive_counted((piece.local + piece.done) as *mut u8, n, wait, &mut came) };
-                            piece.done += came;
-                            moved(came);
+                            let received =
+                                unsafe { connection.receive_counted((piece.local + piece.done) as *mut u8, n, wait, &mut count) };
+                            piece.done += count;
+                            moved(count);
                             received?;
                         }
                     }
-                    match reply(line, wait)? {
+                    match reply(connection, wait)? {
                         Ok(_) if piece.write => {
                             moved(piece.len - piece.done);
                             piece.done = piece.len;
@@ -396,8 +399,8 @@ impl Far {
 }
 
 /// The next answer on a stream.
-pub(super) fn reply(line: &mut Line, wait: Wait<'_>) -> Result<Outcome<Reply>, Broken> {
-    let Some((_, reply)) = frames::decode::<Reply>(&line.receive_frame(wait)?) else {
+pub(super) fn reply(connection: &mut RemoteConnection, wait: Wait<'_>) -> Result<Outcome<Reply>, Broken> {
+    let Some((_, reply)) = frames::decode::<Reply>(&connection.receive_frame(wait)?) else {
         return Err(Broken::Failed("the owner answers nonsense".to_owned()));
     };
     Ok(match reply {
@@ -411,7 +414,7 @@ fn failure(broken: Broken) -> Failure {
         Broken::TimedOut => Failure::timed_out(),
         Broken::Stopped => Failure::lost(),
         Broken::Ended => Failure::new(Kind::Transfer, CLOSED),
-        Broken::Silent => Failure::new(Kind::Transfer, "nothing came over the stream any more"),
+        Broken::Unresponsive => Failure::new(Kind::Transfer, "nothing came over the stream any more"),
         Broken::Failed(why) => Failure::new(Kind::Transfer, why),
     }
 }

@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 use net::Block;
 use net::lock::lock;
 
-use super::owner::{Far, Piece};
-use super::{Fabric, Loan};
+use super::owner::{Piece, RemoteOwner};
+use super::{Fabric, Offer};
 use crate::failure::{Failure, Kind};
 
 /// Least bytes that one stream pulls at a time.
 const SLICE: usize = 4 << 20;
 /// Bytes of memory whose pages are made ahead of the arriving bytes.
-const AHEAD: usize = 8 << 20;
+const PREFAULT: usize = 8 << 20;
 /// How long an idle thread waits for another part.
 const IDLE: Duration = Duration::from_secs(5);
 /// Time limit of a pull, in addition to the time that a network of `SLOW` bytes per second needs. After it the part is sent by another
 /// transport.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PULL_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes per second of the slowest network that a pull still waits for.
 const SLOW: u64 = 4 << 20;
 
@@ -32,7 +32,7 @@ pub type Done = Box<dyn FnOnce(Result<(), Failure>) + Send>;
 
 /// A part that is being pulled or waits for it: the next byte to request, and the sections in progress.
 struct Part {
-    loan: Loan,
+    offer: Offer,
     block: Arc<Block>,
     until: Instant,
     next: usize,
@@ -53,7 +53,7 @@ struct Queue {
 
 /// One owner with its streams and the queue of its parts.
 struct Owner {
-    far: Arc<Far>,
+    remote_owner: Arc<RemoteOwner>,
     queue: Mutex<Queue>,
     more: Condvar,
 }
@@ -61,7 +61,7 @@ struct Owner {
 /// A section of a part, for one thread.
 struct Slice {
     part: u64,
-    loan: Loan,
+    offer: Offer,
     block: Arc<Block>,
     until: Instant,
     at: usize,
@@ -69,31 +69,31 @@ struct Slice {
 }
 
 /// The pulls of one process, from any number of owners.
-pub struct Fetching {
+pub struct Pulls {
     fabric: Arc<dyn Fabric>,
     width: usize,
     owners: Mutex<HashMap<u64, Arc<Owner>>>,
 }
 
-impl Fetching {
+impl Pulls {
     /// `width`: most streams to one owner.
-    pub fn new(fabric: Arc<dyn Fabric>, width: usize) -> Fetching {
-        Fetching { fabric, width: width.max(1), owners: Mutex::default() }
+    pub fn new(fabric: Arc<dyn Fabric>, width: usize) -> Pulls {
+        Pulls { fabric, width: width.max(1), owners: Mutex::default() }
     }
 
     /// Fills the block with the part that the owner offers. No other thread reads the block meanwhile. `done` is called on a pulling thread
     /// or, if no thread can be started, on the calling one.
-    pub fn fetch(&self, owner: u64, loan: Loan, block: Arc<Block>, done: Done) {
+    pub fn pull(&self, owner: u64, offer: Offer, block: Arc<Block>, done: Done) {
         let mut owners = lock(&self.owners);
-        let far = || Far::new(owner, self.fabric.clone(), self.width);
-        let made = || Arc::new(Owner { far: far(), queue: Mutex::default(), more: Condvar::new() });
+        let remote_owner = || RemoteOwner::new(owner, self.fabric.clone(), self.width);
+        let made = || Arc::new(Owner { remote_owner: remote_owner(), queue: Mutex::default(), more: Condvar::new() });
         let of = owners.entry(owner).or_insert_with(made).clone();
         drop(owners);
-        let until = Instant::now() + PATIENCE + Duration::from_secs(block.len() as u64 / SLOW);
+        let until = Instant::now() + PULL_TIMEOUT + Duration::from_secs(block.len() as u64 / SLOW);
         let wanted = block.len().div_ceil(self.width).max(SLICE);
         let slices = block.len().div_ceil(wanted).max(1);
         let mut queue = lock(&of.queue);
-        queue.parts.push_back(Part { loan, block, until, next: 0, busy: 0, failed: None, done: Some(done) });
+        queue.parts.push_back(Part { offer, block, until, next: 0, busy: 0, failed: None, done: Some(done) });
         let start = slices.min(self.width.saturating_sub(queue.threads));
         queue.threads += start;
         drop(queue);
@@ -101,7 +101,7 @@ impl Fetching {
         for _ in 0..start {
             let (of, width) = (of.clone(), self.width);
             let owner = of.clone();
-            if crate::pool::spawn("monarch-fetch", move || of.work(width)).is_err() {
+            if crate::pool::spawn("monarch-pull", move || of.work(width)).is_err() {
                 owner.has_no_thread();
             }
         }
@@ -119,8 +119,8 @@ impl Queue {
             let (at, n) = (part.next, len.div_ceil(width).max(SLICE).min(len - part.next));
             part.next += n;
             part.busy += 1;
-            let (loan, block, until) = (part.loan, part.block.clone(), part.until);
-            return Some(Slice { part: self.first + i as u64, loan, block, until, at, len: n });
+            let (offer, block, until) = (part.offer, part.block.clone(), part.until);
+            return Some(Slice { part: self.first + i as u64, offer, block, until, at, len: n });
         }
         None
     }
@@ -132,17 +132,17 @@ impl Queue {
         if let Err(f) = outcome {
             part.failed.get_or_insert(f);
         }
-        let over = part.busy == 0 && (part.next >= part.block.len() || part.failed.is_some());
-        let told = if over { part.done.take() } else { None };
-        let told = told.map(|done| (done, part.failed.take().map_or(Ok(()), Err)));
-        if over {
+        let is_finished = part.busy == 0 && (part.next >= part.block.len() || part.failed.is_some());
+        let finished = if is_finished { part.done.take() } else { None };
+        let finished = finished.map(|done| (done, part.failed.take().map_or(Ok(()), Err)));
+        if is_finished {
             part.next = part.block.len();
         }
         while self.parts.front().is_some_and(|p| p.done.is_none()) {
             self.parts.pop_front();
             self.first += 1;
         }
-        told
+        finished
     }
 }
 
@@ -158,7 +158,7 @@ impl Owner {
                     queue.threads -= 1;
                     if queue.threads == 0 {
                         drop(queue);
-                        self.far.close_idle();
+                        self.remote_owner.close_idle();
                     }
                     return;
                 }
@@ -183,8 +183,8 @@ impl Owner {
         let end = slice.at + slice.len;
         let mut done = slice.at;
         let mut make = |done: usize| {
-            if made < end && made < done + AHEAD / 2 {
-                let n = AHEAD.min(end - made);
+            if made < end && made < done + PREFAULT / 2 {
+                let n = PREFAULT.min(end - made);
                 slice.block.prepare(made, n);
                 made += n;
             }
@@ -192,14 +192,14 @@ impl Owner {
         make(done);
         // SAFETY: the offset is inside the block.
         let local = unsafe { slice.block.address().add(slice.at) } as usize;
-        let Loan { id, epoch } = slice.loan;
+        let Offer { id, epoch } = slice.offer;
         let piece = Piece { id, epoch, write: false, offset: slice.at as u64, local, len: slice.len, done: 0 };
         let moved = |n: usize| {
             done += n;
             make(done);
         };
         // SAFETY: memory of the block, which stays until the end of the section and has no other user.
-        unsafe { self.far.copy(&mut [piece], slice.until, moved) }
+        unsafe { self.remote_owner.copy(&mut [piece], slice.until, moved) }
     }
 
     /// Counts a thread that could not be started. If no thread is left, all pulls fail.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use net::lock::lock;
 
 use super::Opened;
-use super::connection::{Broken, Line, Wait};
+use super::connection::{Broken, RemoteConnection, Wait};
 use super::traffic::Served;
 use crate::answers;
 use crate::failure::{Failure, Kind, Outcome};
@@ -27,41 +27,41 @@ const DROPPING: Duration = Duration::from_secs(30);
 const WASTE: usize = 64 << 10;
 /// Time without traffic after which a stream is closed: its other end may be gone without a report. The requesting side does not use a
 /// stream that was idle for half of this time.
-pub const SILENCE: Duration = Duration::from_secs(60);
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval of checks whether to continue.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Most streams that are served.
 const STREAMS: usize = 4096;
 
 /// Answers processes of other hosts. The threads end with this process.
-pub struct Answering {
+pub struct RemoteServer {
     pub registry: Arc<Registry>,
     threads: Arc<AtomicUsize>,
     /// Bytes sent to each process.
     sent: Mutex<HashMap<u64, Arc<AtomicU64>>>,
     served: Arc<Served>,
-    silence: Duration,
+    idle_timeout: Duration,
 }
 
 /// What the thread of one stream needs.
-struct Desk {
+struct RequestHandler {
     /// The process at the other end.
     peer: u64,
     registry: Arc<Registry>,
     sent: Arc<AtomicU64>,
     served: Arc<Served>,
-    silence: Duration,
+    idle_timeout: Duration,
 }
 
-impl Answering {
-    pub fn new() -> io::Result<Arc<Answering>> {
-        Answering::with_silence(SILENCE)
+impl RemoteServer {
+    pub fn new() -> io::Result<Arc<RemoteServer>> {
+        RemoteServer::with_idle_timeout(IDLE_TIMEOUT)
     }
 
     /// As `new`, with another time limit for streams without traffic.
-    pub fn with_silence(silence: Duration) -> io::Result<Arc<Answering>> {
+    pub fn with_idle_timeout(idle_timeout: Duration) -> io::Result<Arc<RemoteServer>> {
         let registry = Registry::new()?;
-        Ok(Arc::new(Answering { registry, threads: Arc::default(), sent: Mutex::default(), served: Arc::default(), silence }))
+        Ok(Arc::new(RemoteServer { registry, threads: Arc::default(), sent: Mutex::default(), served: Arc::default(), idle_timeout }))
     }
 
     /// The number of streams that are served.
@@ -73,21 +73,22 @@ impl Answering {
     ///
     /// The stream also ends when that process is declared lost, which `has_ended` reports: it gets no more bytes.
     pub fn answer(&self, peer: u64, opened: Opened, has_ended: impl Fn() -> bool + Send + 'static) {
-        let Some(line) = Line::new(opened.fd, opened.keys.as_ref(), opened.still) else { return };
+        let Some(connection) = RemoteConnection::new(opened.fd, opened.keys.as_ref(), opened.paused) else { return };
         if self.threads.fetch_add(1, Ordering::AcqRel) >= STREAMS {
             self.threads.fetch_sub(1, Ordering::AcqRel);
             return;
         }
         let threads = self.threads.clone();
         let sent = lock(&self.sent).entry(peer).or_default().clone();
-        let desk = Desk { peer, registry: self.registry.clone(), sent, served: self.served.clone(), silence: self.silence };
+        let handler =
+            RequestHandler { peer, registry: self.registry.clone(), sent, served: self.served.clone(), idle_timeout: self.idle_timeout };
         let run = move || {
             // The stream ends with the other side, with this process, or with a malformed frame. No process is left to notify.
-            let _ = desk.serve(line, opened.dialled, &has_ended);
+            let _ = handler.serve(connection, opened.dialled, &has_ended);
             threads.fetch_sub(1, Ordering::AcqRel);
         };
         // If no thread can start, the stream is closed, and the other side reads its end.
-        if crate::pool::spawn("monarch-far", run).is_err() {
+        if crate::pool::spawn("monarch-serve", run).is_err() {
             self.threads.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -98,50 +99,50 @@ impl Answering {
     }
 }
 
-impl Desk {
+impl RequestHandler {
     /// Answers requests until the stream ends.
-    fn serve(&self, mut line: Line, dialled: bool, has_ended: &dyn Fn() -> bool) -> Result<(), Broken> {
+    fn serve(&self, mut connection: RemoteConnection, dialled: bool, has_ended: &dyn Fn() -> bool) -> Result<(), Broken> {
         let (registry, peer) = (&self.registry, self.peer);
         // Connections of this host have small numbers.
-        let asker = peer | 1 << 63;
-        let traffic = line.traffic.clone();
-        let stop = || traffic.is_given_up() || has_ended();
-        let is_dead = |silence| silence >= self.silence;
+        let requester = peer | 1 << 63;
+        let traffic = connection.traffic.clone();
+        let stop = || traffic.is_abandoned() || has_ended();
+        let is_dead = |idle| idle >= self.idle_timeout;
         let wait = Wait { until: None, stop: &stop, is_dead: &is_dead };
-        let line = &mut line;
-        line.begin(dialled, wait)?;
-        let nonsense = || Broken::Failed("a malformed frame came".to_owned());
+        let connection = &mut connection;
+        connection.begin(dialled, wait)?;
+        let malformed = || Broken::Failed("a malformed frame came".to_owned());
         let mut serving = None;
         loop {
-            let (number, request) = frames::decode::<Request>(&line.receive_frame(wait)?).ok_or_else(nonsense)?;
+            let (number, request) = frames::decode::<Request>(&connection.receive_frame(wait)?).ok_or_else(malformed)?;
             let reply = match request {
                 Request::Numbered { number } => {
                     serving.get_or_insert_with(|| self.served.begin(peer, number, &traffic));
                     continue;
                 }
                 Request::Forget { id } => {
-                    registry.forget(&id, asker);
+                    registry.forget(&id, requester);
                     continue;
                 }
-                Request::HowFar { number } => {
+                Request::Progress { number } => {
                     let found = self.served.find(peer, number);
-                    let (sent, received) = found.as_ref().map_or((0, 0), |t| t.so_far());
-                    Ok(Reply::SoFar { is_served: found.is_some(), sent, received })
+                    let (sent, received) = found.as_ref().map_or((0, 0), |t| t.totals());
+                    Ok(Reply::Progress { is_served: found.is_some(), sent, received })
                 }
-                Request::GiveUp { numbers } => {
-                    if !self.served.give_up(peer, &numbers, &stop) {
+                Request::Abandon { numbers } => {
+                    if !self.served.abandon(peer, &numbers, &stop) {
                         return Err(Broken::Stopped);
                     }
                     Ok(Reply::Done)
                 }
                 Request::Copy { id, epoch, offset, len, write: false } => {
-                    send(line, registry, (&id, epoch), (offset, len), &self.sent, wait)?
+                    send(connection, registry, (&id, epoch), (offset, len), &self.sent, wait)?
                 }
-                Request::Copy { id, epoch, offset, len, write: true } => take(line, registry, (&id, epoch), offset, len, wait)?,
-                Request::Drop { id } if registry.exports.has(&id) => drop_exported(registry, &id, asker, || who(peer), &stop),
+                Request::Copy { id, epoch, offset, len, write: true } => take(connection, registry, (&id, epoch), offset, len, wait)?,
+                Request::Drop { id } if registry.exports.has(&id) => drop_exported(registry, &id, requester, || peer_name(peer), &stop),
                 request => {
-                    let who = || who(peer);
-                    let answer = answers::answer(registry, &request, asker, who).ok_or_else(nonsense)?;
+                    let peer_name = || peer_name(peer);
+                    let answer = answers::answer(registry, &request, requester, peer_name).ok_or_else(malformed)?;
                     answer.map(|reply| match reply {
                         // The address and the segment concern only this process.
                         Reply::Opened { slot, epoch, len, readonly, .. } => {
@@ -151,31 +152,37 @@ impl Desk {
                     })
                 }
             };
-            line.send_frame(&frames::encode(number, &reply.unwrap_or_else(|f| Reply::refused(&f))), wait)?;
+            connection.send_frame(&frames::encode(number, &reply.unwrap_or_else(|f| Reply::refused(&f))), wait)?;
         }
     }
 }
 
-fn who(peer: u64) -> String {
+fn peer_name(peer: u64) -> String {
     format!("process {peer:x} of another host")
 }
 
 /// Drops memory and waits until no device can reach it, for which the owner's interpreter must run.
-fn drop_exported(registry: &Arc<Registry>, id: &Id, asker: u64, who: impl FnOnce() -> String, stop: &dyn Fn() -> bool) -> Outcome<Reply> {
-    let (told, ended) = mpsc::channel();
+fn drop_exported(
+    registry: &Arc<Registry>,
+    id: &Id,
+    requester: u64,
+    peer_name: impl FnOnce() -> String,
+    stop: &dyn Fn() -> bool,
+) -> Outcome<Reply> {
+    let (finished, ended) = mpsc::channel();
     answers::drop_exported(
         registry,
         id,
-        asker,
-        who,
+        requester,
+        peer_name,
         Box::new(move |_| {
             // The receiver may have given up.
-            let _ = told.send(());
+            let _ = finished.send(());
         }),
     )?;
     let until = Instant::now() + DROPPING;
     while Instant::now() < until && !stop() {
-        match ended.recv_timeout(LOOK) {
+        match ended.recv_timeout(CHECK_INTERVAL) {
             Ok(()) => return Ok(Reply::Done),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -193,13 +200,13 @@ fn pin(registry: &Arc<Registry>, (id, epoch): (&Id, u64), offset: u64, len: u64,
 }
 
 /// Checks between two chunks whether to continue: a stream that is always ready never waits.
-fn going_on(wait: Wait<'_>) -> Result<(), Broken> {
+fn check_stopped(wait: Wait<'_>) -> Result<(), Broken> {
     if (wait.stop)() { Err(Broken::Stopped) } else { Ok(()) }
 }
 
 /// Sends bytes of a buffer in chunks, and an end mark.
 fn send(
-    line: &mut Line,
+    connection: &mut RemoteConnection,
     registry: &Arc<Registry>,
     buffer: (&Id, u64),
     (offset, len): (u64, u64),
@@ -214,25 +221,25 @@ fn send(
             let within = Wait { stop: &stop, ..wait };
             let mut done = 0;
             while done < pin.range.len && pin.is_current() {
-                going_on(wait)?;
+                check_stopped(wait)?;
                 let n = CHUNK.min(pin.range.len - done);
                 // SAFETY: a part of registered memory, which the pin keeps. Its owner may write to it meanwhile, as during any one-sided
                 // read: the bytes are sent without being interpreted.
                 let bytes = unsafe { std::slice::from_raw_parts((pin.range.address + done) as *const u8, n) };
-                line.send(&[&(n as u32).to_le_bytes(), bytes], within)?;
+                connection.send(&[&(n as u32).to_le_bytes(), bytes], within)?;
                 done += n;
                 sent.fetch_add(n as u64, Ordering::Relaxed);
             }
             if pin.is_current() { Ok(Reply::Done) } else { Err(Failure::new(Kind::Released, registry.why(buffer.0))) }
         }
     };
-    line.send(&[&0u32.to_le_bytes()], wait)?;
+    connection.send(&[&0u32.to_le_bytes()], wait)?;
     Ok(outcome)
 }
 
 /// Receives bytes into a buffer. Bytes that may not be written are received and dropped.
 fn take(
-    line: &mut Line,
+    connection: &mut RemoteConnection,
     registry: &Arc<Registry>,
     buffer: (&Id, u64),
     offset: u64,
@@ -246,11 +253,11 @@ fn take(
             let stop = || (wait.stop)() || !pin.is_current();
             let within = Wait { stop: &stop, ..wait };
             while left > 0 && pin.is_current() {
-                going_on(wait)?;
+                check_stopped(wait)?;
                 let n = (CHUNK as u64).min(left) as usize;
                 let to = pin.range.address + (len - left) as usize;
                 // SAFETY: a part of registered, writable memory, which the pin keeps.
-                unsafe { line.receive(to as *mut u8, n, within) }?;
+                unsafe { connection.receive(to as *mut u8, n, within) }?;
                 left -= n as u64;
             }
             if pin.is_current() { Ok(Reply::Done) } else { Err(Failure::new(Kind::Released, registry.why(buffer.0))) }
@@ -260,7 +267,7 @@ fn take(
     while left > 0 {
         let n = (waste.len() as u64).min(left) as usize;
         // SAFETY: a local buffer.
-        unsafe { line.receive(waste.as_mut_ptr(), n, wait) }?;
+        unsafe { connection.receive(waste.as_mut_ptr(), n, wait) }?;
         left -= n as u64;
     }
     Ok(outcome)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use net::lock::lock;
 
 /// Interval of checks whether to continue a wait.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The bytes that one end of a connection has passed to its kernel, and got from it.
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub struct Traffic {
     sent: AtomicU64,
     received: AtomicU64,
     /// The requesting side no longer uses the connection.
-    is_given_up: AtomicBool,
+    is_abandoned: AtomicBool,
 }
 
 impl Traffic {
@@ -29,12 +29,12 @@ impl Traffic {
     }
 
     /// Bytes sent, and bytes received.
-    pub fn so_far(&self) -> (u64, u64) {
+    pub fn totals(&self) -> (u64, u64) {
         (self.sent.load(Ordering::Acquire), self.received.load(Ordering::Acquire))
     }
 
-    pub fn is_given_up(&self) -> bool {
-        self.is_given_up.load(Ordering::Acquire)
+    pub fn is_abandoned(&self) -> bool {
+        self.is_abandoned.load(Ordering::Acquire)
     }
 }
 
@@ -65,12 +65,12 @@ impl Served {
     }
 
     /// Ends the threads of these connections. True when all have ended, and so touch no memory any more; false if `stop` was true first.
-    pub fn give_up(&self, peer: u64, numbers: &[u64], stop: &dyn Fn() -> bool) -> bool {
+    pub fn abandon(&self, peer: u64, numbers: &[u64], stop: &dyn Fn() -> bool) -> bool {
         let mut open = lock(&self.open);
         loop {
             let mut left = 0;
             for traffic in numbers.iter().filter_map(|number| open.get(&(peer, *number))) {
-                traffic.is_given_up.store(true, Ordering::Release);
+                traffic.is_abandoned.store(true, Ordering::Release);
                 left += 1;
             }
             if left == 0 {
@@ -79,7 +79,7 @@ impl Served {
             if stop() {
                 return false;
             }
-            open = self.closed.wait_timeout(open, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            open = self.closed.wait_timeout(open, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -100,14 +100,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn given_up_connection_is_waited_for() {
+    fn abandoned_connection_is_awaited() {
         let (served, traffic) = (Arc::new(Served::default()), Arc::new(Traffic::default()));
         let serving = served.begin(7, 1, &traffic);
         assert!(served.find(8, 1).is_none() && served.find(7, 1).is_some());
-        assert!(!served.give_up(7, &[1, 2], &|| true));
-        assert!(traffic.is_given_up());
+        assert!(!served.abandon(7, &[1, 2], &|| true));
+        assert!(traffic.is_abandoned());
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| served.give_up(7, &[1], &|| false));
+            let waiting = scope.spawn(|| served.abandon(7, &[1], &|| false));
             drop(serving);
             assert!(waiting.join().unwrap());
         });

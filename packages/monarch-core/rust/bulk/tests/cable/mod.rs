@@ -76,8 +76,8 @@ impl Fabric for Cable {
         };
         let (ours, theirs) = keys();
         let keys = |k| if self.encrypted { Some(k) } else { None };
-        self.owner.answer(7, Opened { fd: far, keys: keys(theirs), dialled: false, is_routed: false, still: Arc::default() });
-        Ok(Opened { fd: near, keys: keys(ours), dialled: true, is_routed: false, still: Arc::default() })
+        self.owner.answer(7, Opened { fd: far, keys: keys(theirs), dialled: false, is_routed: false, paused: Arc::default() });
+        Ok(Opened { fd: near, keys: keys(ours), dialled: true, is_routed: false, paused: Arc::default() })
     }
 
     fn has_ended(&self, _: u64) -> bool {
