@@ -115,7 +115,7 @@ def insecure(tmp_path: Path) -> Iterator[Agent]:
         ("tls", bytes(range(256)) * 8, "not the expected protocol"),
         ("tls", release(), "not the expected protocol"),
         ("insecure", b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", "the other end sent text"),
-        ("insecure", b"\x16\x03\x01\x02\x00\x01", "the other end speaks TLS"),
+        ("insecure", b"\x16\x03\x01\x02\x00\x01", "the other end uses TLS"),
         ("insecure", bytes(range(256)) * 8, "not a monarch process"),
         ("insecure", release(77), f"version 0.1.0 (protocol 77, Python {PYTHON}) at the other end"),
         ("insecure", opening(1, 1, b"nonsense"), "its greeting is malformed"),

@@ -53,13 +53,13 @@ fn ask(agent: ProcUid, me: ProcUid, what: u8, timeout: Duration) -> Result<Vec<u
         let head: [u8; 4] = read(&mut stream, 4, deadline)?.try_into().unwrap_or_default();
         let len = u32::from_le_bytes(head) as usize;
         if !(PREFIX - 4..LONGEST).contains(&len) {
-            return Err(format!("it answers with a frame of {len} bytes"));
+            return Err(format!("its answer has a frame of {len} bytes, which is too long"));
         }
         let frame = [head.to_vec(), read(&mut stream, len, deadline)?].concat();
         match Frame::decode(&frame[4..]) {
             Ok(Frame::Control(Control::Inspected { id: 1, body })) => return Ok(body),
             Ok(other) => other_version(&other).map_or(Ok(()), Err)?,
-            Err(e) => return Err(format!("it does not answer in our language: {e}")),
+            Err(e) => return Err(format!("its answer is malformed: {e}")),
         }
     }
 }
@@ -74,7 +74,7 @@ fn read(stream: &mut std::os::unix::net::UnixStream, len: usize, deadline: Insta
         }
         stream.set_read_timeout(Some(left)).map_err(|e| e.to_string())?;
         match stream.read(&mut bytes[at..]) {
-            Ok(0) => return Err("it ends the conversation: it runs another version, or has just ended".to_owned()),
+            Ok(0) => return Err("it closed the connection: it runs another version, or has just ended".to_owned()),
             Ok(n) => at += n,
             Err(e)
                 if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut | std::io::ErrorKind::Interrupted) => {}

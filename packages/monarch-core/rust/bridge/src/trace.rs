@@ -65,7 +65,7 @@ impl TraceContext {
         let text = text.to_string_lossy();
         match Trace::parse(&text) {
             Some(t) => Ok((!t.is_none()).then_some(TraceContext(t))),
-            None => Err(PyValueError::new_err(format!("this is no traceparent: {:?}", text.chars().take(80).collect::<String>()))),
+            None => Err(PyValueError::new_err(format!("not a traceparent: {:?}", text.chars().take(80).collect::<String>()))),
         }
     }
 

@@ -121,7 +121,7 @@ impl Buffer {
     /// Checks the facts in a handle against the owner's.
     fn compare(&self, epoch: u64, len: u64, readonly: bool) -> Outcome<()> {
         if epoch != self.epoch || len != self.size || readonly && !self.readonly {
-            return Err(Failure::new(Kind::Access, "the handle is not as its owner made it"));
+            return Err(Failure::new(Kind::Access, "the handle's epoch, length or access differs from the owner's record"));
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl Buffer {
 
     fn accept_remote(&self, remote_owner: Arc<RemoteOwner>, reply: Reply) -> Outcome<Arc<RemoteOwner>> {
         let Reply::Opened { epoch, len, readonly, .. } = reply else {
-            return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
+            return Err(Failure::new(Kind::Transfer, "the owner sent a malformed answer"));
         };
         self.compare(epoch, len, readonly)?;
         Ok(remote_owner)
@@ -164,7 +164,7 @@ impl Buffer {
 
     fn accept_peer(&self, connection: Arc<Connection>, reply: Reply, until: Instant) -> Outcome<PeerMemory> {
         let Reply::Opened { slot, epoch, address, len, readonly, segment } = reply else {
-            return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
+            return Err(Failure::new(Kind::Transfer, "the owner sent a malformed answer"));
         };
         self.compare(epoch, len, readonly)?;
         let view = match segment.filter(|p| p.offset.checked_add(len).is_some_and(|end| end <= p.len)) {
@@ -232,7 +232,7 @@ impl Buffer {
     /// Fails if these bytes may not be read, or written.
     pub fn admit(&self, offset: u64, len: u64, write: bool) -> Outcome<()> {
         if offset.checked_add(len).is_none_or(|end| end > self.size) {
-            return Err(Failure::new(Kind::Access, format!("bytes from {offset}, {len} of them, of a buffer of {}", self.size)));
+            return Err(Failure::new(Kind::Access, format!("{len} bytes from {offset} are outside of the buffer of {}", self.size)));
         }
         if write && self.readonly {
             return Err(Failure::new(Kind::Access, "the handle is read-only"));
@@ -363,7 +363,7 @@ impl Buffer {
             true => self.bulk.registry.restrict(&self.id, offset, len, readonly, 0)?,
             false => match self.call(&Request::Restrict { id: self.id, offset, len, readonly }, until)? {
                 Reply::Restricted { id, epoch } => (id, epoch),
-                _ => return Err(Failure::new(Kind::Transfer, "the owner answers nonsense")),
+                _ => return Err(Failure::new(Kind::Transfer, "the owner sent a malformed answer")),
             },
         };
         Ok(Buffer::new(self.bulk.clone(), id, epoch, self.owner, len, readonly, self.is_remote))
@@ -452,10 +452,10 @@ fn again(connection: &Arc<Connection>, mut staged: impl FnMut() -> Outcome<()>) 
 fn value(reply: Reply) -> Outcome<u64> {
     match reply {
         Reply::Value(v) => Ok(v),
-        _ => Err(Failure::new(Kind::Transfer, "the owner answers nonsense")),
+        _ => Err(Failure::new(Kind::Transfer, "the owner sent a malformed answer")),
     }
 }
 
 fn not_of_an_arena() -> Failure {
-    Failure::new(Kind::Unsupported, "the memory is not of allocate(), so it cannot be mapped")
+    Failure::new(Kind::Unsupported, "the memory was not allocated by allocate(), so it cannot be mapped")
 }

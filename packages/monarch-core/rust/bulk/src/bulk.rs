@@ -106,7 +106,7 @@ impl Bulk {
         });
         match started {
             Ok(_) => Ok(()),
-            Err(e) => Err(Failure::new(Kind::Init, format!("cannot let others in: {e}"))),
+            Err(e) => Err(Failure::new(Kind::Init, format!("cannot listen for other processes: {e}"))),
         }
     }
 
@@ -115,7 +115,7 @@ impl Bulk {
         let memory = Memory::new(keep, self.arena.find(range.address, range.len));
         let (id, epoch) = self.registry.register(range, memory, lease)?;
         if lease.is_some() {
-            self.serve().inspect_err(|_| self.registry.end(&id, "it was never made", None))?;
+            self.serve().inspect_err(|_| self.registry.end(&id, "its registration has failed", None))?;
             if let Some(Ok(server)) = self.server.get() {
                 server.wake();
             }

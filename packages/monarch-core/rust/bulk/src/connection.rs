@@ -60,7 +60,7 @@ impl ControlChannel {
                     _ => Failure::system("cannot connect to the owner", &e),
                 },
             )?;
-        let (pid, user) = sys::peer(fd.as_raw_fd()).map_err(|e| Failure::system("cannot tell who the owner is", &e))?;
+        let (pid, user) = sys::peer(fd.as_raw_fd()).map_err(|e| Failure::system("cannot read the owner's credentials", &e))?;
         if user != base::user() {
             return Err(Failure::new(Kind::Access, "the owner is a process of another user"));
         }
@@ -141,7 +141,7 @@ impl ControlChannel {
                 }
                 Some(frame) => Ok(Some(frame)),
                 None if message.is_empty() => Err(self.ended()),
-                None => Err(Failure::new(Kind::Transfer, "the owner answers nonsense")),
+                None => Err(Failure::new(Kind::Transfer, "the owner sent a malformed answer")),
             },
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => Err(self.ended()),
@@ -328,10 +328,10 @@ impl Connection {
     pub fn open(owner: u64, me: Identity, direct: bool, paused: Arc<AtomicBool>, until: Instant) -> Outcome<Arc<Connection>> {
         let (control, reply, mut fds) = handshake(owner, &me, until)?;
         let Reply::Welcome { owner: reported, pid, canary, nonce } = reply else {
-            return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
+            return Err(Failure::new(Kind::Transfer, "the owner sent a malformed answer"));
         };
         let (Some(epochs), Some(hazards), true) = (fds.pop_front(), fds.pop_front(), reported == owner) else {
-            return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
+            return Err(Failure::new(Kind::Transfer, "the owner sent a malformed answer"));
         };
         let map =
             |fd, count, writable| Words::received(fd, count, writable).map_err(|e| Failure::system("cannot map the owner's words", &e));
@@ -432,7 +432,7 @@ impl Connection {
         }
         let (reply, mut fds) = self.control.call(&Request::Segment { id: *id }, until)?;
         let (Reply::Segment, Some(fd)) = (reply, fds.pop_front()) else {
-            return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
+            return Err(Failure::new(Kind::Transfer, "the owner sent a malformed answer"));
         };
         if !sys::is_sealed(fd.as_raw_fd(), place.len) {
             return Err(Failure::new(Kind::Transfer, "the owner's segment could shrink"));
@@ -457,7 +457,7 @@ impl Connection {
         let (reply, mut fds) = control.call(&Request::Stage, until)?;
         match (reply, fds.pop_front()) {
             (Reply::Ring, Some(fd)) => Stage::new(control, fd).map_err(|e| Failure::system("cannot map the owner's ring", &e)),
-            _ => Err(Failure::new(Kind::Transfer, "the owner answers nonsense")),
+            _ => Err(Failure::new(Kind::Transfer, "the owner sent a malformed answer")),
         }
     }
 

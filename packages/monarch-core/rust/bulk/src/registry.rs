@@ -364,7 +364,7 @@ fn part(range: Range, offset: u64, len: u64) -> Outcome<usize> {
         Some(end) if end <= range.len as u64 => Ok(range.address + offset as usize),
         _ => Err(Failure::new(
             Kind::Access,
-            format!("bytes {offset} to {} of a buffer of {}", u128::from(offset) + u128::from(len), range.len),
+            format!("bytes {offset} to {} are outside of the buffer of {}", u128::from(offset) + u128::from(len), range.len),
         )),
     }
 }
@@ -377,7 +377,7 @@ impl State {
     fn why(&self, id: &Id) -> String {
         match self.tombstones.iter().rev().find(|(ended, _, _)| ended == id) {
             Some((_, at, how)) => format!("{how}, {:.1} s ago", at.elapsed().as_secs_f64()),
-            None => "no such buffer: it was dropped long ago, or never was".to_owned(),
+            None => "no such buffer: it was dropped long ago, or has never existed".to_owned(),
         }
     }
 

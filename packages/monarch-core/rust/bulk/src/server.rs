@@ -293,7 +293,9 @@ impl Thread {
     fn send_segment(&self, fd: RawFd, n: u32, id: &crate::registry::Id) -> bool {
         let found = self.registry.find(id);
         let reply = found.and_then(|found| {
-            let Some(block) = found.memory.block() else { return Err(Failure::new(Kind::Unsupported, "the memory is not of an arena")) };
+            let Some(block) = found.memory.block() else {
+                return Err(Failure::new(Kind::Unsupported, "the memory was not allocated by allocate()"));
+            };
             if !found.range.readonly {
                 return Ok((None, found.memory.clone()));
             }

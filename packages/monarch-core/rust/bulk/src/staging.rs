@@ -72,7 +72,7 @@ fn pieces(len: u64) -> usize {
 }
 
 fn malformed() -> Failure {
-    Failure::new(Kind::Transfer, "the other side of a ring says nonsense")
+    Failure::new(Kind::Transfer, "the other side of a ring sent a malformed message")
 }
 
 /// The end of a ring in the process that reads or writes the buffer.

@@ -94,7 +94,7 @@ fn pull_fails_after_repeated_breaks_then_recovers() {
 #[test]
 fn withdrawn_offer_is_refused() {
     let s = setup(MIB, 1, false);
-    s.cable.owner.registry.end(&s.offer.id, "it has been fetched", None);
+    s.cable.owner.registry.end(&s.offer.id, "the receiver has pulled it", None);
     let (_, done) = s.pull(MIB);
     assert_eq!(done.recv_timeout(HANG).unwrap().unwrap_err().kind, Kind::Released);
 }

@@ -281,7 +281,7 @@ fn handshake_waits_for_its_connection() {
         let refused = loop {
             match a.drive() {
                 Ok(Progress::Pending) => poll(&[(a.fd(), a.wants_write())]),
-                Ok(Progress::Done(_)) => panic!("{name}: nobody was there"),
+                Ok(Progress::Done(_)) => panic!("{name}: there was no peer"),
                 Err(refused) => break refused,
             }
         };

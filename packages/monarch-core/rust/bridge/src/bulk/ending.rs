@@ -66,7 +66,7 @@ impl Notice {
     }
 
     fn send(&self) -> Result<(), Failure> {
-        let payload = Payload::new(&self.node.arena, self.parts()).map_err(|e| Failure::system("no memory to notify", &e))?;
+        let payload = Payload::new(&self.node.arena, self.parts()).map_err(|e| Failure::system("no memory for the notification", &e))?;
         if self.is_slot {
             self.node.send_reply(self.proc, CallId(self.to), self.rank.unwrap_or(0), Status::Ok, &payload, || self.parts());
             return Ok(());

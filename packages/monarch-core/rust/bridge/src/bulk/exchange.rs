@@ -55,7 +55,7 @@ impl Exchange for BlockExchange {
 
     fn withdraw(&self, record: &[u8]) {
         if let (Some(server), Some(offer)) = (self.0.upgrade().and_then(|e| e.server()), Offer::from_bytes(record)) {
-            server.registry.end(&offer.id, "it has been fetched", None);
+            server.registry.end(&offer.id, "the receiver has pulled it", None);
         }
     }
 

@@ -57,7 +57,7 @@ impl From<io::Error> for Broken {
 
 impl From<records::Forged> for Broken {
     fn from(_: records::Forged) -> Broken {
-        Broken::Failed("what came was not what the other side had sent".to_owned())
+        Broken::Failed("a record is not authentic: it was changed on the way".to_owned())
     }
 }
 
@@ -322,7 +322,7 @@ impl RemoteConnection {
         let mut first = 0u8;
         // SAFETY: one local byte.
         unsafe { self.receive(&raw mut first, 1, wait) }?;
-        if first == BEGIN { Ok(()) } else { Err(Broken::Failed("a malformed frame came".to_owned())) }
+        if first == BEGIN { Ok(()) } else { Err(Broken::Failed("the other side sent a malformed frame".to_owned())) }
     }
 
     /// Sends a frame: its length, then its bytes.
@@ -342,7 +342,7 @@ impl RemoteConnection {
     pub fn receive_frame(&mut self, wait: Wait<'_>) -> Result<Vec<u8>, Broken> {
         let len = self.receive_number(wait)? as usize;
         if len > LONGEST {
-            return Err(Broken::Failed("a malformed frame came".to_owned()));
+            return Err(Broken::Failed("the other side sent a malformed frame".to_owned()));
         }
         let mut frame = vec![0u8; len];
         // SAFETY: `len` bytes of a local buffer.

@@ -170,7 +170,7 @@ impl RemoteOwner {
                 NoStream::Unsupported(why) => Failure::new(Kind::Unsupported, why),
                 NoStream::Unreachable(why) => Failure::new(Kind::Transfer, format!("no stream to the owner: {why}")),
             })?;
-            let none = || Failure::new(Kind::Transfer, "the stream is no stream");
+            let none = || Failure::new(Kind::Transfer, "the keys of the stream are invalid");
             let mut connection = RemoteConnection::new(opened.fd, opened.keys.as_ref(), opened.paused).ok_or_else(none)?;
             (connection.number, connection.is_routed) = (NUMBER.fetch_add(1, Ordering::Relaxed) + 1, opened.is_routed);
             let stop = || self.has_ended();
@@ -401,7 +401,7 @@ impl RemoteOwner {
 /// The next answer on a stream.
 pub(super) fn reply(connection: &mut RemoteConnection, wait: Wait<'_>) -> Result<Outcome<Reply>, Broken> {
     let Some((_, reply)) = frames::decode::<Reply>(&connection.receive_frame(wait)?) else {
-        return Err(Broken::Failed("the owner answers nonsense".to_owned()));
+        return Err(Broken::Failed("the owner sent a malformed answer".to_owned()));
     };
     Ok(match reply {
         Reply::Refused { kind, detail } => Err(frames::refusal(kind, detail)),
@@ -414,7 +414,7 @@ fn failure(broken: Broken) -> Failure {
         Broken::TimedOut => Failure::timed_out(),
         Broken::Stopped => Failure::lost(),
         Broken::Ended => Failure::new(Kind::Transfer, CLOSED),
-        Broken::Unresponsive => Failure::new(Kind::Transfer, "nothing came over the stream any more"),
+        Broken::Unresponsive => Failure::new(Kind::Transfer, "the stream is dead: the owner does not serve it"),
         Broken::Failed(why) => Failure::new(Kind::Transfer, why),
     }
 }

@@ -111,7 +111,7 @@ impl RequestHandler {
         let wait = Wait { until: None, stop: &stop, is_dead: &is_dead };
         let connection = &mut connection;
         connection.begin(dialled, wait)?;
-        let malformed = || Broken::Failed("a malformed frame came".to_owned());
+        let malformed = || Broken::Failed("the other side sent a malformed frame".to_owned());
         let mut serving = None;
         loop {
             let (number, request) = frames::decode::<Request>(&connection.receive_frame(wait)?).ok_or_else(malformed)?;

@@ -93,7 +93,7 @@ impl Accepting {
                 let mut rest = &bytes[..];
                 while !rest.is_empty() {
                     if acceptor.read_tls(&mut rest)? == 0 {
-                        return Err(Refused::protocol("bytes after the end"));
+                        return Err(Refused::protocol("unexpected bytes after the ClientHello"));
                     }
                 }
                 let Some(accepted) = acceptor.accept().map_err(|(e, _)| e)? else { return Ok(Stepped::Next) };
@@ -151,7 +151,7 @@ impl Accepting {
     /// Checks the proof of the dialling side, and answers with the own proof and a new key.
     fn prove(&mut self, exchange: &mut Exchange, body: &[u8]) -> Result<(), Refused> {
         let Policy::Secret(secret) = self.trust.policy() else { return Err(Refused::Secret) };
-        let short = || Refused::protocol("a short proof");
+        let short = || Refused::protocol("a truncated proof");
         let (job, rest) = body.split_first_chunk().ok_or_else(short)?;
         let (authority, proof) = rest.split_first_chunk().ok_or_else(short)?;
         let job = JobId(u64::from_le_bytes(*job));
@@ -173,12 +173,12 @@ impl Accepting {
 
     /// Takes the certificate of this host from the dialling side.
     fn certified(&mut self, body: &[u8]) -> Result<(), Refused> {
-        let short = || Refused::protocol("a short certificate");
+        let short = || Refused::protocol("a truncated certificate");
         let (host, rest) = body.split_first_chunk().ok_or_else(short)?;
         let (length, rest) = rest.split_first_chunk().ok_or_else(short)?;
         let (certificate, authority) = rest.split_at_checked(u16::from_le_bytes(*length) as usize).ok_or_else(short)?;
         if self.authority != Some(digest(authority)) {
-            return Err(Refused::Certificate("of another authority than was named".into()));
+            return Err(Refused::Certificate("its authority is not the one of the proof".into()));
         }
         let pair = self.pair.as_ref().ok_or_else(short)?;
         self.membership = Some(Membership::new(self.job, u64::from_le_bytes(*host), pair, certificate, authority)?);
@@ -202,7 +202,7 @@ impl Accepting {
             }
             (Some((Kind::Join, _)), _) => Subject::Client,
             (Some(_), Some(certificate)) => {
-                subject(self.job, &certificate).ok_or_else(|| Refused::Certificate("for nobody of this job".into()))?
+                subject(self.job, &certificate).ok_or_else(|| Refused::Certificate("it names no member of this job".into()))?
             }
             (None, Some(certificate)) => Subject::Site(names(&certificate).join(", ")),
             (_, None) => Subject::Unnamed,

@@ -167,7 +167,7 @@ impl DialTrust {
             (Credentials::Member(config), Kind::Channel) => (Arc::clone(config), of_host()?),
             (Credentials::Relay(relay), Kind::Join) => (Arc::clone(&relay.join), of_host()?),
             (Credentials::Member(_), Kind::Join) | (Credentials::Relay(_), Kind::Channel) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "not for this kind of connection"));
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "these credentials do not permit this kind of connection"));
             }
             (Credentials::Site(config), _) => (Arc::clone(config), server_name(&target.name)?),
         }))

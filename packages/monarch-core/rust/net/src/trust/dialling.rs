@@ -154,7 +154,7 @@ impl Dialling {
 
     /// Checks the worker's proof of the secret; returns its public key.
     fn check(&self, exchange: &mut Exchange, answer: &[u8]) -> Result<Vec<u8>, Refused> {
-        let (proof, public_key) = answer.split_at_checked(PROOF).ok_or_else(|| Refused::protocol("a short answer"))?;
+        let (proof, public_key) = answer.split_at_checked(PROOF).ok_or_else(|| Refused::protocol("a truncated answer"))?;
         let (secret, _) = self.trust.joins_with().ok_or(Refused::Secret)?;
         if !self.claim(exchange, Role::Worker)?.verifies(secret, proof) {
             return Err(Refused::Secret);

@@ -118,13 +118,13 @@ impl HostTrust {
         if let Some((config, _)) = &self.site {
             return Ok(Selected { config: Arc::clone(config), only: None });
         }
-        let Some(join) = &self.join else { return Err(Refused::protocol("the other end speaks TLS")) };
+        let Some(join) = &self.join else { return Err(Refused::protocol("the other end uses TLS")) };
         let offers = |protocol: &[u8]| hello.alpn().is_some_and(|mut all| all.any(|p| p == protocol));
         if offers(JOIN) {
             return Ok(Selected { config: Arc::clone(join), only: Some((Kind::Join, None)) });
         }
         if !offers(CHANNEL) {
-            return Err(Refused::protocol("the other end speaks TLS, but is not a monarch process"));
+            return Err(Refused::protocol("the other end uses TLS, but is not a monarch process"));
         }
         let (job, host) = hello.server_name().and_then(parse_host_name).ok_or_else(|| Refused::protocol("no job in the server name"))?;
         let jobs = lock(&self.jobs);

@@ -94,7 +94,7 @@ pub fn begins(bytes: &[u8]) -> Result<(), Refused> {
         return Ok(());
     }
     Err(Refused::protocol(match bytes {
-        [0x14..=0x17, ..] => "the other end speaks TLS",
+        [0x14..=0x17, ..] => "the other end uses TLS",
         [b' '..=b'~', ..] => "the other end sent text",
         _ => "the other end is not a monarch process",
     }))

@@ -67,7 +67,7 @@ impl From<Error> for Refused {
                 None => Refused::Certificate(e.0.to_string()),
             },
             Error::InvalidCertificate(e) => Refused::Certificate(format!("{e:?}")),
-            Error::NoCertificatesPresented => Refused::Certificate("none was shown".into()),
+            Error::NoCertificatesPresented => Refused::Certificate("the peer sent none".into()),
             Error::AlertReceived(AlertDescription::AccessDenied) => Refused::denied(),
             Error::AlertReceived(other) => Refused::Denied(format!(" (TLS alert {other:?})")),
             other => Refused::Protocol(other.to_string()),

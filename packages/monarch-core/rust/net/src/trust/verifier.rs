@@ -57,7 +57,7 @@ fn explained(e: Error) -> Error {
         // The error also for an authority of the same name with another key.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => "unknown issuer".into(),
         CertificateError::NotValidForNameContext { expected, presented } => {
-            let presented = if presented.is_empty() { "nobody".into() } else { presented.join(", ") };
+            let presented = if presented.is_empty() { "no name".into() } else { presented.join(", ") };
             format!("name mismatch: for {presented}, not for {}", expected.to_str())
         }
         CertificateError::NotValidForName => "name mismatch".into(),
@@ -79,7 +79,7 @@ fn tls12_unsupported() -> Result<HandshakeSignatureValid, Error> {
 
 fn signature(message: &[u8], cert: &CertificateDer<'_>, dss: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, Error> {
     let checked = verify_tls13_signature(message, cert, dss, &provider().signature_verification_algorithms);
-    checked.map_err(|_| untrusted("shown by somebody who does not have its key".into()))
+    checked.map_err(|_| untrusted("the peer does not have its key".into()))
 }
 
 fn schemes() -> Vec<SignatureScheme> {

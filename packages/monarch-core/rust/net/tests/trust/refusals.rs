@@ -189,7 +189,7 @@ fn certificates_of_a_dialler() {
     let other_job = Authority::new(OTHER).unwrap();
     let issued = |by: &Authority, from, until| Some(by.client(Lifetime { from, until }).unwrap());
     let cases = [
-        ("none was shown", None),
+        ("the peer sent none", None),
         ("expired 2 days ago", issued(authority, now - 4 * DAY, now - 2 * DAY)),
         ("not valid before 2 days from now", issued(authority, now + 2 * DAY + DAY / 2, now + 4 * DAY)),
         ("unknown issuer", issued(&same_job, now - DAY, now + DAY)),
@@ -469,7 +469,7 @@ fn other_protocols_are_refused() {
         let (name, encrypts) = (format!("{policy:?}"), !matches!(policy, Policy::Insecure));
         let host = Arc::new(HostTrust::new(policy).unwrap());
         let mut all = vec![(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), "text"), (vec![0; 100], ""), (vec![0xff; 20_000], "")];
-        all.push(if encrypts { (release(), "does not encrypt") } else { (tls_hello.clone(), "speaks TLS") });
+        all.push(if encrypts { (release(), "does not encrypt") } else { (tls_hello.clone(), "uses TLS") });
         if name == "Secret(Secret)" {
             all.push((tls_hello.clone(), "not a monarch process"));
         }

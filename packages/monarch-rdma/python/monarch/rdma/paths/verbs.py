@@ -157,7 +157,7 @@ class Run:
             # The key of memory of a GPU is for the tensor, of which the buffer may be a part.
             fits = region.nbytes >= row.start + size if row.wanted.on_device else region.nbytes == size
             if not fits or not (region.writable or readonly):
-                self._end(self._failure(ACCESS, "the handle is not as its owner made it"))
+                self._end(self._failure(ACCESS, "the handle's epoch, length or access differs from the owner's record"))
                 return
             keys, address = known.place(row.memory.address)
             pieces.append(Piece(row.write, address, row.nbytes, keys, region.address + row.start + row.offset, region.keys))
