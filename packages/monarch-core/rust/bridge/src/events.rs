@@ -297,7 +297,7 @@ pub fn proc_start(id: u64, mesh: &Bound<'_, PyString>, rank: u64) {
 
 #[pyfunction]
 pub fn actor_end(mesh: u64, actor: &Bound<'_, PyString>, kind: &Bound<'_, PyString>, detail: &Bound<'_, PyString>) {
-    ::events::actor_is_gone(mesh);
+    ::events::actor_has_ended(mesh);
     ::events::actor_end(mesh, actor.to_string_lossy().as_bytes(), kind.to_string_lossy().as_bytes(), detail.to_string_lossy().as_bytes());
 }
 
@@ -341,7 +341,7 @@ pub fn mesh_made(
 
 #[pyfunction]
 pub fn mesh_gone(mesh: u64) {
-    ::events::mesh_is_gone(mesh);
+    ::events::mesh_has_ended(mesh);
 }
 
 #[pyfunction]

@@ -31,7 +31,7 @@ mod trace;
 
 pub use batch::{Batch, LOST, Texts};
 pub use columns::{Column, Columns};
-pub use facts::{actor_begins, actor_is_gone, introduce, mesh_begins, mesh_is_gone, proc_begins};
+pub use facts::{actor_begins, actor_has_ended, mesh_begins, mesh_has_ended, proc_begins, record_facts};
 pub use layout::{DEFAULT_CAPACITY, capacity};
 pub use reader::{Reader, Record, Value};
 pub use recorder::{change, is_on, now, now_if_on, start, stop};

@@ -65,8 +65,8 @@ impl Reader {
         let memory = Memory::open(fd)?;
         let words = memory.words();
         let slots = words[H_CAPACITY].load(Relaxed);
-        let makes_sense = words[H_MAGIC].load(Acquire) == MAGIC && capacity(slots as usize) as u64 == slots;
-        if !makes_sense || size(slots as usize) != words.len() * 8 {
+        let is_valid = words[H_MAGIC].load(Acquire) == MAGIC && capacity(slots as usize) as u64 == slots;
+        if !is_valid || size(slots as usize) != words.len() * 8 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a ring of events of this version"));
         }
         Ok(Reader { memory, capacity: slots, next: 0, lost: 0, looked: 0, unfinished: None })

@@ -24,7 +24,7 @@ impl Node {
             return;
         }
         let Ok(made) = events::start(self.uid.0, events as usize) else { return };
-        events::introduce();
+        events::record_facts();
         let Some(fd) = made else { return };
         match self.agent() {
             Some(agent) => agent.recordings.add(self.uid, fd),
