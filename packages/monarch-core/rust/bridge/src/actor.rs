@@ -230,22 +230,22 @@ impl ActorMailbox {
             gil::exit_forked_child(py, value.as_ref().err());
             let value = value.map_err(|e| ("call", e))?;
             drop(message);
-            if m.slot.is_none() {
+            if m.call_id.is_none() {
                 return Ok(());
             }
             if let Some(reason) = self.inner.closed() {
                 // The actor failed while its endpoint ran.
-                self.node.reply_bytes(m.from, m.slot, answer_rank(m.rank), Status::Failed, &reason);
+                self.node.reply_bytes(m.from, m.call_id, answer_rank(m.rank), Status::Failed, &reason);
                 return Ok(());
             }
-            reply(&value, &self.node, m.from, m.slot, m.rank).map_err(|e| ("result", e))
+            reply(&value, &self.node, m.from, m.call_id, m.rank).map_err(|e| ("result", e))
         });
         if !gil::is_forked() {
             self.node.handled(&self.inner, m.from, cost);
             if began > 0 {
                 let (rank, failed) = (u64::from(m.rank & !CHOSEN), u64::from(outcome.is_err()));
                 // The event is recorded in the trace of this thread.
-                events::message_handled(self.inner.id.0, &m.method, rank, m.from.0, m.slot.0, events::now() - began, failed);
+                events::message_handled(self.inner.id.0, &m.method, rank, m.from.0, m.call_id.0, events::now() - began, failed);
             }
         }
         match outcome {

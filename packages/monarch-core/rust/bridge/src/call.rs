@@ -22,7 +22,7 @@ pub struct Call {
     pub mailbox: Arc<Mailbox>,
     pub to: ProcUid,
     pub sender: u64,
-    pub slot: CallId,
+    pub call_id: CallId,
     pub rank: u32,
     pub flags: u8,
     pub trace: Option<Box<Trace>>,
@@ -42,7 +42,7 @@ impl Call {
             mailbox: mailbox.clone(),
             to: m.from,
             sender: m.sender.0,
-            slot: m.slot,
+            call_id: m.call_id,
             rank: m.rank,
             flags: m.flags | if m.trace.is_none() { 0 } else { TRACED },
             trace: m.trace.clone(),
@@ -93,7 +93,7 @@ impl Call {
 
     #[getter]
     fn slot(&self) -> u64 {
-        self.slot.0
+        self.call_id.0
     }
 
     #[getter]
@@ -109,7 +109,7 @@ impl Call {
     /// True if the caller waits for an answer.
     #[getter]
     fn wants_reply(&self) -> bool {
-        !self.slot.is_none()
+        !self.call_id.is_none()
     }
 
     /// Unpickles the arguments. They can be taken once.
@@ -130,10 +130,10 @@ impl Call {
     /// Sends the result. If pickling the result raises an exception, nothing is sent.
     fn reply(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
         gil::exit_forked_child(value.py(), None);
-        if self.slot.is_none() {
+        if self.call_id.is_none() {
             return Ok(());
         }
-        reply(value, &self.node, self.to, self.slot, self.rank)
+        reply(value, &self.node, self.to, self.call_id, self.rank)
     }
 
     /// Sends an error: status 1 for a packed exception, 2 for a failure.
@@ -141,7 +141,7 @@ impl Call {
         gil::exit_forked_child(py, None);
         let status = if status == Status::Failed as u8 { Status::Failed } else { Status::Error };
         self.failed.store(true, Ordering::Relaxed);
-        self.node.reply_bytes(self.to, self.slot, answer_rank(self.rank), status, body);
+        self.node.reply_bytes(self.to, self.call_id, answer_rank(self.rank), status, body);
     }
 
     /// Returns the credit of the message to its sender.
@@ -151,19 +151,19 @@ impl Call {
         if self.began > 0 {
             let (rank, failed) = (u64::from(self.rank & !CHOSEN), u64::from(self.failed.load(Ordering::Relaxed)));
             let (mesh, took) = (self.mailbox.id.0, events::now() - self.began);
-            let handled = || events::message_handled(mesh, &self.method, rank, self.to.0, self.slot.0, took, failed);
+            let handled = || events::message_handled(mesh, &self.method, rank, self.to.0, self.call_id.0, took, failed);
             events::in_trace(self.trace.as_deref().copied().unwrap_or_default().words(), handled);
         }
     }
 }
 
 /// Sends the result of a call.
-pub fn reply(value: &Bound<'_, PyAny>, node: &Node, to: ProcUid, slot: CallId, rank: u32) -> PyResult<()> {
+pub fn reply(value: &Bound<'_, PyAny>, node: &Node, to: ProcUid, call_id: CallId, rank: u32) -> PyResult<()> {
     let py = value.py();
     let pickled = Pickled::new(value)?;
     // The receiver matters only for a large value, which may need a bulk transport.
     let peer = (pickled.len(py) >= LARGE as u64 && to != node.uid).then(|| node.peer(to));
     let payload = message(py, node, peer.as_slice(), &pickled)?;
-    node.send_reply(to, slot, answer_rank(rank), Status::Ok, &payload, || pickled.parts(py));
+    node.send_reply(to, call_id, answer_rank(rank), Status::Ok, &payload, || pickled.parts(py));
     Ok(())
 }

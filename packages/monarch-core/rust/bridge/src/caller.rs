@@ -138,13 +138,13 @@ fn loop_is_running(py: Python<'_>) -> PyResult<bool> {
 
 impl Caller {
     /// The head of all messages of one call. The call is one span of the current trace.
-    fn head(&self, py: Python<'_>, slot: CallId) -> PyResult<Head<'_>> {
+    fn head(&self, py: Python<'_>, call_id: CallId) -> PyResult<Head<'_>> {
         let around = trace::current(py)?;
         let trace = if around.is_none() { around } else { around.child() };
         let (sender, dest) = (MailboxId(gil::sender_id()), MailboxId(0));
         let (flags, method, extent) = (self.flags, &*self.method, &*self.extent);
         let view = View { offset: self.view.0, dims: &self.view.1 };
-        Ok(Head { dest, sender, slot, rank: 0, flags, trace, parent: around.span, view, method, extent })
+        Ok(Head { dest, sender, call_id, rank: 0, flags, trace, parent: around.span, view, method, extent })
     }
 }
 
@@ -185,7 +185,7 @@ impl Caller {
         };
         // The object owns the pending call from here on, so an interrupt while this thread waits for credit frees the call id.
         let cell = cell.map(|inner| PendingCall::new(&self.node, inner));
-        let head = self.head(py, cell.as_ref().map_or(CallId::NONE, |c| c.inner.slot))?;
+        let head = self.head(py, cell.as_ref().map_or(CallId::NONE, |c| c.inner.call_id))?;
         let sending = Sending { head, payload, pickled: &pickled, cell: cell.as_ref().map(|c| &*c.inner) };
         match only {
             // Only here does the receiver's rank within the addressed shape differ from the rank of its answer.

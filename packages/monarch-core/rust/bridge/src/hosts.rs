@@ -108,9 +108,9 @@ impl Hosts {
         let job = self.gateway.start_gateway_job(job_settings(settings)).map_err(failed)?;
         let trust = Arc::new(DialTrust::new_client(JobId(job.id.0), policy).map_err(failed)?);
         let inner = self.node.new_call(Mode::Gather, 1, Arc::default());
-        let (slot, bound) = (inner.slot, seconds(bound));
+        let (call_id, bound) = (inner.call_id, seconds(bound));
         let wanted = Wanted { host, address, agent, rank: 0, trust };
-        gil::blocking(py, || self.gateway.use_gateway(&job, text, who, wanted, slot, bound));
+        gil::blocking(py, || self.gateway.use_gateway(&job, text, who, wanted, call_id, bound));
         Ok(PendingCall::new(&self.node, inner))
     }
 
@@ -159,9 +159,9 @@ impl Hosts {
             .into_iter()
             .map(|(rank, host, at, agent)| Ok(Wanted { host: ProcUid(host), address: address(at)?, agent, rank, trust: trust.clone() }));
         let wanted = wanted.collect::<PyResult<Vec<_>>>()?;
-        let slot = cell.inner.slot;
+        let call_id = cell.inner.call_id;
         if let Some(job) = self.gateway.job(self.node.uid) {
-            gil::blocking(py, || self.gateway.join_all(&job, &from_, wanted, slot, seconds(bound)));
+            gil::blocking(py, || self.gateway.join_all(&job, &from_, wanted, call_id, seconds(bound)));
         }
         Ok(())
     }
@@ -180,7 +180,7 @@ impl Hosts {
     /// Gives up a host that was expected: it is not going to join.
     fn give_up(&self, cell: &PendingCall, rank: u32, host: u64, why: String) {
         if let Some(job) = self.gateway.job(self.node.uid) {
-            self.gateway.give_up(&job, ProcUid(host), cell.inner.slot, rank, &why);
+            self.gateway.give_up(&job, ProcUid(host), cell.inner.call_id, rank, &why);
         }
     }
 
@@ -191,7 +191,7 @@ impl Hosts {
         let inner = self.node.new_call(Mode::Gather, 1, targets);
         let peer = self.node.peer(host);
         self.gateway.expect_end(host);
-        peer.send_control(Control::Shutdown { slot: inner.slot });
+        peer.send_control(Control::Shutdown { call_id: inner.call_id });
         if peer.ended().is_some() {
             self.node.fail_rank(&inner, 0, &peer);
         }
@@ -241,7 +241,7 @@ impl Hosts {
             let cell = self.node.new_call(Mode::Gather, procs.len(), targets);
             for (rank, proc) in (0..).zip(procs) {
                 let peer = self.node.peer_unlinked(proc).0;
-                peer.send_control(Control::CutOff { hosts: [&hosts[..], &beside].concat(), slot: cell.slot, rank });
+                peer.send_control(Control::CutOff { hosts: [&hosts[..], &beside].concat(), call_id: cell.call_id, rank });
                 if peer.ended().is_some() {
                     self.node.fail_rank(&cell, rank, &peer);
                 }

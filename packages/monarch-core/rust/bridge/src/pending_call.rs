@@ -63,7 +63,7 @@ impl PendingCall {
 
     #[getter]
     fn slot(&self) -> u64 {
-        self.inner.slot.0
+        self.inner.call_id.0
     }
 
     /// Blocks until there is an answer; false after `timeout` seconds. Signal handlers run meanwhile.

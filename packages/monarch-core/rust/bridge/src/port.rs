@@ -47,7 +47,7 @@ impl PortMailbox {
     /// A pending receive of the next message that no other receive takes.
     fn receive(&self) -> PendingCall {
         let inner = self.node.new_call(Mode::FirstError, 1, Arc::from([]));
-        self.node.forget_call(inner.slot);
+        self.node.forget_call(inner.call_id);
         if let Some((from, bytes)) = self.inner.take_into(&inner) {
             self.node.give_credit(from, self.inner.id, bytes);
         }
@@ -82,7 +82,7 @@ pub fn send_to_port(
     let head = Head {
         dest: MailboxId(port),
         sender: MailboxId(gil::sender_id()),
-        slot: CallId::NONE,
+        call_id: CallId::NONE,
         rank: rank.unwrap_or(0),
         flags,
         ..Head::default()

@@ -207,7 +207,7 @@ impl Process {
             let head = Head {
                 dest: targets.ids[i].1,
                 sender: MailboxId(gil::sender_id()),
-                slot: inner.slot,
+                call_id: inner.call_id,
                 rank: i as u32,
                 flags: STOP,
                 ..Head::default()
@@ -548,7 +548,7 @@ impl Process {
     fn inspect(&self, what: u8) -> PyResult<PendingCall> {
         let inner = self.node.new_call(Mode::Gather, 1, Arc::default());
         match self.node.agent() {
-            Some(a) => a.inspect_all(Requester::Local(inner.slot), what),
+            Some(a) => a.inspect_all(Requester::Local(inner.call_id), what),
             None => return Err(PyOSError::new_err("this process has no procs of its own")),
         }
         Ok(PendingCall::new(&self.node, inner))

@@ -77,8 +77,8 @@ pub fn event(py: Python<'_>, node: &Node, e: SystemEvent) -> PyResult<Py<PyAny>>
             let failure = bytes(&body[12..]);
             Py::new(py, ActorFailed { mesh, failure, actions: objects(py, actions)? })?.into_any()
         }
-        SystemEvent::Request { from, kind, slot, body } => {
-            Py::new(py, SystemRequest { sender: from.0, kind, slot: slot.0, body: bytes(&body) })?.into_any()
+        SystemEvent::Request { from, kind, call_id, body } => {
+            Py::new(py, SystemRequest { sender: from.0, kind, slot: call_id.0, body: bytes(&body) })?.into_any()
         }
         SystemEvent::Ping { .. } => py.None(),
         SystemEvent::Stacks { ticket } => Py::new(py, StacksWanted { ticket })?.into_any(),
@@ -88,7 +88,7 @@ pub fn event(py: Python<'_>, node: &Node, e: SystemEvent) -> PyResult<Py<PyAny>>
         SystemEvent::Abandoned { mesh } => Py::new(py, CallAbandoned { mesh: mesh.0 })?.into_any(),
         SystemEvent::RootLost => Py::new(py, RootLost {})?.into_any(),
         SystemEvent::Audit(a) => Py::new(py, HostAudit { what: a.what, peer: a.peer, detail: a.detail, count: a.count })?.into_any(),
-        SystemEvent::Shutdown { from, slot } => Py::new(py, HostShutdown { sender: from.0, slot: slot.0 })?.into_any(),
+        SystemEvent::Shutdown { from, call_id } => Py::new(py, HostShutdown { sender: from.0, slot: call_id.0 })?.into_any(),
         SystemEvent::JobEnded { here } => Py::new(py, JobEnded { host: here.0 })?.into_any(),
         SystemEvent::Launch { uid, setup } => Py::new(py, LaunchProc { proc: uid.0, setup: bytes(&setup) })?.into_any(),
     })

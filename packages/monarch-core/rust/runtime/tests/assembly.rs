@@ -14,12 +14,12 @@ fn frame(n: u64, first: u64, parts: u64) -> Frame {
     let mut all = vec![Part::Inline { data: vec![1].into(), readonly: true }];
     all.extend((0..parts).map(|i| Part::OutOfBand { number: first + i, len: 1, readonly: true }));
     all.push(Part::Inline { data: vec![2].into(), readonly: true });
-    Frame::Reply(Reply { slot: CallId(n), rank: 0, status: Status::Ok, parts: all })
+    Frame::Reply(Reply { call_id: CallId(n), rank: 0, status: Status::Ok, parts: all })
 }
 
 fn number(f: &Frame) -> u64 {
     match f {
-        Frame::Reply(r) => r.slot.0,
+        Frame::Reply(r) => r.call_id.0,
         Frame::Credit { mailbox, .. } => mailbox.0,
         other => panic!("{other:?}"),
     }
@@ -92,7 +92,7 @@ fn mixed(n: u64, numbers: &[u64]) -> Frame {
         100.. => Part::Offered { number: *number, len: 1, record: [].into(), readonly: true },
         _ => Part::OutOfBand { number: *number, len: 1, readonly: true },
     };
-    Frame::Reply(Reply { slot: CallId(n), rank: 0, status: Status::Ok, parts: numbers.iter().map(part).collect() })
+    Frame::Reply(Reply { call_id: CallId(n), rank: 0, status: Status::Ok, parts: numbers.iter().map(part).collect() })
 }
 
 #[test]

@@ -35,9 +35,9 @@ fn refusing_port() -> (TcpListener, u16) {
 fn is_answered(cluster: &Cluster, proc: &Process) {
     let client = &cluster.client.process;
     let call = client.call(Mode::Gather, &[proc.uid()]);
-    client.send(proc.uid(), call.slot, &[b"question"]);
+    client.send(proc.uid(), call.call_id, &[b"question"]);
     let message = proc.actor().next();
-    proc.node.reply_bytes(message.from, message.slot, message.rank, Status::Ok, b"answer");
+    proc.node.reply_bytes(message.from, message.call_id, message.rank, Status::Ok, b"answer");
     assert_eq!(bytes(&client.answer(&call, 0).parts), b"answer");
 }
 
@@ -143,7 +143,7 @@ fn workers_are_lost_with_their_gateway() {
     assert_eq!(cluster.join(host_id(1), behind, 0).status, Status::Ok);
     let (client, proc) = (&cluster.client.process, cluster.proc(1, 301));
     let call = client.call(Mode::Gather, &[proc.uid()]);
-    client.send(proc.uid(), call.slot, &[b"question"]);
+    client.send(proc.uid(), call.call_id, &[b"question"]);
     proc.actor().next();
     cluster.workers[0].gateway.close(SOON);
     let end = end_of_outcome(&client.answer(&call, 0));

@@ -43,15 +43,15 @@ impl Mesh {
         &self.cluster.client.process
     }
 
-    fn cast(&self, slot: CallId, mode: Option<Mode>, payload: &Payload<'_>) -> bool {
-        let head = Head { dest: BOX, sender: MailboxId(5), slot, method: b"go", ..Head::default() };
+    fn cast(&self, call_id: CallId, mode: Option<Mode>, payload: &Payload<'_>) -> bool {
+        let head = Head { dest: BOX, sender: MailboxId(5), call_id, method: b"go", ..Head::default() };
         self.client().node.cast(&self.group, &self.peers, &head, mode, payload)
     }
 
     fn call(&self, mode: Mode) -> Arc<PendingCall> {
         let targets: Vec<ProcUid> = self.procs.iter().map(Process::uid).collect();
         let cell = self.client().call(mode, &targets);
-        assert!(self.cast(cell.slot, Some(mode), &Payload::small(b"question")));
+        assert!(self.cast(cell.call_id, Some(mode), &Payload::small(b"question")));
         // Every caller handles the ends that were known before the call.
         for (rank, peer) in self.peers.iter().enumerate().filter(|(_, p)| p.ended().is_some()) {
             self.client().node.fail_rank(&cell, rank as u32, peer);
@@ -62,7 +62,7 @@ impl Mesh {
     fn answers(&self, proc: usize, status: Status, answer: &[u8]) {
         let message = self.procs[proc].actor().next();
         assert_eq!((message.from, bytes(&message.parts)), (CLIENT, b"question".to_vec()));
-        self.procs[proc].node.reply_bytes(message.from, message.slot, message.rank, status, answer);
+        self.procs[proc].node.reply_bytes(message.from, message.call_id, message.rank, status, answer);
     }
 }
 
@@ -176,7 +176,7 @@ fn large_message_goes_to_each_target() {
     let payload = Payload::new(&mesh.client().node.arena, parts).unwrap();
     assert!(!mesh.cast(CallId::NONE, None, &payload));
     let call = mesh.client().call(Mode::Gather, &[mesh.procs[0].uid(), mesh.procs[1].uid()]);
-    assert!(!mesh.cast(call.slot, Some(Mode::Gather), &payload));
+    assert!(!mesh.cast(call.call_id, Some(Mode::Gather), &payload));
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn stale_answers_change_nothing() {
     let targets = [mesh.procs[0].uid(), mesh.procs[1].uid()];
     let group = caster.node.cast_group(&targets.map(|uid| (uid, BOX))).unwrap();
     let call = caster.call(Mode::Gather, &targets);
-    let head = Head { dest: BOX, sender: MailboxId(5), slot: call.slot, method: b"go", ..Head::default() };
+    let head = Head { dest: BOX, sender: MailboxId(5), call_id: call.call_id, method: b"go", ..Head::default() };
     let peers = targets.map(|uid| caster.node.peer(uid));
     assert!(caster.node.cast(&group, &peers, &head, Some(Mode::Gather), &Payload::small(b"question")));
     // These are frames of the caster's own agent: the caster accepts answers from this agent only.
@@ -231,7 +231,7 @@ fn stale_answers_change_nothing() {
     assert_eq!((call.is_done(0), caster.node.casts_waiting()), (false, 1));
     for proc in &mesh.procs {
         let message = proc.actor().next();
-        proc.node.reply_bytes(message.from, message.slot, message.rank, Status::Ok, b"true");
+        proc.node.reply_bytes(message.from, message.call_id, message.rank, Status::Ok, b"true");
     }
     (0..2).for_each(|rank| assert_eq!(bytes(&caster.answer(&call, rank).parts), b"true"));
     assert_eq!(caster.node.casts_waiting(), 0);

@@ -67,8 +67,8 @@ fn calls_to_an_abandoned_host_fail() {
     cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
     let client = &cluster.client.process;
     let (join, call) = (client.node.new_call(Mode::Gather, 1, Arc::default()), client.call(Mode::Gather, &[host_id(0)]));
-    client.send(host_id(0), call.slot, &[b"waits for the join"]);
-    cluster.client.gateway.give_up(&cluster.job, host_id(0), join.slot, 0, "its machine was not granted");
+    client.send(host_id(0), call.call_id, &[b"waits for the join"]);
+    cluster.client.gateway.give_up(&cluster.job, host_id(0), join.call_id, 0, "its machine was not granted");
     assert!(reason(&client.answer(&join, 0)).contains("its machine was not granted"));
     let end = end_of_outcome(&client.answer(&call, 0));
     assert!(matches!(&end.reason, ExitReason::HostLost(why) if why.contains("its machine was not granted")), "{end:?}");
@@ -130,10 +130,10 @@ fn end_job(cluster: &Cluster) {
 
 fn is_answered(from: &Process, to: &Process, text: &[u8]) {
     let call = from.call(Mode::Gather, &[to.uid()]);
-    from.send(to.uid(), call.slot, &[text]);
+    from.send(to.uid(), call.call_id, &[text]);
     let message = to.actor().next();
     assert_eq!((message.from, bytes(&message.parts)), (from.uid(), text.to_vec()));
-    to.node.reply_bytes(message.from, message.slot, message.rank, Status::Ok, b"answer");
+    to.node.reply_bytes(message.from, message.call_id, message.rank, Status::Ok, b"answer");
     assert_eq!(bytes(&from.answer(&call, 0).parts), b"answer");
 }
 
@@ -190,7 +190,7 @@ fn worker_is_asked_again_until_its_lease_ends() {
     let client = &cluster.client;
     client.gateway.cut_off(&[host_id(0)], &[]);
     let cell = client.process.node.new_call(Mode::Gather, 1, Arc::default());
-    client.gateway.give_up(&cluster.job, host_id(0), cell.slot, 0, "a test has cut it off");
+    client.gateway.give_up(&cluster.job, host_id(0), cell.call_id, 0, "a test has cut it off");
     let outcome = cluster.join(host_id(5), port, 0);
     assert_eq!(outcome.status, Status::Ok, "{}", reason(&outcome));
     assert_eq!(cluster.workers[0].gateway.job(CLIENT).map(|job| job.own_id), Some(host_id(5)));
@@ -238,10 +238,10 @@ fn call_to_another_host_is_answered() {
     let cluster = Cluster::of(1);
     let (client, proc) = (&cluster.client.process, cluster.proc(0, 201));
     let call = client.call(Mode::Gather, &[proc.uid()]);
-    client.send(proc.uid(), call.slot, &[b"question"]);
+    client.send(proc.uid(), call.call_id, &[b"question"]);
     let message = proc.actor().next();
     assert_eq!((message.from, bytes(&message.parts)), (CLIENT, b"question".to_vec()));
-    proc.node.reply_bytes(message.from, message.slot, message.rank, Status::Ok, b"answer");
+    proc.node.reply_bytes(message.from, message.call_id, message.rank, Status::Ok, b"answer");
     assert_eq!(bytes(&client.answer(&call, 0).parts), b"answer");
 }
 
@@ -270,7 +270,7 @@ fn frames_to_a_host_wait_for_its_join() {
     cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
     let client = &cluster.client.process;
     let call = client.call(Mode::Gather, &[host_id(0)]);
-    client.send(host_id(0), call.slot, &[b"early"]);
+    client.send(host_id(0), call.call_id, &[b"early"]);
     assert_eq!(cluster.join(host_id(0), port, 0).status, Status::Ok);
     let worker = &cluster.workers[0].process;
     let message = worker.actor().next();
@@ -343,7 +343,7 @@ fn worker_that_joins_an_ending_client_is_notified() {
     let (port, open) = held_back(cluster.add_worker());
     cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
     let cell = cluster.client.process.node.new_call(Mode::Gather, 1, Arc::default());
-    cluster.client.gateway.join(&cluster.job, "a test", cluster.wanted(host_id(0), port, 0, 0), cell.slot, SOON);
+    cluster.client.gateway.join(&cluster.job, "a test", cluster.wanted(host_id(0), port, 0, 0), cell.call_id, SOON);
     let (client, worker) = (&cluster.client, &cluster.workers[0].process);
     let joined = |e| matches!(e, SystemEvent::Audit(Audit { what: "joined", .. })).then_some(());
     worker.expect(joined);
@@ -365,7 +365,7 @@ fn proc_end_fails_calls_from_other_hosts() {
     let cluster = Cluster::of(1);
     let (client, proc) = (&cluster.client.process, cluster.proc(0, 201));
     let call = client.call(Mode::Gather, &[proc.uid()]);
-    client.send(proc.uid(), call.slot, &[b"question"]);
+    client.send(proc.uid(), call.call_id, &[b"question"]);
     proc.actor().next();
     cluster.workers[0].agent.kill(proc.uid());
     let outcome = client.answer(&call, 0);
@@ -381,7 +381,7 @@ fn frame_to_an_ended_proc_returns_its_end() {
     cluster.client.process.end_of(proc.uid());
     late.node.route(proc.uid(), host_id(0), CLIENT);
     let call = late.call(Mode::Gather, &[proc.uid()]);
-    late.send(proc.uid(), call.slot, &[b"too late"]);
+    late.send(proc.uid(), call.call_id, &[b"too late"]);
     assert_eq!(end_of_outcome(&late.answer(&call, 0)).reason, killed());
 }
 
@@ -390,7 +390,7 @@ fn agent_that_ends_takes_its_procs_with_it() {
     let cluster = Cluster::of(1);
     let (client, proc) = (&cluster.client.process, cluster.proc(0, 201));
     let call = client.call(Mode::Gather, &[proc.uid()]);
-    client.send(proc.uid(), call.slot, &[b"question"]);
+    client.send(proc.uid(), call.call_id, &[b"question"]);
     proc.actor().next();
     cluster.workers[0].gateway.close(SOON);
     assert_eq!(end_of_outcome(&client.answer(&call, 0)).reason, lost("agent exited"));
@@ -399,7 +399,7 @@ fn agent_that_ends_takes_its_procs_with_it() {
     let late = cluster.client.proc(101);
     late.node.route(proc.uid(), host_id(0), CLIENT);
     let call = late.call(Mode::Gather, &[proc.uid()]);
-    late.send(proc.uid(), call.slot, &[b"too late"]);
+    late.send(proc.uid(), call.call_id, &[b"too late"]);
     assert_eq!(end_of_outcome(&late.answer(&call, 0)).reason, lost("agent exited"));
 }
 
@@ -436,7 +436,7 @@ fn procs_are_notified_of_another_workers_end() {
     let (asker, ended) = (cluster.proc(0, 201), cluster.proc(1, 301));
     asker.node.route(ended.uid(), host_id(1), host_id(0));
     let call = asker.call(Mode::Gather, &[ended.uid()]);
-    asker.send(ended.uid(), call.slot, &[b"question"]);
+    asker.send(ended.uid(), call.call_id, &[b"question"]);
     ended.actor().next();
     cluster.workers[1].gateway.close(SOON);
     assert_eq!(end_of_outcome(&asker.answer(&call, 0)).reason, lost("agent exited"));

@@ -46,7 +46,7 @@ fn message(sender: u64, n: u32, len: usize) -> Incoming {
         from: ProcUid(sender),
         dest: MailboxId(1),
         sender: MailboxId(sender),
-        slot: CallId(0),
+        call_id: CallId(0),
         rank: n,
         flags: 0,
         trace: None,

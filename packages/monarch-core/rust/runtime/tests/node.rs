@@ -37,8 +37,8 @@ impl Running {
         other.0.peer_unlinked(self.0.uid).0.link.attach(y).unwrap();
     }
 
-    fn head(&self, slot: CallId, rank: u32, flags: u8) -> Head<'static> {
-        Head { dest: BOX, sender: MailboxId(5), slot, rank, flags, method: b"go", ..Head::default() }
+    fn head(&self, call_id: CallId, rank: u32, flags: u8) -> Head<'static> {
+        Head { dest: BOX, sender: MailboxId(5), call_id, rank, flags, method: b"go", ..Head::default() }
     }
 
     fn send_as(&self, to: &Running, head: &Head<'_>, bytes: &[u8], queue: bool) -> Sent {
@@ -46,8 +46,8 @@ impl Running {
         self.0.send_message(&peer, head, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }], queue)
     }
 
-    fn send(&self, to: &Running, slot: CallId, bytes: &[u8]) -> Sent {
-        self.send_as(to, &self.head(slot, 0, 0), bytes, true)
+    fn send(&self, to: &Running, call_id: CallId, bytes: &[u8]) -> Sent {
+        self.send_as(to, &self.head(call_id, 0, 0), bytes, true)
     }
 
     fn call(&self, to: &Running) -> Arc<PendingCall> {
@@ -143,15 +143,15 @@ fn call_is_answered() {
     let (a, b) = two();
     let actor = Actor::start(&b);
     let cell = a.call(&b);
-    assert_eq!(a.send(&b, cell.slot, b"question"), Sent::Yes);
+    assert_eq!(a.send(&b, cell.call_id, b"question"), Sent::Yes);
     let m = actor.next();
     assert_eq!((m.from, m.sender, m.dest, &*m.method), (ProcUid(1), MailboxId(5), BOX, &b"go"[..]));
     assert_eq!(bytes(&m.parts), b"question");
-    b.0.reply_bytes(m.from, m.slot, m.rank, Status::Ok, b"answer");
+    b.0.reply_bytes(m.from, m.call_id, m.rank, Status::Ok, b"answer");
     let got = a.answer(&cell);
     assert_eq!((got.status, bytes(&got.parts)), (Status::Ok, b"answer".to_vec()));
     assert_eq!(a.0.calls_in_flight(), 0);
-    b.0.reply_bytes(m.from, m.slot, m.rank, Status::Ok, b"again");
+    b.0.reply_bytes(m.from, m.call_id, m.rank, Status::Ok, b"again");
     a.settle(&b);
     assert_eq!(a.0.dropped_replies.load(std::sync::atomic::Ordering::Relaxed), 1);
 }
@@ -161,9 +161,9 @@ fn call_within_the_process_is_answered() {
     let a = Running::new(1);
     let actor = Actor::start(&a);
     let cell = a.call(&a);
-    a.send(&a, cell.slot, b"q");
+    a.send(&a, cell.call_id, b"q");
     let m = actor.next();
-    a.0.reply_bytes(m.from, m.slot, 0, Status::Error, &bytes(&m.parts));
+    a.0.reply_bytes(m.from, m.call_id, 0, Status::Error, &bytes(&m.parts));
     let got = a.answer(&cell);
     assert_eq!((got.status, bytes(&got.parts)), (Status::Error, b"q".to_vec()));
 }
@@ -202,7 +202,7 @@ fn early_messages_wait_for_their_actor() {
 fn message_to_an_unknown_port_is_refused() {
     let (a, b) = two();
     let cell = a.call(&b);
-    a.send_as(&b, &a.head(cell.slot, 0, TO_PORT), b"x", true);
+    a.send_as(&b, &a.head(cell.call_id, 0, TO_PORT), b"x", true);
     let got = a.answer(&cell);
     assert_eq!((got.status, bytes(&got.parts)), (Status::Failed, vec![]));
     assert!(b.0.known_mailbox(BOX).is_none());
@@ -232,12 +232,12 @@ fn messages_to_a_closed_port_are_counted() {
 fn ended_actor_refuses_queued_and_new_messages() {
     let (a, b) = two();
     let queued = a.call(&b);
-    a.send(&b, queued.slot, b"x");
+    a.send(&b, queued.call_id, b"x");
     a.send_as(&b, &a.head(CallId::NONE, 0, RETURN), b"y", true);
     b.settle(&a);
     b.0.close_mailbox(BOX, b"dead", true);
     let late = a.call(&b);
-    a.send(&b, late.slot, b"z");
+    a.send(&b, late.call_id, b"z");
     for cell in [queued, late] {
         let got = a.answer(&cell);
         assert_eq!((got.status, bytes(&got.parts)), (Status::Failed, b"dead".to_vec()));
@@ -256,8 +256,8 @@ fn names_nothing(from: &Running, to: &Running, frame: impl FnOnce(Vec<Part>) -> 
     from.0.peer(to.0.uid).link.send(&[&frame(vec![small, part]).encode()], vec![]).unwrap();
 }
 
-fn message(slot: CallId, flags: u8, parts: Vec<Part>) -> Frame {
-    Frame::Message(Message { dest: BOX, sender: MailboxId(5), slot, flags, method: b"go"[..].into(), parts, ..Message::default() })
+fn message(call_id: CallId, flags: u8, parts: Vec<Part>) -> Frame {
+    Frame::Message(Message { dest: BOX, sender: MailboxId(5), call_id, flags, method: b"go"[..].into(), parts, ..Message::default() })
 }
 
 #[test]
@@ -265,12 +265,12 @@ fn message_without_its_parts_fails_its_call() {
     let (a, b) = two();
     let actor = Actor::start(&b);
     let cell = a.call(&b);
-    names_nothing(&a, &b, |parts| message(cell.slot, 0, parts));
+    names_nothing(&a, &b, |parts| message(cell.call_id, 0, parts));
     let got = a.answer(&cell);
     assert_eq!((got.status, bytes(&got.parts)), (Status::Undelivered, b"parts of it were lost on the way".to_vec()));
     // The same with an answer.
     let cell = a.call(&b);
-    names_nothing(&b, &a, |parts| Frame::Reply(Reply { slot: cell.slot, rank: 0, status: Status::Ok, parts }));
+    names_nothing(&b, &a, |parts| Frame::Reply(Reply { call_id: cell.call_id, rank: 0, status: Status::Ok, parts }));
     let got = a.answer(&cell);
     assert_eq!((got.status, bytes(&got.parts)), (Status::Undelivered, b"parts of the answer were lost on the way".to_vec()));
     // Without a call, the sending actor is notified, or its process.
@@ -387,7 +387,7 @@ fn long_local_queue_is_refused_without_recursion() {
 fn proc_end_fails_its_calls() {
     let (a, b) = two();
     let (called, other) = (a.call(&b), a.call(&a));
-    a.send(&b, called.slot, b"x");
+    a.send(&b, called.call_id, b"x");
     let why = end(ExitReason::Signal { signal: 11, core_dumped: false });
     a.0.procs_ended(vec![(ProcUid(2), why.clone())]);
     let got = a.answer(&called);
@@ -399,7 +399,7 @@ fn proc_end_fails_its_calls() {
     a.0.procs_ended(vec![(ProcUid(2), end(ExitReason::Returned))]);
     assert!(a.0.system.pop().is_none());
     let late = a.call(&b);
-    assert_eq!(a.send(&b, late.slot, b"x"), Sent::Ended);
+    assert_eq!(a.send(&b, late.call_id, b"x"), Sent::Ended);
     let peer = a.0.peer(ProcUid(2));
     assert!(peer.has_credit(BOX) && peer.link.is_down());
     a.0.fail_rank(&late, 0, &peer);
@@ -437,9 +437,9 @@ fn answer_given_before_the_end_counts() {
     let ((tell, told), (go, wait)) = (channel(), channel());
     from_c.watch(0, Arc::new(Blocks(a.0.clone(), Mutex::new((tell, wait)))), 0);
     // The reader of `a` is blocked in the handling of an answer of `c`.
-    c.0.reply_bytes(ProcUid(1), from_c.slot, 0, Status::Ok, b"");
+    c.0.reply_bytes(ProcUid(1), from_c.call_id, 0, Status::Ok, b"");
     told.recv_timeout(HANG).unwrap();
-    b.0.reply_bytes(ProcUid(1), from_b.slot, 0, Status::Ok, b"last words");
+    b.0.reply_bytes(ProcUid(1), from_b.call_id, 0, Status::Ok, b"last words");
     go.send(()).unwrap();
     told.recv_timeout(HANG).unwrap();
     let got = from_b.outcome(0).unwrap();

@@ -262,7 +262,7 @@ fn message() -> Incoming {
         from: ProcUid(1),
         dest: MailboxId(1),
         sender: MailboxId(2),
-        slot: CallId(0),
+        call_id: CallId(0),
         rank: 0,
         flags: 0,
         trace: None,

@@ -15,7 +15,7 @@ fn ended(uid: u64) -> SystemEvent {
 }
 
 fn request(kind: u16) -> SystemEvent {
-    SystemEvent::Request { from: ProcUid(1), kind, slot: CallId::NONE, body: vec![] }
+    SystemEvent::Request { from: ProcUid(1), kind, call_id: CallId::NONE, body: vec![] }
 }
 
 #[test]

@@ -138,7 +138,7 @@ pub struct Cast {
 pub struct CastBody<'a> {
     pub sender: MailboxId,
     /// The caller's call id, for answers that go directly to it.
-    pub slot: CallId,
+    pub call_id: CallId,
     pub flags: u8,
     pub trace: Trace,
     pub method: &'a [u8],
@@ -151,7 +151,7 @@ impl<'a> CastBody<'a> {
     pub fn encode(&self) -> Arc<[u8]> {
         let mut out = Vec::with_capacity(64 + self.method.len() + self.extent.len() + self.parts.len());
         out.extend_from_slice(&self.sender.0.to_le_bytes());
-        put_var(&mut out, self.slot.0);
+        put_var(&mut out, self.call_id.0);
         put_flags(&mut out, self.flags, self.trace);
         put_block(&mut out, self.method);
         put_block(&mut out, self.extent);
@@ -161,11 +161,11 @@ impl<'a> CastBody<'a> {
 
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut c = Cursor::new(bytes);
-        let (sender, slot) = (MailboxId(c.u64()?), CallId(c.var()?));
+        let (sender, call_id) = (MailboxId(c.u64()?), CallId(c.var()?));
         let (flags, trace) = read_flags(&mut c)?;
         Ok(CastBody {
             sender,
-            slot,
+            call_id,
             flags,
             trace,
             method: c.block()?,

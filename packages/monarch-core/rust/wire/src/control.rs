@@ -108,7 +108,7 @@ pub enum Control {
     /// A message for the Python side of the receiving process.
     System {
         kind: u16,
-        slot: CallId,
+        call_id: CallId,
         body: Vec<u8>,
     },
     /// Checks whether Python runs in the receiver.
@@ -144,7 +144,7 @@ pub enum Control {
     JobEnded,
     /// The agent is to exit when the procs of the job have ended.
     Shutdown {
-        slot: CallId,
+        call_id: CallId,
     },
     /// The sending agent exits.
     Leaving,
@@ -184,7 +184,7 @@ pub enum Control {
     /// For tests: cuts the connections between this process and those hosts, and restores all others. The answer confirms the change.
     CutOff {
         hosts: Vec<ProcUid>,
-        slot: CallId,
+        call_id: CallId,
         rank: u32,
     },
     /// The sender has pulled a part that the receiver offered.

@@ -71,7 +71,7 @@ pub struct Head<'a> {
     pub dest: MailboxId,
     /// The sending actor within the peer process; 0 for a process without one.
     pub sender: MailboxId,
-    pub slot: CallId,
+    pub call_id: CallId,
     /// The rank within the addressed mesh.
     pub rank: u32,
     pub flags: u8,
@@ -92,7 +92,7 @@ impl Head<'_> {
     pub fn put(&self, out: &mut Vec<u8>, parts: u32) {
         out.extend_from_slice(&self.dest.0.to_le_bytes());
         out.extend_from_slice(&self.sender.0.to_le_bytes());
-        out.extend_from_slice(&self.slot.0.to_le_bytes());
+        out.extend_from_slice(&self.call_id.0.to_le_bytes());
         out.extend_from_slice(&self.rank.to_le_bytes());
         put_flags(out, self.flags, self.trace);
         out.extend_from_slice(&(self.method.len() as u16).to_le_bytes());
@@ -126,7 +126,7 @@ pub struct Message {
     pub dest: MailboxId,
     /// The sending actor within the peer process; 0 for a process without one.
     pub sender: MailboxId,
-    pub slot: CallId,
+    pub call_id: CallId,
     /// The rank within the addressed mesh.
     pub rank: u32,
     pub flags: u8,
@@ -141,8 +141,8 @@ pub struct Message {
 
 impl Message {
     fn head(&self) -> Head<'_> {
-        let Message { dest, sender, slot, rank, flags, trace, .. } = *self;
-        Head { dest, sender, slot, rank, flags, trace, method: &self.method, extent: &self.extent, ..Head::default() }
+        let Message { dest, sender, call_id, rank, flags, trace, .. } = *self;
+        Head { dest, sender, call_id, rank, flags, trace, method: &self.method, extent: &self.extent, ..Head::default() }
     }
 }
 
@@ -180,7 +180,7 @@ impl Status {
 /// The answer of one rank to a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reply {
-    pub slot: CallId,
+    pub call_id: CallId,
     pub rank: u32,
     pub status: Status,
     pub parts: Vec<Part>,
@@ -216,8 +216,8 @@ pub fn finish(out: &mut [u8], at: usize, extra: usize) {
 }
 
 /// Encodes a reply up to its parts.
-pub fn put_reply_head(out: &mut Vec<u8>, slot: CallId, rank: u32, status: Status, parts: u32) {
-    out.extend_from_slice(&slot.0.to_le_bytes());
+pub fn put_reply_head(out: &mut Vec<u8>, call_id: CallId, rank: u32, status: Status, parts: u32) {
+    out.extend_from_slice(&call_id.0.to_le_bytes());
     out.extend_from_slice(&rank.to_le_bytes());
     out.push(status as u8);
     out.extend_from_slice(&parts.to_le_bytes());
@@ -250,7 +250,7 @@ impl Frame {
             }
             Frame::Reply(r) => {
                 let at = begin(out, REPLY);
-                put_reply_head(out, r.slot, r.rank, r.status, r.parts.len() as u32);
+                put_reply_head(out, r.call_id, r.rank, r.status, r.parts.len() as u32);
                 r.parts.iter().for_each(|p| p.put(out));
                 finish(out, at, 0);
             }
@@ -304,7 +304,7 @@ impl Frame {
         let frame = match c.u8()? {
             MESSAGE => Frame::Message(read_message(&mut c)?),
             REPLY => Frame::Reply(Reply {
-                slot: CallId(c.u64()?),
+                call_id: CallId(c.u64()?),
                 rank: c.u32()?,
                 status: Status::from_u8(c.u8()?)?,
                 parts: Part::read_all(&mut c)?,
@@ -336,12 +336,12 @@ impl Frame {
 }
 
 fn read_message(c: &mut Cursor<'_>) -> Result<Message, DecodeError> {
-    let (dest, sender, slot, rank) = (MailboxId(c.u64()?), MailboxId(c.u64()?), CallId(c.u64()?), c.u32()?);
+    let (dest, sender, call_id, rank) = (MailboxId(c.u64()?), MailboxId(c.u64()?), CallId(c.u64()?), c.u32()?);
     let (flags, trace) = read_flags(c)?;
     let n = c.u16()? as usize;
     let method: Box<[u8]> = c.take(n)?.into();
     std::str::from_utf8(&method).map_err(|_| DecodeError::Text)?;
     let n = c.u16()? as usize;
     let extent = c.take(n)?.into();
-    Ok(Message { dest, sender, slot, rank, flags, trace, method, extent, parts: Part::read_all(c)? })
+    Ok(Message { dest, sender, call_id, rank, flags, trace, method, extent, parts: Part::read_all(c)? })
 }

@@ -163,7 +163,8 @@ proptest! {
 #[test]
 fn body_survives_encoding() {
     for trace in [Trace::NONE, Trace { id: 1 << 100, span: 7 }] {
-        let body = CastBody { sender: MailboxId(5), slot: CallId(300), flags: 9, trace, method: b"step", extent: b"ex", parts: b"parts" };
+        let body =
+            CastBody { sender: MailboxId(5), call_id: CallId(300), flags: 9, trace, method: b"step", extent: b"ex", parts: b"parts" };
         assert_eq!(CastBody::decode(&body.encode()), Ok(body));
     }
 }

@@ -95,7 +95,7 @@ fn unknown_kinds_are_named() {
 
 #[test]
 fn unknown_status_is_named() {
-    let reply = Frame::Reply(wire::Reply { slot: CallId(7), rank: 0, status: Status::Ok, parts: vec![] });
+    let reply = Frame::Reply(wire::Reply { call_id: CallId(7), rank: 0, status: Status::Ok, parts: vec![] });
     let mut bytes = reply.encode();
     bytes[PREFIX + 12] = 6;
     assert_eq!(Frame::decode(&bytes[4..]), Err(DecodeError::Tag(6)));

@@ -75,7 +75,7 @@ impl Notice {
         let head = Head {
             dest: MailboxId(self.to),
             sender: self.sender,
-            slot: CallId::NONE,
+            call_id: CallId::NONE,
             rank: self.rank.unwrap_or(0),
             flags,
             ..Head::default()

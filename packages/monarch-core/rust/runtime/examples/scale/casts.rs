@@ -79,7 +79,7 @@ impl Casts {
         self.back.clear();
         let begin = self.world.now;
         let start = Instant::now();
-        let body = CastBody { sender: MailboxId(1), slot: CallId(2), method: b"step", parts: &[0; 64], ..CastBody::default() };
+        let body = CastBody { sender: MailboxId(1), call_id: CallId(2), method: b"step", parts: &[0; 64], ..CastBody::default() };
         let size = self.source.members(group).map_or(0, |m| m.procs.len() as u32);
         self.call = Some(CastCall::new(mode, size));
         let Some(cast) = self.source.cast(group, mode, body.encode(), Arc::new([])) else { return Duration::ZERO };
@@ -142,7 +142,7 @@ impl Casts {
     fn root_alone(&mut self, group: wire::GroupId) -> Duration {
         let now = self.world.now;
         let start = Instant::now();
-        let body = CastBody { sender: MailboxId(1), slot: CallId(2), method: b"step", parts: &[0; 64], ..CastBody::default() };
+        let body = CastBody { sender: MailboxId(1), call_id: CallId(2), method: b"step", parts: &[0; 64], ..CastBody::default() };
         let size = self.source.members(group).map_or(0, |m| m.procs.len() as u32);
         let mut call = CastCall::new(CastMode::FirstError, size);
         let Some(cast) = self.source.cast(group, CastMode::FirstError, body.encode(), Arc::new([])) else { return Duration::ZERO };

@@ -214,7 +214,7 @@ impl Agent {
         match o.asker {
             Requester::Peer(uid, id) => node.peer_unlinked(uid).0.send_control(Control::Inspected { id, body }),
             Requester::Watch(_) => {}
-            Requester::Local(slot) => node.reply_bytes(node.uid, slot, 0, Status::Ok, &body),
+            Requester::Local(call_id) => node.reply_bytes(node.uid, call_id, 0, Status::Ok, &body),
         }
     }
 

@@ -171,13 +171,13 @@ impl Gateway {
 
     /// Handles the answer of a proc of this host to a cast.
     pub(crate) fn cast_reply(&self, proc: ProcUid, reply: Reply, link: &Arc<Link>) {
-        let (cast_id, index) = decode_cast_call_id(reply.slot);
+        let (cast_id, index) = decode_cast_call_id(reply.call_id);
         let Some(job) = self.job_of_cast(proc, cast_id) else { return };
         if reply.parts.iter().any(|p| matches!(p, Part::Shared { .. })) {
-            let slot = reply.slot;
+            let call_id = reply.call_id;
             if self.answer_directly(&job, cast_id, index, reply, link).is_none() {
                 // The cast is over, or the parts cannot be forwarded.
-                return self.cast_answer(proc, slot, Status::Undelivered, Payload::small(LOST).encode());
+                return self.cast_answer(proc, call_id, Status::Undelivered, Payload::small(LOST).encode());
             }
             self.relay(&job, |c, now| c.relay.on_answered_directly(now, cast_id, index));
             return self.act(&job, false);
@@ -188,23 +188,23 @@ impl Gateway {
                 put_part(&mut bytes, &data, readonly);
             }
         }
-        self.cast_answer(proc, reply.slot, reply.status, bytes);
+        self.cast_answer(proc, reply.call_id, reply.status, bytes);
     }
 
     /// Sends a large answer directly to the caller. Its parts are passed on by reference, so no host on the tree holds them. Returns none
     /// if that fails.
     fn answer_directly(&self, job: &Arc<Job>, cast_id: u64, index: u32, reply: Reply, link: &Arc<Link>) -> Option<()> {
-        let (to, to_host, slot, rank) = {
+        let (to, to_host, call_id, rank) = {
             let casts = lock(&job.casts);
             let (cast, rank, root) = casts.relay.request_of(cast_id, index)?;
-            (cast.group.source, root, CastBody::decode(&cast.body).ok()?.slot, rank)
+            (cast.group.source, root, CastBody::decode(&cast.body).ok()?.call_id, rank)
         };
         let node = self.node()?;
         node.route(to, to_host, job.own_id);
         let route = Route { from: job.own_id, from_host: job.own_id, to, to_host, seq: 0 };
         let mut frame = Vec::with_capacity(1024);
         let at = begin(&mut frame, REPLY);
-        put_reply_head(&mut frame, slot, rank, reply.status, reply.parts.len() as u32);
+        put_reply_head(&mut frame, call_id, rank, reply.status, reply.parts.len() as u32);
         for part in reply.parts {
             match part {
                 Part::Inline { data, readonly } => put_part(&mut frame, &data, readonly),
@@ -221,8 +221,8 @@ impl Gateway {
     }
 
     /// Handles the answer of a process of this host whose parts are inline; `bytes` are the encoded parts.
-    pub(crate) fn cast_answer(&self, proc: ProcUid, slot: CallId, status: Status, bytes: Vec<u8>) {
-        let (cast_id, index) = decode_cast_call_id(slot);
+    pub(crate) fn cast_answer(&self, proc: ProcUid, call_id: CallId, status: Status, bytes: Vec<u8>) {
+        let (cast_id, index) = decode_cast_call_id(call_id);
         let Some(job) = self.job_of_cast(proc, cast_id) else { return };
         self.relay(&job, |c, now| c.relay.on_reply(now, cast_id, index, status, bytes.into()));
         self.act(&job, false);
@@ -388,11 +388,11 @@ impl Gateway {
         let member = |proc| if proc == job.own_id { node.uid } else { proc };
         lock(&job.casts).members.extend(d.targets.iter().map(|t| member(t.proc)));
         for target in &d.targets {
-            let slot = if d.mode.reduces() { cast_call_id(d.cast_id, target.index) } else { CallId::NONE };
+            let call_id = if d.mode.reduces() { cast_call_id(d.cast_id, target.index) } else { CallId::NONE };
             let mut start = Vec::with_capacity(64 + body.method.len() + body.extent.len());
             let at = begin(&mut start, MESSAGE);
             let CastBody { sender, flags, trace, method, extent, .. } = body;
-            Head { dest: d.mailbox, sender, slot, rank: target.rank, flags, trace, method, extent, ..Head::default() }
+            Head { dest: d.mailbox, sender, call_id, rank: target.rank, flags, trace, method, extent, ..Head::default() }
                 .put(&mut start, count);
             finish(&mut start, at, parts.len());
             let head = Route { from: d.group.source, from_host: d.root, to: target.proc, to_host: job.own_id, seq: 0 };

@@ -116,11 +116,11 @@ impl Gateway {
         }
     }
 
-    /// Joins a host to the job. The outcome answers the call `slot` at the host's rank. The calling thread resolves the host's name.
-    pub fn join(&self, job: &Arc<Job>, from: &str, wanted: Wanted, slot: CallId, bound: Duration) {
+    /// Joins a host to the job. The outcome answers the call `call_id` at the host's rank. The calling thread resolves the host's name.
+    pub fn join(&self, job: &Arc<Job>, from: &str, wanted: Wanted, call_id: CallId, bound: Duration) {
         let deadline = self.poller.now() + bound;
-        let (agent, id, ticket) = (wanted.agent, wanted.host, Ticket { call: Some((slot, wanted.rank)), list: None });
-        let Some(host) = self.invite(job, wanted, slot) else { return };
+        let (agent, id, ticket) = (wanted.agent, wanted.host, Ticket { call: Some((call_id, wanted.rank)), list: None });
+        let Some(host) = self.invite(job, wanted, call_id) else { return };
         let greeting = Greeting::Join { host: id, agent, from: from.to_owned(), settings: job.settings.clone() };
         let (me, job, hello) = (self.me.clone(), job.clone(), greeting::encode(&greeting));
         // The state of a host is changed on the I/O thread only.
@@ -133,8 +133,8 @@ impl Gateway {
     }
 
     /// Resolves the address of a host that is asked to join. Returns none, and answers the call, if the join has failed by that.
-    pub(super) fn invite(&self, job: &Arc<Job>, wanted: Wanted, slot: CallId) -> Option<Arc<Host>> {
-        let ticket = Ticket { call: Some((slot, wanted.rank)), list: None };
+    pub(super) fn invite(&self, job: &Arc<Job>, wanted: Wanted, call_id: CallId) -> Option<Arc<Host>> {
+        let ticket = Ticket { call: Some((call_id, wanted.rank)), list: None };
         let host = job.host_or_new(wanted.host, &self.me, &self.poller);
         lock(&host.state).trust = Some(wanted.trust);
         let behind = self.gateway_of(job).is_some();
@@ -157,9 +157,9 @@ impl Gateway {
         Some(host)
     }
 
-    pub fn give_up(&self, job: &Arc<Job>, host: ProcUid, slot: CallId, rank: u32, why: &str) {
+    pub fn give_up(&self, job: &Arc<Job>, host: ProcUid, call_id: CallId, rank: u32, why: &str) {
         if let Some(host) = job.host(host) {
-            self.not_joined(job, &host, Ticket { call: Some((slot, rank)), list: None }, "other", why);
+            self.not_joined(job, &host, Ticket { call: Some((call_id, rank)), list: None }, "other", why);
         }
     }
 
@@ -332,9 +332,9 @@ impl Gateway {
         }
     }
 
-    pub(super) fn answer(&self, slot: CallId, rank: u32, status: Status, body: &[u8]) {
+    pub(super) fn answer(&self, call_id: CallId, rank: u32, status: Status, body: &[u8]) {
         if let Some(node) = self.node() {
-            node.complete(slot, Outcome::new(rank, status, body));
+            node.complete(call_id, Outcome::new(rank, status, body));
         }
     }
 
@@ -344,8 +344,8 @@ impl Gateway {
         if job.is_clients() {
             self.host_lost(job, host, &format!("it did not join: {why}"), true);
         }
-        if let Some((slot, rank)) = ticket.call {
-            self.answer(slot, rank, Status::Error, text.as_bytes());
+        if let Some((call_id, rank)) = ticket.call {
+            self.answer(call_id, rank, Status::Error, text.as_bytes());
         }
         if let Some(list) = ticket.list {
             self.worker_failed(job, list, &text);

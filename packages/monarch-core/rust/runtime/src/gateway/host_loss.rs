@@ -245,8 +245,8 @@ impl Gateway {
                     }
                 }
             },
-            Control::Shutdown { slot } if self.job(from).is_some() => {
-                node.system.push(crate::SystemEvent::Shutdown { from, slot });
+            Control::Shutdown { call_id } if self.job(from).is_some() => {
+                node.system.push(crate::SystemEvent::Shutdown { from, call_id });
             }
             Control::Leaving => {
                 let found = self.jobs().into_iter().find_map(|j| j.host(from).map(|h| (j, h)));

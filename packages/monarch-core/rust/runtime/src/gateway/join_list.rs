@@ -41,7 +41,7 @@ impl Gateway {
     // ---- in the client
 
     /// Joins several hosts that have the same trust, as `join` does for one.
-    pub fn join_all(&self, job: &Arc<Job>, from: &str, wanted: Vec<Wanted>, slot: CallId, bound: Duration) {
+    pub fn join_all(&self, job: &Arc<Job>, from: &str, wanted: Vec<Wanted>, call_id: CallId, bound: Duration) {
         let (root, fan_out, direct) = fan_outs();
         from.clone_into(&mut lock(&job.client_description));
         // Workers at a loopback address or a unix socket cannot be dialled from another machine: the client joins them directly.
@@ -55,16 +55,17 @@ impl Gateway {
         let (near, far): (Vec<Wanted>, Vec<Wanted>) = wanted.into_iter().partition(is_local);
         for group in [near, far] {
             if group.len() <= direct || self.gateway_of(job).is_some() {
-                group.into_iter().for_each(|w| self.join(job, from, w, slot, bound));
+                group.into_iter().for_each(|w| self.join(job, from, w, call_id, bound));
                 continue;
             }
             let ready = group.into_iter().filter_map(|w| {
                 let (rank, agent) = (w.rank, w.agent);
-                Some((rank, self.invite(job, w, slot)?.id, agent))
+                Some((rank, self.invite(job, w, call_id)?.id, agent))
             });
             let ready = ready.collect();
             let deadline = self.poller.now() + bound;
-            let list = WorkerList::new((next_number(), next_number()), ready, (root, fan_out), (self.poller.now(), deadline), Some(slot));
+            let list =
+                WorkerList::new((next_number(), next_number()), ready, (root, fan_out), (self.poller.now(), deadline), Some(call_id));
             self.start_soon(job, list, bound);
         }
     }
@@ -102,8 +103,8 @@ impl Gateway {
     }
 
     fn ticket(&self, job: &Job, number: u64, rank: u32) -> Ticket {
-        let slot = lock(&job.joins).lists.iter().find(|r| r.number == number).and_then(|r| r.slot);
-        Ticket { call: slot.map(|slot| (slot, rank)), list: Some((number, rank)) }
+        let call_id = lock(&job.joins).lists.iter().find(|r| r.number == number).and_then(|r| r.call_id);
+        Ticket { call: call_id.map(|call_id| (call_id, rank)), list: Some((number, rank)) }
     }
 
     /// Notes that the outcome of a worker is known, and introduces new hosts to the others.
@@ -437,10 +438,10 @@ impl Gateway {
 
     /// Answers the call of a join with the agent's description of itself.
     pub(super) fn answer_joined(&self, host: &Host, ticket: Ticket) {
-        let Some((slot, rank)) = ticket.call else { return };
+        let Some((call_id, rank)) = ticket.call else { return };
         let info = host.info();
         let body = serde_json::json!({"agent": info.agent, "host": info.name, "pid": info.pid, "release": info.release});
-        self.answer(slot, rank, Status::Ok, body.to_string().as_bytes());
+        self.answer(call_id, rank, Status::Ok, body.to_string().as_bytes());
     }
 }
 

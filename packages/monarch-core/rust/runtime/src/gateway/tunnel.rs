@@ -57,13 +57,13 @@ impl Gateway {
         Ok(job)
     }
 
-    /// Joins the agent at this address as the gateway. The outcome answers the call `slot`, as with `join`. Hosts are reached through the
+    /// Joins the agent at this address as the gateway. The outcome answers the call `call_id`, as with `join`. Hosts are reached through the
     /// gateway from now on.
-    pub fn use_gateway(&self, job: &Arc<Job>, text: &str, from: &str, wanted: Wanted, slot: CallId, bound: Duration) {
+    pub fn use_gateway(&self, job: &Arc<Job>, text: &str, from: &str, wanted: Wanted, call_id: CallId, bound: Duration) {
         self.announce(job, &[wanted.host]);
         let host = job.host_or_new(wanted.host, &self.me, &self.poller);
         *lock(&self.route_gateway) = Some(Arc::new(ClientGateway { job: job.clone(), host, address: text.to_owned() }));
-        self.join(job, from, wanted, slot, bound);
+        self.join(job, from, wanted, call_id, bound);
     }
 
     pub fn route_gateway(&self) -> Option<Arc<ClientGateway>> {

@@ -43,8 +43,8 @@ pub fn cast_call_id(cast_id: u64, index: u32) -> CallId {
 }
 
 /// The cast id and the index that the call id of `cast_call_id` contains.
-pub(crate) fn decode_cast_call_id(slot: CallId) -> (u64, u32) {
-    (slot.0 & CAST_ID_BITS, ((slot.0 & !CAST_ANSWER) >> INDEX_SHIFT) as u32)
+pub(crate) fn decode_cast_call_id(call_id: CallId) -> (u64, u32) {
+    (call_id.0 & CAST_ID_BITS, ((call_id.0 & !CAST_ANSWER) >> INDEX_SHIFT) as u32)
 }
 
 /// The casts of one process. The node owns it.
@@ -62,7 +62,7 @@ struct State {
 
 /// The call that receives the answers of a cast.
 struct Waiting {
-    slot: CallId,
+    call_id: CallId,
     /// The targets by index.
     targets: Arc<[Target]>,
 }
@@ -159,20 +159,20 @@ impl Node {
         }
         remote().for_each(|p| p.spend(group.mailbox, payload.len() + OVERHEAD));
         let parts = payload.encode();
-        let Head { sender, slot, flags, trace, method, extent, .. } = *head;
-        let body = CastBody { sender, slot, flags, trace, method, extent, parts: &parts }.encode();
+        let Head { sender, call_id, flags, trace, method, extent, .. } = *head;
+        let body = CastBody { sender, call_id, flags, trace, method, extent, parts: &parts }.encode();
         let _in_order = lock(&self.caster.handing);
         let cast = {
             let mut state = lock(&self.caster.state);
             let attachments: Arc<[Attachment]> = Arc::new([]);
             let Some(cast) = state.source.cast(group.id, how, body, attachments) else { return false };
             if how.reduces() {
-                state.calls.insert((group.id, cast.number), Waiting { slot: head.slot, targets: group.targets.clone() });
+                state.calls.insert((group.id, cast.number), Waiting { call_id: head.call_id, targets: group.targets.clone() });
             }
             cast
         };
         let (View { offset, dims }, targets, bytes) = (head.view, group.targets.len() as u64, payload.len());
-        let sent = || events::cast_sent(group.mailbox.0, method, targets, slot.0, bytes, head.parent, sender.0, offset, dims);
+        let sent = || events::cast_sent(group.mailbox.0, method, targets, call_id.0, bytes, head.parent, sender.0, offset, dims);
         events::in_trace(trace.words(), sent);
         let drain = self.hand_over(cast);
         drop(_in_order);
@@ -233,9 +233,9 @@ impl Node {
     }
 
     /// Sends this process's own answer to a cast, if this process is an agent; false if it is not.
-    pub(crate) fn answer_cast(&self, slot: CallId, status: Status, parts: &Payload<'_>) -> bool {
+    pub(crate) fn answer_cast(&self, call_id: CallId, status: Status, parts: &Payload<'_>) -> bool {
         let Some(gateway) = self.gateway() else { return false };
-        gateway.cast_answer(self.uid, slot, status, parts.encode());
+        gateway.cast_answer(self.uid, call_id, status, parts.encode());
         true
     }
 
@@ -243,12 +243,12 @@ impl Node {
     pub(crate) fn on_cast_frame(&self, frame: CastFrame) {
         match frame {
             CastFrame::Answer(a) => {
-                let found = lock(&self.caster.state).calls.get(&(a.group, a.number)).map(|w| (w.slot, w.targets.clone()));
-                if let Some((slot, targets)) = found
+                let found = lock(&self.caster.state).calls.get(&(a.group, a.number)).map(|w| (w.call_id, w.targets.clone()));
+                if let Some((call_id, targets)) = found
                     && let Some(target) = targets.get(a.index as usize)
                 {
                     self.complete(
-                        slot,
+                        call_id,
                         Arc::new(Outcome { rank: target.rank, sender_rank: None, status: a.status, parts: parts(&a.bytes) }),
                     );
                 }
@@ -268,11 +268,11 @@ impl Node {
             at = end;
             match (run.status, Status::from_u8(run.status)) {
                 (SEPARATE, _) => {}
-                (ENDED | UNREACHED, _) => self.unreached(waiting.slot, targets),
+                (ENDED | UNREACHED, _) => self.unreached(waiting.call_id, targets),
                 (_, Ok(status)) => {
                     for target in targets {
                         let parts = parts(run.bytes);
-                        self.complete(waiting.slot, Arc::new(Outcome { rank: target.rank, sender_rank: None, status, parts }));
+                        self.complete(waiting.call_id, Arc::new(Outcome { rank: target.rank, sender_rank: None, status, parts }));
                     }
                 }
                 (_, Err(_)) => {}
@@ -282,7 +282,7 @@ impl Node {
 
     /// Handles targets that have ended or that no relay could reach. Their host reports how they ended; a target without such a report
     /// counts as lost after `GRACE`.
-    fn unreached(&self, slot: CallId, targets: &[Target]) {
+    fn unreached(&self, call_id: CallId, targets: &[Target]) {
         let unknown: Vec<Target> =
             targets.iter().filter(|t| self.known_peer(t.proc).is_none_or(|p| p.ended().is_none())).copied().collect();
         if unknown.is_empty() {
@@ -296,16 +296,16 @@ impl Node {
         let task = move || {
             if let Some(node) = node.upgrade() {
                 let end = postcard::to_stdvec(&host_end("", "a host on the way to it could not reach it")).unwrap_or_default();
-                unknown.iter().for_each(|t| node.complete_if_waiting(slot, t.rank, &end));
+                unknown.iter().for_each(|t| node.complete_if_waiting(call_id, t.rank, &end));
             }
         };
         self.poller.later(GRACE, Box::new(task));
     }
 
     /// Completes one rank of a call with the end of its process, unless the rank has an outcome.
-    fn complete_if_waiting(&self, slot: CallId, rank: u32, end: &[u8]) {
-        if self.unanswered(slot).contains(&rank) {
-            self.complete(slot, Outcome::new(rank, Status::ProcEnded, end));
+    fn complete_if_waiting(&self, call_id: CallId, rank: u32, end: &[u8]) {
+        if self.unanswered(call_id).contains(&rank) {
+            self.complete(call_id, Outcome::new(rank, Status::ProcEnded, end));
         }
     }
 }

@@ -78,8 +78,8 @@ impl Node {
 
     /// Fails the call whose message an actor is handling, and may be handling for ever.
     pub fn fail_current(&self, mailbox: &Mailbox, reason: &[u8]) {
-        if let Some((to, slot, rank)) = mailbox.current() {
-            self.reply_bytes(to, slot, answer_rank(rank), Status::Failed, reason);
+        if let Some((to, call_id, rank)) = mailbox.current() {
+            self.reply_bytes(to, call_id, answer_rank(rank), Status::Failed, reason);
         }
     }
 
@@ -122,8 +122,8 @@ impl Node {
 
     /// Answers a message to a closed mailbox: with a failure, by returning it, or not at all.
     fn refuse(&self, m: &Incoming, reason: &[u8]) {
-        if !m.slot.is_none() {
-            self.reply_bytes(m.from, m.slot, answer_rank(m.rank), Status::Failed, reason);
+        if !m.call_id.is_none() {
+            self.reply_bytes(m.from, m.call_id, answer_rank(m.rank), Status::Failed, reason);
         } else if m.flags & TO_PORT != 0 {
             // The receiver of the port was dropped, which is no failure: its senders continue.
             self.dropped_items.fetch_add(1, Ordering::Relaxed);

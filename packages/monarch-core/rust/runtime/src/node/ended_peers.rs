@@ -127,7 +127,7 @@ impl Node {
         for cell in cells {
             for rank in cell.waiting_for(|p, _| ended.contains_key(&p)) {
                 let end = cell.targets.get(rank as usize).and_then(|(p, _)| ended.get(p));
-                self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, end.map_or(&b""[..], |e| &e.bytes)));
+                self.complete(cell.call_id, Outcome::new(rank, Status::ProcEnded, end.map_or(&b""[..], |e| &e.bytes)));
             }
         }
     }
@@ -135,7 +135,7 @@ impl Node {
     /// Fails one rank of one call because its process has ended.
     pub fn fail_rank(&self, cell: &PendingCall, rank: u32, peer: &Peer) {
         if let Some(ended) = peer.ended() {
-            self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
+            self.complete(cell.call_id, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
         }
     }
 
@@ -153,7 +153,7 @@ impl Node {
         // A rank whose process has ended fails with the end of the process as the reason.
         let lives = |p| self.known_peer(p).is_none_or(|peer| peer.ended().is_none());
         for rank in cell.waiting_for(|p, m| m == mesh && lives(p)) {
-            self.complete(cell.slot, Outcome::new(rank, Status::Failed, reason));
+            self.complete(cell.call_id, Outcome::new(rank, Status::Failed, reason));
         }
     }
 }

@@ -53,7 +53,7 @@ mod tests {
         let node = Node::on(Poller::new().unwrap(), ProcUid(1), ProcUid(1));
         let call = node.new_call(Mode::Gather, 100, Arc::default());
         for rank in 0..100 {
-            node.complete(call.slot, Outcome::new(rank, Status::ProcEnded, b""));
+            node.complete(call.call_id, Outcome::new(rank, Status::ProcEnded, b""));
         }
         assert_eq!(lock(&node.failed_calls).calls.len(), 1);
         assert!(call.is_done(0));
@@ -64,7 +64,7 @@ mod tests {
         let node = Node::on(Poller::new().unwrap(), ProcUid(1), ProcUid(1));
         let fail = || {
             let call = node.new_call(Mode::Gather, 1, Arc::default());
-            node.complete(call.slot, Outcome::new(0, Status::Failed, b""));
+            node.complete(call.call_id, Outcome::new(0, Status::Failed, b""));
             call
         };
         let held: Vec<_> = (0..10).map(|_| fail()).collect();

@@ -18,7 +18,7 @@ impl Node {
     pub(crate) fn on_frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut Descriptors) {
         match frame {
             Frame::Message(m) => self.on_message(link, m),
-            Frame::Reply(r) if r.slot.0 & CAST_ANSWER != 0 => self.on_cast_reply(link, r),
+            Frame::Reply(r) if r.call_id.0 & CAST_ANSWER != 0 => self.on_cast_reply(link, r),
             Frame::Reply(r) => self.on_reply(link, r),
             Frame::Credit { mailbox, bytes } => {
                 if let Some(p) = self.known_peer(link.peer) {
@@ -57,7 +57,7 @@ impl Node {
                     agent.printed(kind, &body);
                 }
             }
-            Control::System { kind, slot, body } => self.system.push(SystemEvent::Request { from: link.peer, kind, slot, body }),
+            Control::System { kind, call_id, body } => self.system.push(SystemEvent::Request { from: link.peer, kind, call_id, body }),
             Control::ProcsEnded { ends } => {
                 if let Some(agent) = self.agent() {
                     agent.owners_ended(&ends);
@@ -79,9 +79,9 @@ impl Node {
             {
                 self.on_bulk_stream(number, (peer, Place { host, here }), (serves, dialled), &keys, fds.pop_front().flatten())
             }
-            Control::CutOff { hosts, slot, rank } if link.peer == self.agent_uid => {
+            Control::CutOff { hosts, call_id, rank } if link.peer == self.agent_uid => {
                 self.bulk_streams.cut_off(&hosts.into_iter().collect());
-                self.reply_bytes(link.peer, slot, rank, Status::Ok, b"");
+                self.reply_bytes(link.peer, call_id, rank, Status::Ok, b"");
             }
             Control::BulkPipe { number, by_sender, what } => self.on_bulk_pipe(link.peer, number, by_sender, what),
             ref c if self.on_pull_report(link.peer, c) => {}

@@ -50,7 +50,7 @@ impl Node {
                 from: link.peer,
                 dest: m.dest,
                 sender: m.sender,
-                slot: m.slot,
+                call_id: m.call_id,
                 rank: m.rank,
                 flags: m.flags,
                 trace: m.trace.boxed(),
@@ -59,16 +59,16 @@ impl Node {
                 parts,
             }),
             None => {
-                self.return_incomplete(link.peer, m.dest, if m.flags & RETURN == 0 { MailboxId(0) } else { m.sender }, m.slot, m.rank);
+                self.return_incomplete(link.peer, m.dest, if m.flags & RETURN == 0 { MailboxId(0) } else { m.sender }, m.call_id, m.rank);
                 self.give_credit(link.peer, m.dest, cost);
             }
         }
     }
 
     /// Returns an incomplete message to its sender. If the message has no call to answer, the sender's process is notified.
-    fn return_incomplete(&self, from: ProcUid, dest: MailboxId, sender: MailboxId, slot: CallId, rank: u32) {
-        if !slot.is_none() {
-            return self.reply_bytes(from, slot, answer_rank(rank), Status::Undelivered, MESSAGE.as_bytes());
+    fn return_incomplete(&self, from: ProcUid, dest: MailboxId, sender: MailboxId, call_id: CallId, rank: u32) {
+        if !call_id.is_none() {
+            return self.reply_bytes(from, call_id, answer_rank(rank), Status::Undelivered, MESSAGE.as_bytes());
         }
         let mut body = sender.0.to_le_bytes().to_vec();
         body.extend_from_slice(&dest.0.to_le_bytes());
@@ -82,6 +82,6 @@ impl Node {
             Some(parts) => Arc::new(Outcome { rank: r.rank, sender_rank: None, status: r.status, parts }),
             None => Outcome::new(r.rank, Status::Undelivered, ANSWER.as_bytes()),
         };
-        self.complete(r.slot, outcome);
+        self.complete(r.call_id, outcome);
     }
 }

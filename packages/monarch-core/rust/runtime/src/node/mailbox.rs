@@ -23,7 +23,7 @@ pub struct Incoming {
     pub from: ProcUid,
     pub dest: MailboxId,
     pub sender: MailboxId,
-    pub slot: CallId,
+    pub call_id: CallId,
     pub rank: u32,
     pub flags: u8,
     /// The span of the message. When the message is taken, it becomes the span of its handling.
@@ -67,7 +67,7 @@ const DEEP: u64 = 64;
 fn note_received(m: &Incoming, depth: u64) {
     if m.flags & TO_PORT == 0 {
         let (rank, bytes) = (u64::from(m.rank & !CHOSEN), m.cost() - OVERHEAD);
-        let received = || events::message_received(m.dest.0, &m.method, rank, m.from.0, m.sender.0, m.slot.0, bytes, depth);
+        let received = || events::message_received(m.dest.0, &m.method, rank, m.from.0, m.sender.0, m.call_id.0, bytes, depth);
         events::in_trace(m.trace().words(), received);
     }
     if depth >= DEEP && depth.is_power_of_two() {
@@ -81,7 +81,7 @@ fn note_begun(mailbox: MailboxId, m: &mut Incoming) {
     if let Some(trace) = &mut m.trace {
         **trace = trace.child();
     }
-    let begun = || events::message_begun(mailbox.0, &m.method, u64::from(m.rank & !CHOSEN), m.from.0, m.slot.0, parent);
+    let begun = || events::message_begun(mailbox.0, &m.method, u64::from(m.rank & !CHOSEN), m.from.0, m.call_id.0, parent);
     events::in_trace(m.trace().words(), begun);
 }
 
@@ -404,7 +404,7 @@ impl Mailbox {
             state.doing = Some(Activity::new(&m.method));
             note_begun(self.id, &mut m);
             let answered_by_port = m.flags & EXPLICIT_PORT != 0;
-            state.current = (!m.slot.is_none() && !answered_by_port).then_some((m.from, m.slot, m.rank));
+            state.current = (!m.call_id.is_none() && !answered_by_port).then_some((m.from, m.call_id, m.rank));
             return Some(Delivery::Message(m));
         }
         state.idle = true;

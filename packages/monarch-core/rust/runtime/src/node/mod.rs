@@ -329,9 +329,9 @@ impl Node {
 
     /// Makes a pending call with a new call id.
     pub fn new_call(&self, mode: Mode, size: usize, targets: Arc<[(ProcUid, MailboxId)]>) -> Arc<PendingCall> {
-        let slot = CallId(self.next_call_id.fetch_add(1, Ordering::Relaxed));
-        let cell = PendingCall::new(slot, mode, size, targets);
-        lock(&self.calls).insert(slot, cell.clone());
+        let call_id = CallId(self.next_call_id.fetch_add(1, Ordering::Relaxed));
+        let cell = PendingCall::new(call_id, mode, size, targets);
+        lock(&self.calls).insert(call_id, cell.clone());
         // Checked after the call can be found: `fail_mesh` fails either the calls that it finds, or leads to this check.
         if self.any_orphaned.load(Ordering::Acquire)
             && let Some((_, mesh)) = cell.targets.first()
@@ -343,8 +343,8 @@ impl Node {
     }
 
     /// Removes a call: later answers to it are dropped.
-    pub fn forget_call(&self, slot: CallId) {
-        lock(&self.calls).remove(&slot);
+    pub fn forget_call(&self, call_id: CallId) {
+        lock(&self.calls).remove(&call_id);
     }
 
     /// True if a holder of a call to this mesh may still see the call's failure, now or later.
@@ -356,7 +356,7 @@ impl Node {
 
     /// Drops a call that its user no longer holds.
     pub fn drop_call(&self, cell: &PendingCall) {
-        self.forget_call(cell.slot);
+        self.forget_call(cell.call_id);
         let failed = cell.error().is_some_and(|o| matches!(o.status, Status::Failed | Status::ProcEnded));
         if failed && !cell.retrieved.swap(true, Ordering::AcqRel) {
             let meshes: std::collections::BTreeSet<_> = cell.targets.iter().map(|(_, m)| *m).collect();
@@ -369,21 +369,21 @@ impl Node {
     }
 
     /// The ranks that a call still waits for; empty if it is done or dropped.
-    pub fn unanswered(&self, slot: CallId) -> Vec<u32> {
-        let cell = lock(&self.calls).get(&slot).cloned();
+    pub fn unanswered(&self, call_id: CallId) -> Vec<u32> {
+        let cell = lock(&self.calls).get(&call_id).cloned();
         cell.filter(|c| !c.is_done(0)).map_or(vec![], |c| c.waiting_for(|_, _| true))
     }
 
     /// Records an outcome of a call. Without such a call the outcome is counted as dropped.
-    pub(crate) fn complete(&self, slot: CallId, outcome: Arc<Outcome>) {
-        let cell = lock(&self.calls).get(&slot).cloned();
+    pub(crate) fn complete(&self, call_id: CallId, outcome: Arc<Outcome>) {
+        let cell = lock(&self.calls).get(&call_id).cloned();
         match cell {
             Some(cell) => {
                 if matches!(outcome.status, Status::Failed | Status::ProcEnded) {
                     lock(&self.failed_calls).add(&cell);
                 }
                 if cell.complete(outcome) {
-                    self.forget_call(slot);
+                    self.forget_call(call_id);
                 }
             }
             None => {
@@ -398,11 +398,11 @@ impl Node {
     }
 
     /// Sends a request to the Python side of a process.
-    pub fn send_system(&self, to: ProcUid, kind: u16, slot: CallId, body: Vec<u8>) {
+    pub fn send_system(&self, to: ProcUid, kind: u16, call_id: CallId, body: Vec<u8>) {
         if to == self.uid {
-            self.system.push(SystemEvent::Request { from: self.uid, kind, slot, body });
+            self.system.push(SystemEvent::Request { from: self.uid, kind, call_id, body });
         } else {
-            self.peer(to).send_control(Control::System { kind, slot, body });
+            self.peer(to).send_control(Control::System { kind, call_id, body });
         }
     }
 

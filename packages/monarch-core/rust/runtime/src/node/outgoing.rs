@@ -24,9 +24,9 @@ impl Node {
     ) -> Sent {
         let sent = self.hand_over_message(peer, head, parts, local, queue);
         if sent == Sent::Yes {
-            let Head { dest, sender, slot, parent, view: View { offset, dims }, method, .. } = *head;
+            let Head { dest, sender, call_id, parent, view: View { offset, dims }, method, .. } = *head;
             let (rank, bytes) = (u64::from(head.rank & !CHOSEN), parts.len());
-            let sent = || events::message_sent(dest.0, method, rank, peer.uid.0, sender.0, slot.0, bytes, parent, offset, dims);
+            let sent = || events::message_sent(dest.0, method, rank, peer.uid.0, sender.0, call_id.0, bytes, parent, offset, dims);
             events::in_trace(head.trace.words(), sent);
         }
         sent
@@ -48,7 +48,7 @@ impl Node {
             from: self.uid,
             dest: head.dest,
             sender: head.sender,
-            slot: head.slot,
+            call_id: head.call_id,
             rank: head.rank,
             flags: head.flags,
             trace: head.trace.boxed(),
@@ -68,28 +68,28 @@ impl Node {
     pub fn send_reply<'a>(
         &self,
         to: ProcUid,
-        slot: CallId,
+        call_id: CallId,
         rank: u32,
         status: Status,
         parts: &Payload<'_>,
         local: impl FnOnce() -> Vec<OutPart<'a>>,
     ) {
-        if slot.is_none() {
+        if call_id.is_none() {
             return;
         }
-        let to = if slot.0 & CAST_ANSWER == 0 { to } else { self.agent_uid };
-        if slot.0 & CAST_ANSWER != 0 && self.answer_cast(slot, status, parts) {
+        let to = if call_id.0 & CAST_ANSWER == 0 { to } else { self.agent_uid };
+        if call_id.0 & CAST_ANSWER != 0 && self.answer_cast(call_id, status, parts) {
             return;
         }
         if to == self.uid {
-            self.complete(slot, Arc::new(Outcome { rank, sender_rank: None, status, parts: keep(local()) }));
+            self.complete(call_id, Arc::new(Outcome { rank, sender_rank: None, status, parts: keep(local()) }));
         } else {
-            self.peer(to).send_reply(slot, rank, status, parts);
+            self.peer(to).send_reply(call_id, rank, status, parts);
         }
     }
 
     /// Sends a short reply.
-    pub fn reply_bytes(&self, to: ProcUid, slot: CallId, rank: u32, status: Status, bytes: &[u8]) {
-        self.send_reply(to, slot, rank, status, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }]);
+    pub fn reply_bytes(&self, to: ProcUid, call_id: CallId, rank: u32, status: Status, bytes: &[u8]) {
+        self.send_reply(to, call_id, rank, status, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }]);
     }
 }

@@ -286,10 +286,10 @@ impl Peer {
         next
     }
 
-    pub fn send_reply(&self, slot: CallId, rank: u32, status: Status, payload: &Payload<'_>) {
+    pub fn send_reply(&self, call_id: CallId, rank: u32, status: Status, payload: &Payload<'_>) {
         let mut head = Vec::with_capacity(32 + payload.len().min(4096) as usize);
         begin(&mut head, REPLY);
-        put_reply_head(&mut head, slot, rank, status, payload.count());
+        put_reply_head(&mut head, call_id, rank, status, payload.count());
         let _ = payload.send(&self.link, &mut head, |block| self.offer(block));
     }
 

@@ -69,7 +69,7 @@ struct State {
 
 /// A pending call. The caller owns it; the node finds it by its call id.
 pub struct PendingCall {
-    pub slot: CallId,
+    pub call_id: CallId,
     pub mode: Mode,
     /// The targets by rank. A rank without a target can only receive an answer.
     pub targets: Arc<[(ProcUid, MailboxId)]>,
@@ -81,10 +81,10 @@ pub struct PendingCall {
 }
 
 impl PendingCall {
-    pub fn new(slot: CallId, mode: Mode, size: usize, targets: Arc<[(ProcUid, MailboxId)]>) -> Arc<Self> {
+    pub fn new(call_id: CallId, mode: Mode, size: usize, targets: Arc<[(ProcUid, MailboxId)]>) -> Arc<Self> {
         let state = State { outcomes: vec![None; size], missing: size, ..State::default() };
         Arc::new(PendingCall {
-            slot,
+            call_id,
             mode,
             targets,
             retrieved: AtomicBool::new(false),
@@ -132,7 +132,7 @@ impl PendingCall {
         }
         if finished {
             let (failed, stream) = (s.error.is_some(), self.mode == Mode::Stream);
-            events::call_done(self.slot.0, s.outcomes.len() as u64, u64::from(stream), u64::from(failed));
+            events::call_done(self.call_id.0, s.outcomes.len() as u64, u64::from(stream), u64::from(failed));
         }
         let waiters = s.waiters.clone();
         let (due, rest) = std::mem::take(&mut s.watches).into_iter().partition(|w| self.state_done(&s, w.index));

@@ -32,7 +32,7 @@ pub enum SystemEvent {
     Request {
         from: ProcUid,
         kind: u16,
-        slot: CallId,
+        call_id: CallId,
         body: Vec<u8>,
     },
     /// A failed call was dropped before its failure was seen.
@@ -62,7 +62,7 @@ pub enum SystemEvent {
     /// Sent to an agent: a client requests the end of the host.
     Shutdown {
         from: ProcUid,
-        slot: CallId,
+        call_id: CallId,
     },
     /// Sent to an agent: a client has ended, with all its processes here.
     JobEnded {

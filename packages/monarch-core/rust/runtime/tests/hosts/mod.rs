@@ -104,9 +104,9 @@ impl Process {
     }
 
     /// Sends a message with these bytes as parts. Parts of 64 KiB and more are in shared memory.
-    pub fn send(&self, to: ProcUid, slot: CallId, parts: &[&[u8]]) -> Sent {
+    pub fn send(&self, to: ProcUid, call_id: CallId, parts: &[&[u8]]) -> Sent {
         let payload = Payload::new(&self.node.arena, parts.iter().map(|bytes| OutPart { bytes, readonly: true })).unwrap();
-        let head = Head { dest: BOX, sender: MailboxId(5), slot, method: b"go", ..Head::default() };
+        let head = Head { dest: BOX, sender: MailboxId(5), call_id, method: b"go", ..Head::default() };
         self.node.send_message(&self.node.peer(to), &head, &payload, Vec::new, true)
     }
 
@@ -306,7 +306,7 @@ impl Cluster {
     pub fn join_within(&self, wanted: Wanted, bound: Duration) -> Arc<Outcome> {
         let client = &self.client.process;
         let cell = client.node.new_call(Mode::Gather, 1, Arc::default());
-        self.client.gateway.join(&self.job, "a test", wanted, cell.slot, bound);
+        self.client.gateway.join(&self.job, "a test", wanted, cell.call_id, bound);
         client.answer(&cell, 0)
     }
 
@@ -321,7 +321,7 @@ impl Cluster {
         let hosts: Vec<ProcUid> = (0..ports.len()).map(host_id).collect();
         self.client.gateway.announce(&self.job, &hosts);
         let wanted = hosts.iter().zip(ports).zip(0..).map(|((host, port), rank)| self.wanted(*host, *port, 0, rank)).collect();
-        self.client.gateway.join_all(&self.job, "a test", wanted, cell.slot, HANG);
+        self.client.gateway.join_all(&self.job, "a test", wanted, cell.call_id, HANG);
         (0..ports.len() as u32).map(|rank| client.answer(&cell, rank)).collect()
     }
 
@@ -332,7 +332,7 @@ impl Cluster {
         let cell = client.node.new_call(Mode::Gather, 1, Arc::default());
         let trust = Arc::new(DialTrust::new_client(JobId(job.id.0), self.policy.clone()).unwrap());
         let wanted = Wanted { trust, ..self.wanted(ProcUid(77), port, 0, 0) };
-        self.client.gateway.use_gateway(&job, "the gateway", "a test", wanted, cell.slot, HANG);
+        self.client.gateway.use_gateway(&job, "the gateway", "a test", wanted, cell.call_id, HANG);
         client.answer(&cell, 0)
     }
 

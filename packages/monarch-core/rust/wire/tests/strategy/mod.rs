@@ -95,7 +95,7 @@ pub fn control() -> impl Strategy<Value = Control> {
         (any::<u64>(), bytes()).prop_map(|(m, spec)| Control::SpawnActor { mailbox: MailboxId(m), spec }),
         (uid(), any::<u64>(), text()).prop_map(|(uid, grace_ms, reason)| Control::StopProc { uid, grace_ms, reason }),
         any::<u64>().prop_map(|grace_ms| Control::Extend { grace_ms }),
-        (any::<(u16, u64)>(), bytes()).prop_map(|((kind, slot), body)| Control::System { kind, slot: CallId(slot), body }),
+        (any::<(u16, u64)>(), bytes()).prop_map(|((kind, call_id), body)| Control::System { kind, call_id: CallId(call_id), body }),
         any::<u64>().prop_map(|seq| Control::Ping { seq }),
         any::<u64>().prop_map(|seq| Control::Pong { seq }),
         any::<(u64, u8)>().prop_map(|(id, what)| Control::Inspect { id, what }),
@@ -109,11 +109,11 @@ pub fn trace() -> impl Strategy<Value = Trace> {
 
 fn message() -> impl Strategy<Value = Message> {
     (any::<(u64, u64, u64, u32, u8)>(), trace(), text(), bytes(), vec(part(), 0..5)).prop_map(|(head, trace, method, extent, parts)| {
-        let (dest, sender, slot, rank, flags) = head;
+        let (dest, sender, call_id, rank, flags) = head;
         Message {
             dest: MailboxId(dest),
             sender: MailboxId(sender),
-            slot: CallId(slot),
+            call_id: CallId(call_id),
             rank,
             flags: flags & !TRACED,
             trace,
@@ -129,8 +129,8 @@ pub fn status() -> impl Strategy<Value = Status> {
 }
 
 fn reply() -> impl Strategy<Value = Reply> {
-    (any::<(u64, u32)>(), status(), vec(part(), 0..5)).prop_map(|((slot, rank), status, parts)| Reply {
-        slot: CallId(slot),
+    (any::<(u64, u32)>(), status(), vec(part(), 0..5)).prop_map(|((call_id, rank), status, parts)| Reply {
+        call_id: CallId(call_id),
         rank,
         status,
         parts,
