@@ -101,7 +101,7 @@ pub fn send(
     let busy = || sender.as_ref().and_then(|s| s.mailbox.as_ref()).is_some_and(|m| !m.is_empty());
     let on_loop = sender.as_ref().is_some_and(|s| s.on_loop) || loop_is_running(py)?;
     let (waiter, began) = (gil::waiter(&node.poller), events::now_if_on());
-    let mut patience = std::time::Duration::from_millis(20);
+    let mut interval = std::time::Duration::from_millis(20);
     loop {
         // An actor with messages in its own mailbox does not wait for credit, so actors that flood each other make progress.
         if on_loop || busy() {
@@ -109,10 +109,10 @@ pub fn send(
         }
         peer.wait_for_credit(&waiter);
         // The actor's own mailbox does not notify this waiter, so it is checked from time to time.
-        let mut look = Some(node.poller.now() + patience);
+        let mut look = Some(node.poller.now() + interval);
         if node.poller.timeline().is_some() {
             // Simulated hours pass in few checks; a thread without a mailbox needs none.
-            patience *= 2;
+            interval *= 2;
             look = look.filter(|_| sender.as_ref().is_some_and(|s| s.mailbox.is_some()));
         }
         gil::wait(py, &node.poller, &waiter, look, || peer.has_credit(head.dest))?;

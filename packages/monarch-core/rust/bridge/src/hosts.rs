@@ -28,7 +28,7 @@ fn address((kind, name, number): Where) -> PyResult<Address> {
             Address::Tcp { host: name, port }
         }
         "unix" => Address::Unix(name),
-        "fd" => Address::Adopted(number),
+        "fd" => Address::Inherited(number),
         other => return Err(PyValueError::new_err(format!("no such kind of address: {other}"))),
     })
 }

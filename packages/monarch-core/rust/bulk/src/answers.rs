@@ -6,7 +6,8 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{Reply, Request};
 use crate::registry::{Completion, Id, Registry, compare_swap, fetch_add};
 
-/// The answer to a request of the process with this number; `requester_name` names it in messages. `None`: the request is not one about memory.
+/// The answer to a request of the process with this number; `requester_name` names it in messages. `None`: the request is not one about
+/// memory.
 pub fn answer(registry: &Arc<Registry>, request: &Request, number: u64, requester_name: impl FnOnce() -> String) -> Option<Outcome<Reply>> {
     Some(match *request {
         Request::Open { id, epoch } => registry.find(&id).and_then(|found| {

@@ -198,8 +198,8 @@ fn operations_beyond_a_handle_are_refused() {
     denied(read(&forged(s.own.id, s.own.epoch + 2, 4096, true), 8, 0), Kind::Access);
     denied(read(&forged([9; 16], 1, 4096, true), 8, 0), Kind::Released);
     // A handle of another job.
-    let stranger = member(8);
-    denied(read(&handle(&stranger, &s.own), 8, 0), Kind::Access);
+    let of_other_job = member(8);
+    denied(read(&handle(&of_other_job, &s.own), 8, 0), Kind::Access);
     assert!(memory == pattern(4096));
 }
 

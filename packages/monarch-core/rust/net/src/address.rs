@@ -25,7 +25,7 @@ pub enum Address {
     /// A path, or a name in the abstract namespace, which begins with `@`.
     Unix(String),
     /// The descriptor of a socket that listens already, inherited from the parent process.
-    Adopted(RawFd),
+    Inherited(RawFd),
 }
 
 fn unix(name: &str) -> io::Result<UnixAddr> {
@@ -77,7 +77,7 @@ impl Address {
                 l.set_nonblocking(true)?;
                 Ok((l.into(), 0))
             }
-            Address::Adopted(fd) => {
+            Address::Inherited(fd) => {
                 // SAFETY: the program that started this process handed the descriptor over. A descriptor that is no listening socket is not
                 // closed.
                 let l = ManuallyDrop::new(unsafe { TcpListener::from_raw_fd(*fd) });

@@ -11,9 +11,9 @@
 //! The number of a descriptor does not identify its owner: once the descriptor is closed, the next one that any thread opens gets its
 //! number. So the poller keeps the last token of each number, and a late change with an earlier token has no effect.
 //!
-//! Peers that are not authenticated yet, and the listeners that accept them, have tokens of their own. Their descriptors are in a set of their own
-//! inside the inner one. Each turn serves a few of them, and together they get a limited share of the processor (`Allowance`): a flood of
-//! connections delays neither links nor heartbeats by more than one such turn.
+//! Peers that are not authenticated yet, and the listeners that accept them, have tokens of their own. Their descriptors are in a set of
+//! their own inside the inner one. Each turn serves a few of them, and together they get a limited share of the processor (`Allowance`): a
+//! flood of connections delays neither links nor heartbeats by more than one such turn.
 
 use std::collections::HashMap;
 use std::io;

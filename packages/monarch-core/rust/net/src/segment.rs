@@ -90,7 +90,7 @@ pub enum RecvPart {
 
 impl RecvPart {
     /// Takes over a part that arrived on `link`. `None` for a block outside its segment.
-    pub fn adopt(part: Part, link: Option<&Arc<Link>>) -> Option<RecvPart> {
+    pub fn accept(part: Part, link: Option<&Arc<Link>>) -> Option<RecvPart> {
         match part {
             Part::Inline { data, readonly } => Some(RecvPart::Inline { data, readonly }),
             Part::Shared { block, len, readonly } => {
@@ -147,7 +147,7 @@ impl RecvPart {
             RecvPart::Own { block, .. } => Ok(block.bytes()),
             RecvPart::Shared { lease, .. } => {
                 let view = lease.segment.view()?;
-                // SAFETY: `adopt` has checked the range against the segment's length. The owner does not write to a leased block.
+                // SAFETY: `accept` has checked the range against the segment's length. The owner does not write to a leased block.
                 Ok(unsafe { std::slice::from_raw_parts(view.0.add(lease.block.offset as usize), lease.len) })
             }
         }

@@ -249,8 +249,8 @@ fn tasks_run_on_the_io_thread_in_order() {
 fn nearer_timer_runs_before_a_later_one() {
     let running = Running::new();
     let (tx, rx) = channel();
-    let far = tx.clone();
-    running.0.later(10 * HANG, Box::new(move || far.send("far").unwrap()));
+    let later = tx.clone();
+    running.0.later(10 * HANG, Box::new(move || later.send("far").unwrap()));
     running.0.spawn(Box::new({
         let tx = tx.clone();
         move || tx.send("task").unwrap()

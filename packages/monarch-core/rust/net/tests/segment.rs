@@ -177,7 +177,7 @@ fn false_block_id_is_refused() {
     a.link.send(&[&message(wrong)], Vec::new()).unwrap();
     assert!(b.next_parts().iter().all(Option::is_none));
     drop(part);
-    assert!(RecvPart::adopt(shared(0, 0, 1), None).is_none());
+    assert!(RecvPart::accept(shared(0, 0, 1), None).is_none());
 }
 
 #[test]

@@ -101,9 +101,9 @@ pub fn to_dialler(dial: &Arc<DialTrust>, target: Target) -> (TcpStream, JoinHand
 }
 
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AcceptAny(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAny {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -145,7 +145,7 @@ pub type Server = StreamOwned<ServerConnection, TcpStream>;
 pub fn connection(protocol: &str, name: &str, identity: Option<Arc<CertifiedKey>>) -> ClientConnection {
     let provider = Arc::new(default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone()).with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
-    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)));
+    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAny(provider)));
     let mut config = match identity {
         Some(identity) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity))),
         None => builder.with_no_client_auth(),

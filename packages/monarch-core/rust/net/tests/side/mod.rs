@@ -26,7 +26,7 @@ struct Handler(Mutex<Sender<Got>>);
 impl LinkHandler for Handler {
     fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut Descriptors) {
         let got = match frame {
-            Frame::Message(m) => Got::Parts(m.parts.into_iter().map(|p| RecvPart::adopt(p, Some(link))).collect()),
+            Frame::Message(m) => Got::Parts(m.parts.into_iter().map(|p| RecvPart::accept(p, Some(link))).collect()),
             // The first byte of a test frame is the number of its descriptors.
             Frame::Raw(body) => {
                 let n = body.first().map_or(0, |n| *n as usize).min(fds.len());

@@ -211,7 +211,7 @@ impl Gateway {
                 shared => {
                     let (number, len, readonly) = (reserve_part_numbers(1), shared.len(), shared.readonly());
                     Part::put_out_of_band(&mut frame, number, len, readonly);
-                    self.forward_part(&route, number, RecvPart::adopt(shared, Some(link))?);
+                    self.forward_part(&route, number, RecvPart::accept(shared, Some(link))?);
                 }
             }
         }

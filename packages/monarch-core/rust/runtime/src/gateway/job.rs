@@ -219,7 +219,7 @@ impl Host {
         let (unix, tcp) = match info.address? {
             Address::Tcp { host, port } => (String::new(), (host, port)),
             Address::Unix(name) => (name, Default::default()),
-            Address::Adopted(_) => return None,
+            Address::Inherited(_) => return None,
         };
         Some(HostEntry { host: self.id, name: info.name, unix, tcp, places: info.resolved })
     }

@@ -71,7 +71,7 @@ impl Gateway {
         if let Ok((number, part)) = part
             && self.may_send(link.peer, head)
         {
-            self.forward_part(head, number, RecvPart::adopt(part, Some(link)).unwrap_or_else(RecvPart::lost));
+            self.forward_part(head, number, RecvPart::accept(part, Some(link)).unwrap_or_else(RecvPart::lost));
         }
     }
 

@@ -57,8 +57,8 @@ impl Gateway {
         Ok(job)
     }
 
-    /// Joins the agent at this address as the gateway. The outcome answers the call `call_id`, as with `join`. Hosts are reached through the
-    /// gateway from now on.
+    /// Joins the agent at this address as the gateway. The outcome answers the call `call_id`, as with `join`. Hosts are reached through
+    /// the gateway from now on.
     pub fn use_gateway(&self, job: &Arc<Job>, text: &str, from: &str, wanted: Wanted, call_id: CallId, bound: Duration) {
         self.announce(job, &[wanted.host]);
         let host = job.host_or_new(wanted.host, &self.me, &self.poller);

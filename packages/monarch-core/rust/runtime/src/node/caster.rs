@@ -313,5 +313,5 @@ impl Node {
 /// Decodes the parts of a payload.
 fn parts(bytes: &[u8]) -> Vec<RecvPart> {
     let all = Part::read_all(&mut Cursor::new(bytes)).unwrap_or_default();
-    all.into_iter().filter_map(|p| RecvPart::adopt(p, None)).collect()
+    all.into_iter().filter_map(|p| RecvPart::accept(p, None)).collect()
 }

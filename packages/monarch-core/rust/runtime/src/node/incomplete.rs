@@ -29,7 +29,7 @@ impl Node {
         let mut resolved = Some(Vec::with_capacity(parts.len()));
         for part in parts {
             let shared = if let Part::Shared { block, len, .. } = &part { Some((*block, *len as usize)) } else { None };
-            match (RecvPart::adopt(part, Some(link)), &mut resolved) {
+            match (RecvPart::accept(part, Some(link)), &mut resolved) {
                 (Some(part), Some(all)) => all.push(part),
                 // Dropping a part returns its block to the sender.
                 (Some(_), None) => {}

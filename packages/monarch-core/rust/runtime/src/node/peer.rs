@@ -167,7 +167,7 @@ impl Peer {
                 let part = lock(&self.assembly).take(number)?;
                 (part.len() as u64 == len).then(|| part.described(readonly))
             }
-            part => RecvPart::adopt(part, Some(&self.link)),
+            part => RecvPart::accept(part, Some(&self.link)),
         };
         parts.into_iter().map(resolve).collect()
     }

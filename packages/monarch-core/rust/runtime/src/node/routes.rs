@@ -161,7 +161,7 @@ impl Node {
                 match part_fragment::read_part(body) {
                     Some(part) => {
                         if let Ok((number, part)) = part {
-                            self.on_part(head.from, number, RecvPart::adopt(part, Some(link)).unwrap_or_else(RecvPart::lost));
+                            self.on_part(head.from, number, RecvPart::accept(part, Some(link)).unwrap_or_else(RecvPart::lost));
                         }
                     }
                     None => self.on_routed(head, body),
