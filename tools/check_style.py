@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tools.project import ROOT, files
-from tools.style import glossary, python, references, rust, titles, tree, words
+from tools.style import glossary, identifiers, python, references, rust, titles, tree, words
 from tools.style.problem import Check, Problem
 
 EVERY: tuple[Check, ...] = (tree.name, tree.size, tree.addresses, tree.private_core)
 BY_SUFFIX: dict[str, tuple[Check, ...]] = {
     ".md": (words.page, glossary.rows),
     ".py": (python.contents, python.sleeps, python.polls, words.comments, words.names, titles.python_tests),
-    ".rs": (rust.contents, rust.unwraps, rust.sleeps, words.comments, titles.rust_tests),
+    ".rs": (rust.contents, rust.unwraps, rust.sleeps, identifiers.rust_names, words.comments, titles.rust_tests),
 }
 
 

@@ -42,7 +42,7 @@ def masked(text: str) -> str:
 def without_tests(code: str) -> str:
     """Blanked or masked code with `#[cfg(test)]` items blanked too."""
     for found in list(_TEST_ITEM.finditer(code)):
-        end = found.end() if found["end"] == ";" else _closing(code, found.end() - 1)
+        end = found.end() if found["end"] == ";" else closing(code, found.end() - 1)
         code = code[: found.start()] + re.sub(r"[^\n]", " ", code[found.start() : end]) + code[end:]
     return code
 
@@ -86,7 +86,7 @@ def sleeps(path: Path, text: str) -> Iterator[Problem]:
             yield Problem(path, number, "sleep", "a sleep in a test; use the clock of the test, or say why: '// sleeps: <reason>'")
 
 
-def _closing(code: str, opening: int) -> int:
+def closing(code: str, opening: int) -> int:
     """Index after the brace that closes the one at `opening`."""
     depth = 0
     for index in range(opening, len(code)):

@@ -90,8 +90,12 @@ def names(path: Path, text: str) -> Iterator[Problem]:
 @cache
 def refused(name: str) -> list[tuple[str, str]]:
     """The refused words of a name, and what to write instead."""
-    words = " ".join(_WORD_OF_NAME.findall(name)) if name not in _KEPT_NAMES else ""
+    words = " ".join(words_of(name)) if name not in _KEPT_NAMES else ""
     return [(found[0], instead) for pattern, instead in _PATTERNS if (found := pattern.search(words))]
+
+
+def words_of(name: str) -> list[str]:
+    return _WORD_OF_NAME.findall(name)
 
 
 def _defined(text: str) -> Iterator[tuple[int, str]]:
