@@ -62,10 +62,10 @@ fn worker_that_does_not_join_is_reported_alone() {
     let mut cluster = cluster();
     let mut ports: Vec<u16> = (0..MANY).map(|_| cluster.add_worker()).collect();
     // A worker with another secret, in the place of the last one.
-    let stranger = hosts::Host::start(99);
+    let other_proc = hosts::Host::start(99);
     let policy = Policy::Secret(Secret::from_bytes(&[8; 32]).unwrap());
     let address = net::address::Address::Tcp { host: "127.0.0.1".into(), port: 0 };
-    ports[MANY - 1] = stranger.gateway.listen(&address, policy).unwrap();
+    ports[MANY - 1] = other_proc.gateway.listen(&address, policy).unwrap();
     let outcomes = cluster.attach(&ports);
     let (last, others) = outcomes.split_last().unwrap();
     assert!(others.iter().all(|outcome| outcome.status == Status::Ok));

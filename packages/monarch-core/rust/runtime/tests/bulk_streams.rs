@@ -215,13 +215,13 @@ fn stream_without_a_descriptor_is_refused() {
 
 /// A process accepts streams only from its own agent.
 #[test]
-fn stream_of_a_stranger_is_not_taken() {
+fn stream_of_another_proc_is_refused() {
     let host = Host::start(1);
-    let (proc, stranger) = (host.proc(101), host.proc(102));
+    let (proc, other_proc) = (host.proc(101), host.proc(102));
     let taken = receive_streams(&proc);
     let claim = |serves| Control::BulkStream {
         number: 1,
-        peer: stranger.uid(),
+        peer: other_proc.uid(),
         host: ProcUid(900),
         here: CLIENT,
         serves,
@@ -231,9 +231,9 @@ fn stream_of_a_stranger_is_not_taken() {
     for serves in [true, false] {
         let (end, _) = net::sys::socketpair().unwrap();
         let frame = Frame::Control(claim(serves)).encode();
-        stranger.node.peer(proc.uid()).link.send(&[&frame], vec![end]).unwrap();
+        other_proc.node.peer(proc.uid()).link.send(&[&frame], vec![end]).unwrap();
     }
-    proc.settle(&stranger);
+    proc.settle(&other_proc);
     assert!(taken.try_recv().is_err());
 }
 

@@ -93,17 +93,17 @@ fn writing_goes_on_when_it_is_possible_again() {
     let folder = Folder::new("blocked");
     let blocked = folder.0.join("logs");
     write(&blocked, "a file, not a folder").unwrap();
-    let told: Arc<Mutex<Vec<String>>> = Arc::default();
-    let theirs = told.clone();
+    let reported: Arc<Mutex<Vec<String>>> = Arc::default();
+    let theirs = reported.clone();
     let capture = Capture::new(move |text| theirs.lock().unwrap().push(text));
     let file = Arc::new(CaptureFile::new(blocked.join("job/mesh/0.stdout")));
     for text in ["lost\n", "too\n"] {
         capture.push(&file, text.as_bytes(), true);
     }
     capture.flush(Instant::now() + HANG);
-    let said = told.lock().unwrap().clone();
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("logs/job/mesh/0.stdout") && said[0].contains("(os error 20)"), "{said:?}");
+    let texts = reported.lock().unwrap().clone();
+    assert_eq!(texts.len(), 1, "{texts:?}");
+    assert!(texts[0].contains("logs/job/mesh/0.stdout") && texts[0].contains("(os error 20)"), "{texts:?}");
     remove_file(&blocked).unwrap();
     capture.push(&file, b"kept\n", true);
     capture.flush(Instant::now() + HANG);
@@ -131,17 +131,17 @@ fn hanging_disk_does_not_block_output() {
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     // The pipe is open for reading, but not read.
     let reader = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    let told: Arc<Mutex<Vec<String>>> = Arc::default();
-    let theirs = told.clone();
+    let reported: Arc<Mutex<Vec<String>>> = Arc::default();
+    let theirs = reported.clone();
     let capture = Capture::new(move |text| theirs.lock().unwrap().push(text));
     let file = Arc::new(CaptureFile::new(path));
     let chunk = vec![b'x'; 1 << 20];
     for _ in 0..40 {
         capture.push(&file, &chunk, true);
     }
-    let said = told.lock().unwrap().clone();
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("hanging/job/mesh/0.stdout"), "{said:?}");
+    let texts = reported.lock().unwrap().clone();
+    assert_eq!(texts.len(), 1, "{texts:?}");
+    assert!(texts[0].contains("hanging/job/mesh/0.stdout"), "{texts:?}");
     // The disk still hangs, and a flush ends all the same.
     capture.flush(Instant::now() + Duration::from_millis(10));
     drop(reader);

@@ -22,8 +22,8 @@ enum Step {
     KillHost { host: usize, keep: usize },
     KillProc { pick: usize },
     CutLink { hosts: (usize, usize), keep: usize },
-    HearOfLink { pick: usize },
-    Hear { pick: usize },
+    NoticeLink { pick: usize },
+    NoticeEnd { pick: usize },
     Wait,
 }
 
@@ -47,8 +47,8 @@ fn step(hosts: usize) -> impl Strategy<Value = Step> {
         2 => (0..hosts, pick()).prop_map(|(host, keep)| Step::KillHost { host, keep }),
         1 => pick().prop_map(|pick| Step::KillProc { pick }),
         2 => ((0..hosts, 0..hosts), pick()).prop_map(|(hosts, keep)| Step::CutLink { hosts, keep }),
-        4 => pick().prop_map(|pick| Step::HearOfLink { pick }),
-        6 => pick().prop_map(|pick| Step::Hear { pick }),
+        4 => pick().prop_map(|pick| Step::NoticeLink { pick }),
+        6 => pick().prop_map(|pick| Step::NoticeEnd { pick }),
         2 => Just(Step::Wait),
     ]
 }
@@ -70,8 +70,8 @@ fn storm() -> impl Strategy<Value = (Vec<usize>, u32, Vec<Step>, Vec<Step>)> {
                 2 => pick().prop_map(|pick| Step::Duplicate { pick }),
                 3 => (1..hosts, pick()).prop_map(|(host, keep)| Step::KillHost { host, keep }),
                 3 => ((0..hosts, 0..hosts), pick()).prop_map(|(hosts, keep)| Step::CutLink { hosts, keep }),
-                6 => pick().prop_map(|pick| Step::HearOfLink { pick }),
-                12 => pick().prop_map(|pick| Step::Hear { pick }),
+                6 => pick().prop_map(|pick| Step::NoticeLink { pick }),
+                12 => pick().prop_map(|pick| Step::NoticeEnd { pick }),
                 1 => Just(Step::Wait),
             ]
         };
@@ -93,8 +93,8 @@ fn play(world: &mut World, steps: Vec<Step>) {
             Step::KillHost { host, keep } => world.kill_host(host, keep),
             Step::KillProc { pick } => world.kill_proc(pick),
             Step::CutLink { hosts: (a, b), keep } => world.cut_link(a, b, keep),
-            Step::HearOfLink { pick } => _ = world.hear_of_link(pick),
-            Step::Hear { pick } => _ = world.hear(pick),
+            Step::NoticeLink { pick } => _ = world.notice_link(pick),
+            Step::NoticeEnd { pick } => _ = world.notice_end(pick),
             Step::Wait => _ = world.wait(),
         }
     }

@@ -119,7 +119,7 @@ fn incomplete_message_delays_only_its_own_queue() {
     order.complete(10, |f| gone.push(f));
     assert_eq!(gone, ["the same", "large", "behind it"]);
     assert_eq!(order.push(3, "complete already", &[10, 11]), Some("complete already"));
-    order.push(4, "of somebody who is gone", &[12]);
+    order.push(4, "of an ended sender", &[12]);
     order.drop_queues(|key| *key == 4);
     assert_eq!(order.waiting(), 0);
 }

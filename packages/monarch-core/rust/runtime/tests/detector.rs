@@ -314,13 +314,13 @@ proptest! {
         let loss = scale * LOSS;
         let mut world = World::new(members, loss, RECONNECT, network, faults, seed);
         world.run_until(ms(at) + 3 * loss);
-        let told: Vec<_> = world.verdicts().collect();
-        prop_assert!(told.iter().all(|s| about(&s.action) == victim && matches!(s.action, Action::Lost { .. })), "{told:?}");
+        let notified: Vec<_> = world.verdicts().collect();
+        prop_assert!(notified.iter().all(|s| about(&s.action) == victim && matches!(s.action, Action::Lost { .. })), "{notified:?}");
         // With two members, the remaining one is the client.
-        let mut who: Vec<Member> = told.iter().map(|s| s.by).collect();
-        who.sort_unstable();
-        prop_assert_eq!(who, (0..members).filter(|m| *m != victim).collect::<Vec<_>>());
-        for s in told {
+        let mut reporters: Vec<Member> = notified.iter().map(|s| s.by).collect();
+        reporters.sort_unstable();
+        prop_assert_eq!(reporters, (0..members).filter(|m| *m != victim).collect::<Vec<_>>());
+        for s in notified {
             // Messages under way at the cut, and a third host that was starved, may make the victim look alive for longer.
             prop_assert!(s.at <= ms(at) + loss + ms(stall), "{s:?}");
             prop_assert!(s.at >= s.last_heartbeat + loss / 40 * 36, "{s:?}");
@@ -357,8 +357,8 @@ proptest! {
         }
         for verdict in world.verdicts() {
             // No host is declared lost without a silence before, unless the kernel has reported the end of its process.
-            let told = matches!(&verdict.action, Action::Lost { why, .. } if why.starts_with("agent"));
-            prop_assert!(told || verdict.at >= verdict.last_heartbeat + 36 * BEAT, "{verdict:?}");
+            let notified = matches!(&verdict.action, Action::Lost { why, .. } if why.starts_with("agent"));
+            prop_assert!(notified || verdict.at >= verdict.last_heartbeat + 36 * BEAT, "{verdict:?}");
         }
     }
 }

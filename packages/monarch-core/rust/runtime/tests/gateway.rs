@@ -144,25 +144,25 @@ fn worker_that_ended_a_job_joins_it_again() {
     let port = cluster.add_worker();
     cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
     assert_eq!(cluster.join(host_id(0), port, 0).status, Status::Ok);
-    let (near, far) = (cluster.client.proc(101), cluster.proc(0, 201));
-    near.node.route(far.uid(), host_id(0), CLIENT);
-    is_answered(&cluster.client.process, &far, b"before");
-    is_answered(&near, &far, b"before");
+    let (near, remote) = (cluster.client.proc(101), cluster.proc(0, 201));
+    near.node.route(remote.uid(), host_id(0), CLIENT);
+    is_answered(&cluster.client.process, &remote, b"before");
+    is_answered(&near, &remote, b"before");
     end_job(&cluster);
     for again in [host_id(5), host_id(6)] {
         cluster.client.gateway.announce(&cluster.job, &[again]);
         let outcome = cluster.join(again, port, 0);
         assert_eq!(outcome.status, Status::Ok, "{}", reason(&outcome));
-        let far = cluster.proc_on(again, 0, again.0 + 1);
-        far.node.route(near.uid(), CLIENT, again);
-        near.node.route(far.uid(), again, CLIENT);
-        is_answered(&cluster.client.process, &far, b"again");
-        is_answered(&near, &far, b"again");
-        is_answered(&far, &near, b"again");
+        let remote = cluster.proc_on(again, 0, again.0 + 1);
+        remote.node.route(near.uid(), CLIENT, again);
+        near.node.route(remote.uid(), again, CLIENT);
+        is_answered(&cluster.client.process, &remote, b"again");
+        is_answered(&near, &remote, b"again");
+        is_answered(&remote, &near, b"again");
         // The new job can end too.
         let news = Control::HostsLost { hosts: vec![(again, "it was silent again".to_owned())] };
         cluster.client.process.node.peer(again).send_control(news);
-        assert_eq!(cluster.client.process.end_of(far.uid()).reason.kind(), "host_lost");
+        assert_eq!(cluster.client.process.end_of(remote.uid()).reason.kind(), "host_lost");
         cluster.workers[0].process.expect(|e| matches!(e, SystemEvent::JobEnded { here } if here == again).then_some(()));
     }
 }
@@ -320,15 +320,15 @@ fn held_back(port: u16) -> (u16, Sender<()>) {
     std::thread::spawn(move || {
         let mut gate = Some(gate);
         while let Ok((near, _)) = listener.accept() {
-            let far = TcpStream::connect(("127.0.0.1", port)).unwrap();
-            let (mut from, mut to, gate) = (far.try_clone().unwrap(), near.try_clone().unwrap(), gate.take());
+            let remote = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let (mut from, mut to, gate) = (remote.try_clone().unwrap(), near.try_clone().unwrap(), gate.take());
             std::thread::spawn(move || {
                 gate.map(|gate| gate.recv());
                 let _ = std::io::copy(&mut from, &mut to);
                 let _ = to.shutdown(Shutdown::Write);
             });
             std::thread::spawn(move || {
-                let (mut from, mut to) = (near, far);
+                let (mut from, mut to) = (near, remote);
                 let _ = std::io::copy(&mut from, &mut to);
                 let _ = to.shutdown(Shutdown::Write);
             });

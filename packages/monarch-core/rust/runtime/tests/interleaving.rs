@@ -207,9 +207,9 @@ fn receives_get_one_message_each() {
     });
 }
 
-struct Nobody;
+struct IgnoredLink;
 
-impl LinkHandler for Nobody {
+impl LinkHandler for IgnoredLink {
     fn frame(&self, _: &std::sync::Arc<Link>, _: Frame, _: &mut Descriptors) {}
     fn down(&self, _: &std::sync::Arc<Link>) {}
 }
@@ -218,7 +218,7 @@ impl LinkHandler for Nobody {
 fn stay_in_order(senders: u64, each: u32) {
     static POLLER: std::sync::OnceLock<std::sync::Arc<Poller>> = std::sync::OnceLock::new();
     let poller = POLLER.get_or_init(|| Poller::new().unwrap()).clone();
-    let peer = Peer::new(ProcUid(1), Link::new(ProcUid(1), poller, std::sync::Arc::new(Nobody)), std::sync::Arc::default());
+    let peer = Peer::new(ProcUid(1), Link::new(ProcUid(1), poller, std::sync::Arc::new(IgnoredLink)), std::sync::Arc::default());
     let (mailbox, bell) = (Mailbox::new(MailboxId(1)), Arc::new(Bell::default()));
     mailbox.set_consumer(bell.consumer());
     let sending: Vec<_> = (0..senders)

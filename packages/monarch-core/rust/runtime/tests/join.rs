@@ -10,7 +10,7 @@ use wire::cast::CastFrame;
 use wire::notice::{Joined, Joining};
 
 /// The time that a worker has to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The process that requests the joins.
 const ROOT: u32 = u32::MAX;
 
@@ -54,7 +54,7 @@ impl World {
             failed: BTreeMap::new(),
             handshakes: BTreeMap::new(),
         };
-        let mut root = Join::with_fan_out(PATIENCE, fan_out);
+        let mut root = Join::with_fan_out(JOIN_TIMEOUT, fan_out);
         let out = root.start(world.now, Joining { workers: list });
         world.joins.insert((ROOT, ROOT), root);
         world.effects(ROOT, ROOT, out);
@@ -86,9 +86,9 @@ impl World {
         }
     }
 
-    /// Passes an event to all joins of the process `who`.
-    fn tell(&mut self, who: u32, tell: impl Fn(&mut Join, Duration) -> Vec<JoinEffect>) {
-        let all: Vec<_> = self.joins.range((who, 0)..=(who, u32::MAX)).map(|(k, _)| *k).collect();
+    /// Passes an event to all joins of the process `process`.
+    fn tell(&mut self, process: u32, tell: impl Fn(&mut Join, Duration) -> Vec<JoinEffect>) {
+        let all: Vec<_> = self.joins.range((process, 0)..=(process, u32::MAX)).map(|(k, _)| *k).collect();
         for key in all {
             let out = self.joins.get_mut(&key).map(|j| tell(j, self.now)).unwrap_or_default();
             self.effects(key.0, key.1, out);
@@ -129,7 +129,7 @@ impl World {
                     return true;
                 }
                 let Ok(CastFrame::Joining(joining)) = CastFrame::decode(&bytes) else { panic!("not what was sent") };
-                let mut join = Join::new(PATIENCE);
+                let mut join = Join::new(JOIN_TIMEOUT);
                 let out = join.start(self.now, joining);
                 self.joins.insert((worker, by), join);
                 self.effects(worker, by, out);
@@ -181,20 +181,20 @@ fn each_host_does_at_most_sixteen_handshakes() {
     // A worker that was joined has taken part in handshakes for that.
     let all = |(by, n): (&u32, &usize)| (n + usize::from(*by != ROOT)) * HANDSHAKES;
     assert!(world.handshakes.iter().all(|one| all(one) <= 16), "{:?}", world.handshakes);
-    assert_eq!(world.now, Duration::ZERO, "nobody waited for a time to pass");
+    assert_eq!(world.now, Duration::ZERO, "no process waited for a time to pass");
 }
 
 /// A slow worker delays no other one, and keeps its time.
 #[test]
 fn slow_worker_keeps_its_place_without_its_subtree() {
-    let mut join = Join::with_fan_out(PATIENCE, 1);
+    let mut join = Join::with_fan_out(JOIN_TIMEOUT, 1);
     let workers = (0..5).map(|w| (w, String::new())).collect();
     let dials = |out: Vec<JoinEffect>| -> Vec<u32> {
         out.into_iter().filter_map(|e| if let JoinEffect::Dial { worker, .. } = e { Some(worker) } else { None }).collect()
     };
     assert_eq!(dials(join.start(Duration::ZERO, Joining { workers })), [0]);
     let slow = join.deadline().unwrap();
-    assert!(slow < PATIENCE);
+    assert!(slow < JOIN_TIMEOUT);
     assert_eq!(dials(join.on_time(slow)), [1, 3]);
     let joined = join.on_joined(slow, 0);
     assert!(!joined.iter().any(|e| matches!(e, JoinEffect::Send { .. })), "its part is with others");
@@ -213,5 +213,5 @@ fn missing_rack_costs_logarithmic_time() {
     workers[300..428].fill(Worker::Silent);
     let world = World::run(workers, FIRST, &[0]);
     assert_eq!((world.joined.len(), world.failed.len()), (896, 128));
-    assert!(world.now <= PATIENCE * 10, "{:?}", world.now);
+    assert!(world.now <= JOIN_TIMEOUT * 10, "{:?}", world.now);
 }

@@ -15,7 +15,7 @@ struct World {
     hosts: Vec<Notices>,
     alive: Vec<bool>,
     channels: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
-    told: Vec<BTreeMap<ProcUid, usize>>,
+    notified: Vec<BTreeMap<ProcUid, usize>>,
     sent: BTreeMap<usize, usize>,
 }
 
@@ -31,7 +31,7 @@ impl World {
             hosts,
             alive: vec![true; n],
             channels: BTreeMap::new(),
-            told: vec![BTreeMap::new(); n],
+            notified: vec![BTreeMap::new(); n],
             sent: BTreeMap::new(),
         };
         let all = (0..n as u64).map(ProcUid).collect();
@@ -48,7 +48,7 @@ impl World {
                     let bytes = CastFrame::Notice(notice).encode();
                     self.channels.entry((at, to.0 as usize)).or_default().push_back(bytes);
                 }
-                NoticeEffect::Report(all) => all.into_iter().for_each(|e| *self.told[at].entry(e.uid).or_default() += 1),
+                NoticeEffect::Report(all) => all.into_iter().for_each(|e| *self.notified[at].entry(e.uid).or_default() += 1),
             }
         }
     }
@@ -162,9 +162,9 @@ proptest! {
         // Reports that only an ended host has received may be lost with it.
         must.extend(by.into_iter().filter(|(_, at)| world.alive[*at]).map(|(uid, _)| uid));
         for at in (0..n).filter(|at| world.alive[*at]) {
-            let told: BTreeSet<_> = world.told[at].keys().copied().collect();
-            prop_assert!(must.is_subset(&told), "host {} does not know {:?}", at, must.difference(&told).collect::<Vec<_>>());
-            prop_assert!(world.told[at].values().all(|times| *times == 1));
+            let notified: BTreeSet<_> = world.notified[at].keys().copied().collect();
+            prop_assert!(must.is_subset(&notified), "host {} does not know {:?}", at, must.difference(&notified).collect::<Vec<_>>());
+            prop_assert!(world.notified[at].values().all(|times| *times == 1));
         }
     }
 }
@@ -186,8 +186,8 @@ fn notices_in_quick_succession_are_merged() {
     host.set_hosts(Duration::ZERO, (0..3).map(ProcUid).collect());
     let now = Duration::from_secs(1);
     let first = host.on_ended(now, vec![ended(100, false)]);
-    assert_eq!(first.len(), 3, "told here, and sent to both neighbours at once");
-    assert_eq!(host.on_ended(now, vec![ended(101, false)]).len(), 1, "told here only");
+    assert_eq!(first.len(), 3, "reported here, and sent to both neighbours at once");
+    assert_eq!(host.on_ended(now, vec![ended(101, false)]).len(), 1, "reported here only");
     assert_eq!(host.on_ended(now, vec![ended(102, false)]).len(), 1);
     let later = host.deadline().expect("it waits");
     let sent = host.on_time(later);

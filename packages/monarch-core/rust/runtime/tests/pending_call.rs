@@ -19,9 +19,9 @@ fn answer(c: &PendingCall, rank: u32, status: Status) -> bool {
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<u64>>);
+struct Notified(Mutex<Vec<u64>>);
 
-impl Watcher for Heard {
+impl Watcher for Notified {
     fn done(&self, token: u64) {
         self.0.lock().unwrap().push(token);
     }
@@ -92,17 +92,17 @@ proptest! {
     #[test]
     fn stream_gives_arrivals_in_order(order in Just((0..8u32).collect::<Vec<_>>()).prop_shuffle(), early in 0usize..8) {
         let c = cell(Mode::Stream, 8);
-        let heard = Arc::new(Heard::default());
+        let notified = Arc::new(Notified::default());
         for (i, rank) in order.iter().enumerate() {
             if i == early {
-                (0..8).for_each(|w| c.watch(w, heard.clone(), w as u64));
+                (0..8).for_each(|w| c.watch(w, notified.clone(), w as u64));
             }
             prop_assert!(!c.is_done(i));
             prop_assert!(c.arrival(i).is_none());
             prop_assert_eq!(answer(&c, *rank, Status::Ok), i == 7);
             prop_assert_eq!(c.arrival(i).map(|o| o.rank), Some(*rank));
         }
-        prop_assert_eq!(heard.0.lock().unwrap().clone(), (0..8).collect::<Vec<u64>>());
+        prop_assert_eq!(notified.0.lock().unwrap().clone(), (0..8).collect::<Vec<u64>>());
     }
 
     #[test]

@@ -268,18 +268,18 @@ fn offer_to_an_ended_receiver_is_withdrawn() {
 #[test]
 fn stale_and_foreign_answers_withdraw_nothing() {
     let pair = Pair::new();
-    let stranger = pair.cluster.proc(0, 202);
+    let other_proc = pair.cluster.proc(0, 202);
     pair.memory.pulls(&[Pull::Later]);
     pair.send(&large(3));
     while pair.memory.paused.lock().unwrap().is_empty() {
         pair.receiver.settle(&pair.cluster.client.process);
     }
     for number in 0..PARTS {
-        stranger.node.route(pair.sender.uid(), CLIENT, host_id(0));
-        stranger.node.peer(pair.sender.uid()).send_control(Control::PartPulled { number });
-        stranger.node.peer(pair.sender.uid()).send_control(Control::PartRefused { number, unavailable: false });
+        other_proc.node.route(pair.sender.uid(), CLIENT, host_id(0));
+        other_proc.node.peer(pair.sender.uid()).send_control(Control::PartPulled { number });
+        other_proc.node.peer(pair.sender.uid()).send_control(Control::PartRefused { number, unavailable: false });
     }
-    pair.sender.settle(&stranger);
+    pair.sender.settle(&other_proc);
     assert_eq!(pair.offered(), 1);
     pair.memory.go_on();
     assert!(pair.received() == large(3));

@@ -157,7 +157,7 @@ struct World {
     states: Vec<State>,
     stopping: BTreeSet<usize>,
     marked: BTreeSet<(usize, Member)>,
-    told: HashMap<Member, usize>,
+    notified: HashMap<Member, usize>,
     /// When the last message from one process to another arrives: links keep the order.
     arrival: HashMap<(usize, usize), Duration>,
     wrong: Vec<String>,
@@ -218,27 +218,27 @@ fn receive(shared: &Shared, w: &mut World, at: usize, news: News) {
 }
 
 fn carry_out(shared: &Shared, w: &mut World, at: usize, actions: Vec<Action>) {
-    let mut telling = false;
+    let mut has_notified = false;
     for action in actions {
         if let Action::Mark(about) = action {
-            if telling {
-                w.wrong.push(format!("{about:?} was marked after somebody had been told"));
+            if has_notified {
+                w.wrong.push(format!("{about:?} was marked after a notification"));
             }
             w.marked.insert((at, about));
             continue;
         }
-        telling = true;
+        has_notified = true;
         let actor_here = |w: &World, a: MailboxId| w.tree.actors.iter().position(|x| id(x.mesh) == a && x.proc == at).unwrap();
         match action {
             Action::Mark(_) => {}
-            Action::Tell(about) => hear(w, about),
+            Action::Tell(about) => notify(w, about),
             Action::Ask { actor, about } => {
-                hear(w, about);
+                notify(w, about);
                 let actor = actor_here(w, actor);
                 send(shared, w, at, at, News::Answer(actor));
             }
             Action::Fail { actor, about } => {
-                hear(w, about);
+                notify(w, about);
                 let actor = actor_here(w, actor);
                 if w.tree.actors[actor].hook != Hook::None {
                     w.wrong.push(format!("{actor} was not asked"));
@@ -253,8 +253,8 @@ fn carry_out(shared: &Shared, w: &mut World, at: usize, actions: Vec<Action>) {
     }
 }
 
-fn hear(w: &mut World, about: Member) {
-    *w.told.entry(about).or_default() += 1;
+fn notify(w: &mut World, about: Member) {
+    *w.notified.entry(about).or_default() += 1;
     let mesh = &w.tree.meshes[about.mesh.0 as usize - 1];
     let proc = mesh.procs[about.rank as usize];
     let killed = w.dead.get(&proc) == Some(&false);
@@ -349,7 +349,7 @@ fn run(tree: &Tree, faults: &[(u64, Fault)], delays: Vec<u64>) -> World {
         states: vec![State::Alive; tree.actors.len()],
         stopping: BTreeSet::new(),
         marked: BTreeSet::new(),
-        told: HashMap::new(),
+        notified: HashMap::new(),
         arrival: HashMap::new(),
         wrong: vec![],
     };
@@ -376,7 +376,7 @@ fn run(tree: &Tree, faults: &[(u64, Fault)], delays: Vec<u64>) -> World {
 
 fn check(w: &World, faults: &[Fault]) {
     assert!(w.wrong.is_empty(), "{:?}", w.wrong);
-    for (about, times) in &w.told {
+    for (about, times) in &w.notified {
         assert_eq!(*times, 1, "{about:?}");
     }
     let ended: BTreeSet<usize> = (0..w.states.len()).filter(|a| w.states[*a] != State::Alive).collect();
@@ -397,7 +397,7 @@ fn check(w: &World, faults: &[Fault]) {
             // The owner of the procs is notified of their actors instead, if it has actors there that had not failed before.
             let owns_actors = |o: &Mesh| o.kind == Kind::Actors && o.owner == mesh.owner && o.procs.contains(proc);
             if bad && (mesh.kind == Kind::Actors || !w.tree.meshes.iter().any(owns_actors)) {
-                assert!(w.told.contains_key(&about), "nobody was told of {about:?}");
+                assert!(w.notified.contains_key(&about), "no process was notified of {about:?}");
             }
         }
     }
@@ -489,9 +489,9 @@ fn owner_of_procs_is_notified_of_its_actors() {
     s.created(MailboxId(1), Owner::Process, Kind::Procs, vec![uid(1), uid(2)]);
     s.created(MailboxId(2), Owner::Process, Kind::Actors, vec![uid(1)]);
     s.created(MailboxId(3), Owner::Process, Kind::Actors, vec![uid(1)]);
-    let told = |actions: Vec<Action>| actions.into_iter().filter(|a| matches!(a, Action::Tell(_))).collect::<Vec<_>>();
-    assert_eq!(told(s.procs_ended(&[(uid(1), false)])), [Action::Tell(member(2, 0)), Action::Tell(member(3, 0))]);
-    assert_eq!(told(s.procs_ended(&[(uid(2), false)])), [Action::Tell(member(1, 1))]);
+    let notified = |actions: Vec<Action>| actions.into_iter().filter(|a| matches!(a, Action::Tell(_))).collect::<Vec<_>>();
+    assert_eq!(notified(s.procs_ended(&[(uid(1), false)])), [Action::Tell(member(2, 0)), Action::Tell(member(3, 0))]);
+    assert_eq!(notified(s.procs_ended(&[(uid(2), false)])), [Action::Tell(member(1, 1))]);
 }
 
 #[test]
@@ -499,8 +499,8 @@ fn members_are_marked_before_any_owner_is_notified() {
     let mut s = Supervision::default();
     s.created(MailboxId(1), Owner::Process, Kind::Actors, vec![uid(1), uid(2)]);
     let marks = [Action::Mark(member(1, 0)), Action::Mark(member(1, 1))];
-    let tells = [Action::Tell(member(1, 0)), Action::Tell(member(1, 1))];
-    assert_eq!(s.procs_ended(&[(uid(1), false), (uid(2), false)]), [marks, tells].concat());
+    let notices = [Action::Tell(member(1, 0)), Action::Tell(member(1, 1))];
+    assert_eq!(s.procs_ended(&[(uid(1), false), (uid(2), false)]), [marks, notices].concat());
 }
 
 #[test]
@@ -587,6 +587,6 @@ fn death_during_cleanup_is_reported_despite_a_stop() {
     s.created(MailboxId(2), Owner::Process, Kind::Actors, vec![uid(1)]);
     s.created(MailboxId(3), Owner::Process, Kind::Actors, vec![uid(1)]);
     s.stopping(MailboxId(1));
-    let told = |actions: Vec<Action>| actions.into_iter().filter(|a| matches!(a, Action::Tell(_))).collect::<Vec<_>>();
-    assert_eq!(told(s.procs_died(&[(uid(1), false)], &[(uid(1), MailboxId(2))])), [Action::Tell(member(2, 0))]);
+    let notified = |actions: Vec<Action>| actions.into_iter().filter(|a| matches!(a, Action::Tell(_))).collect::<Vec<_>>();
+    assert_eq!(notified(s.procs_died(&[(uid(1), false)], &[(uid(1), MailboxId(2))])), [Action::Tell(member(2, 0))]);
 }

@@ -87,9 +87,9 @@ impl Casts {
         self.world.root_cpu += start.elapsed();
         self.effects(0, out);
         if let Some((host, after)) = dies {
-            let heard = begin + after + us(self.world.costs.hop);
-            self.world.at(begin + after, host, Event::Lost { who: host });
-            (0..self.relays.len()).filter(|h| *h != host).for_each(|h| self.world.at(heard, h, Event::Lost { who: host }));
+            let received_at = begin + after + us(self.world.costs.hop);
+            self.world.at(begin + after, host, Event::Lost { ended_host: host });
+            (0..self.relays.len()).filter(|h| *h != host).for_each(|h| self.world.at(received_at, h, Event::Lost { ended_host: host }));
         }
         while let Some((at, event)) = self.world.next() {
             let now = self.world.now;
@@ -112,14 +112,14 @@ impl Casts {
                     };
                     self.relays[at].on_reply(now, cast_id, index, Status::Ok, bytes)
                 }
-                Event::Lost { who } if who == at => {
+                Event::Lost { ended_host } if ended_host == at => {
                     self.world.alive[at] = false;
                     continue;
                 }
-                Event::Lost { who } => {
-                    let out = self.relays[at].on_hosts_ended(now, &[uid(who)]);
+                Event::Lost { ended_host } => {
+                    let out = self.relays[at].on_hosts_ended(now, &[uid(ended_host)]);
                     if let (0, Some(call)) = (at, &mut self.call) {
-                        let first = (who as u32 - 1) * PROCS;
+                        let first = (ended_host as u32 - 1) * PROCS;
                         (first..first + PROCS).for_each(|i| _ = call.on_ended(i, Status::ProcEnded, Arc::new([])));
                     }
                     out

@@ -23,7 +23,7 @@ struct Deaths {
     known: Vec<usize>,
     /// Scheduled notices of ends: the host that notices, and the ended host.
     noticing: HashSet<(usize, usize)>,
-    told: usize,
+    notified: usize,
     supervision_cpu: Duration,
     last: Duration,
 }
@@ -48,7 +48,7 @@ impl Deaths {
             supervision,
             known: vec![0; n + 1],
             noticing: HashSet::new(),
-            told: 0,
+            notified: 0,
             supervision_cpu: Duration::ZERO,
             last: Duration::ZERO,
         };
@@ -69,7 +69,7 @@ impl Deaths {
                         let start = Instant::now();
                         let ends: Vec<_> = all.iter().flat_map(|e| procs(e.uid.0 as usize - 1)).map(|p| (p, false)).collect();
                         let actions = self.supervision.procs_ended(&ends);
-                        self.told += actions.iter().filter(|a| matches!(a, Action::Tell(_))).count();
+                        self.notified += actions.iter().filter(|a| matches!(a, Action::Tell(_))).count();
                         let took = start.elapsed();
                         self.supervision_cpu += took;
                         self.world.spend(0, took.as_secs_f64() * 1e6);
@@ -82,15 +82,15 @@ impl Deaths {
         }
         // A host with an ended neighbour notices the end.
         let lost: Vec<usize> = self.hosts[at].neighbours().map(|n| n.0 as usize - 1).filter(|n| !self.world.alive[*n]).collect();
-        for who in lost {
-            self.notice(at, who);
+        for ended_host in lost {
+            self.notice(at, ended_host);
         }
     }
 
-    fn notice(&mut self, at: usize, who: usize) {
-        if self.noticing.insert((at, who)) {
+    fn notice(&mut self, at: usize, ended_host: usize) {
+        if self.noticing.insert((at, ended_host)) {
             let time = self.world.now + us(self.world.costs.hop + self.world.costs.notice * self.world.dice.unit());
-            self.world.at(time, at, Event::Lost { who });
+            self.world.at(time, at, Event::Lost { ended_host });
         }
     }
 
@@ -99,7 +99,9 @@ impl Deaths {
             let now = self.world.now;
             let out = match event {
                 Event::Frame { from, frame: CastFrame::Notice(n), .. } => self.hosts[at].on_notice(now, uid(from), n),
-                Event::Lost { who } => self.hosts[at].on_ended(now, vec![Ended { uid: uid(who), host: true, why: Arc::new([0; 48]) }]),
+                Event::Lost { ended_host } => {
+                    self.hosts[at].on_ended(now, vec![Ended { uid: uid(ended_host), host: true, why: Arc::new([0; 48]) }])
+                }
                 Event::Time if self.hosts[at].deadline().is_some_and(|t| t <= now) => self.hosts[at].on_time(now),
                 _ => continue,
             };
@@ -117,18 +119,18 @@ pub fn measure(n: usize, deaths: usize, first: usize, seed: u64, costs: &Costs) 
         die.insert(1 + sim.world.dice.below(n));
     }
     let begin = sim.world.now;
-    die.iter().for_each(|who| sim.world.alive[*who] = false);
+    die.iter().for_each(|ended_host| sim.world.alive[*ended_host] = false);
     for at in (0..=n).filter(|h| !die.contains(h)) {
         let near: Vec<usize> = sim.hosts[at].neighbours().map(|u| u.0 as usize - 1).filter(|h| die.contains(h)).collect();
-        near.into_iter().for_each(|who| sim.notice(at, who));
+        near.into_iter().for_each(|ended_host| sim.notice(at, ended_host));
     }
     sim.run();
     let all_know = (0..=n).filter(|h| !die.contains(h)).all(|h| sim.known[h] == deaths);
-    assert!(all_know && sim.told == deaths * PROCS as usize, "somebody does not know");
+    assert!(all_know && sim.notified == deaths * PROCS as usize, "a host does not know of an end");
     json!({
         "bench": "deaths", "hosts": n, "deaths": deaths, "first": first, "seed": seed, "ms": micros(sim.last - begin) / 1000.0,
         "root_sent": sim.world.sent[0], "root_received": sim.world.received[0], "root_bytes": sim.world.bytes[0],
-        "root_owner_told": sim.told, "root_supervision_us": micros(sim.supervision_cpu),
+        "root_owner_told": sim.notified, "root_supervision_us": micros(sim.supervision_cpu),
         "most_sent_by_a_host": sim.world.sent.iter().max(),
     })
 }

@@ -13,7 +13,7 @@ use crate::casts::micros;
 use crate::costs::{Costs, us};
 use crate::world::{Event, World};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Joins {
     world: World,
@@ -82,11 +82,11 @@ pub fn measure(n: usize, missing: usize, costs: &Costs) -> Value {
     };
     let mut left = missing;
     while left > 0 {
-        let who = 1 + sim.world.dice.below(n);
-        left -= usize::from(std::mem::replace(&mut sim.world.alive[who], false));
+        let ended_host = 1 + sim.world.dice.below(n);
+        left -= usize::from(std::mem::replace(&mut sim.world.alive[ended_host], false));
     }
     let workers = (0..n as u32).map(|w| (w, format!("tcp://10.0.{}.{}:26600", w / 256, w % 256))).collect();
-    let mut root = Join::with_fan_out(PATIENCE, if n > MAX_DIRECT { ROOT_FAN_OUT } else { MAX_DIRECT });
+    let mut root = Join::with_fan_out(JOIN_TIMEOUT, if n > MAX_DIRECT { ROOT_FAN_OUT } else { MAX_DIRECT });
     let out = root.start(Duration::ZERO, Joining { workers });
     sim.joins.insert(0, root);
     sim.effects(0, out);
@@ -98,7 +98,7 @@ pub fn measure(n: usize, missing: usize, costs: &Costs) -> Value {
                 continue;
             }
             Event::Frame { frame: CastFrame::Joining(joining), .. } => {
-                sim.joins.entry(at).or_insert_with(|| Join::new(PATIENCE)).start(now, joining)
+                sim.joins.entry(at).or_insert_with(|| Join::new(JOIN_TIMEOUT)).start(now, joining)
             }
             Event::Frame { from, frame: CastFrame::Joined(joined), .. } => {
                 sim.joins.get_mut(&at).map(|j| j.on_report(now, from as u32 - 1, joined)).unwrap_or_default()

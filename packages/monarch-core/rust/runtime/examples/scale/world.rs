@@ -23,7 +23,7 @@ pub enum Event {
     Time,
     /// The link of the host to a neighbour has ended.
     Lost {
-        who: usize,
+        ended_host: usize,
     },
     /// A handshake with a worker is over.
     Joined {

@@ -5,7 +5,7 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use net::dial::Handshake;
-use wire::join_tree::Said;
+use wire::join_tree::WorkerInfo;
 use wire::{CallId, ProcUid};
 
 use crate::membership::Join;
@@ -37,7 +37,7 @@ pub(super) struct WorkerList {
     /// The host's id and the expected agent of each worker, by rank in the list.
     pub workers: HashMap<u32, (ProcUid, u64)>,
     /// The outcomes that are not reported yet, by rank.
-    pub outcomes: HashMap<u32, Result<Said, String>>,
+    pub outcomes: HashMap<u32, Result<WorkerInfo, String>>,
     /// When the list was received. The times in `join` are relative to it.
     pub started_at: Instant,
     /// When the remaining workers of the list are given up.
@@ -47,7 +47,7 @@ pub(super) struct WorkerList {
     /// When `Join::on_time` is scheduled, as time since `started_at`.
     pub wake_at: Option<Duration>,
     /// Client only: the call that the outcomes answer.
-    pub slot: Option<CallId>,
+    pub call_id: Option<CallId>,
     /// Client only: the ranks whose outcome is not known.
     pub open: HashSet<u32>,
 }
@@ -58,9 +58,9 @@ impl WorkerList {
         workers: Vec<(u32, ProcUid, u64)>,
         (fan_out, agent_fan_out): (usize, usize),
         (started_at, deadline): (Instant, Instant),
-        slot: Option<CallId>,
+        call_id: Option<CallId>,
     ) -> WorkerList {
-        let open = if slot.is_some() { workers.iter().map(|(rank, ..)| *rank).collect() } else { HashSet::new() };
+        let open = if call_id.is_some() { workers.iter().map(|(rank, ..)| *rank).collect() } else { HashSet::new() };
         let workers = workers.into_iter().map(|(rank, host, agent)| (rank, (host, agent))).collect();
         let join = Join::with_fan_out(NO_TIMEOUT, fan_out);
         WorkerList {
@@ -73,7 +73,7 @@ impl WorkerList {
             deadline,
             fan_out: agent_fan_out as u32,
             wake_at: None,
-            slot,
+            call_id,
             open,
         }
     }

@@ -193,8 +193,8 @@ impl World {
         // The caller knows already which targets have ended.
         let (host, known) = (c.host, self.news.clone());
         for (index, p) in members.procs.iter().enumerate() {
-            let told = !known.iter().any(|(at, who, _)| *at == host && (who == p || self.hosts[self.host_of(*p)].uid == *who));
-            if let (Some(call), false, true) = (&mut call, self.lives(*p), told) {
+            let notified = !known.iter().any(|(at, who, _)| *at == host && (who == p || self.hosts[self.host_of(*p)].uid == *who));
+            if let (Some(call), false, true) = (&mut call, self.lives(*p), notified) {
                 call.on_ended(index as u32, Status::ProcEnded, Arc::new([]));
             }
         }
@@ -400,7 +400,7 @@ impl World {
     }
 
     /// A host notices that a link is lost.
-    pub fn hear_of_link(&mut self, pick: usize) -> bool {
+    pub fn notice_link(&mut self, pick: usize) -> bool {
         if self.links_lost.is_empty() {
             return false;
         }
@@ -424,7 +424,7 @@ impl World {
     }
 
     /// A host receives the report of an end: its relay, and the caller on it.
-    pub fn hear(&mut self, pick: usize) -> bool {
+    pub fn notice_end(&mut self, pick: usize) -> bool {
         if self.news.is_empty() {
             return false;
         }
@@ -471,7 +471,7 @@ impl World {
     /// Runs until no event is left; fails if that does not happen.
     pub fn settle(&mut self) {
         for round in 0..200_000usize {
-            if !(self.step(round) || self.hear(round) || self.hear_of_link(round) || self.work(round) || self.wait()) {
+            if !(self.step(round) || self.notice_end(round) || self.notice_link(round) || self.work(round) || self.wait()) {
                 return;
             }
         }
