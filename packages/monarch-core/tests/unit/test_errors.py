@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
 import re
 import signal
@@ -84,6 +85,12 @@ def test_table_is_closed():
         assert hasattr(errors, row.error) or hasattr(extension, row.error)
         assert not row.template.endswith(".") or row.code == "orphaned"
         assert [field for _, field, _, _ in string.Formatter().parse(row.template) if field == ""] == []
+
+
+def test_classes_of_rows_are_public_where_they_say():
+    for row in ERROR_TABLE:
+        found = getattr(errors, row.error, None) or getattr(extension, row.error)
+        assert getattr(importlib.import_module(found.__module__), row.error) is found, row.code
 
 
 def test_unknown_module_attribute():

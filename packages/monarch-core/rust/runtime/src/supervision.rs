@@ -5,9 +5,9 @@
 //! Only the reports of failed actors and of ended procs cross process borders. A test can therefore run the whole ownership tree with
 //! thousands of random orders of events, against a model of a few lines.
 //!
-//! The rules, with the numbers of the contract's section 8.3: the owner is notified at most once for each mesh and rank (1); an owner that
-//! does not handle the failure fails, with all that it owns (2); the end of a proc is reported once for each actor mesh, and for the proc
-//! mesh only to an owner that has no actors there (8); all ranks that one cause affects are marked before any owner is notified (9).
+//! The rules: the owner is notified at most once for each mesh and rank; an owner that does not handle the failure fails, with all that it
+//! owns; the end of a proc is reported once for each actor mesh, and for the proc mesh only to an owner that has no actors there; all ranks
+//! that one cause affects are marked before any owner is notified.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         def __call__(self, method: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Endpoint[P, R]: ...
 
 
-# Public attributes of a handle: no endpoint may have one of these names (contract 2.3, frozen).
+# Public attributes of a handle: no endpoint may have one of these names.
 HANDLE_ATTRIBUTES = frozenset({"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized"})
 
 
@@ -301,7 +301,7 @@ class ActorClass:
         self.undeliverable = _override(cls, "_handle_undeliverable_message")
 
     def check(self, cls: type) -> None:
-        """Raises `ValueError` for a class that cannot be spawned (contract 2.3)."""
+        """Raises `ValueError` for a class that cannot be spawned."""
         kinds = {e._is_async for e in self.endpoints.values()}
         if len(kinds) == 2:
             sync = sorted(n for n, e in self.endpoints.items() if not e._is_async)

@@ -37,7 +37,7 @@ _ABSENT = object()
 
 
 def check_names(kind: ActorClass, cls: type) -> None:
-    """Raises `ValueError` for a class with an endpoint whose name its handle needs (contract 2.3)."""
+    """Raises `ValueError` for a class with an endpoint whose name its handle needs."""
     for name in kind.endpoints:
         if name in HANDLE_ATTRIBUTES or name in FIELDS or hasattr(ActorMesh, name):
             raise ValueError(f"{cls.__qualname__}.{name}: ActorMesh has an attribute that collides with an endpoint name: {name}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.process.process import LocalProcess
 
-# Seconds (contract 11.2, host_spawn_ready_timeout).
+# The time in seconds before a line names the procs that are missing, and between two such lines.
 AFTER = 10.0
 # The number of ranks that a line names.
 _SHOWN = 8

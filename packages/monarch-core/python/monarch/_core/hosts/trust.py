@@ -1,4 +1,4 @@
-"""The credentials by which clients and agents of other hosts authenticate each other (contract 12.2)."""
+"""The credentials by which clients and agents of other hosts authenticate each other."""
 
 from __future__ import annotations
 

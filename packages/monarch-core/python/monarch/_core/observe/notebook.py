@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from monarch._core.process.process import LocalProcess
 
-# The longest delay of a cell's end in seconds (contract 13.1). Later output still appears, where the frontend puts late output.
+# The longest delay of a cell's end in seconds. Later output still appears, where the frontend puts late output.
 _FLUSH_TIMEOUT = 3.0
 _CLOSE_TIMEOUT = 1.0
 _CHUNK = 64 << 10

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # without the enumerations that `signal` creates first
 
-# Seconds for a stop of local procs (contract 6.4).
+# Seconds for a stop of local procs.
 _HOST_TIMEOUT = 10.0
 # Seconds for printed lines to reach the console.
 _OUTPUT_TIMEOUT = 3.0

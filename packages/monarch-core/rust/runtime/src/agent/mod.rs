@@ -62,7 +62,7 @@ use crate::node::simulated::Launcher;
 /// A proc whose link has ended while its process still runs is killed after this time: it has closed its descriptors.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
-/// The time that a console gets to show counted lines before a flush is reported as done (contract 13.1).
+/// The time that a console gets to show counted lines before a flush is reported as done.
 pub(crate) const FLUSH: Duration = Duration::from_secs(3);
 
 /// The values that the Python side gives to the agent.

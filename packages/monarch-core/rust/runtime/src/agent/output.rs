@@ -24,7 +24,7 @@ use crate::agent::viewer::{self, Parcel, Viewer};
 const BACKLOG_LIMIT: usize = 256 << 10;
 /// Limit of bytes that are read from the pipe of an ended proc. It is more than a pipe can hold.
 const PIPE_LIMIT: usize = 1 << 20;
-/// Limit of a line; longer lines are cut (contract 13.1).
+/// Limit of a line; longer lines are cut.
 const LINE_LIMIT: usize = 4096;
 /// Mark at the end of a cut line.
 const TRUNCATED: &[u8] = b"[TRUNCATED]";

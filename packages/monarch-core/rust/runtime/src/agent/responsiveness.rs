@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 /// The period of the check.
 pub const PERIOD: Duration = Duration::from_millis(1250);
-/// A proc without an answer for this time is unresponsive. With the period, that is known within 3.75 s; the contract allows 5 s, including
-/// the time for stacks.
+/// A proc without an answer for this time is unresponsive. With the period, that is known within 3.75 s; a report with stacks is
+/// due within 5 s.
 const LIMIT: Duration = Duration::from_millis(2000);
 
 /// The action of a check.
