@@ -87,7 +87,7 @@ def test_table_is_closed():
         assert [field for _, field, _, _ in string.Formatter().parse(row.template) if field == ""] == []
 
 
-def test_classes_of_rows_are_public_where_they_say():
+def test_error_classes_are_importable_from_their_module():
     for row in ERROR_TABLE:
         found = getattr(errors, row.error, None) or getattr(extension, row.error)
         assert getattr(importlib.import_module(found.__module__), row.error) is found, row.code
