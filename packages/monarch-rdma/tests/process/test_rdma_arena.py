@@ -61,7 +61,7 @@ def test_part_of_a_buffer_is_mapped(procs):
 
 
 def test_only_memory_of_allocate_can_be_mapped():
-    with RDMABuffer(memoryview(bytearray(10))) as buffer, pytest.raises(RDMAUnsupportedError, match="not of allocate"):
+    with RDMABuffer(memoryview(bytearray(10))) as buffer, pytest.raises(RDMAUnsupportedError, match="not allocated by allocate"):
         buffer.map()
 
 

@@ -135,7 +135,7 @@ fn certificates_that_a_host_does_not_take() {
         ("expired", &ca, Box::new(|key| certificate(HOST, &authority.host(HOST, key, past).unwrap(), &ca))),
         ("name mismatch", &ca, Box::new(|key| certificate(HOST, &authority.host(HOST + 1, key, Lifetime::usual()).unwrap(), &ca))),
         ("name mismatch", &theirs, Box::new(|key| certificate(HOST, &other.host(HOST, key, Lifetime::usual()).unwrap(), &theirs))),
-        ("another authority", &ca, Box::new(|key| certificate(HOST, &other.host(HOST, key, Lifetime::usual()).unwrap(), &theirs))),
+        ("not the one of the proof", &ca, Box::new(|key| certificate(HOST, &other.host(HOST, key, Lifetime::usual()).unwrap(), &theirs))),
         ("issuer", &ca, Box::new(|key| certificate(HOST, &other.host(HOST, key, Lifetime::usual()).unwrap(), &ca))),
         ("not for this use", &ca, Box::new(|_| certificate(HOST, &wrong_key, &ca))),
         ("", &ca, Box::new(|_| certificate(HOST, b"rubbish", &ca))),
