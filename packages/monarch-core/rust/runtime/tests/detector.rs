@@ -196,6 +196,21 @@ fn late_ticks_accuse_no_host() {
 }
 
 #[test]
+fn failed_dials_between_two_ticks_are_no_lateness() {
+    let (mut d, start) = detector(Role::Client);
+    d.watch(uid(1), start);
+    d.on_heartbeat(uid(1), start);
+    // The caller ticks once a beat, whatever happens in between, and a little late. A dial fails after each tick.
+    let verdict = (1..80).find_map(|n| {
+        let at = n * (BEAT + ms(2));
+        let verdict = d.tick(start + at).into_iter().find(|a| matches!(a, Action::Lost { .. }));
+        d.link_down(uid(1), LinkEnd::Cut, start + at + ms(1));
+        verdict.map(|v| (at, v))
+    });
+    assert_eq!(verdict, Some((36 * (BEAT + ms(2)), lost(1, "silent for 2.7s"))));
+}
+
+#[test]
 fn isolated_agent_reports_no_loss() {
     let cut = Span::new(ms(5000), ms(60_000));
     let faults = vec![Fault::Off { member: 2, deaf: true, mute: true, span: cut }];

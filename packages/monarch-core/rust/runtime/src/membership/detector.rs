@@ -146,9 +146,12 @@ struct Stamp {
 struct Clock {
     /// The sum of the pauses.
     paused: Duration,
-    /// The time of the last reading, and the time at which the next reading is due.
+    /// The time of the last reading.
     read_at: Instant,
+    /// The time of the next tick, and the latest time for it: one beat after the last tick. An event may make the tick due at once while
+    /// the caller waits for the later time, so only a tick after the later time shows that this member did not run.
     due: Instant,
+    due_latest: Instant,
 }
 
 impl Clock {
@@ -369,7 +372,7 @@ impl Detector {
         self.read_clock(now);
         let beat = self.settings.beat();
         let Some(clock) = self.clock.as_mut() else { return vec![] };
-        clock.due = now + beat;
+        (clock.due, clock.due_latest) = (now + beat, now + beat);
         let clock = &*clock;
         self.hosts.retain(|_, h| h.help.is_none_or(|until| now < until));
         // A host may have recovered and be suspected again since the last tick.
@@ -424,15 +427,15 @@ impl Detector {
             Role::Agent => (Duration::MAX, 1),
             Role::Client => (self.settings.reconnect.saturating_sub((LOST - SUSPECT) * beat), 2),
         };
-        let clock = self.clock.get_or_insert(Clock { paused: Duration::ZERO, read_at: now, due: now + beat });
-        let late = now.saturating_duration_since(clock.due);
+        let clock = self.clock.get_or_insert(Clock { paused: Duration::ZERO, read_at: now, due: now + beat, due_latest: now + beat });
+        let late = now.saturating_duration_since(clock.due_latest);
         if self.isolated_since.is_some_and(|since| now.saturating_duration_since(since) < isolation_limit) {
             clock.paused += now.saturating_duration_since(clock.read_at);
         } else if late > beat && !self.hosts.is_empty() {
             clock.paused += late;
         }
         if late > beat {
-            clock.due = now;
+            (clock.due, clock.due_latest) = (now, now);
         }
         clock.read_at = clock.read_at.max(now);
         if self.isolated_since.is_none() && watched >= others && self.any.is_some_and(|any| clock.since(any, now) >= SUSPECT * beat) {
