@@ -183,7 +183,8 @@ impl Gateway {
                 };
                 self.on_event(job, Event::LinkDown { host, cause: end });
             }
-            TreeMessage::Heartbeat(beat) => {
+            // The session that brings this frame is locked. Its own heartbeats have a connection.
+            TreeMessage::Heartbeat(beat) if from != via => {
                 if let Some(host) = job.host(from) {
                     self.on_beat(job, &host, beat);
                 }
