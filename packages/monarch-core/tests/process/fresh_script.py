@@ -112,11 +112,15 @@ class Script:
             if line.startswith(word.encode()):
                 return line.decode().strip()
 
-    def ask(self, *words: object) -> str:
-        """Gives the script a line on its stdin, which is a pipe, and reads the answered line."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+    def say(self, *words: object) -> None:
+        """Gives the script a line on its stdin, which is a pipe."""
+        assert self.process.stdin is not None
         self.process.stdin.write(" ".join(map(str, words)).encode() + b"\n")
         self.process.stdin.flush()
+
+    def ask(self, *words: object) -> str:
+        """Gives the script a line, and reads the answered line."""
+        self.say(*words)
         return self.until("").strip()
 
     def send(self, number: int) -> None:

@@ -150,17 +150,18 @@ impl Gateway {
     }
 
     fn admit(&self, job: &Arc<Job>, session: u64, number: u8, received: u64, from: ProcUid) -> Result<(), RefusalReason> {
-        if self.is_closing() {
-            return Err(RefusalReason::Closing);
-        }
         let host = job.host_or_new(from, &self.me, &self.poller);
         if host.membership().is_ended() {
             return Err(RefusalReason::Lost);
         }
         let mut state = lock(&host.state);
+        // The frames of a session that exists are delivered while this agent closes.
         if state.session_id == session {
             state.was_up = true;
             return Ok(());
+        }
+        if self.is_closing() {
+            return Err(RefusalReason::Closing);
         }
         if state.session_id != 0 && state.dials && !state.was_up {
             // Both sides dial at the same time: the side with the lower id wins.

@@ -196,7 +196,7 @@ impl Gateway {
                 poller.later(pause, Box::new(next));
             };
             match result {
-                Ok(mut ready) if may_try && is_former(&job2, &host2, &ready) => {
+                Ok(mut ready) if may_try && may_join_later(&job2, &host2, &ready) => {
                     ready.opened.stream.close();
                     later(Attempts { count: before.count + 1, ..before })
                 }
@@ -552,11 +552,17 @@ impl Gateway {
     }
 }
 
-/// True if the worker is still in the job as a host that the client has lost: it can join once that host's lease has ended.
-fn is_former(job: &Job, host: &Host, ready: &Ready) -> bool {
+/// True if the worker ends, as another one may replace it, or if it is still in the job as a host that the client has lost: it can join
+/// once that host's lease has ended.
+fn may_join_later(job: &Job, host: &Host, ready: &Ready) -> bool {
     let address = host.info().address;
-    matches!(greeting::decode(&ready.answer), Some(Welcome::Refused(RefusalReason::Twice)))
-        && job.hosts().iter().any(|other| other.id != host.id && other.lost().is_some() && other.info().address == address)
+    match greeting::decode(&ready.answer) {
+        Some(Welcome::Refused(RefusalReason::Closing)) => true,
+        Some(Welcome::Refused(RefusalReason::Twice)) => {
+            job.hosts().iter().any(|other| other.id != host.id && other.lost().is_some() && other.info().address == address)
+        }
+        _ => false,
+    }
 }
 
 fn backoff(tries: u32) -> Duration {

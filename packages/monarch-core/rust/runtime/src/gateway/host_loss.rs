@@ -298,12 +298,14 @@ impl Gateway {
         if std::mem::replace(&mut *lock(&self.closing), true) {
             return;
         }
+        // A relay may end before it has forwarded the last frames of this agent. The client then connects to this agent directly, as long
+        // as the listener is open.
+        self.wait_for_relays(bound / 2);
         if let Some(listener) = lock(&self.listener).take() {
             listener.close();
         }
         self.report_refusals();
         let Some(node) = self.node() else { return };
-        self.wait_for_relays(bound / 2);
         let mut waiting = vec![];
         let joining = self.notify_joining_hosts();
         for job in self.jobs() {
@@ -357,7 +359,7 @@ impl Gateway {
         let clients = self.jobs().into_iter().filter(|j| !j.is_clients()).filter_map(|j| j.host(j.id));
         let carried: Vec<Arc<Host>> = clients.filter(|c| c.session.is_routed()).collect();
         let deadline = Instant::now() + bound;
-        while Instant::now() < deadline && carried.iter().any(|c| c.session.is_routed() && !c.session.is_settled()) {
+        while Instant::now() < deadline && carried.iter().any(|c| !c.session.is_settled()) {
             carried.iter().for_each(|c| c.session.send_heartbeat(&Heartbeat::Ping { received: vec![c.session.received()] }));
             std::thread::sleep(Duration::from_millis(2));
         }

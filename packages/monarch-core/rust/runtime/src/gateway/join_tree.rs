@@ -203,9 +203,13 @@ impl Gateway {
         }
     }
 
-    /// Forwards a heartbeat message of a session that has no connection.
+    /// Forwards a heartbeat message of a session that has no connection. Without a relay the message is dropped: in the queue of that
+    /// session it would become old.
     pub(super) fn forward_heartbeat(&self, job: &Job, to: ProcUid, beat: &Heartbeat) {
-        self.send_along_tree(job, to, &TreeMessage::Heartbeat(beat.clone()));
+        let via = if to == job.id { Some(job.relay()) } else { job.next_hop(to) };
+        if let Some(via) = via.filter(|via| *via != to) {
+            job.send_along(via, &Along { to, from: job.own_id }.frame(TREE, &greeting::encode(&TreeMessage::Heartbeat(beat.clone()))));
+        }
     }
 
     // ---- relays and relayed hosts
