@@ -1,4 +1,7 @@
-"""The targets of a Markdown page exist: those of its links, the tests that it names, and the files of the map and the glossary."""
+"""The targets of a Markdown page exist: those of its links, the tests that it names, and the files that a map names.
+
+Each failure, each invariant and each defence names the test that shows it.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,14 @@ from tools.style.problem import Check, Problem
 FAILURES = Path("docs/failures")
 ROWS = 60
 # Pages that name files of the code by the ends of their paths.
-MAPS = (Path("ARCHITECTURE.md"), Path("docs/glossary.md"))
+INVARIANTS, SECURITY = Path("docs/invariants.md"), Path("SECURITY.md")
+MAPS = (Path("ARCHITECTURE.md"), Path("docs/glossary.md"), INVARIANTS, SECURITY)
 _LINK = re.compile(r"\]\(<?(?P<target>[^()<>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 _HEADING = re.compile(r"^#{1,6}[ ]+(?P<text>.+?)[ ]*#*$", re.MULTILINE)
 _ANCHOR = re.compile(r"<a\s+(?:id|name)=\"(?P<name>[^\"]+)\"")
-_TEST = re.compile(r"`(?P<file>(?:[\w.-]+/)*[\w-]+\.py)::(?P<name>\w+)`")
+_TEST = re.compile(r"`(?P<file>(?:[\w.-]+/)*[\w-]+\.(?:py|rs))::(?P<name>\w+)`")
 _FILE = re.compile(r"`(?P<file>(?:[\w-]+/)+[\w-]+\.(?:py|rs))`")
+_ITEM = re.compile(r"^\d+\. .*(?:\n(?!\d+\. |#).*)*", re.MULTILINE)
 _RUST_TEST = re.compile(r"`(?P<file>rust/[\w./-]+\.rs)`")
 
 
@@ -48,7 +53,7 @@ def checks(root: Path) -> tuple[Check, ...]:
                 yield Problem(path, line, "dead-link", f"'{target or path.name}' has no heading '#{fragment}'")
 
     def named_tests(path: Path, text: str) -> Iterator[Problem]:
-        """`test_file.py::test_name` is a function of a file of that name."""
+        """`test_file.py::test_name` and `file.rs::name` are functions of a file of that name."""
         for found in _TEST.finditer(text):
             if not tests(found["file"], found["name"]):
                 yield Problem(path, text.count("\n", 0, found.start()) + 1, "no-such-test", f"'{found['file']}::{found['name']}'")
@@ -68,9 +73,9 @@ def checks(root: Path) -> tuple[Check, ...]:
             if found["file"] not in ends():
                 yield Problem(path, text.count("\n", 0, found.start()) + 1, "no-such-file", f"'{found['file']}'")
 
-    def failure_rows(path: Path, text: str) -> Iterator[Problem]:
-        """Every row of a failure table has a test; one in Rust is the path of a file with tests. No page has more than `ROWS` rows."""
-        if path.parent != FAILURES:
+    def table_rows(path: Path, text: str) -> Iterator[Problem]:
+        """Every failure and every defence has a test; one in Rust may be the path of a file with tests. No table is too long."""
+        if path.parent != FAILURES and path != SECURITY:
             return
         for count, (number, line) in enumerate(rows(text), 1):
             if count > ROWS:
@@ -80,9 +85,17 @@ def checks(root: Path) -> tuple[Check, ...]:
                 if not file.is_file() or "#[test]" not in file.read_text(encoding="utf-8"):
                     yield Problem(path, number, "no-such-test", f"'{found['file']}'")
             if not _TEST.search(line) and not _RUST_TEST.search(line):
-                yield Problem(path, number, "row-without-test", "no test shows this failure")
+                yield Problem(path, number, "row-without-test", "no test shows this failure or this defence")
 
-    return links, named_tests, named_files, failure_rows
+    return links, named_tests, named_files, table_rows, invariants
+
+
+def invariants(path: Path, text: str) -> Iterator[Problem]:
+    """Every numbered invariant names a test."""
+    for found in _ITEM.finditer(text) if path == INVARIANTS else ():
+        if not _TEST.search(found[0]):
+            number = text.count("\n", 0, found.start()) + 1
+            yield Problem(path, number, "invariant-without-test", "no test shows this invariant: `file::test`")
 
 
 def rows(text: str) -> Iterator[tuple[int, str]]:
@@ -109,18 +122,18 @@ def _anchors(text: str) -> frozenset[str]:
 
 
 def _tests(root: Path) -> Callable[[str, str], bool]:
-    """Whether a Python file has a function, by the file's name or the end of its path."""
+    """Whether a file has a function, by the file's name or the end of its path."""
 
     @cache
     def paths() -> dict[str, list[Path]]:
         named: dict[str, list[Path]] = {}
         for path in files(root):
-            if path.suffix == ".py":
+            if path.suffix in (".py", ".rs"):
                 named.setdefault(path.name, []).append(path)
         return named
 
     def exists(file: str, name: str) -> bool:
-        pattern = re.compile(rf"^ *(?:async )?def {name}\(", re.MULTILINE)
+        pattern = re.compile(rf"^ *(?:async )?(?:def|fn) {name}\(", re.MULTILINE)
         below = [path for path in paths().get(Path(file).name, ()) if f"/{path.as_posix()}".endswith(f"/{file}")]
         return any(pattern.search((root / path).read_text(encoding="utf-8")) for path in below)
 

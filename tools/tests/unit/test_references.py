@@ -47,6 +47,25 @@ def test_named_tests_must_exist(tmp_path: Path) -> None:
     assert page(tmp_path, "a.md", "\n`test_x.py::test_that`\n`unit/test_x.py::test_it`\n") == [("no-such-test", 2), ("no-such-test", 3)]
 
 
+def test_named_rust_tests_must_exist(tmp_path: Path) -> None:
+    source = tmp_path / "packages/monarch-core/rust/net/tests/x.rs"
+    source.parent.mkdir(parents=True)
+    source.write_text("#[test]\nfn it() {}\n")
+    assert page(tmp_path, "a.md", "`x.rs::it` `net/tests/x.rs::it`\n") == []
+    assert page(tmp_path, "a.md", "`x.rs::that`\n`wire/tests/x.rs::it`\n") == [("no-such-test", 1), ("no-such-test", 2)]
+
+
+def test_invariant_without_a_test_is_found(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text("def test_it(): ...\n")
+    items = "# Invariants\n\n1. One.\n   - Tests: `test_x.py::test_it`.\n2. Two,\n   in two lines.\n\n## Tests\n\n`test_x.py::test_it`\n"
+    assert page(tmp_path, "docs/invariants.md", items) == [("invariant-without-test", 5)]
+    assert page(tmp_path, "docs/other.md", items) == []
+
+
+def test_defence_without_a_test_is_found(tmp_path: Path) -> None:
+    assert page(tmp_path, "SECURITY.md", "| defence | test |\n|---|---|\n| It is private. | |\n") == [("row-without-test", 3)]
+
+
 def test_files_of_the_glossary_must_exist(tmp_path: Path) -> None:
     for name in ("packages/p/python/monarch/job/allocation.py", "packages/p/rust/net/src/link.rs"):
         source = tmp_path / name

@@ -1,11 +1,13 @@
-"""The socket for breakpoints of a program: what any process of the user may send to it."""
+"""The socket for breakpoints of a program: input of any process of the user, and the refusal of other users."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import json
+import os
 import socket
+import sys
 from typing import Any
 
 import pytest
@@ -61,3 +63,35 @@ def test_garbage_ends_its_connection_without_a_traceback(sent: bytes) -> None:
     asyncio.run(run())
     gc.collect()
     assert raised == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed, and this user is not root")
+@pytest.mark.parametrize("uid", [0, 65534])
+def test_connection_of_another_user_is_closed_unread(uid: int) -> None:
+    program = f"""
+import json, os, socket, sys
+os.setgid({uid})
+os.setuid({uid})
+one = socket.socket(socket.AF_UNIX)
+one.settimeout(20)
+one.connect("\\0" + sys.argv[1])
+try:
+    one.sendall(json.dumps({PROMPT}).encode() + b"\\n")
+    one.shutdown(socket.SHUT_WR)
+    one.recv(1)
+except (BrokenPipeError, ConnectionResetError):
+    pass  # the other end did not read
+"""
+    sessions: list[None] = []
+
+    async def run() -> None:
+        breakpoints = Breakpoints("run", 0, {}, print, lambda: sessions.append(None))
+        await breakpoints.listen()
+        try:
+            peer = await asyncio.create_subprocess_exec(sys.executable, "-c", program, breakpoints.address)
+            assert await peer.wait() == 0
+        finally:
+            breakpoints.close()
+
+    asyncio.run(run())
+    assert bool(sessions) is (uid == 0)
