@@ -6,7 +6,7 @@
 | number | how it is measured |
 |---|---|
 | circle of modules | modules of a crate, or of a package, each of which reaches all others by imports; imports for types count too |
-| uses of private attributes | places where Python reads or sets `x._name`, and `x` is not `self` or `cls` |
+| uses of private attributes | places where Python reads or sets `x._name` outside of a class that defines `_name` |
 | files that implement a type | files with an `impl` block of one type of the crate |
 | words of a map | words of a page, or of all pages of a folder, outside of code blocks |
 | entries of the glossary | terms; the style check refuses more than 100 |
@@ -66,6 +66,10 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 # ---- Python
 
+_SELF = ("self", "cls", "super()")
+# Names that the documentation of Python describes for all code: of named tuples, of `os` and of `sys`.
+_DOCUMENTED = frozenset({"_asdict", "_exit", "_fields", "_getframe", "_make", "_replace"})
+
 
 def python_graph(package: str) -> dict[str, set[str]]:
     """The imports between the modules of a package, those for types and those inside of functions too."""
@@ -81,10 +85,31 @@ def python_packages() -> list[str]:
 
 
 def private_uses(source: str) -> int:
-    """The uses of private attributes of other objects than `self` and `cls`."""
-    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute))
-    private = (node.value for node in nodes if node.attr.startswith("_") and not node.attr.endswith("__"))
-    return sum(ast.unparse(value) not in ("self", "cls", "super()") for value in private)
+    """The uses of private attributes outside of the classes that define them. A class uses its own, also those of another instance."""
+    return sum(1 for _ in _private(ast.parse(source), _DOCUMENTED))
+
+
+def _private(node: ast.AST, own: frozenset[str]) -> Iterable[ast.Attribute]:
+    if isinstance(node, ast.ClassDef):
+        own |= frozenset(_defined(node))
+    if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
+        if node.attr not in own and ast.unparse(node.value) not in _SELF:
+            yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _private(child, own)
+
+
+def _defined(body: ast.ClassDef) -> Iterable[str]:
+    """The names of the class: its methods, the names of its body, its slots, and what its methods set."""
+    for node in ast.walk(body):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in _SELF:
+            yield node.attr
+        elif isinstance(node, ast.Assign) and any(isinstance(target, ast.Name) and target.id == "__slots__" for target in node.targets):
+            yield from (str(value.value) for value in ast.walk(node.value) if isinstance(value, ast.Constant))
 
 
 # ---- Rust

@@ -71,6 +71,17 @@ def test_private_attributes_of_other_objects_are_counted() -> None:
     assert structure.private_uses("x._a\nself.x._a = f()._b") == 3
 
 
+@pytest.mark.parametrize("definition", ["def _a(self): ...", "_a: int", "__slots__ = ('_a',)", "def f(self): self._a = 1"])
+def test_private_attributes_of_the_own_class_count_not(definition: str) -> None:
+    source = f"class A:\n    {definition}\n    def g(self, other): other._a"
+    assert structure.private_uses(source) == 0
+    assert structure.private_uses(f"{source}; other._b\nx._a") == 2
+
+
+def test_documented_names_of_python_count_not() -> None:
+    assert structure.private_uses("x._replace(a=1)._asdict()\nos._exit(1)") == 0
+
+
 @pytest.mark.parametrize(("now", "current"), [("| a | 1,000 |", True), ("| a | 1,001 |", False), ("| a | 3 |\n| b | 1 |", False)])
 def test_higher_number_makes_the_table_stale(now: str, current: bool) -> None:
     head = "| number | now |\n|---|---|\n"

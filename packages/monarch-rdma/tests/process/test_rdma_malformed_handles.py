@@ -10,7 +10,6 @@ import pytest
 
 from monarch.rdma import RDMAAccessError, RDMABuffer, RDMABufferSet, RDMAError
 from monarch.rdma._buffers.buffer import _ON_DEVICE, _PICKLED, _received
-from monarch.rdma._buffers.buffer_set import _received as received_set
 
 SIZE = 4096
 # Positions of fields in the pickled form.
@@ -103,11 +102,11 @@ def test_garbage_is_an_error_of_rdma(packed: bytes) -> None:
 )
 def test_malformed_set_is_refused(rows: object) -> None:
     with pytest.raises(RDMAAccessError, match="malformed handle of an RDMA buffer set: "):
-        received_set(rows, False)
+        RDMABufferSet._received(rows, False)
 
 
 def test_set_with_buffers_of_other_bytes_is_refused() -> None:
     buffer = RDMABuffer(memoryview(bytearray(2 * SIZE)))
-    forged: RDMABufferSet = received_set([("weights", "B", (SIZE,), (buffer,))], False)
+    forged: RDMABufferSet = RDMABufferSet._received([("weights", "B", (SIZE,), (buffer,))], False)
     with pytest.raises(RDMAAccessError, match="the buffers of 'weights' have other bytes than its shape"):
         forged.read_into({"weights": memoryview(bytearray(SIZE))}).get()

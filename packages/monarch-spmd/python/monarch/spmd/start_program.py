@@ -94,11 +94,11 @@ def _debugger() -> ModuleType:
 
 def _run(kind: str, program: str) -> None:
     if kind == "module":
-        import runpy
+        from runpy import _run_module_as_main  # pyright: ignore
 
         _find_first(os.getcwd())
         # `python -m` calls the same function: the module becomes `__main__` itself, so that its pickled objects can be found again.
-        runpy._run_module_as_main(program)  # pyright: ignore
+        _run_module_as_main(program)
         return
     if kind == "path" or os.path.isdir(program) or _is_archive(program):
         import runpy

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from monarch.telemetry._collector.options import Options
     from monarch.telemetry._engine.engine import Engine
     from monarch.telemetry._engine.query_engine import QueryEngine
-    from monarch.telemetry._serving.serving import Served
     from monarch.telemetry._serving.uses import Use, Uses
     from monarch.telemetry._stacks.merged import StackReport
 
@@ -37,14 +36,12 @@ class Telemetry:
 
     __module__ = "monarch.telemetry"
 
-    def __init__(self, asking: Engine, served: Served | None = None) -> None:
-        from monarch.telemetry._engine.query_engine import QueryEngine
-        from monarch.telemetry._serving.uses import Use
-
-        self.asking = asking
+    def __init__(self, use: Use) -> None:
+        served = next(iter(use.servers), None)
+        self.asking = use.asking
         self._pid = os.getpid()
-        self.engine: QueryEngine = QueryEngine(asking)
-        self._use = Use(asking, self.engine, [] if served is None else [served])
+        self.engine: QueryEngine = use.engine
+        self._use = use
         self.url: str | None = None if served is None else served.url
         self.dashboard_url: str | None = None if served is None else served.dashboard_url
         self.token: str = "" if served is None else served.token
@@ -133,6 +130,8 @@ def start(
 
     try:
         from monarch.telemetry._engine.engine import Engine
+        from monarch.telemetry._engine.query_engine import QueryEngine
+        from monarch.telemetry._serving.uses import Use
     except KeyboardInterrupt:
         from monarch.telemetry._few_threads import can_start, hint
 
@@ -170,12 +169,9 @@ def start(
                 # Collectors without telemetry of this process would observe forever.
                 all_uses().rest(asking)
                 raise
-        found = Telemetry(asking, served)
-        use = found._use  # pyright: ignore[reportPrivateUsage]
-        use.hosts = wanted
-        if running is not None:
-            use.hosts, use.engine = running.hosts, running.engine
-            found.engine = running.engine
+        use = Use(asking, QueryEngine(asking) if running is None else running.engine, [] if served is None else [served])
+        use.hosts = wanted if running is None else running.hosts
+        found = Telemetry(use)
         all_uses().add(use, found)
     return found
 
@@ -258,7 +254,7 @@ def _widen(asking: Engine, options: Options) -> None:
     quiet = [host.proc for host in asking.hosts if host.proc]
     waiting: list[Any] = []
     for host in asking.hosts:
-        host._options = options  # pyright: ignore[reportPrivateUsage]
+        host.options = options
         with suppress(MonarchError, TimeoutError):
             waiting.append(host.start(RESTART).configure.call_one(tuple(options), quiet, 0.0))
     for future in waiting:
@@ -282,8 +278,7 @@ def current() -> Telemetry:
     use = _newest()
     found = cast("Telemetry | None", use.handle())
     if found is None:
-        found = Telemetry(use.asking, next(iter(use.servers), None))
-        found.engine, found._use = use.engine, use  # pyright: ignore[reportPrivateUsage]
+        found = Telemetry(use)
     return found
 
 

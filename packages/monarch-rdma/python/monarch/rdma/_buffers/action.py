@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monarch.rdma._buffers.arguments import check_word
-from monarch.rdma._buffers.plan import RDMAPlan
+from monarch.extension.bulk import Handle
+from monarch.rdma._buffers.arguments import check_word, reading, writing
+from monarch.rdma._buffers.plan import RDMAPlan, in_flight, opened
 from monarch.rdma._transfer.memory import local_memory
 from monarch.rdma._transfer.operation import COMPARE_AND_SWAP, FETCH_ADD, READ, WRITE, Operation
+from monarch.rdma._transfer.remote_buffer import handle_of, peer_of
 from monarch.rdma.errors import RDMAAccessError, RDMAUnsupportedError
 
 if TYPE_CHECKING:
@@ -42,12 +44,12 @@ class RDMAAction:
 
     def read_remote(self, dst: LocalMemory, src: RDMABuffer) -> RDMAAction:
         """Adds a read of all of `src` into a prefix of `dst`; raises like `RDMABuffer.read_into`."""
-        memory, offset, nbytes = src._reading(dst, 0)
+        memory, offset, nbytes = reading(src, dst, 0)
         return self._add(Operation(READ, src, memory, nbytes, offset))
 
     def write_remote(self, dst: RDMABuffer, src: LocalMemory) -> RDMAAction:
         """Adds a write of all of `src` to the start of `dst`; raises like `RDMABuffer.write_from`."""
-        memory, offset = dst._writing(src, 0)
+        memory, offset = writing(dst, src, 0)
         return self._add(Operation(WRITE, dst, memory, memory.nbytes, offset))
 
     def fetch_add(self, src: RDMABuffer, dst: LocalMemory, add: int) -> RDMAAction:
@@ -65,18 +67,18 @@ class RDMAAction:
 
     def _word(self, src: RDMABuffer, dst: Any) -> Memory:
         memory = local_memory(dst)
-        if memory.device is not None or src._on_device():
-            raise RDMAUnsupportedError(f"atomic operation on {_WORD} bytes, {src._peer()}: memory of a GPU has none")
+        if memory.device is not None or not isinstance(handle_of(src), Handle):
+            raise RDMAUnsupportedError(f"atomic operation on {_WORD} bytes, {peer_of(src)}: memory of a GPU has none")
         if memory.readonly:
             raise ValueError("the local memory is read-only: it cannot take the previous value")
         if memory.nbytes < _WORD or src.size() < _WORD:
             raise ValueError(f"a word has {_WORD} bytes, the local memory {memory.nbytes:,} and the buffer {src.size():,}")
         if src.readonly:
-            raise RDMAAccessError(f"atomic operation on {_WORD} bytes, {src._peer()}: the handle is read-only")
+            raise RDMAAccessError(f"atomic operation on {_WORD} bytes, {peer_of(src)}: the handle is read-only")
         return memory
 
     def _add(self, operation: Operation) -> RDMAAction:
-        if self._plan is not None and self._plan._in_flight():
+        if self._plan is not None and in_flight(self._plan):
             raise RuntimeError("the action is in flight: wait for its submit before adding to it")
         self._plan = None
         self._operations.append(operation)
@@ -90,7 +92,7 @@ class RDMAAction:
 
     def prepare(self) -> RDMAPlan:
         """The operations so far, as a plan: paths are opened, within 2 s; an owner that does not answer fails at submission."""
-        return RDMAPlan(self._operations)._open()
+        return opened(RDMAPlan(self._operations))
 
     def __repr__(self) -> str:
         return f"<RDMAAction of {len(self._operations):,} operations>"

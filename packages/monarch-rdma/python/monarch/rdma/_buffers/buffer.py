@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from monarch import extension
 from monarch.extension import bulk
 from monarch.extension.bulk import BulkFailed, Handle
 from monarch.extension.events import is_recording
-from monarch.rdma._buffers.arguments import check_lease, check_offset, check_timeout
+from monarch.rdma._buffers.arguments import check_lease, check_offset, check_timeout, reading, writing
 from monarch.rdma._buffers.requests import serve_requests
 from monarch.rdma._machine.backend import check_backend
 from monarch.rdma._process.capability import CapabilityRecord
@@ -20,7 +21,7 @@ from monarch.rdma.errors import RDMAAccessError
 from monarch.rdma.paths.choice import choose
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from monarch.actor import Future
@@ -214,7 +215,7 @@ class RDMABuffer:
             assert last == b"6789"
         ```
         """
-        memory, offset, nbytes = self._reading(dst, offset)
+        memory, offset, nbytes = reading(self, dst, offset)
         return self._start(False, memory, offset, nbytes, check_timeout(timeout))
 
     def write_from(self, src: LocalMemory, *, timeout: float = 60, offset: int = 0) -> Future[None]:
@@ -242,32 +243,8 @@ class RDMABuffer:
             assert data == b"\0\0abc\0\0\0"
         ```
         """
-        memory, offset = self._writing(src, offset)
+        memory, offset = writing(self, src, offset)
         return self._start(True, memory, offset, memory.nbytes, check_timeout(timeout))
-
-    def _reading(self, dst: Any, offset: Any) -> tuple[Memory, int, int]:
-        memory = local_memory(dst)
-        if memory.readonly:
-            raise ValueError("the local memory is read-only: it cannot be read into")
-        offset = check_offset(offset, self._size) if offset else 0
-        nbytes = self._size - offset
-        if memory.nbytes < nbytes:
-            raise ValueError(
-                f"the local memory has {memory.nbytes:,} bytes, the buffer {nbytes:,} from offset {offset:,} on: it does not fit"
-            )
-        return memory, offset, nbytes
-
-    def _writing(self, src: Any, offset: Any) -> tuple[Memory, int]:
-        memory = local_memory(src)
-        offset = check_offset(offset, self._size) if offset else 0
-        if memory.nbytes > self._size - offset:
-            raise ValueError(
-                f"the local memory has {memory.nbytes:,} bytes, the buffer {self._size - offset:,} from offset {offset:,} on: "
-                "it does not fit"
-            )
-        if self._readonly:
-            raise RDMAAccessError(f"write of {memory.nbytes:,} bytes, {self._peer()}: the handle is read-only")
-        return memory, offset
 
     def _start(self, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> Future[None]:
         operation = "write" if write else "read"
@@ -345,9 +322,6 @@ class RDMABuffer:
             way = self._path = choose(this_process().record, self._record, self._host)
         return way
 
-    def _on_device(self) -> bool:
-        return not isinstance(self._handle, Handle)
-
     def _peer(self) -> str:
         return f"process {self._pid} on {self._host}"
 
@@ -400,7 +374,39 @@ class RDMABuffer:
 
         `RDMAAccessError` for malformed bytes and for a handle of another job.
         """
-        return _received(packed)
+        id, epoch, owner, size, readonly, places, pid, host, backend, rest = _unpacked(packed)
+        process = this_process()
+        buffer = RDMABuffer.__new__(RDMABuffer)
+        on_device, device_offset = bool(backend & _ON_DEVICE), 0
+        if on_device:
+            if len(rest) < _DEVICE_OFFSET.size:
+                raise _malformed("it ends within the offset on its device")
+            (device_offset,), rest = _DEVICE_OFFSET.unpack_from(rest), rest[_DEVICE_OFFSET.size :]
+            if device_offset > _MOST:
+                raise _malformed(f"an offset of {device_offset:,} bytes on its device")
+        try:
+            name = rest.decode()
+        except UnicodeDecodeError:
+            raise _malformed("its host has no name in UTF-8") from None
+        mine: dict[int, int] = dict(extension.places())
+        job, agent = next(((job, agent) for job, agent in places if job in mine), (0, 0))
+        if not job:
+            raise RDMAAccessError(f"a handle of {size:,} bytes, process {pid} on {name}, is of another job: it cannot be used in this one")
+        record = CapabilityRecord(host, _BACKENDS[backend & ~_ON_DEVICE] == "ibverbs")
+        is_far = record.host != process.record.host
+        if agent != mine[job]:
+            try:
+                extension.reach(owner, agent, job)
+            except ValueError as e:
+                raise _malformed(str(e)) from None
+        if on_device:
+            from monarch.rdma._gpu import device_handle  # 15 ms, with ctypes
+
+            handle = device_handle.received(process.bulk, id, epoch, owner, size, device_offset, readonly, is_far)
+        else:
+            handle = process.bulk.handle(id, epoch, owner, size, readonly, is_far)
+        buffer._set(handle, size, readonly, (name, places), pid, record, _BACKENDS[backend & ~_ON_DEVICE], False)
+        return buffer
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_received, (self._packed(),))
@@ -410,41 +416,13 @@ class RDMABuffer:
         return f"<RDMABuffer of {self._size:,} bytes, {self._peer()}{mode}>"
 
 
-def _received(packed: object) -> RDMABuffer:
-    """A handle that this process was given; `RDMAAccessError` where it is malformed, or of another job."""
-    id, epoch, owner, size, readonly, places, pid, host, backend, rest = _unpacked(packed)
-    process = this_process()
-    buffer = RDMABuffer.__new__(RDMABuffer)
-    on_device, device_offset = bool(backend & _ON_DEVICE), 0
-    if on_device:
-        if len(rest) < _DEVICE_OFFSET.size:
-            raise _malformed("it ends within the offset on its device")
-        (device_offset,), rest = _DEVICE_OFFSET.unpack_from(rest), rest[_DEVICE_OFFSET.size :]
-        if device_offset > _MOST:
-            raise _malformed(f"an offset of {device_offset:,} bytes on its device")
-    try:
-        name = rest.decode()
-    except UnicodeDecodeError:
-        raise _malformed("its host has no name in UTF-8") from None
-    mine: dict[int, int] = dict(extension.places())
-    job, agent = next(((job, agent) for job, agent in places if job in mine), (0, 0))
-    if not job:
-        raise RDMAAccessError(f"a handle of {size:,} bytes, process {pid} on {name}, is of another job: it cannot be used in this one")
-    record = CapabilityRecord(host, _BACKENDS[backend & ~_ON_DEVICE] == "ibverbs")
-    is_far = record.host != process.record.host
-    if agent != mine[job]:
-        try:
-            extension.reach(owner, agent, job)
-        except ValueError as e:
-            raise _malformed(str(e)) from None
-    if on_device:
-        from monarch.rdma._gpu import device_handle  # 15 ms, with ctypes
+def _received(packed: bytes) -> RDMABuffer:
+    """What a pickle calls: a function of the module has a short name there."""
+    return RDMABuffer.from_bytes(packed)
 
-        handle = device_handle.received(process.bulk, id, epoch, owner, size, device_offset, readonly, is_far)
-    else:
-        handle = process.bulk.handle(id, epoch, owner, size, readonly, is_far)
-    buffer._set(handle, size, readonly, (name, places), pid, record, _BACKENDS[backend & ~_ON_DEVICE], False)
-    return buffer
+
+# Makes a buffer of one without fields, of memory that has been checked.
+register: Callable[[RDMABuffer, Memory, bool, float | None, str], None] = attrgetter("_register")(RDMABuffer)
 
 
 def _unpacked(packed: object) -> tuple[bytes, int, int, int, bool, list[tuple[int, int]], int, bytes, int, bytes]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch.actor import returns_future
 from monarch.extension import bulk
-from monarch.rdma._buffers.buffer import RDMABuffer
-from monarch.rdma._buffers.plan import RDMAPlan
+from monarch.rdma._buffers.buffer import RDMABuffer, register
+from monarch.rdma._buffers.plan import RDMAPlan, opened
 from monarch.rdma._machine.backend import check_backend
 from monarch.rdma._transfer.memory import Memory, layout
 from monarch.rdma._transfer.operation import READ, WRITE, Operation
@@ -47,7 +47,7 @@ class RDMABufferSet:
             buffers: list[RDMABuffer] = []
             for run in made.runs:
                 buffer = RDMABuffer.__new__(RDMABuffer)
-                buffer._register(run, self._readonly or run.readonly, None, backend)
+                register(buffer, run, self._readonly or run.readonly, None, backend)
                 buffers.append(buffer)
             self._entries[key] = _Entry(made.dtype, made.shape, tuple(buffers))
 
@@ -69,7 +69,7 @@ class RDMABufferSet:
 
     def plan_read(self, tensors: Mapping[str, LocalMemory]) -> RDMAPlan:
         """`read_into`, prepared: one that is submitted for every step."""
-        return self._plan(READ, tensors)._open()
+        return opened(self._plan(READ, tensors))
 
     def _plan(self, kind: int, tensors: Mapping[str, LocalMemory]) -> RDMAPlan:
         if kind == WRITE and self._readonly:
@@ -99,7 +99,14 @@ class RDMABufferSet:
 
     def __reduce__(self) -> tuple[Any, ...]:
         rows = [(key, e.dtype, e.shape, e.buffers) for key, e in self._entries.items()]
-        return (_received, (rows, self._readonly))
+        return (RDMABufferSet._received, (rows, self._readonly))
+
+    @staticmethod
+    def _received(rows: object, readonly: object) -> RDMABufferSet:
+        found = RDMABufferSet.__new__(RDMABufferSet)
+        found._entries = dict(_entry(row) for row in _items(rows, list))
+        found._readonly = bool(readonly)
+        return found
 
     def __repr__(self) -> str:
         return f"<RDMABufferSet of {len(self._entries):,} tensors>"
@@ -110,13 +117,6 @@ async def _all(futures: list[Future[None]]) -> None:
     """What they report has begun already."""
     for future in futures:
         await future
-
-
-def _received(rows: object, readonly: object) -> RDMABufferSet:
-    found = RDMABufferSet.__new__(RDMABufferSet)
-    found._entries = dict(_entry(row) for row in _items(rows, list))
-    found._readonly = bool(readonly)
-    return found
 
 
 def _entry(row: object) -> tuple[str, _Entry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from monarch.extension import bulk
@@ -9,14 +10,16 @@ from monarch.extension.events import is_recording
 from monarch.rdma._buffers.arguments import check_timeout
 from monarch.rdma._transfer.failure import decoder
 from monarch.rdma._transfer.operation import NAMES
+from monarch.rdma._transfer.remote_buffer import handle_of, path_of, peer_of
 from monarch.rdma.paths.host_memory import HOST_MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from monarch.actor import Future, Port
     from monarch.rdma._buffers.observation import Began
     from monarch.rdma._transfer.operation import Operation
+    from monarch.rdma.paths.path import Prepared
 
 # Seconds that the preparation waits for owners that do not answer. The first submit finds missing information.
 _OPENING = 2.0
@@ -37,21 +40,14 @@ class RDMAPlan:
         self.nbytes = sum(op.nbytes for op in operations)
         buffers = {id(op.buffer): op.buffer for op in operations}.values()
         # Choosing fails if no transport reaches a buffer. Operations that a transport does not support use that of this host.
-        ways = {buffer._way() for buffer in buffers}
+        ways = {path_of(buffer) for buffer in buffers}
         self._way = next((way for way in ways if way is not HOST_MEMORY), HOST_MEMORY)
-        self._peers = {buffer._handle.parts()[2]: buffer._peer() for buffer in buffers}
+        self._peers = {handle_of(buffer).parts()[2]: peer_of(buffer) for buffer in buffers}
         self._plan = self._way.plan(operations)
         # The form of a submit in rows of telemetry.
         kinds = {op.kind for op in operations}
         self._op = NAMES[kinds.pop()] if len(kinds) == 1 else "batch"
-        self._first = operations[0].buffer._handle if operations else None
-
-    def _open(self) -> RDMAPlan:
-        self._plan.open(_OPENING)
-        return self
-
-    def _in_flight(self) -> bool:
-        return self._plan.in_flight()
+        self._first = handle_of(operations[0].buffer) if operations else None
 
     def submit(self, *, timeout: float = 60, notify: tuple[Port[Any], object] | None = None) -> Future[None]:
         """Starts all operations, which run at the same time in no order; after those of an earlier submit of this plan.
@@ -72,3 +68,17 @@ class RDMAPlan:
 
     def __repr__(self) -> str:
         return f"<RDMAPlan of {self.ops:,} operations, {self.nbytes:,} bytes>"
+
+
+_prepared: Callable[[RDMAPlan], Prepared] = attrgetter("_plan")
+
+
+def opened(plan: RDMAPlan) -> RDMAPlan:
+    """The plan, with its paths opened."""
+    _prepared(plan).open(_OPENING)
+    return plan
+
+
+def in_flight(plan: RDMAPlan) -> bool:
+    """Whether a submit of the plan is not done."""
+    return _prepared(plan).in_flight()

@@ -1,24 +1,27 @@
-"""A buffer of this or another process, as its transfers use it."""
+"""What transfers need of a buffer of this or another process, an `RDMABuffer` (`_buffers/buffer.py`), and what users do not see of it."""
 
 from __future__ import annotations
 
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from monarch.extension.bulk import Handle
     from monarch.rdma._gpu.device_handle import DeviceHandle
 
 
 class RemoteBuffer(Protocol):
-    """An `RDMABuffer` (`_buffers/buffer.py`)."""
-
-    _handle: Handle | DeviceHandle
+    """A buffer, as far as users see it."""
 
     @property
     def readonly(self) -> bool: ...
     def size(self) -> int: ...
-    def _way(self) -> Any:
-        """The path of its bytes; `RDMAUnsupportedError` if no transport reaches it."""
-        ...
 
-    def _peer(self) -> str: ...
+
+handle_of: Callable[[RemoteBuffer], Handle | DeviceHandle] = attrgetter("_handle")
+# The path of its bytes; `RDMAUnsupportedError` if no transport reaches it.
+path_of: Callable[[RemoteBuffer], Any] = methodcaller("_way")
+# The process that has the memory, for texts of errors.
+peer_of: Callable[[RemoteBuffer], str] = methodcaller("_peer")

@@ -24,7 +24,7 @@ def warn_once(which: str) -> None:
 
 def _user_frame() -> int:
     """How many frames up the first is that is not of this package."""
-    level, frame = 1, sys._getframe(1)
+    level, frame = 1, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("monarch.rdma"):
         level, frame = level + 1, frame.f_back
     return level

@@ -17,6 +17,7 @@ from monarch.rdma._process.process import this_process
 from monarch.rdma._transfer.failure import ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, on_path, pack_named
 from monarch.rdma._transfer.memory import Memory
 from monarch.rdma._transfer.operation import READ, WRITE, Step
+from monarch.rdma._transfer.remote_buffer import handle_of, path_of
 from monarch.rdma.drivers.loaded import driver
 from monarch.rdma.paths.fallback_warning import warn_once
 from monarch.rdma.paths.host_memory import HOST_MEMORY, largest_slice, prepared
@@ -84,7 +85,7 @@ class Run:
         self._keep = keep
         self._until = until
         self._done = done
-        self._known = known
+        self.known = known
         self._own: Known | None = None
         self._asked = sum(row.nbytes for row in rows)
         self._name = self._peer.name
@@ -139,7 +140,7 @@ class Run:
         connection = self._peer.connection
         assert connection is not None
         self._name = self._peer.name
-        known = self._known
+        known = self.known
         if known is None:
             try:
                 known = self._own = self._fabric.rails().know([_range(row) for row in self._rows])
@@ -234,45 +235,45 @@ class VerbsPlan:
     """Operations of which some go by devices; the others are a plan of `host_memory`. Submits run one after the other."""
 
     def __init__(self, operations: Sequence[Operation], by_devices: Sequence[Operation]) -> None:
-        self._operations = tuple(operations)
-        self._groups: dict[int, list[Row]] = {}
+        self.operations = tuple(operations)
+        self.groups: dict[int, list[Row]] = {}
         chosen = {id(op) for op in by_devices}
         rest: list[Operation] = []
         for op in operations:
-            handle = op.buffer._handle
+            handle = handle_of(op.buffer)
             if id(op) in chosen:
                 row = _row(handle, op.kind == WRITE, op.memory, op.nbytes, op.offset)
-                self._groups.setdefault(handle.parts()[2], []).append(row)
+                self.groups.setdefault(handle.parts()[2], []).append(row)
             else:
                 rest.append(op)
-        self._rest = HOST_MEMORY.plan(rest) if rest else None
-        self._known: Known | None = None
+        self.rest = HOST_MEMORY.plan(rest) if rest else None
+        self.known: Known | None = None
         self._lock = threading.Lock()
         self._submits: deque[_Submit] = deque()
 
     def open(self, timeout: float) -> None:
         """What cannot be opened fails when it is submitted."""
         until = monotonic() + timeout
-        for owner, rows in self._groups.items():
+        for owner, rows in self.groups.items():
             try:
                 fabric().peer(owner).open(list(dict.fromkeys(row.wanted for row in rows)), until)
             except (OSError, BulkFailed, Late, Ended):
                 continue
         try:
             rails = fabric().rails()
-            self._known = rails.know([_range(row) for rows in self._groups.values() for row in rows])
+            self.known = rails.know([_range(row) for rows in self.groups.values() for row in rows])
         except OSError:
             pass
-        if self._rest is not None:
-            self._rest.open(max(0.0, until - monotonic()))
+        if self.rest is not None:
+            self.rest.open(max(0.0, until - monotonic()))
 
     def __del__(self) -> None:
         # A submit keeps the plan. The garbage collector may run at any time, also while a lock is held that this takes.
-        if self._known is not None:
-            fabric().service.run(self._known.release)
+        if self.known is not None:
+            fabric().service.run(self.known.release)
 
     def one_of_each_owner(self) -> list[Handle | DeviceHandle]:
-        return [rows[0].handle for rows in self._groups.values()]
+        return [rows[0].handle for rows in self.groups.values()]
 
     def in_flight(self) -> bool:
         return bool(self._submits)
@@ -287,7 +288,8 @@ class VerbsPlan:
             submit.start()
         return submit.cell
 
-    def _over(self) -> None:
+    def end_submit(self) -> None:
+        """The oldest submit is over: starts the next one."""
         with self._lock:
             self._submits.popleft()
             following = self._submits[0] if self._submits else None
@@ -305,14 +307,14 @@ class _Submit:
         self._most = most
         self._message = message
         self._lock = threading.Lock()
-        self._left = len(plan._groups) + (plan._rest is not None)
+        self._left = len(plan.groups) + (plan.rest is not None)
         self._record: bytes | None = None
 
     def start(self) -> None:
         plan = self._plan
-        runs = [Run(owner, rows, plan._operations, self._until, self._ended, plan._known) for owner, rows in plan._groups.items()]
-        if plan._rest is not None:
-            rest = plan._rest.submit(max(0.0, self._until - monotonic()), self._most, None)
+        runs = [Run(owner, rows, plan.operations, self._until, self._ended, plan.known) for owner, rows in plan.groups.items()]
+        if plan.rest is not None:
+            rest = plan.rest.submit(max(0.0, self._until - monotonic()), self._most, None)
             fabric().service.when_done(rest, lambda: self._ended(_record_of(rest)))
         for run in runs:
             run.start()
@@ -329,7 +331,7 @@ class _Submit:
                 self._message.send()
             except BulkFailed as e:
                 record = e.args[0]
-        self._plan._over()
+        self._plan.end_submit()
         bulk.complete(self.cell, record)
 
 
@@ -382,7 +384,7 @@ class Verbs:
         fabric().peer(owner).forget(id)
 
     def plan(self, operations: Sequence[Operation]) -> Prepared:
-        by_devices = [op for op in operations if op.buffer._way() is self and op.kind in (READ, WRITE)]
+        by_devices = [op for op in operations if path_of(op.buffer) is self and op.kind in (READ, WRITE)]
         return VerbsPlan(operations, by_devices) if by_devices else HOST_MEMORY.plan(operations)
 
     def submit(self, plan: Prepared, timeout: float, notify: Notify | None) -> PendingCall:

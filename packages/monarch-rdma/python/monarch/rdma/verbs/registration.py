@@ -35,11 +35,11 @@ class Allocation(NamedTuple):
 class Lease:
     """A registration in use."""
 
-    __slots__ = ("_entry", "region")
+    __slots__ = ("entry", "region")
 
     def __init__(self, region: Region, entry: _Entry) -> None:
         self.region = region
-        self._entry = entry
+        self.entry = entry
 
 
 class _Entry:
@@ -91,7 +91,7 @@ class Registrations:
         return Lease(region, entry)
 
     def release(self, lease: Lease) -> None:
-        entry = lease._entry
+        entry = lease.entry
         with self._lock:
             entry.users -= 1
             if not entry.users and entry.key is None:

@@ -41,7 +41,7 @@ class Host:
         self._lost = lost
         self._rests = threading.Event()
         self._hosts, self._arguments = hosts, arguments
-        self._options, self._quiet = options, quiet
+        self.options, self._quiet = options, quiet
         # Older events are not requested, even if a collector is started again.
         self._began = time.monotonic()
         self._handle: Any = None
@@ -68,7 +68,7 @@ class Host:
                     )
                 self._quiet.add(self.proc)
                 age = time.monotonic() - self._began
-                configured = handle.configure.call_one(tuple(self._options), list(self._quiet), age)
+                configured = handle.configure.call_one(tuple(self.options), list(self._quiet), age)
                 self.running = Options(*configured.get(timeout=timeout))
                 self._handle = handle
                 when_done(watch(ProcId(self.proc)), lambda end: self._has_ended(handle, end))

@@ -27,7 +27,7 @@ class Serving:
     """Servers that run, of the same parts. `urls` are in the order of their addresses."""
 
     def __init__(self, start: Callable[[Sequence[Address]], Server], addresses: Sequence[Address], tokens: Tokens, folder: Path) -> None:
-        self._start, self._folder = start, folder
+        self._start, self.folder = start, folder
         self._pid = os.getpid()
         self.tokens = tokens
         self.urls: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Serving:
         server, before = self._start(addresses), self.urls
         self.urls += server.urls
         try:
-            _publish(self._folder, self.tokens)
+            _publish(self.folder, self.tokens)
         except BaseException:
             # A server that no client can find is useless.
             self.urls = before
@@ -77,7 +77,7 @@ class Serving:
             if self in _running:
                 _running.remove(self)
         try:
-            _publish(self._folder, self.tokens)
+            _publish(self.folder, self.tokens)
         except TelemetryError as error:
             _log.debug("%s", error)  # the folder may have been removed with the job
 
@@ -85,12 +85,12 @@ class Serving:
 def is_served(folder: Path) -> bool:
     """Whether this process has a server whose tokens are in that folder."""
     with _lock:
-        return any(one._folder == folder for one in _running)  # pyright: ignore[reportPrivateUsage]
+        return any(one.folder == folder for one in _running)
 
 
 def _publish(folder: Path, tokens: Tokens) -> None:
     with _lock:
-        mine = [one for one in _running if one._folder == folder]  # pyright: ignore[reportPrivateUsage]
+        mine = [one for one in _running if one.folder == folder]
         publish(folder, tokens, [url for one in mine for url in one.urls])
 
 
