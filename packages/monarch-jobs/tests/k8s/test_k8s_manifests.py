@@ -15,7 +15,6 @@ import yaml
 from eventually import eventually
 from planned_jobs import CASES, arguments_of
 
-from monarch.job.kubernetes.access import connection
 from monarch.job.kubernetes.access.client import Cluster
 from monarch.job.kubernetes.access.config import KubeConfig
 from monarch.job.kubernetes.access.failures import ApiError
@@ -165,9 +164,7 @@ BAD: dict[str, tuple[str, Object, str]] = {
 }
 
 
-def test_bad_meshes_are_refused(api: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    # An unknown field is answered by 500, as a failure of the database is, which is tried again.
-    monkeypatch.setattr(connection, "RESTART_SECONDS", 1.0)
+def test_bad_meshes_are_refused(api: Cluster) -> None:
     for case, (name, spec, text) in BAD.items():
         with pytest.raises(ApiError) as caught:
             api.apply(_mesh(api.namespace, name, **spec))

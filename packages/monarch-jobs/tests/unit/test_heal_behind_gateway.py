@@ -57,7 +57,7 @@ class _Job:
         pass
 
     def _allocation(self) -> Allocation:
-        return Allocation("memory job", self.launcher, {}, {"a": 2}, [], lambda status: ("", ""))
+        return Allocation("memory job", self.launcher, {}, {"a": 2}, [])
 
     def _look(self, allocation: Allocation) -> JobStatus:
         return JobStatus("running", "", [HostStatus("a", rank, f"h{rank}", "lost", None, "the gateway is lost") for rank in range(2)])

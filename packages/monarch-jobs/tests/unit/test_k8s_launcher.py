@@ -162,7 +162,7 @@ def test_lasting_fault_ends_a_job_that_never_joined(reason: str) -> None:
     assert made.poll().phase == "pending"
     made.clock.time += 1
     status = made.poll()
-    assert status.phase == "ended" and made.launcher.ending(status) == ("failed", reason)
+    assert status.phase == "ended" and made.launcher.ending() == ("failed", reason)
     assert f"pod {name} on node1, container worker: {reason}: why" in status.detail and "events:\n  Failed: not found" in status.detail
 
 
@@ -200,7 +200,7 @@ def test_quota_ends_job_with_words_of_api_server() -> None:
     assert status.phase == "pending" and words in status.detail
     made.clock.time += FAULT_S
     status = made.poll()
-    assert made.launcher.ending(status) == ("failed", "exceeded quota") and words in status.detail
+    assert made.launcher.ending() == ("failed", "exceeded quota") and words in status.detail
 
 
 def test_missing_volume_is_found_in_events() -> None:
@@ -214,7 +214,8 @@ def test_missing_volume_is_found_in_events() -> None:
     made.clock.time += SLOW_START_S
     assert 'configmap "data" not found' in made.poll().hosts[0].detail
     made.clock.time += FAULT_S
-    assert made.launcher.ending(made.poll()) == ("failed", "FailedMount")
+    made.poll()
+    assert made.launcher.ending() == ("failed", "FailedMount")
 
 
 def test_job_whose_workers_have_all_ended_is_over() -> None:
@@ -224,7 +225,7 @@ def test_job_whose_workers_have_all_ended_is_over() -> None:
     made.set_job(status={"completedIndexes": "0,1", "conditions": [{"type": "Complete", "status": "True"}]})
     status = made.poll()
     assert status.phase == "ended" and "all workers have ended with exit code 0" in status.detail
-    assert made.launcher.ending(status)[0] == "complete"
+    assert made.launcher.ending()[0] == "complete"
 
 
 def test_job_that_was_deleted_is_over() -> None:

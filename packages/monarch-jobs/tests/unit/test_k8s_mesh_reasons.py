@@ -37,7 +37,7 @@ def test_reason_of_the_operator_ends_the_wait(mesh: dict[str, Any]) -> None:
     assert status.phase == "pending" and WORDS in status.detail
     made.clock.time += FAULT_S
     status = made.poll()
-    assert status.phase == "ended" and made.launcher.ending(status) == ("failed", "NotAdopted") and WORDS in status.detail
+    assert status.phase == "ended" and made.launcher.ending() == ("failed", "NotAdopted") and WORDS in status.detail
 
 
 @pytest.mark.parametrize("mesh", [PROVISIONED, ATTACHED])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from monarch.job import BackendMissingError, JobEndedError, JobError, JoinTimeoutError, SlurmJob, SubmitError
+from monarch.job import BackendMissingError, JobError, JoinTimeoutError, SlurmJob, SubmitError
 from monarch.job._machine import commands
 from monarch.job.slurm import launcher
 from monarch.job.slurm.launcher import SlurmLauncher
@@ -249,7 +248,8 @@ def test_node_share_is_in_the_plan(fakes: Fakes, job_dir: Path) -> None:
         job.plan()
 
 
-def test_ending_of_a_text() -> None:
-    assert launcher.ending("TIMEOUT (TimeLimit), exit code 0 (signal 15), at X\ntail (a), b") == ("TIMEOUT", "TimeLimit")
-    assert launcher.ending("CANCELLED, exit code 0") == ("CANCELLED", "")
-    assert issubclass(JobEndedError, JobError) and os.path.isabs(commands.control_path("x"))
+def test_reason_with_brackets_is_the_whole_reason(fakes: Fakes, job_dir: Path) -> None:
+    slurm, ids = submitted(job_dir, fakes)
+    fakes.add("scontrol", "echo 'JobId=77 JobState=FAILED Reason=Prolog (n1), held ExitCode=1:0'")
+    status = slurm.poll(ids)
+    assert status.phase == "ended" and slurm.ending() == ("FAILED", "Prolog (n1), held")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from monarch.job._job.launcher import Host, HostStatus, JobStatus, Launcher, LogFile
@@ -14,10 +14,7 @@ _TAIL_BYTES = 4096
 
 
 class Allocation:
-    """The allocation that a job has now; the job may be killed and applied anew while a thread waits for these hosts.
-
-    `ending` gives state and reason of an allocation that is over, in the scheduler's words.
-    """
+    """The allocation that a job has now; the job may be killed and applied anew while a thread waits for these hosts."""
 
     def __init__(
         self,
@@ -26,14 +23,12 @@ class Allocation:
         ids: dict[str, Any],
         sizes: Mapping[str, int],
         logs: list[LogFile],
-        ending: Callable[[JobStatus], tuple[str, str]],
     ) -> None:
         self.title = title
         self.launcher = launcher
         self.ids = ids
         self.sizes = sizes
         self.logs = logs
-        self.ending = ending
         # The most seconds between two queries, while the job waits for hosts; a launcher with cheap queries lowers it.
         self.longest_pause = 1.0
         # Set when the job is killed.
@@ -63,7 +58,8 @@ class Allocation:
     def ended(self, status: JobStatus) -> JobEndedError:
         """The error for an allocation that is over: the scheduler's words, and the last output of the workers."""
         words = "\n".join(f"{host}: {text}" for host, text in self.last_words().items())
-        state, reason = self.ending(status)
+        ending = getattr(self.launcher, "ending", None)
+        state, reason = (status.phase, status.detail) if ending is None else ending()
         detail = status.detail
         if state == status.phase:
             what = "ended"

@@ -129,6 +129,9 @@ class Launcher(Protocol):
 
     One with `machines_outlive_workers = True` starts workers again also where all have ended and `poll` has the phase "ended".
 
+    One with a method `ending() -> (state, reason)` gives, for a job that has ended, state and reason in the scheduler's terms, as the last
+    `poll` found them. Without the method, they are `phase` and `detail` of the status.
+
     `ids` is what `submit` returned, plain JSON; it is all that another process needs to go on with the allocation.
     """
 

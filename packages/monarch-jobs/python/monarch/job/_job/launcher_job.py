@@ -165,11 +165,7 @@ class LauncherJob(JobTrait):
         return self._ids
 
     def _allocation(self) -> Allocation:
-        return Allocation(self._title, self._launcher(), self._submitted(), self._sizes(), self._logs(), self._ending)
-
-    def _ending(self, status: JobStatus) -> tuple[str, str]:
-        """State and reason of an allocation that is over, in the scheduler's words."""
-        return status.phase, status.detail
+        return Allocation(self._title, self._launcher(), self._submitted(), self._sizes(), self._logs())
 
     def _explains_loss(self) -> Callable[[], JobError | None] | None:
         """The error for calls whose hosts are lost; None where the scheduler knows no more than the runtime."""

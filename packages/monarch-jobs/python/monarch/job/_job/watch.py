@@ -14,7 +14,7 @@ from monarch import actor
 from monarch.job._job.allocation import Allocation
 from monarch.job._job.hold import Hold
 from monarch.job._job.join import Join
-from monarch.job._job.launcher import Host, JobStatus
+from monarch.job._job.launcher import Host
 from monarch.job._machine.commands import time_left
 from monarch.job._machine.notice import notice
 from monarch.job.errors import JobEndedError, JobError
@@ -151,10 +151,10 @@ def answer_within(seconds: float, ask: Callable[[], T]) -> T | None:
 class EndWatch:
     """Finds out for lost hosts whether the scheduler has ended or requeued their job: calls fail with its words then, not "agent exited".
 
-    `is_ending` is True for the status of a job that is being ended and whose last state is not known yet.
+    `is_ending` is true if the last status is that of a job that is being ended, and whose final state is not known yet.
     """
 
-    def __init__(self, allocation: Allocation, is_ending: Callable[[JobStatus], bool]) -> None:
+    def __init__(self, allocation: Allocation, is_ending: Callable[[], bool] = lambda: False) -> None:
         self._allocation = allocation
         self._is_ending = is_ending
         self._lock = threading.Lock()
@@ -173,10 +173,10 @@ class EndWatch:
     def _ask(self) -> None:
         end = time.monotonic() + ANSWER_S - _PAUSE_S
         status = self._allocation.launcher.poll(self._allocation.ids)
-        while self._is_ending(status) and time.monotonic() < end:
+        while self._is_ending() and time.monotonic() < end:
             time.sleep(_PAUSE_S)
             status = self._allocation.launcher.poll(self._allocation.ids)
-        if status.phase == "ended" or self._is_ending(status):
+        if status.phase == "ended" or self._is_ending():
             self._found = self._allocation.ended(status)
         elif status.phase == "pending":
             what = f"was requeued, its hosts are given back: {status.detail.partition(chr(10))[0]}"

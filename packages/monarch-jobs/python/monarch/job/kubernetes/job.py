@@ -408,13 +408,11 @@ class KubernetesJob(LauncherJob):
 
     def _allocation(self) -> Allocation:
         found = super()._allocation()
-        if isinstance(found.launcher, KubernetesLauncher):
-            found.ending = found.launcher.ending
         found.longest_pause = _PAUSE_S + _PAUSE_OF_HOST_S * sum(self._sizes().values())
         return found
 
     def _explains_loss(self) -> Callable[[], JobError | None]:
-        return EndWatch(self._allocation(), lambda status: False)
+        return EndWatch(self._allocation())
 
     def _explains_failure(self) -> Callable[[actor.AttachError], JobError | None]:
         attached, sizes, limit = self.attached_, self._sizes(), self._args.timeout

@@ -78,7 +78,7 @@ class KubernetesLauncher:
         self._now = now
         self._seen: list[Place] | None = None
         # State and reason of the end that the last query has found.
-        self._end: tuple[str, str] | None = None
+        self._end = ("", "")
         # By the uids of pods that start: the time of the last query of their events, or of the first sight of the pods, and the fault in
         # the events.
         self._starts: dict[str, tuple[float, Fault | None]] = {}
@@ -161,9 +161,9 @@ class KubernetesLauncher:
         self._check_timeout(ids, places, hosts)
         return JobStatus(phase, detail, hosts)
 
-    def ending(self, status: JobStatus) -> tuple[str, str]:
-        """State and reason of a status that is the end, as the last `poll` has found it."""
-        return self._end or (status.phase, status.detail)
+    def ending(self) -> tuple[str, str]:
+        """State and reason of the end, as the last `poll` has found it."""
+        return self._end
 
     def addresses(self, ids: dict[str, Any]) -> dict[str, list[str | None]]:
         places, self._seen = self._seen, None

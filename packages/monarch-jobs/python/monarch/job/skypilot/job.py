@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from monarch.job._files.contexts import logs_folder
-from monarch.job._job.launcher import JobStatus, LogFile
+from monarch.job._job.launcher import LogFile
 from monarch.job._job.launcher_job import LauncherJob
 from monarch.job.errors import JobError
 from monarch.job.skypilot.arguments import checked, plain_resources
@@ -87,10 +87,6 @@ class SkyPilotJob(LauncherJob):
 
     def _join_timeout(self) -> float | None:
         return self._args.join_timeout
-
-    def _ending(self, status: JobStatus) -> tuple[str, str]:
-        line, _, rest = status.detail.partition("\n")
-        return line.partition(":")[0], rest.strip().rpartition("\n")[2]
 
     def _fetch_logs(self) -> list[LogFile]:
         """What the task has printed on all nodes, in one file: SkyPilot mixes their lines."""

@@ -65,6 +65,8 @@ class SkyPilotLauncher:
         # The last query of the task, and its time.
         self._job: dict[str, Any] | None = None
         self._asked_at: float | None = None
+        # State and reason of the end that the last query has found.
+        self._end = ("", "")
 
     def plan(self) -> Plan:
         return Plan(self.kind, text(self._arguments))
@@ -102,7 +104,7 @@ class SkyPilotLauncher:
                 return self._going
             found = self._sky().ask("request", title=self._title, request=ids["request"], cluster=ids["cluster"])
             if found["state"] == "failed":
-                return JobStatus("ended", f"the launch failed\n{found['detail']}", [])
+                return self._ended("the launch failed", output=found["detail"])
             if found["state"] == "going":
                 line = " ".join(found["detail"].split())
                 self._going_at = time.monotonic()
@@ -127,7 +129,7 @@ class SkyPilotLauncher:
         if len(unreachable) == len(ids["nodes"]):
             return JobStatus("unknown", "no node answers: " + next(iter(unreachable.values())), self._hosts(workers, ids))
         if workers and len(workers) == self._total and all(worker.state == "exit" for worker in workers.values()):
-            return JobStatus("ended", f"all workers ended\n{self._tail(ids)}", self._hosts(workers))
+            return self._ended("all workers ended", output=self._tail(ids), hosts=self._hosts(workers))
         return JobStatus("running", "", self._hosts(workers, ids))
 
     def addresses(self, ids: dict[str, Any]) -> dict[str, list[str | None]]:
@@ -227,14 +229,24 @@ class SkyPilotLauncher:
                 self._asked_at = time.monotonic()
         assert self._job is not None
         if self._job["cluster"] is None:
-            return JobStatus("ended", "the cluster is gone: taken down, stopped when idle, or lost by its provider", [])
+            return self._ended("the cluster is gone", "taken down, stopped when idle, or lost by its provider")
         if self._job["cluster"] == "STOPPED":
-            return JobStatus("ended", "STOPPED: the cluster was stopped, as it was idle or by someone", [])
+            return self._ended("STOPPED", "the cluster was stopped, as it was idle or by someone")
         state = self._job["job"]
         phase = PHASES.get(state or "INIT", "unknown")
         if phase == "ended":
-            return JobStatus("ended", f"{state}\n{self._tail(ids)}".rstrip(), [])
+            return self._ended(str(state), output=self._tail(ids).rstrip())
         return JobStatus(phase, state or "no task yet", self._hosts({}))
+
+    def _ended(self, state: str, words: str = "", output: str = "", hosts: list[HostStatus] | None = None) -> JobStatus:
+        """The status of a job that has ended; the last line of its output is the reason."""
+        self._end = state, output.rstrip().rpartition("\n")[2]
+        line = f"{state}: {words}" if words else state
+        return JobStatus("ended", "\n".join(filter(None, (line, output))), hosts or [])
+
+    def ending(self) -> tuple[str, str]:
+        """State and reason of the end, as the last `poll` has found it."""
+        return self._end
 
     def _tail(self, ids: dict[str, Any]) -> str:
         try:

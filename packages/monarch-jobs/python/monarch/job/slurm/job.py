@@ -9,7 +9,7 @@ from monarch.job._files import credentials
 from monarch.job._job import saved
 from monarch.job._job.gateway import attach_gateway
 from monarch.job._job.job_state import JobState, check_count, check_mesh_names
-from monarch.job._job.launcher import JobStatus, LogFile, Plan
+from monarch.job._job.launcher import LogFile, Plan
 from monarch.job._job.launcher_job import LauncherJob
 from monarch.job._job.watch import EndWatch
 from monarch.job._machine.commands import Commands
@@ -17,8 +17,8 @@ from monarch.job._machine.notice import notice
 from monarch.job.errors import CredentialsError, JobError, SubmitError
 from monarch.job.local import BatchJob, batch_path
 from monarch.job.slurm.arguments import checked
-from monarch.job.slurm.launcher import SlurmLauncher, ending, inside
-from monarch.job.slurm.output import SINFO_FORMAT, from_sinfo, share
+from monarch.job.slurm.launcher import SlurmLauncher, inside
+from monarch.job.slurm.output import COMPLETING, SINFO_FORMAT, from_sinfo, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -210,11 +210,10 @@ class SlurmJob(LauncherJob):
         secret = None if os.environ.get("MONARCH_JOB_SECRET_FILE") else self._secret()
         attach_gateway(address, {"secret": secret}, self._allocation(), self._args.join_timeout)
 
-    def _ending(self, status: JobStatus) -> tuple[str, str]:
-        return ending(status.detail)
-
     def _explains_loss(self) -> Callable[[], JobError | None]:
-        return EndWatch(self._allocation(), lambda status: status.detail.startswith("COMPLETING"))
+        allocation = self._allocation()
+        launcher = allocation.launcher
+        return EndWatch(allocation, lambda: isinstance(launcher, SlurmLauncher) and launcher.ending()[0] == COMPLETING)
 
     def _where(self) -> str:
         return f"SLURM job {self._ids['job_id']}" if self._ids else "nothing was submitted"

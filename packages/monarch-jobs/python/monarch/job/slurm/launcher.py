@@ -30,9 +30,6 @@ SETTLE_PAUSE_S = 0.5
 # srun's text if cpus are not bound anyway.
 _NO_BINDING = "lacks support for cpu binding"
 _JOB_ID = re.compile(r"(\d+)(?:;([\w.-]+))?")
-_UNKNOWN_JOB = re.compile(r"invalid job id|job\(s\) not found|does not exist|no such job", re.IGNORECASE)
-# States of a node on which nothing can be started; `*` means that it does not answer.
-_NODE_GONE = re.compile(r"\*|down|fail|error|power|reboot|future|inval|unknown", re.IGNORECASE)
 
 
 class SlurmLauncher:
@@ -57,6 +54,8 @@ class SlurmLauncher:
         self._client_script = client_script
         self.title = title
         self.commands = Commands(title, arguments.via_ssh, socket)
+        # The job in the last answer of the scheduler.
+        self._seen = output.JobRecord("")
 
     def plan(self) -> Plan:
         return Plan(self.kind, script(self._arguments, self._base(), self._client_script))
@@ -91,6 +90,7 @@ class SlurmLauncher:
         record = self.record(ids)
         if record is None:
             return JobStatus("unknown", "SLURM does not answer", self._hosts(ids, [], {}))
+        self._seen = record
         if record.phase == "ended":
             return JobStatus("ended", self.ended_text(ids, record), [])
         words = f"{record.state}: {record.reason}" if record.reason else record.state
@@ -100,6 +100,10 @@ class SlurmLauncher:
         found = self._read(ids)
         nodes = found.nodes or hostnames(self.commands, record.nodes)
         return JobStatus("running", words, self._hosts(ids, nodes, found.workers))
+
+    def ending(self) -> tuple[str, str]:
+        """State and reason of the job, as the last `poll` found them."""
+        return self._seen.state, self._seen.reason
 
     def addresses(self, ids: dict[str, Any]) -> dict[str, list[str | None]]:
         workers = self._read(ids).workers
@@ -145,14 +149,14 @@ class SlurmLauncher:
         if not ids or inside(ids):
             return  # the allocation ends with the client script, and has its exit code
         result = self.commands.run("scancel", *self._cluster(ids), ids["job_id"])
-        if result.code and not _UNKNOWN_JOB.search(result.words):
+        if result.code and not output.is_unknown_job(result.words):
             raise JobError(
                 f"cannot be cancelled: {result.command} ended with exit code {result.code}", title=self.title, cause=result.words
             )
         # Processes that still run there could write into the folder during its removal. A node that is gone never completes.
         start = time.monotonic()
         while (record := self.record(ids)) is not None and record.phase != "ended":
-            if time.monotonic() - start > (COMPLETING_S if record.state == "COMPLETING" else CANCEL_TIMEOUT_S):
+            if time.monotonic() - start > (COMPLETING_S if record.state == output.COMPLETING else CANCEL_TIMEOUT_S):
                 break
             time.sleep(0.1)
         self._directory(ids).remove()
@@ -165,7 +169,7 @@ class SlurmLauncher:
         found = output.from_squeue(result.out, job_id) if result.code == 0 else None
         if found is not None and found.phase != "ended":
             return found
-        if found is None and result.code and not _UNKNOWN_JOB.search(result.words):
+        if found is None and result.code and not output.is_unknown_job(result.words):
             return None
         shown = self.commands.run("scontrol", *cluster, "show", "job", "-o", job_id)
         found = output.from_scontrol(shown.out, job_id) or found or self._from_accounting(ids)
@@ -188,7 +192,7 @@ class SlurmLauncher:
         while True:
             status = self.poll(ids)
             if status.phase == "ended":
-                state, reason = ending(status.detail)
+                state, reason = self.ending()
                 line, _, rest = status.detail.partition("\n")
                 raise JobEndedError(f"ended: {line}", title=self.title, cause=rest, state=state, reason=reason)
             count = len(self._read(ids).nodes) if status.phase == "running" else 0
@@ -266,8 +270,8 @@ class SlurmLauncher:
         """Cancels what may have been submitted. What this cannot find ends by itself, without a secret."""
         try:
             if not ids:
-                listed = self.commands.run("squeue", "-h", "-o", "%A|%k", timeout=CANCEL_TIMEOUT_S).out
-                found = [line.partition("|")[0] for line in listed.splitlines() if line.partition("|")[2].strip() == mark]
+                listed = self.commands.run("squeue", "-h", "-o", output.COMMENTS_FORMAT, timeout=CANCEL_TIMEOUT_S).out
+                found = output.with_comment(listed, mark)
                 if found:
                     self.commands.run("scancel", *found, timeout=CANCEL_TIMEOUT_S)
                 return
@@ -315,20 +319,12 @@ class SlurmLauncher:
 
     def _alive(self, nodes: list[str]) -> set[str]:
         """The nodes that answer the controller, as far as it knows."""
-        result = self.commands.run("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T")
-        alive = {name for name, _, state in (line.partition("|") for line in result.out.splitlines()) if not _NODE_GONE.search(state)}
-        return alive
+        return output.live_nodes(self.commands.run("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", output.NODES_FORMAT).out)
 
 
 def inside(ids: dict[str, Any]) -> bool:
     """Is this process the client script of that allocation, or a child of it?"""
     return os.environ.get("MONARCH_BATCH_JOB") == "1" and os.environ.get("SLURM_JOB_ID") == ids["job_id"]
-
-
-def ending(detail: str) -> tuple[str, str]:
-    """State and reason at the beginning of `ended_text`."""
-    found = re.match(r"(\w+)(?: \((.*?)\)(?=,|$))?", detail, re.MULTILINE)
-    return (found[1], found[2] or "") if found else ("", "")
 
 
 def hostnames(commands: Commands, text: str) -> list[str]:

@@ -1,7 +1,8 @@
 """What squeue, scontrol, sacct and sinfo print about jobs and nodes: pure functions over their text.
 
 Only formats that we choose are read (`squeue -h -o FORMAT`, `sacct -P -o FORMAT`, the `Key=Value` line of `scontrol show job -o`): they
-have been the same from SLURM 20.11 to 24.11, while the JSON of these commands changed twice.
+have been the same from SLURM 20.11 to 24.11, while the JSON of these commands changed twice. The exception is the error for a job that
+SLURM has forgotten: commands exit with 1 for every error, so only their text is different (`is_unknown_job`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 SQUEUE_FORMAT = "%i|%T|%r|%N"
+# For `with_comment` and `live_nodes`.
+COMMENTS_FORMAT = "%A|%k"
+NODES_FORMAT = "%N|%T"
 SACCT_FORMAT = "JobID,State,ExitCode,Reason,End"
 
 ENDED = frozenset(
@@ -19,9 +23,13 @@ ENDED = frozenset(
 )
 # CONFIGURING: nodes are being booted. STOPPED and SUSPENDED jobs have their nodes and do not run: no limit runs for them either.
 PENDING = frozenset("PENDING CONFIGURING REQUEUED REQUEUE_HOLD REQUEUE_FED RESV_DEL_HOLD SUSPENDED STOPPED POWER_UP_NODE".split())
-# COMPLETING: the job is over, but its final state is unknown yet.
-RUNNING = frozenset("RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT UPDATE_DB".split())
+# The job is over, but its final state is unknown yet.
+COMPLETING = "COMPLETING"
+RUNNING = frozenset([COMPLETING, *"RUNNING RESIZING SIGNALING STAGE_OUT UPDATE_DB".split()])
 
+_UNKNOWN_JOB = re.compile(r"invalid job id|job\(s\) not found|does not exist|no such job", re.IGNORECASE)
+# States of a node on which nothing can be started; `*` means that it does not answer.
+_NODE_GONE = re.compile(r"\*|down|fail|error|power|reboot|future|inval|unknown", re.IGNORECASE)
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][\w/:.&]*)=")
 
 
@@ -78,6 +86,23 @@ def from_sacct(text: str, job_id: str) -> JobRecord | None:
             ended = _known_text(words[4]) if words[4] != "Unknown" else ""
             components[words[0]] = JobRecord(state_name(words[1]), _known_text(words[3]), "", words[2], ended)
     return _joined(list(components.values()))
+
+
+def is_unknown_job(error: str) -> bool:
+    """Whether the error of a command is that SLURM knows no such job: it has ended long ago."""
+    return _UNKNOWN_JOB.search(error) is not None
+
+
+def with_comment(text: str, comment: str) -> list[str]:
+    """The numbers of the jobs with this comment, among lines of `COMMENTS_FORMAT`."""
+    rows = (line.partition("|") for line in text.splitlines())
+    return [number for number, _, found in rows if found.strip() == comment]
+
+
+def live_nodes(text: str) -> set[str]:
+    """The nodes that answer the controller, as far as it knows, among lines of `NODES_FORMAT`."""
+    rows = (line.partition("|") for line in text.splitlines())
+    return {name for name, _, state in rows if not _NODE_GONE.search(state)}
 
 
 def state_name(text: str) -> str:

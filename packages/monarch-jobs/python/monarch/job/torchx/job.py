@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
-from monarch.job._job.launcher import JobStatus, LogFile
+from monarch.job._job.launcher import LogFile
 from monarch.job._job.launcher_job import LauncherJob
 from monarch.job.torchx.application import check_scheduler, sizes, to_json
 from monarch.job.torchx.arguments import checked
@@ -77,10 +76,6 @@ class TorchXJob(LauncherJob):
 
     def _join_timeout(self) -> float | None:
         return self._args.join_timeout
-
-    def _ending(self, status: JobStatus) -> tuple[str, str]:
-        found = re.match(r"(\w+)(?: \((.*?)\)$)?", status.detail, re.MULTILINE)
-        return (found[1], found[2] or "") if found else (status.phase, status.detail)
 
     def _where(self) -> str:
         return f"TorchX application {self._ids['handle']}" if self._ids else "nothing was submitted"

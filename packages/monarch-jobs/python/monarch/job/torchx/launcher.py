@@ -48,6 +48,8 @@ class TorchXLauncher:
         self._apply_id = apply_id
         self._secret = secret
         self._places = places(sizes(arguments.app))
+        # State and reason in the last answer of the scheduler.
+        self._seen = ("", "")
 
     def plan(self) -> Plan:
         shown = {
@@ -123,22 +125,32 @@ class TorchXLauncher:
             record = self.slurm_record(ids)
             if record is None:
                 return JobStatus("unknown", "SLURM does not answer", self._hosts(ids, workers, {}))
-            words = f"{record.state} ({record.reason})" if record.reason else record.state
+            self._seen = record.state, record.reason
             state: dict[str, Any] | None = {"words": "", "replicas": []}
             phase = record.phase
         else:
             state = self._state(ids)
             if state is None:
-                return JobStatus("ended", "UNKNOWN (TorchX knows nothing of the application any more)", self._hosts(ids, workers, {}))
+                self._seen = "UNKNOWN", "TorchX knows nothing of the application any more"
+                return JobStatus("ended", self._words, self._hosts(ids, workers, {}))
             phase = "ended" if state["is_over"] else _PHASES.get(state["state"], "unknown")
-            reason = str(state["words"]).partition("\n")[0]
-            words = f"{state['state']} ({reason})" if reason else state["state"]
+            self._seen = state["state"], str(state["words"]).partition("\n")[0]
+        words = self._words
         replicas = {(one["role"], one["replica"]): one for one in state["replicas"]}
         hosts = self._hosts(ids, workers, replicas)
         if phase == "ended":
             reasons = [f"{host.mesh}[{host.rank}]: {host.detail}" for host in hosts if host.phase == "lost"]
             words = "\n".join(filter(None, (words, state["words"], *reasons, self._scheduler_tail(ids))))
         return JobStatus(phase, words, hosts)
+
+    @property
+    def _words(self) -> str:
+        state, reason = self._seen
+        return f"{state} ({reason})" if reason else state
+
+    def ending(self) -> tuple[str, str]:
+        """State and reason of the application, as the last `poll` found them."""
+        return self._seen
 
     def slurm_record(self, ids: dict[str, Any]) -> JobRecord | None:
         """The job as SLURM has it: TorchX asks the accounting only, which a cluster need not have."""

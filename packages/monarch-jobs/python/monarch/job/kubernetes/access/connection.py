@@ -23,7 +23,7 @@ from monarch.job._machine.commands import time_left
 from monarch.job.errors import CredentialsError
 from monarch.job.kubernetes.access import dialing, tls
 from monarch.job.kubernetes.access.dialing import Address
-from monarch.job.kubernetes.access.failures import UnreachableError, not_accepted
+from monarch.job.kubernetes.access.failures import UnreachableError, not_accepted, unknown_fields
 from monarch.job.kubernetes.access.proxy_variables import proxy_of_environment
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class ApiConnection:
                 if is_last or not self._has_answered or isinstance(e.__cause__, ssl.SSLError):
                     raise
             else:
-                if is_last or response.status not in _TRY_AGAIN:
+                if is_last or response.status not in _TRY_AGAIN or unknown_fields(*response):
                     return response
             attempt += 1
             time.sleep(pause)
@@ -334,7 +334,8 @@ class ApiConnection:
             hint = "certificate-authority and tls-server-name of the kubeconfig decide what is accepted"
         elif isinstance(error, ssl.SSLError):
             cause = "\n".join(filter(None, (cause, self._identity.expiry())))
-        return UnreachableError(f"the API server {self.server} cannot be reached", server=self.server, cause=cause, hint=hint)
+        what, has_timed_out = f"the API server {self.server} cannot be reached", isinstance(error, TimeoutError)
+        return UnreachableError(what, server=self.server, cause=cause, hint=hint, has_timed_out=has_timed_out)
 
 
 def _cause(error: Exception, seconds: float) -> str:

@@ -16,6 +16,8 @@ JOB_LABEL = "monarch.pytorch.org/job"
 # The server's text for a missing right; a websocket has no text. Quotas and admission have the reason Forbidden as well.
 _NO_RIGHT = re.compile(r"is forbidden:\s*$|\bcannot \S+ resource\b|\bcannot impersonate\b|attempting to grant RBAC permissions")
 _DENIED = re.compile(r'cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"')
+# A field of an applied object that the schema lacks. The server has only this text for it, with the code of its own failures.
+_UNDECLARED = re.compile(r"(\.\S+): field not declared in schema")
 _MANAGER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
 _TAKE_OVER = "monarch k8s install --print | kubectl apply --server-side --force-conflicts --field-manager=monarch -f -"
 
@@ -30,11 +32,17 @@ class ApiError(SubmitError):
 
 
 class UnreachableError(JobError):
-    """The API server did not answer: refused, cut off, not resolved, no valid certificate, or too slow; `server` is its URL."""
+    """The API server did not answer: refused, cut off, not resolved, no valid certificate, or too slow; `server` is its URL.
 
-    def __init__(self, what: str, *, server: str, title: str = "", cause: str = "", hint: str | None = None) -> None:
+    `has_timed_out` is true if the time of the request has passed without an answer.
+    """
+
+    def __init__(
+        self, what: str, *, server: str, title: str = "", cause: str = "", hint: str | None = None, has_timed_out: bool = False
+    ) -> None:
         super().__init__(what, title=title, cause=cause, hint=hint)
         self.server = server
+        self.has_timed_out = has_timed_out
 
 
 class Request(NamedTuple):
@@ -62,6 +70,14 @@ def status_object(data: bytes) -> dict[str, Any]:
     if isinstance(found, dict) and cast("dict[str, Any]", found).get("kind") == "Status":
         return cast("dict[str, Any]", found)
     return {"message": data[:500].decode(errors="replace").strip()}
+
+
+def unknown_fields(code: int, data: bytes) -> list[str]:
+    """The fields of an applied object that the cluster's schema lacks, from an answer of the API server; empty for other answers.
+
+    The answer has the code 500, as that of a failed database, and neither `reason` nor `causes`: only its text has the fields.
+    """
+    return _UNDECLARED.findall(str(status_object(data).get("message"))) if code == 500 else []
 
 
 def refused(title: str, request: Request, code: int, data: bytes, *, owner: str = "") -> ApiError:
@@ -105,6 +121,10 @@ def refused(title: str, request: Request, code: int, data: bytes, *, owner: str 
     elif code in (400, 422):
         what = f"{_object(request)} is not valid"
         cause = "\n".join(f"{one.get('field')}: {one.get('message')}" for one in causes) or message
+    elif fields := unknown_fields(code, data):
+        # With the code for fields of a wrong value.
+        what, code = f"{_object(request)} is not valid", 422
+        cause = "\n".join(f"{field}: unknown field" for field in fields)
     return ApiError(what, title=title, cause=cause, hint=hint, status=code, reason=reason)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monarch.job.errors import JobError
+from monarch.job.kubernetes.access.failures import UnreachableError
 from monarch.job.kubernetes.pods.diagnosis import Fault, event_lines, fault
 from monarch.job.kubernetes.pods.place import progress, restarted
 
@@ -52,6 +53,9 @@ def _log(cluster: Cluster, found: Fault) -> list[str]:
         previous = found.reason in ("CrashLoopBackOff", RESTARTED)
         text = cluster.pod_log(found.pod, found.container or None, _LINES, previous=previous, seconds=_LOG_SECONDS)
     except JobError as error:
+        # The API server gets the lines from the node: it is there, as it has answered the query for the pod.
+        if isinstance(error, UnreachableError) and error.has_timed_out:
+            return [f"no output: the node of the pod does not answer within {_LOG_SECONDS:g} s"]
         return [f"no output: {str(error).splitlines()[0]}"]
     lines = text.splitlines()[-_LINES:]
     return ["last lines:", *(f"  {line}" for line in lines)] if lines else ["no output"]
