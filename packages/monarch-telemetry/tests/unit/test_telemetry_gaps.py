@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monarch.telemetry._ingest.gaps import UNKNOWN, Gaps, LostEnds
+from monarch.telemetry._ingest.gaps import Gaps, LostEnds
+from monarch.telemetry._tables.exit_reason import UNKNOWN
 
 WORKER, OTHER, MESH, SECOND = 5, 6, 31, 32
 

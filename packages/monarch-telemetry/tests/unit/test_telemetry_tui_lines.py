@@ -25,7 +25,7 @@ from monarch.telemetry._tui.lines import cut, line, plain, span, table, width, w
 from monarch.telemetry._tui.logs_page import Kept, log_line
 from monarch.telemetry._tui.stacks_page import pyspy_lines
 from monarch.telemetry._tui.texts import LANGUAGES, TABLE, Texts
-from monarch.telemetry._tui.topology import Node, Topology
+from monarch.telemetry._tui.topology import Node, Topology, is_failed
 
 EN = Texts("en")
 NOW = END / 1e6
@@ -156,6 +156,17 @@ def test_collapsing_hides_and_dropping_forgets() -> None:
     assert shown(topology) == ["root", "host"]
     topology.put_root(node("root", "Root", []), 1)
     assert shown(topology) == ["root"] and topology.node("host") is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "failed"),
+    [("stopped", False), ("stopped: by its owner", False), ("returned", False), ("unknown: overwritten", False), ("stopped_by_oom", True)],
+)
+def test_proc_with_orderly_end_is_not_failed(reason: str, failed: bool) -> None:
+    topology = tree()
+    topology.put("gone", node("gone", "Proc", [], "host", proc_name="w[1]", exit_reason=reason), 1)
+    found = topology.node("gone")
+    assert found is not None and is_failed(found) is failed
 
 
 def test_circle_of_nodes_ends() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from monarch.telemetry._arrow import pa, pc
-from monarch.telemetry._ingest.gaps import UNKNOWN
 from monarch.telemetry._ingest.ids import ACTOR_EVENT, FAILURE, LINK, U64, actor_id, event_id, mixed
 from monarch.telemetry._ingest.meshes import Meshes
 from monarch.telemetry._ingest.places import AGENT, Place, Places
@@ -18,13 +17,13 @@ from monarch.telemetry._ingest.rows import Rows
 from monarch.telemetry._ingest.running import Running
 from monarch.telemetry._store.store import Store
 from monarch.telemetry._tables.events import ACTOR_STATUS_EVENTS
+from monarch.telemetry._tables.exit_reason import ORDERLY, exit_reason
 from monarch.telemetry._tables.facts import FAILURES, SUPERVISION_EVENTS
 
 # `{creator}.<{class} {name}{point}>`; a point is `{'gpus': 1/4}`.
 _DISPLAY = re.compile(r"<(?:(?P<type>\S+) )?(?P<name>[^<>{]*)(?P<point>\{[^{}]*\})?>$")
 _COORDINATE = re.compile(r": (\d+)/(\d+)")
-# Kinds of ends that are not failures, and the causes of the others if it was not the program.
-_ORDERLY = frozenset({"stopped", "returned", UNKNOWN})
+# The causes of ends that are failures, if it was not the program.
 _CAUSES = {"not_started": "system", **dict.fromkeys(("signal", "oom", "host_lost", "link_lost", "client_lost"), "infrastructure")}
 # Ends that the host of the process cannot record.
 _UNRECORDED = frozenset({"host_lost", "link_lost", "client_lost"})
@@ -229,7 +228,7 @@ class Facts:
 
     def _actor_end(self, row: Mapping[str, Any], endpoint: str | None) -> None:
         proc, mesh, kind = row["proc"], row["mesh"], row["kind"] or ""
-        orderly = kind in _ORDERLY
+        orderly = kind in ORDERLY
         living = self._actors.get(proc, {}).pop(mesh, None)
         # The lines after the first one are the traceback.
         message, _, _ = (row["detail"] or kind).partition("\n")
@@ -258,7 +257,7 @@ class Facts:
         if known is None:
             return
         detail = row["detail"] or ""
-        ended = {"ended_us": row["us"], "exit_reason": f"{kind}: {detail}" if detail else kind}
+        ended = {"ended_us": row["us"], "exit_reason": exit_reason(kind, detail)}
         if kind == "exit_code":
             ended["exit_code"] = code
         elif kind == "signal":
@@ -267,7 +266,7 @@ class Facts:
         place, actors = self._places.get(proc), self._actors.pop(proc, {})
         self.failed.pop(proc, None)
         self._ended.pop(proc, None)
-        if kind not in _ORDERLY:
+        if kind not in ORDERLY:
             message = detail or {"exit_code": f"exit code {code}", "signal": f"signal {code}"}.get(kind, kind)
             mesh, rank = known["mesh_id"], known["rank"]
             endpoint, pid = running.endpoint(proc), place.pid or known["pid"]
@@ -278,7 +277,7 @@ class Facts:
                 endpoint = running.endpoint(proc, its)
                 self._failure(row, its, name, of, pid, endpoint, kind, f"its proc has ended: {message}", cause)
         for its in actors:
-            self._status(proc, its, mixed(proc, its), row["us"], "Stopped" if kind in _ORDERLY else "Failed", ended["exit_reason"])
+            self._status(proc, its, mixed(proc, its), row["us"], "Stopped" if kind in ORDERLY else "Failed", ended["exit_reason"])
             self._store.put("actors", actor_id(proc, its), {}, ended=True)
             self._meshes.left(its)
         if known.get("ended_us") is None:

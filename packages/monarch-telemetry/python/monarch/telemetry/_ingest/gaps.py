@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from monarch.telemetry._tables.exit_reason import UNKNOWN
+
 # Seconds between two requests, which cost each process of the host an event for each of its actors and meshes; longer if rings are
 # overwritten repeatedly, because an introduction does not help for long then.
 _SHORTEST, _LONGEST = 1.0, 60.0
-# The kind of an end without a known reason.
-UNKNOWN = "unknown"
 _REASON = "the event of its end was overwritten before it was read"
 
 

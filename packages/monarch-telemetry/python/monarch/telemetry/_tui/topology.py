@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, cast
 
 from monarch.telemetry._http.models import NodePayload
+from monarch.telemetry._tables.exit_reason import is_orderly
 
 Kind = Literal["Root", "Host", "Proc", "Actor", "Error", ""]
-# Reasons of an intended end.
-_ORDERLY = ("stopped", "returned")
 _READY = "ready"
 # The most stopped actors of a proc that are loaded to find the failed ones.
 _MOST_STOPPED = 200
@@ -236,7 +235,7 @@ def is_failed(node: Node) -> bool:
         return str(facts.get("actor_status", "")).lower() == "failed"
     if node.kind == "Proc":
         reason = facts.get("exit_reason")
-        return bool(facts.get("is_poisoned") or facts.get("failed_actor_count") or (reason and not str(reason).startswith(_ORDERLY)))
+        return bool(facts.get("is_poisoned") or facts.get("failed_actor_count") or (reason and not is_orderly(str(reason))))
     if node.kind == "Host":
         return str(facts.get("state", _READY)) != _READY
     return node.kind == "Error"
