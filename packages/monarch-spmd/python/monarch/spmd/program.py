@@ -6,12 +6,13 @@ import os
 import runpy
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 
 from monarch.spmd.errors import SPMDError
 
-# The text of Python's errors for handlers of signals on another thread, in `signal` and in the loops of asyncio.
-_MAIN_ONLY = "only works in main thread"
+# The functions that install handlers of signals, by module and name. Their `ValueError` and `RuntimeError` have no type of their own.
+_HANDLER_SETTERS = {("signal", "signal"), ("asyncio.unix_events", "add_signal_handler")}
 _REMEDY = (
     "SPMDActor.main runs the program on an actor's thread; monarch.spmd.run gives each rank a process of its own, with its main thread"
 )
@@ -42,11 +43,17 @@ def run_program(words: Sequence[str]) -> None:
     except SystemExit as exit:
         _check_exit(exit, named[0])
     except (ValueError, RuntimeError) as error:
-        if _MAIN_ONLY in str(error) and threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread() and _is_of_handler_setter(error):
             error.add_note(f"hint: {_REMEDY}")
         raise
     finally:
         sys.argv, sys.path = argv, path
+
+
+def _is_of_handler_setter(error: Exception) -> bool:
+    """Whether a function that installs a handler of a signal has raised the error."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return (frame.f_globals.get("__name__"), frame.f_code.co_name) in _HANDLER_SETTERS
 
 
 def _check_exit(exit: SystemExit, program: str) -> None:
