@@ -140,12 +140,16 @@ def _fusermount_run(command: list[str], target: str, env: dict[str, str] | None 
     except subprocess.TimeoutExpired:
         raise FsError(f"{command[0]} did not end within {FUSERMOUNT_TIMEOUT:g} s", path=target, errno=errno.ETIMEDOUT) from None
     if done.returncode:
-        text = done.stderr.strip() or f"{command[0]} ended with {done.returncode}"
-        if "busy" in text.lower():
-            raise _busy(target)
-        code = errno.EPERM if "permission" in text.lower() or "allow" in text or "access" in text else errno.EIO
-        hint = "add the line user_allow_other to /etc/fuse.conf" if "user_allow_other" in text else None
-        raise FsError(text, path=target, errno=code, hint=hint)
+        raise _fusermount_error(done.stderr.strip() or f"{command[0]} ended with {done.returncode}", target)
+
+
+def _fusermount_error(text: str, target: str) -> FsError:
+    """The error of fusermount3 that has printed this text. The program exits with 1 for every error, so the text alone has the reason."""
+    if "busy" in text.lower():
+        return _busy(target)
+    code = errno.EPERM if "permission" in text.lower() or "allow" in text or "access" in text else errno.EIO
+    hint = "add the line user_allow_other to /etc/fuse.conf" if "user_allow_other" in text else None
+    return FsError(text, path=target, errno=code, hint=hint)
 
 
 def mount_point(target: str) -> MountPoint:
