@@ -179,7 +179,7 @@ BOTH = pytest.mark.parametrize("cls", [Sync, Async])
 
 
 def test_names_of_handle_attributes_are_refused(procs):
-    for name in ("slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized", "_name", "_owned", "_info"):
+    for name in ("slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized", "_name", "_owned", "__core__"):
         cls = type("Named", (Actor,), {name: endpoint(lambda self: 1)})
         with pytest.raises(ValueError, match="ActorMesh has an attribute that collides with an endpoint name: " + name):
             procs.spawn("named", cls)

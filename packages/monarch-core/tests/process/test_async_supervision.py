@@ -33,7 +33,7 @@ class Parent(Actor):
         """Returns `turns` turns of the loop after the failure is visible."""
         os.kill(self.pid, signal.SIGKILL)
         # No turn of the loop passes, so that the loop sees the failure together with the end of this endpoint.
-        eventually("the failure of the child is known", lambda: self.child._info.failed)
+        eventually("the failure of the child is known", lambda: self.child.__core__.info.failed)
         time.sleep(0.2)  # sleeps: the event follows at once, and no notice announces it
         for _ in range(turns):
             await asyncio.sleep(0)

@@ -61,7 +61,7 @@ def hosts_of_client() -> Hosts:
 def below(mesh: HostMesh) -> list[int]:
     """The ranks of the hosts of a mesh to which this client has no direct connection."""
     found = set(hosts_of_client().relayed_hosts())
-    return [rank for rank, id in enumerate(mesh._agents) if id in found]
+    return [rank for rank, id in enumerate(mesh.__core__.agents) if id in found]
 
 
 def wait_until_adopted(mesh: HostMesh, rank: int) -> None:
@@ -89,7 +89,7 @@ def test_hosts_join_by_a_tree(kind: str):
         # Calls from a relayed host to all others and back.
         assert echoes.slice(hosts=7, gpus=0).call.call_one(echoes.slice(hosts=slice(0, 7)), 3).get() == [3] * 7
         assert len(below(hosts)) == 6
-        described = hosts._attachment.described()
+        described = hosts.__core__.attachment.described()
         assert [d["pid"] for d in described] == [p.pid for p in workers.processes]
 
 

@@ -43,7 +43,7 @@ def test_certificates_of_hosts_are_replaced_during_a_job():
         assert callers.slice(hosts=0).call.call_one(echoes, 1).get() == [1] * 3
         native = current_process().hosts
         assert native is not None
-        places = list(zip(workers.addresses, hosts._agents, strict=True))
+        places = list(zip(workers.addresses, hosts.__core__.agents, strict=True))
         before = [shown(*place) for place in places]
         assert before == [shown(*place) for place in places] and len(set(before)) == 3
         native.renew("a test")
@@ -55,7 +55,7 @@ def test_certificates_of_hosts_are_replaced_during_a_job():
         )
         answers = [callers.slice(hosts=n).call.call_one(echoes, n) for n in range(3)]
         # New streams present the new certificates, to this client and among the hosts.
-        for agent in hosts._agents:
+        for agent in hosts.__core__.agents:
             native.cut(agent)
         assert [answer.get() for answer in answers] == [[n] * 3 for n in range(3)]
         assert [callers.slice(hosts=n).call.call_one(echoes, 7).get() for n in range(3)] == [[7] * 3] * 3

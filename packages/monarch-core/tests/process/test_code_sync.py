@@ -172,7 +172,7 @@ def test_host_killed_during_a_sync_keeps_its_tree(source, hosts, monkeypatch, fa
     original = workspace_sync._pieces
 
     def pieces(digest, path):
-        procs = hosts._spawned[-1].info.procs
+        procs = hosts.__core__.spawned[-1].info.procs
         os.kill(dict(current_process().native.alive_procs())[procs[1]], 9)
         return original(digest, path)
 

@@ -46,7 +46,7 @@ def test_healed_slice_keeps_its_slice_and_interpreter(meshes: Any) -> None:
     assert healed(before.slice(hosts=0)) == HealedHosts(others.slice(hosts=1), frozenset())
     # The job does not know the options that the caller has chosen for its mesh.
     found = healed(hosts.with_python_executable(sys.executable)).hosts
-    assert pickle.loads(pickle.dumps(found))._executable == sys.executable
+    assert pickle.loads(pickle.dumps(found)).__core__.executable == sys.executable
     set_healer(hosts, lambda seconds: HealedHosts(hosts))
     assert healed(before).hosts == before
 

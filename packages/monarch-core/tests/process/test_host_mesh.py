@@ -174,7 +174,7 @@ def test_meshes_stopped_by_hand_are_not_kept():
     for _ in range(3):
         copy.spawn_procs().stop().get()
     copy.spawn_procs()
-    assert len(copy._spawned) == 1
+    assert len(copy.__core__.spawned) == 1
     copy.shutdown().get()
 
 

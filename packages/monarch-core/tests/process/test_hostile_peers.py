@@ -257,7 +257,7 @@ def test_certificate_of_another_authority_is_refused(secured: Agent, tmp_path: P
         assert probe.echo.call_one(1).get() == 1
         from monarch._core.process.current import current_process
 
-        job, host = current_process().uid, hosts._agents[0]
+        job, host = current_process().uid, hosts.__core__.agents[0]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         context.set_alpn_protocols(["monarch/1"])

@@ -173,7 +173,7 @@ def test_order_holds_across_broken_connections(kind: str):
         for n in range(2000):
             echo.echo.broadcast(n)
             if n % 100 == 50:
-                client.hosts.cut(hosts._agents[0])
+                client.hosts.cut(hosts.__core__.agents[0])
         assert echo.all_seen.call_one().get() == [-1, *range(2000)]
 
 

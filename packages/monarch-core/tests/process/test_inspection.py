@@ -302,7 +302,7 @@ def sections(*arguments: str) -> dict[str, list[str]]:
 
 def is_lost(hosts: HostMesh, rank: int) -> bool:
     known = current_process().hosts
-    return known is not None and any(id == hosts._agents[rank] and why is not None for id, _, _, why in known.hosts())
+    return known is not None and any(id == hosts.__core__.agents[rank] and why is not None for id, _, _, why in known.hosts())
 
 
 def test_agents_are_listed_with_their_job() -> None:

@@ -98,7 +98,7 @@ def cut(hosts: Any) -> None:
 
     client = current_process()
     assert client.hosts is not None
-    for agent in hosts._agents:
+    for agent in hosts.__core__.agents:
         client.hosts.cut(agent)
 
 

@@ -46,7 +46,7 @@ def lost(where, how):
         return [fields for r in events.recordings() for fields in of(r.reader().read(), "wakeup.lost")]
     # A message that comes before the loop sleeps is handled at once.
     found = eventually("a message came while the loop slept", answered)
-    assert {fields["mesh"] for fields in found} == {losing._info.uid}, found
+    assert {fields["mesh"] for fields in found} == {losing.__core__.info.uid}, found
     print([(fields["lost_at"], fields["messages"]) for fields in found])
     sys.stdout.flush()
     os._exit(0)

@@ -29,7 +29,7 @@ class Caller(Actor):
 
     @endpoint
     def same(self, a, b):
-        return a == b, hash(a) == hash(b), a._info is b._info
+        return a == b, hash(a) == hash(b), a.__core__.info is b.__core__.info
 
     @endpoint
     def put_all(self, recorder, items):

@@ -99,7 +99,7 @@ try:
     threading.Event().wait()
 except KeyboardInterrupt:
     interrupts += 1
-while len(bad._info.failed) + len(worse._info.failed) < 4:  # polls: the other failures come by themselves
+while len(bad.__core__.info.failed) + len(worse.__core__.info.failed) < 4:  # polls: the other failures come by themselves
     time.sleep(0.1)  # sleeps: between two looks
 from monarch._core.process import root_fault
 with root_fault._calling:

@@ -133,7 +133,7 @@ class Job:
         return self.begin(body)
 
     def below(self):
-        return json.dumps([n for n, id in enumerate(self.hosts._agents) if id in set(current_process().hosts.relayed_hosts())])
+        return json.dumps([n for n, id in enumerate(self.hosts.__core__.agents) if id in set(current_process().hosts.relayed_hosts())])
 
     def untold(self):
         return self.faults.qsize()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from monarch._core.process.current import current_process
 from monarch._core.sync.path import VARIABLES, keep
@@ -19,8 +20,7 @@ class OtherHosts:
     def __init__(self, directories: list[Path], first: int = 1) -> None:
         self.directories = directories
         # No agent has such an id.
-        self._agents = tuple(range(first, first + len(directories)))
-        self._spawned = []
+        self.__core__ = SimpleNamespace(agents=tuple(range(first, first + len(directories))), spawned=[])
         self._procs: list[ProcMesh] = []
 
     def stop(self) -> None:
@@ -43,7 +43,7 @@ class OtherHosts:
         procs = this_host().spawn_procs(
             {"hosts": len(self)}, None if by_command else forked, name, bootstrap_command=command if by_command else None
         )
-        self._spawned.append(list(this_host()._spawned)[-1])
+        self.__core__.spawned.append(list(this_host().__core__.spawned)[-1])
         self._procs.append(procs)
         return procs
 

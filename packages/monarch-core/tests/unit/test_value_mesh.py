@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monarch._core.call.value_mesh import ValueMesh
+from monarch._core.call.value_mesh import Parts, ValueMesh
 from monarch._core.shape.shape import Extent, Point, Shape, Slice
 
 SHAPE = Shape(["a", "b"], Slice.new_row_major([2, 3]))
@@ -192,7 +192,7 @@ class TestShapes:
 class TestLazy:
     def test_decodes_on_first_access_and_once(self) -> None:
         decode = Decoder()
-        ours = ValueMesh._from_parts(LINE, fresh("p", "q", "r", "s"), decode)
+        ours = ValueMesh(LINE, Parts(fresh("p", "q", "r", "s"), decode))
         assert decode.seen == []
         assert ours.get(2) == ["r"]
         assert ours.get(2) is ours.item(n=2)
@@ -202,7 +202,7 @@ class TestLazy:
 
     def test_slicing_decodes_nothing_and_shares_values(self) -> None:
         decode = Decoder()
-        ours = ValueMesh._from_parts(SHAPE, fresh(*"abcdef"), decode)
+        ours = ValueMesh(SHAPE, Parts(fresh(*"abcdef"), decode))
         part = ours.slice(a=1, b=slice(0, 3, 2))
         flat = ours.flatten("r").rename(r="s").split(s=("t", "u"), u=2)
         assert (len(part), len(flat), decode.seen) == (2, 6, [])
@@ -212,7 +212,7 @@ class TestLazy:
 
     def test_equal_parts_are_stored_once_with_private_values(self) -> None:
         decode = Decoder()
-        ours = ValueMesh._from_parts(LINE, fresh("p", "p", "p", "q"), decode)
+        ours = ValueMesh(LINE, Parts(fresh("p", "p", "p", "q"), decode))
         assert len({id(part) for part in ours._cells._raw}) == 2
         first, second, third, _ = ours.values()
         assert first == second == third == ["p"]
@@ -222,19 +222,19 @@ class TestLazy:
     @pytest.mark.parametrize("scalar", [None, True, 70000, 1.5, "text", b"x" * 10000])
     def test_runs_of_scalars_decode_once(self, scalar: object) -> None:
         decode = Decoder(lambda _: scalar)
-        ours = ValueMesh._from_parts(LINE, fresh("p", "p", "q", "p"), decode)
+        ours = ValueMesh(LINE, Parts(fresh("p", "p", "q", "p"), decode))
         assert ours.get(1) == scalar
         assert ours.values() == [scalar] * 4
         assert decode.seen == [b"p", b"q", b"p"]
 
     def test_tuples_are_not_scalars(self) -> None:
-        ours = ValueMesh._from_parts(LINE, fresh("p", "p", "p", "p"), Decoder(lambda text: ([text],)))
+        ours = ValueMesh(LINE, Parts(fresh("p", "p", "p", "p"), Decoder(lambda text: ([text],))))
         ours.get(0)[0].append("mine")
         assert ours.get(1) == (["p"],)
 
     def test_error_raises_on_that_access_only(self) -> None:
         decode = Decoder()
-        ours = ValueMesh._from_parts(LINE, fresh("p", "!q", "!q", "s"), decode)
+        ours = ValueMesh(LINE, Parts(fresh("p", "!q", "!q", "s"), decode))
         assert (ours.get(0), ours.get(3)) == (["p"], ["s"])
         errors = []
         depths = []
@@ -258,7 +258,7 @@ class TestLazy:
         assert ours.slice(n=slice(0, 4, 3)).values() == [["p"], ["s"]]
 
     def test_repr_shows_what_does_not_decode(self) -> None:
-        ours = ValueMesh._from_parts(LINE, fresh("p", "!q", "r", "s"), Decoder())
+        ours = ValueMesh(LINE, Parts(fresh("p", "!q", "r", "s"), Decoder()))
         assert "LookupError('!q')" in repr(ours)
 
     def test_interrupts_are_not_kept(self) -> None:
@@ -269,7 +269,7 @@ class TestLazy:
                 raise pending.pop()
             return part
 
-        ours = ValueMesh._from_parts(Shape.unity(), [b"p"], decode)
+        ours = ValueMesh(Shape.unity(), Parts([b"p"], decode))
         with pytest.raises(KeyboardInterrupt):
             ours.item()
         assert ours.item() == b"p"
@@ -280,7 +280,7 @@ class TestLazy:
 
         part = Part(b"p")
         gone = weakref.ref(part)
-        ours = ValueMesh._from_parts(Shape.unity(), [part], lambda raw: [bytes(raw)])
+        ours = ValueMesh(Shape.unity(), Parts([part], lambda raw: [bytes(raw)]))
         del part
         assert gone() is not None
         assert ours.item() == [b"p"]
@@ -293,7 +293,7 @@ class TestLazy:
             both.wait()
             return [part]
 
-        ours = ValueMesh._from_parts(Shape.unity(), [b"p"], decode)
+        ours = ValueMesh(Shape.unity(), Parts([b"p"], decode))
         seen: list[list[bytes]] = []
         threads = [threading.Thread(target=lambda: seen.append(ours.item())) for _ in range(2)]
         for thread in threads:
@@ -304,9 +304,9 @@ class TestLazy:
 
     def test_wrong_number_of_parts(self) -> None:
         with pytest.raises(ValueError, match=r"expected\s+4.*contains\s+1"):
-            ValueMesh._from_parts(LINE, [b"p"], Decoder())
+            ValueMesh(LINE, Parts([b"p"], Decoder()))
 
     def test_pickles_as_values(self) -> None:
-        ours = ValueMesh._from_parts(LINE, fresh("p", "q", "r", "s"), Decoder())
+        ours = ValueMesh(LINE, Parts(fresh("p", "q", "r", "s"), Decoder()))
         again = pickle.loads(pickle.dumps(ours))
         assert again.values() == [["p"], ["q"], ["r"], ["s"]]

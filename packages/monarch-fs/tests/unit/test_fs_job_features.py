@@ -137,7 +137,7 @@ def test_meshes_of_the_state_start_the_mounted_interpreter(source: Path) -> None
     hosts = FeatureHosts("job", "0" * 32, {"a": this_host(), "b": this_host()}, cast("Keeper", keeper))
     offer = feature.start(hosts)
     assert list(offer.meshes) == ["a"]
-    assert offer.meshes["a"]._executable == "/m/.venv/bin/python"
+    assert offer.meshes["a"].__core__.executable == "/m/.venv/bin/python"
     assert keeper.served == [("mount", "/m", {"source": str(source), "target": "/m", "meshes": ["a"], "options": {"fetch": "all"}})]
     # Another process finds the keeper of the mount.
     assert feature.dump()["apply_id"] == "0" * 32

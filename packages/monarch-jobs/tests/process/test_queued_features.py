@@ -94,8 +94,8 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueuedJob]:
 
 
 def is_pending(hosts: HostMesh) -> bool:
-    assert hosts._attachment is not None
-    return not hosts._attachment.cell.done()
+    assert hosts.__core__.attachment is not None
+    return not hosts.__core__.attachment.cell.done()
 
 
 def test_state_returns_while_the_job_is_queued(job: QueuedJob) -> None:

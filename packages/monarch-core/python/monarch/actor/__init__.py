@@ -6,12 +6,14 @@ from monarch._core.config import wheel as _wheel  # noqa: F401  # pyright: ignor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from monarch._core.call.accumulator import Accumulator as Accumulator
     from monarch._core.call.actor import Actor as Actor
     from monarch._core.call.actor import EndpointProperty as EndpointProperty
     from monarch._core.call.actor import NotAnEndpoint as NotAnEndpoint
     from monarch._core.call.actor import concurrent_endpoint as concurrent_endpoint
     from monarch._core.call.actor import endpoint as endpoint
     from monarch._core.call.actor_mesh import ActorMesh as ActorMesh
+    from monarch._core.call.as_endpoint import as_endpoint as as_endpoint
     from monarch._core.call.context import Context as Context
     from monarch._core.call.context import Instance as Instance
     from monarch._core.call.context import context as context
@@ -19,10 +21,7 @@ if TYPE_CHECKING:
     from monarch._core.call.context import current_rank as current_rank
     from monarch._core.call.context import current_size as current_size
     from monarch._core.call.context import has_context as has_context
-    from monarch._core.call.endpoint import Accumulator as Accumulator
     from monarch._core.call.endpoint import Endpoint as Endpoint
-    from monarch._core.call.endpoint import as_endpoint as as_endpoint
-    from monarch._core.call.endpoint import send as send
     from monarch._core.call.future import Future as Future
     from monarch._core.call.lazy_future import WouldBlockRuntime as WouldBlockRuntime
     from monarch._core.call.lazy_future import returns_future as returns_future
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from monarch._core.call.port import PortReceiver as PortReceiver
     from monarch._core.call.port import RankedPortReceiver as RankedPortReceiver
     from monarch._core.call.port import UndeliverableMessageEnvelope as UndeliverableMessageEnvelope
+    from monarch._core.call.send import send as send
     from monarch._core.call.value_mesh import ValueMesh as ValueMesh
     from monarch._core.config.address import BindSpec as BindSpec
     from monarch._core.config.address import ChannelAddr as ChannelAddr
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from monarch._core.hosts.here import this_host as this_host
     from monarch._core.hosts.here import this_proc as this_proc
     from monarch._core.hosts.host_mesh import HostMesh as HostMesh
-    from monarch._core.hosts.proc_mesh import ProcMesh as ProcMesh
+    from monarch._core.hosts.host_mesh import ProcMesh as ProcMesh
     from monarch._core.hosts.spawn import get_active_proc_meshes as get_active_proc_meshes
     from monarch._core.hosts.spawn import register_proc_mesh_spawn_callback as register_proc_mesh_spawn_callback
     from monarch._core.hosts.spawn import unregister_proc_mesh_spawn_callback as unregister_proc_mesh_spawn_callback
@@ -86,13 +86,16 @@ if TYPE_CHECKING:
 
 # Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
+    "call.accumulator": ("Accumulator",),
     "call.actor": ("Actor", "EndpointProperty", "NotAnEndpoint", "concurrent_endpoint", "endpoint"),
     "call.actor_mesh": ("ActorMesh",),
+    "call.as_endpoint": ("as_endpoint",),
     "call.context": ("Context", "Instance", "context", "current_actor_name", "current_rank", "current_size", "has_context"),
-    "call.endpoint": ("Accumulator", "Endpoint", "as_endpoint", "send"),
+    "call.endpoint": ("Endpoint",),
     "call.future": ("Future",),
     "call.lazy_future": ("WouldBlockRuntime", "returns_future"),
     "call.port": ("Channel", "Port", "PortReceiver", "RankedPortReceiver", "UndeliverableMessageEnvelope"),
+    "call.send": ("send",),
     "call.value_mesh": ("ValueMesh",),
     "config.address": ("BindSpec", "ChannelAddr", "ChannelTransport"),
     "debug.controller": ("debug_controller",),
@@ -114,8 +117,7 @@ _HOMES = {
     "hosts.controller": ("get_or_spawn_controller",),
     "hosts.gateway": ("attach",),
     "hosts.here": ("this_host", "this_proc"),
-    "hosts.host_mesh": ("HostMesh",),
-    "hosts.proc_mesh": ("ProcMesh",),
+    "hosts.host_mesh": ("HostMesh", "ProcMesh"),
     "hosts.spawn": ("get_active_proc_meshes", "register_proc_mesh_spawn_callback", "unregister_proc_mesh_spawn_callback"),
     "hosts.transport": ("enable_transport",),
     "observe.inspection": ("dump_state",),

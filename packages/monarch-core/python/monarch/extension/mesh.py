@@ -3,7 +3,7 @@
 Methods are entry points of the group `monarch.mesh`, typed by `MeshMethods`.
 """
 
-from monarch._core.call.mesh_methods import EndpointCall
+from monarch._core.call.actor_mesh import EndpointCall
 from monarch._core.call.port import ranked_port
 from monarch._core.call.send_target import SendTarget
 from monarch._core.extension.attached_hosts import (

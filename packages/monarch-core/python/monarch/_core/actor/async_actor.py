@@ -222,7 +222,7 @@ class LoopSide:
                 from monarch._core.call.port import reply_port
 
                 args = (reply_port(actor, call), *args)
-            if prop is not None and prop._concurrent:
+            if prop is not None and prop.is_concurrent:
                 task = self.loop.create_task(self._run_concurrent(call, method(*args, **kwargs), explicit))
                 self.concurrent[task] = call
                 task.add_done_callback(lambda t: self.concurrent.pop(t, None))

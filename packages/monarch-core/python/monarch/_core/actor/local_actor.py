@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from monarch._core._native import Call
-    from monarch._core.hosts.proc_mesh import ProcMesh
+    from monarch._core.hosts.host_mesh import ProcMesh
     from monarch._core.process.identity import ActorAddr
 
 # Seconds in which the owner is notified of a clean-up that did not end in its time.
@@ -217,9 +217,9 @@ class LocalActor:
         """The bound method of a plain endpoint; None if `_slow` must handle the message."""
         assert self.kind is not None
         prop = self.kind.endpoints.get(name)
-        if prop is None or prop._explicit_response_port or prop._is_async:
+        if prop is None or prop.is_explicit or prop.is_async:
             return None
-        return prop._method.__get__(self.instance, self.cls)
+        return prop.method.__get__(self.instance, self.cls)
 
     def _enter(self, rank: int, extent: bytes) -> None:
         set_context(Context(self.context.actor_instance, Point(rank, Extent.from_wire(extent))))
@@ -239,7 +239,7 @@ class LocalActor:
         prop = self.kind.endpoints.get(call.method)
         explicit = bool(call.flags & EXPLICIT_PORT)
         if prop is not None:
-            return prop._method.__get__(self.instance, self.cls), explicit
+            return prop.method.__get__(self.instance, self.cls), explicit
         return getattr(self.instance, call.method), explicit
 
     def _slow(self, call: Call) -> bool:
@@ -580,7 +580,7 @@ class LocalActor:
         """The endpoint or hook in which the thread is, found by its stack: the receive loop of a sync actor does not record it."""
         if self.kind is None:  # the class is being loaded
             return None
-        methods: dict[str, Any] = {name: prop._method for name, prop in self.kind.endpoints.items()}
+        methods: dict[str, Any] = {name: prop.method for name, prop in self.kind.endpoints.items()}
         methods |= {"__supervise__": self.kind.supervise, "__cleanup__": self.kind.cleanup}
         methods["_handle_undeliverable_message"] = getattr(self.cls, "_handle_undeliverable_message", None)
         names = {method.__code__: name for name, method in methods.items() if hasattr(method, "__code__")}

@@ -11,7 +11,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
     from collections.abc import Awaitable, Callable
-    from inspect import Signature
     from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, Protocol, Self, TypeVar, overload
 
     from monarch._core.call.endpoint import Endpoint
@@ -45,6 +44,20 @@ if TYPE_CHECKING:
 HANDLE_ATTRIBUTES = frozenset({"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized"})
 
 
+class EndpointDeclaration:
+    """What `@endpoint` declares of a method, for the runtime."""
+
+    __slots__ = ("is_async", "is_concurrent", "is_explicit", "method", "propagator")
+
+    def __init__(self, method: Callable[..., Any], propagator: Propagator, is_explicit: bool, is_concurrent: bool, is_async: bool) -> None:
+        self.method = method
+        self.propagator = propagator
+        # The method answers by a port that it receives.
+        self.is_explicit = is_explicit
+        self.is_concurrent = is_concurrent
+        self.is_async = is_async
+
+
 class EndpointProperty:
     """The result of `@endpoint` on a method. A class and its instances give the property itself; handles turn it into an `Endpoint`."""
 
@@ -65,6 +78,10 @@ class EndpointProperty:
         self._concurrent = concurrent
         self._is_async = is_coroutine_function(method)
 
+    @property
+    def __core__(self) -> EndpointDeclaration:
+        return EndpointDeclaration(self._method, self._propagator, self._explicit_response_port, self._concurrent, self._is_async)
+
     def __get__(self, instance: object, owner: type | None = None) -> EndpointProperty:
         return self
 
@@ -75,18 +92,18 @@ class EndpointProperty:
 class NotAnEndpoint:
     """A method of the spawned class that is not an endpoint; only `as_endpoint` can use it."""
 
-    __slots__ = ("_class_name", "_handle", "_method", "_name")
+    __slots__ = ("__core__", "_class_name")
 
     def __init__(self, handle: Any, name: str, class_name: str, method: Any) -> None:
-        self._handle = handle
-        self._name = name
+        # What `as_endpoint` makes the endpoint of.
+        self.__core__ = handle, name, method
         self._class_name = class_name
-        self._method = method
 
     def _refusal(self) -> str:
+        name = self.__core__[1]
         return (
-            f"Actor {self._class_name}.{self._name} is not annotated as an endpoint. "
-            f"Decorate it with @endpoint, or call it through as_endpoint(actor.{self._name})."
+            f"Actor {self._class_name}.{name} is not annotated as an endpoint. "
+            f"Decorate it with @endpoint, or call it through as_endpoint(actor.{name})."
         )
 
     def __call__(self, /, *_: Any, **__: Any) -> NoReturn:
@@ -230,7 +247,7 @@ class Actor(MeshTrait):
     def _handle_undeliverable_message(self, envelope: Any) -> bool:
         return False
 
-    # The function that `EndpointCall.through` calls.
+    # Methods that every actor has: `EndpointCall.through` and `Receivers.sent` call them by these names.
 
     def _call_through(self, function: Callable[..., Any], given: tuple[Any, ...], name: str, /, *args: Any, **kwargs: Any) -> Any:
         return function(*given, self._method_of(name), *args, **kwargs)
@@ -238,14 +255,12 @@ class Actor(MeshTrait):
     async def _await_through(self, function: Callable[..., Any], given: tuple[Any, ...], name: str, /, *args: Any, **kwargs: Any) -> Any:
         return await function(*given, self._method_of(name), *args, **kwargs)
 
-    # The function that `Receivers.sent` calls.
-
     def _call_function(self, function: Callable[..., Any], given: tuple[Any, ...], /) -> Any:
         return function(*given)
 
     def _method_of(self, name: str) -> Any:
         found = getattr(self, name)
-        return found._method.__get__(self) if isinstance(found, EndpointProperty) else found
+        return found.__core__.method.__get__(self) if isinstance(found, EndpointProperty) else found
 
     # The trait makes `handle.slice(...)` type-check on a handle typed as the class; an instance has no shape.
     if not TYPE_CHECKING:
@@ -287,24 +302,24 @@ class ActorClass:
     __slots__ = ("__weakref__", "cleanup", "endpoints", "is_async", "supervise", "undeliverable")
 
     def __init__(self, cls: type) -> None:
-        self.endpoints: dict[str, EndpointProperty] = {}
+        self.endpoints: dict[str, EndpointDeclaration] = {}
         for base in reversed(cls.__mro__):
             for name, value in vars(base).items():
                 if isinstance(value, EndpointProperty):
-                    self.endpoints[name] = value
+                    self.endpoints[name] = value.__core__
                 else:
                     self.endpoints.pop(name, None)
         found = self.endpoints.values()
-        self.is_async = not found or any(e._is_async for e in found)
+        self.is_async = not found or any(e.is_async for e in found)
         self.supervise = _override(cls, "__supervise__")
         self.cleanup = _override(cls, "__cleanup__")
         self.undeliverable = _override(cls, "_handle_undeliverable_message")
 
     def check(self, cls: type) -> None:
         """Raises `ValueError` for a class that cannot be spawned."""
-        kinds = {e._is_async for e in self.endpoints.values()}
+        kinds = {e.is_async for e in self.endpoints.values()}
         if len(kinds) == 2:
-            sync = sorted(n for n, e in self.endpoints.items() if not e._is_async)
+            sync = sorted(n for n, e in self.endpoints.items() if not e.is_async)
             raise ValueError(f"{cls.__qualname__} mixes both async and sync endpoints: {', '.join(sync)} must be async, or all others sync")
         hooks = {
             "__supervise__": self.supervise,
@@ -337,35 +352,3 @@ def actor_class(cls: type) -> ActorClass:
         known.check(cls)
         _known[cls] = known
     return known
-
-
-def check_arguments(function: Any, skip: int, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "") -> None:
-    """Raises the `TypeError` of a call with `skip` more leading arguments, with the name and the signature before it."""
-    if function is object.__init__:
-        if args or kwargs:
-            raise TypeError(f"{name}{': ' if name else ''}the class has no __init__ and takes no arguments")
-        return
-    code = getattr(function, "__code__", None)
-    if code is not None and not kwargs and not code.co_kwonlyargcount:
-        given = len(args) + skip
-        most = code.co_argcount
-        if most - len(function.__defaults__ or ()) <= given and (given <= most or code.co_flags & 0x04):
-            return
-    import inspect
-
-    try:
-        signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):
-        return  # the signature is unknown, as for some C functions
-    try:
-        signature.bind(*(None,) * skip, *args, **kwargs)
-    except TypeError as e:
-        if not name:
-            raise
-        raise TypeError(f"{name}{_shown(signature, skip)}: {e}") from None
-
-
-def _shown(signature: Signature, skip: int) -> str:
-    """The signature as it is called: without the leading parameters, and without annotations, which may be long."""
-    kept = [p.replace(annotation=p.empty) for p in list(signature.parameters.values())[skip:]]
-    return str(signature.replace(parameters=kept, return_annotation=signature.empty))

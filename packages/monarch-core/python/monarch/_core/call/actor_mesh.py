@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from monarch._core._native.protocol import FIRST_ERROR, OK
 from monarch._core.call.actor import HANDLE_ATTRIBUTES, ActorClass, NotAnEndpoint, actor_class
+from monarch._core.call.actor_ranks import ActorRanks
 from monarch._core.call.answer import spawn_error
-from monarch._core.call.endpoint import endpoint_of
+from monarch._core.call.call_target import CallTarget, mark_retrieved
+from monarch._core.call.coroutine_function import is_coroutine_function
+from monarch._core.call.endpoint import Endpoint
 from monarch._core.call.future import Future, done_future, failed_future, new_future
+from monarch._core.call.mesh_methods import implementation
 from monarch._core.call.received_mesh import received_mesh
 from monarch._core.call.shared_handle import share_if_plain
 from monarch._core.process.current import current_process
-from monarch._core.process.mesh_info import MeshInfo
 from monarch._core.process.process import PING
 from monarch._core.shape.generic import Generic
 from monarch._core.shape.mesh import MeshTrait
@@ -19,12 +22,13 @@ from monarch._core.shape.slice import Slice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, Self
 
     from typing_extensions import TypeVar
 
-    from monarch._core._native import PendingCall, Targets
-    from monarch._core.errors.errors import MeshFailure
+    from monarch._core._native import PendingCall
+    from monarch._core.call.value_mesh import ValueMesh
     from monarch._core.supervise.supervision import OwnedMesh
 
     A = TypeVar("A", default=Any)
@@ -32,7 +36,7 @@ else:
     A = None
 
 # The attributes in the dictionary of a handle: endpoints cannot have these names.
-FIELDS = frozenset({"_info", "_shape", "_owned", "_cached"})
+FIELDS = frozenset({"__core__", "_owned"})
 _ABSENT = object()
 
 
@@ -64,61 +68,33 @@ class ActorMesh(MeshTrait, Generic[A]):
     ```
     """
 
-    def __init__(self, info: MeshInfo, shape: Shape, owned: OwnedMesh | None = None) -> None:
+    def __init__(self, ranks: ActorRanks, owned: OwnedMesh | None = None) -> None:
         own = vars(self)
-        own["_info"] = info
-        own["_shape"] = shape
+        own["__core__"] = ranks
         own["_owned"] = owned
-        own["_cached"] = {}
-        own["__name__"] = info.class_name.rpartition(".")[2]
+        own["__name__"] = ranks.info.class_name.rpartition(".")[2]
+
+    if TYPE_CHECKING:
+        __core__: ActorRanks
+        _owned: OwnedMesh | None
 
     # ---- shape
 
     @property
     def _ndslice(self) -> Slice:
-        return self._shape.ndslice
+        return self.__core__.shape.ndslice
 
     @property
     def _labels(self) -> tuple[str, ...]:
-        return tuple(self._shape.labels)
+        return tuple(self.__core__.shape.labels)
 
     def _new_with_shape(self, shape: Shape) -> Self:
-        return type(self)(self._info, shape)
-
-    def _base_ranks(self) -> list[int]:
-        """Spawn ranks, in the order of this handle."""
-        ranks = self._cached.get("ranks")
-        if ranks is None:
-            ranks = self._cached["ranks"] = list(self._shape.ranks())
-        return ranks
-
-    def _targets(self) -> Targets:
-        targets = self._cached.get("targets")
-        if targets is None:
-            from monarch._core._native import Targets
-
-            procs = self._info.procs
-            targets = Targets(current_process().native, [procs[r] for r in self._base_ranks()], self._info.mailbox)
-            self._cached["targets"] = targets
-        return targets
-
-    def _addressed_extent(self) -> bytes:
-        """The addressed shape in the form for receivers; empty if it is the spawn shape, which they know."""
-        extent, info = self._shape.extent, self._info
-        if info.mailbox == info.uid and extent == info.extent and self._base_ranks() == list(range(len(self._info.procs))):
-            return b""
-        return extent.to_wire()
-
-    def _dense_shape(self) -> Shape:
-        shape = self._cached.get("dense")
-        if shape is None:
-            shape = self._cached["dense"] = Shape(self._shape.labels, Slice.new_row_major(self._shape.ndslice.sizes))
-        return shape
+        return type(self)(ActorRanks(self.__core__.info, shape))
 
     # ---- endpoints
 
     def _class(self) -> type:
-        info = self._info
+        info = self.__core__.info
         if info.cls is None:
             from monarch._core.pickle.actor_class import loads_class
 
@@ -131,12 +107,12 @@ class ActorMesh(MeshTrait, Generic[A]):
         cls = self._class()
         prop = actor_class(cls).endpoints.get(name)
         if prop is not None:
-            found = vars(self)[name] = endpoint_of(self, name, prop)
+            found = vars(self)[name] = endpoint_of(self, name, prop.method, prop.is_explicit, prop.propagator)
             return found
         method = getattr(cls, name, _ABSENT)
         if method is _ABSENT:
             known = ", ".join(actor_class(cls).endpoints) or "none"
-            raise AttributeError(f"actor class {self._info.class_name} has no attribute {name!r}; its endpoints: {known}")
+            raise AttributeError(f"actor class {self.__core__.info.class_name} has no attribute {name!r}; its endpoints: {known}")
         return NotAnEndpoint(self, name, cls.__name__, method)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -148,23 +124,12 @@ class ActorMesh(MeshTrait, Generic[A]):
 
     # ---- life
 
-    def _failure(self) -> MeshFailure | None:
-        """The reason to refuse calls to this handle: a failed rank in it, or the stop of the whole mesh."""
-        info = self._info
-        failure = info.first_failure(self._base_ranks())
-        if failure is not None or info.stopped is None:
-            return failure
-        from monarch._core.call.answer import stopped_failure
-
-        ranks = self._base_ranks()
-        return stopped_failure(current_process(), info, ranks[0] if ranks else 0, info.stopped)
-
     @property
     def initialized(self) -> Future[None]:
         """Done when the actors exist on their procs; does not wait for `__init__`. Raises `SpawnError` otherwise."""
         process = current_process()
-        ranks = self._base_ranks()
-        info = self._info
+        ranks = self.__core__.base_ranks()
+        info = self.__core__.info
         lost = next((r for r in ranks if r in info.unspawned), None)
         if lost is not None:
             return failed_future(spawn_error(info, lost))
@@ -179,15 +144,14 @@ class ActorMesh(MeshTrait, Generic[A]):
         error = cell.error()
         if error is not None:
             from monarch._core.call.answer import not_spawned_failure
-            from monarch._core.call.endpoint import mark_retrieved
 
-            ranks = self._base_ranks()
+            ranks = self.__core__.base_ranks()
             rank = ranks[error.rank]
             # Several ranks may fail for one cause, and this method raises once.
             others = [ranks[i] for i, r in enumerate(cell.results()) if r is None or r.status != OK]
-            failure = self._info.failed.setdefault(rank, not_spawned_failure(self._info, rank, error))
-            mark_retrieved(self._info.uid, cell, failure, others)
-            raise spawn_error(self._info, rank)
+            failure = self.__core__.info.failed.setdefault(rank, not_spawned_failure(self.__core__.info, rank, error))
+            mark_retrieved(self.__core__.info.uid, cell, failure, others)
+            raise spawn_error(self.__core__.info, rank)
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
         """Stops the actors: queued messages are handled first, owned meshes are stopped, then `__cleanup__` of each actor runs.
@@ -223,22 +187,22 @@ class ActorMesh(MeshTrait, Generic[A]):
 
     @property
     def _name(self) -> Future[str]:
-        return done_future(self._info.unique_name)
+        return done_future(self.__core__.info.unique_name)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ActorMesh):
             return NotImplemented
-        return self._info.uid == other._info.uid and self._shape == other._shape
+        return self.__core__.info.uid == other.__core__.info.uid and self.__core__.shape == other.__core__.shape
 
     def __hash__(self) -> int:
-        return hash((self._info.uid, self._shape))
+        return hash((self.__core__.info.uid, self.__core__.shape))
 
     def __repr__(self) -> str:
-        return f"<ActorMesh {self._info.class_name} {self._info.name} {self.extent}>"
+        return f"<ActorMesh {self.__core__.info.class_name} {self.__core__.info.name} {self.extent}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         share_if_plain()
-        return (received_actor_mesh, (self._info.state(), self._shape))
+        return (received_actor_mesh, (self.__core__.info.state(), self.__core__.shape))
 
     def __copy__(self) -> ActorMesh:
         return self
@@ -249,8 +213,62 @@ class ActorMesh(MeshTrait, Generic[A]):
 
 def received_actor_mesh(state: tuple[Any, ...], shape: Shape) -> ActorMesh:
     """A reference that arrived in a message."""
-    return ActorMesh(received_mesh(current_process(), state), shape)
+    return ActorMesh(ActorRanks(received_mesh(current_process(), state), shape))
 
 
 def whole_shape(extent: Extent) -> Shape:
     return Shape(extent.labels, Slice.new_row_major(extent.sizes))
+
+
+def endpoint_of(mesh: ActorMesh, name: str, method: Any, is_explicit: bool = False, propagator: Any = None) -> Endpoint[Any, Any]:
+    """The endpoint of a method of the actors."""
+
+    def rref(endpoint: Endpoint[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = implementation("rref", "rref")
+        target.check(args, kwargs)
+        return found(EndpointCall(endpoint, mesh, name, propagator, args, kwargs))
+
+    target = CallTarget(mesh.__core__, name, method, is_explicit)
+    return Endpoint(target, rref)
+
+
+class EndpointCall:
+    """A call of an endpoint whose result stays with the actors, as `Endpoint.rref` passes it on; immutable.
+
+    `endpoint` has the adverbs that send the call, `mesh` is the called actors, `name` the method, `propagate` the argument of the
+    endpoint's declaration. The arguments fit the signature of the method.
+    """
+
+    __slots__ = ("args", "endpoint", "kwargs", "mesh", "name", "propagate")
+
+    endpoint: Endpoint[Any, Any]
+    mesh: ActorMesh
+    name: str
+    propagate: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __init__(
+        self, endpoint: Endpoint[Any, Any], mesh: ActorMesh, name: str, propagate: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        for field, value in zip(self.__slots__, (args, endpoint, kwargs, mesh, name, propagate), strict=True):
+            object.__setattr__(self, field, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"EndpointCall.{name} cannot be set: a call is immutable")
+
+    def through(self, function: Callable[..., Any], async_function: Callable[..., Any], *given: Any) -> Future[ValueMesh[Any]]:
+        """Sends the call. In place of `method(*args, **kwargs)` the actors run `function(*given, method, *args, **kwargs)`.
+
+        The answer of an actor is the result of that function. An async method is given to `async_function`, which is awaited. The messages
+        of a caller stay in order, these and others. `TypeError` for an endpoint that answers by a port.
+        """
+        target = self.endpoint.__core__
+        if target.is_explicit:
+            raise TypeError(f"{target.title} answers by a port, and not with what it returns")
+        is_async = is_coroutine_function(target.method)
+        sent = CallTarget(target.ranks, "_await_through" if is_async else "_call_through", None)
+        return sent.call((async_function if is_async else function, given, self.name, *self.args), self.kwargs, sent.mesh_result)
+
+    def __repr__(self) -> str:
+        return f"<EndpointCall {self.name} of {self.mesh!r}>"

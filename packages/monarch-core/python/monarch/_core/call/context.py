@@ -8,7 +8,7 @@ from monarch._core.process.provided import provided
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch._core.hosts.proc_mesh import ProcMesh
+    from monarch._core.hosts.host_mesh import ProcMesh
     from monarch._core.process.identity import ActorAddr
     from monarch._core.process.parts import RunningActor
     from monarch._core.process.process import LocalProcess

@@ -19,17 +19,13 @@ LOST_PARTS = "parts of it were lost on the way"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Protocol, TypeVar
+    from collections.abc import Callable
+    from typing import Any, TypeVar
 
     from monarch._core._native import Call, PendingCall, Result
     from monarch._core.process.parts import RunningActor
 
     R = TypeVar("R")
-
-    class Answered(Protocol):
-        """The endpoint of the answers that a port gets."""
-
-        def _error(self, cell: PendingCall, result: Result, rank: int, /) -> BaseException: ...
 else:
     R = None
 
@@ -129,24 +125,6 @@ class Port(Generic[R]):
 
             send_to_port(process.native, self._proc, self._to, pack_exception(exc), self._rank, True, self.return_undeliverable)
 
-    def _forward(self, cell: PendingCall, count: int, endpoint: Answered, only: int | None) -> None:
-        """Passes the answers of a call on to this port, ranked, as they arrive."""
-        from threading import Thread
-
-        def run() -> None:
-            for i in range(count):
-                cell.wait(i)
-                result = cell.arrival(i)
-                assert result is not None
-                rank = only if only is not None else result.rank
-                port = ranked_port(self, rank)
-                if result.status == 0:
-                    port.send(result.load())
-                else:
-                    port.exception(endpoint._error(cell, result, rank))
-
-        Thread(target=run, daemon=True).start()
-
     def __reduce__(self) -> tuple[Any, ...]:
         from monarch._core.call.shared_handle import share_if_plain
 
@@ -164,6 +142,27 @@ def ranked_port(port: Port[R], rank: int) -> Port[R]:
     found: Port[R] = Port(port._proc, port._to, port._once, port._slot, rank)
     found.return_undeliverable = False
     return found
+
+
+def forward(
+    port: Port[Any], cell: PendingCall, count: int, error: Callable[[PendingCall, Result, int], BaseException], only: int | None
+) -> None:
+    """Passes the answers of a call on to the port, ranked, as they arrive. `only`: the rank that was called, if it was one."""
+    from threading import Thread
+
+    def run() -> None:
+        for i in range(count):
+            cell.wait(i)
+            result = cell.arrival(i)
+            assert result is not None
+            rank = only if only is not None else result.rank
+            to = ranked_port(port, rank)
+            if result.status == 0:
+                to.send(result.load())
+            else:
+                to.exception(error(cell, result, rank))
+
+    Thread(target=run, daemon=True).start()
 
 
 def _received_port(proc: int, to: int, once: bool, slot: bool, rank: int | None, give_back: bool, agent: int, job: int) -> Port[Any]:

@@ -41,8 +41,8 @@ class _Failure:
         self.traceback = traceback
 
 
-class _Parts:
-    """A sequence of values that are decoded from raw parts on first access.
+class Parts:
+    """A sequence of values, as `decode` makes them of raw parts, comparable by `==`, on first access.
 
     Threads may race: both decode, the first to store its outcome wins (`dict.setdefault` is atomic) and both return that one.
     """
@@ -62,6 +62,9 @@ class _Parts:
 
     def __len__(self) -> int:
         return len(self._raw)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, i: int) -> Any:
         outcome = self._outcomes.get(i, _ABSENT)
@@ -122,13 +125,11 @@ class ValueMesh(MeshTrait, Generic[R]):
 
     __slots__ = ("_cells", "_positions", "_shape")
 
-    _cells: list[R] | _Parts
+    _cells: list[R] | Parts
     _positions: Sequence[int]
 
     def __init__(self, shape: Shape, values: Iterable[R]) -> None:
-        self._fill(shape, list(values))
-
-    def _fill(self, shape: Shape, cells: list[R] | _Parts) -> None:
+        cells = values if isinstance(values, Parts) else list(values)
         if len(cells) != len(shape):
             raise _wrong_count(len(shape), len(cells))
         self._shape = shape
@@ -149,13 +150,6 @@ class ValueMesh(MeshTrait, Generic[R]):
         if highest >= expected or len(found) != expected:
             raise _wrong_count(expected, highest + 1 if highest >= expected else len(found))
         return ValueMesh(shape, [found[i] for i in range(expected)])
-
-    @classmethod
-    def _from_parts(cls, shape: Shape, parts: Iterable[Any], decode: Callable[[Any], Any]) -> ValueMesh[Any]:
-        # `parts` holds one raw part per rank, comparable by `==`; `decode` turns one into a fresh value.
-        self = cls.__new__(cls)
-        self._fill(shape, _Parts(parts, decode))
-        return self
 
     @property
     def _ndslice(self) -> Slice:

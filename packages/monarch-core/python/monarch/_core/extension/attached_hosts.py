@@ -13,35 +13,35 @@ if TYPE_CHECKING:
 
 def explain_loss(hosts: HostMesh, explain: Callable[[], MonarchError | None]) -> None:
     """Sets the function whose error, if there is one, replaces the errors of calls that fail because attached hosts are lost."""
-    if hosts._attachment is not None:
-        hosts._attachment.explain = explain
+    if hosts.__core__.attachment is not None:
+        hosts.__core__.attachment.explain = explain
 
 
 def explain_failure(hosts: HostMesh, explain: Callable[[AttachError], MonarchError | None]) -> None:
     """Sets the function whose result, if there is one, replaces the error of hosts that have not joined."""
-    if hosts._attachment is not None:
-        hosts._attachment.explain_failure = explain
+    if hosts.__core__.attachment is not None:
+        hosts.__core__.attachment.explain_failure = explain
 
 
 def lost_hosts(hosts: HostMesh) -> dict[int, str]:
     """The reasons for which this client has lost hosts of an attached mesh, by their ranks in it."""
-    native = None if hosts._attachment is None else hosts._attachment.process.hosts
+    native = None if hosts.__core__.attachment is None else hosts.__core__.attachment.process.hosts
     lost = {agent: why for agent, _, _, why in native.hosts() if why is not None} if native is not None else {}
-    return {rank: lost[agent] for rank, agent in enumerate(hosts._agents) if agent in lost}
+    return {rank: lost[agent] for rank, agent in enumerate(hosts.__core__.agents) if agent in lost}
 
 
 def lost_gateway(hosts: HostMesh) -> str | None:
     """The reason for the loss of the gateway to attached hosts; None if it is not lost, or if there is none."""
-    native = None if hosts._attachment is None else hosts._attachment.process.hosts
+    native = None if hosts.__core__.attachment is None else hosts.__core__.attachment.process.hosts
     gateway = None if native is None else native.route_gateway()
     return None if gateway is None else gateway[2]
 
 
 def stop_own_procs(hosts: HostMesh) -> Future[None]:
     """Stops the procs that were spawned through this mesh and its copies; the hosts stay ready."""
-    return hosts._stop_with_copies()
+    return hosts.__core__.stop_with_copies()
 
 
 def stop_all_procs(hosts: HostMesh) -> Future[None]:
     """Stops all procs that this process has spawned on these hosts, through whichever mesh; the hosts stay ready."""
-    return hosts._stop_procs()
+    return hosts.__core__.stop_procs()

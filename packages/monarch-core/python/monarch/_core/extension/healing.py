@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from monarch._core.hosts.host_mesh import HostMesh
+from monarch._core.hosts.host_set import HostSet
 from monarch._core.shape.shape import Shape
 from monarch._core.shape.slice import Slice
 
@@ -33,10 +34,10 @@ def set_healer(hosts: HostMesh, heal: Healer) -> None:
     attached, like `this_host()`, cannot be lost: for these the call has no effect. It has none either for other objects than a `HostMesh`,
     in the `JobState` of a job whose meshes are of its own kind.
     """
-    if isinstance(hosts, HostMesh) and hosts._attachment is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
-        agents = tuple(hosts._agent_ids())
-        hosts._healers.pop(agents, None)
-        hosts._healers[agents] = heal
+    if isinstance(hosts, HostMesh) and hosts.__core__.attachment is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
+        agents, healers = tuple(hosts.__core__.agent_ids()), hosts.__core__.healers
+        healers.pop(agents, None)
+        healers[agents] = heal
 
 
 def healer_of(hosts: HostMesh) -> Healer | None:
@@ -45,21 +46,21 @@ def healer_of(hosts: HostMesh) -> Healer | None:
 
     The interpreter that `with_python_executable` has set for the mesh stays. A handle that arrived in a message has no healer.
     """
-    wanted = hosts._agent_ids()
+    wanted = hosts.__core__.agent_ids()
     # The last function that was set comes first.
-    of, heal = next((one for one in reversed(list(hosts._healers.items())) if set(wanted).issubset(one[0])), (None, None))
+    of, heal = next((one for one in reversed(list(hosts.__core__.healers.items())) if set(wanted).issubset(one[0])), (None, None))
     if of is None or heal is None:
         return None
     places = [of.index(agent) for agent in wanted]
 
     def healed(seconds: float, /) -> HealedHosts:
         found = heal(seconds)
-        every = found.hosts._agent_ids()
+        every = found.hosts.__core__.agent_ids()
         if len(every) != len(of):
             raise ValueError(f"the healer of {len(of)} hosts has returned {found.hosts!r}: expected all hosts of the mesh")
-        shape = Shape(hosts._labels, Slice.new_row_major(hosts._ndslice.sizes))
-        mesh = HostMesh(tuple(every[place] for place in places), shape, False, hosts._executable)
-        mesh._attachment, mesh._spawned, mesh._healers = found.hosts._attachment, found.hosts._spawned, found.hosts._healers
-        return HealedHosts(mesh, frozenset(rank for rank, place in enumerate(places) if place in found.missing), found.why)
+        shape = Shape(tuple(hosts.sizes), Slice.new_row_major(tuple(hosts.sizes.values())))
+        mesh = HostSet(tuple(every[place] for place in places), shape, False, hosts.__core__.executable)
+        mesh.sharing(found.hosts.__core__, found.hosts.__core__.spawned)
+        return HealedHosts(HostMesh(mesh), frozenset(rank for rank, place in enumerate(places) if place in found.missing), found.why)
 
     return healed

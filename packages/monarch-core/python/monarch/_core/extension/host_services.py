@@ -15,21 +15,22 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch._core.call.actor import Actor, concurrent_endpoint
-from monarch._core.call.endpoint import Endpoint
+from monarch._core.call.call_target import CallTarget
 from monarch._core.errors.errors import SupervisionError, cause
 from monarch._core.errors.extension import RequestError
 from monarch._core.extension.request import ask
 from monarch._core.extension.served_jobs import REQUEST as SERVE
 from monarch._core.extension.thread import when_done
-from monarch._core.hosts.host_mesh import HostMesh, local_host
-from monarch._core.hosts.proc_mesh import own_proc
+from monarch._core.hosts.host_mesh import HostMesh
+from monarch._core.hosts.host_set import HostSet, local_host_set
+from monarch._core.hosts.proc_set import own_proc_set
 from monarch._core.process.current import current_process
 
 if TYPE_CHECKING:
     from monarch._core.call.future import Future
     from monarch._core.errors.errors import MeshFailure
     from monarch._core.extension.request import Request
-    from monarch._core.hosts.proc_mesh import ProcMesh
+    from monarch._core.hosts.host_mesh import ProcMesh
 
 # Seconds: the pause before a start after the first end; the longest pause, as each end in a row doubles it; the run time that resets it.
 FIRST_PAUSE, LONGEST_PAUSE, SETTLED = 0.1, 30.0, 60.0
@@ -93,9 +94,9 @@ class HostServices(Actor):
     """All services of this host."""
 
     def __init__(self) -> None:
-        here = local_host(current_process())
+        here = local_host_set(current_process())
         # The handle is an object of its own: the user's `stop` and `shutdown` of this host do not end its services.
-        self.host = HostMesh(here._agents, here._shape, True)
+        self.host = HostMesh(HostSet(here.agents, here.shape, True))
         self.running: dict[tuple[str, int], Running] = {}
         # The id of a job for each id that this host has in a job.
         self.jobs: dict[int, int] = {}
@@ -117,7 +118,7 @@ class HostServices(Actor):
         running = self.running.get(wanted.key)
         if running is None or not running.start.done() or running.start.exception() is not None:
             return f"it has not started within {seconds:g} s"
-        (proc,) = running.procs._procs() if running.procs is not None else (0,)
+        (proc,) = running.procs.__core__.procs() if running.procs is not None else (0,)
         pid = dict(current_process().native.alive_procs()).get(proc)
         return f"it runs{f' as process {pid}' if pid else ''}, and does not answer within {seconds:g} s"
 
@@ -214,13 +215,14 @@ class HostServices(Actor):
         try:
             async with asyncio.timeout(wanted.start_seconds):
                 procs = running.procs = self.host.spawn_procs(name=f"service {wanted.name}")
-                running.names = (procs._info.unique_name,)
+                running.names = (procs.__core__.info.unique_name,)
                 await procs.initialized
                 kind = (wanted.class_name, wanted.payload, None)
-                actor = procs._spawn_actors(wanted.mailbox, wanted.name, kind, (), dict(marshal.loads(wanted.arguments)))
-                running.names = (procs._info.unique_name, actor._info.unique_name)
+                actor = procs.__core__.spawn_actors(wanted.mailbox, wanted.name, kind, (), dict(marshal.loads(wanted.arguments)))
+                running.names = (procs.__core__.info.unique_name, actor.__core__.info.unique_name)
                 # Every actor has this method. Its answer arrives when `__init__` has returned.
-                await Endpoint(actor, "__sizeof__", object.__sizeof__).call_one()
+                target = CallTarget(actor.__core__, "__sizeof__", None)
+                await target.call((), {}, target.one_result)
         except TimeoutError:
             await self._stop(running, "it did not start in time")
             raise TimeoutError(f"it did not start within {wanted.start_seconds:g} s") from None
@@ -228,7 +230,7 @@ class HostServices(Actor):
             await self._stop(running, "it did not start")
             raise
         running.since = monotonic()
-        return procs._procs()[0]
+        return procs.__core__.procs()[0]
 
     async def _stop(self, running: Running, reason: str) -> None:
         procs, running.procs, running.names = running.procs, None, ()
@@ -239,7 +241,7 @@ class HostServices(Actor):
             stopped = procs.stop(reason)
         else:
             # The actor may hang: this code does not wait for it.
-            for proc in procs._procs():
+            for proc in procs.__core__.procs():
                 process.native.kill_proc(proc)
             stopped = procs.stop(reason)
         try:
@@ -263,9 +265,9 @@ def _keeper() -> Any:
     with _lock:
         if _services is None:
             process = current_process()
-            found = own_proc(process)._spawn("services", HostServices, (), {})
+            found = own_proc_set(process).spawn("services", HostServices, (), {})
             # Requests for a service get its failure; the agent continues.
-            process.supervision.disown(found._info.uid)
+            process.supervision.disown(found.__core__.info.uid)
             _services = found
         return _services
 

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from monarch._core.call.actor_mesh import ActorMesh
 from monarch._core.call.runs import each_of
 from monarch._core.extension.ids import HostId, JobId, ProcId, Rank
-from monarch._core.hosts.proc_mesh import ProcMesh
+from monarch._core.hosts.host_mesh import HostMesh, ProcMesh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
+    from monarch._core.call.actor_mesh import EndpointCall
     from monarch._core.call.future import Future
-    from monarch._core.call.mesh_methods import EndpointCall
-    from monarch._core.hosts.host_mesh import HostMesh
     from monarch._core.shape.shape import Extent
 
 
@@ -70,15 +69,15 @@ def host_mesh_number(hosts: HostMesh) -> int:
 
     The event `mesh.made` of a mesh of procs has it as the parent.
     """
-    return hosts._number()
+    return hosts.__core__.number()
 
 
 def mesh_view(mesh: ProcMesh | ActorMesh | Any) -> MeshView:
     """The members of a mesh of procs or actors, or of a slice of it, without a message. `TypeError` for any other object."""
     if not isinstance(mesh, ProcMesh | ActorMesh):
         raise TypeError(f"mesh_view({mesh!r}): expected a mesh of procs or actors, not {type(mesh).__name__}")
-    info = mesh._info
-    ranks = list(mesh._shape.ranks())
+    info = mesh.__core__.info
+    ranks = list(mesh.__core__.shape.ranks())
     agents = each_of(info.agents)
     return MeshView(
         info.name,

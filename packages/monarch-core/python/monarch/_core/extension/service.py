@@ -5,8 +5,10 @@ from __future__ import annotations
 import marshal
 from time import monotonic
 
-from monarch._core.call.actor import actor_class, check_arguments
+from monarch._core.call.actor import actor_class
 from monarch._core.call.actor_mesh import ActorMesh, check_names, whole_shape
+from monarch._core.call.actor_ranks import ActorRanks
+from monarch._core.call.arguments import check_arguments
 from monarch._core.call.received_mesh import mark_ended, reach
 from monarch._core.call.runs import runs_of
 from monarch._core.config.entry_points import BrokenEntry, load_entry
@@ -102,16 +104,16 @@ def service(hosts: HostMesh, name: str, arguments: Mapping[str, Any] | None = No
         packed = marshal.dumps(sorted(given.items()))
     except ValueError:
         raise TypeError(f"service({name!r}): arguments are plain data, which {given!r} is not") from None
-    hosts._check_usable()
+    hosts.__core__.check_usable()
     process = current_process()
-    agents = hosts._agent_ids()
+    agents = hosts.__core__.agent_ids()
     cls = declared.actor
     class_name, payload = f"{cls.__module__}.{cls.__qualname__}", dumps_class(cls)
     body = marshal.dumps((name, class_name, payload, declared.shared, declared.start_seconds, packed, arguments is None, timeout))
     # The agent reports the cause of the delay; an agent that does not answer at all gets a little more time.
     until = monotonic() + (2 * declared.start_seconds + _PAUSE if timeout is None else timeout) + _WAY
     asked = {agent: ask(agent, REQUEST, body) for agent in dict.fromkeys(agents)}
-    job = hosts._job or process.job
+    job = hosts.__core__.job or process.job
     found = {agent: _started(process, job, name, agent, answer, until) for agent, answer in asked.items()}
     mailbox = next(iter(found.values()))[1] if found else 0
     procs = tuple(found[agent][0] for agent in agents)
@@ -121,7 +123,7 @@ def service(hosts: HostMesh, name: str, arguments: Mapping[str, Any] | None = No
     process.infos[info.uid] = info
     reach(process, job, [(found[agent][0], agent) for agent in found])
     mark_ended(info, process.ended)
-    return ActorMesh(info, whole_shape(extent))
+    return ActorMesh(ActorRanks(info, whole_shape(extent)))
 
 
 def _declared(name: str) -> Service:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from monarch._core.config.address import ChannelAddr
 from monarch._core.hosts.attachment import Attachment, agent_uid, where
 from monarch._core.hosts.host_mesh import HostMesh
+from monarch._core.hosts.host_set import HostSet
 from monarch._core.hosts.trust import Given
 from monarch._core.process.current import current_process
 from monarch._core.shape.shape import Shape
@@ -78,6 +79,6 @@ def attach_to_workers(
             raise TypeError(f"workers has {worker!r}: expected an address or a Future of one")
     attachment = Attachment(process, workers, given, name)
     attachment.begin()
-    mesh = HostMesh(attachment.ids, Shape(("hosts",), Slice.new_row_major((len(workers),))), True)
-    mesh._attachment = attachment
-    return mesh
+    hosts = HostSet(attachment.ids, Shape(("hosts",), Slice.new_row_major((len(workers),))), True)
+    hosts.attachment = attachment
+    return HostMesh(hosts)

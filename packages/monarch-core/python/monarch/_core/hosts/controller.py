@@ -6,8 +6,9 @@ import marshal
 from _thread import allocate_lock
 
 from monarch._core._native.protocol import ERROR, FIRST_ERROR
-from monarch._core.call.actor import actor_class, check_arguments
+from monarch._core.call.actor import actor_class
 from monarch._core.call.actor_mesh import check_names
+from monarch._core.call.arguments import check_arguments
 from monarch._core.call.future import Future, new_future
 from monarch._core.process.current import current_process
 from monarch._core.process.process import CONTROLLER, LocalProcess
@@ -107,7 +108,7 @@ def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -
 
 
 def _find_or_spawn(process: LocalProcess, name: str, payload: bytes, arguments: bytes) -> ActorMesh:
-    from monarch._core.hosts.proc_mesh import own_proc
+    from monarch._core.hosts.proc_set import own_proc_set
     from monarch._core.pickle.actor_class import loads_class
     from monarch._core.pickle.pickling import loads
 
@@ -115,10 +116,10 @@ def _find_or_spawn(process: LocalProcess, name: str, payload: bytes, arguments: 
         found = process.controllers.get(name)
         if found is None:
             args, kwargs = loads(arguments)
-            found = process.controllers[name] = own_proc(process)._spawn(name, loads_class(payload), args, kwargs)
+            found = process.controllers[name] = own_proc_set(process).spawn(name, loads_class(payload), args, kwargs)
             # Callers that look up a failed controller get its failure; no other process is notified.
-            process.supervision.disown(found._info.uid)
-    failure = found._failure()
+            process.supervision.disown(found.__core__.info.uid)
+    failure = found.__core__.failure()
     if failure is not None:
         from monarch._core.errors.errors import controller_failed
 

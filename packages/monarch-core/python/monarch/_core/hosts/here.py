@@ -6,8 +6,7 @@ from monarch._core.call.context import context
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch._core.hosts.host_mesh import HostMesh
-    from monarch._core.hosts.proc_mesh import ProcMesh
+    from monarch._core.hosts.host_mesh import HostMesh, ProcMesh
 
 
 def this_proc() -> ProcMesh:

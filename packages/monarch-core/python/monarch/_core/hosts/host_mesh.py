@@ -1,32 +1,39 @@
-"""Meshes of machines, on which processes are spawned. On one machine there is one host, whose agent is the client."""
+"""Meshes of machines, and the meshes of processes that are spawned on them: handles of a `HostSet` and of a `ProcSet`.
+
+On one machine there is one host, whose agent is the client. Both classes are here because each has methods that return the other.
+"""
 
 from __future__ import annotations
 
+import marshal
+
+from monarch._core._native.protocol import GATHER
+from monarch._core.call.actor import Actor
 from monarch._core.call.future import Future, done_future, new_future
 from monarch._core.call.lazy_future import returns_future
-from monarch._core.call.received_mesh import reach
+from monarch._core.call.received_mesh import reach, received_mesh
 from monarch._core.call.shared_handle import share_if_plain
-from monarch._core.hosts.connections import native_hosts
-from monarch._core.hosts.spawned_procs import SpawnedProcs, procs_on
+from monarch._core.hosts.host_set import HostSet, local_host_set, set_local_host
+from monarch._core.hosts.proc_set import ProcSet, own_proc_set
 from monarch._core.process.current import current_process
-from monarch._core.process.identity import checked_name
 from monarch._core.process.loaded import loaded_module
-from monarch._core.process.process import LocalProcess
+from monarch._core.process.process import AGGREGATE, LOG_LEVEL, LocalProcess
 from monarch._core.process.provided import provided
 from monarch._core.shape.mesh import MeshTrait
-from monarch._core.shape.shape import Extent, Point, Region, Shape
-from monarch._core.shape.slice import Slice, product
+from monarch._core.shape.shape import Point, Region, Shape
+from monarch._core.shape.slice import Slice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, Literal, Self
+    from collections.abc import Callable, Sequence
+    from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar
 
-    from monarch._core.hosts.attachment import Attachment
+    from monarch._core._native import PendingCall
     from monarch._core.hosts.bootstrap_command import BootstrapCommand
-    from monarch._core.hosts.proc_mesh import ProcMesh
-    from monarch._core.process.parts import Owned
     from monarch._core.sync.workspace import Workspace
+
+    P = ParamSpec("P")
+    T = TypeVar("T", bound=Actor)
 
 
 class HostMesh(MeshTrait):
@@ -45,63 +52,22 @@ class HostMesh(MeshTrait):
     ```
     """
 
-    __slots__ = ("__weakref__", "_agents", "_attachment", "_executable", "_healers", "_is_owned", "_job", "_shape", "_spawned")
+    __slots__ = ("__core__", "__weakref__")
     _whole_slice_is_self = True
 
-    def __init__(self, agents: tuple[int, ...], shape: Shape, is_owned: bool, executable: str | None = None, job: int = 0) -> None:
-        self._agents = agents
-        # The client of these hosts; 0: that of this process.
-        self._job = job
-        self._shape = shape
-        self._is_owned = is_owned
-        self._executable = executable
-        self._spawned = SpawnedProcs()
-        # The attachment of hosts that were attached.
-        self._attachment: Attachment | None = None
-        # The functions that replace lost hosts, by the hosts' agents. Copies and slices share them; the attachment, which the process
-        # keeps, does not.
-        self._healers: dict[tuple[int, ...], Callable[[float], Any]] = {}
+    def __init__(self, hosts: HostSet) -> None:
+        self.__core__ = hosts
 
     @property
     def _ndslice(self) -> Slice:
-        return self._shape.ndslice
+        return self.__core__.shape.ndslice
 
     @property
     def _labels(self) -> tuple[str, ...]:
-        return tuple(self._shape.labels)
+        return tuple(self.__core__.shape.labels)
 
     def _new_with_shape(self, shape: Shape) -> Self:
-        mesh = type(self)(self._agents, shape, False, self._executable, self._job)
-        mesh._attachment = self._attachment
-        mesh._spawned = self._spawned
-        mesh._healers = self._healers
-        return mesh
-
-    def _agent_ids(self) -> list[int]:
-        """The agent of each host; the same agent for all if the mesh repeats this machine."""
-        agents = self._agents
-        return [agents[r if len(agents) > 1 else 0] for r in self._shape.ranks()]
-
-    def _number(self) -> int:
-        """The number of this mesh and of its slices. It is the same in each process, and differs from the numbers of all other meshes."""
-        from struct import pack
-
-        from monarch._core._native.files import blake3
-
-        return int.from_bytes(blake3(pack(f"<{len(self._agents)}Q", *self._agents))[:8], "little")
-
-    @property
-    def _is_shut_down(self) -> bool:
-        return self._spawned.is_shut_down
-
-    def _check_not_shut_down(self) -> None:
-        if self._is_shut_down:
-            raise RuntimeError("HostMesh has already been shut down")
-
-    def _check_usable(self) -> None:
-        self._check_not_shut_down()
-        if self._attachment is not None:
-            self._attachment.check(self._agent_ids())
+        return type(self)(self.__core__.part(shape))
 
     def spawn_procs(
         self,
@@ -137,7 +103,7 @@ class HostMesh(MeshTrait):
             assert procs.size() == 2
         ```
         """
-        self._check_usable()
+        self.__core__.check_usable()
         if per_host is not None and not hasattr(per_host, "keys"):
             raise TypeError(
                 f"spawn_procs({per_host!r}): per_host is a dict of label to size, not {type(per_host).__name__}\n"
@@ -147,9 +113,9 @@ class HostMesh(MeshTrait):
 
     @property
     def initialized(self) -> Future[Literal[True]]:
-        if self._attachment is None:
+        if self.__core__.attachment is None:
             return done_future(True)
-        joined = self._attachment.future
+        joined = self.__core__.attachment.future
 
         async def wait() -> Literal[True]:
             await joined
@@ -159,18 +125,8 @@ class HostMesh(MeshTrait):
 
     def stop(self) -> Future[None]:
         """Stops the processes spawned through this object; the hosts stay ready."""
-        self._check_owned()
-        return _stop_all(self._spawned.take(), "host mesh stopped")
-
-    def _stop_with_copies(self) -> Future[None]:
-        """Stops the processes spawned through this object and its copies; the hosts stay ready."""
-        return _stop_all([mesh for mesh in self._spawned if mesh.info.uid in mesh.process.owned], "job left its hosts")
-
-    def _stop_procs(self) -> Future[None]:
-        """Stops all processes that this process has spawned on these hosts and no others; the hosts stay ready."""
-        if self._attachment is None:
-            return self._stop_with_copies()
-        return _stop_all(procs_on(self._attachment.process, set(self._agent_ids())), "job ends")
+        self.__core__.check_owned()
+        return self.__core__.stop()
 
     def shutdown(self) -> Future[None]:
         """Stops the processes, those of copies included, and ends the agents; the object cannot be used afterwards.
@@ -188,49 +144,9 @@ class HostMesh(MeshTrait):
             hosts.shutdown().get()
         ```
         """
-        self._check_owned()
-        self._check_not_shut_down()
-        self._spawned.shut_down()
-        reason = "host mesh shut down"
-        if self._attachment is None:
-            return _stop_all(list(self._spawned), reason)
-        # No process outlives its agent, through whichever object it was spawned.
-        return self._end_agents(_stop_all(procs_on(self._attachment.process, set(self._agent_ids())), reason))
-
-    def _end_agents(self, stopped: Future[None]) -> Future[None]:
-        process = current_process()
-        hosts, agents = native_hosts(process), [agent for agent in self._agent_ids() if agent != process.agent_uid]
-        # A worker in this process ends last.
-        own = loaded_module("monarch._core.start.worker") if len(agents) < len(self._agent_ids()) else None
-
-        async def wait() -> None:
-            failed: Exception | None = None
-            try:
-                await stopped
-            except Exception as e:
-                failed = e
-            except BaseException:
-                # The caller no longer waits for the answers.
-                for agent in agents:
-                    hosts.shutdown(agent)
-                raise
-            # The other hosts are reached through the gateway, which ends last.
-            gateways = [agent for agent in agents if hosts.is_gateway(agent)]
-            for group in ([agent for agent in agents if agent not in gateways], gateways):
-                # A host whose end is known has no agent that could answer.
-                asked = [hosts.shutdown(agent) for agent in group]
-                for cell in asked:
-                    await new_future(cell, lambda c: c.set_retrieved())
-            if own is not None:
-                own.end()
-            if failed is not None:
-                raise failed
-
-        return returns_future(wait)()
-
-    def _check_owned(self) -> None:
-        if not self._is_owned:
-            raise RuntimeError("cannot shut down `HostMesh` that is a reference instead of owned")
+        self.__core__.check_owned()
+        self.__core__.check_not_shut_down()
+        return self.__core__.shut_down()
 
     def with_python_executable(self, path: str) -> HostMesh:
         """A copy whose processes use that interpreter; `this_host()` inside them does so too.
@@ -239,16 +155,12 @@ class HostMesh(MeshTrait):
         A path that begins with `$WORKSPACE_DIR/` is below the workspace of each host, where `sync_workspace` writes.
         """
         mesh = self.__copy__()
-        mesh._executable = str(path)
+        mesh.__core__.executable = str(path)
         return mesh
 
     def __copy__(self) -> HostMesh:
         """The same hosts as a separate object: its `stop` ends the processes spawned through it."""
-        mesh = HostMesh(self._agents, self._shape, self._is_owned, self._executable, self._job)
-        mesh._attachment = self._attachment
-        mesh._spawned = SpawnedProcs(self._spawned)
-        mesh._healers = self._healers
-        return mesh
+        return HostMesh(self.__core__.copy())
 
     async def sync_workspace(self, workspace: Workspace, conda: bool = False, auto_reload: bool = False) -> None:
         """Mirrors the directories of a workspace to every host, below `WORKSPACE_DIR` there. On the client's machine nothing is copied.
@@ -265,14 +177,14 @@ class HostMesh(MeshTrait):
         `RuntimeError` on a slice or an unpickled mesh. For `conda`, `NotImplementedError` without monarch-fs, `ValueError` if there is no
         environment or it is of another minor version of Python than the client, and its own errors for hosts that cannot be written to.
         """
-        if not self._is_owned:
+        if not self.__core__.is_owned:
             raise RuntimeError("sync_workspace needs an owned HostMesh, not a slice or an unpickled one")
-        self._check_usable()
+        self.__core__.check_usable()
         await provided.sync_workspace(self, workspace, conda, auto_reload)
 
     @property
     def region(self) -> Region:
-        return Region(self._shape.labels, self._shape.ndslice)
+        return Region(self.__core__.shape.labels, self.__core__.shape.ndslice)
 
     @property
     def stream_logs(self) -> bool:
@@ -283,58 +195,235 @@ class HostMesh(MeshTrait):
         return False
 
     def __enter__(self) -> Self:
-        self._check_not_shut_down()
+        self.__core__.check_not_shut_down()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._is_shut_down:
+        if not self.__core__.spawned.is_shut_down:
             self.shutdown().get()
 
     async def __aenter__(self) -> Self:
-        self._check_not_shut_down()
+        self.__core__.check_not_shut_down()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if not self._is_shut_down:
+        if not self.__core__.spawned.is_shut_down:
             await self.shutdown()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HostMesh):
             return NotImplemented
-        return self._identity() == other._identity()
+        return self.__core__.identity() == other.__core__.identity()
 
     def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def _identity(self) -> tuple[Any, ...]:
-        """The hosts and their shape: a slice of one host equals `this_host()` of that host."""
-        return (tuple(self._agent_ids()), self._labels, tuple(self._ndslice.sizes))
+        return hash(self.__core__.identity())
 
     def __repr__(self) -> str:
         return f"<HostMesh {self.extent}>"
 
-    def _state(self) -> tuple[Any, ...]:
-        return (self._agents, self._shape, self._executable, self._job or current_process().job)
+    def __reduce__(self) -> tuple[Any, ...]:
+        share_if_plain()
+        return (received_host_mesh, self.__core__.state())
+
+
+class ProcMesh(MeshTrait):
+    """Processes of one spawn, or some of them. The result of `spawn_procs` is owned; slices and unpickled handles are references.
+
+    A `with` or `async with` statement stops the processes at its end.
+
+    ```python
+    from monarch.actor import Actor, endpoint, this_host
+
+    class Worker(Actor):
+        @endpoint
+        def pid(self) -> int:
+            import os
+
+            return os.getpid()
+
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        pids = procs.spawn("workers", Worker).pid.call().get().values()
+        assert len(set(pids)) == 2
+    ```
+    """
+
+    __slots__ = ("__core__", "__weakref__")
+    _whole_slice_is_self = True
+
+    def __init__(self, procs: ProcSet) -> None:
+        self.__core__ = procs
+
+    @property
+    def _ndslice(self) -> Slice:
+        return self.__core__.shape.ndslice
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        return tuple(self.__core__.shape.labels)
+
+    def _new_with_shape(self, shape: Shape) -> Self:
+        return type(self)(self.__core__.part(shape))
+
+    def spawn(self, /, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Spawns one actor per process. The handle is there at once; messages to it wait until the actors exist.
+
+        The spawner owns the actors.
+
+        Args:
+            name: a name for reports and `monarch ps`; the runtime makes it unique.
+            Class: a subclass of `Actor`.
+            *args: positional arguments of its `__init__`, pickled once for all processes.
+            **kwargs: its keyword arguments.
+
+        Returns:
+            The handle of the actors, in the shape of this mesh; to type checkers an object of `Class`.
+
+        Raises:
+            ValueError: the class cannot be spawned, as with sync and async endpoints at once.
+            TypeError: the arguments do not fit `__init__`; pickling them may raise other exceptions.
+            RuntimeError: the mesh has been stopped.
+
+        ```python
+        from monarch.actor import Actor, endpoint, this_host
+
+        class Worker(Actor):
+            def __init__(self, scale: float) -> None:
+                self.scale = scale
+
+            @endpoint
+            def apply(self, x: float) -> float:
+                return self.scale * x
+
+        with this_host().spawn_procs({"gpus": 2}) as procs:
+            workers = procs.spawn("workers", Worker, scale=2.0)
+            assert workers.apply.call(3.0).get().values() == [6.0, 6.0]
+        ```
+        """
+        return self.__core__.spawn(name, Class, args, kwargs)  # pyright: ignore
+
+    @property
+    def initialized(self) -> Future[Literal[True]]:
+        """Done with True when all processes are ready and have run `bootstrap`; `ActorError` if that failed, else `SpawnError`."""
+        if self.__core__.ready is None:
+            return done_future(True)
+        return new_future(self.__core__.ready[0], self._initialized_result)
+
+    def _initialized_result(self, cell: PendingCall) -> Literal[True]:
+        from monarch._core.hosts.readiness import ready_error
+
+        procs = self.__core__
+        error = ready_error(procs.info, cell, procs.ready[1] if procs.ready else [])
+        # The cell is marked last: failures that are unseen by then are acted upon.
+        cell.set_retrieved()
+        if error is not None:
+            raise error
+        return True
+
+    def stop(self, reason: str = "stopped by client") -> Future[None]:
+        """Stops the actors with clean-up, then the processes, and delivers their output. The stop begins with this call, once.
+
+        Args:
+            reason: the text of the `SupervisionError` that later calls raise.
+
+        Returns:
+            A Future that is done when all processes have ended.
+
+        Raises:
+            ValueError: the mesh is a slice or an unpickled handle.
+            SupervisionError: from the Future: a process ended otherwise, as in a `__cleanup__`.
+
+        ```python
+        from monarch.actor import this_host
+
+        procs = this_host().spawn_procs({"procs": 2})
+        procs.stop("work is done").get()
+        ```
+        """
+        if self.__core__.owned is None:
+            raise ValueError("ProcMesh is not owned; must be stopped by an owner")
+        return self.__core__.owned.stop(reason)
+
+    @property
+    def host_mesh(self) -> HostMesh:
+        """The hosts of the processes."""
+        hosts = self.__core__.hosts
+        return local_host(current_process()) if hosts is None else received_host_mesh(*hosts)
+
+    async def logging_option(self, stream_to_client: bool = False, aggregate_window_sec: float | None = None, level: int = 20) -> None:
+        """Sets the destination of the output of these processes, which must be ready, from now on.
+
+        `level` is that of `logging` in them. With `aggregate_window_sec`, lines that are equal up to numbers are printed together, as
+        `[{N} similar log lines] {sample}`, at most that many seconds after the first of them; None ends that and prints the pending counts.
+        With `stream_to_client` the output of processes of other hosts is printed at the client too, as `[{host} {proc}] {line}`.
+        """
+        if not 0 <= level <= 255:
+            raise ValueError(f"invalid logging level {level}: expected 0 to 255")
+        window = aggregate_window_sec
+        if window is not None and not 0 < window < float("inf"):
+            raise ValueError(f"invalid aggregate_window_sec {window}: expected a positive number of seconds")
+        process = current_process()
+        native, procs = process.native, self.__core__.procs()
+        cell = native.cell(GATHER, len(procs), procs)
+        for rank, proc in enumerate(procs):
+            native.request(proc, LOG_LEVEL, marshal.dumps((rank, level)), cell.slot)
+        await new_future(cell, lambda c: None)
+        # The procs must be ready first, so that their agent knows them, whichever process calls.
+        by_agent: dict[int, list[int]] = {}
+        for proc, agent in zip(procs, self.__core__.agents(), strict=True):
+            by_agent.setdefault(agent, []).append(proc)
+        cell = native.cell(GATHER, len(by_agent), list(by_agent))
+        for rank, (agent, some) in enumerate(by_agent.items()):
+            viewer = process.job if stream_to_client else None
+            body = marshal.dumps((some, None if window is None else float(window), viewer, rank))
+            native.request(agent, AGGREGATE, body, cell.slot)
+        await new_future(cell, lambda c: None)
+
+    def activate(self) -> Any:
+        """The processes as a device mesh of monarch-tensor, or the replacement set by a test."""
+        factory = replaced_engine() or _implementation("activate")
+        return factory(self)
+
+    def rank_tensor(self, dim: str | Sequence[str]) -> Any:
+        """The rank of each process along a dimension, as a tensor of monarch-tensor."""
+        return _implementation("rank_tensor")(self, dim)
+
+    def rank_tensors(self) -> dict[str, Any]:
+        """The rank tensor of each dimension; needs monarch-tensor."""
+        return _implementation("rank_tensors")(self)
+
+    def to_table(self) -> str:
+        """The processes as a table of text; needs monarch-tensor."""
+        return _implementation("to_table")(self)
+
+    async def sync_workspace(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError("sync_workspace is a method of HostMesh")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop().get()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ProcMesh):
+            return NotImplemented
+        return self.__core__.procs() == other.__core__.procs() and self.extent == other.extent
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.__core__.procs()))
+
+    def __repr__(self) -> str:
+        return f"<ProcMesh {self.__core__.info.name} {self.extent}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         share_if_plain()
-        return (received_host_mesh, self._state())
-
-
-def _stop_all(meshes: list[Owned], reason: str) -> Future[None]:
-    futures = [mesh.stop(reason) for mesh in meshes]
-
-    async def wait() -> None:
-        failed: list[Exception] = []
-        for future in futures:
-            try:
-                await future
-            except Exception as e:  # the call waits for the other meshes all the same
-                failed.append(e)
-        if failed:
-            raise failed[0]
-
-    return returns_future(wait)() if futures else done_future(None)
+        return (received_proc_mesh, self.__core__.state())
 
 
 def received_host_mesh(agents: tuple[int, ...], shape: Shape, executable: str | None, job: int) -> HostMesh:
@@ -342,7 +431,21 @@ def received_host_mesh(agents: tuple[int, ...], shape: Shape, executable: str | 
     process = current_process()
     if job != process.job:
         reach(process, job, [(agent, agent) for agent in agents])
-    return HostMesh(agents, shape, False, executable, job)
+    return HostMesh(HostSet(agents, shape, False, executable, job))
+
+
+def received_proc_mesh(state: tuple[Any, ...], shape: Shape, hosts: Any) -> ProcMesh:
+    """A reference that arrived in a message."""
+    return ProcMesh(ProcSet(received_mesh(current_process(), state), shape, hosts))
+
+
+# The name in pickled handles.
+received_proc_mesh.__module__ = "monarch._core.hosts.proc_mesh"
+
+
+def own_proc(process: LocalProcess) -> ProcMesh:
+    """This process as a mesh of one."""
+    return ProcMesh(own_proc_set(process))
 
 
 _local: dict[int, HostMesh] = {}
@@ -352,26 +455,28 @@ def local_host(process: LocalProcess) -> HostMesh:
     """The machine of this process."""
     found = _local.get(process.uid)
     if found is None:
-        shape = Shape((), Slice(offset=0, sizes=(), strides=()))
-        # The client owns its machine; for the processes that it spawned, the machine belongs to another process.
-        found = _local[process.uid] = HostMesh((process.agent_uid,), shape, process.is_client, process.python_executable)
+        found = _local[process.uid] = HostMesh(local_host_set(process))
     return found
 
 
-# Far more procs than a machine runs (`pid_max` is 32,768 by default): a larger number is a mistake, and would exhaust the memory here.
-_PROCS_PER_HOST = 1 << 16
+def forget_local_host(process: LocalProcess) -> None:
+    """Forgets the machine of a simulated process."""
+    _local.pop(process.uid, None)
+    set_local_host(process, None)
 
 
-def host_extent(hosts: HostMesh, per_host: dict[str, int]) -> Extent:
-    """The hosts' dimensions followed by those of one host; `ValueError` if they share a label or a size is malformed."""
-    shared = [label for label in per_host if label in hosts._labels]
-    if shared:
-        raise ValueError(f"per_host dimensions {shared} overlap with host labels {list(hosts._labels)}")
-    for label, size in per_host.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"per_host[{label!r}] must be a positive int, not {size!r}")
-        checked_name(label, "label")
-    each = product(tuple(per_host.values()))
-    if each > _PROCS_PER_HOST:
-        raise ValueError(f"per_host {per_host} makes {each:,} processes on each host, of at most {_PROCS_PER_HOST:,}")
-    return Extent([*hosts._labels, *per_host], [*hosts._ndslice.sizes, *per_host.values()])
+def _implementation(method: str) -> Callable[..., Any]:
+    from monarch._core.call.mesh_methods import implementation
+
+    return implementation(method, f"ProcMesh.{method}")
+
+
+def replaced_engine() -> Callable[[ProcMesh], Any] | None:
+    """The replacement of tensor engines by a test, for the current actor."""
+    patches = loaded_module("monarch._core.testing.patching")
+    if patches is None:
+        return None
+    from monarch._core.call.current_actor import current_local_actor
+
+    actor = current_local_actor()
+    return None if actor is None or actor.cls is None else patches.get_tensor_engine_factory(actor.cls)

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from monarch._core.errors.errors import MeshFailure
-    from monarch._core.hosts.host_mesh import HostMesh
-    from monarch._core.hosts.proc_mesh import ProcMesh
+    from monarch._core.hosts.host_mesh import HostMesh, ProcMesh
     from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.process.parts import Owned
 
@@ -51,13 +50,13 @@ class _Slot:
         self.starts: list[float] = []
 
     def names(self) -> list[str]:
-        return [info.unique_name for info in (self.procs._info, *self.meshes)]
+        return [info.unique_name for info in (self.procs.__core__.info, *self.meshes)]
 
     def lost(self) -> MeshFailure | None:
         """The end of the first proc that has ended."""
         from monarch._core.call.answer import proc_ended_failure
 
-        native, info = current_process().native, self.procs._info
+        native, info = current_process().native, self.procs.__core__.info
         for rank, proc in enumerate(info.procs):
             end = native.ended(proc)
             if end is not None:
@@ -223,7 +222,7 @@ class Replicas(Generic[T]):
     def _spawn_procs(self, rank: int) -> ProcMesh:
         from monarch._core.hosts.spawn import spawn_procs
 
-        self._hosts._check_usable()
+        self._hosts.__core__.check_usable()
         return spawn_procs(self._hosts, self._per_host, None, f"{self._name}_{rank}", None, None, replica=rank)
 
     def _start_actors(self, rank: int, slot: _Slot) -> None:
@@ -234,7 +233,7 @@ class Replicas(Generic[T]):
             slot.handle = self._start(rank, slot.procs)
         finally:
             spawned, owner.spawned = owner.spawned, outer
-        procs = set(slot.procs._info.procs)
+        procs = set(slot.procs.__core__.info.procs)
         # The meshes that the replica owns now are no measure: a failed mesh is no longer among them.
         slot.meshes = [info for info in spawned if info.class_name and procs & set(info.procs)]
 

@@ -12,8 +12,9 @@ from monarch._core.call.owner import spawning_owner
 from monarch._core.call.received_mesh import reach
 from monarch._core.call.runs import each_of
 from monarch._core.config import config
-from monarch._core.hosts.host_mesh import HostMesh, host_extent
-from monarch._core.hosts.proc_mesh import ProcMesh
+from monarch._core.hosts.host_mesh import HostMesh, ProcMesh
+from monarch._core.hosts.host_set import HostSet, host_extent
+from monarch._core.hosts.proc_set import ProcSet
 from monarch._core.hosts.slow_spawn import watch
 from monarch._core.process.current import current_process, simulated_process
 from monarch._core.process.environment import changed, is_start_variable, start_variables
@@ -40,7 +41,7 @@ _active: list[Any] = []
 
 
 def spawn_procs(
-    hosts: HostMesh,
+    mesh: HostMesh,
     per_host: dict[str, int],
     bootstrap: Callable[[], Any] | None,
     name: str,
@@ -50,20 +51,21 @@ def spawn_procs(
 ) -> ProcMesh:
     """Spawns the processes. `replica`: the index among meshes like this one, for the rank prefixes of output lines."""
     checked_name(name)
+    hosts = mesh.__core__
     extent = host_extent(hosts, per_host)
     each = 1
     for size in per_host.values():
         each *= size
-    count = each * len(hosts)
+    count = each * len(mesh)
     binds = _checked_binds(proc_bind, each)
     process = current_process()
     hooks = _contributed(process, name, count)
     changes = {} if hooks is None else hooks[4]
     owner = spawning_owner()
     procs = tuple(new_uid() for _ in range(count))
-    agents = hosts._agent_ids()
+    agents = hosts.agent_ids()
     where = tuple((agent, each) for agent in agents)
-    job = hosts._job or process.job
+    job = hosts.job or process.job
     info = MeshInfo(new_uid(), name, owner.display, extent, procs, agents=where, job=job)
     reach(process, job, [(agent, agent) for agent in agents] + list(zip(procs, each_of(where), strict=True)))
     # Without user code each proc starts or fails in time, so the call gathers all answers. User code may make a proc wait for another one.
@@ -101,19 +103,19 @@ def spawn_procs(
         plans[rank // each].append((uid, setup, command is not None, int((limit or 0) * 1000), shown_rank, info.display(rank), file))
     owned = OwnedMesh(process, owner, info, False)
     process.infos[info.uid] = info
-    info.made(hosts._number(), hosts._shape)
+    info.made(hosts.number(), hosts.shape)
     procs_spawned(info)
     for agent, asked in zip(agents, plans, strict=True):
         process.native.spawn_procs(agent if agent != process.agent_uid else 0, asked)
     watch(process, info, ready.slot, bootstrap, next((found[4] for found in known.values() if found is not None), ""))
     if process.membership is not None:
         process.membership.spawned(info)
-    mesh = ProcMesh(info, whole_shape(extent), hosts._state(), owned, (ready, commands))
-    hosts._spawned.add(owned)
-    _remember(mesh)
+    spawned = ProcMesh(ProcSet(info, whole_shape(extent), hosts.state(), owned, (ready, commands)))
+    hosts.spawned.add(owned)
+    _remember(spawned)
     for callback in list(_spawn_callbacks):
-        callback(mesh)
-    return mesh
+        callback(spawned)
+    return spawned
 
 
 def _checked_binds(proc_bind: list[dict[str, str]] | None, each: int) -> list[dict[str, str]] | None:
@@ -144,7 +146,7 @@ def _contributed(process: Any, name: str, count: int) -> Wire | None:
 
 
 def _setup(
-    process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[], Any] | None, slot: int, elsewhere: bool, hooks: Wire | None
+    process: Any, hosts: HostSet, info: MeshInfo, bootstrap: Callable[[], Any] | None, slot: int, elsewhere: bool, hooks: Wire | None
 ) -> bytes:
     """The set-up that all procs of a mesh need, for hosts `elsewhere` or for this host."""
     from _pickle import dumps
@@ -160,16 +162,16 @@ def _setup(
             "owner": process.uid,
             "owner_place": (process.uid, process.host_in(info.job)),
             "slot": slot,
-            "mesh": (info.state(), whole_shape(info.extent), hosts._state()),
+            "mesh": (info.state(), whole_shape(info.extent), hosts.state()),
             "env": None if elsewhere else changed(None if hooks is None else hooks[4]),
             "cwd": None if elsewhere else _cwd(),
             "log_dir": "" if elsewhere else process.log_dir,
             "path": own_paths() if elsewhere else list(sys.path),
-            "workspace": [] if workspaces is None else workspaces.pushed(hosts._agents),
+            "workspace": [] if workspaces is None else workspaces.pushed(hosts.agents),
             "config": config.pushed_values(elsewhere),
             "hooks": hooks,
             "bootstrap": None if bootstrap is None else dumps_in_band(bootstrap),
-            "executable": hosts._executable,
+            "executable": hosts.executable,
             "python": tuple(sys.version_info[:2]),
             "start": None if elsewhere else process.start_variables,
             "patches": None if patches is None else patches.pushed(),
@@ -193,7 +195,7 @@ def _cwd() -> str | None:
 
 def _command(
     process: Any,
-    hosts: HostMesh,
+    hosts: HostSet,
     given: BootstrapCommand | None,
     bind: dict[str, str] | None,
     elsewhere: bool,
@@ -203,7 +205,7 @@ def _command(
     from monarch._core.hosts.bootstrap_command import BootstrapCommand
 
     if given is None:
-        executable = hosts._executable
+        executable = hosts.executable
         exec_anyway = (
             config.value("spawn_method") == "exec"
             or (bind is not None and "membind" in bind)
@@ -261,5 +263,5 @@ def get_active_proc_meshes() -> list[ProcMesh]:
     here = simulated_process()
     world = None if here is None else here.world
     meshes = [r() for r in _active]
-    live = [m for m in meshes if m is not None and m._info.stopped is None]
-    return [m for m in live if m._owned is not None and m._owned.process.world is world]
+    live = [(m, m.__core__.owned) for m in meshes if m is not None and m.__core__.info.stopped is None]
+    return [m for m, owned in live if owned is not None and owned.process.world is world]

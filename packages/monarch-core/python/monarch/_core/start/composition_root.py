@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
-    from monarch._core.hosts.proc_mesh import ProcMesh
+    from monarch._core.hosts.host_mesh import ProcMesh
     from monarch._core.process.process import LocalProcess
     from monarch._core.start.housekeeping import Housekeeping
 
@@ -19,13 +19,13 @@ def _start_client(uid: int = 0) -> LocalProcess:
 
 
 def _own_proc(process: LocalProcess) -> ProcMesh:
-    from monarch._core.hosts.proc_mesh import own_proc
+    from monarch._core.hosts.host_mesh import own_proc
 
     return own_proc(process)
 
 
 def _received_proc_mesh(*state: Any) -> ProcMesh:
-    from monarch._core.hosts.proc_mesh import received_proc_mesh
+    from monarch._core.hosts.host_mesh import received_proc_mesh
 
     return received_proc_mesh(*state)
 

@@ -104,7 +104,7 @@ class LocalHosts:
     def __exit__(self, *_: object) -> None:
         mesh, self._mesh = self._mesh, None
         try:
-            if mesh is not None and not mesh._is_shut_down:
+            if mesh is not None and not mesh.__core__.spawned.is_shut_down:
                 mesh.shutdown().exception(_EXIT_TIMEOUT)
         except TimeoutError:  # hosts that do not answer are ended all the same
             return

@@ -84,7 +84,7 @@ class Sync:
     def run(self) -> None:
         if not self.pairs and self.environment is None:
             return
-        agents = [agent for agent in self.hosts._agents if agent != self.process.agent_uid]
+        agents = [agent for agent in self.hosts.__core__.agents if agent != self.process.agent_uid]
         if agents:
             receiving = self.hosts.spawn_procs(name="workspace")
             try:
@@ -112,7 +112,7 @@ class Sync:
         if not elsewhere:
             # The procs of this machine belong to this job, whichever process has spawned them.
             return [uid for uid, pid in self.process.native.alive_procs() if pid] if self.reload else []
-        found = {uid: None for mesh in self.hosts._spawned if mesh.info.stopped is None for uid in mesh.info.procs}
+        found = {uid: None for mesh in self.hosts.__core__.spawned if mesh.info.stopped is None for uid in mesh.info.procs}
         # Other processes may have spawned procs on these hosts: actors there, or users of another mesh of the hosts.
         if self.process.is_client:
             found.update(dict.fromkeys(self._procs_there()))
@@ -128,7 +128,7 @@ class Sync:
         self._wait_for_cell(cell)
         (result,) = cell.results()
         answer: dict[str, Any] = {} if result is None else json.loads(result.raw())
-        wanted = set(self.hosts._agents)
+        wanted = set(self.hosts.__core__.agents)
         found: list[tuple[int, int]] = []
         for host in answer.get("hosts", ()):
             id = int(host["id"], 16)

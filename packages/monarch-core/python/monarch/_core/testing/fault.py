@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, Self
 
     from monarch._core.call.actor_mesh import ActorMesh
-    from monarch._core.hosts.host_mesh import HostMesh
-    from monarch._core.hosts.proc_mesh import ProcMesh
+    from monarch._core.hosts.host_mesh import HostMesh, ProcMesh
 
     Kind = Literal["kill", "freeze", "cut", "delay"]
 
@@ -123,7 +122,7 @@ def fault(mesh: HostMesh | ProcMesh | ActorMesh | Any, kind: Kind, *, duration: 
 
 
 def _hosts_of(process: LocalProcess, mesh: HostMesh, kind: str, length: float | None) -> list[int]:
-    hosts = list(dict.fromkeys(mesh._agent_ids()))
+    hosts = list(dict.fromkeys(mesh.__core__.agent_ids()))
     if process.job in hosts:
         raise ValueError(f"{mesh!r} is the client's own machine, which a fault cannot be made in")
     if kind == "delay":
@@ -138,16 +137,16 @@ def _procs_of(process: LocalProcess, mesh: Any) -> dict[int, list[int]]:
     from monarch._core.call.actor_mesh import ActorMesh
     from monarch._core.call.received_mesh import reach
     from monarch._core.call.runs import each_of
-    from monarch._core.hosts.proc_mesh import ProcMesh
+    from monarch._core.hosts.host_mesh import ProcMesh
 
     if not isinstance(mesh, (ProcMesh, ActorMesh)):
         raise TypeError(f"fault takes a mesh of hosts, processes or actors, not {type(mesh).__name__}")
-    info = mesh._info
+    info = mesh.__core__.info
     if info.job != process.job:
         raise ValueError(f"{mesh!r} belongs to another client: only its own can make faults there")
     agents = each_of(info.agents) or [process.agent_uid] * len(info.procs)
     found: dict[int, list[int]] = {}
-    for rank in mesh._shape.ranks():
+    for rank in mesh.__core__.shape.ranks():
         there, proc = found.setdefault(agents[rank], []), info.procs[rank]
         if proc == agents[rank]:
             raise ValueError(f"{mesh!r} is in the client's own process, which a fault cannot be made in")

@@ -180,10 +180,10 @@ def launch(client: Any, uid: int, body: bytes) -> None:
 
 def settle_host(process: SimulatedProcess) -> None:
     """Sets `this_host()` in the process to its simulated machine."""
-    from monarch._core.hosts import host_mesh
+    from monarch._core.hosts.host_set import HostSet, set_local_host
 
     shape = Shape((), Slice(offset=process.host_index, sizes=(), strides=()))
-    host_mesh._local[process.uid] = host_mesh.HostMesh((process.agent_uid,), shape, process.is_client, process.python_executable)
+    set_local_host(process, HostSet((process.agent_uid,), shape, process.is_client, process.python_executable))
 
 
 def _live(process: SimulatedProcess, setup: dict[str, Any], rank: int) -> None:

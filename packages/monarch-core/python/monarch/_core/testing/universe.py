@@ -100,12 +100,13 @@ class Universe:
     def hosts(self, count: int, *, label: str = "hosts") -> HostMesh:
         """Simulated machines, as a mesh with one dimension."""
         from monarch._core.hosts.host_mesh import HostMesh
+        from monarch._core.hosts.host_set import HostSet
         from monarch._core.shape.shape import Shape
         from monarch._core.shape.slice import Slice
 
         if count < 1:
             raise ValueError(f"a universe has at least 1 host, not {count}")
-        return HostMesh((self._root.uid,) * count, Shape((label,), Slice.new_row_major((count,))), True)
+        return HostMesh(HostSet((self._root.uid,) * count, Shape((label,), Slice.new_row_major((count,))), True))
 
     def kill(self, target: object) -> None:
         """Kills the procs of a slice, or the procs of its actors or hosts, as SIGKILL would; returns when they are gone.
@@ -128,15 +129,11 @@ class Universe:
 
     def _procs_of(self, target: Any) -> Iterator[int]:
         from monarch._core.hosts.host_mesh import HostMesh
-        from monarch._core.hosts.proc_mesh import ProcMesh
 
         if isinstance(target, HostMesh):
-            places = set(target._shape.ranks())
+            places = set(target.__core__.shape.ranks())
             return (uid for uid, process in list(self._procs.items()) if process.host_index in places)
-        if isinstance(target, ProcMesh):
-            return iter(target._procs())
-        procs = target._info.procs
-        return (procs[rank] for rank in target._base_ranks())
+        return iter(target.__core__.procs())
 
     # ---- time
 
@@ -413,7 +410,7 @@ class Universe:
         meshes: set[int] = set()
         self._final = {key for key in self._held if root_fault.was_seen(key)}
         for process in self._every_process:
-            host_mesh._local.pop(process.uid, None)
+            host_mesh.forget_local_host(process)
             meshes |= process.spawned.ever
         root_fault.forget_meshes(meshes)
         self._client = None
