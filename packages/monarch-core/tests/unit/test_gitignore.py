@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch._core.sync.gitignore import RuleChain, Rules
+from monarch._core.trees.gitignore import RuleChain, Rules
 
 WORDS = [
     "a",

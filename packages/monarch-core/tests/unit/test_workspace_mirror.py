@@ -65,15 +65,13 @@ class Setting:
 
 def exchange(mirror: Mirror, tree: Tree) -> tuple[int, int]:
     directories = contents = 0
-    sent: list[bytes] = []
     nodes, files = mirror.commit(tree.digest)
     while nodes or files:
         while nodes:
-            sent += nodes
             directories += len(nodes)
             mirror.receive_nodes([tree.nodes[d] for d in nodes])
             nodes, files = mirror.missing(tree.digest)
-        found = tree.paths_of(files, sent)
+        found = tree.paths_of(files)
         contents += len(found)
         mirror.receive([tree.texts[digest] for digest in found])
         nodes, files = mirror.commit(tree.digest)

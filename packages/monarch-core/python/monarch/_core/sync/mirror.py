@@ -5,194 +5,101 @@ source in the other tree, from that tree's old content, from the tree in use (by
 link: a process that reads through the link sees the old tree or the new one. The previous tree stays as the base of the next sync. So an
 edit costs its changes and not a link for each of thirty thousand files; the previous tree holds no other data than later changes.
 
-Each tree has a description beside it: the bytes of its directories, and inode, mtime and size of each file. A tree is compared with its
-description before it is used as a base, so changes made on the host by hand are reverted. The description is removed while a tree is being
-changed, and a tree without one is built from nothing. Received content is kept in one file without a name, which the kernel removes with
-the process.
+Both trees are scanned before they are used, as a source is, with a record beside each: files that were changed on the host by hand, or by
+a sync that was killed, are read again, and then differ from the wanted content. So a record only saves time. Received content is kept in
+one file without a name, which the kernel removes with the process.
 """
 
 from __future__ import annotations
 
 import fcntl
-import marshal
 import os
-from contextlib import contextmanager
+import stat
+from contextlib import contextmanager, suppress
 
-from monarch._core._native.files import Blake3
+from monarch._core._native.files import Blake3, FileDigest, list_directories
 from monarch._core.process.identity import new_uid
-from monarch._core.sync.node import DIGEST, DIRECTORY, EXECUTABLE, FILE, LINK, MalformedTree, digest_of, parse_node, stays_within
+from monarch._core.sync.node import DIGEST, DIRECTORY, EXECUTABLE, FILE, LINK, Entry, MalformedTree, digest_of, parse_node, stays_within
+from monarch._core.sync.tree import CACHES, Directory, Tree, TreeScan, load, save
+from monarch._core.trees.listing import parse_listing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any
 
-    from monarch._core.sync.node import Entry
-
-    # The seen state of a name: for a file inode, mtime and size; for a link its target; for a directory None.
-    _Seen = dict[bytes, tuple[int, int, int] | bytes | None]
+    from monarch._core.trees.listing import Attributes
 
 HOME = b".monarch"
 _NAMES = (b"a", b"b")
-_VERSION = 1
 _COPY = 1 << 24
-_CACHES = b"__pycache__"
-# The number of contents up to which each is searched for separately.
-_FEW = 32
+# The number of builds of a tree whose base is changed meanwhile.
+_TRIES = 5
+# The digest of what is no content of a source.
+_FOREIGN = bytes(DIGEST)
 
 
-class Lost(Exception):
-    """A content that was here is missing."""
+class BaseChanged(RuntimeError):
+    """A file of a tree was changed by hand during a sync."""
 
 
-class Described:
-    """A tree on the disk with its description. Keys of `directories` are paths relative to the top, with a slash at their end.
+class MirrorScan(TreeScan):
+    """A scan of a tree of a mirror. Its listings are made after its files are written, so no file is young."""
 
-    The entry of a directory is its digest, its bytes, the seen state of its names, and its own mtime.
-    """
+    def cannot_list(self, path: bytes, error: OSError) -> None:
+        if path:
+            self.seen[path] = Directory(b"", b"")
+            self.seen[path].below, self.seen[path].digest = b"", _FOREIGN
+
+    def is_same_file(self, before: Attributes, found: Attributes) -> bool:
+        # Hard links change the number of links and the ctime.
+        return _identity(before) == _identity(found)
+
+    def add_file(self, directory: Directory, path: bytes, name: bytes, listed: Attributes, content: FileDigest | OSError) -> bool:
+        if isinstance(content, OSError) or not content.settled:
+            directory.entries[name] = Entry(FILE, name, 0, _FOREIGN)
+            return False
+        return _identity(self.add_content(directory, name, content)) == _identity(listed)
+
+    def add_other(self, directory: Directory, path: bytes, name: bytes, found: Attributes) -> None:
+        is_link = stat.S_ISLNK(found.mode)
+        directory.entries[name] = Entry(LINK, name, 0, os.readlink(self.place(path))) if is_link else Entry(FILE, name, 0, _FOREIGN)
+
+
+def _identity(found: Attributes) -> tuple[int, int, int, int]:
+    return found.mode, found.inode, found.size, found.mtime_ns
+
+
+class Base:
+    """A tree of a mirror as it is on the disk."""
 
     def __init__(self, path: bytes) -> None:
         self.path = path
-        self.digest = b""
-        self.directories: dict[bytes, tuple[bytes, bytes, _Seen, int]] = {}
-        # Directories that differ from the description, and those above them.
-        self.astray: set[bytes] = set()
-        self.by_digest: dict[bytes, bytes] = {}
-        self._entries: dict[bytes, dict[bytes, Entry]] = {}
-        self._searches = 0
-        self._contents: dict[tuple[bytes, bytes], tuple[bytes, bytes]] | None = None
-
-    @staticmethod
-    def load(path: bytes) -> Described:
-        """Loads the description of a tree. A tree without one has an empty description."""
-        found = Described(path)
-        try:
-            with open(path + b".tree", "rb") as f:
-                version, digest, directories = marshal.loads(f.read())
-        except (OSError, ValueError, EOFError, TypeError):
-            return found
-        if version == _VERSION:
-            found.digest, found.directories = digest, directories
-            found.by_digest = {d[0]: rel for rel, d in directories.items()}
-        return found
+        scan = MirrorScan(path, load(path + b".tree", b""))
+        self.tree = scan.tree()
+        # The attributes of the directory that was asked for last.
+        self._parsed: tuple[bytes | None, dict[bytes, Attributes]] = None, {}
+        if scan.changed and scan.seen:
+            self.save()
 
     def save(self) -> None:
-        temporary = self.path + b".tree.new"
-        try:
-            with open(temporary, "wb") as f:
-                f.write(marshal.dumps((_VERSION, self.digest, self.directories)))
-        except OSError as e:
-            e.filename = os.fsdecode(temporary)
-            os.unlink(temporary)
-            raise
-        os.rename(temporary, self.path + b".tree")
+        save(self.path + b".tree", b"", self.tree.directories, b".new")
 
-    def verify(self, other: Described | None = None) -> None:
-        """Compares every name, link, and file's inode, mtime and size with the description.
+    def attributes(self, path: bytes) -> dict[bytes, Attributes]:
+        """Those of the names in a directory."""
+        if self._parsed[0] != path:
+            found = self.tree.directories.get(path)
+            self._parsed = path, {} if found is None or not found.listing else parse_listing(found.listing)
+        return self._parsed[1]
 
-        A file that shares its inode with a verified file of `other` is not checked again.
-        """
-        for rel, (_, _, seen, mtime) in self.directories.items():
-            if other is None:
-                good = self._is_as_described(rel, seen)
-            else:
-                good = rel not in other.astray and self._is_like(rel, seen, mtime, other)
-            if not good:
-                self._stray(rel)
+    def entries(self, path: bytes) -> dict[bytes, Entry]:
+        found = self.tree.directories.get(path)
+        return {} if found is None else found.entries
 
-    def _stray(self, rel: bytes) -> None:
-        while rel not in self.astray:
-            self.astray.add(rel)
-            rel = rel[: rel.rstrip(b"/").rfind(b"/") + 1]
-
-    def _is_like(self, rel: bytes, seen: _Seen, mtime: int, other: Described) -> bool:
-        try:
-            same_names = os.lstat(os.path.join(self.path, rel)).st_mtime_ns == mtime
-        except OSError:
-            return False
-        theirs = other.directories.get(rel)
-        if not same_names or theirs is None:
-            return self._is_as_described(rel, seen)
-        if theirs[2] == seen:
-            return True
-        return all(type(k) is not tuple or theirs[2].get(name) == k or self.holds(rel, name) for name, k in seen.items())
-
-    def _is_as_described(self, rel: bytes, seen: _Seen) -> bool:
-        count = 0
-        try:
-            with os.scandir(os.path.join(self.path, rel)) as it:
-                for e in it:
-                    name = e.name
-                    known = seen.get(name, 0)
-                    if type(known) is tuple:
-                        st = e.stat(follow_symlinks=False)
-                        if (st.st_ino, st.st_mtime_ns, st.st_size) != known:
-                            return False
-                    elif known is None:
-                        if not e.is_dir(follow_symlinks=False):
-                            return False
-                    elif known == 0:
-                        if name == _CACHES:
-                            continue
-                        return False
-                    elif not e.is_symlink() or os.readlink(e.path) != known:
-                        return False
-                    count += 1
-        except OSError:
-            return False
-        return count == len(seen)
-
-    def holds(self, rel: bytes, name: bytes) -> bool:
-        """Whether a file matches its description."""
-        directory = self.directories.get(rel)
-        known = None if directory is None else directory[2].get(name)
-        if type(known) is not tuple:
-            return False
-        try:
-            st = os.lstat(os.path.join(self.path, rel, name))
-        except OSError:
-            return False
-        return (st.st_ino, st.st_mtime_ns, st.st_size) == known
-
-    def entries(self, rel: bytes) -> dict[bytes, Entry]:
-        found = self._entries.get(rel)
-        if found is None:
-            directory = self.directories.get(rel)
-            found = self._entries[rel] = {} if directory is None else {e.name: e for e in parse_node(directory[1])}
-        return found
-
-    def keeps(self, rel: bytes, entry: Entry) -> bool:
-        """Whether exactly this file is at its place."""
-        return self.entries(rel).get(entry.name) == entry and self.holds(rel, entry.name)
-
-    def place_of(self, rel: bytes, entry: Entry) -> bytes | None:
-        """The path of a content in this tree; its own place is checked first."""
-        if self.keeps(rel, entry):
-            return rel + entry.name
-        for kind in (FILE, EXECUTABLE) if entry.kind == FILE else (EXECUTABLE, FILE):
-            found = self._place_of_content(kind, entry.digest)
-            if found is not None and self.holds(*found):
-                return found[0] + found[1]
-        return None
-
-    def _place_of_content(self, kind: bytes, digest: bytes) -> tuple[bytes, bytes] | None:
-        contents = self._contents
-        if contents is None:
-            self._searches += 1
-            if self._searches <= _FEW:
-                # A search through all bytes takes a millisecond; parsing them for an index takes fifty.
-                for rel, directory in self.directories.items():
-                    if digest in directory[1]:
-                        for e in self.entries(rel).values():
-                            if e.kind == kind and e.digest == digest:
-                                return rel, e.name
-                return None
-            contents = self._contents = {}
-            for rel in self.directories:
-                for e in self.entries(rel).values():
-                    if e.kind in (FILE, EXECUTABLE):
-                        contents.setdefault((e.kind, e.digest), (rel, e.name))
-        return contents.get((kind, digest))
+    def has(self, path: bytes, digest: bytes) -> bool:
+        """Whether a directory at this place has this content."""
+        found = self.tree.directories.get(path)
+        return found is not None and found.digest == digest
 
 
 class Mirror:
@@ -210,7 +117,8 @@ class Mirror:
         os.makedirs(self.workspace, 0o700, exist_ok=True)
         os.makedirs(self.home, 0o755, exist_ok=True)
         self.pack = _unnamed_file(self.home)
-        self.distrusted: set[bytes] = set()
+        # The paths of contents that the tree in use has at other places than the wanted tree.
+        self.elsewhere: dict[bytes, bytes] = {}
         with self._locked():
             self._load()
 
@@ -230,12 +138,11 @@ class Mirror:
             os.close(fd)
 
     def _load(self) -> None:
-        self.used_name = self._used()
-        self.used = Described(b"") if self.used_name is None else Described.load(os.path.join(self.home, self.used_name))
-        self.spare = Described.load(os.path.join(self.home, _NAMES[1] if self.used_name == _NAMES[0] else _NAMES[0]))
+        used = self._used()
+        other = _NAMES[1] if used == _NAMES[0] else _NAMES[0]
+        # Without a link, one of the trees has no path.
+        self.used, self.spare = Base(os.path.join(self.home, used or b"none")), Base(os.path.join(self.home, other))
         self.loaded = self._stamp()
-        self.used.verify()
-        self.spare.verify(self.used)
 
     def _stamp(self) -> tuple[Any, ...]:
         """A stamp of the mirror that changes with every sync."""
@@ -312,73 +219,67 @@ class Mirror:
 
     def missing(self, top: bytes) -> tuple[list[bytes], list[bytes]]:
         """The digests that the tree needs and this host lacks: of directories, and if all of those are here, of files."""
-        nodes: list[bytes] = []
+        nodes: dict[bytes, None] = {}
         files: dict[bytes, None] = {}
-        asked: set[bytes] = set()
+        self.elsewhere = {}
 
-        def look(digest: bytes, rel: bytes) -> None:
-            for tree in (self.spare, self.used):
-                described = tree.directories.get(rel)
-                if described is not None and described[0] == digest and rel not in tree.astray and not self.distrusted:
-                    return  # all of the content is here, at this very place
-            node = self._node(digest)
-            if node is None:
-                if digest not in asked:
-                    asked.add(digest)
-                    nodes.append(digest)
+        def look(digest: bytes, path: bytes) -> None:
+            if self.spare.has(path, digest) or self.used.has(path, digest):
                 return
+            node = self.node(digest)
+            if node is None:
+                nodes[digest] = None
+                return
+            spare, used = self.spare.entries(path), self.used.entries(path)
             for e in parse_node(node):
                 if e.kind == DIRECTORY:
-                    look(e.digest, rel + e.name + b"/")
+                    look(e.digest, os.path.join(path, e.name))
                 elif e.kind == LINK:
-                    if not stays_within(rel, e.digest):
-                        raise MalformedTree(f"symbolic link {os.fsdecode(rel + e.name)} leads out of the tree")
-                elif e.digest not in self.contents and e.digest not in files and not self._has(rel, e):
+                    if not stays_within(path, e.digest):
+                        raise MalformedTree(f"symbolic link {os.fsdecode(os.path.join(path, e.name))} leads out of the tree")
+                elif e.digest not in self.contents and e not in (spare.get(e.name), used.get(e.name)):
                     files[e.digest] = None
 
         look(top, b"")
-        return nodes, [] if nodes else list(files)
+        if nodes or not files:
+            return list(nodes), []
+        self.elsewhere = self.used.tree.paths_of(files)
+        return [], [digest for digest in files if digest not in self.elsewhere]
 
-    def _node(self, digest: bytes) -> bytes | None:
-        node = self.nodes.get(digest)
-        if node is not None:
-            return node
-        for tree in (self.spare, self.used):
-            rel = tree.by_digest.get(digest)
-            if rel is not None:
-                return tree.directories[rel][1]
-        return None
-
-    def _has(self, rel: bytes, e: Entry) -> bool:
-        return e.digest not in self.distrusted and (self.spare.keeps(rel, e) or self.used.place_of(rel, e) is not None)
+    def node(self, digest: bytes) -> bytes | None:
+        return next((nodes[digest] for nodes in (self.nodes, self.spare.tree.nodes, self.used.tree.nodes) if digest in nodes), None)
 
     # ---- the switch
 
     def commit(self, top: bytes) -> tuple[list[bytes], list[bytes]]:
         """Builds the tree and switches to it. If content is missing, it returns the missing digests and changes nothing."""
         with self._locked():
-            if self._stamp() != self.loaded:
-                self._load()  # another process has synced meanwhile
-            nodes, files = self.missing(top)
-            if nodes or files:
-                return nodes, files
-            if self.used.digest == top and not self.used.astray:
-                return [], []
-            try:
-                made = _Build(self, top).run()
-                made.save()
-                self._switch(made.path)
-            except BaseException as e:
-                # The disk may be full: the unused tree is removed after any error.
-                _remove(self.spare.path)
-                self.spare = Described(self.spare.path)
-                self.loaded = self._stamp()
-                if isinstance(e, Lost):
-                    self.distrusted.add(e.args[0])
-                    return self.missing(top)
-                raise
-            self.loaded = ()
-            return [], []
+            for left in reversed(range(_TRIES)):
+                if self._stamp() != self.loaded:
+                    self._load()  # another process has synced meanwhile
+                nodes, files = self.missing(top)
+                if nodes or files:
+                    return nodes, files
+                if self.used.tree.digest == top:
+                    return [], []
+                try:
+                    _Build(self, top).run()
+                    self.spare.save()
+                    self._switch(self.spare.path)
+                    self.loaded = ()
+                    return [], []
+                except BaseChanged:
+                    self.loaded = ()
+                    if not left:
+                        raise
+                except BaseException:
+                    # The disk may be full: the unused tree is removed after any error.
+                    _remove(self.spare.path)
+                    with suppress(OSError):
+                        os.unlink(self.spare.path + b".tree")
+                    self.loaded = ()
+                    raise
+            raise AssertionError("the last try returns or raises")
 
     def _switch(self, path: bytes) -> None:
         parent = os.path.dirname(self.link)
@@ -398,37 +299,42 @@ class _Build:
         self.spare = mirror.spare
         self.used = mirror.used
         self.top = top
-        self.made = Described(mirror.spare.path)
+        self.made: dict[bytes, Directory] = {}
+        # Of directories that are built: the expected files.
+        self.built: dict[bytes, dict[bytes, tuple[int, int, int, int]]] = {}
 
-    def run(self) -> Described:
-        path = self.spare.path
-        description = path + b".tree"
-        if os.path.lexists(description):
-            os.unlink(description)
-        if not self.spare.directories:
-            _remove(path)
-        os.makedirs(path, 0o755, exist_ok=True)
+    def run(self) -> None:
+        os.makedirs(self.spare.path, 0o755, exist_ok=True)
         self._directory(self.top, b"")
-        self.made.digest = self.top
-        return self.made
+        paths = list(self.built)
+        for path, listing in zip(paths, list_directories([os.path.join(self.spare.path, path) for path in paths]), strict=True):
+            if isinstance(listing, OSError):
+                raise listing
+            found = parse_listing(listing)
+            for name, expected in self.built[path].items():
+                if name not in found or _identity(found[name]) != expected:
+                    raise BaseChanged(f"{os.fsdecode(os.path.join(self.spare.path, path, name))} was changed by another program")
+            self.made[path].listing = listing
+        self.spare.tree = Tree(self.spare.path, self.made)
 
     def _directory(self, digest: bytes, rel: bytes) -> None:
-        was = self.spare.directories.get(rel)
-        if was is not None and was[0] == digest and rel not in self.spare.astray:
+        if self.spare.has(rel, digest):
             self._keep(rel)
             return
-        node = self.mirror._node(digest)
+        node = self.mirror.node(digest)
         assert node is not None
-        path = os.path.join(self.spare.path, rel)
-        seen_before: _Seen = was[2] if was is not None else {}
+        made = self.made[rel] = Directory(b"", b"")
+        made.node, made.digest = node, digest
+        expected = self.built[rel] = {}
+        path = os.path.join(self.spare.path, rel, b"")
         with os.scandir(path) as it:
             there = {e.name: e.is_dir(follow_symlinks=False) for e in it}
-        wanted = parse_node(node)
-        names = {e.name for e in wanted}
+        kept = self.spare.entries(rel)
+        wanted = made.entries.values()
         for name, is_directory in there.items():
-            if name not in names and name != _CACHES:
+            if name not in made.entries and name != CACHES:
                 _remove(path + name) if is_directory else os.unlink(path + name)
-        seen: _Seen = {}
+        below: list[bytes] = []
         for e in wanted:
             place = path + e.name
             is_directory = there.get(e.name)
@@ -437,11 +343,13 @@ class _Build:
                     os.unlink(place)
                 if is_directory is not True:
                     os.mkdir(place, 0o755)
-                seen[e.name] = None
-                self._directory(e.digest, rel + e.name + b"/")
+                made.children.append(os.path.join(rel, e.name))
+                below.append(e.digest)
+                self._directory(e.digest, made.children[-1])
                 continue
-            if e.kind != LINK and is_directory is False and self.spare.keeps(rel, e):
-                seen[e.name] = seen_before[e.name]
+            if is_directory is False and kept.get(e.name) == e:
+                if e.kind != LINK:
+                    expected[e.name] = _identity(self.spare.attributes(rel)[e.name])
                 continue
             if is_directory:
                 _remove(place)
@@ -449,35 +357,35 @@ class _Build:
                 os.unlink(place)
             if e.kind == LINK:
                 os.symlink(e.digest, place)
-                seen[e.name] = e.digest
             else:
-                seen[e.name] = self._file(rel, e, place)
+                expected[e.name] = self._file(rel, e, place)
                 if e.name.endswith(b".py"):
                     _forget_compiled(path, e.name)
-        self.made.directories[rel] = (digest, node, seen, os.lstat(path).st_mtime_ns)
+        made.below = b"".join(below)
 
-    def _keep(self, top: bytes) -> None:
+    def _keep(self, path: bytes) -> None:
         """Keeps a correct directory, with all its content."""
-        directories = self.spare.directories
-        found = directories[top]
-        self.made.directories[top] = found
-        for name, seen in found[2].items():
-            if seen is None:
-                self._keep(top + name + b"/")
+        found = self.made[path] = self.spare.tree.directories[path]
+        for child in found.children:
+            self._keep(child)
 
-    def _file(self, rel: bytes, e: Entry, place: bytes) -> tuple[int, int, int]:
-        source = None if e.digest in self.mirror.contents else self.used.place_of(rel, e)
-        if source is not None:
+    def _file(self, rel: bytes, e: Entry, place: bytes) -> tuple[int, int, int, int]:
+        """Makes a file, as a hard link if the tree in use has it; its attributes."""
+        source: bytes | None = None
+        before = self.used.attributes(rel).get(e.name)
+        if e.digest not in self.mirror.contents:
+            known = self.used.entries(rel).get(e.name)
+            source = os.path.join(rel, e.name) if known is not None and known.digest == e.digest else self.mirror.elsewhere.get(e.digest)
+            if source is None:
+                raise BaseChanged(f"{os.fsdecode(place)} was removed by another program")
+            found = self.used.attributes(os.path.dirname(source))[os.path.basename(source)]
             source = os.path.join(self.used.path, source)
-            st = os.lstat(source)
-            if bool(st.st_mode & 0o100) == (e.kind == EXECUTABLE):
+            if bool(found.mode & stat.S_IXUSR) == (e.kind == EXECUTABLE):
                 try:
                     os.link(source, place)
-                    return (st.st_ino, st.st_mtime_ns, st.st_size)
+                    return _identity(found)
                 except OSError as error:  # the file system has no hard links, or this file has too many
                     del error
-        if source is None and e.digest not in self.mirror.contents:
-            raise Lost(e.digest)
         fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755 if e.kind == EXECUTABLE else 0o644)
         try:
             if source is None:
@@ -489,9 +397,7 @@ class _Build:
                 finally:
                     os.close(other)
             st = os.fstat(fd)
-            old = self.used.directories.get(rel)
-            known = None if old is None else old[2].get(e.name)
-            if type(known) is tuple and known[1] // 1_000_000_000 == st.st_mtime_ns // 1_000_000_000:
+            if before is not None and before.mtime_ns // 1_000_000_000 == st.st_mtime_ns // 1_000_000_000:
                 # Python treats compiled code as current if size and whole seconds agree.
                 os.utime(fd, ns=(st.st_atime_ns, st.st_mtime_ns + 1_000_000_000))
                 st = os.fstat(fd)
@@ -500,7 +406,7 @@ class _Build:
             raise
         finally:
             os.close(fd)
-        return (st.st_ino, st.st_mtime_ns, st.st_size)
+        return st.st_mode, st.st_ino, st.st_size, st.st_mtime_ns
 
     def _copy(self, source: int, at: int, size: int, target: int) -> None:
         end = at + size
@@ -526,7 +432,7 @@ def _unnamed_file(directory: bytes) -> int:
 
 def _forget_compiled(directory: bytes, name: bytes) -> None:
     """Removes the files that Python compiled from an older content."""
-    caches = directory + _CACHES
+    caches = directory + CACHES
     start = name[:-3] + b"."
     try:
         for found in os.listdir(caches):

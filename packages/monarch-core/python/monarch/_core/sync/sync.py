@@ -223,17 +223,15 @@ class Sending:
     def run(self) -> None:
         """Runs until all hosts have switched; `SourceChanged` if a file has changed since the scan."""
         top = self.tree.digest
-        sent: list[bytes] = []
         for _ in range(_TRIES):
             nodes, files = self._ask(self.receivers.commit, top)
             if not nodes and not files:
                 return
             while nodes:
-                sent += nodes
                 found = [self.tree.nodes[d] for d in nodes]
                 self.bytes += sum(map(len, found))
                 nodes, files = self._ask(self.receivers.missing, found, top)
-            self._send(self.tree.paths_of(files, sent))
+            self._send({digest: os.path.join(self.tree.top, path) for digest, path in self.tree.paths_of(files).items()})
         raise RuntimeError(f"hosts keep losing parts of {self.place}: something else is writing to WORKSPACE_DIR/.monarch there")
 
     def _ask(self, endpoint: Any, *args: Any) -> tuple[list[bytes], list[bytes]]:

@@ -1,0 +1,1 @@
+"""Directories of this machine, compared with an earlier state."""
