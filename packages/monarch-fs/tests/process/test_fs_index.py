@@ -19,6 +19,7 @@ from monarch.extension.directory_tree import blake3
 from monarch.fs._index.content import Content, read_contents
 from monarch.fs._index.index import Index, ReadFailure, Scan
 from monarch.fs._index.pattern import Exclusion
+from monarch.fs._index.scan import Look
 from monarch.fs._tree.node import PIECE_BYTES, ZERO_ID, Kind, Node
 from monarch.fs._tree.table import Table
 
@@ -288,7 +289,7 @@ def test_damaged_cache_is_ignored(tmp_path: Path) -> None:
 
 def test_unchanged_files_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No file is too young for the cache.
-    monkeypatch.setattr("monarch.fs._index.scan._TICK_NS", -(1 << 40))
+    monkeypatch.setattr(Look, "TICK_NS", -(1 << 40))
     read: list[bytes] = []
 
     def counting(paths: list[bytes], sizes: list[tuple[int, int]]) -> list[Content | OSError]:
@@ -316,6 +317,21 @@ def test_unchanged_files_are_not_read_again(tmp_path: Path, monkeypatch: pytest.
     index.close()
     _verify(index, _index(top, tmp_path / "cache").scan(), top)
     assert not read
+
+
+def test_rules_that_leave_out_their_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Look, "TICK_NS", -(1 << 40))
+    top = tmp_path / "tree"
+    (top / "below").mkdir(parents=True)
+    (top / ".git").mkdir()
+    (top / "below" / ".gitignore").write_text(".gitignore\n*.log\n")
+    for name in ("x.log", "y.py"):
+        (top / "below" / name).write_text(name)
+    index = _index(top, tmp_path / "cache", gitignore=True)
+    # Later scans begin with the record of the first.
+    for _ in range(3):
+        assert [path for path, _ in index.scan().table.walk()] == [b"", b"below", b"below/y.py"]
+    index.close()
 
 
 @pytest.mark.parametrize("pattern", ["", "/", "/absolute", "a//b", "../a", "[", "a/[b", "[z-a]", "a\0"])

@@ -50,7 +50,6 @@ def test_this_host_gets_real_files(path: list[str], source: Path, tmp_path: Path
 
 
 def test_ignored_files_are_left_out(path: list[str], source: Path, tmp_path: Path) -> None:
-    pytest.importorskip("monarch.extension.gitignore", reason="core has no rules of git for other wheels", exc_type=ModuleNotFoundError)
     subprocess.run(["git", "init", "-q", str(source)], check=True)
     push(this_host(), source, str(tmp_path / "target"), exclude=(".monarch", ".git")).get(timeout=25)
     expected = {name: values for name, values in content(source).items() if not name.startswith((".git/", "left out"))}

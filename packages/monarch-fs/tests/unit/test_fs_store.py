@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monarch.config import configured
-from monarch.extension.directory_tree import blake3
+from monarch.extension.directory_tree import blake3, save_cached
 from monarch.fs._home import home_problem
 from monarch.fs._index import cache_folder
 from monarch.fs._store.location import held_bytes, in_memory, open_store, store_folder, store_limit
@@ -277,7 +277,7 @@ def test_user_without_home_directory_needs_a_setting(tmp_path: Path, monkeypatch
         open_store()
     assert caught.value.hint == "set MONARCH_HOME to a directory that this user may write" and caught.value.hint in home_problem()
     # No index is stored.
-    assert not cache_folder.save(cache_folder.default_folder() / "x", b"") and not os.listdir(tmp_path)
+    assert not save_cached(cache_folder.default_folder() / "x", b"") and not os.listdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert home_problem() == "" and store_folder().is_relative_to(tmp_path / ".monarch")
 

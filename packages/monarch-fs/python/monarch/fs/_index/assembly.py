@@ -68,7 +68,7 @@ class Assembly:
             if (
                 cache is not None
                 and cache.find(made) is not None
-                and is_valid(look.path(_join(rel, _PYCACHE, made)), node.mtime_ns, node.size)
+                and is_valid(look.place(_join(rel, _PYCACHE, made)), node.mtime_ns, node.size)
             ):
                 continue
             result = self._bytecode.result(node.chunks)

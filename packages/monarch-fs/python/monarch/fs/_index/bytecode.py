@@ -21,9 +21,9 @@ from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from threading import Condition, Thread
 
-from monarch.extension.directory_tree import blake3
+from monarch.extension.directory_tree import blake3, load_cached, save_cached
 from monarch.fs._index import compile_worker
-from monarch.fs._index.cache_folder import load, save, trim
+from monarch.fs._index.cache_folder import trim
 from monarch.fs._index.compile_worker import ANSWER, REQUEST
 from monarch.fs._tree.node import ID_SIZE, WHOLE_BYTES
 
@@ -59,7 +59,7 @@ class Bytecode:
         self._read = read
         self._changed = Condition()
         # Identity of a source to identity and bytes of the result; zeros for a source that is no module.
-        self._known = _rows(load(self._folder / _LEDGER, _LEDGER_BYTES) or b"")
+        self._known = _rows(load_cached(self._folder / _LEDGER, _LEDGER_BYTES) or b"")
         self._results = {made for made, size in self._known.values() if size}
         self._waiting: deque[tuple[bytes, bytes]] = deque()
         self._asked: set[bytes] = set()
@@ -115,10 +115,10 @@ class Bytecode:
                 return
             self._unsaved = False
             # Another process may have saved in the meantime.
-            merged = _rows(load(self._folder / _LEDGER, _LEDGER_BYTES) or b"") | self._known
+            merged = _rows(load_cached(self._folder / _LEDGER, _LEDGER_BYTES) or b"") | self._known
         rows = b"".join(source + made + size.to_bytes(4, "little") for source, (made, size) in merged.items())
         if len(rows) < _LEDGER_BYTES:
-            save(self._folder / _LEDGER, rows)
+            save_cached(self._folder / _LEDGER, rows)
         trim(self._folder, _MOST_BYTES, _MOST_FILES)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from threading import Lock, Timer
 from time import monotonic
 from typing import Literal, NamedTuple
 
-from monarch.extension.directory_tree import blake3
+from monarch.extension.directory_tree import blake3, load_cached, save_cached
 from monarch.fs._index import cache_folder
 from monarch.fs._index.assembly import Assembly
 from monarch.fs._index.bytecode import Bytecode
@@ -119,7 +119,7 @@ class Index:
             file = self._cache_file(top)
             first = self._seen is None
             if self._seen is None:
-                data = cache_folder.load(file, _MOST_BYTES)
+                data = load_cached(file, _MOST_BYTES)
                 kept = restore(data) if data is not None else None
                 self._seen = kept[0] if kept is not None and kept[1] == self._cache_key(top) else {}
             look = Look(top, self._exclusion, self._gitignore, self._seen)
@@ -139,7 +139,7 @@ class Index:
     def _save(self) -> None:
         """Writes what was seen to the cache folder. Without it the next process reads files again that have changed since."""
         if self._seen is not None:
-            cache_folder.save(self._cache_file(self._top), dump(self._seen, self._cache_key(self._top)))
+            save_cached(self._cache_file(self._top), dump(self._seen, self._cache_key(self._top)))
             self._unsaved = False
 
     def _save_later(self) -> None:

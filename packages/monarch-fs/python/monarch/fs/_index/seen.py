@@ -1,40 +1,43 @@
-"""What a scan remembers of a directory: the listing that it was made of, and the folder that came of it."""
+"""The record of a directory: its listing, and the folder that was made of it."""
 
 from __future__ import annotations
 
 import marshal
 from typing import Any
 
-from monarch.fs._tree.folder import Folder
+from monarch.extension.directory_tree import ScannedDirectory
+from monarch.fs._tree.folder import EMPTY, Folder, Item, folder_of
 
 # The version of the encoding below.
-_VERSION = 1
+_VERSION = 2
 
 
-class Seen:
-    """A directory at the time of a scan. An equal listing later means that the folder still holds."""
+class Seen(ScannedDirectory):
+    """A directory at the time of a scan."""
 
-    __slots__ = ("children", "folder", "foreign", "has_rules", "key", "linked", "listing", "skipped", "unreadable", "xattrs", "young")
+    __slots__ = ("folder", "foreign", "items", "linked", "links", "skipped", "unreadable", "xattrs")
 
-    def __init__(self, listing: bytes, key: bytes, folder: Folder) -> None:
-        self.listing = listing
-        # The key of the git rules that apply in it.
-        self.key = key
+    def __init__(self, listing: bytes, key: bytes, folder: Folder = EMPTY) -> None:
+        super().__init__(listing, key)
         # Without the parts that depend on other directories: hard links, compiled modules, unreadable directories.
         self.folder = folder
-        # Paths of its scanned directories, in order.
-        self.children: list[bytes] = []
         # Place, device and inode of each file with several names.
         self.linked: list[tuple[int, int, int]] = []
-        # Files whose content may change without a change of their time: the clock had not ticked since.
-        self.young: frozenset[bytes] = frozenset()
         # Packed attributes of its directories, by path, if they have any.
         self.xattrs: dict[bytes, bytes] = {}
         self.skipped = 0
         self.unreadable: list[bytes] = []
         # Directories of other file systems.
         self.foreign: list[bytes] = []
-        self.has_rules = False
+        # The entries, and device and inode of those with several names, until `finish` makes the folder.
+        self.items: dict[bytes, Item] = {}
+        self.links: dict[bytes, tuple[int, int]] = {}
+
+    def finish(self) -> None:
+        names = sorted(self.items)
+        self.folder = folder_of(self.items[name] for name in names)
+        self.linked = [(place, *self.links[name]) for place, name in enumerate(names) if name in self.links] if self.links else []
+        self.items, self.links = {}, {}
 
 
 def dump(seen: dict[bytes, Seen], extra: Any) -> bytes:
