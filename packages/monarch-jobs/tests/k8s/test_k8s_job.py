@@ -17,6 +17,7 @@ from kubernetes_jobs import PODS_S, Digits, Jobs, answers
 from operator_process import OperatorProcess
 
 from monarch.job import JobEndedError, JoinTimeoutError, SubmitError, job_load
+from monarch.job._job.trait import reconnect
 from monarch.job.kubernetes import KubernetesJob
 from monarch.job.kubernetes.manifests import install
 from tools.external_process import Adder, call_elsewhere, use_hosts
@@ -255,4 +256,4 @@ def test_fresh_process_attaches_again(jobs: Jobs, route: str, tmp_path: Path, pr
     status = job.status()
     assert status.phase == "ended"
     with pytest.raises(JobEndedError):
-        job._reconnect()
+        reconnect(job)

@@ -243,15 +243,15 @@ def test_loaded_job_reconnects_or_has_ended(folder: Path) -> None:
     FileJob("alloc").state()
     loaded = job_load()
     assert loaded.active
-    assert loaded._reconnect().hosts is this_host()
+    assert trait.reconnect(loaded).hosts is this_host()
     loaded.kill()
     with pytest.raises(JobEndedError, match="is not submitted"):
-        loaded._reconnect()
+        trait.reconnect(loaded)
     FileJob("alloc").state()
     ended = job_load()
     os.unlink(os.path.join("alloc", allocations("alloc")[0]))
     with pytest.raises(JobEndedError, match=r"ended\n  its file is gone") as found:
-        ended._reconnect()
+        trait.reconnect(ended)
     assert found.value.reason == "its file is gone"
 
 
@@ -262,9 +262,9 @@ def test_surrounding_allocation_is_used(monkeypatch: pytest.MonkeyPatch) -> None
     inner = FileJob("another", 7)
     assert inner.state().hosts == this_host()
     assert inner.apply_id == outer.apply_id
-    assert isinstance(inner._current, BatchJob)
+    assert isinstance(trait.current(inner), BatchJob)
     assert allocations("another") == []
-    inner._current._kill_at_exit()
+    trait.current(inner)._kill_at_exit()
     assert allocations("alloc") == []
 
 

@@ -20,6 +20,7 @@ from fresh_script import wait_for_end
 
 from monarch.actor import Actor, SupervisionError, endpoint
 from monarch.job import DEFAULT_JOB_PATH, JobTrait, LocalJob, ProcessJob, hosts_from_config, job_load
+from monarch.job._job.trait import current
 from monarch.job._machine.sessions import members as session_members
 from monarch.job.testing import conformance
 from tools.bare_interpreter import run_bare
@@ -81,7 +82,7 @@ def nothing_left() -> Iterator[None]:
 
 
 def sessions(job: JobTrait) -> list[int]:
-    job = job._current
+    job = current(job)
     assert isinstance(job, ProcessJob) and job._ids is not None
     return [worker["pid"] for worker in job._ids["workers"]]
 

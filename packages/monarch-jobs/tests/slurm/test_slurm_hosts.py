@@ -26,6 +26,7 @@ CLIENT = """
 import json, os, sys
 from monarch.actor import Actor, endpoint
 from monarch.job import SlurmJob
+from monarch.job._job.trait import current
 
 class Node(Actor):
     @endpoint
@@ -36,7 +37,7 @@ if __name__ == "__main__":
     job = SlurmJob({"a": 2, "b": 1}, python_exe=sys.executable, job_dir="jobs")
     state = job.state()
     names = {mesh: list(state[mesh].spawn_procs().spawn("node", Node).name.call().get(20).values()) for mesh in ("a", "b")}
-    print(json.dumps([job._current._where(), names]))
+    print(json.dumps([current(job)._where(), names]))
 """
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from monarch.job._job.allocation import Allocation
-from monarch.job._job.heal import heal
+from monarch.job._job.heal import HealSteps, heal
 from monarch.job._job.launcher import Host, HostStatus, JobStatus, Plan
 from monarch.job.kubernetes import ImageSpec, KubernetesJob
 from monarch.job.kubernetes.job import GatewayPod
@@ -50,29 +50,21 @@ class _Job:
         self.launcher = _Launcher()
         self.replaced: list[Host] = []
 
-    def _refresh(self) -> bool:
-        return False
-
-    def _save(self) -> None:
-        pass
-
-    def _allocation(self) -> Allocation:
+    def allocation(self) -> Allocation:
         return Allocation("memory job", self.launcher, {}, {"a": 2}, [])
 
-    def _look(self, allocation: Allocation) -> JobStatus:
+    def look(self, allocation: Allocation) -> JobStatus:
         return JobStatus("running", "", [HostStatus("a", rank, f"h{rank}", "lost", None, "the gateway is lost") for rank in range(2)])
 
-    def _replaced(self, hosts: Iterable[Host]) -> None:
+    def replace(self, hosts: Iterable[Host]) -> None:
         self.replaced += hosts
-
-    def _join_timeout(self) -> float | None:
-        return 5.0
 
 
 @pytest.mark.parametrize(("unreached", "asked"), [((), [0, 1]), ((1,), [0]), ((0, 1), [])])
 def test_hosts_behind_a_lost_gateway_are_attached_again(unreached: tuple[int, ...], asked: list[int]) -> None:
     job = _Job(*unreached)
-    report = heal(job, 20.0)
+    steps = HealSteps(lambda: False, job.allocation, job.look, job.replace, lambda: None, lambda: 5.0)
+    report = heal(job, steps, 20.0)
     assert [rank for _, rank in job.launcher.asked] == asked
     # The next `state()` has new handles of all hosts.
     assert sorted(rank for _, rank in job.replaced) == [0, 1] and not report.missing

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from monarch.job._files import contexts, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
-from monarch.job._job import saved
-from monarch.job._job.trait import JobTrait
+from monarch.job._job import hooks, saved
+from monarch.job._job.trait import JobTrait, reconnect
 from monarch.job.errors import NO_JOB, JobError, StateFileError
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def attach_current_job() -> tuple[JobTrait, JobState]:
     job = current_job()
     if isinstance(job, LocalJob) and job.process is None:
         # The host is this machine, which does not end.
-        return job, job._state()
-    return job, job._reconnect()
+        return job, hooks.state(job)
+    return job, reconnect(job)
 
 
 def current_job() -> JobTrait:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from monarch import actor
 from monarch.job._files.contexts import logs_folder
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
+from monarch.job._job import hooks
 from monarch.job._job.job_state import JobState, check_mesh_names
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
 from monarch.job._job.saved import decode, encode, load_if_there, write
-from monarch.job._job.trait import BATCH, BATCH_FILE, JobTrait, is_alive
+from monarch.job._job.trait import BATCH, BATCH_FILE, JobTrait, current, is_alive, life_of
 from monarch.job._machine import sessions
 from monarch.job._machine.notice import notice
 from monarch.job._machine.sessions import Session
@@ -192,7 +193,7 @@ class BatchJob(JobTrait):
         return state
 
     def _kill_at_exit(self) -> None:
-        if not self.job_._needs_kill_at_exit():
+        if not hooks.needs_kill_at_exit(self.job_):
             return
         try:
             self.kill()
@@ -225,11 +226,11 @@ class BatchJob(JobTrait):
         return self.job_._where()
 
     def _dump(self) -> dict[str, Any]:
-        return {"job": json.loads(encode(self.job_._current))}
+        return {"job": json.loads(encode(current(self.job_)))}
 
     def _load(self, saved: dict[str, Any]) -> None:
         self.job_ = decode(json.dumps(saved["job"]).encode(), JobTrait, "the surrounding job")
-        self.job_._life.inside = self
+        life_of(self.job_).inside = self
 
 
 def batch_path(job: JobTrait) -> str | None:

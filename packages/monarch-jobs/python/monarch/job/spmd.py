@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from monarch.job import job_load as job_load
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
-from monarch.job._job import saved
+from monarch.job._job import hooks, saved
 from monarch.job._job.healer import first_mesh
 from monarch.job._job.job_state import JobState
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
-from monarch.job._job.trait import JobTrait, is_alive
+from monarch.job._job.trait import JobTrait, is_alive, life_of
 from monarch.job._machine.notice import notice
 from monarch.job.errors import JobEndedError, JobError
 from monarch.job.store import StoreJob as StoreJob
@@ -270,11 +270,11 @@ def _end_cached() -> None:
     if found is None:
         return
     if is_alive(found):
-        notice(f"monarch: {found._title} of {DEFAULT_JOB_PATH} is killed: another one takes its place")
+        notice(f"monarch: {hooks.title(found)} of {DEFAULT_JOB_PATH} is killed: another one takes its place")
     found.kill()
 
 
 def _decoded(text: str) -> JobTrait:
     found = saved.decode(text.encode(), JobTrait)
-    found._life.loaded = True
+    life_of(found).loaded = True
     return found

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from monarch.job._cli.verb import ENDED, FAILED, current_job, loaded, verb
+from monarch.job._job import hooks
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -47,7 +48,7 @@ def apply(spec: str | None, only_plan: bool, replace: str | None) -> int:
     Without an argument it is the job that was applied last. An allocation that can run the job is used again.
     """
     from monarch.job._job.local_reproduction import REPLACE
-    from monarch.job._job.trait import intended
+    from monarch.job._job.trait import current, intended
     from monarch.job._lookup import load_current_job, resolve, set_current_job
 
     try:
@@ -66,7 +67,7 @@ def apply(spec: str | None, only_plan: bool, replace: str | None) -> int:
     for name in state:
         state[name].initialized.get()
     sizes = ", ".join(f"{name} ({state[name].extent.nelements if state[name].extent else 1})" for name in state)
-    click.echo(f"{job._current._title}: {sizes} ready after {time.monotonic() - start:.1f} s")
+    click.echo(f"{hooks.title(current(job))}: {sizes} ready after {time.monotonic() - start:.1f} s")
     return 0
 
 
@@ -83,7 +84,7 @@ def status(watch: bool, as_json: bool) -> int:
     job = current_job()
     while True:
         status = job.status()
-        _show_status(job._title, status, as_json, _keeper_status(job))
+        _show_status(hooks.title(job), status, as_json, _keeper_status(job))
         if status.phase in ("none", "ended"):
             return ENDED
         # An event that is never set: Ctrl-C ends the wait.
@@ -96,7 +97,7 @@ def _keeper_status(job: JobTrait) -> KeeperStatus | str | None:
     from monarch.job._client.keeper import Keeper
     from monarch.job.errors import JobError
 
-    apply_id = job._current.apply_id
+    apply_id = job.apply_id
     try:
         return None if apply_id is None else Keeper(apply_id).status()
     except JobError as e:
@@ -143,6 +144,8 @@ def logs(follow: bool, mesh: str | None, rank: int | None, system: bool, keeper:
     """
     if system and keeper:
         raise click.UsageError("--system and --keeper exclude each other")
+    from monarch.job._job.trait import current
+
     job = current_job()
 
     def find() -> list[LogFile]:
@@ -150,7 +153,7 @@ def logs(follow: bool, mesh: str | None, rank: int | None, system: bool, keeper:
             return [_keeper_log(job)]
         # The output of the script belongs to no part of the hosts.
         is_part = mesh is not None or rank is not None
-        found = job._current._fetch_logs()
+        found = hooks.fetch_logs(current(job))
         return [log for log in found if (not is_part if log.stream == "system" else not system)]
 
     files = find()
@@ -185,7 +188,7 @@ def _keeper_log(job: JobTrait) -> LogFile:
     from monarch.job._client.keeper import Keeper
     from monarch.job._job.launcher import LogFile
 
-    apply_id = job._current.apply_id
+    apply_id = job.apply_id
     path = None if apply_id is None else Keeper(apply_id).log
     if path is None or not os.path.exists(path):
         raise click.ClickException("this job has no keeper")
@@ -255,7 +258,7 @@ def kill(context: str | None) -> int:
     if job is None:
         click.echo("nothing to kill")
         return 0
-    title = job._title
+    title = hooks.title(job)
     job.kill()
     click.echo(f"{title}: killed")
     return 0

@@ -19,6 +19,7 @@ class CurrentHosts(NamedTuple):
 
 def current_hosts() -> CurrentHosts | None:
     """The hosts of the current job of the directory; None without one. `JobEndedError` where it is over."""
+    from monarch.job._job import hooks
     from monarch.job._job.healer import first_mesh
     from monarch.job._lookup import attach_current_job
     from monarch.job.errors import NO_JOB, JobError
@@ -30,4 +31,4 @@ def current_hosts() -> CurrentHosts | None:
             return None
         raise
     # A launch has a directory of its own, and workers on this machine have that of the client.
-    return CurrentHosts(first_mesh(state), job._title, getattr(job, "workspace", None))
+    return CurrentHosts(first_mesh(state), hooks.title(job), getattr(job, "workspace", None))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from monarch.extension import install_hint, needs_wheel
 from monarch.job._job.feature import FeatureHosts, JobFeature, Offer
-from monarch.job._job.job_state import host_meshes
+from monarch.job._job.job_state import extend, host_meshes, meshes_of
 from monarch.job.errors import FeatureMissingError, JobError
 
 if TYPE_CHECKING:
@@ -108,12 +108,12 @@ def start(carried: list[Carried], hosts: FeatureHosts, state: JobState, hold: Ho
     is_given = hold is None or hold.is_given
     try:
         for one in sorted(carried, key=_place):
-            its = hosts._replace(meshes=host_meshes(state._meshes))
+            its = hosts._replace(meshes=host_meshes(meshes_of(state)))
             waits = hold is not None and not hold.is_over and one.feature.needs_hosts
             offer = one.feature.promised(its) if waits else _start(one, its)
             if offer is not None:
                 try:
-                    state._take(offer.attributes, offer.meshes)
+                    extend(state, offer.attributes, offer.meshes)
                 except (TypeError, ValueError) as e:
                     raise JobError(f"the job feature '{one.name}' offers what the job cannot have: {e}", title=hosts.title) from e
     except BaseException:

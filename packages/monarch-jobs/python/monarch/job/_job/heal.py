@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
 
 from monarch.job._files import credentials
+from monarch.job._job import hooks
 from monarch.job._job.allocation import Allocation
 from monarch.job._job.launcher import MOST_NAMED, HealReport, Host, HostStatus, JobStatus, described
 from monarch.job._job.watch import until_joined
@@ -26,32 +27,33 @@ _LOOK_SHARE, _RELAUNCH_SHARE = 0.3, 0.6
 _WAIT_SHARE = 0.85
 
 
-class Healable(Protocol):
+class Healable(hooks.Job, Protocol):
     """What healing needs of a job."""
 
     @property
-    def apply_id(self) -> str | None: ...
-    @property
     def active(self) -> bool: ...
     @property
-    def _title(self) -> str: ...
-    @property
     def unreached_(self) -> frozenset[Host]: ...
-    def _refresh(self) -> bool: ...
-    def _save(self) -> None: ...
-    def _allocation(self) -> Allocation: ...
-    def _look(self, allocation: Allocation) -> JobStatus: ...
-    def _replaced(self, hosts: Iterable[Host]) -> None: ...
-    def _join_timeout(self) -> float | None: ...
 
 
-def heal(job: Healable, timeout: float | None) -> HealReport:
+class HealSteps(NamedTuple):
+    """The steps of healing that a job does itself. `refresh` takes over what another process has done with it."""
+
+    refresh: Callable[[], bool]
+    allocation: Callable[[], Allocation]
+    look: Callable[[Allocation], JobStatus]
+    replaced: Callable[[Iterable[Host]], None]
+    save: Callable[[], None]
+    join_timeout: Callable[[], float | None]
+
+
+def heal(job: Healable, steps: HealSteps, timeout: float | None) -> HealReport:
     """`timeout` bounds all of it; by default the job's own time for joining bounds the wait for workers that were started again."""
     with time_limit(timeout):
-        return _heal(job, timeout)
+        return _heal(job, steps, timeout)
 
 
-def _heal(job: Healable, timeout: float | None) -> HealReport:
+def _heal(job: Healable, steps: HealSteps, timeout: float | None) -> HealReport:
     deadline = None if timeout is None else time.monotonic() + timeout
 
     def left(default: float) -> float:
@@ -59,11 +61,11 @@ def _heal(job: Healable, timeout: float | None) -> HealReport:
 
     with credentials.lock(job.apply_id, left(credentials.LOCK_TIMEOUT_S)) as is_held:
         if not is_held:
-            raise JobError("is not healed: another process is changing it", title=job._title)
-        job._refresh()
-        allocation = job._allocation()
+            raise JobError("is not healed: another process is changing it", title=hooks.title(job))
+        steps.refresh()
+        allocation = steps.allocation()
         with time_limit(_share(timeout, _LOOK_SHARE)):
-            before = job._look(allocation)
+            before = steps.look(allocation)
         if before.phase == "ended" and not _can_start_again(job, allocation, before):
             raise allocation.ended(before)
         lost = {Host(host.mesh, host.rank): host for host in before.hosts if host.phase == "lost"}
@@ -75,11 +77,11 @@ def _heal(job: Healable, timeout: float | None) -> HealReport:
             again = [Host(*place) for place in allocation.launcher.relaunch(allocation.ids, ended)] if ended else []
         again += unreached
         # This comes before the wait: another process has to know the new workers in any case.
-        job._save()
-    job._replaced(again)
+        steps.save()
+    steps.replaced(again)
     joined: dict[Host, str] = {}
-    limit = job._join_timeout() if deadline is None else _WAIT_SHARE * left(0.0)
-    line = _waits(job._title, [lost[place] for place in again], limit)
+    limit = steps.join_timeout() if deadline is None else _WAIT_SHARE * left(0.0)
+    line = _waits(hooks.title(job), [lost[place] for place in again], limit)
     try:
         for place, address in until_joined(allocation, again, limit, drops_lost=True, notice_text=line):
             joined[place] = address

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from monarch.job._job import hooks
 from monarch.job._job.launcher import MOST_NAMED, described
 from monarch.job.errors import JobEndedError, JobError
 
@@ -14,23 +15,12 @@ if TYPE_CHECKING:
     from monarch.actor import HostMesh
     from monarch.extension.mesh import HealedHosts
     from monarch.job._job.job_state import JobState
-    from monarch.job._job.launcher import HealReport
-
-
-class Healable(Protocol):
-    """What a healer needs of a job."""
-
-    @property
-    def apply_id(self) -> str | None: ...
-    @property
-    def _title(self) -> str: ...
-    def heal(self, *, timeout: float | None = None) -> HealReport: ...
 
 
 class Healing:
     """One job, as its meshes heal it. Several runs may ask at once, each for its part of the hosts: one heals, the others find it done."""
 
-    def __init__(self, job: Healable, lock: threading.Lock, connect: Callable[[], JobState]) -> None:
+    def __init__(self, job: hooks.Job, lock: threading.Lock, connect: Callable[[], JobState]) -> None:
         self._job = job
         self._lock = lock
         self._connect = connect
@@ -53,7 +43,7 @@ class Healing:
 
         end = time.monotonic() + seconds
         if not self._lock.acquire(timeout=seconds):
-            raise JobError("is not healed: another run is healing it", title=self._job._title)
+            raise JobError("is not healed: another run is healing it", title=hooks.title(self._job))
         try:
             self._check()
             report = self._job.heal(timeout=max(end - time.monotonic(), 0.0))
@@ -71,7 +61,7 @@ class Healing:
 
     def _check(self) -> None:
         if self._job.apply_id != self._apply_id:
-            raise JobEndedError("has ended", title=self._job._title, state="ended")
+            raise JobEndedError("has ended", title=hooks.title(self._job), state="ended")
 
 
 def first_mesh(state: JobState) -> HostMesh:

@@ -10,8 +10,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from monarch.job._job import hooks
 from monarch.job._job.job_state import host_meshes
 
 if TYPE_CHECKING:
@@ -24,13 +25,6 @@ TABLE = "job_events"
 _MOST = 100
 
 
-class _Named(Protocol):
-    kind: str
-
-    @property
-    def _title(self) -> str: ...
-
-
 class History:
     """Of one job in this process. Any thread."""
 
@@ -38,15 +32,19 @@ class History:
         self._lock = threading.Lock()
         self._waiting: deque[dict[str, Any]] = deque(maxlen=_MOST)
         self._listening: Listening | None = None
-        self._job: _Named | None = None
+        self._job: hooks.Job | None = None
         self._meshes: Mapping[str, HostMesh] = {}
         # Places of hosts of these meshes that were reported as lost.
         self._lost: set[tuple[str, int]] = set()
 
-    def add(self, job: _Named, event: str, *, host: str | None = None, detail: str | None = None) -> None:
+    def add(self, job: hooks.Job, event: str, *, host: str | None = None, detail: str | None = None) -> None:
         """Reports an event, or keeps it until this process records."""
-        kind = job.kind or type(job).__name__
-        row: dict[str, Any] = {"timestamp_us": int(time.time() * 1e6), "job": job._title, "kind": kind, "event": event}
+        row: dict[str, Any] = {
+            "timestamp_us": int(time.time() * 1e6),
+            "job": hooks.title(job),
+            "kind": hooks.kind_name(job),
+            "event": event,
+        }
         row |= {name: value for name, value in (("host", host), ("detail", detail)) if value}
         with self._lock:
             self._waiting.append(row)
@@ -59,14 +57,14 @@ class History:
             while self._waiting and is_recording():
                 emit(TABLE, **self._waiting.popleft())
 
-    def attached(self, job: _Named, meshes: Mapping[str, object]) -> None:
+    def attached(self, job: hooks.Job, meshes: Mapping[str, object]) -> None:
         """The client has handles of these meshes, new ones."""
         hosts = host_meshes(meshes)
         with self._lock:
             self._job, self._meshes, self._lost = job, hosts, set()
         self.add(job, "attached", detail=", ".join(f"{name}: {hosts[name].size()}" if name in hosts else name for name in meshes))
 
-    def healed(self, job: _Named, report: HealReport) -> None:
+    def healed(self, job: hooks.Job, report: HealReport) -> None:
         """Lost hosts are back, or are missing still."""
         for event, hosts in (("restarted", report.restarted), ("replaced", report.replaced), ("missing", report.missing)):
             for one in hosts:
@@ -97,7 +95,7 @@ class History:
         for name, rank, why in fresh:
             self.add(job, "host_lost", host=event.hostname, detail=f"{name}[{rank}]: {why}")
 
-    def killed(self, job: _Named) -> None:
+    def killed(self, job: hooks.Job) -> None:
         """The allocation is about to be ended, and observers with it."""
         with self._lock:
             listening, self._listening, self._meshes = self._listening, None, {}

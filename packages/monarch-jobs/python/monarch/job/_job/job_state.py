@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from copy import copy
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from typing import Self
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from monarch.actor import HostMesh
 
@@ -55,23 +55,6 @@ class JobState:
             return self._meshes[name]
         raise KeyError(f"no mesh '{name}' in this job, there is: {_listed(self._meshes)}")
 
-    def _take(self, attributes: Mapping[str, Any], meshes: Mapping[str, HostMesh]) -> None:
-        """What a feature of the job adds: attributes, and meshes in the place of others. `ValueError` where a name is taken, or missing."""
-        for name in attributes:
-            if name in self._meshes or name in vars(JobState) or name.startswith("_"):
-                raise ValueError(f"the attribute '{name}' is taken")
-        for name in meshes:
-            if name not in self._meshes:
-                raise ValueError(f"there is no mesh '{name}'")
-        vars(self).update(attributes)
-        self._meshes.update(meshes)
-
-    def _with_own_meshes(self) -> Self:
-        """The same hosts and components, with mesh objects that nothing else has."""
-        found = copy(self)
-        found._meshes = {name: copy(mesh) for name, mesh in self._meshes.items()}
-        return found
-
     def __contains__(self, name: object) -> bool:
         return name in self._meshes
 
@@ -87,6 +70,29 @@ class JobState:
     def __repr__(self) -> str:
         meshes = [f"{name}: {getattr(mesh, 'extent', mesh)}" for name, mesh in self._meshes.items()]
         return f"<JobState {', '.join(meshes)}>"
+
+
+# The meshes by name. A public name of the class would be no name for a mesh.
+meshes_of: Callable[[JobState], dict[str, HostMesh]] = attrgetter("_meshes")
+
+
+def extend(state: JobState, attributes: Mapping[str, Any], meshes: Mapping[str, HostMesh]) -> None:
+    """Adds what a feature of the job offers: attributes, and meshes in the place of others. `ValueError`: a name is taken, or missing."""
+    for name in attributes:
+        if name in state or name in vars(JobState) or name.startswith("_"):
+            raise ValueError(f"the attribute '{name}' is taken")
+    for name in meshes:
+        if name not in state:
+            raise ValueError(f"there is no mesh '{name}'")
+    vars(state).update(attributes)
+    meshes_of(state).update(meshes)
+
+
+def with_own_meshes(state: JobState) -> JobState:
+    """The same hosts and components, with mesh objects that nothing else has."""
+    found = copy(state)
+    vars(found)["_meshes"] = {name: copy(mesh) for name, mesh in meshes_of(state).items()}
+    return found
 
 
 def host_meshes(meshes: Mapping[str, object]) -> dict[str, HostMesh]:

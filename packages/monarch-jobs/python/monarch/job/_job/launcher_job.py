@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from monarch import actor
 from monarch.job._files import credentials
 from monarch.job._job.allocation import Allocation
-from monarch.job._job.heal import heal
+from monarch.job._job.heal import HealSteps, heal
 from monarch.job._job.hold import Hold, is_wanted
 from monarch.job._job.host_end import leave, shut_down
 from monarch.job._job.job_state import JobState, check_count, check_mesh_names
 from monarch.job._job.launcher import HealReport, Host, HostStatus, JobStatus, Launcher, Plan
 from monarch.job._job.saved import launcher_factory, write
-from monarch.job._job.trait import JobTrait, refresh
+from monarch.job._job.trait import JobTrait, life_of, refresh
 from monarch.job._job.watch import AddressWatch, Promise
 from monarch.job.errors import JobError
 
@@ -215,7 +215,8 @@ class LauncherJob(JobTrait):
         return status._replace(hosts=hosts)
 
     def _heal(self, timeout: float | None) -> HealReport:
-        return heal(self, timeout)
+        steps = HealSteps(lambda: refresh(self), self._allocation, self._look, self._replaced, self._save, self._join_timeout)
+        return heal(self, steps, timeout)
 
     def _replaced(self, hosts: Iterable[Host]) -> None:
         """New workers are at these places: handles that exist keep failing for the lost ranks, the next `state()` makes new ones."""
@@ -224,14 +225,12 @@ class LauncherJob(JobTrait):
             self.attached_.update(again)
             self.is_stale_ = True
 
-    def _refresh(self) -> bool:
-        return refresh(self)
-
     def _save(self) -> None:
         """Writes the state file that has this job, if there is one."""
         record = self._life.inside or self
-        if record._life.path is not None:
-            write(record._life.path, record)
+        path = life_of(record).path
+        if path is not None:
+            write(path, record)
 
     def _kill(self) -> None:
         """Asks the hosts that the job has started to stop, if this process is connected to them, and ends the allocation in any case."""

@@ -9,10 +9,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from monarch.job._files import contexts, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
+from monarch.job._job import hooks
 from monarch.job._job.features import Carried
 from monarch.job._job.history import History
 from monarch.job.errors import BackendMissingError, JobError, StateFileError
@@ -52,23 +54,11 @@ class Saved:
         self.history = History()
 
 
-class SavedJob(Protocol):
-    """What this module needs of a job."""
-
-    kind: str
-
-    @property
-    def _life(self) -> Saved: ...
-    @property
-    def _title(self) -> str: ...
-    def _dump(self) -> dict[str, Any]: ...
-    def _load(self, saved: dict[str, Any]) -> None: ...
+J = TypeVar("J", bound=hooks.Job)
+_saved: Callable[[hooks.Job], Saved] = attrgetter("_life")
 
 
-J = TypeVar("J", bound=SavedJob)
-
-
-def kind_of(job: SavedJob) -> str:
+def kind_of(job: hooks.Job) -> str:
     """What stands for the job's class in a file."""
     cls = type(job)
     return job.kind or f"{cls.__module__}:{cls.__qualname__}"
@@ -136,15 +126,14 @@ def _imported(module: str, name: str, kind: str, base: type[J]) -> Any:
     return found
 
 
-def encode(job: SavedJob) -> bytes:
+def encode(job: hooks.Job) -> bytes:
     """The job as JSON; `JobError` names the attribute that JSON cannot hold."""
+    life = _saved(job)
     try:
-        return state_file.encode(
-            kind_of(job), job._life.apply_id, job._life.active, job._dump(), [one.encode() for one in job._life.features]
-        )
+        return state_file.encode(kind_of(job), life.apply_id, life.active, hooks.dump(job), [one.encode() for one in life.features])
     except TypeError as e:
         hint = "end the attribute's name with '_' to leave it out, or define _dump and _load"
-        raise JobError(f"cannot be saved: {e}", title=job._title, hint=hint) from None
+        raise JobError(f"cannot be saved: {e}", title=hooks.title(job), hint=hint) from None
 
 
 def decode(data: bytes, base: type[J], path: str = "the data") -> J:
@@ -155,14 +144,14 @@ def decode(data: bytes, base: type[J], path: str = "the data") -> J:
     except JobError as e:
         raise StateFileError(str(e).splitlines()[0], path=path, field="kind", hint=e.hint) from e
     try:
-        job._load(record.job)
+        hooks.load(job)(record.job)
     except KeyError as e:
         raise StateFileError(f"has no field {e}", path=path, field="job") from e
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as e:  # pydantic's errors are ValueErrors
         raise state_file.invalid(e, data, path) from e
-    job._life.apply_id = record.apply_id
-    job._life.active = record.active
-    job._life.features = [Carried(one.name, one.configured, one.saved) for one in record.features]
+    life = _saved(job)
+    life.apply_id, life.active = record.apply_id, record.active
+    life.features = [Carried(one.name, one.configured, one.saved) for one in record.features]
     return job
 
 
@@ -182,15 +171,14 @@ def load_if_there(path: str, base: type[J]) -> J | None:
     if data is None:
         return None
     job = decode(data, base, path)
-    job._life.path = os.path.realpath(path)
-    job._life.content = data
-    job._life.loaded = True
+    life = _saved(job)
+    life.path, life.content, life.loaded = os.path.realpath(path), data, True
     return job
 
 
 def changed(job: J, base: type[J]) -> J | None:
     """The job as another process has saved it since this one has read or written its state file; None where no process has."""
-    life = job._life
+    life = _saved(job)
     if life.path is None or life.content is None:
         return None
     data = state_file.read_if_there(life.path)
@@ -203,7 +191,7 @@ def changed(job: J, base: type[J]) -> J | None:
     return found
 
 
-def write(path: str, job: SavedJob, *, is_own: bool = True) -> None:
+def write(path: str, job: hooks.Job, *, is_own: bool = True) -> None:
     """Writes the job in one step, 0600; follows a symlink. Its own file is removed when the job is killed."""
     data = encode(job)
     if os.path.normpath(path) == DEFAULT_JOB_PATH:
@@ -213,5 +201,5 @@ def write(path: str, job: SavedJob, *, is_own: bool = True) -> None:
             raise state_file.os_error("cannot be written", path, e) from None
     real = state_file.write(path, data)
     if is_own:
-        job._life.path = real
-        job._life.content = data
+        life = _saved(job)
+        life.path, life.content = real, data

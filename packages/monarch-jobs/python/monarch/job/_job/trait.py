@@ -13,6 +13,7 @@ import uuid
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from monarch.config import get_global_config
@@ -20,11 +21,11 @@ from monarch.job._client.keeper import Keeper, Launch
 from monarch.job._files import audit, credentials, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
 from monarch.job._files.submission_lock import submission_lock
-from monarch.job._job import features, local_reproduction, saved
+from monarch.job._job import features, hooks, local_reproduction, saved
 from monarch.job._job.feature import FeatureHosts, JobControl, TelemetryFeature
 from monarch.job._job.healer import Healing
 from monarch.job._job.hold import holding
-from monarch.job._job.job_state import JobState, checked_state, host_meshes
+from monarch.job._job.job_state import JobState, checked_state, host_meshes, meshes_of, with_own_meshes
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
 from monarch.job._machine.notice import notice
 from monarch.job.errors import JobEndedError, JobError, StateFileError
@@ -112,43 +113,43 @@ class JobTrait(ABC):
     @property
     def active(self) -> bool:
         """Is there an allocation, as far as this object knows?"""
-        return self._current._life.active
+        return life_of(current(self)).active
 
     @property
     def apply_id(self) -> str | None:
         """A fresh uuid per allocation; None without one."""
-        return self._current._life.apply_id
+        return life_of(current(self)).apply_id
 
     def dump(self, filename: str) -> None:
         """Writes the job as JSON, for `job_load`; follows a symlink. `JobError` names an attribute that JSON cannot hold."""
-        saved.write(os.fspath(filename), self._current, is_own=False)
+        saved.write(os.fspath(filename), current(self), is_own=False)
 
     def dumps(self) -> bytes:
         """The job as JSON, for `job_loads`."""
-        return saved.encode(self._current)
+        return saved.encode(current(self))
 
     def status(self) -> JobStatus:
         """One look at the scheduler and the hosts."""
-        job = self._current
+        job = current(self)
         refresh(job)
-        return job._poll() if job._life.active else JobStatus("none", "not submitted", [])
+        return hooks.poll(job) if life_of(job).active else JobStatus("none", "not submitted", [])
 
     def heal(self, *, timeout: float | None = None) -> HealReport:
         """Does the least that brings lost hosts back, within `timeout` seconds; the next `state()` has them.
 
         Old handles still raise for lost ranks. The keeper serves its services on the hosts. Raises `JobError` if no scheduler answers.
         """
-        job = self._current
+        job = current(self)
         end = None if timeout is None else time.monotonic() + timeout
         with audit.recorded("heal", _audit_name(job)):
-            report = job._heal(timeout)
-        job._life.history.healed(job, report)
+            report = hooks.heal(job)(timeout)
+        life_of(job).history.healed(job, report)
         _renew_services(job, end)
         return report
 
     def plan(self) -> Plan:
         """What would be submitted; nothing is touched."""
-        return Plan(_kind_name(self), f"{_kind_name(self)} job, which does not say what it submits\n")
+        return Plan(hooks.kind_name(self), f"{hooks.kind_name(self)} job, which does not say what it submits\n")
 
     def enable_telemetry(
         self, config: TelemetryConfig | None = None, *, mesh_admin_config: MeshAdminConfig | None = None, **kwargs: Any
@@ -267,45 +268,44 @@ class JobTrait(ABC):
         return found
 
     @property
-    def _current(self) -> JobTrait:
-        """The job that has the allocation: this one, or the one that stands in for it."""
-        return self._life.stand_in or self
-
-    def _reconnect(self) -> JobState:
-        """The hosts of a job that was loaded; `JobEndedError` if it is over."""
-        status = self.status()
-        if status.phase in ("none", "ended"):
-            words = "ended" if status.phase == "ended" else "is not submitted"
-            raise JobEndedError(words, title=self._title, cause=status.detail, state=status.phase, reason=status.detail)
-        return _connect(self._current)
-
-    @property
     def _title(self) -> str:
         """How an error names the job: `<kind> job <name>`."""
-        return f"{_kind_name(self)} job {(self.apply_id or 'new')[:8]}"
+        return f"{hooks.kind_name(self)} job {(self.apply_id or 'new')[:8]}"
 
 
 # The life cycle, in terms of the hooks. These are functions, because each method would take a name from the subclasses of other wheels.
 
 
-def _kind_name(job: JobTrait) -> str:
-    """The name of the job's kind in texts."""
-    return job.kind or type(job).__name__
-
-
 def _audit_name(job: JobTrait) -> str:
     """The job in the audit log: `apply_id` distinguishes it from the others."""
-    return f"{_kind_name(job)} job {job._life.apply_id or ''}".rstrip()
+    return f"{hooks.kind_name(job)} job {life_of(job).apply_id or ''}".rstrip()
+
+
+life_of: Callable[[JobTrait], Life] = attrgetter("_life")
+
+
+def current(job: JobTrait) -> JobTrait:
+    """The job that has the allocation: this one, or the one that stands in for it."""
+    return life_of(job).stand_in or job
+
+
+def reconnect(job: JobTrait) -> JobState:
+    """The hosts of a job that was loaded; `JobEndedError` if it is over."""
+    status = job.status()
+    if status.phase in ("none", "ended"):
+        words = "ended" if status.phase == "ended" else "is not submitted"
+        raise JobEndedError(words, title=hooks.title(job), cause=status.detail, state=status.phase, reason=status.detail)
+    return _connect(current(job))
 
 
 def intended(job: JobTrait) -> JobTrait:
     """The job, or the one of local processes that reproduces it, if the environment asks for that."""
-    if job._life.stand_in is not None:
-        return job._life.stand_in
-    if job._life.active or not local_reproduction.is_requested():
-        return job
-    job._life.stand_in = _as_processes(job)
-    return job._life.stand_in
+    life = life_of(job)
+    if life.stand_in is None:
+        if life.active or not local_reproduction.is_requested():
+            return job
+        life.stand_in = _as_processes(job)
+    return life.stand_in
 
 
 def _as_processes(job: JobTrait) -> JobTrait:
@@ -313,22 +313,22 @@ def _as_processes(job: JobTrait) -> JobTrait:
     process_job = saved.class_of("process")
     if isinstance(job, process_job):
         return job
-    made: JobTrait = process_job(local_reproduction.shrunk(job._sizes()))
+    made: JobTrait = process_job(local_reproduction.shrunk(hooks.sizes(job)))
     return made
 
 
 def _submit(job: JobTrait, client_script: str | None) -> None:
     """Submits the job, or the one that reproduces it; one that is active stays as it is."""
     job = intended(job)
-    if job._life.active:
+    life = life_of(job)
+    if life.active:
         return
-    life = job._life
     life.apply_id = str(uuid.uuid4())
     try:
         with audit.recorded("apply", _audit_name(job), script=client_script):
-            job._create(client_script)
+            hooks.create(job)(client_script)
         life.active = True
-        life.history.add(job, "submitted", detail=job._where())
+        life.history.add(job, "submitted", detail=hooks.where(job))
     except BaseException:
         _take_back(job)
         raise
@@ -336,12 +336,12 @@ def _submit(job: JobTrait, client_script: str | None) -> None:
 
 def _take_back(job: JobTrait) -> None:
     """Cancels what a failed or interrupted submission has left, and names it if that does not work."""
-    where = job._where()
+    where = hooks.where(job)
     failed: list[str] = []
 
     def cancel() -> None:
         try:
-            job._kill()
+            hooks.kill(job)
         except Exception as e:
             failed.append(f"{type(e).__name__}: {e}")
 
@@ -352,24 +352,25 @@ def _take_back(job: JobTrait) -> None:
     if thread.is_alive():
         failed.append(f"no answer within {CANCEL_SECONDS:.0f} s")
     if failed:
-        notice(f"{job._title}: could not be cancelled ({'; '.join(failed)}), it may go on: {where}")
-    apply_id = job._life.apply_id
+        notice(f"{hooks.title(job)}: could not be cancelled ({'; '.join(failed)}), it may go on: {where}")
+    life = life_of(job)
+    apply_id = life.apply_id
     if apply_id is not None and not failed:
         try:
             credentials.remove(apply_id)
         except JobError as e:  # the original error has more information
             if os.path.lexists(credentials.directory(apply_id)):
-                notice(f"{job._title}: {e}")
-    job._life.apply_id = None
-    job._life.active = False
+                notice(f"{hooks.title(job)}: {e}")
+    life.apply_id = None
+    life.active = False
 
 
 def _find_hosts(job: JobTrait, cached_path: str | None) -> JobState:
     """Finds or submits the job that has the allocation, and connects to that one."""
-    current = job._current
-    if current._life.active:
-        if is_alive(current):
-            return _connect(current)
+    holder = current(job)
+    if life_of(holder).active:
+        if is_alive(holder):
+            return _connect(holder)
         _kill(job)  # the rest of the job: credentials, the file
     if os.environ.get(BATCH) == "1":
         return _surrounding(job, cached_path)
@@ -389,9 +390,10 @@ def _kept_or_submitted(job: JobTrait, wanted: JobTrait, cached_path: str) -> Job
     if kept is not None:
         if is_alive(kept):
             if kept.can_run(wanted):
-                job._life.stand_in = kept
+                life_of(job).stand_in = kept
                 return kept
-            notice(f"monarch: the job in {cached_path} cannot run what is asked for now, it is killed: {kept._title}, {kept._where()}")
+            title = f"{hooks.title(kept)}, {hooks.where(kept)}"
+            notice(f"monarch: the job in {cached_path} cannot run what is asked for now, it is killed: {title}")
         _kill(kept)
     _submit(wanted, None)
     # The file is written before connecting: a user who interrupts that finds the allocation again.
@@ -402,40 +404,40 @@ def _kept_or_submitted(job: JobTrait, wanted: JobTrait, cached_path: str) -> Job
 def _connect(job: JobTrait) -> JobState:
     target = _audit_name(job)
     try:
-        found = checked_state(job._state(), type(job).__name__)
+        found = checked_state(hooks.state(job), type(job).__name__)
     except BaseException as e:
         audit.record("attach", target, f"{type(e).__name__}: {e}".partition("\n")[0])
         raise
     _set_healers(job, found)
-    if found is not job._life.attached:
-        job._life.attached = found
+    life = life_of(job)
+    if found is not life.attached:
+        life.attached = found
         audit.record("attach", target, trust_all=get_global_config()["trust_all"] or None)
-        job._life.history.attached(job, found._meshes)
-    path = job._life.path
-    if path is not None and os.path.exists(path):
-        with credentials.lock(job._life.apply_id):
+        life.history.attached(job, meshes_of(found))
+    if life.path is not None and os.path.exists(life.path):
+        with credentials.lock(life.apply_id):
             # Addresses have become known, or another process has changed more than that.
             if not refresh(job):
-                _write(path, job)
+                _write(life.path, job)
     return found
 
 
 def refresh(job: JobTrait) -> bool:
     """Takes over what another process has done with the allocation, such as healing it; True where there was something."""
-    job = job._life.inside or job
+    job = life_of(job).inside or job
     try:
         found = saved.changed(job, JobTrait)
     except StateFileError:
         return False  # the next process that needs the file reports its problem
     if found is None:
         return False
-    job._take_over(found)
+    hooks.take_over(job)(found)
     return True
 
 
 def _write(path: str, job: JobTrait) -> None:
     try:
-        saved.write(path, job._current)
+        saved.write(path, current(job))
     except StateFileError:
         raise
     except JobError as e:
@@ -447,8 +449,8 @@ def _surrounding(job: JobTrait, cached_path: str | None) -> JobState:
     kept = saved.load(os.environ.get(BATCH_FILE) or cached_path or DEFAULT_JOB_PATH, JobTrait)
     batch_job: Any = saved.class_of("batch")
     batch: Any = kept if isinstance(kept, batch_job) else batch_job(kept)
-    job._life.stand_in = batch
-    found: JobState = batch._surround()
+    life_of(job).stand_in = batch
+    found: JobState = hooks.surround(batch)
     _set_healers(batch, found)
     return found
 
@@ -460,14 +462,14 @@ def is_alive(job: JobTrait) -> bool:
 
 def _kill(job: JobTrait) -> None:
     """Every step is tried. The state file stays while the allocation could not be ended: it names that allocation."""
-    asked, job = job, job._current
-    with credentials.lock(job._life.apply_id):
+    asked, job = job, current(job)
+    with credentials.lock(life_of(job).apply_id):
         refresh(job)
         _end(asked, job)
 
 
 def _end(asked: JobTrait, job: JobTrait) -> None:
-    life = job._life
+    life = life_of(job)
     apply_id, path = life.apply_id, life.path
     failed: list[tuple[str, Exception]] = []
 
@@ -483,12 +485,12 @@ def _end(asked: JobTrait, job: JobTrait) -> None:
         # Features stop while their hosts exist; a feature that does not stop must not keep the allocation.
         for one in reversed(life.features):
             step(f"stop {one.name}", features.stop, one)
-        step("stop what runs on the hosts", job._stop_work)
+        step("stop what runs on the hosts", hooks.stop_work, job)
     if apply_id is not None:
-        step("end the keeper", Keeper(apply_id, job._title).end)
+        step("end the keeper", Keeper(apply_id, hooks.title(job)).end)
     stopping = len(failed)
     if life.active:
-        step(f"end the allocation ({job._where()})", job._kill)
+        step(f"end the allocation ({hooks.where(job)})", hooks.kill, job)
     ended = len(failed) == stopping
     if apply_id is not None:
         step("remove the credentials", credentials.remove, apply_id)
@@ -497,13 +499,13 @@ def _end(asked: JobTrait, job: JobTrait) -> None:
     if ended:
         life.active = False
         life.apply_id = life.path = None
-        asked._life.stand_in = None
+        life_of(asked).stand_in = None
     if was_active:
         life.attached = None
         audit.record("kill", target, "; ".join(f"could not {what}: {type(e).__name__}" for what, e in failed) or "done")
     if failed:
         causes = "\n".join(f"could not {what}: {type(e).__name__}: {e}" for what, e in failed)
-        raise JobError("was not killed completely", title=job._title, cause=causes) from failed[0][1]
+        raise JobError("was not killed completely", title=hooks.title(job), cause=causes) from failed[0][1]
 
 
 def add_feature(job: JobTrait, name: str, /, **arguments: Any) -> None:
@@ -511,22 +513,21 @@ def add_feature(job: JobTrait, name: str, /, **arguments: Any) -> None:
 
     `JobError` if no wheel has a feature of this name, or if it cannot be loaded; for the arguments, what the feature raises.
     """
-    features.add(job._life.features, name, arguments)
+    features.add(life_of(job).features, name, arguments)
 
 
 def keeper_of(job: JobTrait) -> Keeper:
     """The keeper of the job's allocation, which need not run; `JobError` without an allocation."""
-    current = job._current
-    apply_id = current._life.apply_id
-    if apply_id is None or not current._life.active:
-        raise JobError("has no allocation, so it has no keeper", title=current._title, hint="call apply() or state() first")
-    return Keeper(apply_id, current._title, lambda: _launch(current))
+    holder = current(job)
+    apply_id = life_of(holder).apply_id
+    if apply_id is None or not life_of(holder).active:
+        raise JobError("has no allocation, so it has no keeper", title=hooks.title(holder), hint="call apply() or state() first")
+    return Keeper(apply_id, hooks.title(holder), lambda: _launch(holder))
 
 
 def _renew_services(job: JobTrait, end: float | None) -> None:
     """Has the keeper serve on healed hosts. Returns at `end`, a monotonic time, in any case."""
-    apply_id = job._life.apply_id
-    if apply_id is None or not job._life.active:
+    if job.apply_id is None or not job.active:
         return
     keeper = keeper_of(job)
 
@@ -534,7 +535,7 @@ def _renew_services(job: JobTrait, end: float | None) -> None:
         try:
             keeper.renew()
         except (JobError, OSError) as e:
-            notice(f"monarch: {job._title}: its keeper does not serve on healed hosts yet: {e}")
+            notice(f"monarch: {hooks.title(job)}: its keeper does not serve on healed hosts yet: {e}")
 
     thread = threading.Thread(target=renew, name="monarch-job-renew", daemon=True)
     thread.start()
@@ -548,51 +549,51 @@ def _launch(job: JobTrait) -> Launch:
     if not inner.kind and module == "__main__":
         raise JobError(
             f"its class {type(inner).__qualname__} is in the script itself, where the keeper cannot import it",
-            title=job._title,
+            title=hooks.title(job),
             hint="move the class to a module",
         )
-    return Launch(saved.encode(job).decode(), job._life.path, [] if inner.kind else [module])
+    return Launch(saved.encode(job).decode(), life_of(job).path, [] if inner.kind else [module])
 
 
 def _telemetry(job: JobTrait, method: str) -> TelemetryFeature:
     if features.is_missing("telemetry"):
         features.absent(method, "monarch-telemetry")
-    found = next((one.feature for one in job._current._life.features if one.name == "telemetry"), None)
+    found = next((one.feature for one in life_of(current(job)).features if one.name == "telemetry"), None)
     if not isinstance(found, TelemetryFeature):
-        raise JobError(f"JobTrait.{method} needs telemetry", title=job._title, hint="call enable_telemetry() before state()")
+        raise JobError(f"JobTrait.{method} needs telemetry", title=hooks.title(job), hint="call enable_telemetry() before state()")
     return found
 
 
 def _set_healers(job: JobTrait, found: JobState) -> None:
     # `state` would submit a job that has ended.
-    Healing(job, job._life.healing, lambda: _with_features(job, _connect(job))).set(found)
+    Healing(job, life_of(job).healing, lambda: _with_features(job, _connect(job))).set(found)
 
 
 def _with_features(job: JobTrait, found: JobState) -> JobState:
     """Handles of the caller's own, after the features have been started on them."""
-    own = found._with_own_meshes()
+    own = with_own_meshes(found)
     _start_features(job, own)
     return own
 
 
 def _start_features(job: JobTrait, found: JobState) -> None:
     """Starts what the job was configured with; the job that has the allocation takes the configuration over."""
-    current = job._current
-    carried = current._life.features
-    if current is not job:
-        for one in features.take_over(job._life.features, carried):
+    holder = current(job)
+    life, title = life_of(holder), hooks.title(holder)
+    carried = life.features
+    if holder is not job:
+        for one in features.take_over(life_of(job).features, carried):
             try:
                 features.stop(one)
             except Exception as e:  # the job no longer asks for it
-                notice(f"monarch: {current._title}: {one.name} could not be stopped: {type(e).__name__}: {e}")
+                notice(f"monarch: {title}: {one.name} could not be stopped: {type(e).__name__}: {e}")
     if carried:
-        apply_id = current._life.apply_id or ""
-        keeper = keeper_of(current) if apply_id else None
-        control = JobControl(job, current._title, apply_id) if apply_id else None
-        hosts = FeatureHosts(current._title, apply_id, host_meshes(found._meshes), keeper, control)
-        features.start(carried, hosts, found, getattr(current, "hold_", None))
-        current._life.history.observed()
-    path = current._life.path
-    if path is not None and (carried or current is not job):
-        with credentials.lock(current._life.apply_id):
-            _write(path, current)  # another process needs this to continue with them
+        apply_id = life.apply_id or ""
+        keeper = keeper_of(holder) if apply_id else None
+        control = JobControl(job, title, apply_id) if apply_id else None
+        hosts = FeatureHosts(title, apply_id, host_meshes(meshes_of(found)), keeper, control)
+        features.start(carried, hosts, found, getattr(holder, "hold_", None))
+        life.history.observed()
+    if life.path is not None and (carried or holder is not job):
+        with credentials.lock(life.apply_id):
+            _write(life.path, holder)  # another process needs this to continue with them

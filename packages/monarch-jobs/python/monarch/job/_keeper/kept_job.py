@@ -17,8 +17,9 @@ from monarch.config import get_global_config
 from monarch.extension import HostEnd, listen
 from monarch.extension.mesh import lost_hosts
 from monarch.job._files import audit
-from monarch.job._job import saved
-from monarch.job._job.trait import JobTrait, refresh
+from monarch.job._job import hooks, saved
+from monarch.job._job.job_state import meshes_of
+from monarch.job._job.trait import JobTrait, life_of, refresh
 from monarch.job.errors import JobEndedError, JobError
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class KeptJob:
         for module in modules:
             importlib.import_module(module)
         self.job = saved.decode(record.encode(), JobTrait)
-        self.job._life.path = path
-        self.job._life.content = record.encode()
+        life = life_of(self.job)
+        life.path, life.content = path, record.encode()
         self._lock = threading.Lock()
         self._news = threading.Event()
         self._is_attached = False
@@ -64,12 +65,12 @@ class KeptJob:
             refresh(self.job)
             status = self.job.status()
             if status.phase in ("none", "ended"):
-                raise JobEndedError("has ended", title=self.job._title, cause=status.detail, state=status.phase, reason=status.detail)
+                raise JobEndedError("has ended", title=hooks.title(self.job), cause=status.detail, state=status.phase, reason=status.detail)
             if not self._is_attached:
                 self._is_attached = True
                 listen(self._on_event)
-                audit.record("attach", f"{self.job._title} (keeper)", trust_all=get_global_config()["trust_all"] or None)
-            self._given = self.job._state()._meshes
+                audit.record("attach", f"{hooks.title(self.job)} (keeper)", trust_all=get_global_config()["trust_all"] or None)
+            self._given = meshes_of(hooks.state(self.job))
             self._addresses = {(host.mesh, host.rank): host.address for host in status.hosts}
             return self._given
 
@@ -110,7 +111,7 @@ class KeptJob:
             else:
                 procs.stop()
         if silent:
-            raise JobError(f"no answer of {', '.join(silent)} within {seconds:g} s", title=self.job._title)
+            raise JobError(f"no answer of {', '.join(silent)} within {seconds:g} s", title=hooks.title(self.job))
 
     def _on_event(self, event: object) -> None:
         if isinstance(event, HostEnd):

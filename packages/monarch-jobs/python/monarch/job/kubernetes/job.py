@@ -16,7 +16,7 @@ from monarch.job._job.gateway import attach_gateway
 from monarch.job._job.host_end import leave, stop_procs
 from monarch.job._job.launcher import Host, JobStatus, LogFile
 from monarch.job._job.launcher_job import LauncherJob
-from monarch.job._job.trait import keeper_of
+from monarch.job._job.trait import current, keeper_of, life_of
 from monarch.job._job.watch import ANSWER_S, EndWatch, answer_within, until_joined
 from monarch.job._machine.notice import notice
 from monarch.job.errors import CredentialsError, JobError, JoinTimeoutError, SubmitError
@@ -184,11 +184,15 @@ class KubernetesJob(LauncherJob):
         return (ours.namespace, ours.insecure, ours.join_secret) == (theirs.namespace, theirs.insecure, theirs.join_secret)
 
     def kill(self) -> None:
-        current = self._current
-        if isinstance(current, KubernetesJob) and current._ids is not None:
+        holder = current(self)
+        if isinstance(holder, KubernetesJob):
             # A kubeconfig of another cluster, or a missing one, is refused before the keeper and the credentials are removed.
-            current._cluster()
+            holder._check_cluster()
         super().kill()
+
+    def _check_cluster(self) -> None:
+        if self._ids is not None:
+            self._cluster()
 
     def _cluster(self) -> Cluster:
         if self.cluster_ is None:
@@ -296,7 +300,7 @@ class KubernetesJob(LauncherJob):
     def _reach_late(self) -> None:
         """In the thread that waits for the pods. Other processes of the job go through the same gateway."""
         self._reach()
-        path = (self._life.inside or self)._life.path
+        path = life_of(self._life.inside or self).path
         if path is not None and os.path.exists(path):
             with credentials.lock(self.apply_id):
                 self._save()
