@@ -14,6 +14,7 @@ use wire::greeting::{self, Greeting, JobSettings, RefusalReason, Welcome};
 use wire::join_tree::TreeMessage;
 use wire::{CallId, ProcUid, Status};
 
+use super::redial::backoff;
 use super::refusals::refusal;
 use super::{Gateway, Host, Job, RELEASE, random_id};
 use crate::membership::{Event, LinkEnd};
@@ -23,9 +24,6 @@ use crate::node::pending_call::Outcome;
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of one attempt while the host is suspected: shorter than the second after which the kernel repeats a lost SYN.
 const SUSPECT_DIAL_TIMEOUT: Duration = Duration::from_millis(400);
-/// The shortest pause between two attempts. The pause doubles with each attempt, up to `RETRY_PAUSE_MAX`.
-const RETRY_PAUSE: Duration = Duration::from_millis(20);
-const RETRY_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Reason for losing a host whose agent was part of the job, and now does not know the job.
 const FORGOTTEN: &str = "its agent does not know this job any more: it has ended since, or its lease (`mesh_orphan_timeout`) was over";
 /// The same for an agent that does not know the session.
@@ -356,8 +354,11 @@ impl Gateway {
         !self.is_closing() && self.job(job.id).is_some()
     }
 
-    /// Calls `open` on the I/O thread.
+    /// Calls `open` on the I/O thread, unless the connection for frames is being opened or will be.
     pub(super) fn open_soon(&self, job: &Arc<Job>, host: &Arc<Host>) {
+        if lock(&host.state).redial.is_expected(FRAMES) {
+            return;
+        }
         let (me, job, host) = (self.me.clone(), job.clone(), host.clone());
         let task = move || {
             if let Some(g) = me.upgrade() {
@@ -388,13 +389,8 @@ impl Gateway {
                     }
                 }
             }
-            let missing: Vec<u8> = [(FRAMES, host.session.is_up()), (HEARTBEAT, host.session.has_heartbeat())]
-                .into_iter()
-                .filter(|(n, is_there)| !is_there && !state.opening.contains(n))
-                .map(|(n, _)| n)
-                .collect();
-            state.opening.extend(&missing);
-            missing
+            let all = [(FRAMES, host.session.is_up()), (HEARTBEAT, host.session.has_heartbeat())];
+            state.redial.begin(all.into_iter().filter(|(_, is_there)| !is_there).map(|(number, _)| number))
         };
         if !missing.is_empty() {
             self.watch(job, host.id);
@@ -407,10 +403,9 @@ impl Gateway {
         {
             let is_suspected = host.membership().is_suspected();
             let mut state = lock(&host.state);
-            if !is_suspected || !state.dials || state.opening.contains(&HEARTBEAT) {
+            if !is_suspected || !state.dials || !state.redial.begin_probe(HEARTBEAT) {
                 return;
             }
-            state.opening.push(HEARTBEAT);
         }
         self.open_stream(job, host, HEARTBEAT);
     }
@@ -430,7 +425,7 @@ impl Gateway {
                 let sent = SentGreeting { number, session, received };
                 let next = g.opened(&job2, &host2, &sent, result);
                 // Only after the connection is attached: a second attempt would otherwise send the same count of received frames.
-                lock(&host2.state).opening.retain(|n| *n != number);
+                lock(&host2.state).redial.end(number);
                 match next {
                     NextStep::Done => {}
                     NextStep::Open => g.open(&job2, &host2),
@@ -480,7 +475,7 @@ impl Gateway {
             Some(Welcome::Channel { received }) => {
                 let was_silent = {
                     let mut state = lock(&host.state);
-                    state.failed = 0;
+                    state.redial.answered();
                     state.was_up = true;
                     state.closed_by_exit = false;
                     host.membership().is_suspected()
@@ -489,15 +484,17 @@ impl Gateway {
                 self.heard(job, host.id);
                 if sent.number == HEARTBEAT {
                     host.session.attach_heartbeat(ready.opened.stream, &[], ready.early);
-                    if !was_silent {
-                        return NextStep::Done;
+                    if was_silent {
+                        // The other connection may be stuck in the same way as the old heartbeat connection: it is opened again too.
+                        host.session.detach();
                     }
-                    // The other connection may be stuck in the same way as the old heartbeat connection: it is opened again too.
-                    host.session.detach();
                     return NextStep::Open;
                 }
                 match host.session.attach(ready.opened.stream, sent.received, received, &[], ready.early) {
-                    Ok(()) => host.resumed(received),
+                    Ok(()) => {
+                        host.resumed(received);
+                        return NextStep::Open;
+                    }
                     Err(Disagree::Stale) => return NextStep::Later,
                     Err(Disagree::Ahead) => self.host_lost(job, host, &ahead(received, host), true),
                 }
@@ -536,19 +533,16 @@ impl Gateway {
         connect::connect(&self.poller, info.resolved.into(), DIAL_TIMEOUT, Box::new(move |result| done(result.map(drop))));
     }
 
+    /// Plans the next attempt to open the missing connections, unless one is planned.
     fn try_later(&self, job: &Arc<Job>, host: &Arc<Host>) {
-        let tries = {
-            let mut state = lock(&host.state);
-            state.failed += 1;
-            state.failed
-        };
+        let Some((pause, number)) = lock(&host.state).redial.plan_retry() else { return };
         let (me, job, host) = (self.me.clone(), job.clone(), host.clone());
         let task = move || {
-            if let Some(g) = me.upgrade() {
+            if let Some(g) = me.upgrade().filter(|_| lock(&host.state).redial.retry_due(number)) {
                 g.open(&job, &host);
             }
         };
-        self.poller.later(backoff(tries), Box::new(task));
+        self.poller.later(pause, Box::new(task));
     }
 }
 
@@ -563,10 +557,6 @@ fn may_join_later(job: &Job, host: &Host, ready: &Ready) -> bool {
         }
         _ => false,
     }
-}
-
-fn backoff(tries: u32) -> Duration {
-    (RETRY_PAUSE * 2u32.pow(tries.min(8))).min(RETRY_PAUSE_MAX)
 }
 
 /// The reason for losing a host that has received more frames than were sent: its agent is another one than the one that joined.

@@ -20,6 +20,7 @@ use super::cast::{Arrivals, Casts};
 use super::forward::{SessionEvents, host_end};
 use super::joins::Joins;
 use super::part_fragments::PartialPart;
+use super::redial::Redial;
 use super::{Gateway, Member};
 use crate::membership::relays::Relays;
 use crate::membership::{HostState, Membership, Role, Settings};
@@ -122,13 +123,11 @@ pub(super) struct Connections {
     pub trust: Option<Arc<DialTrust>>,
     /// This process opens the connections of the session.
     pub dials: bool,
-    /// The connections that are being opened, by their number in the session.
-    pub opening: Vec<u8>,
+    /// The attempts to open the connections.
+    pub redial: Redial,
     pub session_id: u64,
     /// A connection of the session has been open at some time.
     pub was_up: bool,
-    /// Consecutive attempts to open a connection that failed.
-    pub failed: u32,
     /// A connection has ended in the way in which the kernel closes those of an exited process, and no connection has been opened since.
     pub closed_by_exit: bool,
     /// This client closes and has not been able to notify the host yet: connections to the host are opened for this notice only.
@@ -173,6 +172,16 @@ impl Host {
         self.membership().is_joined()
     }
 
+    /// For tests: the number of retries that were planned until now, after failed attempts to open a connection.
+    pub fn retries(&self) -> u64 {
+        lock(&self.state).redial.retries()
+    }
+
+    /// For tests: true while a connection is being opened.
+    pub fn is_opening(&self) -> bool {
+        lock(&self.state).redial.is_opening()
+    }
+
     /// Records that the session has a connection again, and that the other side had received this number of frames.
     pub(super) fn resumed(&self, received: u64) {
         if events::is_on() {
@@ -199,10 +208,10 @@ impl Host {
                 return false;
             }
             let state = lock(&self.state);
-            !state.was_up || !state.opening.is_empty()
+            !state.was_up || state.redial.is_opening()
         };
-        // The agent closes its connections after the notice. The order of these checks matters: a connection is attached before its number
-        // leaves `opening`.
+        // The agent closes its connections after the notice. The order of these checks matters: a connection is attached before its attempt
+        // ends.
         (is_yet_to_open || self.session.is_up()) && !self.session.is_settled()
     }
 

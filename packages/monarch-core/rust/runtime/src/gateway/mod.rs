@@ -11,6 +11,7 @@
 //! | `cast` | this host's part in casts, and the order of incoming frames |
 //! | `part_fragments` | large parts of frames, in fragments beside the frames |
 //! | `dial` | connections that this process opens |
+//! | `redial` | the attempts to open the connections of one host |
 //! | `accept` | connections that come in |
 //! | `joins` | the joins that are under way |
 //! | `join_list` | joins of many hosts at once, by a tree |
@@ -35,6 +36,7 @@ mod join_tree;
 mod joins;
 mod part_fragments;
 mod random_id;
+mod redial;
 mod refusals;
 mod tunnel;
 

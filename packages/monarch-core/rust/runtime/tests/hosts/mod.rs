@@ -283,7 +283,10 @@ impl Cluster {
     }
 
     pub fn with_settings(policy: Policy, settings: JobSettings) -> Cluster {
-        let client = Host::start(CLIENT.0);
+        Cluster::with_client(Host::start(CLIENT.0), policy, settings)
+    }
+
+    pub fn with_client(client: Host, policy: Policy, settings: JobSettings) -> Cluster {
         let job = client.gateway.start_job(settings).unwrap();
         let trust = Arc::new(DialTrust::new_client(JobId(CLIENT.0), policy.clone()).unwrap());
         Cluster { client, workers: Vec::new(), job, policy, trust }
