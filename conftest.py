@@ -13,6 +13,11 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The limit of an example's time would be an assertion on time, and so would the check for slow examples.
+settings.register_profile("untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # Without PyTorch, a folder `torch` would be imported as the package.
 FOLDERS = {"pytorch": "torch"}

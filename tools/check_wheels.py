@@ -1,6 +1,7 @@
 """Opens every built wheel, installs all of them into an empty environment, imports them with an empty environment.
 
-monarch-tensor is installed last and without its dependencies: PyTorch is large. Without it the import has to name the missing package.
+monarch-compat is installed after the others, and they are imported again. monarch-tensor is installed last and without its dependencies:
+PyTorch is large. Without it the import has to name the missing package.
 
     python -m tools.check_wheels [FOLDER]      dist/ by default
 
@@ -43,8 +44,11 @@ def _installed(wheels: list[Path]) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="wheels-") as scratch:
         python = wheel_install.create(Path(scratch) / "empty")
         apart = [wheel for wheel in wheels if wheel.stem.split("-")[0] in NEED_TORCH]
-        wheel_install.install(python, [wheel for wheel in wheels if wheel not in apart])
+        old_paths = [wheel for wheel in wheels if wheel.stem.split("-")[0] == "monarch_compat"]
+        wheel_install.install(python, [wheel for wheel in wheels if wheel not in apart and wheel not in old_paths])
         seen = wheel_install.probe(python, Path(scratch))
+        wheel_install.install(python, old_paths)
+        seen.problems.extend(wheel_install.probe(python, Path(scratch)).problems)
         seen.problems.extend(_third_party(python, Path(scratch)))
         wheel_install.install(python, apart, dependencies=False)
         seen.problems.extend(wheel_install.without_torch(python, Path(scratch)))

@@ -16,6 +16,7 @@ FS = PACKAGES / "monarch-fs"
 TELEMETRY = PACKAGES / "monarch-telemetry"
 SPMD = PACKAGES / "monarch-spmd"
 TENSOR = PACKAGES / "monarch-tensor"
+COMPAT = PACKAGES / "monarch-compat"
 DIST = ROOT / "dist"
 
 # Folders with files that a build or a run made; used only if git cannot answer.

@@ -78,8 +78,12 @@ def python_graph(package: str) -> dict[str, set[str]]:
 
 
 def python_packages() -> list[str]:
-    """The packages right under the namespace, of all wheels."""
-    found = sorted(path for path in PACKAGES.glob("*/python/monarch/*") if any(path.rglob("*.py")))
+    """The packages right under the namespace, of all wheels but monarch-compat.
+
+    Its `monarch/__init__.py` would make the namespace a package, in which the graph finds no portions; and it imports by its tables only.
+    """
+    wheels = [folder for folder in PACKAGES.glob("*/python/monarch") if not (folder / "__init__.py").exists()]
+    found = sorted(path for folder in wheels for path in folder.iterdir() if any(path.rglob("*.py")))
     sys.path[:0] = sorted({str(path.parents[1]) for path in found} - set(sys.path))
     return [f"monarch.{path.name}" for path in found if path.is_dir()]
 

@@ -25,8 +25,8 @@ def name(path: Path, _text: str) -> Iterator[Problem]:
     """Meaningless names; a package file in the namespace folder."""
     if path.suffix in SOURCES and VAGUE & set(path.stem.lower().split("_")):
         yield Problem(path, 0, "vague-name", f"'{path.stem}' says nothing; name the file after its noun")
-    if path.name in ("__init__.py", "__init__.pyi") and path.parent.name == "monarch":
-        yield Problem(path, 0, "namespace", "'monarch' is a namespace shared by several wheels and must have no __init__")
+    if path.name in ("__init__.py", "__init__.pyi") and path.parent.name == "monarch" and "monarch-compat" not in path.parts:
+        yield Problem(path, 0, "namespace", "'monarch' is a namespace shared by several wheels: only monarch-compat has an __init__")
 
 
 def size(path: Path, text: str) -> Iterator[Problem]:

@@ -101,17 +101,19 @@ def test_slow_clock_is_a_finding(tmp_path: Path, source: str, finding: bool) -> 
 
 @pytest.mark.parametrize(("found", "todo"), [("3.1.2", ""), ("2.9", "too old"), (None, "pip install")])
 def test_old_packages_are_a_finding(monkeypatch: pytest.MonkeyPatch, found: str | None, todo: str) -> None:
-    monkeypatch.setattr(doctor, "_version", lambda name: {"cloudpickle": found, "monarch": None}.get(name, "99.0"))
+    monkeypatch.setattr(doctor, "_version", lambda name: {"cloudpickle": found, "monarch": None, "torchmonarch": None}.get(name, "99.0"))
     line = doctor.wheels()
     assert todo in line.todo + line.text or not todo
     assert bool(line.todo) == bool(todo)
 
 
-def test_package_of_other_project_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_version", lambda name: "0.0.7" if name == "monarch" else "99.0")
+@pytest.mark.parametrize("foreign", ["monarch", "torchmonarch"])
+def test_package_of_other_project_is_a_finding(monkeypatch: pytest.MonkeyPatch, foreign: str) -> None:
+    others = {"monarch": None, "torchmonarch": None}
+    monkeypatch.setattr(doctor, "_version", lambda name: "0.0.7" if name == foreign else others.get(name, "99.0"))
     todo = doctor.wheels().todo
-    assert todo.startswith("monarch 0.0.7 is a package of another project: `pip uninstall monarch`, then `pip install ./packages/")
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "monarch" else "99.0")
+    assert todo.startswith(f"{foreign} 0.0.7 is a package of another project: `pip uninstall {foreign}`, then `pip install ./packages/")
+    monkeypatch.setattr(doctor, "_version", lambda name: others.get(name, "99.0"))
     assert not doctor.wheels().todo
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from monarch.spmd.actor import setup_torch_elastic_env as setup_torch_elastic_env
     from monarch.spmd.actor import setup_torch_elastic_env_async as setup_torch_elastic_env_async
     from monarch.spmd.address import AddrType as AddrType
+    from monarch.spmd.address import get_ipaddr as get_ipaddr
     from monarch.spmd.attempts import RunResult as RunResult
     from monarch.spmd.errors import LaunchArgumentError as LaunchArgumentError
     from monarch.spmd.errors import RankFailure as RankFailure
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 # Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
     "actor": ("SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"),
-    "address": ("AddrType",),
+    "address": ("AddrType", "get_ipaddr"),
     "attempts": ("RunResult",),
     "errors": ("LaunchArgumentError", "RankFailure", "SPMDError", "SPMDFailure"),
     "policy": ("RestartPolicy",),

@@ -27,6 +27,25 @@ _FAMILIES = {
 _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 
+def get_ipaddr(hostname: str, port: int, addr_type: AddrType = AddrType.Default) -> str:
+    """The address of a host as its name service has it.
+
+    `hostname` is a name or an address; `port` is handed to the name service, a number from 0 to 65535. `addr_type` selects the family.
+    `SPMDError` (a `RuntimeError`) where the host has no address of the family, or no host has the name.
+
+    >>> get_ipaddr("127.0.0.1", 0, AddrType.IPv4)
+    '127.0.0.1'
+    """
+    last: OSError | None = None
+    for family in _FAMILIES[addr_type]:
+        try:
+            return str(socket.getaddrinfo(hostname, port, family, socket.SOCK_STREAM)[0][4][0])
+        except socket.gaierror as error:
+            last = error
+    what = "address" if addr_type is AddrType.Default else f"{addr_type.name} address"
+    raise SPMDError(f"host {hostname} has no {what}: {last}")
+
+
 def host_address(kind: AddrType | None = None) -> str:
     """The name of this host for None, else an address of it: not a link-local one, and a loopback address only where there is no other.
 

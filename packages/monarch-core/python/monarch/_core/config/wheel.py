@@ -21,10 +21,11 @@ EXISTING = (
     "monarch-telemetry",
     "monarch-spmd",
     "monarch-tensor",
+    "monarch-compat",
     "monarch-suite",
 )
-# A package of another project that takes the name of the namespace.
-FOREIGN = "monarch"
+# Packages of other projects that take the name of the namespace: their `monarch/__init__.py` hides modules of this project.
+FOREIGN = ("monarch", "torchmonarch")
 # Modules and verbs of the command, by the wheel that provides them.
 _MODULES = {
     "monarch.job": "monarch-jobs",
@@ -96,4 +97,16 @@ class MissingWheels:
             raise ModuleNotFoundError(needs_wheel(name, wheel), name=name)
 
 
+def _warn_of_foreign_package() -> None:
+    package = sys.modules["monarch"]
+    place = getattr(package, "__file__", None)
+    # A namespace has no file, and monarch-compat has a finder for the portions of all wheels.
+    if place is not None and not hasattr(package, "_old_paths"):
+        import warnings
+
+        text = f"{place} belongs to another package, which hides modules of this project: `pip uninstall {' '.join(FOREIGN)}`"
+        warnings.warn(f"{text}, then {install_hint('monarch-core')}", RuntimeWarning, stacklevel=2)
+
+
+_warn_of_foreign_package()
 sys.meta_path.append(MissingWheels)  # pyright: ignore[reportArgumentType]

@@ -223,10 +223,10 @@ def versions() -> list[tuple[str, str]]:
 
 def wheels() -> Line:
     text = ", ".join(f"{name} {version}" for name, version in versions())
-    foreign = _version(FOREIGN)
-    if foreign is not None:
-        todo = f"{FOREIGN} {foreign} is a package of another project: `pip uninstall {FOREIGN}`, then {install_hint('monarch-core')}"
-        return Line("packages", text, todo)
+    for foreign in FOREIGN:
+        if (version := _version(foreign)) is not None:
+            todo = f"{foreign} {version} is a package of another project: `pip uninstall {foreign}`, then {install_hint('monarch-core')}"
+            return Line("packages", text, todo)
     for name, least in _NEEDED.items():
         found = _version(name)
         needed = ".".join(map(str, least))

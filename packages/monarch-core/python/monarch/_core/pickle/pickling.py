@@ -17,6 +17,7 @@ from _pickle import loads as _c_loads
 from typing import TYPE_CHECKING, Any
 
 from monarch._core.pickle.imports import MessageUnpickler, complete_module
+from monarch._core.pickle.reducers import reducers
 from monarch._core.pickle.reference import goes_by_value, is_in_main
 from monarch._core.pickle.state import NeedsReceivers, state
 
@@ -238,6 +239,8 @@ class MessagePickler(Pickler):
         elif kind.__name__ in _NAMED:
             if goes_by_value(obj):
                 raise ByValue
+        elif kind in reducers:
+            return reducers[kind](obj)
         elif self.tensor is not None:
             return self.tensor(obj)
         return NotImplemented

@@ -90,11 +90,26 @@ def _choose_forkserver(context: Any) -> None:
     context._default_context._default_context = context._concrete_contexts["forkserver"]
 
 
+def run_proc() -> None:
+    """Runs the proc that a host starts with this interpreter, and ends the interpreter with the proc's exit code.
+
+    It is the program of a `BootstrapCommand` with arguments of its own. `SystemExit` with a text where no host started the interpreter.
+
+    >>> run_proc()
+    Traceback (most recent call last):
+    SystemExit: no host started this process: MONARCH_PROC_FDS is not set
+    """
+    main()
+
+
 def main(wanted: tuple[int, int] | None = None) -> None:
     """Entry of a proc that was started by a command; `wanted` is the minor version of Python that it must have."""
     if wanted is not None:
         _check_python(wanted)
-    link, setup = (int(fd) for fd in os.environ.pop(FDS_VARIABLE).split(","))
+    given = os.environ.pop(FDS_VARIABLE, None)
+    if given is None:
+        sys.exit(f"no host started this process: {FDS_VARIABLE} is not set")
+    link, setup = (int(fd) for fd in given.split(","))
     with open(setup, "rb") as f:
         body = f.read()
     os.set_inheritable(link, False)
