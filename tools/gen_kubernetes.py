@@ -1,4 +1,4 @@
-"""The manifests of docs/kubernetes.md: the objects that the commands and the jobs of the page would apply."""
+"""The manifests of two pages, docs/kubernetes.md and docs/kubernetes-clusters.md: the objects of their commands and jobs."""
 
 from __future__ import annotations
 
@@ -71,10 +71,11 @@ def _of_plan(text: str, kind: str) -> str:
     return _block(document(found))
 
 
-# The manifests by the words that mark them in the page.
-MANIFESTS: dict[str, Callable[[], str]] = {
-    "the rights of a user": rights,
-    "the rights of a client that attaches": attach_rights,
-    "the workload of a mesh": plan,
-    "a MonarchMesh": mesh,
-}
+GUIDE, CLUSTERS = "docs/kubernetes.md", "docs/kubernetes-clusters.md"
+# The page of each manifest, the words that mark it there, and the manifest.
+MANIFESTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
+    (GUIDE, "the rights of a user", rights),
+    (CLUSTERS, "the rights of a client that attaches", attach_rights),
+    (GUIDE, "the workload of a mesh", plan),
+    (CLUSTERS, "a MonarchMesh", mesh),
+)

@@ -110,10 +110,7 @@ REGIONS = (
     _names(TELEMETRY, "monarch.telemetry", "monarch.telemetry"),
     _names(SPMD, "monarch.spmd", "monarch.spmd"),
     _names(TENSOR, "monarch.tensor", "monarch.tensor"),
-    *(
-        Region("docs/kubernetes.md", f"<!-- Generated: {words}. -->", f"<!-- End: {words}. -->", make)
-        for words, make in gen_kubernetes.MANIFESTS.items()
-    ),
+    *(Region(page, f"<!-- Generated: {words}. -->", f"<!-- End: {words}. -->", make) for page, words, make in gen_kubernetes.MANIFESTS),
 )
 
 

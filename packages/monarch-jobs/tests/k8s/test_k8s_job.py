@@ -102,8 +102,8 @@ def test_existing_pods_are_attached_and_stay(jobs: Jobs) -> None:
 
 
 def _manifest_of_the_page(jobs: Jobs, **of_container: Any) -> dict[str, Any]:
-    """The StatefulSet of docs/kubernetes.md, with the programs of this machine in its pods."""
-    page = (ROOT / "docs/kubernetes.md").read_text()
+    """The StatefulSet of docs/kubernetes-clusters.md, with the programs of this machine in its pods."""
+    page = (ROOT / "docs/kubernetes-clusters.md").read_text()
     blocks = [block.partition("\n```")[0] for block in page.split("```yaml\n")[1:]]
     found: dict[str, Any] = yaml.safe_load(next(block for block in blocks if "kind: StatefulSet" in block))
     found["metadata"]["namespace"] = jobs.namespace

@@ -314,7 +314,7 @@ def test_page_has_the_tables_of_the_modules() -> None:
     from monarch.telemetry._export import otlp_settings
 
     root = next(folder for folder in Path(__file__).parents if (folder / "docs" / "sql.md").exists())
-    page = (root / "docs" / "opentelemetry.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "opentelemetry-reference.md").read_text(encoding="utf-8")
     assert metric_names.markdown() in page and otlp_settings.markdown() in page
     for source in re.findall(r"sql\.md#(\w+)", page):
         assert source in TABLES

@@ -14,6 +14,8 @@ from tools.project import ROOT
 
 # Seconds: the kernel, torch, and the processes of the guide start on a busy machine.
 SECONDS = 300
+# One after another, in one kernel. The last one kills a worker.
+PAGES = ("tensors.md", "tensors-functions.md", "tensors-speed.md", "tensors-errors.md")
 
 pytestmark = pytest.mark.timeout(SECONDS + 20)
 
@@ -23,7 +25,7 @@ def test_guide_is_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(folder))
     try:
-        cells = blocks((ROOT / "docs" / "tensors.md").read_text(encoding="utf-8"))
+        cells = [cell for page in PAGES for cell in blocks((ROOT / "docs" / page).read_text(encoding="utf-8"))]
         notebook = execute(cells, folder, SECONDS)
     finally:
         shutil.rmtree(folder)

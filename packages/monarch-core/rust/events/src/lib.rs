@@ -15,7 +15,7 @@
 //! | `recorder` | the ring of this process: on, off, and inert in a forked child |
 //!
 //! A writer reserves a slot by one addition, marks it as being written, stores the record and publishes it: no lock, no system call, no
-//! allocation. The slot's sequence number shows readers whether a record is whole, unfinished or overwritten. docs/events.md has the rest.
+//! allocation. The slot's sequence number shows readers whether a record is whole, unfinished or overwritten. See docs/event-ring.md.
 
 mod batch;
 mod columns;

@@ -1,4 +1,4 @@
-"""The metrics of Monarch itself: names, kinds, units, and the tables that they come from. The page docs/opentelemetry.md lists them.
+"""The metrics of Monarch itself: names, kinds, units, and the tables that they come from. docs/opentelemetry-reference.md lists them.
 
 `metric_sources` makes their rows. Metrics of programs (`get_meter`) have the names that programs give them.
 """
@@ -101,7 +101,7 @@ def meaning(name: str) -> str:
 
 
 def markdown() -> str:
-    """The metrics as a table of docs/opentelemetry.md."""
+    """The metrics as a table of docs/opentelemetry-reference.md."""
     lines = ["| Metric | Kind | Unit | Attributes | Meaning | From |", "|---|---|---|---|---|---|"]
     for one in METRICS:
         attributes = ", ".join(f"`{name}`" for name in one.attributes)

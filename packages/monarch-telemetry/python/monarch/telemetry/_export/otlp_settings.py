@@ -28,7 +28,7 @@ _UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Variable(NamedTuple):
-    """A row of the table of variables in docs/opentelemetry.md. `per_signal`: `OTEL_EXPORTER_OTLP_TRACES_…` and so on exist too."""
+    """A row of the variables in docs/opentelemetry-reference.md. `per_signal`: `OTEL_EXPORTER_OTLP_TRACES_…` and so on exist too."""
 
     name: str
     default: str
@@ -385,7 +385,7 @@ def _number(text: str) -> float | None:
 
 
 def markdown() -> str:
-    """The variables as a table of docs/opentelemetry.md."""
+    """The variables as a table of docs/opentelemetry-reference.md."""
     lines = ["| Variable | Default | Meaning |", "|---|---|---|"]
     for one in VARIABLES:
         default = f"`{one.default}`" if one.default else ""
