@@ -1,6 +1,6 @@
 """The targets of a Markdown page exist: those of its links, the tests that it names, and the files that a map names.
 
-Each failure, each invariant and each defence names the test that shows it.
+Each failure, each invariant and each defence names the test that shows it. The index of the documentation lists every page.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tools.style.problem import Check, Problem
 # The folder of the failure tables; a page that a reader searches by eye has at most so many rows.
 FAILURES = Path("docs/failures")
 ROWS = 60
+INDEX, INVARIANTS, SECURITY = Path("docs/README.md"), Path("docs/invariants.md"), Path("SECURITY.md")
 # Pages that name files of the code by the ends of their paths.
-INVARIANTS, SECURITY = Path("docs/invariants.md"), Path("SECURITY.md")
 MAPS = (Path("ARCHITECTURE.md"), Path("docs/glossary.md"), INVARIANTS, SECURITY)
 _LINK = re.compile(r"\]\(<?(?P<target>[^()<>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 _HEADING = re.compile(r"^#{1,6}[ ]+(?P<text>.+?)[ ]*#*$", re.MULTILINE)
@@ -87,7 +87,14 @@ def checks(root: Path) -> tuple[Check, ...]:
             if not _TEST.search(line) and not _RUST_TEST.search(line):
                 yield Problem(path, number, "row-without-test", "no test shows this failure or this defence")
 
-    return links, named_tests, named_files, table_rows, invariants
+    def index(path: Path, text: str) -> Iterator[Problem]:
+        """The index of the documentation has a link to every page beside it."""
+        linked = {found["target"] for found in _LINK.finditer(text)} if path == INDEX else set[str]()
+        for page in sorted((root / path).parent.glob("*.md")) if path == INDEX else ():
+            if page.name not in linked | {INDEX.name}:
+                yield Problem(path, 0, "page-not-in-index", f"there is no link to '{page.name}'")
+
+    return links, named_tests, named_files, table_rows, invariants, index
 
 
 def invariants(path: Path, text: str) -> Iterator[Problem]:

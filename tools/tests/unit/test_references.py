@@ -66,6 +66,12 @@ def test_defence_without_a_test_is_found(tmp_path: Path) -> None:
     assert page(tmp_path, "SECURITY.md", "| defence | test |\n|---|---|\n| It is private. | |\n") == [("row-without-test", 3)]
 
 
+def test_index_lists_every_page(tmp_path: Path) -> None:
+    page(tmp_path, "docs/a.md", "# A\n")
+    assert page(tmp_path, "docs/README.md", "[a](a.md)\n") == []
+    assert page(tmp_path, "docs/README.md", "# Pages\n") == [("page-not-in-index", 0)]
+
+
 def test_files_of_the_glossary_must_exist(tmp_path: Path) -> None:
     for name in ("packages/p/python/monarch/job/allocation.py", "packages/p/rust/net/src/link.rs"):
         source = tmp_path / name
