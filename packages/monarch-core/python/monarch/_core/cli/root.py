@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -87,6 +88,27 @@ def version(as_json: bool) -> None:
         return
     for name, number in found.items():
         click.echo(f"{name} {number}")
+
+
+@root.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path())
+def init(folder: Path) -> None:
+    """Writes the files of a first project into FOLDER: a program, its test, and a job.
+
+    FOLDER is made if it is missing; the default is the current one. No file is overwritten.
+    """
+    from monarch._core.cli.starter import write
+
+    write(folder)
+
+
+@root.command()
+@click.option("--pause", type=click.FloatRange(0, 60), default=1.5, show_default=True, help="Seconds after each line.")
+def demo(pause: float) -> int:
+    """Shows a mesh of eight processes on this machine: calls, slices, and a kill. Takes half a minute."""
+    from monarch._core.cli.demo import run
+
+    return run(pause)
 
 
 @root.command()

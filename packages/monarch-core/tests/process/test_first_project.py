@@ -1,0 +1,60 @@
+"""`monarch demo` and `monarch init`: the first commands of a new user, in fresh processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from monarch._core.cli.starter import FILES
+
+MONARCH = [sys.executable, "-c", "from monarch._core.cli import main; main()"]
+
+
+def run(*argv: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*argv], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_demo_shows_calls_and_a_kill(tmp_path: Path) -> None:
+    done = run(*MONARCH, "demo", "--pause", "0", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Killed(sig=9)" in done.stdout
+    assert "'columns': 3/4}, 1))" in done.stdout
+    assert done.stdout.rstrip().endswith("writes a first project")
+
+
+def test_project_runs_and_its_test_passes(tmp_path: Path) -> None:
+    folder = tmp_path / "with space" / "project"
+    done = run(*MONARCH, "init", str(folder), folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"cd '{folder}'\npython work.py" in done.stdout
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    program = run(sys.executable, "work.py", folder=folder)
+    assert (program.returncode, program.stderr) == (0, "")
+    assert "x = 2: the mean of 2 workers is 4.5" in program.stdout
+    test = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder=folder)
+    assert "1 passed" in test.stdout, test.stdout
+
+
+def test_init_of_this_folder_needs_no_cd(tmp_path: Path) -> None:
+    done = run(*MONARCH, "init", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "cd " not in done.stdout
+
+
+@pytest.mark.parametrize("name", ["work.py", "test_work.py"])
+def test_init_overwrites_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    done = run(*MONARCH, "init", folder=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == f"Error: {name} exists: choose another folder, or move the file away\n"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_init_below_a_file_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run(*MONARCH, "init", "file/project", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "Error: file/project: Not a directory\n")
