@@ -10,7 +10,8 @@ import os
 import random
 import sys
 
-from monarch.fs._tree.builder import build_table
+from fs_table_builder import build_table
+
 from monarch.fs._tree.difference import difference, patched
 from monarch.fs._tree.node import Kind, Node
 from monarch.fs._tree.packed import pack, unpack

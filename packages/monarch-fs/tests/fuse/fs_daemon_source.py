@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fs_table_builder import build_table
+
 from monarch.actor import Future
 from monarch.extension import promise
 from monarch.extension.directory_tree import blake3
 from monarch.fs._daemon.daemon_client import DaemonClient, MountRequest
 from monarch.fs._store.store import Store
-from monarch.fs._tree.builder import build_table
 from monarch.fs._tree.node import Kind, Node
 from monarch.fs._tree.operations import MountOptions
 from monarch.fs._tree.table import Table

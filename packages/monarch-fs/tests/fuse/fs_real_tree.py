@@ -17,10 +17,11 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fs_table_builder import build_table
+
 from monarch.extension.directory_tree import blake3
 from monarch.fs._daemon.mounted_tree import MountedTree
 from monarch.fs._kernel import connection, poll_loop
-from monarch.fs._tree.builder import build_table
 from monarch.fs._tree.node import PIECE_BYTES, WHOLE_BYTES, ZERO_ID, Kind, Node
 from monarch.fs._tree.operations import DEVICE, MountOptions
 from monarch.fs._tree.table import Table
@@ -112,9 +113,9 @@ class RealMount:
 
     def _serve(self, table: str) -> None:
         command = [sys.executable, __file__, str(self.connection.fd), str(self.target), str(self.folder), table]
-        self.process = subprocess.Popen(
-            command, pass_fds=[self.connection.fd], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        self.process = subprocess.Popen(command, pass_fds=[self.connection.fd], env=environment, **pipes)
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, args=(self.process, self._lines), daemon=True)
         self._reader.start()

@@ -179,7 +179,7 @@ def test_killed_client_releases_its_mount(source: Source) -> None:
     keeper = source.client()
     other = source.request(source.table({b"x": b"y"}), target=f"{source.folder}/other")
     keeper.mount(other)
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{Path(__file__).parents[1]}"}
     process = subprocess.Popen(
         [sys.executable, "-c", _CLIENT, str(source.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )

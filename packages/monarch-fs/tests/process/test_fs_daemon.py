@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fs_table_builder import build_table
 
 from monarch.actor import Future
 from monarch.fs import FsError
@@ -22,7 +23,6 @@ from monarch.fs._daemon.daemon_client import DaemonClient, MountRequest
 from monarch.fs._daemon.daemon_start import reach_daemon
 from monarch.fs._daemon.socket_messages import Channel, ChannelError
 from monarch.fs._store.store import Store
-from monarch.fs._tree.builder import build_table
 from monarch.fs._tree.node import Kind, Node
 from monarch.fs._tree.operations import MountOptions
 

@@ -8,9 +8,10 @@ from collections.abc import Coroutine, Sequence
 from random import Random
 from typing import Any
 
+from fs_table_builder import build_table
+
 from monarch.extension.directory_tree import blake3
 from monarch.fs._daemon.mounted_tree import MountedTree
-from monarch.fs._tree.builder import build_table
 from monarch.fs._tree.node import PIECE_BYTES, WHOLE_BYTES, ZERO_ID, Kind, Node
 from monarch.fs._tree.operations import ROOT, Attr
 from monarch.fs._tree.table import Table

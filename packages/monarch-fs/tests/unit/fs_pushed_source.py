@@ -8,11 +8,12 @@ import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fs_table_builder import build_table
+
 from monarch.extension.directory_tree import blake3
 from monarch.fs._push.push_counts import PushCounts
 from monarch.fs._push.pushed_tree import Contents, Failed, PushedTree
 from monarch.fs._push.relocation import Relocation
-from monarch.fs._tree.builder import build_table
 from monarch.fs._tree.node import PIECE_BYTES, WHOLE_BYTES, ZERO_ID, Kind, Node
 from monarch.fs._tree.table import Table
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from monarch.fs._tree.builder import build_table
+from fs_table_builder import build_table
+
 from monarch.fs._tree.changed import changed_paths, new_chunks
 from monarch.fs._tree.node import ZERO_ID, Kind, Node
 

@@ -194,7 +194,7 @@ def test_files_never_appear_torn(source: Path, tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
 from pathlib import Path
 from fs_pushed_source import PushedSource
 from monarch.fs._push import file_writer

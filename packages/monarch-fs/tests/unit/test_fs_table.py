@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from fs_table_builder import build_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monarch.fs._tree.builder import build_table
 from monarch.fs._tree.difference import difference, patched
 from monarch.fs._tree.node import PIECE_BYTES, ZERO_ID, Kind, Node
 from monarch.fs._tree.packed import pack

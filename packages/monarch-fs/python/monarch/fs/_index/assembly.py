@@ -9,8 +9,7 @@ from __future__ import annotations
 from monarch.fs._index.bytecode import SUFFIX, Bytecode, is_valid
 from monarch.fs._index.scan import Look, root_item
 from monarch.fs._index.seen import Seen
-from monarch.fs._tree.builder import link_group
-from monarch.fs._tree.folder import ATTRIBUTES, EMPTY, LINKED, Folder, Item, folder_of, pack_node
+from monarch.fs._tree.folder import ATTRIBUTES, EMPTY, LINKED, Folder, Item, folder_of, link_group, pack_node
 from monarch.fs._tree.node import WHOLE_BYTES, Kind, Node
 from monarch.fs._tree.table import Table
 

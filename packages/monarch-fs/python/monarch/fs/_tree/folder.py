@@ -61,6 +61,11 @@ def chunk_count(size: int) -> int:
     return -(-size // PIECE_BYTES)
 
 
+def link_group(paths: list[bytes]) -> int:
+    """The number of a hard-linked file, by the sorted paths of all its names."""
+    return int.from_bytes(blake3(b"\0".join(paths))[:8], "little") or 1
+
+
 def pack_xattrs(xattrs: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"".join(_XATTR.pack(len(name), len(value)) + name + value for name, value in xattrs)
 

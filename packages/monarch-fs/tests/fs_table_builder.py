@@ -1,18 +1,12 @@
-"""A table of given nodes: for trees that are no directory of this machine, and for tests."""
+"""A table of given nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from monarch.extension.directory_tree import blake3
-from monarch.fs._tree.folder import NAME_BYTES, Folder, Item, folder_of, pack_node
+from monarch.fs._tree.folder import NAME_BYTES, Folder, Item, folder_of, link_group, pack_node
 from monarch.fs._tree.node import Kind, Node
 from monarch.fs._tree.table import Table, TableError
-
-
-def link_group(paths: list[bytes]) -> int:
-    """The number of a hard-linked file, by the sorted paths of all its names."""
-    return int.from_bytes(blake3(b"\0".join(paths))[:8], "little") or 1
 
 
 def build_table(nodes: Mapping[bytes, Node | bytes]) -> Table:
