@@ -110,16 +110,16 @@ def test_several_directories(source, tmp_path, hosts):
 
 def test_file_changed_during_the_sync_is_sent_anew(source, hosts, monkeypatch):
     write(source, a="A = 1")
-    original = workspace_sync._pieces
+    original = workspace_sync._parts
     calls = []
 
-    def pieces(digest, path):
+    def parts(digest, path):
         if not calls:
             (source / "a.py").write_text("A = 2, late")
         calls.append(path)
         return original(digest, path)
 
-    monkeypatch.setattr(workspace_sync, "_pieces", pieces)
+    monkeypatch.setattr(workspace_sync, "_parts", parts)
     hosts.sync(Workspace({source: "code"}, env=None))
     assert trees(hosts) == [{"a.py": b"A = 2, late"}] * 3
 
@@ -127,13 +127,13 @@ def test_file_changed_during_the_sync_is_sent_anew(source, hosts, monkeypatch):
 def test_endlessly_changing_file_is_an_error(source, hosts, monkeypatch):
     write(source, a="A = 1")
     hosts.sync(Workspace({source: "code"}, env=None))
-    original = workspace_sync._pieces
+    original = workspace_sync._parts
 
-    def pieces(digest, path):
+    def parts(digest, path):
         (source / "a.py").write_bytes(os.urandom(30))
         return original(digest, path)
 
-    monkeypatch.setattr(workspace_sync, "_pieces", pieces)
+    monkeypatch.setattr(workspace_sync, "_parts", parts)
     write(source, a="A = 2")
     with pytest.raises(RuntimeError, match=r"a\.py changes while it is read"):
         hosts.sync(Workspace({source: "code"}, env=None))
@@ -169,14 +169,14 @@ def test_host_killed_during_a_sync_keeps_its_tree(source, hosts, monkeypatch, fa
     write(source, a="A = 1")
     hosts.sync(Workspace({source: "code"}, env=None))
     write(source, a="A = 2")
-    original = workspace_sync._pieces
+    original = workspace_sync._parts
 
-    def pieces(digest, path):
+    def parts(digest, path):
         procs = hosts.__core__.spawned[-1].info.procs
         os.kill(dict(current_process().native.alive_procs())[procs[1]], 9)
         return original(digest, path)
 
-    monkeypatch.setattr(workspace_sync, "_pieces", pieces)
+    monkeypatch.setattr(workspace_sync, "_parts", parts)
     with pytest.raises(SupervisionError, match=r"Killed\(sig=9\)"):
         hosts.sync(Workspace({source: "code"}, env=None))
     assert trees(hosts)[1] == {"a.py": b"A = 1"}
@@ -189,13 +189,13 @@ def test_cancelled(source, hosts, monkeypatch):
     write(source, a="A = 1")
     hosts.sync(Workspace({source: "code"}, env=None))
     write(source, a="A = 2")
-    original = workspace_sync._pieces
+    original = workspace_sync._parts
 
     async def main():
         loop = asyncio.get_running_loop()
         reached, cancelled, over = asyncio.Event(), threading.Event(), asyncio.Event()
 
-        def pieces(digest, path):
+        def parts(digest, path):
             loop.call_soon_threadsafe(reached.set)
             cancelled.wait()
             return original(digest, path)
@@ -208,7 +208,7 @@ def test_cancelled(source, hosts, monkeypatch):
             finally:
                 loop.call_soon_threadsafe(over.set)
 
-        monkeypatch.setattr(workspace_sync, "_pieces", pieces)
+        monkeypatch.setattr(workspace_sync, "_parts", parts)
         monkeypatch.setattr(workspace_sync.Sync, "run", run)
         task = asyncio.ensure_future(workspace_sync.sync_workspace(hosts, Workspace({source: "code"}, env=None), False, False))
         await reached.wait()

@@ -73,7 +73,8 @@ def exchange(mirror: Mirror, tree: Tree) -> tuple[int, int]:
             nodes, files = mirror.missing(tree.digest)
         found = tree.paths_of(files)
         contents += len(found)
-        mirror.receive([tree.texts[digest] for digest in found])
+        for digest in found:
+            mirror.receive(digest, 0, tree.texts[digest], True)
         nodes, files = mirror.commit(tree.digest)
     return directories, contents
 
@@ -355,25 +356,41 @@ def test_places_below_directories(setting: Setting) -> None:
     assert len(list((setting.workspace / ".monarch").iterdir())) == 3
 
 
-def test_large_files_in_pieces(setting: Setting) -> None:
+def test_large_files_in_parts(setting: Setting) -> None:
     setting.fill({"big": "0123456789"})
     tree, mirror = setting.look(), setting.mirror()
     digest = digest_of(b"0123456789")
     mirror.receive_nodes([tree.nodes[tree.digest]])
-    mirror.receive_piece(digest, 0, b"0123", False)
-    mirror.receive_piece(digest, 0, b"0123", False)  # the sender has begun again
-    with pytest.raises(MalformedTree, match="a piece at 5 of a file of which 4 bytes are there"):
-        mirror.receive_piece(digest, 5, b"5", False)
-    mirror.receive_piece(digest, 4, b"456789", True)
+    mirror.receive(digest, 0, b"0123", False)
+    mirror.receive(digest, 0, b"0123", False)  # the sender has begun again
+    with pytest.raises(MalformedTree, match="a part at 5 does not follow"):
+        mirror.receive(digest, 5, b"5", False)
+    mirror.receive(digest, 4, b"456789", True)
     assert mirror.commit(tree.digest) == ([], [])
     assert (setting.copy / "big").read_text() == "0123456789"
-    mirror.receive_piece(digest, 0, b"01", False)
-    mirror.receive([b"between"])
-    with pytest.raises(MalformedTree, match="mixed"):
-        mirror.receive_piece(digest, 2, b"23456789", True)
-    mirror.receive_piece(digest, 0, b"01", False)
-    with pytest.raises(MalformedTree, match="not what its digest says"):
-        mirror.receive_piece(digest, 2, b"x", True)
+    mirror.close()
+
+
+def test_wrong_bytes_are_refused(setting: Setting) -> None:
+    """A sender may claim any digest: what it sends under it is no content until it has been verified."""
+    setting.fill({"a": "true", "b": "other"})
+    tree, mirror = setting.look(), setting.mirror()
+    mirror.receive_nodes([tree.nodes[tree.digest]])
+    digest, other = digest_of(b"true"), digest_of(b"other")
+    for parts in (
+        [(digest, 0, b"fake", True)],
+        [(digest, 0, b"tr", False), (digest, 2, b"ap", True)],
+        [(digest, 0, b"true", False), (other, 4, b"", True)],
+        [(digest, 4, b"true", True)],
+        [(digest, 0, b"tr", False), (other, 0, b"other", True), (digest, 2, b"ue", True)],
+    ):
+        with pytest.raises(MalformedTree, match=r"not what its digest says|does not follow"):
+            for part in parts:
+                mirror.receive(*part)
+        assert digest in mirror.commit(tree.digest)[1] and not setting.copy.exists()
+    mirror.receive(digest, 0, b"true", True)
+    assert mirror.commit(tree.digest) == ([], [])
+    assert content(setting.copy) == content(setting.source)
     mirror.close()
 
 
@@ -408,7 +425,8 @@ def test_unrequested_content_is_not_written(setting: Setting) -> None:
     mirror = setting.mirror()
     node = pack_node([Entry(EXECUTABLE, b"a", 1, digest_of(b"x"))])
     mirror.receive_nodes([node])
-    mirror.receive([b"x", b"nobody wants this"])
+    for data in (b"x", b"nobody wants this"):
+        mirror.receive(digest_of(data), 0, data, True)
     assert mirror.commit(digest_of(node)) == ([], [])
     assert content(setting.copy) == {"a": (b"x", True)}
     mirror.close()

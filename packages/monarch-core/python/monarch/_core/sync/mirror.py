@@ -37,6 +37,8 @@ _COPY = 1 << 24
 _TRIES = 5
 # The digest of what is no content of a source.
 _FOREIGN = bytes(DIGEST)
+# No file is arriving.
+_NO_PART = (_FOREIGN, Blake3(), 0)
 
 
 class BaseChanged(RuntimeError):
@@ -112,7 +114,8 @@ class Mirror:
         # The received data: directories by digest; for contents their position in the pack, and their size.
         self.nodes: dict[bytes, bytes] = {}
         self.contents: dict[bytes, tuple[int, int]] = {}
-        self.pieces: dict[bytes, tuple[Any, int, int]] = {}
+        # The file of which parts are arriving: its digest, the digest so far, and its position in the pack.
+        self.part = _NO_PART
         self.pack_end = 0
         os.makedirs(self.workspace, 0o700, exist_ok=True)
         os.makedirs(self.home, 0o755, exist_ok=True)
@@ -176,34 +179,22 @@ class Mirror:
             parse_node(node)  # malformed nodes are refused here
             self.nodes[digest_of(node)] = node
 
-    def receive(self, contents: list[bytes]) -> None:
-        """Receives whole files."""
-        for data in contents:
-            digest = digest_of(data)
-            if digest not in self.contents:
-                self.contents[digest] = (self._append(data), len(data))
-
-    def receive_piece(self, digest: bytes, offset: int, data: bytes, is_last: bool) -> None:
-        """Receives a piece of a file. Pieces come in order."""
+    def receive(self, digest: bytes, offset: int, data: bytes, is_last: bool) -> None:
+        """Receives a part of a file. The parts of a file come in order, and no other file between them."""
         if offset == 0:
-            self.pieces[digest] = (Blake3(), self.pack_end, 0)
-        h, start, size = self.pieces[digest]
-        if offset != size:
-            raise MalformedTree(f"a piece at {offset} of a file of which {size} bytes are there")
-        # Pieces of several files may arrive in turn, but each file has to be contiguous in the pack.
-        if start + size != self.pack_end:
-            raise MalformedTree("pieces of two files are mixed")
+            self.part = (digest, Blake3(), self.pack_end)
+        expected, h, start = self.part
+        if digest != expected or start + offset != self.pack_end:
+            raise MalformedTree(f"a part at {offset} does not follow the one before")
         h.update(data)
         self._append(data)
-        self.pieces[digest] = (h, start, size + len(data))
         if is_last:
-            del self.pieces[digest]
+            self.part = _NO_PART
             if h.digest()[:DIGEST] != digest:
                 raise MalformedTree("a file is not what its digest says")
-            self.contents[digest] = (start, size + len(data))
+            self.contents[digest] = (start, self.pack_end - start)
 
-    def _append(self, data: bytes) -> int:
-        at = self.pack_end
+    def _append(self, data: bytes) -> None:
         view = memoryview(data)
         try:
             while view:
@@ -213,7 +204,6 @@ class Mirror:
         except OSError as e:
             e.filename = os.fsdecode(self.home)
             raise
-        return at
 
     # ---- what is missing
 

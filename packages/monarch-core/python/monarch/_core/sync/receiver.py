@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from monarch._core.sync.sync import Part
+
 
 class WorkspaceReceiver(Actor):
     """Holds a `Mirror` for each directory of the workspace."""
@@ -45,16 +47,11 @@ class WorkspaceReceiver(Actor):
             return mirror.missing(top)
 
     @endpoint
-    def files(self, place: str, contents: list[Any]) -> None:
-        """Takes whole files."""
+    def receive(self, place: str, parts: list[Part]) -> None:
+        """Takes parts of files. Those of one file come in order."""
         with _naming_host():
-            self.mirrors[place].receive(contents)
-
-    @endpoint
-    def piece(self, place: str, digest: bytes, offset: int, data: Any, is_last: bool) -> None:
-        """Takes a piece of a large file."""
-        with _naming_host():
-            self.mirrors[place].receive_piece(digest, offset, data, is_last)
+            for part in parts:
+                self.mirrors[place].receive(*part)
 
     @endpoint
     def commit(self, place: str, top: bytes) -> tuple[list[bytes], list[bytes]]:

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from monarch._core._native import PendingCall
     from monarch._core.hosts.host_mesh import HostMesh
 
+    # A part of a file: the digest of the file, the offset, the bytes, and whether they are the last ones.
+    Part = tuple[bytes, int, bytes, bool]
     # The function that mirrors an environment, and the environment's path here.
     Environment = tuple[Callable[[HostMesh, str, Sequence[str]], Future[tuple[int, int]]], str]
 
-# The largest message with whole files, and the size of a piece of a larger file, in bytes; and the most messages in flight.
+# The size of a message, and of a part of a large file, in bytes; and the most messages in flight.
 BATCH = 1 << 20
 UNDER_WAY = 4
 # The number of repetitions if a tree changes while it is being sent, or a host still lacks content.
@@ -244,50 +246,37 @@ class Sending:
         return list(nodes), list(files)
 
     def _send(self, paths: dict[bytes, bytes]) -> None:
-        batch: list[bytes] = []
+        batch: list[Part] = []
         size = 0
         try:
             for digest, path in paths.items():
                 self.sync.check()
-                pieces = _pieces(digest, path)
-                first = next(pieces)
-                if len(first) < BATCH:
-                    for _ in pieces:  # the end of the file, where the digest is checked
-                        continue
-                    batch.append(first)
-                    size += len(first)
-                    self.files += 1
+                for part in _parts(digest, path):
+                    batch.append(part)
+                    size += len(part[2])
                     if size >= BATCH:
-                        self._put(self.receivers.files, size, batch)
+                        self._put(size, batch)
                         batch, size = [], 0
-                else:
-                    self._send_pieces(digest, first, pieces)
+                self.files += 1
             if batch:
-                self._put(self.receivers.files, size, batch)
+                self._put(size, batch)
         finally:
             under_way, self.under_way = self.under_way, []
         for future in under_way:
             self.sync.wait(future)
 
-    def _send_pieces(self, digest: bytes, first: bytes, pieces: Iterator[bytes]) -> None:
-        offset, piece = 0, first
-        for following in pieces:
-            self._put(self.receivers.piece, len(piece), digest, offset, piece, False)
-            offset, piece = offset + len(piece), following
-        self._put(self.receivers.piece, len(piece), digest, offset, piece, True)
-        self.files += 1
-
-    def _put(self, endpoint: Any, size: int, *args: Any) -> None:
+    def _put(self, size: int, parts: list[Part]) -> None:
         """Sends a message; waits while too many are in flight."""
         self.bytes += size
-        self.under_way.append(endpoint.call(self.place, *args))
+        self.under_way.append(self.receivers.receive.call(self.place, parts))
         while len(self.under_way) > UNDER_WAY:
             self.sync.wait(self.under_way.pop(0))
 
 
-def _pieces(digest: bytes, path: bytes) -> Iterator[bytes]:
-    """A file's content in at least one piece; `SourceChanged` at its end if the file has changed since the scan."""
+def _parts(digest: bytes, path: bytes) -> Iterator[Part]:
+    """A file's content in at least one part; `SourceChanged` before the last one if the file has changed since the scan."""
     h = Blake3()
+    offset = 0
     try:
         with open(path, "rb", buffering=0) as f:
             data = f.read(BATCH)
@@ -296,9 +285,10 @@ def _pieces(digest: bytes, path: bytes) -> Iterator[bytes]:
                 following = f.read(BATCH) if len(data) == BATCH else b""
                 if not following and h.digest()[:DIGEST] != digest:
                     break
-                yield data
+                yield digest, offset, data, not following
                 if not following:
                     return
+                offset += len(data)
                 data = following
     except FileNotFoundError:
         raise SourceChanged(f"{os.fsdecode(path)} went before it was read") from None
