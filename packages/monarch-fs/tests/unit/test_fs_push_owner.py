@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from fs_pushed_source import PushedSource, shown
 
+from monarch.fs._push import push_record
 from monarch.fs._push.push_counts import PushCounts
 from monarch.fs._push.push_record import PushRecord
 
@@ -189,13 +190,14 @@ def test_pushes_into_one_target_follow_each_other(source: Path, tmp_path: Path) 
     assert shown(target) == shown(other)
 
 
-def test_old_records_are_removed(source: Path, tmp_path: Path) -> None:
+def test_old_records_are_removed(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = tmp_path / "state"
     pushed = PushedSource(source)
     for number in range(3):
         pushed.push(tmp_path / f"target-{number}", state=state)
     old = PushRecord.place(state, str(tmp_path / "target-1"))
     os.utime(old, (1, 1))
+    monkeypatch.setattr(push_record, "_MOST_FILES", 2)
     pushed.push(tmp_path / "target-2", state=state)
     assert {path.name for path in state.iterdir()} == {PushRecord.place(state, str(tmp_path / f"target-{n}")).name for n in (0, 2)}
     assert pushed.push(tmp_path / "target-1", state=state).written == 0

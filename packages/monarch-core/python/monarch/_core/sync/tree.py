@@ -9,7 +9,6 @@ tree; a link to a file elsewhere becomes a copy of that file, any other is an er
 
 from __future__ import annotations
 
-import marshal
 import os
 import stat
 
@@ -215,11 +214,8 @@ def _settled(path: bytes, content: FileDigest | OSError) -> FileDigest:
 def load(file: bytes, top: bytes) -> dict[bytes, Directory]:
     """The directories that `save` has written for this top, if there is such a file."""
     directories: dict[bytes, Directory] = {}
-    try:
-        version, whose, rows = marshal.loads(load_cached(file) or b"")
-    except (ValueError, EOFError, TypeError):
-        return directories
-    for path, listing, key, *rest in rows if (version, whose) == (_VERSION, top) else ():
+    found = load_cached(file)
+    for path, listing, key, *rest in found[2] if found is not None and found[:2] == (_VERSION, top) else ():
         d = directories[path] = Directory(listing, key)
         d.has_rules, d.children, d.young, d.links, d.node, d.digest, d.below = rest
     return directories
@@ -231,7 +227,7 @@ def save(file: bytes, top: bytes, directories: dict[bytes, Directory], suffix: b
         (path, d.listing, d.key, d.has_rules, d.children, tuple(d.young), d.links, d.node, d.digest, d.below)
         for path, d in directories.items()
     ]
-    save_cached(file, marshal.dumps((_VERSION, top, rows)), suffix)
+    save_cached(file, (_VERSION, top, rows), suffix)
 
 
 def cache_file(top: bytes) -> bytes:

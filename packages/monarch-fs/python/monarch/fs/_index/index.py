@@ -119,9 +119,7 @@ class Index:
             file = self._cache_file(top)
             first = self._seen is None
             if self._seen is None:
-                data = load_cached(file, _MOST_BYTES)
-                kept = restore(data) if data is not None else None
-                self._seen = kept[0] if kept is not None and kept[1] == self._cache_key(top) else {}
+                self._seen = restore(load_cached(file, _MOST_BYTES), self._cache_key(top))
             look = Look(top, self._exclusion, self._gitignore, self._seen)
             look.run()
             table = self._table(look)

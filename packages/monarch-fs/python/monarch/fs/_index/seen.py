@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
 from typing import Any
 
 from monarch.extension.directory_tree import ScannedDirectory
@@ -40,8 +39,8 @@ class Seen(ScannedDirectory):
         self.items, self.links = {}, {}
 
 
-def dump(seen: dict[bytes, Seen], extra: Any) -> bytes:
-    """The directories and something that `marshal` can write."""
+def dump(seen: dict[bytes, Seen], key: Any) -> Any:
+    """The directories as a value for `save_cached`; `key` identifies what they were scanned for."""
     rows = [
         (
             (path, s.listing, s.key, s.folder.records, s.folder.names, s.folder.tails),
@@ -49,20 +48,14 @@ def dump(seen: dict[bytes, Seen], extra: Any) -> bytes:
         )
         for path, s in seen.items()
     ]
-    return marshal.dumps((_VERSION, rows, extra))
+    return _VERSION, key, rows
 
 
-def restore(data: bytes) -> tuple[dict[bytes, Seen], Any] | None:
-    """What `dump` wrote, of bytes that have been verified; None for another version."""
-    try:
-        version, rows, extra = marshal.loads(data)
-    except (ValueError, EOFError, TypeError):
-        return None
-    if version != _VERSION:
-        return None
+def restore(value: Any, key: Any) -> dict[bytes, Seen]:
+    """The directories that `dump` was given with this key; none of another key or version."""
     found: dict[bytes, Seen] = {}
-    for (path, listing, key, records, names, tails), rest in rows:
-        s = found[path] = Seen(listing, key, Folder(records, names, tails))
-        s.children, s.linked, young, s.xattrs, s.skipped, s.unreadable, s.foreign, s.has_rules = rest
-        s.young = frozenset(young)
-    return found, extra
+    rows = value[2] if value is not None and value[:2] == (_VERSION, key) else ()
+    for (path, listing, rules, records, names, tails), rest in rows:
+        s = found[path] = Seen(listing, rules, Folder(records, names, tails))
+        s.children, s.linked, s.young, s.xattrs, s.skipped, s.unreadable, s.foreign, s.has_rules = rest
+    return found

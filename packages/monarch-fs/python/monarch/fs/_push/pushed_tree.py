@@ -28,7 +28,7 @@ from monarch.fs._push.folder import RESERVED, TEMPORARY, Folder, temporary_name
 from monarch.fs._push.push_counts import PushCounts, PushFailure
 from monarch.fs._push.push_record import PushRecord, Written
 from monarch.fs._push.relocation import Relocation
-from monarch.fs._tree.node import ID_SIZE, PIECE_BYTES, WHOLE_BYTES, ZERO_ID, Kind, Node
+from monarch.fs._tree.node import ID_SIZE, PIECE_BYTES, ZERO_ID, Kind, Node
 
 T = TypeVar("T")
 
@@ -236,18 +236,15 @@ class PushedTree:
                 digested.append((job, node, found))
             else:
                 self._jobs.append(job)
-        for large in (False, True):
-            group = [entry for entry in digested if (entry[1].size > WHOLE_BYTES) == large]
-            # The directory is already open: its path below /proc leads to it, even after a rename.
-            paths = [b"/proc/self/fd/%d/%s" % (fd, job.name) for job, _, _ in group]
-            digests = digest_files(paths, PIECE_BYTES if large else 0)
-            for (job, node, found), digest in zip(group, digests, strict=True):
-                if not isinstance(digest, FileDigest) or not digest.settled or not _is_content(node, digest.digests):
-                    self._jobs.append(job)
-                elif self._relocation is not None and self._may_hold_prefix(fd, job):
-                    self._jobs.append(job)
-                elif self._settle(fd, job, node, found):
-                    self._keep(fd, job, None)
+        # The directory is already open: its path below /proc leads to it, even after a rename.
+        digests = digest_files([b"/proc/self/fd/%d/%s" % (fd, job.name) for job, _, _ in digested], PIECE_BYTES)
+        for (job, node, found), digest in zip(digested, digests, strict=True):
+            if not isinstance(digest, FileDigest) or not digest.settled or not _is_content(node, digest.digests):
+                self._jobs.append(job)
+            elif self._relocation is not None and self._may_hold_prefix(fd, job):
+                self._jobs.append(job)
+            elif self._settle(fd, job, node, found):
+                self._keep(fd, job, None)
 
     def _may_hold_prefix(self, fd: int, job: Job) -> bool:
         """Whether a file with the source's content has a prefix that has to be replaced."""
@@ -439,9 +436,9 @@ class _Stopped(Exception):
     """The push ends with what it has done so far."""
 
 
-def _content(node: Node) -> str:
+def _content(node: Node) -> bytes:
     """Stands for what a file holds, its extended attributes included."""
-    return blake3(b"%d\0" % node.size + node.chunks + repr(node.xattrs).encode()).hex()
+    return blake3(b"%d\0" % node.size + node.chunks + repr(node.xattrs).encode())
 
 
 def _is_content(node: Node, digests: bytes) -> bool:
