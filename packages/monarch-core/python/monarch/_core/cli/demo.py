@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any
+from typing import Any, cast
 
 import click
 
-from monarch.actor import Actor, Future, SupervisionError, endpoint, this_host
+from monarch._core.call.actor import Actor, endpoint
+from monarch._core.call.future import Future
+from monarch._core.errors.errors import SupervisionError
+from monarch._core.hosts.here import this_host
 
 # Seconds for a step before the demo ends with the error: a machine under load is slow, and never this slow.
 _LONGEST = 60.0
@@ -57,8 +60,7 @@ class Demo:
         try:
             found: Any = eval(expression if is_assignment else code, self._names)
             if isinstance(found, Future):
-                future: Future[Any] = found
-                found = future.get(timeout=_LONGEST)
+                found = cast("Future[Any]", found).get(timeout=_LONGEST)
         except SupervisionError as error:
             found = click.style(str(error).splitlines()[0], fg="red")
         spent = time.perf_counter() - before
