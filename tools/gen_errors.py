@@ -57,7 +57,7 @@ def _core() -> list[Any]:
     # The table is pure Python: the page needs no build and no installation.
     sys.path.insert(0, str(CORE / "python"))
     try:
-        from monarch._core.errors.errors import ERROR_TABLE
+        from monarch._core.errors.table import ERROR_TABLE
     finally:
         del sys.path[0]
     return list(ERROR_TABLE)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from worker_processes import Workers
 
-from monarch._core.errors.errors import undeliverable
+from monarch._core.errors.text import undeliverable
 from monarch.actor import Actor, ActorError, DeliveryError, SupervisionError, endpoint, send, this_host
 from monarch.config import configured
 

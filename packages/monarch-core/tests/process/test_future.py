@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from eventually import SOURCE
 
+from monarch._core.call.future import failed_future
 from monarch.actor import (
     Actor,
     ActorError,
@@ -300,7 +301,7 @@ def test_stop_iteration_arrives_as_runtime_error():
         return 1
 
     async def main() -> None:
-        future = Future._error(StopIteration("x"))
+        future = failed_future(StopIteration("x"))
         with pytest.raises(RuntimeError):
             await future.as_asyncio()
 

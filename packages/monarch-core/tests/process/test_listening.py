@@ -264,6 +264,6 @@ def test_events_are_values() -> None:
 
 
 def _reason() -> Any:
-    from monarch._core.errors.errors import ExitReason
+    from monarch._core.errors.failure import ExitReason
 
     return ExitReason("host_lost", detail="silent")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monarch._core.actor.end_text import end_text
-from monarch._core.errors.errors import ExitReason, MeshFailure
+from monarch._core.errors.failure import ExitReason, MeshFailure
 
 
 def ended(detail: str | None, traceback: str | None) -> MeshFailure:

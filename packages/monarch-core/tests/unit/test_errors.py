@@ -14,19 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monarch._core.errors import errors, extension
+from monarch._core.errors import failure as failure_module
 from monarch._core.errors import table as error_table
+from monarch._core.errors import text as text_module
 from monarch._core.errors.errors import (
     ActorError,
     AttachError,
     AuthenticationError,
     DeliveryError,
-    ExitReason,
-    MeshFailure,
     MonarchError,
     SpawnError,
     SupervisionError,
     VersionMismatch,
+    received_actor_error,
 )
+from monarch._core.errors.failure import ExitReason, MeshFailure
 from monarch._core.errors.table import ERROR_TABLE, ROWS
 from monarch._core.pickle import pickling
 from monarch._core.pickle.remote_exception import HEADER, pack_exception
@@ -78,24 +80,19 @@ def raised(exc):
 
 
 def test_table_is_closed():
-    assert len(ROWS) == len(ERROR_TABLE) and errors.ERROR_TABLE is ERROR_TABLE
+    assert len(ROWS) == len(ERROR_TABLE)
     assert [row.code for row in ERROR_TABLE[:10]] == list(REASONS)
     for row in ERROR_TABLE:
         assert re.fullmatch(r"[a-z_]+", row.code)
-        assert hasattr(errors, row.error) or hasattr(extension, row.error)
+        assert any(hasattr(module, row.error) for module in (errors, extension, failure_module))
         assert not row.template.endswith(".") or row.code == "orphaned"
         assert [field for _, field, _, _ in string.Formatter().parse(row.template) if field == ""] == []
 
 
 def test_error_classes_are_importable_from_their_module():
     for row in ERROR_TABLE:
-        found = getattr(errors, row.error, None) or getattr(extension, row.error)
+        found = next(getattr(module, row.error) for module in (errors, extension, failure_module) if hasattr(module, row.error))
         assert getattr(importlib.import_module(found.__module__), row.error) is found, row.code
-
-
-def test_unknown_module_attribute():
-    with pytest.raises(AttributeError, match="NOT_THERE"):
-        _ = errors.NOT_THERE
 
 
 @pytest.mark.parametrize(
@@ -124,26 +121,26 @@ def test_class(make, code, bases):
 @pytest.mark.parametrize("kind", REASONS)
 def test_cause(kind):
     reason, text = REASONS[kind]
-    assert errors.cause(reason, host="h1", mesh="work") == text
+    assert failure_module.cause(reason, host="h1", mesh="work") == text
 
 
 def test_cause_without_detail():
-    assert errors.cause(ExitReason("stopped")) == "stopped: (no reason provided)"
-    assert errors.cause(ExitReason("oom", detail="c")).startswith("the process this actor was running on failed: Killed(sig=9)")
-    assert errors.cause(ExitReason("host_lost", detail="agent killed")) == "host unknown host lost: agent killed"
-    assert errors.cause(ExitReason("future_kind")) == "future_kind"
-    assert errors.cause(ExitReason("future_kind", detail="why {x}")) == "why {x}"
+    assert failure_module.cause(ExitReason("stopped")) == "stopped: (no reason provided)"
+    assert failure_module.cause(ExitReason("oom", detail="c")).startswith("the process this actor was running on failed: Killed(sig=9)")
+    assert failure_module.cause(ExitReason("host_lost", detail="agent killed")) == "host unknown host lost: agent killed"
+    assert failure_module.cause(ExitReason("future_kind")) == "future_kind"
+    assert failure_module.cause(ExitReason("future_kind", detail="why {x}")) == "why {x}"
 
 
 def test_braces_in_texts_are_left_alone():
-    assert errors.cause(ExitReason("raised", detail="KeyError: '{x}'")) == "KeyError: '{x}'"
+    assert failure_module.cause(ExitReason("raised", detail="KeyError: '{x}'")) == "KeyError: '{x}'"
 
 
 def test_place_of_a_process_is_described():
-    assert errors.where(12, "h") == "(pid 12 on h)"
-    assert errors.where(12, "h", signal.SIGKILL) == "(pid 12 on h) SIGKILL"
-    assert errors.where(12, "h", 250) == "(pid 12 on h)"
-    assert errors.where(None, None) == "(pid unknown on unknown host)"
+    assert text_module.where(12, "h") == "(pid 12 on h)"
+    assert text_module.where(12, "h", signal.SIGKILL) == "(pid 12 on h) SIGKILL"
+    assert text_module.where(12, "h", 250) == "(pid 12 on h)"
+    assert text_module.where(None, None) == "(pid unknown on unknown host)"
 
 
 # Reports --------------------------------------------------------------------------------------------------------------------------
@@ -187,7 +184,7 @@ def test_report_order():
         "    two",
         f"  hint: {ROWS['raised'].hint}",
     ]
-    assert made.report() == errors.failure_report(made)
+    assert made.report() == failure_module.failure_report(made)
 
 
 def test_report_keeps_the_culprit_on_the_first_line():
@@ -283,7 +280,7 @@ def test_failure_round_trips(made):
     for back in (MeshFailure.from_wire(made.to_wire()), pickle.loads(pickle.dumps(made))):
         assert back == made and hash(back) == hash(made)
         assert back.report() == made.report() and str(back) == str(made)
-        assert (back.cause is back._during) == (made.cause is made._during)
+        assert (back.cause is back.__core__.during) == (made.cause is made.__core__.during)
 
 
 def test_fields_are_plain():
@@ -307,9 +304,9 @@ def test_fields_are_plain():
 def test_call_failed():
     report = failure(actor="<root>.<m.E error>").report()
     expected = r"Endpoint call error.exit_process\(\) failed, The actor .*error.* and all its descendants have failed"
-    assert re.match(expected, errors.call_failed("error", "exit_process", report))
+    assert re.match(expected, text_module.fill("call_failed", endpoint="error.exit_process()", message=report))
     error = SupervisionError(report, endpoint="error.exit_process()")
-    assert str(error) == errors.call_failed("error", "exit_process", report)
+    assert str(error) == text_module.fill("call_failed", endpoint="error.exit_process()", message=report)
     error.endpoint = "other.method()"
     assert str(error).startswith("Endpoint call other.method() failed, The actor")
     error.endpoint = None
@@ -317,12 +314,12 @@ def test_call_failed():
 
 
 def test_spawn_failed():
-    text = errors.spawn_failed("work", errors.cause(REASONS["exit_code"][0]), errors.where(3, "h"))
+    text = text_module.spawn_failed("work", failure_module.cause(REASONS["exit_code"][0]), text_module.where(3, "h"))
     assert text == "error spawning actor mesh work: the process this actor was running on exited with non-zero code 3 (pid 3 on h)"
 
 
 def test_procs_not_started():
-    text = errors.procs_not_started(8, [("python -m x", "exited with code 1", ["Traceback", "boom\n"]), ("python -m x", "killed", [])])
+    text = text_module.procs_not_started(8, [("python -m x", "exited with code 1", ["Traceback", "boom\n"]), ("python -m x", "killed", [])])
     assert text.split("\n") == [
         "2 of 8 procs did not start",
         "  python -m x: exited with code 1",
@@ -335,14 +332,14 @@ def test_procs_not_started():
 
 
 def test_undeliverable():
-    text = errors.undeliverable("work.step()", "<root>", WORK, "link lost")
+    text = text_module.undeliverable("work.step()", "<root>", WORK, "link lost")
     assert text == f"undeliverable message for work.step() from client to {WORK}: link lost"
     assert re.search(r"undeliverable message (to|for) .*client", text)
 
 
 def test_attach_failed():
     hosts = {"tcp://a:1": "refused", "tcp://b:1": "silent for 1m"}
-    text = errors.attach_failed(3, hosts)
+    text = text_module.attach_failed(3, hosts)
     assert text == (
         "attach failed: config push failed during attach: 2 of 3 hosts did not join: tcp://a:1: refused; tcp://b:1: silent for 1m"
     )
@@ -350,13 +347,13 @@ def test_attach_failed():
 
 
 def test_remaining_texts():
-    assert errors.version_mismatch("wire 3", "wire 2", "h1") == "version mismatch: wire 3 here, wire 2 at h1"
-    assert errors.authentication_failed("h1") == "authentication failed with h1: refused"
-    assert errors.controller_failed("actor_1", "x") == "Failure on actor_1: x"
-    line = errors.unhandled_at_root("h1", 5, "now")
+    assert text_module.fill("version_mismatch", ours="wire 3", theirs="wire 2", peer="h1") == "version mismatch: wire 3 here, wire 2 at h1"
+    assert text_module.fill("authentication_failed", peer="h1", why="refused") == "authentication failed with h1: refused"
+    assert text_module.controller_failed("actor_1", "x") == "Failure on actor_1: x"
+    line = text_module.unhandled_at_root("h1", 5, "now")
     assert line == "Unhandled monarch error on the root actor, hostname=h1, PID=5 at time now:"
-    assert errors.actor_call_failed("work", "step") == "Actor call work.step failed."
-    assert errors.actor_call_failed("work", "step", base=True) == "Actor call work.step failed with BaseException."
+    assert text_module.actor_call_failed("work", "step") == "Actor call work.step failed."
+    assert text_module.actor_call_failed("work", "step", base=True) == "Actor call work.step failed with BaseException."
 
 
 # Exceptions that pickle -----------------------------------------------------------------------------------------------------------
@@ -407,7 +404,7 @@ def test_code_and_hint_of_a_failure():
 
 
 def received(exc, message="Actor call work.step failed."):
-    return ActorError._received(pack_exception(exc), message, WORK, 77, "h1")
+    return received_actor_error(pack_exception(exc), message, WORK, 77, "h1")
 
 
 def test_actor_error_made_by_hand():

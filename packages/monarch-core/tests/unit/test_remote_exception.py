@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._core.errors.errors import ActorError
+from monarch._core.errors.errors import ActorError, received_actor_error
 from monarch._core.pickle import pickling
 from monarch._core.pickle.remote_exception import HEADER, format_exception, pack_exception, unpack_exception
 
@@ -23,7 +23,7 @@ def raised(exc):
 
 
 def received(exc):
-    return ActorError._received(pack_exception(exc), "Actor call work.step failed.", "<root>.<train.Trainer work>", 77, "h1")
+    return received_actor_error(pack_exception(exc), "Actor call work.step failed.", "<root>.<train.Trainer work>", 77, "h1")
 
 
 # Tracebacks -----------------------------------------------------------------------------------------------------------------------

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from monarch._core.errors.errors import AttachError as AttachError
     from monarch._core.errors.errors import AuthenticationError as AuthenticationError
     from monarch._core.errors.errors import DeliveryError as DeliveryError
-    from monarch._core.errors.errors import ExitReason as ExitReason
-    from monarch._core.errors.errors import MeshFailure as MeshFailure
     from monarch._core.errors.errors import MonarchError as MonarchError
     from monarch._core.errors.errors import SpawnError as SpawnError
     from monarch._core.errors.errors import SupervisionError as SupervisionError
     from monarch._core.errors.errors import VersionMismatch as VersionMismatch
+    from monarch._core.errors.failure import ExitReason as ExitReason
+    from monarch._core.errors.failure import MeshFailure as MeshFailure
     from monarch._core.hosts.attach import attach_to_workers as attach_to_workers
     from monarch._core.hosts.bootstrap_command import BootstrapCommand as BootstrapCommand
     from monarch._core.hosts.bootstrap_command import default_bootstrap_cmd as default_bootstrap_cmd
@@ -105,13 +105,12 @@ _HOMES = {
         "AttachError",
         "AuthenticationError",
         "DeliveryError",
-        "ExitReason",
-        "MeshFailure",
         "MonarchError",
         "SpawnError",
         "SupervisionError",
         "VersionMismatch",
     ),
+    "errors.failure": ("ExitReason", "MeshFailure"),
     "hosts.attach": ("attach_to_workers",),
     "hosts.bootstrap_command": ("BootstrapCommand", "default_bootstrap_cmd"),
     "hosts.controller": ("get_or_spawn_controller",),

@@ -11,9 +11,10 @@ from collections import deque
 from monarch._core._native import LoopSleep, begin_trace, set_thread_sender
 from monarch._core._native.protocol import FAILED, STOP, TRACED
 from monarch._core.actor.events import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, aborted
+from monarch._core.call.actor import UNDELIVERABLE
 from monarch._core.call.coroutine_function import is_coroutine_function
 from monarch._core.call.current_actor import set_context
-from monarch._core.errors.errors import ExitReason, MeshFailure
+from monarch._core.errors.failure import ExitReason, MeshFailure
 from monarch._core.process.forked_child import is_child, leave, leave_if_child
 from monarch._core.process.hook_answer import verdict
 from monarch._core.process.loop_end import END_TIME, end_loop
@@ -332,8 +333,8 @@ class LoopSide:
         set_context(actor.context)
         envelope = envelope_of(actor, body)
         try:
-            hook = actor.instance._handle_undeliverable_message
-            handled = verdict("_handle_undeliverable_message", await self._call_hook(hook, hook, envelope))
+            hook = getattr(actor.instance, UNDELIVERABLE)
+            handled = verdict(UNDELIVERABLE, await self._call_hook(hook, hook, envelope))
         except BaseException as e:
             actor.fail_raised(e)
             handled = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.errors.failure import MeshFailure
 
 # Bytes that a record has for a text (`rust/events/src/text.rs`), and those of them that the first line may have.
 _LONGEST, _FIRST = 4096, 1024
@@ -13,7 +13,7 @@ _LEFT_OUT = "...\n"
 
 def end_text(end: MeshFailure) -> str:
     """The text, at most 4,096 bytes. A longer traceback keeps its last lines, which have the place and the exception."""
-    detail, trace = end.reason.detail or "", end._traceback  # pyright: ignore[reportPrivateUsage]
+    detail, trace = end.reason.detail or "", end.__core__.traceback
     if not trace:
         return detail
     first = detail.partition("\n")[0].encode(errors="backslashreplace")[:_FIRST].decode(errors="ignore")

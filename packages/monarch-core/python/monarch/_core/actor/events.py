@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch._core.errors.errors import ExitReason
+from monarch._core.errors.failure import ExitReason
 
 # Events that overtake messages. The first byte is the kind.
 EVENT_FAILURE, EVENT_ABORT, EVENT_END, EVENT_UNDELIVERABLE = b"F", b"A", b"E", b"U"

@@ -15,13 +15,13 @@ from monarch._core._native.events import actor_end
 from monarch._core._native.protocol import ERROR, EXPLICIT_PORT, FAILED, FAILURE, STOP, TRACED
 from monarch._core.actor.end_text import end_text
 from monarch._core.actor.events import EVENT_ABORT, EVENT_END, EVENT_FAILURE, EVENT_UNDELIVERABLE, aborted
-from monarch._core.call.actor import Actor, ActorClass, actor_class
+from monarch._core.call.actor import UNDELIVERABLE, Actor, ActorClass, actor_class
 from monarch._core.call.answer import pack_error
 from monarch._core.call.context import Context, Instance
 from monarch._core.call.coroutine_function import is_coroutine_function
 from monarch._core.call.current_actor import CreatorInstance, set_context
 from monarch._core.config import config
-from monarch._core.errors.errors import ExitReason, MeshFailure
+from monarch._core.errors.failure import ExitReason, MeshFailure
 from monarch._core.process.emergency_exit import end_process
 from monarch._core.process.forked_child import leave_if_child
 from monarch._core.process.hook_answer import verdict
@@ -331,7 +331,7 @@ class LocalActor:
 
         envelope = envelope_of(self, body)
         try:
-            handled = verdict("_handle_undeliverable_message", self.instance._handle_undeliverable_message(envelope))
+            handled = verdict(UNDELIVERABLE, getattr(self.instance, UNDELIVERABLE)(envelope))
         except BaseException as e:
             self.fail_raised(e)
             return
@@ -582,9 +582,9 @@ class LocalActor:
             return None
         methods: dict[str, Any] = {name: prop.method for name, prop in self.kind.endpoints.items()}
         methods |= {"__supervise__": self.kind.supervise, "__cleanup__": self.kind.cleanup}
-        methods["_handle_undeliverable_message"] = getattr(self.cls, "_handle_undeliverable_message", None)
+        methods[UNDELIVERABLE] = getattr(self.cls, UNDELIVERABLE, None)
         names = {method.__code__: name for name, method in methods.items() if hasattr(method, "__code__")}
-        frame = sys._current_frames().get(self.thread)
+        frame = sys._current_frames().get(self.thread)  # pyright: ignore[reportPrivateUsage]
         while frame is not None:
             if frame.f_code in names:
                 return names[frame.f_code]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from monarch._core.call.endpoint import Endpoint
     from monarch._core.call.port import Port
-    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.errors.failure import MeshFailure
     from monarch._core.shape.shape import Shape
     from monarch._core.shape.slice import Slice
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         def __call__(self, method: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Endpoint[P, R]: ...
 
 
+# The hook for messages that come back.
+UNDELIVERABLE = "_handle_undeliverable_message"
 # Public attributes of a handle: no endpoint may have one of these names.
 HANDLE_ATTRIBUTES = frozenset({"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized"})
 
@@ -313,7 +315,7 @@ class ActorClass:
         self.is_async = not found or any(e.is_async for e in found)
         self.supervise = _override(cls, "__supervise__")
         self.cleanup = _override(cls, "__cleanup__")
-        self.undeliverable = _override(cls, "_handle_undeliverable_message")
+        self.undeliverable = _override(cls, UNDELIVERABLE)
 
     def check(self, cls: type) -> None:
         """Raises `ValueError` for a class that cannot be spawned."""
@@ -324,7 +326,7 @@ class ActorClass:
         hooks = {
             "__supervise__": self.supervise,
             "__cleanup__": self.cleanup,
-            "_handle_undeliverable_message": self.undeliverable,
+            UNDELIVERABLE: self.undeliverable,
         }
         if kinds == {False}:
             for name, hook in hooks.items():

@@ -10,7 +10,6 @@ from monarch._core.call.call_target import CallTarget, mark_retrieved
 from monarch._core.call.coroutine_function import is_coroutine_function
 from monarch._core.call.endpoint import Endpoint
 from monarch._core.call.future import Future, done_future, failed_future, new_future
-from monarch._core.call.mesh_methods import implementation
 from monarch._core.call.received_mesh import received_mesh
 from monarch._core.call.shared_handle import share_if_plain
 from monarch._core.process.current import current_process
@@ -224,6 +223,8 @@ def endpoint_of(mesh: ActorMesh, name: str, method: Any, is_explicit: bool = Fal
     """The endpoint of a method of the actors."""
 
     def rref(endpoint: Endpoint[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        from monarch._core.call.mesh_methods import implementation
+
         found = implementation("rref", "rref")
         target.check(args, kwargs)
         return found(EndpointCall(endpoint, mesh, name, propagator, args, kwargs))

@@ -13,7 +13,7 @@ from monarch._core.shape.slice import Slice
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core._native import Targets
-    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.errors.failure import MeshFailure
     from monarch._core.process.mesh_info import MeshInfo
 
 

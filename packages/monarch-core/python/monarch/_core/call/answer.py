@@ -6,12 +6,15 @@ import marshal
 
 from monarch._core._native import Process as NativeProcess
 from monarch._core._native.protocol import PROC_ENDED
-from monarch._core.errors.errors import ActorError, ExitReason, MeshFailure, actor_call_failed
+from monarch._core.errors.errors import received_actor_error
+from monarch._core.errors.failure import ExitReason, MeshFailure
+from monarch._core.errors.text import actor_call_failed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core._native import Result
     from monarch._core._native.system import ProcessEnd
+    from monarch._core.errors.errors import ActorError
     from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.process.process import LocalProcess
 
@@ -42,7 +45,7 @@ def endpoint_error(result: Result, mesh: str, method: str) -> BaseException:
 
 def actor_error(result: Result, mesh: str, method: str) -> ActorError:
     packed, display, pid, host = marshal.loads(result.raw())
-    return ActorError._received(packed, actor_call_failed(mesh, method), display, pid, host)
+    return received_actor_error(packed, actor_call_failed(mesh, method), display, pid, host)
 
 
 def exit_reason(end: ProcessEnd) -> ExitReason:
@@ -103,7 +106,7 @@ def not_spawned_failure(info: MeshInfo, rank: int, result: Result) -> MeshFailur
         crashed_ranks=[rank],
         host=failure.host,
         pid=failure.pid,
-        traceback=failure._traceback,
+        traceback=failure.__core__.traceback,
     )
 
 
@@ -136,7 +139,9 @@ def stopped_failure(process: LocalProcess, info: MeshInfo, rank: int, reason: st
 
 def spawn_error(info: MeshInfo, rank: int, endpoint: str | None = None) -> BaseException:
     from monarch._core.call.lost_host import why_lost
-    from monarch._core.errors.errors import SpawnError, cause, spawn_failed, where
+    from monarch._core.errors.errors import SpawnError
+    from monarch._core.errors.failure import cause
+    from monarch._core.errors.text import spawn_failed, where
 
     failure = info.failed[rank]
     if (error := why_lost(info, failure)) is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from monarch._core._native import PendingCall, Result
     from monarch._core.call.actor_ranks import ActorRanks
     from monarch._core.call.value_mesh import ValueMesh
-    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.errors.failure import MeshFailure
 
 
 class CallTarget:
@@ -128,7 +128,8 @@ class CallTarget:
     def _undelivered(self, exc: RuntimeError, rank: int | None) -> BaseException:
         """The error of a message that none of its receivers got; the receivers are unharmed. Other exceptions are raised again."""
         from monarch._core.call.current_actor import current_local_actor, display_of
-        from monarch._core.errors.errors import DeliveryError, undeliverable
+        from monarch._core.errors.errors import DeliveryError
+        from monarch._core.errors.text import undeliverable
 
         if type(exc) is not DeliveryError:
             raise exc

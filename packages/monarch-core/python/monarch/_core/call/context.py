@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 class Instance:
     """The current actor, or the root client."""
 
-    __slots__ = ("_actor", "_process")
+    __slots__ = ("__core__", "_process")
 
     def __init__(self, process: LocalProcess, actor: RunningActor | None) -> None:
         self._process = process
-        self._actor = actor
+        self.__core__ = actor
 
     @property
     def actor_id(self) -> ActorAddr:
-        if self._actor is None:
+        if self.__core__ is None:
             return self._process.actor_addr("client" if self._process.is_client else "proc", 0)
-        return self._actor.addr
+        return self.__core__.addr
 
     @property
     def proc_id(self) -> str:
@@ -37,7 +37,7 @@ class Instance:
     @property
     def rank(self) -> Point:
         """Position of the actor in the spawn space."""
-        return ORIGIN if self._actor is None else self._actor.point
+        return ORIGIN if self.__core__ is None else self.__core__.point
 
     @property
     def proc(self) -> ProcMesh:
@@ -47,40 +47,40 @@ class Instance:
     @property
     def proc_mesh(self) -> ProcMesh:
         """The whole mesh on which the actor was spawned."""
-        return self.proc if self._actor is None else self._actor.proc_mesh
+        return self.proc if self.__core__ is None else self.__core__.proc_mesh
 
     @property
     def name(self) -> str:
-        return name_of(self._process, self._actor)
+        return name_of(self._process, self.__core__)
 
     @property
     def class_name(self) -> str | None:
-        return None if self._actor is None else self._actor.info.class_name
+        return None if self.__core__ is None else self.__core__.info.class_name
 
     @property
     def creator(self) -> CreatorInstance | None:
-        return None if self._actor is None else self._actor.creator
+        return None if self.__core__ is None else self.__core__.creator
 
     def abort(self, reason: str | None = None) -> None:
         """Fails this actor after the message in progress has been answered."""
-        if self._actor is None:
+        if self.__core__ is None:
             raise RuntimeError("the root client cannot be aborted")
-        self._actor.abort(reason)
+        self.__core__.abort(reason)
 
     kill = abort
 
     def stop(self, reason: str | None = None) -> None:
         """Ends this actor gracefully, after the messages that are queued."""
-        if self._actor is None:
+        if self.__core__ is None:
             raise RuntimeError("the root client cannot be stopped: use shutdown_context()")
-        self._actor.stop_self(reason or "stopped by itself")
+        self.__core__.stop_self(reason or "stopped by itself")
 
     def creator_bytes(self) -> bytes:
         """This actor as the `creator` of the meshes that it spawns, pickled."""
-        return creator_bytes(self._process, self._actor)
+        return creator_bytes(self._process, self.__core__)
 
     def __str__(self) -> str:
-        return display_of(self._process, self._actor)
+        return display_of(self._process, self.__core__)
 
     def __repr__(self) -> str:
         return f"<Instance {self}>"

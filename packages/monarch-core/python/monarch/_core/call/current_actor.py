@@ -43,7 +43,7 @@ class CreatorInstance:
 def current_instance_actor() -> RunningActor | None:
     """The current actor; None outside any actor. Never starts a client."""
     found = current.get(None)
-    return None if found is None else found.actor_instance._actor
+    return None if found is None else found.actor_instance.__core__
 
 
 def current_local_actor() -> RunningActor | None:
@@ -53,7 +53,7 @@ def current_local_actor() -> RunningActor | None:
         return only_actor(current_process())
     if known_process() is None:  # this process was forked since
         current_process()
-    return found.actor_instance._actor
+    return found.actor_instance.__core__
 
 
 def only_actor(process: LocalProcess) -> RunningActor | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, ParamSpec, TypeVar
     from weakref import WeakKeyDictionary
 
+    from monarch._core._native import PendingCall
     from monarch._core.errors.errors import MonarchError
 
     R = TypeVar("R")
@@ -28,10 +29,9 @@ else:
 _settle = allocate_lock()
 # The modules whose frames are between the code that waits and the warning that it blocks its loop.
 _OWN_MODULES = ("monarch._core.call.future", "monarch._core.call.lazy_future", "monarch._core.call.receive")
-_own = object()
 
 # States of a future.
-_PENDING, _VALUE, _ERROR = 0, 1, 2
+PENDING, VALUE, ERROR = 0, 1, 2
 
 
 class _Raised:
@@ -73,11 +73,23 @@ class _Unseen:
         self.seen = seen
 
 
-def _running_loop() -> Any:
+def running_loop() -> Any:
     import sys
 
     module = sys.modules.get("_asyncio")
     return module._get_running_loop() if module is not None else None
+
+
+class Wait:
+    """The wait for a future: the pending call and the index of the answer in it; None without one. `wait(None)` gives no warning."""
+
+    __slots__ = ("call", "done", "index", "wait")
+
+    def __init__(self, call: PendingCall | None, index: int, done: Callable[[], bool], wait: Callable[[float | None], bool]) -> None:
+        self.call = call
+        self.index = index
+        self.done = done
+        self.wait = wait
 
 
 class Future(Generic[R]):
@@ -113,35 +125,12 @@ class Future(Generic[R]):
     _result: Any
     _state: int
 
-    def __init__(self, *, _token: object = None) -> None:
-        if _token is not _own:
-            raise TypeError("Future objects are returned by Monarch operations and cannot be constructed directly.")
+    def __init__(self) -> None:
+        raise TypeError("Future objects are returned by Monarch operations and cannot be constructed directly.")
 
-    @classmethod
-    def _of(cls, cell: Any, decode: Callable[[Any], Any], index: int = 0) -> Future[Any]:
-        self = cls.__new__(cls)
-        self._cell = cell
-        self._decode = decode
-        self._index = index
-        self._state = _PENDING
-        self._result = None
-        return self
-
-    @classmethod
-    def _value(cls, value: Any) -> Future[Any]:
-        self = cls._of(None, _identity)
-        self._result, self._state = value, _VALUE
-        return self
-
-    @classmethod
-    def _error(cls, error: BaseException) -> Future[Any]:
-        self = cls._of(None, _identity)
-        self._result, self._state = error, _ERROR
-        return self
-
-    @classmethod
-    def _unseen(cls, error: BaseException, seen: Callable[[], None]) -> Future[Any]:
-        return cls._error(_Unseen(error, seen))  # pyright: ignore[reportArgumentType]
+    @property
+    def __core__(self) -> Wait:
+        return Wait(self._cell, self._index, self._done, self._wait)
 
     def _finish(self) -> None:
         """Decodes the answer, which has arrived."""
@@ -149,23 +138,23 @@ class Future(Generic[R]):
         if cell is None:
             return
         try:
-            result, state = self._decode(cell), _VALUE
+            result, state = self._decode(cell), VALUE
         except KeyboardInterrupt:
             # The interrupt belongs to the waiting thread and not to the answer: the next observer decodes again.
             raise
         except BaseException as e:
-            result, state = e.with_traceback(None), _ERROR
+            result, state = e.with_traceback(None), ERROR
         with _settle:
-            if self._state == _PENDING:
+            if self._state == PENDING:
                 self._result, self._state = result, state
         # The future does not keep large answers and the call id.
         self._cell = None
         self._decode = _identity
 
     def _observe(self) -> R:
-        if self._state == _PENDING:
+        if self._state == PENDING:
             self._finish()
-        if self._state == _ERROR:
+        if self._state == ERROR:
             error = self._raised()
             try:
                 # Every observation raises the same object: without this its traceback would grow with each observation.
@@ -191,7 +180,7 @@ class Future(Generic[R]):
 
     def _done(self) -> bool:
         cell = self._cell  # another thread may drop the cell
-        return self._state != _PENDING or cell is None or cell.done(self._index)
+        return self._state != PENDING or cell is None or cell.done(self._index)
 
     def _wait(self, timeout: float | None) -> bool:
         cell = self._cell
@@ -219,10 +208,10 @@ class Future(Generic[R]):
         ```
         """
         if timeout is not None:
-            _check_timeout(timeout)
-        if self._state == _PENDING and not self._done():
-            if _running_loop() is not None:
-                _warn_blocking()
+            check_timeout(timeout)
+        if self._state == PENDING and not self._done():
+            if running_loop() is not None:
+                warn_blocking()
             if not self._wait(timeout):
                 raise TimeoutError(f"no result after {timeout} s")
         try:
@@ -261,18 +250,18 @@ class Future(Generic[R]):
         try:
             self.get(timeout)
         except BaseException as e:
-            if self._state == _ERROR and e is self._raised():
+            if self._state == ERROR and e is self._raised():
                 return e.with_traceback(None)  # pyright: ignore[reportReturnType]
             raise
         return None
 
     def __await__(self) -> Generator[Any, None, R]:
         if not self._done():
-            loop = _running_loop()
+            loop = running_loop()
             if loop is None:
                 raise ValueError("no active event loop: use get()")
             yield from self._arrival(loop)
-        elif _running_loop() is None:
+        elif running_loop() is None:
             raise ValueError("no active event loop: use get()")
         else:
             try:
@@ -298,58 +287,84 @@ class Future(Generic[R]):
 
     def as_asyncio(self) -> asyncio.Future[R]:
         """An asyncio future of the running loop; each call gives one of its own, so cancelling it affects no other reader."""
-        loop = _running_loop()
+        loop = running_loop()
         if loop is None:
             raise RuntimeError("as_asyncio needs a running event loop")
         outer: asyncio.Future[R] = loop.create_future()
         if self._done():
-            _transfer(self, outer)
+            self._transfer(outer)
             return outer
         inner = self._arrival(loop)
-        inner.add_done_callback(lambda _: _transfer(self, outer))
+        inner.add_done_callback(lambda _: self._transfer(outer))
         outer.add_done_callback(lambda _: inner.cancel() if outer.cancelled() else None)
         return outer
 
+    def _transfer(self, outer: asyncio.Future[R]) -> None:
+        if outer.cancelled():
+            return
+        try:
+            outer.set_result(self._observe())
+        except StopIteration as e:
+            error = RuntimeError("the operation raised StopIteration")
+            error.__cause__ = e
+            outer.set_exception(error)
+        except BaseException as e:
+            outer.set_exception(e.with_traceback(None))
+
     def __repr__(self) -> str:
-        names = {_PENDING: "done, not looked at" if self._done() else "pending", _VALUE: "value", _ERROR: "error"}
+        names = {PENDING: "done, not looked at" if self._done() else "pending", VALUE: "value", ERROR: "error"}
         return f"<Future {names[self._state]}>"
 
 
-# How the modules of this package make futures: of a pending call, of a result, of an error, and of one that its observer reports.
-new_future = Future._of  # pyright: ignore[reportPrivateUsage]
-done_future = Future._value  # pyright: ignore[reportPrivateUsage]
-failed_future = Future._error  # pyright: ignore[reportPrivateUsage]
-unseen_failure = Future._unseen  # pyright: ignore[reportPrivateUsage]
+class _Operation(Future[Any] if TYPE_CHECKING else Future):
+    """The future of an operation of this package."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, cell: PendingCall | None, decode: Callable[[Any], Any], index: int = 0, result: Any = None, state: int = PENDING
+    ) -> None:
+        self._cell = cell
+        self._decode = decode
+        self._index = index
+        self._result = result
+        self._state = state
+
+
+# The future of an answer, which `decode` makes the result of.
+new_future = _Operation
+
+
+def done_future(value: Any) -> Future[Any]:
+    """A future that has its result."""
+    return _Operation(None, _identity, 0, value, VALUE)
+
+
+def failed_future(error: BaseException) -> Future[Any]:
+    """A future that raises `error`."""
+    return _Operation(None, _identity, 0, error, ERROR)
+
+
+def unseen_failure(error: BaseException, seen: Callable[[], None]) -> Future[Any]:
+    """A future that raises `error`, and calls `seen` before it does so for the first time."""
+    return _Operation(None, _identity, 0, _Unseen(error, seen), ERROR)
 
 
 def _identity(cell: Any) -> Any:
     return cell
 
 
-def _transfer(source: Future[Any], outer: asyncio.Future[Any]) -> None:
-    if outer.cancelled():
-        return
-    try:
-        outer.set_result(source._observe())
-    except StopIteration as e:
-        error = RuntimeError("the operation raised StopIteration")
-        error.__cause__ = e
-        outer.set_exception(error)
-    except BaseException as e:
-        outer.set_exception(e.with_traceback(None))
-
-
-def _check_timeout(timeout: float) -> None:
+def check_timeout(timeout: float) -> None:
     if not 0 <= timeout < float("inf"):
         raise ValueError(f"invalid timeout {timeout}")
 
 
-def _warn_blocking() -> None:
+def warn_blocking() -> None:
     """Warns that a coroutine blocks its loop. Frames of this package are skipped, so the warning names the function that blocks."""
     import sys
     import warnings
 
-    frame, level = sys._getframe(1), 2
+    frame, level = sys._getframe(1), 2  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and frame.f_globals.get("__name__") in _OWN_MODULES:
         frame, level = frame.f_back, level + 1
     if str(frame.f_globals.get("__name__")).startswith("monarch."):

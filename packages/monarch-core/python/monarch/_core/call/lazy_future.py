@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 
-from monarch._core.call.future import _ERROR, _PENDING, _VALUE, Future, _check_timeout, _running_loop, _warn_blocking
+from monarch._core.call.future import ERROR, PENDING, VALUE, Future, check_timeout, running_loop, warn_blocking
 from monarch._core.process.current import current_process, simulated_process, simulated_world
 
 TYPE_CHECKING = False
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from _thread import LockType
     from collections.abc import Awaitable, Callable, Generator
     from typing import Any, ParamSpec, TypeVar
-    from typing import cast as _cast
 
     from monarch._core.process.thread_loop import ThreadLoop
 
@@ -33,7 +32,7 @@ class WouldBlockRuntime(RuntimeError):
     __module__ = "monarch.actor"
 
 
-class _LazyFuture(Future[R]):
+class _LazyFuture(Future[Any] if TYPE_CHECKING else Future):
     """The future of an async function whose body the first observer runs."""
 
     __slots__ = ("_body", "_event", "_lock", "_loop", "_task", "_waiters")
@@ -44,19 +43,16 @@ class _LazyFuture(Future[R]):
     _task: asyncio.Task[None] | None
     _waiters: list[tuple[Any, Any]]
 
-    @classmethod
-    def _make(cls, body: Callable[[], Awaitable[Any]]) -> _LazyFuture[Any]:
-        self = cls.__new__(cls)
+    def __init__(self, body: Callable[[], Awaitable[Any]]) -> None:
         self._cell = self._decode = self._result = None
         self._index = 0
-        self._state = _PENDING
+        self._state = PENDING
         self._body = body
         self._lock = allocate_lock()
         self._event = None
         self._waiters = []
         # The loop and the task of the body if it was awaited first; the loop itself holds tasks only weakly.
         self._loop = self._task = None
-        return self
 
     def _start(self) -> Callable[[], Awaitable[Any]] | None:
         """The body for the first observer, None for all others."""
@@ -71,9 +67,9 @@ class _LazyFuture(Future[R]):
 
     def _set(self, result: Any, state: int) -> None:
         with self._lock:
-            if self._state != _PENDING:
+            if self._state != PENDING:
                 return
-            if state == _ERROR and isinstance(result, Exception):
+            if state == ERROR and isinstance(result, Exception):
                 # The traceback begins again at each observer.
                 result.__traceback__ = None
             self._result, self._state = result, state
@@ -88,24 +84,24 @@ class _LazyFuture(Future[R]):
                 continue
 
     def _done(self) -> bool:
-        return self._state != _PENDING
+        return self._state != PENDING
 
     def _finish(self) -> None:
         return
 
     async def _run(self, body: Callable[[], Awaitable[Any]]) -> None:
         try:
-            self._set(await body(), _VALUE)
+            self._set(await body(), VALUE)
         except BaseException as e:
             # A Ctrl-C affects the thread that it interrupts, and no later reader of the Future.
-            self._set(_cancelled() if isinstance(e, KeyboardInterrupt) else e, _ERROR)
+            self._set(_cancelled() if isinstance(e, KeyboardInterrupt) else e, ERROR)
             if not isinstance(e, Exception):
                 raise
 
-    def get(self, timeout: float | None = None) -> R:
+    def get(self, timeout: float | None = None) -> Any:
         if timeout is not None:
-            _check_timeout(timeout)
-        if self._state == _PENDING:
+            check_timeout(timeout)
+        if self._state == PENDING:
             self._complete(timeout)
         try:
             return self._observe()
@@ -117,11 +113,14 @@ class _LazyFuture(Future[R]):
 
     def _complete(self, timeout: float | None) -> None:
         """Runs the body, or waits until another observer has run it."""
-        running = _running_loop()
-        if running is not None and getattr(running, "_monarch_driven_by_get", False):
-            raise WouldBlockRuntime("get() inside a coroutine that a get() is driving: await it")
+        running = running_loop()
+        if running is not None:
+            from monarch._core.process.thread_loop import DRIVEN
+
+            if getattr(running, DRIVEN, False):
+                raise WouldBlockRuntime("get() inside a coroutine that a get() is driving: await it")
         if running is not None and running is not self._loop:
-            _warn_blocking()
+            warn_blocking()
         body = self._start()
         if body is None:
             if running is not None and running is self._loop:
@@ -177,7 +176,7 @@ class _LazyFuture(Future[R]):
     def _interrupt(self) -> None:
         """Interrupts the `get()` that runs the body. The body may not have begun, or may run on a thread of its own."""
         loop, task = self._loop, self._task
-        self._set(_cancelled(), _ERROR)
+        self._set(_cancelled(), ERROR)
         if loop is not None and task is not None:
             try:
                 loop.call_soon_threadsafe(task.cancel)
@@ -191,7 +190,7 @@ class _LazyFuture(Future[R]):
             loop = asyncio.get_running_loop()
             task = asyncio.ensure_future(self._run(body))
             with self._lock:
-                interrupted = self._state != _PENDING
+                interrupted = self._state != PENDING
                 if not interrupted:
                     self._loop, self._task = loop, task
             if interrupted:
@@ -213,7 +212,7 @@ class _LazyFuture(Future[R]):
             else:
                 world.run_main(process, main())
         except BaseException as e:
-            self._set(_cancelled() if isinstance(e, KeyboardInterrupt) else e, _ERROR)
+            self._set(_cancelled() if isinstance(e, KeyboardInterrupt) else e, ERROR)
             if not isinstance(e, Exception):
                 raise
 
@@ -224,7 +223,7 @@ class _LazyFuture(Future[R]):
             thread.runner.run(main, context=copy_context())
         except KeyboardInterrupt:
             # The result is set before the cancellation, so the outcome of the cancelled body is dropped.
-            self._set(_cancelled(), _ERROR)
+            self._set(_cancelled(), ERROR)
             raise
         finally:
             thread.cancel_left()
@@ -233,7 +232,7 @@ class _LazyFuture(Future[R]):
         """Ends the body; the outcome of the cancelled body is dropped."""
         import asyncio
 
-        self._set(outcome, _ERROR)
+        self._set(outcome, ERROR)
         task.cancel()
         await asyncio.wait((task,))
 
@@ -245,7 +244,7 @@ class _LazyFuture(Future[R]):
             self._loop = loop
             self._task = loop.create_task(self._run(body))
         with self._lock:
-            if self._state == _PENDING:
+            if self._state == PENDING:
                 self._waiters.append((loop, future))
                 return future
         future.set_result(None)
@@ -276,8 +275,7 @@ def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]
 
         current_process()
         variables = contextvars.copy_context()
-        made = _LazyFuture._make(lambda: _in_context(variables, function, args, kwargs))
-        return _cast("Future[R]", made) if TYPE_CHECKING else made
+        return _LazyFuture(lambda: _in_context(variables, function, args, kwargs))
 
     return prepare
 

@@ -9,7 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from monarch._core.errors.errors import ExitReason, MeshFailure, MonarchError
+    from monarch._core.errors.errors import MonarchError
+    from monarch._core.errors.failure import ExitReason, MeshFailure
     from monarch._core.process.mesh_info import MeshInfo
 
 

@@ -7,7 +7,7 @@ fails its own calls.
 
 from __future__ import annotations
 
-from monarch._core.errors.errors import ExitReason, MeshFailure
+from monarch._core.errors.failure import ExitReason, MeshFailure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

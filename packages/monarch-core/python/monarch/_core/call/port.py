@@ -30,6 +30,40 @@ else:
     R = None
 
 
+class PortTarget:
+    """The receiver of the messages of a port, and whether the only message of a port was sent.
+
+    `to` is the id of the mailbox in the process `proc`, or with `is_call` that of a pending call. `rank` is the rank of the sender.
+    """
+
+    __slots__ = ("_lock", "is_call", "once", "owed", "place", "proc", "rank", "to", "used")
+
+    def __init__(self, proc: int, to: int, once: bool, is_call: bool = False, rank: int | None = None) -> None:
+        self.proc = proc
+        self.to = to
+        self.once = once
+        self.is_call = is_call
+        self.rank = rank
+        # For a port of another process: its host, and its job.
+        self.place: tuple[int, int] | None = None
+        # For the port of a call: the actor's set of answers that it owes.
+        self.owed: set[tuple[int, int, int]] | None = None
+        self.used = False
+        self._lock = allocate_lock()
+
+    def claim(self) -> None:
+        """`RuntimeError` for a second message, if the port takes one."""
+        if self.once:
+            with self._lock:
+                if self.used:
+                    raise RuntimeError("port was already used: it takes one message")
+                self.used = True
+
+    def answered(self) -> None:
+        if self.owed is not None:
+            self.owed.discard((self.proc, self.to, self.rank or 0))
+
+
 class Port(Generic[R]):
     """The sending end of a port, usable from any thread of any process of the job. Messages of one sender stay in order.
 
@@ -51,32 +85,11 @@ class Port(Generic[R]):
     ```
     """
 
-    __slots__ = ("_lock", "_once", "_owed", "_place", "_proc", "_rank", "_slot", "_to", "_used", "return_undeliverable")
+    __slots__ = ("__core__", "return_undeliverable")
 
-    def __init__(self, proc: int, to: int, once: bool, slot: bool = False, rank: int | None = None) -> None:
-        self._proc = proc
-        # For a port of another process: its host, and its job.
-        self._place: tuple[int, int] | None = None
-        self._to = to
-        self._once = once
-        self._slot = slot
-        self._rank = rank
-        self._used = False
-        # For the port of a call: the actor's set of answers that it owes.
-        self._owed: set[tuple[int, int, int]] | None = None
-        self._lock = allocate_lock()
+    def __init__(self, target: PortTarget) -> None:
+        self.__core__ = target
         self.return_undeliverable = True
-
-    def _claim(self) -> None:
-        if self._once:
-            with self._lock:
-                if self._used:
-                    raise RuntimeError("port was already used: it takes one message")
-                self._used = True
-
-    def _answered(self) -> None:
-        if self._owed is not None:
-            self._owed.discard((self._proc, self._to, self._rank or 0))
 
     def send(self, obj: R) -> None:
         """Sends an object to the receiver, in order. An async sender never waits; a sync sender waits while the receiver has no room.
@@ -95,51 +108,49 @@ class Port(Generic[R]):
         assert receiver.recv().get() == 1
         ```
         """
-        self._claim()
-        native = current_process().native
-        if self._slot:
-            try:
-                send_to_slot(native, self._proc, self._to, self._rank or 0, obj)
-            except BaseException:  # the object cannot be pickled: the port may be used again
-                self._used = False
-                raise
-            self._answered()
-            return
+        target, native = self.__core__, current_process().native
+        target.claim()
         try:
-            send_to_port(native, self._proc, self._to, obj, self._rank, False, self.return_undeliverable)
-        except BaseException:
-            self._used = False
+            if target.is_call:
+                send_to_slot(native, target.proc, target.to, target.rank or 0, obj)
+                target.answered()
+            else:
+                send_to_port(native, target.proc, target.to, obj, target.rank, False, self.return_undeliverable)
+        except BaseException:  # the object cannot be pickled: the port may be used again
+            target.used = False
             raise
 
     def exception(self, exc: BaseException) -> None:
         """Makes the receiver raise `exc`."""
-        self._claim()
-        process = current_process()
-        if self._slot:
+        target, native = self.__core__, current_process().native
+        target.claim()
+        if target.is_call:
             from monarch._core.call.answer import pack_plain_error
 
-            process.native.reply(self._proc, self._to, self._rank or 0, ERROR, pack_plain_error(exc))
-            self._answered()
+            native.reply(target.proc, target.to, target.rank or 0, ERROR, pack_plain_error(exc))
+            target.answered()
         else:
             from monarch._core.pickle.remote_exception import pack_exception
 
-            send_to_port(process.native, self._proc, self._to, pack_exception(exc), self._rank, True, self.return_undeliverable)
+            send_to_port(native, target.proc, target.to, pack_exception(exc), target.rank, True, self.return_undeliverable)
 
     def __reduce__(self) -> tuple[Any, ...]:
         from monarch._core.call.shared_handle import share_if_plain
 
         share_if_plain()
         process = current_process()
-        agent, job = self._place or (process.agent_uid, process.job)
-        return (_received_port, (self._proc, self._to, self._once, self._slot, self._rank, self.return_undeliverable, agent, job))
+        target = self.__core__
+        agent, job = target.place or (process.agent_uid, process.job)
+        return (_received_port, (target.proc, target.to, target.once, target.is_call, target.rank, self.return_undeliverable, agent, job))
 
     def __repr__(self) -> str:
-        return f"<Port {to_base58(self._to)}>"
+        return f"<Port {to_base58(self.__core__.to)}>"
 
 
 def ranked_port(port: Port[R], rank: int) -> Port[R]:
     """The same port for the answer of a rank, which its receiver gets from `ranked()`. The answer is dropped if the receiver is gone."""
-    found: Port[R] = Port(port._proc, port._to, port._once, port._slot, rank)
+    target = port.__core__
+    found: Port[R] = Port(PortTarget(target.proc, target.to, target.once, target.is_call, rank))
     found.return_undeliverable = False
     return found
 
@@ -166,11 +177,11 @@ def forward(
 
 
 def _received_port(proc: int, to: int, once: bool, slot: bool, rank: int | None, give_back: bool, agent: int, job: int) -> Port[Any]:
-    port: Port[Any] = Port(proc, to, once, slot, rank)
+    port: Port[Any] = Port(PortTarget(proc, to, once, slot, rank))
     port.return_undeliverable = give_back
     process = current_process()
     if agent != process.agent_uid:
-        port._place = (agent, job)
+        port.__core__.place = (agent, job)
         reach(process, job, [(proc, agent)])
     return port
 
@@ -206,7 +217,7 @@ class PortReceiver(Generic[R]):
         assert isinstance(receiver.recv().exception(), ValueError)
         ```
         """
-        return Receive._from(self._inbox, _item)
+        return Receive(self._inbox, _item)
 
     def ranked(self) -> RankedPortReceiver[R]:
         """The same receiver with items as `(rank, value)`."""
@@ -230,7 +241,7 @@ class RankedPortReceiver(PortReceiver[tuple[int, R]]):
     __slots__ = ()
 
     def recv(self) -> Future[tuple[int, R]]:
-        return Receive._from(self._inbox, _ranked_item)
+        return Receive(self._inbox, _ranked_item)
 
 
 def _item(cell: PendingCall) -> Any:
@@ -290,7 +301,7 @@ class Channel(Generic[R]):
         """
         process = current_process()
         mailbox = PortMailbox(process.native, new_uid())
-        return Port(process.uid, mailbox.id, once), PortReceiver(Inbox(mailbox, once))
+        return Port(PortTarget(process.uid, mailbox.id, once)), PortReceiver(Inbox(mailbox, once))
 
     @classmethod
     def open_ranked(cls, once: bool = False) -> tuple[Port[R], RankedPortReceiver[R]]:
@@ -301,9 +312,9 @@ class Channel(Generic[R]):
 
 def reply_port(actor: RunningActor, call: Call) -> Port[Any]:
     """The port that an explicit-port endpoint answers through: one message, with its rank."""
-    port: Port[Any] = Port(call.caller, call.slot, True, True, call.answer)
+    port: Port[Any] = Port(PortTarget(call.caller, call.slot, True, True, call.answer))
     if call.wants_reply:
-        port._owed = actor.owed
+        port.__core__.owed = actor.owed
         actor.owed.add((call.caller, call.slot, call.answer))
     return port
 
@@ -329,7 +340,7 @@ class UndeliverableMessageEnvelope:
 
 
 def envelope_of(actor: RunningActor | None, body: bytes) -> UndeliverableMessageEnvelope:
-    from monarch._core.errors.errors import undeliverable
+    from monarch._core.errors.text import undeliverable
 
     sender = "client" if actor is None else actor.display
     dest = f"port<{to_base58(int.from_bytes(body[8:16], 'little'))}>"
@@ -345,7 +356,7 @@ def undelivered(process: LocalProcess, body: bytes) -> None:
     if actor is not None:
         actor.mailbox.push_event(b"U" + body)
     elif not sender:
-        from monarch._core.errors.errors import undeliverable
+        from monarch._core.errors.text import undeliverable
 
         # The message was a broadcast: its sender is not recorded, and no call waits for it.
         info = process.infos.get(int.from_bytes(body[8:16], "little"))

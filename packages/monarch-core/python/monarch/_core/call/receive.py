@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from _thread import RLock
 
-from monarch._core.call.future import _ERROR, _PENDING, Future, _check_timeout, _running_loop, _warn_blocking
+from monarch._core.call.future import ERROR, PENDING, Future, check_timeout, running_loop, warn_blocking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,16 +45,13 @@ class Receive(Future[R]):
     _inbox: Inbox | None
     _observers: int
 
-    @classmethod
-    def _from(cls, inbox: Inbox, decode: Callable[[Any], Any]) -> Receive[Any]:
-        self = cls.__new__(cls)
+    def __init__(self, inbox: Inbox, decode: Callable[[Any], Any]) -> None:
         self._cell = self._result = None
         self._decode = decode
         self._index = 0
-        self._state = _PENDING
+        self._state = PENDING
         self._inbox = inbox
         self._observers = 0
-        return self
 
     def _begin(self) -> Inbox | None:
         """Begins an observation. The only observation claims an item. Returns None if the result is there."""
@@ -62,11 +59,11 @@ class Receive(Future[R]):
         if inbox is None:
             return None
         with inbox.lock:
-            if self._state != _PENDING:
+            if self._state != PENDING:
                 return None
             if self._cell is None:
                 if inbox.once and inbox.taken:
-                    self._result, self._state = ValueError("port was already used: it takes one message"), _ERROR
+                    self._result, self._state = ValueError("port was already used: it takes one message"), ERROR
                     self._inbox = None
                     return None
                 inbox.taken = True
@@ -76,11 +73,11 @@ class Receive(Future[R]):
 
     def _end(self, inbox: Inbox | None) -> None:
         """Ends an observation. The last observation gives up the claim if there is no result."""
-        if inbox is None or self._state != _PENDING:
+        if inbox is None or self._state != PENDING:
             return
         with inbox.lock:
             self._observers -= 1
-            if self._observers or self._state != _PENDING:
+            if self._observers or self._state != PENDING:
                 return
             cell, self._cell = self._cell, None
             cell.leave()
@@ -89,24 +86,24 @@ class Receive(Future[R]):
     def _finish(self) -> None:
         super()._finish()
         # Without a claim the port need not stay open.
-        if self._state != _PENDING:
+        if self._state != PENDING:
             self._inbox = None
 
     def _done(self) -> bool:
         cell = self._cell
-        return self._state != _PENDING or (cell is not None and cell.done(0))
+        return self._state != PENDING or (cell is not None and cell.done(0))
 
     def get(self, timeout: float | None = None) -> R:
         """Blocks until the item is there; `TimeoutError` after `timeout` seconds, and the item is left for the next receive."""
         if timeout is not None:
-            _check_timeout(timeout)
+            check_timeout(timeout)
         inbox = self._begin()
         if inbox is None:
             return self._observe()
         try:
             if not self._done():
-                if _running_loop() is not None:
-                    _warn_blocking()
+                if running_loop() is not None:
+                    warn_blocking()
                 if not self._wait(timeout):
                     raise TimeoutError(f"no result after {timeout} s")
             return self._observe()

@@ -167,10 +167,10 @@ def debug_controller() -> DebugController:
     from monarch._core.hosts.controller import get_or_spawn_controller
 
     found = get_or_spawn_controller(NAME, DebugController)
-    found._wait(None)
+    found.__core__.wait(None)
     controller = found.get()
     served = controller.serve.call_one()
-    served._wait(None)
+    served.__core__.wait(None)
     try:
         served.get()
     except ActorError as e:

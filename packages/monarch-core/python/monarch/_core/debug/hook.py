@@ -27,7 +27,7 @@ def _hook(*args: Any, **options: Any) -> Any:
     chosen = os.environ.get(_VARIABLE, "")
     if chosen == "0":
         return None
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     if chosen not in _PDB:
         return sys.__breakpointhook__(*args, **options)
     actor = _actor()

@@ -422,7 +422,7 @@ def _leave(thread: int) -> None:
 
 def _wait(future: Future[Any]) -> Any:
     """Waits without the warning that the loop of this thread is blocked."""
-    future._wait(None)
+    future.__core__.wait(None)
     return future.get()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from monarch._core.errors.errors import MonarchError, fill
+from monarch._core.errors.errors import MonarchError
+from monarch._core.errors.text import fill
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -77,5 +77,6 @@ def failed(error: BaseException) -> Future[None]:
 
 def notify(port: Port[Any], value: object) -> Notify:
     """The port, for one message that native code sends; `RuntimeError` if its only message was sent."""
-    port._claim()
-    return (port._proc, port._to, port._slot, port._rank, port.return_undeliverable, value)
+    target = port.__core__
+    target.claim()
+    return (target.proc, target.to, target.is_call, target.rank, port.return_undeliverable, value)

@@ -40,5 +40,6 @@ class Frozen:
 
 def _made(cls: type[Frozen], fields: tuple[Any, ...]) -> Frozen:
     made = cls.__new__(cls)
-    made._set(**dict(zip(cls.__slots__, fields, strict=True)))
+    for name, value in zip(cls.__slots__, fields, strict=True):
+        object.__setattr__(made, name, value)
     return made

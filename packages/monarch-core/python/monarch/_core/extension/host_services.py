@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch._core.call.actor import Actor, concurrent_endpoint
 from monarch._core.call.call_target import CallTarget
-from monarch._core.errors.errors import SupervisionError, cause
+from monarch._core.errors.errors import SupervisionError
 from monarch._core.errors.extension import RequestError
+from monarch._core.errors.failure import cause
 from monarch._core.extension.request import ask
 from monarch._core.extension.served_jobs import REQUEST as SERVE
 from monarch._core.extension.thread import when_done
@@ -28,7 +29,7 @@ from monarch._core.process.current import current_process
 
 if TYPE_CHECKING:
     from monarch._core.call.future import Future
-    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.errors.failure import MeshFailure
     from monarch._core.extension.request import Request
     from monarch._core.hosts.host_mesh import ProcMesh
 

@@ -13,7 +13,7 @@ from _thread import allocate_lock
 from monarch._core._native.protocol import ERROR, PROC_ENDED, STREAM
 from monarch._core.call.answer import exit_reason
 from monarch._core.call.runs import each_of
-from monarch._core.errors.errors import ExitReason, cause
+from monarch._core.errors.failure import ExitReason, cause
 from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import HostId, ProcId, Rank
 from monarch._core.extension.membership import proc_end

@@ -7,8 +7,9 @@ from monarch._core._native.protocol import FAILED, GATHER
 from monarch._core.call.answer import exit_reason
 from monarch._core.call.future import Future, new_future
 from monarch._core.call.received_mesh import reach as reach_hosts
-from monarch._core.errors.errors import ExitReason, MonarchError
+from monarch._core.errors.errors import MonarchError
 from monarch._core.errors.extension import proc_unknown
+from monarch._core.errors.failure import ExitReason
 from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import HostId, JobId, ProcId, Rank
 from monarch._core.extension.proc_end import ProcEnd

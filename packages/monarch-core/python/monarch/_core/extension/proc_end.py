@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch._core.errors.errors import ExitReason, cause
+from monarch._core.errors.failure import ExitReason, cause
 from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import ProcId
 

@@ -73,19 +73,19 @@ class Reader:
         self.pid = recording.pid
         # In the ring of an ended process, an unfinished event is not awaited.
         self.ended = recording.ended
-        self._ring = Ring(recording.file)
-        if self._ring.proc != self.proc:
+        self.__core__ = Ring(recording.file)
+        if self.__core__.proc != self.proc:
             raise FileNotFoundError(f"the events of {self.proc} are not kept any more: more recent processes have ended since")
 
     @property
     def lost(self) -> int:
         """The number of events that this reader has missed since it was made: they were overwritten before, or never finished."""
-        return self._ring.lost
+        return self.__core__.lost
 
     @property
     def capacity(self) -> int:
         """The number of events that the process keeps."""
-        return self._ring.capacity
+        return self.__core__.capacity
 
     def drain(self, most: int = _BATCH) -> Batch:
         """The next events, at most `most`, as single events or as columns; an empty batch if there are no new ones.
@@ -93,8 +93,8 @@ class Reader:
         Native code copies them without the GIL, and makes no object for an event.
         """
         check_count("most", most, sys.maxsize, 1)
-        drained = self._ring.drain(most, self.ended)
-        return Batch(self.proc, self.pid, drained, self._ring.lost, self.ended)
+        drained = self.__core__.drain(most, self.ended)
+        return Batch(self.proc, self.pid, drained, self.__core__.lost, self.ended)
 
     def read(self, most: int = _BATCH) -> list[Event]:
         """The next events, at most `most` (10,000 by default); none if there are no new ones. More may follow if the list has `most`."""
@@ -103,7 +103,7 @@ class Reader:
     def last(self, events: int) -> list[Event]:
         """The last events, at most `events`; earlier ones are skipped."""
         check_count("events", events, sys.maxsize, 1)
-        self._ring.skip_to_last(events)
+        self.__core__.skip_to_last(events)
         return self.read(events)
 
 
@@ -228,7 +228,7 @@ class Observation:
         held = list(self._batches(agent, filled)) if agent is not None else []
         # The ends of these processes are in `held`, or were delivered before.
         over = [proc for proc, reader in self._readers.items() if reader.ended]
-        changes = -1 if agent is None else agent._ring.changes
+        changes = -1 if agent is None else agent.__core__.changes
         if whole or changes != self._changes or agent is None or monotonic() >= self._due or self._names_unknown(held):
             self._changes = changes
             self._due = monotonic() + max(self._every, _ASK_SECONDS)

@@ -33,49 +33,61 @@ GROUP = "monarch.requests"
 _LONGEST = 255
 
 
+class _Answer:
+    """The answer to a request, which is sent once. A request that nothing refers to any more fails."""
+
+    __slots__ = ("_name", "_proc", "_process", "_slot", "is_deferred", "is_sent")
+
+    def __init__(self, process: LocalProcess, proc: int, slot: int, name: str) -> None:
+        self._process = process
+        self._proc = proc
+        self._slot = slot
+        self._name = name
+        self.is_deferred = self.is_sent = False
+
+    def send(self, status: int, body: bytes) -> None:
+        if not isinstance(body, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"request {self._name!r} answered with {type(body).__name__}: expected bytes")
+        if not self.is_sent:
+            self.is_sent = True
+            self._process.native.reply(self._proc, self._slot, 0, status, bytes(body))
+
+    def refuse(self, why: str) -> None:
+        """Fails the request because there is no handler."""
+        self.send(FAILED, why.encode())
+
+    def __del__(self) -> None:
+        # No code can answer the request any more: the sender would wait for ever.
+        if not self.is_sent and not is_child():
+            with suppress(Exception):  # the interpreter ends
+                self.send(ERROR, b"its handler has dropped it without an answer")
+
+
 class Request:
     """A request that this process has received.
 
     `proc` is the sender, `body` its bytes. A handler returns the answer, or None after `defer`.
     """
 
-    __slots__ = ("_answered", "_deferred", "_process", "_slot", "body", "name", "proc")
+    __slots__ = ("__core__", "body", "name", "proc")
 
     def __init__(self, process: LocalProcess, sender: int, slot: int, name: str, body: bytes) -> None:
         self.proc = ProcId(sender)
         self.name = name
         self.body = body
-        self._process = process
-        self._slot = slot
-        self._deferred = self._answered = False
+        self.__core__ = _Answer(process, sender, slot, name)
 
     def defer(self) -> None:
         """The answer comes later, by `answer` or `fail` from any thread; the handler's result is ignored."""
-        self._deferred = True
+        self.__core__.is_deferred = True
 
     def answer(self, body: bytes = b"") -> None:
         """Completes the future of the sender; an answer after the first is dropped."""
-        self._reply(OK, body)
+        self.__core__.send(OK, body)
 
     def fail(self, body: bytes) -> None:
         """Fails the future of the sender with a `RequestError` that has this `body`; for errors with a meaning between two wheels."""
-        self._reply(ERROR, body)
-
-    def _reply(self, status: int, body: bytes) -> None:
-        if not isinstance(body, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"request {self.name!r} answered with {type(body).__name__}: expected bytes")
-        if not self._answered:
-            self._answered = True
-            self._process.native.reply(self.proc, self._slot, 0, status, bytes(body))
-
-    def __del__(self) -> None:
-        # No code can answer the request any more: the sender would wait for ever.
-        if not self._answered and not is_child():
-            with suppress(Exception):  # the interpreter ends
-                self._reply(ERROR, b"its handler has dropped it without an answer")
-
-    def _unhandled(self, text: str) -> None:
-        self._reply(FAILED, text.encode())
+        self.__core__.send(ERROR, body)
 
 
 _handlers: dict[str, Handler] = {}
@@ -167,9 +179,9 @@ def _handle(request: Request) -> None:
         if handler is None:
             return
         answer = handler(request)
-        if request._deferred and answer is None:
+        if request.__core__.is_deferred and answer is None:
             return
-        if request._deferred:
+        if request.__core__.is_deferred:
             raise TypeError(f"the handler deferred the answer, and returned {type(answer).__name__}")
         if not isinstance(answer, bytes | bytearray | memoryview):
             raise TypeError(f"the handler returned {type(answer).__name__}, not bytes")
@@ -190,10 +202,10 @@ def _found(request: Request) -> Handler | None:
         return own
     found = load_entry(GROUP, request.name)
     if found is None:
-        request._unhandled("no wheel that is installed there has a handler of this name")
+        request.__core__.refuse("no wheel that is installed there has a handler of this name")
         return None
     if isinstance(found, BrokenEntry):
-        request._unhandled(found.describe())
+        request.__core__.refuse(found.describe())
         return None
     handler: Handler = found.value
     _handlers[request.name] = handler

@@ -47,13 +47,13 @@ class ExtensionThread:
 
     def when_done(self, future: Future[Any], then: Callable[[Future[Any]], object]) -> None:
         """Runs `then(future)` when the future is done. From any thread."""
-        call, index = future._cell, getattr(future, "_index", 0)
-        if call is None:  # the future is done, or has a body that its first reader runs
-            if not future._done():
+        wait = future.__core__
+        if wait.call is None:  # the future is done, or has a body that its first reader runs
+            if not wait.done():
                 raise TypeError(f"when_done({future!r}): an async function that nothing has awaited yet is run by its reader: await it")
             self.run(lambda: then(future))
             return
-        self.when_arrived(call, index, lambda: then(future))
+        self.when_arrived(wait.call, wait.index, lambda: then(future))
 
     def when_arrived(self, call: PendingCall, index: int, task: Callable[[], object]) -> None:
         """Runs the task when the call has its answer, or for a stream its answer with this index. From any thread."""

@@ -11,7 +11,8 @@ from monarch._core.call.future import Future, new_future
 from monarch._core.call.runs import each_of
 from monarch._core.config import config
 from monarch._core.config.address import ChannelAddr
-from monarch._core.errors.errors import AttachError, AuthenticationError, MonarchError, VersionMismatch, attach_failed
+from monarch._core.errors.errors import AttachError, AuthenticationError, MonarchError, VersionMismatch
+from monarch._core.errors.text import attach_failed
 from monarch._core.hosts.connections import native_hosts
 from monarch._core.hosts.trust import Given, Trust
 from monarch._core.process import runtime_log

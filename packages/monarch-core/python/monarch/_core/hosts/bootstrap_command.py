@@ -39,45 +39,6 @@ class BootstrapCommand:
         """A copy with these variables too."""
         return BootstrapCommand(self.program, self.arg0, self.args, {**self.env, **env}, self.inherit_env)
 
-    def _check(self) -> None:
-        """Checks the fields: a `TypeError` or `ValueError` names the field with which no program can be started."""
-        texts: list[tuple[str, Any]] = [("program", self.program)]
-        if self.arg0 is not None:
-            texts.append(("arg0", self.arg0))
-        texts += [(f"args[{i}]", arg) for i, arg in enumerate(self.args or ())]
-        for name, value in self.env.items():
-            texts.append((f"env name {name!r}", name))
-            if value is not None:
-                texts.append((f"env[{name!r}]", value))
-        for field, text in texts:
-            if not isinstance(text, str):
-                raise TypeError(f"BootstrapCommand: {field} is {text!r}, which is not a string")
-            if "\0" in text:
-                raise ValueError(f"BootstrapCommand: {field} has a NUL byte: {text!r}")
-            if wrong := not_for_kernel(text):
-                raise ValueError(f"BootstrapCommand: {field} is {text!r}: {wrong}")
-        for name in self.env:
-            if not name or "=" in name:
-                raise ValueError(f"BootstrapCommand: {name!r} cannot name a variable of the environment")
-        if not self.program:
-            raise ValueError("BootstrapCommand: program is empty")
-
-    def _argv(self) -> list[str]:
-        args = self.args
-        if args is not None and len(args) == 2 and args[0] == "-m" and args[1].endswith("actor.bootstrap_main"):
-            import warnings
-
-            warnings.warn(f"{args} is taken as Monarch's own bootstrap: leave args out", DeprecationWarning, stacklevel=4)
-            args = None
-        if args is None:
-            args = default_arguments()
-        return [self.arg0 or self.program, *args]
-
-    def _environment(self) -> dict[str, str]:
-        base: dict[str, Any] = dict(os.environ) if self.inherit_env else {}
-        base.update(self.env)
-        return {k: v for k, v in base.items() if v is not None}
-
     def __eq__(self, other: object) -> bool:
         return vars(self) == vars(other) if isinstance(other, BootstrapCommand) else NotImplemented
 
@@ -86,6 +47,50 @@ class BootstrapCommand:
     def __repr__(self) -> str:
         rest = f"args={self.args!r}, env={self.env!r}, inherit_env={self.inherit_env!r}"
         return f"BootstrapCommand(program={self.program!r}, arg0={self.arg0!r}, {rest})"
+
+
+def check_command(command: BootstrapCommand) -> None:
+    """Checks the fields: a `TypeError` or `ValueError` names the field with which no program can be started."""
+    texts: list[tuple[str, Any]] = [("program", command.program)]
+    if command.arg0 is not None:
+        texts.append(("arg0", command.arg0))
+    texts += [(f"args[{i}]", arg) for i, arg in enumerate(command.args or ())]
+    for name, value in command.env.items():
+        texts.append((f"env name {name!r}", name))
+        if value is not None:
+            texts.append((f"env[{name!r}]", value))
+    for field, text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"BootstrapCommand: {field} is {text!r}, which is not a string")
+        if "\0" in text:
+            raise ValueError(f"BootstrapCommand: {field} has a NUL byte: {text!r}")
+        if wrong := not_for_kernel(text):
+            raise ValueError(f"BootstrapCommand: {field} is {text!r}: {wrong}")
+    for name in command.env:
+        if not name or "=" in name:
+            raise ValueError(f"BootstrapCommand: {name!r} cannot name a variable of the environment")
+    if not command.program:
+        raise ValueError("BootstrapCommand: program is empty")
+
+
+def argv_of(command: BootstrapCommand) -> list[str]:
+    """The argument vector of the process."""
+    args = command.args
+    if args is not None and len(args) == 2 and args[0] == "-m" and args[1].endswith("actor.bootstrap_main"):
+        import warnings
+
+        warnings.warn(f"{args} is taken as Monarch's own bootstrap: leave args out", DeprecationWarning, stacklevel=4)
+        args = None
+    if args is None:
+        args = default_arguments()
+    return [command.arg0 or command.program, *args]
+
+
+def environment_of(command: BootstrapCommand) -> dict[str, str]:
+    """The environment of the process."""
+    base: dict[str, Any] = dict(os.environ) if command.inherit_env else {}
+    base.update(command.env)
+    return {k: v for k, v in base.items() if v is not None}
 
 
 def default_arguments() -> list[str]:

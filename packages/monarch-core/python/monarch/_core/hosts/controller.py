@@ -121,7 +121,7 @@ def _find_or_spawn(process: LocalProcess, name: str, payload: bytes, arguments: 
             process.supervision.disown(found.__core__.info.uid)
     failure = found.__core__.failure()
     if failure is not None:
-        from monarch._core.errors.errors import controller_failed
+        from monarch._core.errors.text import controller_failed
 
         raise RuntimeError(controller_failed(name, failure.report()))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monarch._core.call.context import context
+from monarch._core.process.current import current_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def this_host() -> HostMesh:
         assert procs.sizes == {"procs": 2}
     ```
     """
-    process = context().actor_instance._process  # pyright: ignore[reportPrivateUsage]
+    process = current_process()
     # The zygote of a new client starts during this import.
     from monarch._core.hosts.host_mesh import local_host
 

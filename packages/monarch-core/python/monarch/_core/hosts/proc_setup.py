@@ -32,13 +32,14 @@ class ProcSetup:
     `name` and `size` are those of the mesh. The spawner's hooks set values and variables; the hooks in the procs read them.
     """
 
-    __slots__ = ("_environment", "_values", "name", "size")
+    __slots__ = ("__core__", "_environment", "_values", "name", "size")
 
     def __init__(self, name: str, size: int, values: Mapping[str, bytes], environment: Mapping[str, str | None]) -> None:
         self.name = name
         self.size = size
         self._values = dict(values)
         self._environment = dict(environment)
+        self.__core__ = self._values, self._environment
 
     def set(self, name: str, value: bytes) -> None:
         """Gives each proc a value; `ValueError` for a name that is set already, so names begin with that of the wheel."""
@@ -82,11 +83,11 @@ def contribute(name: str, size: int) -> Wire | None:
     hooks: list[tuple[str, str]] = []
     for found in _hooks(entry_names(GROUP)):
         # A hook that fails half-way has contributed nothing.
-        draft = ProcSetup(name, size, setup._values, setup._environment)
+        draft = ProcSetup(name, size, *setup.__core__)
         if _call(found, CONTRIBUTE, draft):
-            setup = ProcSetup(name, size, draft._values, draft._environment)
+            setup = ProcSetup(name, size, *draft.__core__)
             hooks.append((found.name, found.wheel))
-    return (name, size, hooks, setup._values, setup._environment) if hooks else None
+    return (name, size, hooks, *setup.__core__) if hooks else None
 
 
 class ProcHooks:

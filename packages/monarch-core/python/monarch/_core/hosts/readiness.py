@@ -17,7 +17,9 @@ def ready_error(info: MeshInfo, cell: PendingCall, commands: list[str]) -> BaseE
         return None
     from monarch._core.call.answer import actor_error
     from monarch._core.call.lost_host import why_lost
-    from monarch._core.errors.errors import SpawnError, cause, procs_not_started
+    from monarch._core.errors.errors import SpawnError
+    from monarch._core.errors.failure import cause
+    from monarch._core.errors.text import procs_not_started
     from monarch._core.process.root_fault import proc_failure_seen
 
     missing: list[tuple[str, str, list[str]]] = []
@@ -41,7 +43,7 @@ def ready_error(info: MeshInfo, cell: PendingCall, commands: list[str]) -> BaseE
             (
                 f"{commands[result.rank]} (proc {result.rank})",
                 cause(failure.reason, host=failure.host, mesh=info.name),
-                list(failure._output),
+                list(failure.__core__.output),
             )
         )
     return SpawnError(procs_not_started(len(info.procs), missing), failure=failure)

@@ -14,7 +14,8 @@ from __future__ import annotations
 from time import monotonic
 
 from monarch._core.call.owner import current_owner
-from monarch._core.errors.errors import SupervisionError, gave_up
+from monarch._core.errors.errors import SupervisionError
+from monarch._core.errors.text import gave_up
 from monarch._core.process.current import current_process
 from monarch._core.shape.generic import Generic
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.errors.failure import MeshFailure
     from monarch._core.hosts.host_mesh import HostMesh, ProcMesh
     from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.process.parts import Owned

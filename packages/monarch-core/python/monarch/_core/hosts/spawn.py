@@ -202,7 +202,7 @@ def _command(
     changes: dict[str, str | None],
 ) -> tuple[list[str], str | None, bool, Any, str] | None:
     """The argument vector, program and environment of a process that cannot be forked from the zygote, and its text in errors."""
-    from monarch._core.hosts.bootstrap_command import BootstrapCommand
+    from monarch._core.hosts.bootstrap_command import BootstrapCommand, argv_of, check_command, environment_of
 
     if given is None:
         executable = hosts.executable
@@ -227,13 +227,13 @@ def _command(
         given = BootstrapCommand(executable or sys.executable)
     if not isinstance(given, BootstrapCommand):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"bootstrap_command gave {given!r}, which is not a BootstrapCommand")
-    given._check()
+    check_command(given)
     if changes:
         # A variable that the user sets has precedence over the same variable of a wheel.
         given = BootstrapCommand(given.program, given.arg0, given.args, {**changes, **given.env}, given.inherit_env)
     if elsewhere:
-        return given._argv(), given.program, given.inherit_env, given.env, " ".join((given.program, *(given.args or ())))
-    return given._argv(), given.program, False, given._environment(), " ".join((given.program, *(given.args or ())))
+        return argv_of(given), given.program, given.inherit_env, given.env, " ".join((given.program, *(given.args or ())))
+    return argv_of(given), given.program, False, environment_of(given), " ".join((given.program, *(given.args or ())))
 
 
 # ---- callbacks and the list of proc meshes

@@ -47,7 +47,7 @@ class Cells:
         if get_ident() == self.main:
             self._listen()
             # The client starts in a cell: that cell is running.
-            self.running = _is_below_cell(sys._getframe())
+            self.running = _is_below_cell(sys._getframe())  # pyright: ignore[reportPrivateUsage]
             self.loop = _running_loop()
         shell.events.register("pre_run_cell", self._begin)
         shell.events.register("post_run_cell", self._end)

@@ -163,7 +163,7 @@ def _write(name: str, text: str) -> None:
 def _in_progress(code: Any) -> bool:
     """Whether another thread is in this function. Between the two writes of one `print`, threads are switched nowhere else."""
     own = get_ident()
-    for thread, frame in sys._current_frames().items():
+    for thread, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
         depth = 0 if thread == own else _DEPTH
         while depth and frame is not None:
             if frame.f_code is code:

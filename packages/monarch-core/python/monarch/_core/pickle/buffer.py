@@ -87,5 +87,5 @@ class FrozenBuffer(bytes):
 def _frozen(data: bytes, at: int) -> FrozenBuffer:
     made = FrozenBuffer(data)
     if at:
-        made._at = at  # pyright: ignore[reportPrivateUsage]
+        vars(made)["_at"] = at
     return made

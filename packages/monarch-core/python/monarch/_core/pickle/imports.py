@@ -91,7 +91,7 @@ def _begun(module: Any) -> bool:
 
 
 def _within_import() -> bool:
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         if frame.f_code.co_filename == _IMPORT_SYSTEM:
             return True

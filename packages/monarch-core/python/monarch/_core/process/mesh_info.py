@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from monarch._core.call.runs import Runs
-    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.errors.failure import MeshFailure
     from monarch._core.shape.shape import Shape
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from monarch._core._native import ActorMailbox, PendingCall, Supervision
     from monarch._core._native.system import ProcessEnd
     from monarch._core.call.future import Future
-    from monarch._core.errors.errors import MeshFailure, MonarchError
+    from monarch._core.errors.errors import MonarchError
+    from monarch._core.errors.failure import MeshFailure
     from monarch._core.process.identity import ActorAddr
     from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.shape.shape import Point

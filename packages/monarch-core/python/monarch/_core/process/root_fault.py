@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.errors.failure import MeshFailure
     from monarch._core.process.parts import Owned
     from monarch._core.process.process import LocalProcess
 
@@ -92,7 +92,7 @@ def has_fault() -> bool:
     return _fatal
 
 
-def _hook() -> Any:
+def current_hook() -> Any:
     module = sys.modules.get("monarch.actor")
     return getattr(module, "unhandled_fault_hook", unhandled_fault_hook)
 
@@ -111,7 +111,7 @@ def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
     if process.world is not None:
         process.world.root_failed(failure)
         return
-    if _hook() is not unhandled_fault_hook:
+    if current_hook() is not unhandled_fault_hook:
         _call(process, failure)
         return
     owned = next((m for m in list(process.owned.values()) if m.info.unique_name == failure.mesh_name), None)
@@ -258,7 +258,7 @@ def _call_pending() -> None:
                 return
             process, failure = _pending.pop(0)
         try:
-            _hook()(failure)
+            current_hook()(failure)
             leave_if_child()
             failure_event("failure.handled", INFO, failure, "<root>")
         except BaseException as e:
@@ -273,7 +273,7 @@ def _report(process: LocalProcess, failure: MeshFailure, error: BaseException) -
     import time
 
     from monarch._core.errors.complaint import complain
-    from monarch._core.errors.errors import fault_hook_failed, unhandled_at_root
+    from monarch._core.errors.text import fault_hook_failed, unhandled_at_root
 
     head = unhandled_at_root(process.host, process.pid, time.strftime("%Y-%m-%d %H:%M:%S"))
     report = failure.report()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from monarch._core._native.system import ProcessEnd
-    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.errors.failure import MeshFailure
     from monarch._core.process.mesh_info import MeshInfo
     from monarch._core.process.process import LocalProcess
 
@@ -237,7 +237,7 @@ def failure_event(name: str, level: int, failure: MeshFailure, owner: str) -> No
             supervision_handled(mesh, crashed, owner, _HANDLED[name])
     if level < _lowest_notified and not is_on():
         return
-    from monarch._core.errors.errors import cause
+    from monarch._core.errors.failure import cause
 
     reason = failure.reason
     text = cause(reason, host=failure.host, mesh=failure.name)

@@ -49,7 +49,7 @@ def threads() -> list[dict[str, Any]]:
     threading = sys.modules.get("threading")
     known: dict[int, Any] = dict(threading._active) if threading is not None else {}
     found: list[dict[str, Any]] = []
-    for ident, frame in sys._current_frames().items():
+    for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
         thread = known.get(ident)
         found.append({"thread": ident, "name": thread.name if thread is not None else None, "frames": _frames(frame)})
     return found

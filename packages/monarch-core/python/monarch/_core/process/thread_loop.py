@@ -14,6 +14,9 @@ from weakref import WeakSet
 
 from monarch._core.process.loop_end import end_loop
 
+# The attribute of the loops of this module, for a `get()` inside of a coroutine.
+DRIVEN = "_monarch_driven_by_get"
+
 _local = threading.local()
 _all: WeakSet[ThreadLoop] = WeakSet()
 
@@ -26,7 +29,7 @@ class ThreadLoop:
         # This loop is separate from the current loop of the thread, which is the user's.
         self.runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self.loop = self.runner.get_loop()
-        self.loop._monarch_driven_by_get = True  # pyright: ignore
+        setattr(self.loop, DRIVEN, True)
 
     def cancel_left(self) -> None:
         """Ends the tasks that a body has left on the loop."""

@@ -47,5 +47,5 @@ def _stack(thread: list[int]) -> str:
     import sys
     from traceback import format_stack
 
-    frame = sys._current_frames().get(thread[0]) if thread else None
+    frame = sys._current_frames().get(thread[0]) if thread else None  # pyright: ignore[reportPrivateUsage]
     return "" if frame is None else "Stack at that time (most recent call last):\n" + "".join(format_stack(frame)).rstrip("\n")

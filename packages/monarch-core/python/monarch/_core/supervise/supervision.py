@@ -14,7 +14,8 @@ from monarch._core.call.answer import proc_ended_failure
 from monarch._core.call.future import Future, new_future
 from monarch._core.call.orphan import owner_ended
 from monarch._core.config import config
-from monarch._core.errors.errors import MeshFailure, SupervisionError
+from monarch._core.errors.errors import SupervisionError
+from monarch._core.errors.failure import MeshFailure
 from monarch._core.process.process import WATCH_STOP
 from monarch._core.process.root_fault import root_failed
 from monarch._core.process.runtime_log import WARN, failure_event

@@ -18,18 +18,39 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
     Factory = Callable[[ProcMesh], Any]
 
-# The replacements in force, by class.
-_actors: dict[type[Actor], type[Actor]] = {}
-_engines: dict[type[Actor], Factory] = {}
+
+class _Registry:
+    """Replacements by class: those without patches, and the patches in force, oldest first, as they may end in any order."""
+
+    def __init__(self) -> None:
+        self.current: dict[type[Actor], Any] = {}
+        self._base: dict[type[Actor], Any] = {}
+        self._patches: list[tuple[object, type[Actor], Any]] = []
+
+    def set_base(self, base: dict[type[Actor], Any]) -> None:
+        self._base = dict(base)
+        self._apply()
+
+    def add(self, patch: object, key: type[Actor], value: Any) -> None:
+        self._patches.append((patch, key, value))
+        self._apply()
+
+    def remove(self, patch: object) -> None:
+        # A patch may be in force more than once: its last entry is removed.
+        del self._patches[max(i for i, entry in enumerate(self._patches) if entry[0] is patch)]
+        self._apply()
+
+    def _apply(self) -> None:
+        self.current = self._base | {key: value for _, key, value in self._patches}
+
+
+_actors, _engines = _Registry(), _Registry()
 
 
 class _Patch:
     """A temporary entry of a registry: a context manager, sync and async, and a decorator."""
 
-    _registry: dict[Any, Any]
-    # The entries without patches, and the patches in force, oldest first: they may end in any order.
-    _base: dict[Any, Any]
-    _entries: list[_Patch]
+    _registry: _Registry
 
     def __init__(self, key: type[Actor], value: Any) -> None:
         if not (isinstance(key, type) and issubclass(key, Actor)):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -37,27 +58,12 @@ class _Patch:
         self._key = key
         self._value = value
 
-    @classmethod
-    def _apply(cls) -> None:
-        cls._registry.clear()
-        cls._registry.update(cls._base)
-        cls._registry.update((patch._key, patch._value) for patch in cls._entries)
-
-    @classmethod
-    def _set_base(cls, base: dict[Any, Any]) -> None:
-        cls._base = dict(base)
-        cls._apply()
-
     def __enter__(self) -> Any:
-        self._entries.append(self)
-        self._apply()
+        self._registry.add(self, self._key, self._value)
         return self._value
 
     def __exit__(self, *_: object) -> None:
-        # A patch may be in force more than once: its last entry is removed.
-        at = max(i for i, patch in enumerate(self._entries) if patch is self)
-        del self._entries[at]
-        self._apply()
+        self._registry.remove(self)
 
     async def __aenter__(self) -> Any:
         return self.__enter__()
@@ -92,8 +98,6 @@ class patch_actor(_Patch):
     """
 
     _registry = _actors
-    _base = {}
-    _entries = []
 
     def __init__(self, original: type[Actor], mock: type[Actor]) -> None:
         super().__init__(original, mock)
@@ -110,8 +114,6 @@ class patch_tensor_engine(_Patch):
     """
 
     _registry = _engines
-    _base = {}
-    _entries = []
 
     def __init__(self, actor_class: type[Actor], factory: Factory | None = None) -> None:
         factory = factory or simulated
@@ -129,32 +131,32 @@ def simulated(proc_mesh: ProcMesh) -> Any:
 
 def get_actor_class(cls: type[Actor]) -> type[Actor]:
     """The class that `spawn` builds for this one: itself, or its replacement."""
-    return _actors.get(cls, cls)
+    return _actors.current.get(cls, cls)
 
 
 def get_tensor_engine_factory(cls: type[Actor]) -> Factory | None:
     """The factory that `activate()` calls inside this actor class; None if the class is not patched."""
-    return _engines.get(cls)
+    return _engines.current.get(cls)
 
 
 def get_actor_mock_registry_state() -> dict[type[Actor], type[Actor]]:
     """A copy of the registry: original class to its replacement."""
-    return dict(_actors)
+    return dict(_actors.current)
 
 
 def set_actor_mock_registry_state(state: dict[type[Actor], type[Actor]]) -> None:
     """Replaces the registry of this process; patches in force have precedence."""
-    patch_actor._set_base(state)
+    _actors.set_base(state)
 
 
 def get_tensor_engine_mock_registry_state() -> dict[type[Actor], Factory]:
     """A copy of the registry: actor class to factory."""
-    return dict(_engines)
+    return dict(_engines.current)
 
 
 def set_tensor_engine_mock_registry_state(state: dict[type[Actor], Factory]) -> None:
     """Replaces the registry of this process; patches in force have precedence."""
-    patch_tensor_engine._set_base(state)
+    _engines.set_base(state)
 
 
 # ---- passing patches to new processes
@@ -162,13 +164,13 @@ def set_tensor_engine_mock_registry_state(state: dict[type[Actor], Factory]) -> 
 
 def pushed() -> tuple[Any, ...] | None:
     """The patches for a process that is spawned now; None if no class is patched."""
-    if not _actors and not _engines:
+    if not _actors.current and not _engines.current:
         return None
     from monarch._core.pickle.actor_class import dumps_class
     from monarch._core.pickle.pickling import dumps_in_band
 
-    actors = [(dumps_class(key), dumps_class(value)) for key, value in _actors.items()]
-    engines = [(dumps_class(key), dumps_in_band(value)) for key, value in _engines.items()]
+    actors = [(dumps_class(key), dumps_class(value)) for key, value in _actors.current.items()]
+    engines = [(dumps_class(key), dumps_in_band(value)) for key, value in _engines.current.items()]
     return actors, engines
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from monarch._core._native import Process as NativeProcess
     from monarch._core._native import Timeline
     from monarch._core.call.future import Future
-    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.errors.failure import MeshFailure
     from monarch._core.process.parts import Owned, RunningActor
 
 

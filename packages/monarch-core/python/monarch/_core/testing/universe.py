@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, Self, TypeVar
 
     from monarch._core.call.future import Future
-    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.errors.failure import MeshFailure
     from monarch._core.hosts.host_mesh import HostMesh
     from monarch._core.process.process import LocalProcess
     from monarch._core.testing.simulated_loop import BorrowedLoop
@@ -30,7 +30,8 @@ _THREADS_TIMEOUT = 10.0
 # Seconds for the same when the interpreter ends, which may already block these threads.
 _EXIT_TIMEOUT = 0.5
 
-_open: set[Universe] = set()
+# The universes that are entered, by the function that ends each, with the list of its processes.
+_open: dict[Callable[[float], object], list[SimulatedProcess]] = {}
 _registered = False
 
 
@@ -327,7 +328,7 @@ class Universe:
         self._outside = simulated_process()
         enter_simulated(client)
         count_universes(1)
-        _open.add(self)
+        _open[self._dismantle] = self._every_process
         client.start_thread(keep, client)
 
     def _run_late(self) -> None:
@@ -406,7 +407,7 @@ class Universe:
         timeline.stop()
         enter_simulated(self._outside)
         count_universes(-1)
-        _open.discard(self)
+        _open.pop(self._dismantle, None)
         meshes: set[int] = set()
         self._final = {key for key in self._held if root_fault.was_seen(key)}
         for process in self._every_process:
@@ -456,7 +457,7 @@ class Universe:
         """Handles a failure of a mesh that the root owns. Called on the client's housekeeping thread."""
         from monarch._core.process import root_fault
 
-        hook = root_fault._hook()
+        hook = root_fault.current_hook()
         if hook is not root_fault.unhandled_fault_hook:
             done = Event(self._root)
             self._hooks.append(done)
@@ -512,10 +513,10 @@ def _end_open() -> None:
 
     if is_child():
         return
-    for universe in list(_open):
-        universe._dismantle(_EXIT_TIMEOUT)
+    for dismantle in list(_open):
+        dismantle(_EXIT_TIMEOUT)
 
 
 def _forget_in_child() -> None:
     if _open:
-        forked(os.getppid(), [process for universe in _open for process in universe._every_process])
+        forked(os.getppid(), [process for processes in _open.values() for process in processes])
