@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::failure::{Failure, Kind, Outcome};
-use crate::frames::{Reply, Request};
-use crate::registry::{Completion, Id, Registry, compare_swap, fetch_add};
+use crate::frames::{Id, Reply, Request};
+use crate::registry::{Completion, Registry, compare_swap, fetch_add};
 
 /// The answer to a request of the process with this number; `requester_name` names it in messages. `None`: the request is not one about
 /// memory.

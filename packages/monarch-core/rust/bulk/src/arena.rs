@@ -13,7 +13,6 @@ use net::arena::FreeList;
 use net::lock::lock;
 use net::sys::{self as base, Share};
 
-use crate::exports::Exports;
 use crate::frames::Place;
 use crate::sys::{self, HUGE_PAGE};
 
@@ -55,6 +54,9 @@ impl Drop for Segment {
     }
 }
 
+/// Receives the address and the length of a block that is freed.
+type OnFree = Box<dyn Fn(usize, usize) + Send + Sync>;
+
 /// An allocation; freed on drop.
 pub struct Block {
     arena: Weak<Arena>,
@@ -64,8 +66,8 @@ pub struct Block {
     len: usize,
     /// The number of this block, which no other block ever has, whatever its address.
     serial: u64,
-    /// Notified when the block is freed.
-    exports: OnceLock<Arc<Exports>>,
+    /// Called with the address and the length when the block is freed.
+    on_free: OnceLock<OnFree>,
 }
 
 impl Block {
@@ -86,9 +88,9 @@ impl Block {
         self.segment.fd.as_fd()
     }
 
-    /// The number of this block, unique in the process. `exports` reports when the block is freed.
-    pub fn watched(&self, exports: &Arc<Exports>) -> u64 {
-        self.exports.get_or_init(|| exports.clone());
+    /// The number of this block, unique in the process. The `on_free` of the first call is called when the block is freed.
+    pub fn watched(&self, on_free: impl Fn(usize, usize) + Send + Sync + 'static) -> u64 {
+        self.on_free.get_or_init(|| Box::new(on_free));
         self.serial
     }
 
@@ -113,8 +115,8 @@ impl Drop for Block {
             unsafe { base::advise(self.address() as *mut u8, self.size, libc::MADV_REMOVE) };
             lock(free).give(self.offset as u64, self.size as u64);
         }
-        if let Some(exports) = self.exports.get() {
-            exports.note_freed(self.address(), self.len);
+        if let Some(on_free) = self.on_free.get() {
+            on_free(self.address(), self.len);
         }
     }
 }
@@ -144,7 +146,7 @@ impl Arena {
             self.cut(size)?
         };
         let serial = self.blocks_made.fetch_add(1, Ordering::Relaxed);
-        let block = Arc::new(Block { arena: Arc::downgrade(self), segment, offset, size, len, serial, exports: OnceLock::new() });
+        let block = Arc::new(Block { arena: Arc::downgrade(self), segment, offset, size, len, serial, on_free: OnceLock::new() });
         lock(&self.blocks).insert(block.address(), Arc::downgrade(&block));
         Ok(block)
     }

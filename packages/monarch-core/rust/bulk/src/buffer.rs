@@ -10,8 +10,8 @@ use crate::bulk::Bulk;
 use crate::connection::{Connection, Hazard, STAGES, View};
 use crate::copy;
 use crate::failure::{Failure, Kind, Outcome, Path};
-use crate::frames::{Reply, Request};
-use crate::registry::{Id, Pin, compare_swap, fetch_add};
+use crate::frames::{Id, Reply, Request};
+use crate::registry::{Pin, compare_swap, fetch_add};
 use crate::remote::{Piece, RemoteOwner};
 use crate::sys;
 

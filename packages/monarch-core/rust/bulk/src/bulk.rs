@@ -131,7 +131,9 @@ impl Bulk {
     /// end.
     pub fn allocation(&self, address: usize, len: usize) -> Option<(usize, usize, u64)> {
         let block = self.arena.find(address, len)?;
-        Some((block.address(), block.len(), block.watched(&self.registry.exports)))
+        let exports = self.registry.exports.clone();
+        let serial = block.watched(move |address, len| exports.note_freed(address, len));
+        Some((block.address(), block.len(), serial))
     }
 
     /// Sets how processes of other hosts are reached. `streams`: most streams to each of them; 1 chooses a number by the cores.

@@ -17,8 +17,7 @@ use net::sys::{self as base, Share};
 
 use crate::deadline_lock::DeadlineLock;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::frames::{self, Place, Reply, Request};
-use crate::registry::Id;
+use crate::frames::{self, Id, Place, Reply, Request};
 use crate::server::Identity;
 use crate::shared::{self, EPOCHS, HAZARDS, Words};
 use crate::staging::Stage;
@@ -243,7 +242,7 @@ impl ControlChannel {
 /// Connects and exchanges the first request and its answer.
 fn handshake(owner: u64, me: &Identity, until: Instant) -> Outcome<(ControlChannel, Reply, VecDeque<OwnedFd>)> {
     let control = ControlChannel::dial(owner)?;
-    let (reply, fds) = control.call(&Request::Hello { version: frames::VERSION, jobs: me.jobs.last(), uid: me.uid }, until)?;
+    let (reply, fds) = control.call(&Request::Hello { version: frames::CONTROL_VERSION, jobs: me.jobs.last(), uid: me.uid }, until)?;
     Ok((control, reply, fds))
 }
 

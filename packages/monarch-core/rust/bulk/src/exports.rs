@@ -11,7 +11,8 @@ use std::sync::Mutex;
 use net::lock::lock;
 use net::sys as base;
 
-use crate::registry::{Id, Pin};
+use crate::frames::Id;
+use crate::registry::Pin;
 
 /// The exports, and the ends that the driver has not taken yet.
 #[derive(Default)]

@@ -6,10 +6,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Kind};
-use crate::registry::Id;
 
-/// The version of all messages in this file, and of the layout of the shared words.
-pub const VERSION: u32 = 4;
+/// A random id: each process that has it may use the memory behind it.
+pub type Id = [u8; 16];
+/// The version of control connections: of all messages in this file, and of the layout of the shared words.
+pub const CONTROL_VERSION: u32 = 4;
 /// Most jobs in one message: each takes up to ten bytes of `sys::LONGEST`.
 pub const MOST_JOBS: usize = 128;
 

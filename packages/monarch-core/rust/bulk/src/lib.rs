@@ -48,5 +48,6 @@ pub mod transfer;
 pub use buffer::Buffer;
 pub use bulk::Bulk;
 pub use failure::{Failure, Kind, Path};
-pub use registry::{Id, Range};
+pub use frames::Id;
+pub use registry::Range;
 pub use transfer::{Job, Op, Operation};

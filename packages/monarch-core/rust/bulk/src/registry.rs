@@ -15,11 +15,9 @@ use net::lock::lock;
 use crate::arena::Block;
 use crate::exports::Exports;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::frames::Place;
+use crate::frames::{Id, Place};
 use crate::shared::{self, EPOCHS, SLOTS, Words};
 
-/// A random id: each process that has it may use the memory behind it.
-pub type Id = [u8; 16];
 /// Receives the outcome of an operation, on any thread.
 pub type Completion = Box<dyn FnOnce(Outcome<()>) + Send>;
 /// Ended registrations whose reason is kept, for the texts of errors.

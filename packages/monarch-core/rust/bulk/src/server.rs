@@ -240,8 +240,9 @@ impl Thread {
         let fd = c.fd.as_raw_fd();
         if !c.is_accepted {
             let Request::Hello { version, jobs, uid } = request else { return false };
-            if version != frames::VERSION || !self.me.jobs.has_any(&jobs) {
-                let reason = if version == frames::VERSION { "the handle is of another job" } else { "the owner has another version" };
+            if version != frames::CONTROL_VERSION || !self.me.jobs.has_any(&jobs) {
+                let reason =
+                    if version == frames::CONTROL_VERSION { "the handle is of another job" } else { "the owner has another version" };
                 answer(fd, n, &Reply::refused(&Failure::new(Kind::Access, reason)), &[]);
                 return false;
             }
@@ -290,7 +291,7 @@ impl Thread {
         Ok(answer(c.fd.as_raw_fd(), n, &reply, &fds))
     }
 
-    fn send_segment(&self, fd: RawFd, n: u32, id: &crate::registry::Id) -> bool {
+    fn send_segment(&self, fd: RawFd, n: u32, id: &frames::Id) -> bool {
         let found = self.registry.find(id);
         let reply = found.and_then(|found| {
             let Some(block) = found.memory.block() else {

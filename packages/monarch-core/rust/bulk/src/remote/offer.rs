@@ -1,6 +1,6 @@
 //! The record of an offer in a frame, by which the receiver pulls a block: a kind, and an id. Other kinds are for other transports.
 
-use crate::registry::Id;
+use crate::frames::Id;
 
 /// The kind for registered memory that is read over a stream.
 const REGISTERED: u8 = 1;

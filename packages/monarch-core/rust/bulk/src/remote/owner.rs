@@ -15,8 +15,7 @@ use super::fabric::{Fabric, NoStream};
 use super::probe::{PROBE_TIMEOUT, Probe};
 use super::serving;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::frames::{self, Reply, Request};
-use crate::registry::Id;
+use crate::frames::{self, Id, Reply, Request};
 
 /// The pauses before further attempts. They also give the report of the owner's end time to arrive.
 const PAUSES: [Duration; 3] = [Duration::from_millis(3), Duration::from_millis(15), Duration::from_millis(40)];

@@ -16,8 +16,8 @@ use super::connection::{Broken, RemoteConnection, Wait};
 use super::traffic::Served;
 use crate::answers;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::frames::{self, Reply, Request};
-use crate::registry::{Id, Registry};
+use crate::frames::{self, Id, Reply, Request};
+use crate::registry::Registry;
 
 /// Bytes between two checks whether the memory may still be read. Each chunk is preceded by its length; 0 is the end.
 const CHUNK: usize = 512 << 10;
