@@ -17,9 +17,12 @@ use wire::{MailboxId, Status};
 
 use crate::bytes::load;
 use crate::call::{Call, reply};
+use crate::exit;
+use crate::fork;
 use crate::gil;
 use crate::loop_wait;
 use crate::process::Process;
+use crate::sender;
 use crate::trace;
 
 /// The mailbox of an actor of this process.
@@ -95,7 +98,7 @@ impl ActorMailbox {
 
     /// The next delivery: a `Call`, the `bytes` of an event, or `None`. The thread leaves the trace of the previous message.
     fn pop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        gil::exit_forked_child(py, None);
+        fork::exit_forked_child(py, None);
         trace::begin(py, None)?;
         if self.node.system.failures_in_flight() > 0 {
             gil::blocking(py, || self.node.system.settle());
@@ -149,7 +152,7 @@ impl ActorMailbox {
         let mut methods: HashMap<Box<[u8]>, Option<Py<PyAny>>> = HashMap::new();
         let mut sliced = false;
         loop {
-            gil::exit_forked_child(py, None);
+            fork::exit_forked_child(py, None);
             if self.node.system.failures_in_flight() > 0 {
                 gil::blocking(py, || self.node.system.settle());
             }
@@ -194,6 +197,13 @@ impl ActorMailbox {
     }
 }
 
+/// Sets the actor that this thread belongs to.
+#[pyfunction]
+pub fn set_thread_sender(mailbox: &ActorMailbox, on_loop: bool) {
+    exit::set_runtime_thread();
+    sender::set(&mailbox.inner, on_loop);
+}
+
 impl ActorMailbox {
     /// The bound method of an endpoint, from the cache of the loop or by `resolve`.
     fn method(
@@ -227,7 +237,7 @@ impl ActorMailbox {
             };
             let value = call();
             // This check comes first: code that allocates or frees may need a lock that a thread of the parent held at the fork.
-            gil::exit_forked_child(py, value.as_ref().err());
+            fork::exit_forked_child(py, value.as_ref().err());
             let value = value.map_err(|e| ("call", e))?;
             drop(message);
             if m.call_id.is_none() {
@@ -240,7 +250,7 @@ impl ActorMailbox {
             }
             reply(&value, &self.node, m.from, m.call_id, m.rank).map_err(|e| ("result", e))
         });
-        if !gil::is_forked() {
+        if !fork::is_forked() {
             self.node.handled(&self.inner, m.from, cost);
             if began > 0 {
                 let (rank, failed) = (u64::from(m.rank & !CHOSEN), u64::from(outcome.is_err()));

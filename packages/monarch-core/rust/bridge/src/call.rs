@@ -12,7 +12,7 @@ use wire::{CallId, ProcUid, Status, Trace};
 
 use crate::bytes::{Pickled, load};
 use crate::caller::{LARGE, message};
-use crate::gil;
+use crate::fork;
 use crate::trace::TraceContext;
 
 /// A message that user code handles.
@@ -129,7 +129,7 @@ impl Call {
 
     /// Sends the result. If pickling the result raises an exception, nothing is sent.
     fn reply(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        gil::exit_forked_child(value.py(), None);
+        fork::exit_forked_child(value.py(), None);
         if self.call_id.is_none() {
             return Ok(());
         }
@@ -138,7 +138,7 @@ impl Call {
 
     /// Sends an error: status 1 for a packed exception, 2 for a failure.
     fn reply_error(&self, py: Python<'_>, status: u8, body: &[u8]) {
-        gil::exit_forked_child(py, None);
+        fork::exit_forked_child(py, None);
         let status = if status == Status::Failed as u8 { Status::Failed } else { Status::Error };
         self.failed.store(true, Ordering::Relaxed);
         self.node.reply_bytes(self.to, self.call_id, answer_rank(self.rank), status, body);
@@ -146,7 +146,7 @@ impl Call {
 
     /// Returns the credit of the message to its sender.
     fn handled(&self, py: Python<'_>) {
-        gil::exit_forked_child(py, None);
+        fork::exit_forked_child(py, None);
         self.node.handled(&self.mailbox, self.to, self.cost);
         if self.began > 0 {
             let (rank, failed) = (u64::from(self.rank & !CHOSEN), u64::from(self.failed.load(Ordering::Relaxed)));

@@ -5,7 +5,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use runtime::node::caster::Group;
@@ -13,14 +12,15 @@ use runtime::node::mailbox::CHOSEN;
 use runtime::node::offers::UNDECIDED;
 use runtime::node::peer::{Head, Sent, View};
 use runtime::{Mode, Node, Payload, Peer};
-use wire::frame::EXPLICIT_PORT;
+use wire::frame::{EXPLICIT_PORT, STOP};
 use wire::{CallId, MailboxId, ProcUid};
 
 use crate::bytes::Pickled;
+use crate::fork;
 use crate::gil;
-use crate::pending_call::PendingCall;
+use crate::pending_call::{PendingCall, mode};
 use crate::process::Process;
-use crate::protocol::protocol::{FIRST_ERROR, GATHER, NO_ANSWER, STREAM};
+use crate::sender;
 use crate::trace;
 
 /// The size from which a part needs the decision which bulk transport moves parts to other hosts.
@@ -40,7 +40,7 @@ pub struct Targets {
 impl Targets {
     #[new]
     fn new(process: &Process, procs: Vec<u64>, mailbox: u64) -> PyResult<Self> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let node = process.node.clone();
         let peers = procs.iter().map(|p| node.peer(ProcUid(*p))).collect();
         let ids = procs.iter().map(|p| (ProcUid(*p), MailboxId(mailbox))).collect();
@@ -49,6 +49,29 @@ impl Targets {
 
     fn __len__(&self) -> usize {
         self.peers.len()
+    }
+
+    /// Sends a stop to all targets, behind all earlier messages. Each target answers when it has stopped.
+    fn stop(&self, body: &[u8]) -> PyResult<PendingCall> {
+        fork::check_not_forked()?;
+        let inner = self.node.new_call(Mode::Gather, self.ids.len(), self.ids.clone());
+        let payload = runtime::Payload::small(body);
+        for (i, peer) in self.peers.iter().enumerate() {
+            let head = Head {
+                dest: self.ids[i].1,
+                sender: MailboxId(sender::id()),
+                call_id: inner.call_id,
+                rank: i as u32,
+                flags: STOP,
+                ..Head::default()
+            };
+            let local = || vec![runtime::node::payload::OutPart { bytes: body, readonly: true }];
+            self.node.send_message(peer, &head, &payload, local, true);
+            if peer.ended().is_some() {
+                self.node.fail_rank(&inner, i as u32, peer);
+            }
+        }
+        Ok(PendingCall::new(&self.node, inner))
     }
 }
 
@@ -72,17 +95,6 @@ struct Sending<'a> {
     cell: Option<&'a runtime::PendingCall>,
 }
 
-/// The condition under which a call is done, from its number; `None` for a call without an answer.
-pub fn mode(n: i32) -> PyResult<Option<Mode>> {
-    Ok(match n {
-        NO_ANSWER => None,
-        FIRST_ERROR => Some(Mode::FirstError),
-        GATHER => Some(Mode::Gather),
-        STREAM => Some(Mode::Stream),
-        _ => return Err(PyValueError::new_err("no such mode")),
-    })
-}
-
 /// Sends one message. Waits for credit if this thread may wait.
 pub fn send(
     py: Python<'_>,
@@ -97,7 +109,7 @@ pub fn send(
     if sent != Sent::Full {
         return Ok(sent);
     }
-    let sender = gil::sender();
+    let sender = sender::current();
     let busy = || sender.as_ref().and_then(|s| s.mailbox.as_ref()).is_some_and(|m| !m.is_empty());
     let on_loop = sender.as_ref().is_some_and(|s| s.on_loop) || loop_is_running(py)?;
     let (waiter, began) = (gil::waiter(&node.poller), events::now_if_on());
@@ -141,7 +153,7 @@ impl Caller {
     fn head(&self, py: Python<'_>, call_id: CallId) -> PyResult<Head<'_>> {
         let around = trace::current(py)?;
         let trace = if around.is_none() { around } else { around.child() };
-        let (sender, dest) = (MailboxId(gil::sender_id()), MailboxId(0));
+        let (sender, dest) = (MailboxId(sender::id()), MailboxId(0));
         let (flags, method, extent) = (self.flags, &*self.method, &*self.extent);
         let view = View { offset: self.view.0, dims: &self.view.1 };
         Ok(Head { dest, sender, call_id, rank: 0, flags, trace, parent: around.span, view, method, extent })
@@ -171,7 +183,7 @@ impl Caller {
         how: i32,
         only: Option<usize>,
     ) -> PyResult<Option<PendingCall>> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let mode = mode(how)?;
         let called = PyTuple::new(py, [args.as_any(), kwargs.as_any()])?;
         let pickled = Pickled::new(called.as_any())?;

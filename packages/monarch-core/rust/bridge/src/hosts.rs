@@ -14,6 +14,7 @@ use runtime::{Gateway, Mode, Node};
 use wire::greeting::JobSettings;
 use wire::{Control, ProcUid};
 
+use crate::fork;
 use crate::gil;
 use crate::pending_call::PendingCall;
 use crate::process::{Process, failed};
@@ -78,7 +79,7 @@ fn job_settings((loss, reconnect, lease): (f64, f64, f64)) -> JobSettings {
 impl Hosts {
     #[new]
     fn new(process: &Process) -> PyResult<Self> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let node = process.node.clone();
         let gateway = node.open_gateway();
         Ok(Hosts { node, gateway, trusts: Mutex::default() })

@@ -6,7 +6,9 @@ mod bytes;
 mod call;
 mod caller;
 mod events;
+mod exit;
 mod files;
+mod fork;
 mod gil;
 mod hosts;
 mod importable;
@@ -19,6 +21,8 @@ mod process;
 mod process_end;
 mod promise;
 mod protocol;
+mod sender;
+mod shield;
 mod signal;
 mod supervision;
 mod system_event;
@@ -30,7 +34,7 @@ mod watcher;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::actor::ActorMailbox;
+    use crate::actor::{ActorMailbox, set_thread_sender};
     #[pymodule_export]
     use crate::bytes::Mapped;
     #[pymodule_export]
@@ -38,10 +42,9 @@ mod _native {
     #[pymodule_export]
     use crate::caller::{Caller, Targets};
     #[pymodule_export]
-    use crate::gil::{
-        after_fork_in_child, begin_exit, begin_leaving, block_if_exiting, hold_gil, set_exit_code, set_parent_death_signal,
-        set_runtime_thread, set_thread_sender,
-    };
+    use crate::exit::{begin_exit, begin_leaving, block_if_exiting, set_exit_code, set_parent_death_signal, set_runtime_thread};
+    #[pymodule_export]
+    use crate::gil::hold_gil;
     #[pymodule_export]
     use crate::hosts::Hosts;
     #[pymodule_export]
@@ -55,7 +58,7 @@ mod _native {
     #[pymodule_export]
     use crate::port::{PortMailbox, send_to_port, send_to_slot};
     #[pymodule_export]
-    use crate::process::Process;
+    use crate::process::{Process, after_fork_in_child};
     #[pymodule_export]
     use crate::promise::native_promise;
     #[pymodule_export]

@@ -14,8 +14,10 @@ use pyo3::prelude::*;
 use runtime::Node;
 use runtime::node::mailbox::Sleeper;
 
+use crate::fork;
 use crate::gil;
 use crate::process::Process;
+use crate::sender;
 
 thread_local! {
     /// The sleeper of the loop that this thread made last.
@@ -97,7 +99,7 @@ impl LoopSleep {
     /// Sleeps until the loop has work, for at most `timeout` seconds. Returns true if a lost wake-up was the reason to wake it.
     #[pyo3(signature = (timeout=None))]
     fn sleep(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         self.state.ready.store(false, Ordering::Release);
         // Only this thread writes the counter.
         self.state.sleeps.store(self.state.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -125,7 +127,7 @@ impl LoopSleep {
         self.node.poller.remove(self.token, fd);
         let entered = self.node.poller.add_once(self.token, fd, self.state.clone());
         entered.and_then(|()| self.node.poller.arm(self.token, fd)).map_err(failed)?;
-        events::wakeup_lost(gil::sender_id(), b"set", 0, 0);
+        events::wakeup_lost(sender::id(), b"set", 0, 0);
         Ok(())
     }
 }

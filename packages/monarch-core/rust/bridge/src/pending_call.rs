@@ -6,14 +6,28 @@ use std::time::Duration;
 
 use net::RecvPart;
 use pyo3::basic::CompareOp;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use runtime::{Mailbox, Node, Outcome};
+use runtime::{Mailbox, Mode, Node, Outcome};
 use wire::Status;
 
 use crate::bytes::{load, raw};
+use crate::fork;
 use crate::gil;
+use crate::protocol::protocol::{FIRST_ERROR, GATHER, NO_ANSWER, STREAM};
 use crate::watcher::LoopWatcher;
+
+/// The condition under which a call is done, from its number; `None` for a call without an answer.
+pub fn mode(n: i32) -> PyResult<Option<Mode>> {
+    Ok(match n {
+        NO_ANSWER => None,
+        FIRST_ERROR => Some(Mode::FirstError),
+        GATHER => Some(Mode::Gather),
+        STREAM => Some(Mode::Stream),
+        _ => return Err(PyValueError::new_err("no such mode")),
+    })
+}
 
 /// A call in flight. Dropping it discards the replies that have not arrived.
 #[pyclass(frozen)]
@@ -46,7 +60,7 @@ impl PendingCall {
 
 impl Drop for PendingCall {
     fn drop(&mut self) {
-        if !gil::is_forked() {
+        if !fork::is_forked() {
             self.leave_port();
             self.node.drop_call(&self.inner);
         }
@@ -72,7 +86,7 @@ impl PendingCall {
         if self.inner.is_done(index) {
             return Ok(true);
         }
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let poller = &self.node.poller;
         let deadline = timeout.map(|t| poller.now() + Duration::from_secs_f64(t));
         let waiter = gil::waiter(poller);
@@ -132,7 +146,7 @@ impl PendingCall {
 
     /// Answers a rank from this process.
     fn complete(&self, rank: u32, status: u8, body: &[u8]) -> PyResult<()> {
-        let status = Status::from_u8(status).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))?;
+        let status = Status::from_u8(status).map_err(|e| PyValueError::new_err(e.to_string()))?;
         self.inner.complete(Outcome::new(rank, status, body));
         Ok(())
     }

@@ -10,9 +10,10 @@ use wire::{CallId, MailboxId, ProcUid, Status};
 
 use crate::bytes::Pickled;
 use crate::caller::{message, send};
-use crate::gil;
+use crate::fork;
 use crate::pending_call::PendingCall;
 use crate::process::Process;
+use crate::sender;
 
 /// The receiving end of a port. Dropping it closes the port.
 #[pyclass(frozen)]
@@ -23,7 +24,7 @@ pub struct PortMailbox {
 
 impl Drop for PortMailbox {
     fn drop(&mut self) {
-        if !gil::is_forked() {
+        if !fork::is_forked() {
             self.node.close_mailbox(self.inner.id, b"", false);
         }
     }
@@ -33,7 +34,7 @@ impl Drop for PortMailbox {
 impl PortMailbox {
     #[new]
     fn new(process: &Process, id: u64) -> PyResult<Self> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let node = process.node.clone();
         let inner = node.mailbox(MailboxId(id)).ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("the port is closed"))?;
         Ok(PortMailbox { node, inner })
@@ -72,7 +73,7 @@ pub fn send_to_port(
     exception: bool,
     give_back: bool,
 ) -> PyResult<()> {
-    gil::check_not_forked()?;
+    fork::check_not_forked()?;
     let py = value.py();
     let pickled = Pickled::new(value)?;
     let peer = process.node.peer(ProcUid(proc));
@@ -81,7 +82,7 @@ pub fn send_to_port(
         TO_PORT | if rank.is_some() { RANKED } else { 0 } | if exception { EXCEPTION } else { 0 } | if give_back { RETURN } else { 0 };
     let head = Head {
         dest: MailboxId(port),
-        sender: MailboxId(gil::sender_id()),
+        sender: MailboxId(sender::id()),
         call_id: CallId::NONE,
         rank: rank.unwrap_or(0),
         flags,
@@ -97,7 +98,7 @@ pub fn send_to_port(
 #[pyfunction]
 #[pyo3(signature = (process, proc, slot, rank, value, status=0))]
 pub fn send_to_slot(process: &Process, proc: u64, slot: u64, rank: u32, value: &Bound<'_, PyAny>, status: u8) -> PyResult<()> {
-    gil::check_not_forked()?;
+    fork::check_not_forked()?;
     let py = value.py();
     let pickled = Pickled::new(value)?;
     let payload = message(py, &process.node, &[process.node.peer(ProcUid(proc))], &pickled)?;

@@ -9,19 +9,18 @@ use pyo3::prelude::*;
 use runtime::agent::AgentOptions;
 use runtime::agent::process_table::Requester;
 use runtime::node::offers::{NEVER, UNDECIDED};
-use runtime::node::peer::Head;
 use runtime::node::routes::Place;
 use runtime::node::simulated::Launcher;
 use runtime::{Agent, Mode, Node, SystemEvent};
 use wire::control::ProcPlan;
-use wire::frame::STOP;
 use wire::{CallId, Control, MailboxId, ProcUid, Status};
 
-use crate::bulk::PartExchange;
-use crate::caller::{Targets, mode};
+use crate::bulk::exchange::PartExchange;
+use crate::fork;
 use crate::gil;
-use crate::pending_call::PendingCall;
+use crate::pending_call::{PendingCall, mode};
 use crate::process_end::ProcessEnd;
+use crate::signal;
 use crate::supervision::Supervision;
 use crate::system_event::event;
 use crate::timeline::Timeline;
@@ -145,7 +144,7 @@ impl Process {
 
     /// Requests procs from the agent of a host; 0: from the agent of this host.
     fn spawn_procs(&self, host: u64, procs: Vec<Plan>) -> PyResult<()> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let plan = |(uid, setup, exec, ready_ms, prefix, name, capture)| {
             let command = if exec { vec!["exec".to_owned()] } else { vec![] };
             (ProcUid(uid), ProcPlan { command, setup, ready_ms, prefix, name, capture, ..ProcPlan::default() })
@@ -161,7 +160,7 @@ impl Process {
     }
 
     fn stop_proc(&self, uid: u64, grace: f64, reason: String) -> PyResult<()> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let uid = ProcUid(uid);
         self.node.to_agent_of(self.node.host_of(uid), Control::StopProc { uid, grace_ms: (grace * 1e3) as u64, reason });
         Ok(())
@@ -178,7 +177,7 @@ impl Process {
     }
 
     fn spawn_actor(&self, proc: u64, mailbox: u64, spec: Vec<u8>) -> PyResult<()> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         self.node.spawn_actor(ProcUid(proc), MailboxId(mailbox), spec);
         Ok(())
     }
@@ -186,7 +185,7 @@ impl Process {
     /// A pending call that the given procs answer by its call id; a failure of a proc is a failure of `mesh`.
     #[pyo3(signature = (how, size, procs=None, mesh=0))]
     fn cell(&self, how: i32, size: usize, procs: Option<Vec<u64>>, mesh: u64) -> PyResult<PendingCall> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let targets = procs.unwrap_or_default().iter().map(|p| (ProcUid(*p), MailboxId(mesh))).collect();
         let inner = self.node.new_call(mode(how)?.unwrap_or(Mode::Gather), size, targets);
         let cell = PendingCall::new(&self.node, inner);
@@ -198,40 +197,17 @@ impl Process {
         Ok(cell)
     }
 
-    /// Sends a stop to all targets, behind all earlier messages. Each target answers when it has stopped.
-    fn stop_actors(&self, targets: &Targets, body: &[u8]) -> PyResult<PendingCall> {
-        gil::check_not_forked()?;
-        let inner = self.node.new_call(Mode::Gather, targets.ids.len(), targets.ids.clone());
-        let payload = runtime::Payload::small(body);
-        for (i, peer) in targets.peers.iter().enumerate() {
-            let head = Head {
-                dest: targets.ids[i].1,
-                sender: MailboxId(gil::sender_id()),
-                call_id: inner.call_id,
-                rank: i as u32,
-                flags: STOP,
-                ..Head::default()
-            };
-            let local = || vec![runtime::node::payload::OutPart { bytes: body, readonly: true }];
-            self.node.send_message(peer, &head, &payload, local, true);
-            if peer.ended().is_some() {
-                self.node.fail_rank(&inner, i as u32, peer);
-            }
-        }
-        Ok(PendingCall::new(&self.node, inner))
-    }
-
     /// Sends a request to the housekeeping thread of a process.
     #[pyo3(signature = (to, kind, body, slot=0))]
     fn request(&self, to: u64, kind: u16, body: Vec<u8>, slot: u64) -> PyResult<()> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         self.node.send_system(ProcUid(to), kind, CallId(slot), body);
         Ok(())
     }
 
     /// Answers a pending call with bytes: status 0 for a value, 1 for an exception, 2 for a failure, 4 for closed.
     fn reply(&self, to: u64, slot: u64, rank: u32, status: u8, body: &[u8]) -> PyResult<()> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let status = Status::from_u8(status).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))?;
         self.node.reply_bytes(ProcUid(to), CallId(slot), rank, status, body);
         Ok(())
@@ -240,7 +216,7 @@ impl Process {
     /// The next event for the housekeeping thread; `None` after `timeout` seconds.
     #[pyo3(signature = (timeout=None))]
     fn next_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
-        gil::exit_forked_child(py, None);
+        fork::exit_forked_child(py, None);
         self.node.system.set_waiter(self.waiter.clone());
         HOUSEKEEPING.set(true);
         let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
@@ -311,7 +287,7 @@ impl Process {
 
     /// Makes processes of another client's job reachable; `places` has the host of each process.
     fn join(&self, py: Python<'_>, client: u64, places: Vec<(u64, u64)>) -> PyResult<()> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let places: Vec<_> = places.into_iter().map(|(proc, host)| (ProcUid(proc), ProcUid(host))).collect();
         gil::blocking(py, || self.node.join(ProcUid(client), &places));
         Ok(())
@@ -327,7 +303,7 @@ impl Process {
     /// Sets the hosts of processes; returns those whose host is lost, with its end. `here`: this host's uid in their job; 0: in its own.
     #[pyo3(signature = (procs, here=0))]
     fn route(&self, procs: Vec<(u64, u64)>, here: u64) -> PyResult<Vec<(u64, ProcessEnd)>> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let here = if here == 0 { self.node.agent_uid } else { ProcUid(here) };
         let mut lost = vec![];
         for (proc, host) in procs {
@@ -579,6 +555,18 @@ impl Process {
     fn stats(&self) -> (usize, u64, u64) {
         let dropped = self.node.dropped_replies.load(std::sync::atomic::Ordering::Relaxed);
         (self.node.calls_in_flight(), self.node.arena.reserved(), dropped)
+    }
+}
+
+/// Makes this process, a fork of `parent`, inert. `process` was the runtime of the parent; `leave()` ends a child whose user code returns
+/// to the runtime.
+#[pyfunction]
+#[pyo3(signature = (parent, leave, process=None))]
+pub fn after_fork_in_child(py: Python<'_>, parent: u32, leave: Py<PyAny>, process: Option<&Process>) {
+    fork::become_child(py, parent, leave);
+    signal::forget_in_child(py);
+    if let Some(p) = process {
+        p.node.close_in_child();
     }
 }
 

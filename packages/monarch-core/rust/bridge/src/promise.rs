@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use runtime::Outcome;
 use wire::Status;
 
-use crate::gil;
+use crate::fork;
 use crate::pending_call::PendingCall;
 
 /// The return values of the functions.
@@ -37,7 +37,7 @@ impl NativePromise {
             return SET_ALREADY;
         }
         // A forked child has none of the waiting threads.
-        if !gil::is_forked() {
+        if !fork::is_forked() {
             self.cell.complete(Outcome::new(0, status, bytes));
         }
         SET

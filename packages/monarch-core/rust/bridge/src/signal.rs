@@ -24,7 +24,7 @@ extern "C" fn note(_: std::ffi::c_int) {
 #[pyfunction]
 pub fn run_at_exit(handler: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = handler.py();
-    if crate::gil::is_forked() {
+    if crate::fork::is_forked() {
         return Ok(());
     }
     // SAFETY: `note` only stores to an atomic.

@@ -45,7 +45,7 @@ impl LoopWatcher {
 
     /// The tokens of the calls that are done since the last call of `drain`.
     fn drain(&self, py: Python<'_>) -> Vec<u64> {
-        crate::gil::block_if_exiting(py);
+        crate::exit::block_if_exiting(py);
         sys::eventfd_drain(self.inner.event.as_raw_fd());
         std::mem::take(&mut *self.inner.tokens.lock().unwrap_or_else(PoisonError::into_inner))
     }

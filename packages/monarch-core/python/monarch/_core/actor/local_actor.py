@@ -363,7 +363,7 @@ class LocalActor:
         from monarch._core.supervise.supervision import drain_bounds, stop_body
 
         native = self.process.native
-        native.stop_actors(Targets(native, [self.process.uid], self.info.uid), stop_body(reason, *drain_bounds()))
+        Targets(native, [self.process.uid], self.info.uid).stop(stop_body(reason, *drain_bounds()))
 
     # ---- failing
 

@@ -296,7 +296,7 @@ class Housekeeping:
         native = self.process.native
         body = stop_body(reason, each, whole)
         for uid, actor in list(self.process.actors.items()):
-            native.stop_actors(Targets(native, [self.process.uid], uid), body)
+            Targets(native, [self.process.uid], uid).stop(body)
             self.watches.append(StopWatch(actor, reason, each, whole))
 
 

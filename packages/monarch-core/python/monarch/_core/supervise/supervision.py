@@ -105,7 +105,7 @@ class OwnedMesh:
         each, whole = bounds or drain_bounds()
         body = stop_body(reason, each, whole)
         ranks = [r for r in range(len(info.procs)) if r not in info.failed]
-        cell = native.stop_actors(Targets(native, [info.procs[r] for r in ranks], info.uid), body)
+        cell = Targets(native, [info.procs[r] for r in ranks], info.uid).stop(body)
         for rank in ranks:
             native.request(info.procs[rank], WATCH_STOP, info.uid.to_bytes(8, "little") + body)
         return new_future(cell, lambda c: self._stopped(c, ranks))

@@ -12,8 +12,9 @@ use wire::frame::{RANKED, RETURN, TO_PORT};
 use wire::{CallId, MailboxId, ProcUid, Status};
 
 use crate::bytes::Pickled;
-use crate::gil;
+use crate::fork;
 use crate::pending_call::PendingCall;
+use crate::sender;
 
 pyo3::create_exception!(_native, BulkFailed, pyo3::exceptions::PyException, "An operation failed; the only argument is a record of it.");
 
@@ -57,7 +58,7 @@ impl Notice {
     pub fn new(node: &Arc<Node>, (proc, to, is_slot, rank, give_back, value): Notify<'_>) -> PyResult<Notice> {
         let pickled = Pickled::new(&value)?;
         let parts = pickled.parts(value.py()).iter().map(|p| (p.bytes.to_vec(), p.readonly)).collect();
-        let sender = MailboxId(gil::sender_id());
+        let sender = MailboxId(sender::id());
         Ok(Notice { node: node.clone(), proc: ProcUid(proc), to, is_slot, rank, give_back, sender, parts })
     }
 
@@ -101,7 +102,7 @@ pub struct Message(pub Notice);
 #[pymethods]
 impl Message {
     fn send(&self) -> PyResult<()> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         self.0.send().map_err(|f| failed(&f))
     }
 }

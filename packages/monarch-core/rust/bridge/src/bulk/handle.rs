@@ -10,6 +10,7 @@ use runtime::Node;
 
 use super::ending::{cell, completion, failed};
 use super::memory::SharedMemory;
+use crate::fork;
 use crate::gil;
 use crate::pending_call::PendingCall;
 
@@ -28,7 +29,7 @@ impl Handle {
     }
 
     fn with_place<T: Send>(&self, py: Python<'_>, f: impl FnOnce() -> Result<T, Failure> + Send) -> PyResult<T> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         gil::blocking(py, f).map_err(|mut f| {
             (f.owner, f.pid, f.path) = (self.buffer.owner, self.buffer.pid(), self.buffer.path());
             f.asked = self.buffer.size;
@@ -39,7 +40,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.is_only_handle.load(Ordering::Acquire) && !gil::is_forked() && self.buffer.mark_dropped() {
+        if self.is_only_handle.load(Ordering::Acquire) && !fork::is_forked() && self.buffer.mark_dropped() {
             self.buffer.forget();
         }
     }
@@ -55,7 +56,7 @@ impl Handle {
 
     /// Prepares the handle for being sent to other processes.
     fn give(&self) -> PyResult<()> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         if self.buffer.is_local() {
             self.buffer.bulk.serve().map_err(|f| failed(&f))?;
         }
@@ -85,7 +86,7 @@ impl Handle {
         timeout: f64,
         most: u64,
     ) -> PyResult<Option<PendingCall>> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let what = if write { Operation::Write } else { Operation::Read };
         let op = Op { buffer: self.buffer.clone(), what, local: address, len: nbytes, offset };
         if timeout > 0.0 {
@@ -120,7 +121,7 @@ impl Handle {
 
     /// Ends the buffer for all processes; `None` if this process has already done so.
     fn drop(&self, timeout: f64) -> PyResult<Option<PendingCall>> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         self.is_only_handle.store(false, Ordering::Release);
         if !self.buffer.mark_dropped() {
             return Ok(None);

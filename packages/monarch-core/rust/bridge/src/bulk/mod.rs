@@ -11,7 +11,7 @@
 //! | `ending` | the outcome of an operation as a pending call, an exception, or a message |
 
 mod ending;
-mod exchange;
+pub mod exchange;
 mod fabric;
 mod handle;
 mod memory;
@@ -19,7 +19,6 @@ mod plan;
 mod registry;
 
 pub use ending::{BulkFailed, Message};
-pub use exchange::PartExchange;
 pub use handle::Handle;
 pub use memory::{BufferMemory, SharedMemory};
 pub use plan::Plan;

@@ -11,6 +11,7 @@ use runtime::Node;
 use super::ending::{Notice, Notify, cell, completion};
 use super::handle::Handle;
 use super::registry::Bulk;
+use crate::fork;
 use crate::gil;
 use crate::pending_call::PendingCall;
 
@@ -30,7 +31,7 @@ impl Plan {
     /// The numbers of operations: 0 reads, 1 writes, 2 adds, 3 compares and swaps. `keep` keeps all local memory alive.
     #[new]
     fn new(bulk: &Bulk, ops: Vec<PlannedOp<'_>>, keep: Py<PyAny>) -> PyResult<Self> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let one = |(handle, what, local, len, offset, a, b): PlannedOp<'_>| {
             let what = match what {
                 0 => Operation::Read,
@@ -57,7 +58,7 @@ impl Plan {
 
     /// Starts all operations, after those of an earlier submit if they have not ended.
     fn submit(&self, py: Python<'_>, timeout: f64, most: u64, notify: Option<Notify<'_>>) -> PyResult<PendingCall> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let cell = cell(&self.node);
         let mut done = completion(&cell.inner);
         if let Some(notify) = notify {

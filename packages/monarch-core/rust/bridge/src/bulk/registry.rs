@@ -15,7 +15,7 @@ use super::ending::{Message, Notice, Notify, failed};
 use super::fabric::Streams;
 use super::handle::Handle;
 use super::memory::SharedMemory;
-use crate::gil;
+use crate::fork;
 use crate::process::Process;
 
 /// The buffers and transfers of this process.
@@ -31,7 +31,7 @@ impl Bulk {
     /// the seconds for opening a connection. `streams` is the number of streams to each process of another host; 1 chooses it by the cores.
     #[new]
     fn new(process: &Process, job: u64, tracer: i32, opening: f64, streams: usize) -> PyResult<Self> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let node = process.node.clone();
         let me = Identity::new(node.uid.0, job, process.jobs.clone());
         let none = || PyOSError::new_err("cannot share memory: there is none");
@@ -46,7 +46,7 @@ impl Bulk {
     /// The thread that finds the memory unused drops `keep`. If this thread does not hold the GIL, the object is freed when native code of
     /// this module next takes the GIL.
     fn register(&self, address: usize, nbytes: usize, readonly: bool, lease: Option<f64>, keep: Py<PyAny>) -> PyResult<Handle> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let range = Range { address, len: nbytes, readonly };
         let buffer = self.inner.register(range, lease.map(sys::deadline), Box::new(keep)).map_err(|f| failed(&f))?;
         Ok(Handle::new(self.node.clone(), buffer, true))
@@ -60,7 +60,7 @@ impl Bulk {
     /// Allocates memory that other processes can map. `huge`: with huge pages, without them, or (`None`) by the default of the system.
     #[pyo3(signature = (nbytes, huge=None))]
     fn allocate(&self, py: Python<'_>, nbytes: usize, huge: Option<bool>) -> PyResult<SharedMemory> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let block = py.detach(|| self.inner.allocate(nbytes, huge));
         block.map(SharedMemory::of_block).map_err(|e| PyMemoryError::new_err(e.to_string()))
     }
@@ -78,7 +78,7 @@ impl Bulk {
     /// Exports a buffer of this process to devices: address, size in bytes and read-only flag. Its memory stays until `unexport`, which the
     /// caller calls when `ended` reports the buffer.
     fn export(&self, id: [u8; 16], epoch: u64) -> PyResult<(usize, usize, bool)> {
-        gil::check_not_forked()?;
+        fork::check_not_forked()?;
         let range = self.inner.registry.export(&id, epoch).map_err(|f| failed(&f))?;
         Ok((range.address, range.len, range.readonly))
     }
@@ -115,7 +115,7 @@ impl Bulk {
 
     /// Ends all buffers of this process, and sends goodbyes to connected processes.
     fn close(&self, py: Python<'_>) {
-        if !gil::is_forked() {
+        if !fork::is_forked() {
             py.detach(|| self.inner.close());
         }
     }
