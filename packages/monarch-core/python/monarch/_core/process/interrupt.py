@@ -119,7 +119,8 @@ def _send_again(send: Callable[[], object]) -> None:
 
     main = threading.main_thread().ident
     # The interpreter drops exceptions of the hook, too.
-    while main is not None and _is_below_hook(sys._current_frames().get(main)):  # polls: a return from a function has no event  # pyright: ignore[reportPrivateUsage]
+    frames = sys._current_frames  # pyright: ignore[reportPrivateUsage]
+    while main is not None and _is_below_hook(frames().get(main)):  # polls: a return from a function has no event
         sleep(0.001)  # sleeps: the hook takes microseconds
     send()
     _nudge()
